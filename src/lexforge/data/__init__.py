@@ -1,0 +1,1 @@
+"""Files and hubs turned into columns."""

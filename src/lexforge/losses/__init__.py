@@ -1,0 +1,1 @@
+"""Plug-in losses: one idea a file, the pure function on tensors and under it the module."""

@@ -1,0 +1,1 @@
+"""Build and load encoders, thin over the modules of sentence-transformers."""

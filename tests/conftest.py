@@ -1,0 +1,83 @@
+"""Models small enough for every test, built from a config: no download."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+WORDS = (
+    "a an and the of to in is for with sort list array search index query document vector sparse dense token "
+    "model train loss batch python file read write open close path string number count sum mean max min map "
+    "tree graph node edge parse build save load cache hash key value error raise return yield class function "
+    "한국 서울 검색 문서 단어 질문 대답 ##s ##ing ##ed ##er 어 은 는 이 가"
+).split()
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+
+
+def write_tiny_checkpoint(folder: Path, *, hidden_size: int = 32, layers: int = 2, seed: int = 0) -> Path:
+    """Save a random `BertForMaskedLM` of a few thousand weights and its tokenizer; returns the folder."""
+    import torch
+    from transformers import BertConfig, BertForMaskedLM, BertTokenizerFast
+
+    folder.mkdir(parents=True, exist_ok=True)
+    vocabulary = folder / "vocab.txt"
+    vocabulary.write_text(
+        "\n".join(SPECIAL + WORDS + list("abcdefghijklmnopqrstuvwxyz")) + "\n", encoding="utf-8"
+    )
+    tokenizer = BertTokenizerFast(vocab=str(vocabulary), do_lower_case=True, strip_accents=False)
+    torch.manual_seed(seed)
+    config = BertConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=hidden_size,
+        num_hidden_layers=layers,
+        num_attention_heads=2,
+        intermediate_size=2 * hidden_size,
+        max_position_embeddings=64,
+        initializer_range=0.2,
+    )
+    BertForMaskedLM(config).save_pretrained(folder)
+    tokenizer.model_max_length = 64
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A saved masked language model with its tokenizer (`AutoModelForMaskedLM` loads it)."""
+    return write_tiny_checkpoint(tmp_path_factory.mktemp("tiny-mlm"))
+
+
+@pytest.fixture
+def tiny_splade(tiny_checkpoint: Path):
+    """A fresh plain `SparseEncoder` (no fused head) over the tiny checkpoint."""
+    from sentence_transformers import SparseEncoder
+    from sentence_transformers.sparse_encoder.modules import SpladePooling, Transformer
+
+    transformer = Transformer(str(tiny_checkpoint), transformer_task="fill-mask", max_seq_length=32)
+    return SparseEncoder(modules=[transformer, SpladePooling("max")], device="cpu")
+
+
+@pytest.fixture
+def tiny_dense(tiny_checkpoint: Path):
+    """A fresh dense `SentenceTransformer` with mean pooling over the tiny checkpoint."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
+
+    transformer = Transformer(str(tiny_checkpoint), max_seq_length=32)
+    return SentenceTransformer(
+        modules=[transformer, Pooling(transformer.get_embedding_dimension())], device="cpu"
+    )
+
+
+@pytest.fixture(scope="session")
+def shared_folder() -> Path:
+    """Real data and models beside the checkout; a test that asks for it skips where it is missing."""
+    folder = Path(__file__).resolve().parents[2] / "shared"
+    if not (folder / "data").is_dir():
+        pytest.skip("needs the folder ../shared with real data")
+    return folder

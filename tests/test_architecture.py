@@ -1,0 +1,101 @@
+"""The import rule of the package, read from the source: a package imports only what stands to its left."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "src" / "lexforge"
+MAY_IMPORT: dict[str, set[str]] = {
+    "kernels": set(),
+    "data": set(),
+    "losses": {"kernels"},
+    "models": {"kernels"},
+    "retrieval": {"kernels"},
+    "evaluation": {"kernels", "losses", "models", "retrieval"},
+    "training": {"kernels", "losses", "models", "retrieval", "evaluation", "data"},
+}
+# An optional package is imported only in the files that own it.
+OWNERS = {
+    "triton": {"kernels/triton"},
+    "seismic": {"retrieval/seismic.py"},
+    "pymilvus": {"retrieval/milvus.py"},
+}
+
+
+def imported_names(path: Path) -> list[tuple[int, str]]:
+    """Every absolute module name that a file imports, at any depth, with its line."""
+    found = []
+    package = ("lexforge", *path.relative_to(PACKAGE).parent.parts) if path.is_relative_to(PACKAGE) else ()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found += [(node.lineno, alias.name) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = ".".join(package[: len(package) - node.level + 1]) if node.level else ""
+            module = ".".join(part for part in (base, node.module or "") if part)
+            found.append((node.lineno, module))
+            found += [(node.lineno, f"{module}.{alias.name}") for alias in node.names]
+    return found
+
+
+def files() -> list[Path]:
+    return sorted(PACKAGE.rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", files(), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_a_package_imports_only_to_its_left(path: Path) -> None:
+    """A change that reaches to the right ties the numeric leaf to the trainer; it is refused here."""
+    parts = path.relative_to(PACKAGE).parts
+    if len(parts) == 1:
+        return
+    allowed = MAY_IMPORT[parts[0]] | {parts[0]}
+    for line, name in imported_names(path):
+        if name.startswith("lexforge."):
+            target = name.split(".")[1]
+            assert target in allowed or target == "__version__", (
+                f"{path.relative_to(ROOT)}:{line} imports {name}; {parts[0]} may import {sorted(allowed)}"
+            )
+
+
+@pytest.mark.parametrize("path", files(), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_an_optional_package_is_imported_by_its_owner_only(path: Path) -> None:
+    """A missing extra must fail in one place, with the name of the extra."""
+    relative = path.relative_to(PACKAGE).as_posix()
+    for line, name in imported_names(path):
+        for optional, owners in OWNERS.items():
+            if name == optional or name.startswith(optional + "."):
+                assert any(relative.startswith(owner) for owner in owners), (
+                    f"{path.relative_to(ROOT)}:{line} imports {name}; only {sorted(owners)} may"
+                )
+
+
+def test_recipes_import_no_recipe_and_scripts_no_script() -> None:
+    """A recipe is copied and changed by its reader: it must stand alone."""
+    for folder in ("recipes", "scripts"):
+        stems = {path.stem for path in (ROOT / folder).glob("*.py")}
+        for path in (ROOT / folder).glob("*.py"):
+            for line, name in imported_names(path):
+                assert name.split(".")[0] not in stems | {folder}, (
+                    f"{path.relative_to(ROOT)}:{line} imports {name}"
+                )
+
+
+def test_scripts_are_short() -> None:
+    """A script is a command line over the package; what is longer belongs into the package."""
+    for path in (ROOT / "scripts").glob("*.py"):
+        assert len(path.read_text(encoding="utf-8").splitlines()) <= 120, path
+
+
+def test_import_has_no_effect_and_needs_no_torch() -> None:
+    """`import lexforge` in a command-line tool or a documentation build must cost nothing."""
+    code = (
+        "import sys, logging, os; before = dict(os.environ), logging.root.level; import lexforge; "
+        "assert 'torch' not in sys.modules and 'numpy' not in sys.modules; "
+        "assert before == (dict(os.environ), logging.root.level)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
