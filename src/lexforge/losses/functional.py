@@ -1,0 +1,21 @@
+"""The pure functions of every loss, on tensors, under one name."""
+
+from lexforge.losses.distillation import distillation
+from lexforge.losses.flops import flops, idf_flops, idf_penalty_weights
+from lexforge.losses.infonce import info_nce
+from lexforge.losses.minimum_activation import minimum_activation
+from lexforge.losses.positive_activation import positive_activation
+from lexforge.losses.self_reconstruction import self_reconstruction
+from lexforge.losses.triplet import triplet_margin
+
+__all__ = [
+    "distillation",
+    "flops",
+    "idf_flops",
+    "idf_penalty_weights",
+    "info_nce",
+    "minimum_activation",
+    "positive_activation",
+    "self_reconstruction",
+    "triplet_margin",
+]

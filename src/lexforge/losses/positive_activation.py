@@ -1,0 +1,41 @@
+"""Positive activation: an anchor activates the tokens of its positive (seed 003, section 3)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from lexforge.losses.tokens import token_set
+
+
+def positive_activation(
+    anchor: Tensor,
+    positive_input_ids: Tensor,
+    positive_attention_mask: Tensor,
+    special_token_ids: Sequence[int] = (),
+) -> Tensor:
+    """Minus the mean activation of the anchor over the distinct, non-special tokens of its positive.
+
+    L = -mean over rows of `(1 / |T_p|) sum over j in T_p of r_j`. The term is unbounded below: without a
+    sparsity term beside it, every positive token grows without end.
+
+    Args:
+        anchor: `[B, V]` float, >= 0, the sparse vectors of the anchors.
+        positive_input_ids: `[B, L]` integer, the tokens of the positives.
+        positive_attention_mask: `[B, L]` integer or bool, 0 at padding.
+        special_token_ids: Ids left out of T_p.
+
+    Returns:
+        0-dim float. A positive without tokens adds 0; an empty batch gives 0, connected to the graph.
+
+    Raises:
+        ValueError: If the shapes do not agree or a token id lies outside the vocabulary.
+
+    Source: seed 003, section 3.
+    """
+    if not anchor.numel():
+        return anchor.sum()
+    members = token_set(positive_input_ids, positive_attention_mask, anchor.shape[1], special_token_ids)
+    activation = anchor.where(members, 0).sum(dim=1) / members.sum(dim=1).clamp_min(1)
+    return -activation.mean()

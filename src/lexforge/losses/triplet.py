@@ -1,0 +1,34 @@
+"""Triplet margin on cosine similarity (seed 003, section 4)."""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def triplet_margin(anchor: Tensor, positive: Tensor, negative: Tensor, margin: float = 0.3) -> Tensor:
+    """Hinge on the cosine to the positive exceeding the cosine to the negative by a margin.
+
+    L = mean over rows of `max(0, margin - cos(a, p) + cos(a, n))`.
+
+    Args:
+        anchor: `[B, D]` float.
+        positive: `[B, D]` float.
+        negative: `[B, D]` float.
+        margin: Cosine units, >= 0.
+
+    Returns:
+        0-dim float; 0 for an empty batch, connected to the graph. A zero vector has cosine 0 to everything.
+
+    Raises:
+        ValueError: If the margin is negative.
+
+    Source: seed 003, section 4.
+    """
+    if margin < 0:
+        raise ValueError(f"margin must be >= 0; received {margin}")
+    if not anchor.numel():
+        return anchor.sum() + positive.sum() + negative.sum()
+    anchor, positive, negative = (F.normalize(rows, dim=-1) for rows in (anchor, positive, negative))
+    gap = (anchor * positive).sum(dim=-1) - (anchor * negative).sum(dim=-1)
+    return F.relu(margin - gap).mean()
