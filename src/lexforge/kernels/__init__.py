@@ -1,1 +1,5 @@
-"""The numeric leaf: one operation a file, a readable reference and fast paths behind one function."""
+"""Numeric operations: each has a readable reference and a fast path behind one function with `impl=`."""
+
+from lexforge.kernels.splade_head import splade_head, splade_head_reference
+
+__all__ = ["splade_head", "splade_head_reference"]

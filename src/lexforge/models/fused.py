@@ -1,0 +1,177 @@
+"""Fuse the SPLADE head of a `SparseEncoder`: same weights, same saved format, no logits `[B, L, V]`.
+
+Two modules get another `forward` on the instance; their classes, parameters and names stay as they are, so
+`state_dict` keys, tied weights, `modules.json`, pickling and `copy.deepcopy` do not change:
+
+- the output embedding (the last linear layer of the masked language model) hands its input through, so that
+  the model's "logits" are the `[B, L, D]` states that would have become logits;
+- `SpladePooling` turns those states into activations with `lexforge.kernels.splade_head` and the weight and
+  bias of that output embedding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from sentence_transformers import SparseEncoder
+from sentence_transformers.base.modules import Router, Transformer
+from sentence_transformers.sparse_encoder.modules import SpladePooling
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
+
+from lexforge.kernels import splade_head
+
+
+def fuse_splade_head(model: SparseEncoder) -> SparseEncoder:
+    """Replace, in place, the logits and the SPLADE pooling of a model by `lexforge.kernels.splade_head`.
+
+    Every `Transformer` (task "fill-mask") followed by a `SpladePooling` is fused, also inside the routes of a
+    `Router`; other modules stay. Activations are float32 (float64 for a float64 model) whatever the model's
+    dtype. `SpladePooling.chunk_size` has nothing left to save and changes nothing. A fused model is
+    returned as it is. Fused models train under DistributedDataParallel; FSDP, DeepSpeed ZeRO-3 and
+    `nn.DataParallel`, which hide the parameters of a layer outside its own forward, need the plain head.
+
+    Args:
+        model: A SPLADE model on a masked language model whose logits are the output of its output embedding
+            (BERT, DistilBERT, RoBERTa, XLM-RoBERTa, ELECTRA and ModernBERT are; others are checked with one
+            small forward).
+
+    Returns:
+        `model`.
+
+    Raises:
+        ValueError: If no such pair of modules is found, for `pooling_strategy="sum"`, or for an
+            architecture whose logits are anything else than the output of its output embedding.
+    """
+    pairs = list(_pairs(model))
+    if not pairs:
+        raise ValueError(
+            "fuse_splade_head needs a Transformer (transformer_task='fill-mask') followed by SpladePooling, "
+            f"got the modules {[type(module).__name__ for module in model.children()]}"
+        )
+    decoders = [_checked_decoder(transformer, pooling) for transformer, pooling in pairs]
+    for (transformer, pooling), decoder in zip(pairs, decoders, strict=True):
+        vars(decoder)["forward"] = _HandThrough()
+        vars(pooling)["forward"] = _FusedPooling(pooling, transformer)
+    return model
+
+
+def unfuse_splade_head(model: SparseEncoder) -> SparseEncoder:
+    """Undo `fuse_splade_head` in place; a plain model is returned as it is.
+
+    Args:
+        model: A fused or plain model.
+
+    Returns:
+        `model`, whose modules run their own classes' `forward` again.
+    """
+    for module in model.modules():
+        if isinstance(vars(module).get("forward"), (_HandThrough, _FusedPooling)):
+            del vars(module)["forward"]
+    return model
+
+
+class _HandThrough:
+    """The forward of an output embedding whose product is taken later, tile by tile."""
+
+    def __call__(self, hidden: Tensor) -> Tensor:
+        return hidden
+
+
+class _FusedPooling:
+    """The forward of a `SpladePooling` that receives hidden states instead of logits."""
+
+    def __init__(self, pooling: SpladePooling, transformer: Transformer) -> None:
+        self.pooling = pooling
+        self.transformer = transformer
+
+    def __call__(self, features: dict[str, Any]) -> dict[str, Any]:
+        decoder = self.transformer.model.get_output_embeddings()
+        if not isinstance(vars(decoder).get("forward"), _HandThrough):
+            raise RuntimeError(
+                "the output embedding was replaced after fuse_splade_head (new tokens or an adapter): "
+                "call fuse_splade_head on the model again"
+            )
+        hidden, attention_mask = _padded(features)
+        double_log1p = self.pooling.activation_function == "log1p_relu"
+        activations = splade_head(
+            hidden, decoder.weight, decoder.bias, attention_mask, double_log1p=double_log1p
+        )
+        if self.pooling.embedding_dimension is None:
+            self.pooling.embedding_dimension = activations.shape[1]
+        features["sentence_embedding"] = activations
+        return features
+
+
+def _padded(features: dict[str, Any]) -> tuple[Tensor, Tensor]:
+    """Hidden states `[B, L, D]` and mask `[B, L]`, also where flash attention left them flat, `[1, T, D]`."""
+    hidden = features["token_embeddings"]
+    if "cu_seq_lens_q" not in features:
+        return hidden, features["attention_mask"]
+    lengths = features["cu_seq_lens_q"].diff()
+    padded = pad_sequence(hidden.squeeze(0).split(lengths.tolist()), batch_first=True)
+    positions = torch.arange(padded.shape[1], device=hidden.device)
+    return padded, positions < lengths.to(hidden.device).unsqueeze(1)
+
+
+def _pairs(model: SparseEncoder) -> Iterator[tuple[Transformer, SpladePooling]]:
+    """Each `Transformer` with the `SpladePooling` behind it, in the model and in its routers' routes."""
+    sequences = [list(model.children())]
+    for module in model.modules():
+        if isinstance(module, Router):
+            sequences += [list(route.children()) for route in module.sub_modules.values()]
+    pooled_by: dict[Transformer, nn.Module | None] = {}
+    for modules in sequences:
+        for module, follower in zip(modules, [*modules[1:], None], strict=True):
+            if not isinstance(module, Transformer):
+                continue
+            if pooled_by.setdefault(module, follower) is not follower:
+                raise ValueError(
+                    "a Transformer shared by several routes needs one SpladePooling shared by them as well, "
+                    f"got {type(pooled_by[module]).__name__} and {type(follower).__name__} behind it"
+                )
+            if isinstance(follower, SpladePooling):
+                yield module, follower
+
+
+def _checked_decoder(transformer: Transformer, pooling: SpladePooling) -> nn.Linear:
+    """The output embedding of a masked language model that can be fused."""
+    if pooling.pooling_strategy != "max":
+        raise ValueError(
+            f"pooling_strategy must be 'max' to fuse, got {pooling.pooling_strategy!r}: a sum needs "
+            "every logit. Keep the model plain, or train it with SpladePooling('max')"
+        )
+    architecture = type(transformer.model).__name__
+    decoder = getattr(transformer.model, "get_output_embeddings", lambda: None)()
+    if isinstance(decoder, nn.Linear) and isinstance(vars(decoder).get("forward"), _HandThrough):
+        return decoder
+    if type(decoder) is not nn.Linear or "forward" in vars(decoder):
+        raise ValueError(
+            f"{architecture} has no plain nn.Linear as output embedding, got {type(decoder).__name__}: merge "
+            "adapters and take off device maps before fusing, or keep the model plain"
+        )
+    if not _logits_are_output_of(transformer, decoder):
+        raise ValueError(
+            f"the logits of {architecture} are not the output of its output embedding (they are scaled, "
+            "shifted or computed elsewhere): keep the model plain"
+        )
+    return decoder
+
+
+def _logits_are_output_of(transformer: Transformer, decoder: nn.Linear) -> bool:
+    """Whether the tensor that the pooling would receive is the very tensor that `decoder` returned."""
+    outputs: list[Tensor] = []
+    hook = decoder.register_forward_hook(lambda module, args, output: outputs.append(output))
+    was_training = [module for module in transformer.modules() if module.training]
+    transformer.eval()  # no dropout: the check leaves the random state alone
+    ids = torch.zeros(1, 2, dtype=torch.long, device=decoder.weight.device)
+    try:
+        with torch.no_grad():
+            features = transformer({"input_ids": ids, "attention_mask": torch.ones_like(ids)})
+    finally:
+        hook.remove()
+        for module in was_training:
+            module.training = True
+    return len(outputs) == 1 and features["token_embeddings"] is outputs[0]
