@@ -62,7 +62,9 @@ def _z_scores(scores: Tensor) -> Tensor:
     The seed divides by `std + 1e-8`, whose gradient is NaN where all scores are equal. Here a spread within
     rounding error of the largest score counts as constant, and elsewhere the 1e-8 is left out.
     """
-    centred = scores - scores.mean()
+    # z-scores do not change under a shift; this one makes equal scores exactly 0 before the mean rounds.
+    shifted = scores - scores.detach().max()
+    centred = shifted - shifted.mean()
     variance = centred.square().sum() / max(scores.numel() - 1, 1)
     varies = variance > (torch.finfo(scores.dtype).eps * scores.detach().abs().max()) ** 2
     return torch.where(varies, centred * variance.where(varies, 1).rsqrt(), 0)

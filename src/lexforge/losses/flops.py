@@ -96,7 +96,7 @@ def idf_penalty_weights(
         ("special_penalty", special_penalty),
         ("stopword_penalty", stopword_penalty),
     ):
-        if value < 0:
+        if not value >= 0:
             raise ValueError(f"{name} must be >= 0; received {value}")
     for name, ids in (("special_token_ids", special_token_ids), ("stopword_ids", stopword_ids)):
         if len(ids) and not (min(ids) >= 0 and max(ids) < len(idf)):

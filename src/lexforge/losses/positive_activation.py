@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from lexforge.losses.tokens import token_set
+from lexforge.losses.tokens import check_rows, token_set
 
 
 def positive_activation(
@@ -30,10 +30,11 @@ def positive_activation(
         0-dim float. A positive without tokens adds 0; an empty batch gives 0, connected to the graph.
 
     Raises:
-        ValueError: If the shapes do not agree or a token id lies outside the vocabulary.
+        ValueError: If the shapes do not agree or an id lies outside the vocabulary.
 
     Source: seed 003, section 3.
     """
+    check_rows(anchor, positive_input_ids)
     if not anchor.numel():
         return anchor.sum()
     members = token_set(positive_input_ids, positive_attention_mask, anchor.shape[1], special_token_ids)

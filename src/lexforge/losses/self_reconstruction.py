@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor
 
-from lexforge.losses.tokens import token_set
+from lexforge.losses.tokens import check_rows, token_set
 
 
 def self_reconstruction(activations: Tensor, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
@@ -29,6 +29,7 @@ def self_reconstruction(activations: Tensor, input_ids: Tensor, attention_mask: 
 
     Source: seed 003, section 2.
     """
+    check_rows(activations, input_ids)
     if not activations.numel():
         return activations.sum()
     target = token_set(input_ids, attention_mask, activations.shape[1])

@@ -23,23 +23,48 @@ def token_set(
         `[B, V]` bool.
 
     Raises:
-        ValueError: If the two inputs differ in shape or an unmasked id lies outside the vocabulary.
+        ValueError: If the two inputs differ in shape, or an unmasked or excluded id lies outside the
+            vocabulary.
     """
     if input_ids.dim() != 2 or input_ids.shape != attention_mask.shape:
         raise ValueError(
             "input_ids and attention_mask must both be [B, L]; "
             f"received {tuple(input_ids.shape)} and {tuple(attention_mask.shape)}"
         )
-    # Padding is written to one extra column that is cut off, so that no id has to be repaired.
-    columns = torch.where(attention_mask.bool(), input_ids, vocabulary_size)
-    if columns.numel() and not (int(columns.min()) >= 0 and int(columns.max()) <= vocabulary_size):
+    if len(excluded_ids) and not (min(excluded_ids) >= 0 and max(excluded_ids) < vocabulary_size):
+        raise ValueError(
+            f"excluded_ids must lie in [0, {vocabulary_size}); "
+            f"received ids from {min(excluded_ids)} to {max(excluded_ids)}"
+        )
+    kept = attention_mask.bool()
+    outside = kept & ((input_ids < 0) | (input_ids >= vocabulary_size))
+    if outside.any():
         raise ValueError(
             f"token ids must lie in [0, {vocabulary_size}); "
-            f"received ids from {int(columns.min())} to {int(columns.max())}"
+            f"received {input_ids[outside].unique().tolist()[:5]}"
         )
+    # Padding is written to one extra column that is cut off, so that no id has to be repaired.
+    columns = torch.where(kept, input_ids, vocabulary_size).long()
     members = torch.zeros(
         len(input_ids), vocabulary_size + 1, dtype=torch.bool, device=input_ids.device
     ).scatter_(1, columns, True)[:, :vocabulary_size]
     if len(excluded_ids):
         members[:, torch.as_tensor(excluded_ids, dtype=torch.long, device=input_ids.device)] = False
     return members
+
+
+def check_rows(activations: Tensor, input_ids: Tensor) -> None:
+    """Refuse tokens of another number of texts, which would broadcast over the rows.
+
+    Args:
+        activations: `[B, V]`.
+        input_ids: `[B, L]`.
+
+    Raises:
+        ValueError: With both numbers of rows.
+    """
+    if len(activations) != len(input_ids):
+        raise ValueError(
+            f"the tokens must be of the same texts as the activations: {len(activations)} rows of "
+            f"activations, {len(input_ids)} rows of tokens"
+        )

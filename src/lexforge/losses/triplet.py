@@ -21,12 +21,17 @@ def triplet_margin(anchor: Tensor, positive: Tensor, negative: Tensor, margin: f
         0-dim float; 0 for an empty batch, connected to the graph. A zero vector has cosine 0 to everything.
 
     Raises:
-        ValueError: If the margin is negative.
+        ValueError: If the margin is negative or the shapes differ.
 
     Source: seed 003, section 4.
     """
-    if margin < 0:
+    if not margin >= 0:
         raise ValueError(f"margin must be >= 0; received {margin}")
+    if anchor.dim() != 2 or not anchor.shape == positive.shape == negative.shape:
+        raise ValueError(
+            "anchor, positive and negative must be of one shape [B, D]; received "
+            f"{tuple(anchor.shape)}, {tuple(positive.shape)} and {tuple(negative.shape)}"
+        )
     if not anchor.numel():
         return anchor.sum() + positive.sum() + negative.sum()
     anchor, positive, negative = (F.normalize(rows, dim=-1) for rows in (anchor, positive, negative))
