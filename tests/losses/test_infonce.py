@@ -1,0 +1,134 @@
+"""InfoNCE against a loop over anchors and candidates (seed 003, section 1)."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from lexforge.losses.infonce import info_nce, ranking_cross_entropy
+
+
+def naive(anchor, positive, negatives, temperature: float, similarity: str) -> float:
+    candidates = positive.tolist()
+    if negatives is not None:
+        candidates += [vector for row in negatives.tolist() for vector in row]
+    total = 0.0
+    for index, query in enumerate(anchor.tolist()):
+        scores = []
+        for candidate in candidates:
+            score = sum(x * y for x, y in zip(query, candidate, strict=True))
+            if similarity == "cosine":
+                score /= math.hypot(*query) * math.hypot(*candidate)
+            scores.append(score / temperature)
+        total -= scores[index] - math.log(math.fsum(math.exp(score) for score in scores))
+    return total / len(anchor)
+
+
+def case(seed: int, with_negatives: bool):
+    generator = torch.Generator().manual_seed(seed)
+    rows, per_row, width = (int(torch.randint(1, 6, (), generator=generator)) for _ in range(3))
+    anchor, positive = (torch.randn(rows, width, generator=generator, dtype=torch.float64) for _ in range(2))
+    negatives = torch.randn(rows, per_row, width, generator=generator, dtype=torch.float64)
+    return anchor, positive, negatives if with_negatives else None
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("with_negatives", [False, True])
+@pytest.mark.parametrize(("similarity", "temperature"), [("cosine", 0.07), ("dot", 1.0), ("dot", 0.5)])
+def test_equals_a_loop(seed: int, with_negatives: bool, similarity: str, temperature: float) -> None:
+    """Every row's candidates are all positives and all hard negatives of the batch."""
+    columns = case(seed, with_negatives)
+    # float64; one row and no negative gives exactly 0
+    assert info_nce(*columns, temperature, similarity).item() == pytest.approx(
+        naive(*columns, temperature, similarity), rel=1e-10, abs=1e-12
+    )
+
+
+@pytest.mark.parametrize("similarity", ["cosine", "dot"])
+def test_gradcheck(similarity: str) -> None:
+    """The gradient of all three inputs is right in float64."""
+    torch.manual_seed(0)
+    shapes = (3, 4), (3, 4), (3, 2, 4)
+    rows = [torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
+    assert torch.autograd.gradcheck(lambda a, p, n: info_nce(a, p, n, 0.5, similarity), rows)
+
+
+def test_by_hand() -> None:
+    """Scores [[1, 0], [0, 1]] at T 1 cost log(1 + 1/e) = .313262 each."""
+    unit = torch.eye(2)
+    assert info_nce(unit, unit, temperature=1.0).item() == pytest.approx(0.313262, abs=1e-6)
+    # a hard negative equal to the positive of each row: log((2e + 2) / e)
+    assert info_nce(unit, unit, unit.unsqueeze(1), temperature=1.0).item() == pytest.approx(
+        math.log(2 + 2 / math.e), abs=1e-6
+    )
+
+
+def test_one_row_without_negatives_has_nothing_to_tell_apart() -> None:
+    """A last batch of one row costs 0 with a zero gradient, not NaN."""
+    anchor = torch.rand(1, 4, requires_grad=True)
+    loss = info_nce(anchor, torch.rand(1, 4))
+    loss.backward()
+    assert loss.item() == pytest.approx(0, abs=1e-6)
+    torch.testing.assert_close(anchor.grad, torch.zeros(1, 4))
+
+
+def test_all_scores_equal_costs_log_of_the_number_of_candidates() -> None:
+    """Zero vectors, as of an untrained sparse model, stay finite in value and gradient."""
+    anchor, positive = torch.zeros(3, 4, requires_grad=True), torch.zeros(3, 4, requires_grad=True)
+    loss = info_nce(anchor, positive, torch.zeros(3, 2, 4))
+    loss.backward()
+    assert loss.item() == pytest.approx(math.log(9), abs=1e-6)
+    assert anchor.grad.isfinite().all()
+    assert positive.grad.isfinite().all()
+
+
+def test_extreme_scores_stay_finite() -> None:
+    """Dot products of thousands divided by a small temperature overflow a plain exponential."""
+    anchor = torch.tensor([[1e3, 0.0], [0.0, 1e3]], requires_grad=True)
+    loss = info_nce(anchor, anchor.detach().flip(0), temperature=0.05, similarity="dot")
+    loss.backward()
+    assert loss.item() == pytest.approx(1e6 / 0.05, rel=1e-6)
+    assert anchor.grad.isfinite().all()
+
+
+def test_an_empty_batch_is_zero_and_connected() -> None:
+    """Cross-entropy over no row is NaN; here it is 0."""
+    rows = [torch.zeros(0, 4, requires_grad=True) for _ in range(2)]
+    loss = info_nce(*rows)
+    loss.backward()
+    assert loss.item() == 0
+    assert all(values.grad.shape == (0, 4) for values in rows)
+
+
+def test_no_hard_negative_of_a_batch_equals_none() -> None:
+    """K = 0 is a tensor like any other."""
+    anchor, positive, _ = case(3, True)
+    empty = torch.zeros(len(anchor), 0, anchor.shape[1], dtype=torch.float64)
+    assert info_nce(anchor, positive, empty).item() == info_nce(anchor, positive).item()
+
+
+def test_errors() -> None:
+    """Shapes that would broadcast, temperatures and similarities that mean nothing."""
+    rows = torch.rand(2, 3)
+    with pytest.raises(ValueError, match=r"\(2, 3\).*\(1, 3\)"):
+        info_nce(rows, rows[:1])
+    with pytest.raises(ValueError, match=r"\[2, K, 3\].*\(2, 3\)"):
+        info_nce(rows, rows, rows)
+    with pytest.raises(ValueError, match=r"\[2, K, 3\].*\(2, 1, 4\)"):
+        info_nce(rows, rows, torch.rand(2, 1, 4))
+    for temperature in (0.0, -0.1, float("nan")):
+        with pytest.raises(ValueError, match="temperature"):
+            info_nce(rows, rows, temperature=temperature)
+    with pytest.raises(ValueError, match="'manhattan'"):
+        info_nce(rows, rows, similarity="manhattan")
+
+
+def test_ranking_cross_entropy_takes_any_target() -> None:
+    """On rank 1 the positives start at column B; only the target says so."""
+    scores = torch.tensor([[0.0, math.log(3.0)], [math.log(3.0), 0.0]])
+    # the targets hold 3/4 and 1/4 of the mass
+    assert ranking_cross_entropy(scores, torch.tensor([1, 1]), 1.0).item() == pytest.approx(
+        (math.log(4 / 3) + math.log(4)) / 2, abs=1e-6
+    )

@@ -1,0 +1,72 @@
+"""Minimum activation against sorted rows (seed 003, section 6)."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from lexforge.losses.minimum_activation import minimum_activation
+
+
+def naive(activations, top_k: int, threshold: float) -> float:
+    rows = [max(0.0, threshold - sum(sorted(row)[-top_k:]) / top_k) for row in activations.tolist()]
+    return sum(rows) / len(rows)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_equals_a_loop(seed: int) -> None:
+    """The mean of the k strongest is taken first, the hinge a row, then the mean over rows."""
+    generator = torch.Generator().manual_seed(seed)
+    rows, width = (int(torch.randint(1, 9, (), generator=generator)) for _ in range(2))
+    top_k = int(torch.randint(1, width + 1, (), generator=generator))
+    activations = torch.rand(rows, width, generator=generator, dtype=torch.float64)
+    # the same float64 sums in another order; the hinge makes exact zeros
+    assert minimum_activation(activations, top_k, 0.6).item() == pytest.approx(
+        naive(activations, top_k, 0.6), rel=1e-12, abs=1e-14
+    )
+
+
+def test_gradcheck() -> None:
+    """The gradient is right in float64, for rows under and over the floor."""
+    torch.manual_seed(0)
+    activations = torch.rand(4, 7, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda values: minimum_activation(values, 3, 0.7), activations)
+
+
+def test_by_hand() -> None:
+    """Top-2 means .25 and 1.5 against .5: the rows cost .25 and 0; a mean before the hinge would give 0."""
+    activations = torch.tensor([[0.1, 0.4, 0.0], [2.0, 0.0, 1.0]], requires_grad=True)
+    loss = minimum_activation(activations, 2, 0.5)
+    loss.backward()
+    assert loss.item() == pytest.approx(0.125)
+    torch.testing.assert_close(activations.grad, torch.tensor([[-0.25, -0.25, 0.0], [0.0, 0.0, 0.0]]))
+
+
+def test_the_published_setting_is_the_default() -> None:
+    """V26: top 5, floor 0.5."""
+    assert minimum_activation(torch.tensor([[0.4] * 5 + [0.0] * 5])).item() == pytest.approx(0.1)
+
+
+def test_a_dead_row_costs_the_floor_and_gets_a_gradient() -> None:
+    """The term exists to bring such a row back: k terms are pushed up, whichever they are."""
+    activations = torch.zeros(1, 8, requires_grad=True)
+    loss = minimum_activation(activations, 2, 0.5)
+    loss.backward()
+    assert loss.item() == 0.5
+    assert sorted(activations.grad[0].tolist()) == [-0.5, -0.5] + [0.0] * 6
+
+
+def test_an_empty_batch_is_zero_and_connected() -> None:
+    """Backward must run through an empty batch."""
+    activations = torch.zeros(0, 5, requires_grad=True)
+    loss = minimum_activation(activations)
+    loss.backward()
+    assert loss.item() == 0
+    assert activations.grad.shape == (0, 5)
+
+
+@pytest.mark.parametrize("top_k", [0, -1, 5])
+def test_top_k_lies_in_the_vocabulary(top_k: int) -> None:
+    """A mean over none, or over more terms than there are, has no value."""
+    with pytest.raises(ValueError, match=rf"\[1, 4\].*{top_k}"):
+        minimum_activation(torch.rand(2, 4), top_k)

@@ -1,0 +1,104 @@
+"""Positive activation against a loop over token sets (seed 003, section 3)."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from lexforge.losses.positive_activation import positive_activation
+
+
+def naive(anchor, input_ids, attention_mask, special) -> float:
+    rows = []
+    for values, ids, mask in zip(anchor.tolist(), input_ids.tolist(), attention_mask.tolist(), strict=True):
+        tokens = {token for token, kept in zip(ids, mask, strict=True) if kept and token not in special}
+        rows.append(sum(values[token] for token in tokens) / len(tokens) if tokens else 0.0)
+    return -sum(rows) / len(rows)
+
+
+def case(seed: int):
+    generator = torch.Generator().manual_seed(seed)
+    rows, length, vocabulary = (int(torch.randint(2, 8, (), generator=generator)) for _ in range(3))
+    return (
+        3 * torch.rand(rows, vocabulary, generator=generator, dtype=torch.float64),
+        torch.randint(vocabulary, (rows, length), generator=generator),
+        torch.randint(2, (rows, length), generator=generator),
+    )
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("special", [(), (0, 1)])
+def test_equals_a_loop(seed: int, special: tuple[int, ...]) -> None:
+    """T_p is a set: repeats count once, padding and special tokens not at all."""
+    anchor, ids, mask = case(seed)
+    # the same float64 sums in another order
+    assert positive_activation(anchor, ids, mask, special).item() == pytest.approx(
+        naive(anchor, ids, mask, special), rel=1e-12, abs=1e-15
+    )
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_gradcheck(seed: int) -> None:
+    """The gradient is right in float64."""
+    anchor, ids, mask = case(seed)
+    assert torch.autograd.gradcheck(
+        lambda values: positive_activation(values, ids, mask, (0,)), anchor.requires_grad_()
+    )
+
+
+def test_by_hand() -> None:
+    """Tokens {1, 3} of [.., 2, .., 4] give mean 3; the special token 0 and the repeat do not count."""
+    anchor = torch.tensor([[9.0, 2.0, 7.0, 4.0], [1.0, 1.0, 1.0, 5.0]])
+    ids = torch.tensor([[0, 1, 3, 3], [0, 3, 2, 2]])
+    mask = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0]])
+    # rows: (2 + 4) / 2 = 3 and 5
+    assert positive_activation(anchor, ids, mask, (0,)).item() == -4.0
+
+
+def test_a_positive_without_tokens_adds_zero() -> None:
+    """An empty or special-only text has no mean; it must not divide by zero nor leave the batch's mean."""
+    anchor = torch.tensor([[2.0, 3.0], [4.0, 5.0], [6.0, 8.0]], requires_grad=True)
+    loss = positive_activation(
+        anchor, torch.tensor([[1, 1], [0, 0], [1, 1]]), torch.tensor([[1, 1], [1, 1], [0, 0]]), (0,)
+    )
+    loss.backward()
+    assert loss.item() == -1.0
+    torch.testing.assert_close(anchor.grad, torch.tensor([[0.0, -1 / 3], [0.0, 0.0], [0.0, 0.0]]))
+
+
+def test_an_infinite_activation_outside_the_set_does_not_poison_it() -> None:
+    """Masking by multiplication would turn inf * 0 into NaN."""
+    anchor = torch.tensor([[float("inf"), 1.0]], requires_grad=True)
+    loss = positive_activation(anchor, torch.tensor([[1]]), torch.tensor([[1]]))
+    loss.backward()
+    assert loss.item() == -1.0
+    assert anchor.grad.tolist() == [[0.0, -1.0]]
+
+
+def test_an_empty_batch_is_zero_and_connected() -> None:
+    """Backward must run through an empty batch."""
+    anchor = torch.zeros(0, 5, requires_grad=True)
+    empty = torch.zeros(0, 3, dtype=torch.long)
+    loss = positive_activation(anchor, empty, empty)
+    loss.backward()
+    assert loss.item() == 0
+    assert anchor.grad.shape == (0, 5)
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_another_number_of_texts_is_refused(rows: int) -> None:
+    """One row of tokens would broadcast over all anchors."""
+    ids = torch.ones(rows, 2, dtype=torch.long)
+    with pytest.raises(ValueError, match=f"2 rows.*{rows}"):
+        positive_activation(torch.ones(2, 4), ids, torch.ones_like(ids))
+
+
+def test_errors() -> None:
+    """Masks of another shape, tokens and special tokens of another vocabulary are refused."""
+    ids = torch.tensor([[1, 2]])
+    with pytest.raises(ValueError, match=r"\(1, 2\).*\(1, 1\)"):
+        positive_activation(torch.ones(1, 4), ids, torch.ones(1, 1))
+    with pytest.raises(ValueError, match=r"\[0, 2\)"):
+        positive_activation(torch.ones(1, 2), ids, torch.ones(1, 2))
+    with pytest.raises(ValueError, match=r"\[0, 4\)"):
+        positive_activation(torch.ones(1, 4), ids, torch.ones(1, 2), (-1,))

@@ -1,0 +1,99 @@
+"""Self-reconstruction against the cross-entropy written out element by element (seed 003, section 2)."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from lexforge.losses.self_reconstruction import self_reconstruction
+
+
+def naive(activations, input_ids, attention_mask) -> float:
+    total, count = 0.0, 0
+    for row, ids, mask in zip(activations.tolist(), input_ids.tolist(), attention_mask.tolist(), strict=True):
+        for term, value in enumerate(row):
+            present = any(token == term and kept for token, kept in zip(ids, mask, strict=True))
+            probability = 1 / (1 + math.exp(-value))
+            total -= math.log(probability) if present else math.log(1 - probability)
+            count += 1
+    return total / count
+
+
+def case(seed: int):
+    generator = torch.Generator().manual_seed(seed)
+    rows, length, vocabulary = (int(torch.randint(1, 8, (), generator=generator)) for _ in range(3))
+    return (
+        3 * torch.rand(rows, vocabulary, generator=generator, dtype=torch.float64),
+        torch.randint(vocabulary, (rows, length), generator=generator),
+        torch.randint(2, (rows, length), generator=generator),
+    )
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_equals_a_loop(seed: int) -> None:
+    """The formula is the seed's, with repeated tokens counted once and padding not at all."""
+    activations, ids, mask = case(seed)
+    # float64; the loop's log(1 - p) loses a few digits
+    assert self_reconstruction(activations, ids, mask).item() == pytest.approx(
+        naive(activations, ids, mask), rel=1e-12
+    )
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_gradcheck(seed: int) -> None:
+    """The gradient is right in float64."""
+    activations, ids, mask = case(seed)
+    assert torch.autograd.gradcheck(
+        lambda values: self_reconstruction(values, ids, mask), activations.requires_grad_()
+    )
+
+
+def test_by_hand() -> None:
+    """One row [0, 2, 0, 1] that holds token 1 twice: (log 2 + softplus(-2) + log 2 + softplus(1)) / 4."""
+    loss = self_reconstruction(
+        torch.tensor([[0.0, 2.0, 0.0, 1.0]]), torch.tensor([[1, 1, 2]]), torch.tensor([[1, 1, 0]])
+    )
+    # 0.693147 + 0.126928 + 0.693147 + 1.313262 = 2.826484; float32 rounding
+    assert loss.item() == pytest.approx(2.826484 / 4, abs=1e-6)
+
+
+def test_a_row_without_tokens_costs_log_2_a_dimension() -> None:
+    """All padding is a row whose target is empty, not an error."""
+    activations = torch.zeros(2, 3, requires_grad=True)
+    loss = self_reconstruction(activations, torch.full((2, 2), -100), torch.zeros(2, 2))
+    loss.backward()
+    assert loss.item() == pytest.approx(math.log(2))
+    # d softplus(0) = 1/2, over 6 elements
+    torch.testing.assert_close(activations.grad, torch.full((2, 3), 1 / 12))
+
+
+def test_large_activations_stay_finite() -> None:
+    """exp(1e4) overflows; the loss is softplus in its stable form."""
+    activations = torch.tensor([[1e4, 1e4]], requires_grad=True)
+    loss = self_reconstruction(activations, torch.tensor([[0]]), torch.tensor([[1]]))
+    loss.backward()
+    assert loss.item() == pytest.approx(5e3)
+    torch.testing.assert_close(activations.grad, torch.tensor([[0.0, 0.5]]))
+
+
+def test_an_empty_batch_is_zero_and_connected() -> None:
+    """The last batch of a rank may be empty; backward must still run."""
+    activations = torch.zeros(0, 5, requires_grad=True)
+    empty = torch.zeros(0, 3, dtype=torch.long)
+    loss = self_reconstruction(activations, empty, empty)
+    loss.backward()
+    assert loss.item() == 0
+    assert activations.grad.shape == (0, 5)
+
+
+def test_errors() -> None:
+    """Tokens of other texts or of another tokenizer are refused."""
+    ids, mask = torch.tensor([[1, 2]]), torch.tensor([[1, 1]])
+    with pytest.raises(ValueError, match=r"\(1, 2\).*\(1, 1\)"):
+        self_reconstruction(torch.zeros(1, 4), ids, mask[:, :1])
+    with pytest.raises(ValueError, match=r"\[0, 2\)"):
+        self_reconstruction(torch.zeros(1, 2), ids, mask)
+    with pytest.raises(ValueError, match="2 rows.*1"):
+        self_reconstruction(torch.zeros(2, 4), ids, mask)
