@@ -1,0 +1,72 @@
+"""Curriculum: pure functions of training progress (seed 003, section 9)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+
+@dataclass(frozen=True)
+class Phase:
+    """One phase of training and the values in force during it.
+
+    Args:
+        until: End of the phase as a share of training in (0, 1], exclusive; the last phase ends at 1.
+        temperature: Temperature of InfoNCE.
+        infonce_weight: Weight of InfoNCE.
+        distillation_weight: Weight of distillation.
+        learning_rate_factor: Multiplies the learning rate of the schedule.
+    """
+
+    until: float
+    temperature: float
+    infonce_weight: float
+    distillation_weight: float
+    learning_rate_factor: float = 1.0
+
+
+def check_phases(phases: Sequence[Phase]) -> None:
+    """Refuse phases that do not cover training once, in order.
+
+    Raises:
+        ValueError: If the ends do not increase, or the last is not 1.
+    """
+    ends = [phase.until for phase in phases]
+    if ends and (ends[-1] != 1 or ends[0] <= 0 or any(a >= b for a, b in pairwise(ends))):
+        raise ValueError(f"phases must end at increasing shares of training, the last at 1; received {ends}")
+
+
+def phase_at(phases: Sequence[Phase], progress: float) -> int:
+    """The index of the phase in force.
+
+    Args:
+        phases: At least one phase, in order.
+        progress: `global_step / max_steps`, in [0, 1].
+
+    Returns:
+        Index into `phases`; the last one at progress 1.
+
+    Raises:
+        ValueError: If progress lies outside [0, 1].
+    """
+    if not 0 <= progress <= 1:
+        raise ValueError(f"progress must lie in [0, 1]; received {progress}")
+    return next((index for index, phase in enumerate(phases) if progress < phase.until), len(phases) - 1)
+
+
+def ramp_at(progress: float, ramp_fraction: float) -> float:
+    """The share of the sparsity weights in force: quadratic growth to 1 over the first part of training.
+
+    Args:
+        progress: `global_step / max_steps`, in [0, 1].
+        ramp_fraction: Length of the ramp as a share of training; 0 puts the full weights in force at once.
+
+    Returns:
+        A number in [0, 1].
+
+    Source: SPLADE v2 (arXiv 2109.10086), section 4: the regularisation weight grows quadratically.
+    """
+    if progress >= ramp_fraction:
+        return 1.0
+    return (progress / ramp_fraction) ** 2

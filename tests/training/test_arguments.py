@@ -1,0 +1,44 @@
+"""Training arguments carry the published settings of V26 and refuse numbers that make no sense."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from sentence_transformers.base.training_args import BatchSamplers
+
+from lexforge.training.arguments import training_arguments
+
+
+def test_the_defaults_are_the_published_run(tmp_path: Path) -> None:
+    """Typed from the design: batch 24 x 4, AdamW 3e-5, decay .01, warm-up 10 %, cosine, clip 1.0."""
+    arguments = training_arguments(tmp_path, precision="fp32")
+    assert arguments.num_train_epochs == 25
+    assert (arguments.per_device_train_batch_size, arguments.gradient_accumulation_steps) == (24, 4)
+    assert (arguments.learning_rate, arguments.weight_decay, arguments.max_grad_norm) == (3e-5, 0.01, 1.0)
+    assert (arguments.get_warmup_steps(1000), str(arguments.lr_scheduler_type.value)) == (100, "cosine")
+    assert "adamw" in str(arguments.optim).lower()
+    assert arguments.batch_sampler == BatchSamplers.NO_DUPLICATES
+
+
+def test_steps_win_over_epochs_and_others_over_all(tmp_path: Path) -> None:
+    """A user passes any field of the stock arguments."""
+    arguments = training_arguments(tmp_path, steps=7, precision="fp32", logging_steps=3, weight_decay=0.5)
+    assert (arguments.max_steps, arguments.logging_steps, arguments.weight_decay) == (7, 3, 0.5)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"precision": "fp8"},
+        {"warmup_fraction": 1.0},
+        {"steps": 0},
+        {"epochs": 0},
+        {"batch_size": 0},
+        {"gradient_accumulation_steps": 0},
+    ],
+)
+def test_a_wrong_number_is_named(tmp_path: Path, wrong: dict) -> None:
+    """The error must come before hours of encoding by the teacher."""
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        training_arguments(tmp_path, **wrong)

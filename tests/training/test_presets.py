@@ -1,0 +1,60 @@
+"""The presets hold the numbers of seed 003, sections 7 and 8."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import FrozenInstanceError, fields
+
+import pytest
+
+from lexforge.losses import NeuralSparseLoss
+from lexforge.training.presets import PRESETS, V26, Preset
+
+# Typed from the table of the design: infonce, self, positive, margin, flops, min_act, kd.
+WEIGHTS = {
+    "v22": (2.0, 4.0, 10.0, 2.5, 0.005, 1.0, 0.0),
+    "v23": (2.5, 1.0, 3.0, 0.0, 0.003, 1.0, 1.0),
+    "v25": (3.0, 0.5, 2.0, 0.0, 0.002, 1.0, 2.0),
+    "v26": (3.0, 0.5, 2.0, 0.0, 0.010, 1.0, 2.0),
+}
+
+
+@pytest.mark.parametrize("name", WEIGHTS)
+def test_the_weights_are_those_of_the_table(name: str) -> None:
+    """A preset that drifts from its source would be published under a wrong name."""
+    preset = PRESETS[name]
+    found = (
+        preset.infonce_weight,
+        preset.self_reconstruction_weight,
+        preset.positive_activation_weight,
+        preset.triplet_margin_weight,
+        preset.flops_weight,
+        preset.minimum_activation_weight,
+        preset.distillation_weight,
+    )
+    assert found == WEIGHTS[name]
+
+
+def test_the_other_numbers_of_v26() -> None:
+    """Sections 1, 4, 5, 6 and 7 of the seed, typed again."""
+    assert (V26.similarity, V26.temperature, V26.margin) == ("cosine", 0.07, 0.3)
+    assert (V26.idf_alpha, V26.special_penalty, V26.stopword_penalty, V26.l2_ratio) == (4.0, 100.0, 15.0, 0.3)
+    assert (V26.top_k, V26.activation_threshold) == (5, 0.5)
+    assert (V26.distillation_temperature, V26.kl_weight, V26.mse_weight) == (3.0, 0.7, 0.3)
+    assert V26.ramp_fraction == 0, "0 is the seed's form"
+    v25 = PRESETS["v25"]
+    assert (v25.idf_alpha, v25.special_penalty, v25.stopword_penalty, v25.l2_ratio) == (2.5, None, 5.0, 0.3)
+
+
+def test_presets_are_frozen() -> None:
+    """A run that changes a preset would change every later run of the process."""
+    with pytest.raises(FrozenInstanceError):
+        V26.flops_weight = 1.0  # type: ignore[misc]
+
+
+def test_every_setting_reaches_the_loss_or_the_trainer() -> None:
+    """A number that nothing reads is a promise not kept."""
+    accepted = set(inspect.signature(NeuralSparseLoss).parameters)
+    assert set(V26.loss_arguments()) <= accepted
+    elsewhere = {field.name for field in fields(Preset)} - set(V26.loss_arguments())
+    assert elsewhere == {"idf_alpha", "special_penalty", "stopword_penalty", "ramp_fraction", "phases"}
