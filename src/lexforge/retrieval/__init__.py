@@ -1,1 +1,7 @@
 """Indexes behind one protocol: build, search, save, load."""
+
+from lexforge.retrieval.base import Hits, Index, Similarity
+from lexforge.retrieval.bm25 import BM25Index
+from lexforge.retrieval.inverted import InvertedIndex
+
+__all__ = ["BM25Index", "Hits", "Index", "InvertedIndex", "Similarity"]

@@ -1,0 +1,140 @@
+"""Graded retrieval measures by their ir-measures names, over runs and judgements."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import ir_measures
+import numpy as np
+from scipy import stats
+
+Run = dict[str, dict[str, float]]
+Qrels = dict[str, dict[str, int]]
+
+METRICS = ("nDCG@10", "RR@10", "R@100")
+_NAME = re.compile(r"(?P<name>\w+)(\(rel=(?P<rel>\d+)\))?(@(?P<cutoff>[1-9]\d*))?")
+
+
+@dataclass(frozen=True)
+class RunScores:
+    """The scores of a run.
+
+    Args:
+        mean: Measure name to its mean over all judged queries.
+        per_query: Measure name to the value of each judged query, in the order of the judgements.
+    """
+
+    mean: dict[str, float]
+    per_query: dict[str, dict[str, float]]
+
+
+def evaluate_run(run: Run, qrels: Qrels, metrics: Sequence[str] = METRICS) -> dict[str, float]:
+    """The mean of each measure over all judged queries.
+
+    Args:
+        run: `{query id: {document id: score}}`, ranked by score; documents of equal score in the dict's
+            order, for every measure (trec_eval has its own order). A judged query that is missing counts 0.
+        qrels: `{query id: {document id: grade}}`; a grade of 1 or more is relevant. Gains are linear in it.
+        metrics: Names as ir-measures has them: `nDCG@10`, `RR@10`, `R@100`, `AP@100`, `Success@5`, ...
+
+    Returns:
+        The mean of each measure by its name.
+
+    Raises:
+        ValueError: No judged query, an unknown measure, or a score that is not a number.
+    """
+    return score_run(run, qrels, metrics).mean
+
+
+def score_run(run: Run, qrels: Qrels, metrics: Sequence[str] = METRICS) -> RunScores:
+    """As `evaluate_run`, with the value of every query beside the means."""
+    if not qrels:
+        raise ValueError("the judgements are empty: no query to evaluate")
+    if not metrics:
+        raise ValueError("no measure was given")
+    measures = {parse_metric(name): name for name in metrics}
+    ranked = {query: _ranked(query, run[query]) for query in qrels if run.get(query)}
+    per_query = {name: dict.fromkeys(qrels, 0.0) for name in metrics}
+    for result in ir_measures.iter_calc(list(measures), qrels, ranked):
+        per_query[measures[result.measure]][result.query_id] = float(result.value)
+    mean = {name: math.fsum(values.values()) / len(values) for name, values in per_query.items()}
+    return RunScores(mean, per_query)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One measure of two runs over the same queries: the means, their difference, and a paired t-test."""
+
+    first: float
+    second: float
+    difference: float
+    p_value: float
+
+
+def compare_runs(first: RunScores, second: RunScores) -> dict[str, Comparison]:
+    """A two-sided paired t-test of each measure (Smucker et al., "A comparison of statistical significance
+    tests for information retrieval evaluation", 2007).
+
+    Args:
+        first: Scores of one run.
+        second: Scores of the other run: the same measures and queries.
+
+    Returns:
+        The comparison of each measure; the p-value is 1 where no query differs.
+
+    Raises:
+        ValueError: Other measures or queries, or fewer than two queries.
+    """
+    if list(first.mean) != list(second.mean):
+        raise ValueError(f"the measures differ: {list(first.mean)} and {list(second.mean)}")
+    result = {}
+    for name, values in first.per_query.items():
+        others = second.per_query[name]
+        if values.keys() != others.keys():
+            raise ValueError(f"the runs were scored on different queries: {len(values)} and {len(others)}")
+        if len(values) < 2:
+            raise ValueError("a paired test needs at least two queries")
+        before = np.array(list(values.values()))
+        after = np.array([others[query] for query in values])
+        p_value = float(stats.ttest_rel(after, before).pvalue) if (before != after).any() else 1.0
+        means = first.mean[name], second.mean[name]
+        result[name] = Comparison(*means, means[1] - means[0], p_value)
+    return result
+
+
+def parse_metric(name: str) -> Any:
+    """The ir-measures measure of a name, `NAME`, `NAME@cutoff` or `NAME(rel=grade)@cutoff`.
+
+    Raises:
+        ValueError: No such measure, or none that an installed provider computes.
+    """
+    match = _NAME.fullmatch(name)
+    if match is None or match["name"] not in ir_measures.measures.registry:
+        raise ValueError(f"unknown measure {name!r}; names are those of ir-measures: nDCG@10, RR@10, R@100")
+    measure = ir_measures.measures.registry[match["name"]]
+    for key in ("rel", "cutoff"):
+        if match[key] and key not in measure.SUPPORTED_PARAMS:
+            raise ValueError(f"measure {name!r}: {match['name']} knows no {key}")
+        if match[key]:
+            measure = measure(**{key: int(match[key])})
+    if not ir_measures.DefaultPipeline.supports(measure):
+        raise ValueError(f"measure {name!r}: no installed provider of ir-measures computes it")
+    return measure
+
+
+def cutoff(name: str) -> int | None:
+    """The rank behind which a measure looks no further, or None where it has none."""
+    return parse_metric(name).params.get("cutoff")
+
+
+def _ranked(query: str, documents: dict[str, float]) -> dict[str, float]:
+    """The documents with their rank from the end for a score, so that no provider meets a tie."""
+    for document, score in documents.items():
+        if math.isnan(score):
+            raise ValueError(f"the run scores document {document!r} of query {query!r} as NaN")
+    order = sorted(documents, key=lambda document: -documents[document])
+    return {document: float(len(order) - rank) for rank, document in enumerate(order)}

@@ -1,0 +1,148 @@
+"""TREC runs and judgements as text files; a name that ends in .gz is compressed."""
+
+from __future__ import annotations
+
+import gzip
+import math
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+import numpy as np
+
+from lexforge.evaluation.metrics import Qrels, Run
+
+
+def write_run(path: str | Path, run: Run, tag: str = "lexforge") -> None:
+    """Write `query Q0 document rank score tag` lines, ranked by score, ties in the dict's order.
+
+    Args:
+        path: The file; what it held is replaced.
+        run: `{query id: {document id: score}}`; from `Hits.to_run` no two scores of a query are equal.
+        tag: Last column.
+
+    Raises:
+        ValueError: An id or the tag is empty or holds white space, or a score is not finite.
+    """
+    _check_token(tag, "tag")
+    lines = []
+    for query, documents in run.items():
+        _check_token(query, "query id")
+        order = sorted(documents, key=lambda document: -documents[document])
+        for rank, document in enumerate(order, start=1):
+            _check_token(document, "document id")
+            score = documents[document]
+            if not math.isfinite(score):
+                raise ValueError(f"query {query!r}, document {document!r}: score {score} is not finite")
+            lines.append(f"{query} Q0 {document} {rank} {_text(score)} {tag}\n")
+    _write(path, "".join(lines))
+
+
+def read_run(
+    path: str | Path, queries: Collection[str] | None = None, documents: Collection[str] | None = None
+) -> Run:
+    """Read a run.
+
+    Args:
+        path: The file: six columns, separated by white space.
+        queries: Where given, a query id outside it is refused.
+        documents: Where given, a document id outside it is refused.
+
+    Returns:
+        `{query id: {document id: score}}` in the order of the lines; the rank column is not read.
+
+    Raises:
+        ValueError: A line that is not a run's, an unknown id, or a document twice for one query; the message
+            names file and line.
+    """
+    run: Run = {}
+    for where, (query, _, document, _, text, _) in _rows(path, "query Q0 document rank score tag"):
+        _check_known(where, "query", query, queries)
+        _check_known(where, "document", document, documents)
+        try:
+            score = float(text)
+        except ValueError:
+            score = math.nan
+        if not math.isfinite(score):
+            raise ValueError(f"{where}: score {text!r} is not a finite number")
+        if run.setdefault(query, {}).setdefault(document, score) is not score:
+            raise ValueError(f"{where}: document {document!r} is there twice for query {query!r}")
+    return run
+
+
+def write_qrels(path: str | Path, qrels: Qrels) -> None:
+    """Write `query 0 document grade` lines.
+
+    Args:
+        path: The file; what it held is replaced.
+        qrels: `{query id: {document id: grade}}`.
+
+    Raises:
+        ValueError: An id is empty or holds white space.
+    """
+    lines = []
+    for query, documents in qrels.items():
+        _check_token(query, "query id")
+        for document, grade in documents.items():
+            _check_token(document, "document id")
+            lines.append(f"{query} 0 {document} {int(grade)}\n")
+    _write(path, "".join(lines))
+
+
+def read_qrels(path: str | Path) -> Qrels:
+    """Read judgements.
+
+    Args:
+        path: The file: four columns, separated by white space.
+
+    Returns:
+        `{query id: {document id: grade}}`.
+
+    Raises:
+        ValueError: A line that is not a judgement, or a pair judged twice; the message names file and line.
+    """
+    qrels: Qrels = {}
+    for where, (query, _, document, text) in _rows(path, "query 0 document grade"):
+        try:
+            grade = int(text)
+        except ValueError:
+            raise ValueError(f"{where}: grade {text!r} is not an integer") from None
+        if document in qrels.setdefault(query, {}):
+            raise ValueError(f"{where}: document {document!r} is judged twice for query {query!r}")
+        qrels[query][document] = grade
+    return qrels
+
+
+def _rows(path: str | Path, layout: str) -> Iterator[tuple[str, list[str]]]:
+    """Each line that is not blank as its place and its columns."""
+    with gzip.open(path, "rb") if str(path).endswith(".gz") else open(path, "rb") as file:
+        for number, line in enumerate(file, start=1):
+            where = f"{path}:{number}"
+            try:
+                columns = line.decode("utf-8").split()
+            except UnicodeDecodeError as error:
+                raise ValueError(f"{where}: not UTF-8: {error}") from error
+            if columns and len(columns) != len(layout.split()):
+                raise ValueError(f"{where}: {len(columns)} columns; a line is `{layout}`")
+            if columns:
+                yield where, columns
+
+
+def _write(path: str | Path, text: str) -> None:
+    data = text.encode("utf-8")
+    Path(path).write_bytes(gzip.compress(data, mtime=0) if str(path).endswith(".gz") else data)
+
+
+def _text(score: float) -> str:
+    """The shortest decimal that reads back as the same float32, or the same float64 where it is none."""
+    single = np.float32(score)
+    return str(single) if float(single) == score else repr(float(score))
+
+
+def _check_token(token: str, what: str) -> None:
+    if not token or token.split() != [token]:
+        raise ValueError(f"{what} {token!r} is empty or holds white space: a TREC file cannot carry it")
+
+
+def _check_known(where: str, what: str, name: str, known: Collection[str] | None) -> None:
+    if known is not None and name not in known:
+        raise ValueError(f"{where}: {what} {name!r} is not in the data")
