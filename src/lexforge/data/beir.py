@@ -1,0 +1,194 @@
+"""BEIR folders: corpus.jsonl, queries.jsonl and qrels/<split>.tsv, each plain or gzipped.
+
+Layout as published by Thakur et al., "BEIR: A Heterogeneous Benchmark for Zero-shot Evaluation of Information
+Retrieval Models" (arXiv 2104.08663). Lines end at a line feed and nowhere else: texts may hold U+2028 or
+U+0085.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import re
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from lexforge.data.retrieval_data import (
+    DataError,
+    RetrievalData,
+    collect_judgements,
+    collect_texts,
+)
+
+TRAINING_SPLIT = "train"
+_HEADER = ("query-id", "corpus-id", "score")
+_INTEGER = re.compile(r"[+-]?[0-9]+")
+
+
+def load_beir(folder: str | Path, splits: Sequence[str] | None = None) -> RetrievalData:
+    """Read a retrieval set in the BEIR layout, whole into memory, and check it.
+
+    Args:
+        folder: Holds `corpus.jsonl` (`_id`, `text`, optional `title`), `queries.jsonl` (`_id`, `text`) and
+            `qrels/<split>.tsv` (query id, document id, integer grade), each also as `.gz`.
+        splits: The splits to read; all that exist by default.
+
+    Returns:
+        The set, named after the folder. A document's text is `title + " " + text`, stripped; it may be blank.
+
+    Raises:
+        FileNotFoundError: The folder or one of its parts is missing.
+        ValueError: A split that does not exist.
+        DataError: Anything wrong inside a file, with file and line: bytes that are not UTF-8, malformed JSON,
+            a missing field or one of another type, a repeated id, a grade that is not an integer, an unknown
+            id, a query of the split "train" without a positive.
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise FileNotFoundError(f"{folder} is not a folder")
+    corpus_file, queries_file = _find(folder / "corpus.jsonl"), _find(folder / "queries.jsonl")
+    qrels_files = _qrels_files(folder / "qrels")
+    for split in splits or ():
+        if split not in qrels_files:
+            raise ValueError(f"{folder} has no split {split!r}; its splits are {list(qrels_files)}")
+    chosen = list(qrels_files) if splits is None else list(splits)
+    corpus = collect_texts(str(corpus_file), _records(corpus_file), blank_allowed=True)
+    queries = collect_texts(str(queries_file), _records(queries_file), blank_allowed=False)
+    qrels = {
+        split: collect_judgements(
+            str(qrels_files[split]),
+            _grades(qrels_files[split]),
+            corpus,
+            queries,
+            training=split == TRAINING_SPLIT,
+        )
+        for split in chosen
+    }
+    return RetrievalData(folder.resolve().name, corpus, queries, qrels)
+
+
+def load_teacher_scores(path: str | Path, data: RetrievalData) -> dict[str, dict[str, float]]:
+    """Read a teacher's scores of (query, document) pairs, for `training_rows(scores=...)`.
+
+    Args:
+        path: Tab-separated like qrels (query id, document id, score; header optional), plain or gzipped; a
+            score is any finite number.
+        data: The set that the ids belong to.
+
+    Returns:
+        Query id -> document id -> score.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        DataError: An unknown id, a pair scored twice, or a score that is not a finite number, with file and
+            line.
+    """
+    path = _find(Path(path))
+    scores: dict[str, dict[str, float]] = {}
+    for line, query_id, document_id, text in _triples(path):
+        where = f"{path}:{line}"
+        if not _is_number(text) or not math.isfinite(float(text)):
+            raise DataError(f"{where}: the score must be a finite number, got {text!r}")
+        if query_id not in data.queries or document_id not in data.corpus:
+            raise DataError(f"{where}: {query_id!r} or {document_id!r} is not an id of {data.name}")
+        if document_id in scores.setdefault(query_id, {}):
+            raise DataError(f"{where}: query {query_id!r} scores {document_id!r} a second time")
+        scores[query_id][document_id] = float(text)
+    if not scores:
+        raise DataError(f"{path} holds no score")
+    return scores
+
+
+def _find(path: Path) -> Path:
+    """The file itself or its gzipped twin; two of them would leave open which one counts."""
+    twin = path.with_name(path.name + ".gz")
+    found = [candidate for candidate in (path, twin) if candidate.is_file()]
+    if not found:
+        raise FileNotFoundError(f"neither {path} nor {twin.name} exists")
+    if len(found) == 2:
+        raise DataError(f"both {path} and {twin.name} exist; keep one")
+    return found[0]
+
+
+def _qrels_files(folder: Path) -> dict[str, Path]:
+    if not folder.is_dir():
+        raise FileNotFoundError(f"{folder} is not a folder")
+    names = sorted({path.name.removesuffix(".gz") for path in folder.iterdir() if path.is_file()})
+    files = {name.removesuffix(".tsv"): _find(folder / name) for name in names if name.endswith(".tsv")}
+    if not files:
+        raise FileNotFoundError(f"{folder} holds no .tsv or .tsv.gz file")
+    return files
+
+
+def _lines(path: Path) -> Iterator[tuple[int, str]]:
+    """The lines of a text file, numbered from 1, cut at line feeds only."""
+    with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as stream:
+        number = 0
+        try:
+            for number, line in enumerate(stream, start=1):
+                yield number, line.decode("utf-8").rstrip("\r\n")
+        except UnicodeDecodeError as error:
+            raise DataError(f"{path}:{number}: not UTF-8: {error}") from error
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            raise DataError(f"{path}: broken gzip data after line {number}: {error}") from error
+
+
+def _records(path: Path) -> Iterator[tuple[int, str, str]]:
+    """(line, id, title and text joined) of a JSON-lines file."""
+    for number, line in _lines(path):
+        where = f"{path}:{number}"
+        try:
+            record = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise DataError(f"{where}: not a JSON object: {error}") from error
+        if not isinstance(record, dict):
+            raise DataError(f"{where}: expected a JSON object, got {type(record).__name__}")
+        for field in ("_id", "text"):
+            if field not in record:
+                raise DataError(f"{where}: the field {field!r} is missing; found {sorted(record)}")
+        title = record.get("title", "")
+        for field, value in (("_id", record["_id"]), ("text", record["text"]), ("title", title)):
+            if not isinstance(value, str):
+                raise DataError(f"{where}: {field!r} must be a string, got {value!r}")
+            try:
+                value.encode("utf-8")
+            except UnicodeEncodeError as error:
+                raise DataError(f"{where}: {field!r} holds half of a surrogate pair: {error}") from error
+        yield number, record["_id"], f"{title} {record['text']}"
+
+
+def _triples(path: Path) -> Iterator[tuple[int, str, str, str]]:
+    """(line, query id, document id, third field) of a table; a first row whose third field is no number is
+    the header, and then it must be BEIR's.
+    """
+    for number, line in _lines(path):
+        fields = line.split("\t")
+        if len(fields) != 3:
+            raise DataError(
+                f"{path}:{number}: expected query id, document id and score by tabs, got {line!r}"
+            )
+        if number == 1 and not _is_number(fields[2]):
+            if tuple(fields) != _HEADER:
+                raise DataError(
+                    f"{path}:1: expected the header {' '.join(_HEADER)} or a first judgement, got {line!r}"
+                )
+            continue
+        yield number, fields[0], fields[1], fields[2]
+
+
+def _is_number(text: str) -> bool:
+    """Whether `float` reads the text ("nan" and "inf" included, which are data and not a header)."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _grades(path: Path) -> Iterator[tuple[int, str, str, int]]:
+    for number, query_id, document_id, score in _triples(path):
+        if not _INTEGER.fullmatch(score):
+            raise DataError(f"{path}:{number}: the score must be an integer grade, got {score!r}")
+        yield number, query_id, document_id, int(score)
