@@ -1,0 +1,114 @@
+"""What every benchmark shares: one process a measurement, time, peak memory, and rows with their origin."""
+
+from __future__ import annotations
+
+import csv
+import multiprocessing
+import os
+import platform
+import statistics
+import subprocess
+import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).resolve().parent / "results"
+PACKAGES = ("torch", "transformers", "sentence-transformers", "numpy", "numba")
+
+
+def environment() -> dict[str, str]:
+    """The columns that say where a row comes from: processor, threads, versions and commit."""
+    root = Path(__file__).resolve().parents[2]
+
+    def git(*arguments: str) -> str:
+        return subprocess.run(
+            ["git", *arguments], cwd=root, capture_output=True, text=True, check=True
+        ).stdout.strip()
+
+    changed = bool(git("status", "--porcelain", "--untracked-files=no", "--", "src"))
+    return {
+        "date": time.strftime("%Y-%m-%d %H:%M"),
+        "commit": git("rev-parse", "--short", "HEAD") + ("+changes" if changed else ""),
+        "device": f"{_processor()}, {len(os.sched_getaffinity(0))} cores",
+        "python": platform.python_version(),
+        **{package: version(package) for package in PACKAGES},
+    }
+
+
+def in_own_process(function: Callable[..., dict[str, Any]], *arguments: Any, **named: Any) -> dict[str, Any]:
+    """Run a module-level function in a fresh process (spawned) and return its result."""
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(max_workers=1, mp_context=context) as pool:
+        return pool.submit(function, *arguments, **named).result()
+
+
+def measure(function: Callable[[], object], repeats: int = 3) -> dict[str, float]:
+    """Time and peak memory of a call; the first call warms up and gives the peak.
+
+    Returns:
+        `median_s`, `min_s`, `max_s` over `repeats` calls, and `peak_mb`: the most resident memory of this
+        process during the first call above what it held before, in MB (10^6 bytes).
+    """
+    before = reset_peak()
+    function()
+    peak = _status_kb("VmHWM") - before
+    seconds = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        function()
+        seconds.append(time.perf_counter() - start)
+    return {
+        "median_s": round(statistics.median(seconds), 5),
+        "min_s": round(min(seconds), 5),
+        "max_s": round(max(seconds), 5),
+        "peak_mb": round(peak * 1024 / 1e6, 1),
+    }
+
+
+def reset_peak() -> int:
+    """Set this process's peak of resident memory back to what it holds now; returns that, in KiB (Linux)."""
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+    return _status_kb("VmRSS")
+
+
+def append_rows(name: str, rows: list[dict[str, Any]]) -> Path:
+    """Append rows with the columns of `environment()` to `scripts/bench/results/<name>.csv` and print them.
+
+    Raises:
+        ValueError: If the file's columns differ.
+    """
+    path = RESULTS / f"{name}.csv"
+    path.parent.mkdir(exist_ok=True)
+    full = [{**row, **environment()} for row in rows]
+    columns = list(full[0])
+    exists = path.exists()
+    if exists:
+        with path.open(encoding="utf-8", newline="") as stream:
+            header = next(csv.reader(stream))
+        if header != columns:
+            raise ValueError(f"{path} has the columns {header}, got {columns}")
+    with path.open("a", encoding="utf-8", newline="") as stream:
+        writer = csv.DictWriter(stream, columns)
+        if not exists:
+            writer.writeheader()
+        writer.writerows(full)
+    for row in rows:
+        print("  ".join(f"{key}={value}" for key, value in row.items()), flush=True)
+    return path
+
+
+def _status_kb(key: str) -> int:
+    for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
+        if line.startswith(key + ":"):
+            return int(line.split()[1])
+    raise RuntimeError(f"/proc/self/status has no {key}")
+
+
+def _processor() -> str:
+    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+        if line.startswith("model name"):
+            return line.split(":", 1)[1].strip()
+    return platform.processor()
