@@ -27,7 +27,7 @@ class NeuralSparseLoss(EmbeddingLoss):
     Columns are `(anchor, positive, negative_1, ..., negative_n)`. Queries and documents (positives and
     negatives together) are regularised apart, each by its own mean activation over all ranks;
     self-reconstruction and minimum activation are means over the columns. A term of weight 0 is not computed.
-    All terms are computed in float32, outside autocast.
+    All terms are computed in float32 (float64 for a float64 model), outside autocast.
 
     Distillation needs one of two things: the teacher's embeddings of every column beside its tokens (key
     `teacher_embedding`, which `lexforge.training.SpladeCollator` adds), scored against all candidates of the
@@ -152,14 +152,14 @@ class NeuralSparseLoss(EmbeddingLoss):
             labels: `[B, 1 + n]` float scores of the teacher, or None.
 
         Returns:
-            Term name -> 0-dim float32; their sum is the loss.
+            Term name -> 0-dim float, of the precision named above; their sum is the loss.
         """
         if len(embeddings) < 2:
             raise ValueError(
                 f"expected columns (anchor, positive, negative_1, ...); received {len(embeddings)} column"
             )
         with torch.autocast(embeddings[0].device.type, enabled=False):
-            batch = _Batch([column.float() for column in embeddings], features, labels, self)
+            batch = _Batch([_at_least_float32(column) for column in embeddings], features, labels, self)
             parts = {
                 name: self.weights[name] * term(batch)
                 for name, term in self._terms().items()
@@ -269,7 +269,11 @@ class _Batch:
     @property
     def distilled_scores(self) -> tuple[Tensor, Tensor]:
         """The student's and the teacher's scores of the same pairs, `[B, N]` each."""
-        embeddings = [column[TEACHER_KEY].float() for column in self._features or () if TEACHER_KEY in column]
+        embeddings = [
+            column[TEACHER_KEY].to(self.anchor.dtype)
+            for column in self._features or ()
+            if TEACHER_KEY in column
+        ]
         if (self.labels is None) == (not embeddings):
             raise ValueError(
                 "distillation needs either a label column with precomputed teacher scores or the teacher's "
@@ -299,7 +303,7 @@ class _Batch:
             )
         else:
             anchor = self.anchor
-        return torch.einsum("bv,bnv->bn", anchor, own), self.labels.float()
+        return torch.einsum("bv,bnv->bn", anchor, own), self.labels.to(self.anchor.dtype)
 
     def _candidates(self, columns: list[Tensor]) -> Tensor:
         return torch.cat([rows_of_all_ranks(rows) if self._gather else rows for rows in columns])
@@ -317,6 +321,10 @@ def _agreed_similarity(model: nn.Module, similarity: Similarity | None) -> Simil
                 f"set model.similarity_fn_name = {similarity!r} so that training and search agree"
             )
     return "cosine" if of_model == "cosine" else "dot"
+
+
+def _at_least_float32(rows: Tensor) -> Tensor:
+    return rows.to(torch.promote_types(rows.dtype, torch.float32))
 
 
 def _active_dimensions(rows: Tensor) -> Tensor:
