@@ -41,7 +41,7 @@ def case(seed: int) -> tuple[torch.Tensor, torch.Tensor]:
 @pytest.mark.parametrize(("kl_weight", "mse_weight"), [(0.7, 0.3), (1.0, 0.0), (0.0, 1.0)])
 @pytest.mark.parametrize("temperature", [1.0, 3.0])
 def test_equals_a_loop(seed: int, kl_weight: float, mse_weight: float, temperature: float) -> None:
-    """KL(teacher || student) a row with T^2, and z-scores over the whole batch with the unbiased deviation."""
+    """KL(teacher || student) a row with T^2; z-scores over the whole batch with the unbiased deviation."""
     student, teacher = case(seed)
     # the seed adds 1e-8 to a deviation near 0.3; we leave it out
     assert distillation(student, teacher, temperature, kl_weight, mse_weight).item() == pytest.approx(
@@ -57,7 +57,7 @@ def test_gradcheck(seed: int) -> None:
 
 
 def test_kl_by_hand() -> None:
-    """Teacher (1/4, 3/4), student (1/2, 1/2): KL = log 2 - (1/4 log 4 + 3/4 log(4/3)) = .130812, at T 2 x 4."""
+    """Teacher (1/4, 3/4), student (1/2, 1/2): log 2 - (1/4 log 4 + 3/4 log(4/3)) = .130812, x 4 at T = 2."""
     teacher = torch.tensor([[0.0, 2 * math.log(3.0)]])
     loss = distillation(torch.zeros(1, 2), teacher, temperature=2.0, kl_weight=1.0, mse_weight=0.0)
     assert loss.item() == pytest.approx(4 * 0.130812, abs=1e-5)

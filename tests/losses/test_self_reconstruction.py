@@ -95,5 +95,5 @@ def test_errors() -> None:
         self_reconstruction(torch.zeros(1, 4), ids, mask[:, :1])
     with pytest.raises(ValueError, match=r"\[0, 2\)"):
         self_reconstruction(torch.zeros(1, 2), ids, mask)
-    with pytest.raises(ValueError, match="2 rows.*1"):
+    with pytest.raises(ValueError, match=r"2 rows.*1"):
         self_reconstruction(torch.zeros(2, 4), ids, mask)

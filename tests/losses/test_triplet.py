@@ -76,7 +76,7 @@ def test_errors() -> None:
     rows = torch.rand(2, 3)
     with pytest.raises(ValueError, match=r"margin.*-0\.1"):
         triplet_margin(rows, rows, rows, -0.1)
-    with pytest.raises(ValueError, match="margin.*nan"):
+    with pytest.raises(ValueError, match=r"margin.*nan"):
         triplet_margin(rows, rows, rows, float("nan"))
     with pytest.raises(ValueError, match=r"\(2, 3\).*\(1, 3\)"):
         triplet_margin(rows, rows, rows[:1])

@@ -1,0 +1,111 @@
+"""One step of NeuralSparseLoss on a share of a joint batch: run under torchrun, and imported by its test.
+
+torchrun --nproc-per-node 2 neural_sparse_ranks.py CHECKPOINT OUTPUT
+"""
+
+from __future__ import annotations
+
+import sys
+
+import torch
+import torch.distributed as dist
+from sentence_transformers import SparseEncoder
+from sentence_transformers.sparse_encoder import SparseEncoderTrainer
+from sentence_transformers.sparse_encoder.data_collator import SparseEncoderDataCollator
+from sentence_transformers.sparse_encoder.modules import SpladePooling, Transformer
+
+from lexforge.losses import NeuralSparseLoss
+from lexforge.losses.base import TEACHER_KEY
+from lexforge.losses.distributed import rows_of_all_ranks, sum_over_ranks
+
+ROWS = 6
+TEXTS = {
+    "anchor": "sort a list|parse the tree|write a file|hash of a key|서울 검색|train loss",
+    "positive": "sorted list|tree parser read node|open a file and its path|hash map key|검색 질문|a model",
+    "negative_1": "close the file|sum of number|search the index in a tree|graph of node|min|error",
+    "negative_2": "query|save a model|yield value of function|단어|mean of array|max",
+}
+# name -> (similarity, whether the teacher comes as embeddings rather than scores)
+SETTINGS = {"cosine, teacher embeddings": ("cosine", True), "dot, teacher scores": ("dot", False)}
+
+
+def parts_and_gradients(checkpoint: str, setting: str, rows: slice, wrap=lambda model: model):
+    """The parts and the parameter gradients of one backward over `rows` of the joint batch, in float64."""
+    similarity, with_embeddings = SETTINGS[setting]
+    transformer = Transformer(checkpoint, transformer_task="fill-mask", max_seq_length=32)
+    model = SparseEncoder(modules=[transformer, SpladePooling("max")], device="cpu")
+    model.similarity_fn_name = similarity
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+    model.double().train()
+    generator = torch.Generator().manual_seed(1)
+    loss = NeuralSparseLoss(
+        model,
+        temperature=0.5,
+        triplet_margin_weight=2.5,
+        query_flops_weight=0.02,
+        activation_threshold=20.0,
+        penalty_weights=20 * torch.rand(len(model.tokenizer), generator=generator),
+        special_token_ids=range(5),
+        gather_across_devices=True,
+    )
+    loss.regularizer_ramp = 0.5
+    teacher = {name: torch.randn(ROWS, 7, generator=generator)[rows] for name in TEXTS}
+    scores = torch.randn(ROWS, len(TEXTS) - 1, generator=generator)[rows]
+
+    texts = {name: column.split("|")[rows] for name, column in TEXTS.items()}
+    examples = [dict(zip(texts, row, strict=True)) for row in zip(*texts.values(), strict=True)]
+    batch = SparseEncoderDataCollator(preprocess_fn=model.preprocess)(examples)
+    if with_embeddings:
+        batch.update({f"{name}_{TEACHER_KEY}": embeddings for name, embeddings in teacher.items()})
+    features, _ = SparseEncoderTrainer.collect_features(None, batch)
+
+    loss.model = wrap(model)
+    parts = loss(features, None if with_embeddings else scores)
+    sum(parts.values()).backward()
+    gradients = {name: parameter.grad for name, parameter in model.named_parameters()}
+    return {name: part.detach() for name, part in parts.items()}, gradients
+
+
+def two_operations() -> dict[str, torch.Tensor]:
+    """Both operations on rank-dependent rows, with a rank-dependent loss on the result."""
+    rank = dist.get_rank()
+    rows = torch.tensor([[1.0 + rank], [10.0 * (1 + rank)]], requires_grad=True)
+    total, gathered = sum_over_ranks(rows), rows_of_all_ranks(rows)
+    weights = torch.tensor([[1.0], [2.0], [3.0], [4.0]]) * (1 + rank)
+    (summed_gradient,) = torch.autograd.grad((total * (1 + rank)).sum(), rows)
+    (gathered_gradient,) = torch.autograd.grad((gathered * weights).sum(), rows)
+    return {
+        "sum": total.detach(),
+        "rows": gathered.detach(),
+        "sum gradient": summed_gradient,
+        "rows gradient": gathered_gradient,
+    }
+
+
+def main(checkpoint: str, output: str) -> None:
+    dist.init_process_group("gloo")
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    share = ROWS // ranks
+    results: dict[str, object] = {}
+    for setting in SETTINGS:
+        parts, gradients = parts_and_gradients(
+            checkpoint,
+            setting,
+            slice(rank * share, (rank + 1) * share),
+            torch.nn.parallel.DistributedDataParallel,
+        )
+        for part in parts.values():
+            dist.all_reduce(part)
+            part /= ranks
+        results[setting] = parts, gradients
+    operations: list[object] = [None] * ranks
+    dist.all_gather_object(operations, two_operations())
+    if rank == 0:
+        torch.save({**results, "operations": operations}, output)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,63 @@
+"""Two ranks of B rows train like one process of 2 B rows."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+SCRIPT = Path(__file__).with_name("neural_sparse_ranks.py")
+
+
+def load_script():
+    specification = importlib.util.spec_from_file_location("neural_sparse_ranks", SCRIPT)
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def two_ranks(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> dict:
+    """What the script saved after one step on two ranks."""
+    output = tmp_path_factory.mktemp("ranks") / "results.pt"
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
+    finished = subprocess.run(
+        [*command, str(SCRIPT), str(tiny_checkpoint), str(output)],
+        env={**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert finished.returncode == 0, finished.stderr[-4000:]
+    return torch.load(output)
+
+
+@pytest.mark.parametrize("setting", load_script().SETTINGS)
+def test_two_ranks_equal_one_process_with_the_joint_batch(
+    setting: str, two_ranks: dict, tiny_checkpoint: Path
+) -> None:
+    """Every part (hard negatives, teacher, IDF FLOPS, penalties, ramp) and every gradient, under DDP."""
+    script = load_script()
+    parts, gradients = script.parts_and_gradients(str(tiny_checkpoint), setting, slice(0, script.ROWS))
+    joint_parts, joint_gradients = two_ranks[setting]
+    assert len(parts) == 8
+    assert all(part.item() != 0 for part in parts.values())
+    assert all(gradient.any() for gradient in gradients.values())
+    # float64 throughout; only the order of sums and the padding of a batch differ
+    torch.testing.assert_close(joint_parts, parts, rtol=1e-9, atol=1e-11)
+    torch.testing.assert_close(joint_gradients, gradients, rtol=1e-8, atol=1e-10)
+
+
+def test_the_two_operations_by_hand(two_ranks: dict) -> None:
+    """Rank r holds rows (1 + r), 10 (1 + r) and weighs its loss by 1 + r: gradients add over both losses."""
+    for rank, results in enumerate(two_ranks["operations"]):
+        assert results["sum"].tolist() == [[3.0], [30.0]]
+        assert results["sum gradient"].tolist() == [[3.0], [3.0]]
+        assert results["rows"].tolist() == [[1.0], [10.0], [2.0], [20.0]]
+        expected = [[3.0], [6.0]] if rank == 0 else [[9.0], [12.0]]
+        assert results["rows gradient"].tolist() == expected
