@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import torch
 from sentence_transformers.base.training_args import BatchSamplers
 from sentence_transformers.sparse_encoder import SparseEncoderTrainingArguments
 
@@ -74,6 +75,7 @@ def training_arguments(
         "fp16": precision == "fp16",
         "batch_sampler": BatchSamplers.NO_DUPLICATES,
         "dataloader_drop_last": True,
+        "dataloader_pin_memory": torch.accelerator.is_available(),
         "seed": seed,
         "report_to": "none",
     }

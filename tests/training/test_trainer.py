@@ -1,0 +1,239 @@
+"""The trainer: a log that tells everything, a curriculum that survives resume, a stop where numbers break."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from datasets import Dataset
+from sentence_transformers import SparseEncoder
+
+from lexforge.losses import NeuralSparseLoss
+from lexforge.training import NonFiniteLossError, Phase, SpladeTrainer, last_checkpoint, training_arguments
+from lexforge.training.presets import V26
+
+WORDS = "list array search index query document vector sparse token model train file graph tree".split()
+ROWS = [
+    {"anchor": f"{a} {b}", "positive": f"the {a} of a {b} {c}", "negative_1": f"{c} is not {a}"}
+    for a, b, c in zip(WORDS, WORDS[1:], WORDS[2:], strict=False)
+]
+STEPS = 6
+
+
+class RandomTeacher:
+    """A fixed random unit vector for each text."""
+
+    def __getitem__(self, texts: list[str]) -> np.ndarray:
+        rows = [np.random.default_rng(sum(text.encode())).normal(size=8) for text in texts]
+        return np.stack([row / np.linalg.norm(row) for row in rows]).astype(np.float16)
+
+
+def make_trainer(model: SparseEncoder, folder: Path, **others: Any) -> SpladeTrainer:
+    """V26 to the letter on the tiny model, six steps, a checkpoint every second."""
+    model.similarity_fn_name = V26.similarity
+    loss = NeuralSparseLoss(
+        model,
+        penalty_weights=torch.linspace(0.1, 3, len(model.tokenizer)),
+        special_token_ids=model.tokenizer.all_special_ids,
+        **V26.loss_arguments(),
+    )
+    settings = {"steps": STEPS, "batch_size": 4, "gradient_accumulation_steps": 1, "learning_rate": 1e-3}
+    arguments = training_arguments(
+        folder, precision="fp32", save_steps=2, logging_steps=1, disable_tqdm=True, **settings
+    )
+    return SpladeTrainer(
+        model,
+        loss,
+        args=arguments,
+        train_dataset=Dataset.from_list(ROWS),
+        teacher=RandomTeacher(),
+        phases=V26.phases,
+        **others,
+    )
+
+
+def weights(model: SparseEncoder) -> dict[str, torch.Tensor]:
+    return {name: value.clone() for name, value in model.state_dict().items()}
+
+
+def test_the_log_holds_every_part_its_share_the_active_dimensions_and_the_phase(
+    tiny_splade: SparseEncoder, tmp_path: Path
+) -> None:
+    """A term that takes over the loss, or a model that grows dense, must be seen while it happens."""
+    trainer = make_trainer(tiny_splade, tmp_path)
+    trainer.train()
+    parts = [name for name, weight in trainer.curriculum.loss.weights.items() if weight]
+    lines = [line for line in trainer.state.log_history if "loss" in line]
+    assert len(lines) == STEPS
+    for line in lines:
+        assert line["loss"] == pytest.approx(
+            sum(line[name] for name in parts), abs=1e-3
+        )  # log rounds to 4 digits
+        assert sum(line[f"share/{name}"] for name in parts) == pytest.approx(1, abs=1e-3)
+        assert line["query_active_dims"] > 0
+        assert line["document_active_dims"] > 0
+    assert [line["phase"] for line in lines] == [1, 1, 2, 2, 2, 3]  # ends at .32 and .68 of six steps
+
+
+def test_the_learning_rate_follows_schedule_times_phase(tiny_splade: SparseEncoder, tmp_path: Path) -> None:
+    """The factor of a phase multiplies the cosine schedule at the same step, worked out by hand here."""
+    trainer = make_trainer(tiny_splade, tmp_path)
+    trainer.train()
+    found = [line["learning_rate"] for line in trainer.state.log_history if "loss" in line]
+    factors = [1, 1, 0.5, 0.5, 0.5, 0.25]
+    warm_up = 1  # ceil(0.1 * 6)
+    for step, (rate, factor) in enumerate(zip(found, factors, strict=True)):
+        share = (step - warm_up) / (STEPS - warm_up)
+        cosine = 0.0 if step < warm_up else 0.5 * (1 + math.cos(math.pi * share))
+        assert rate == pytest.approx(1e-3 * cosine * factor, abs=1e-12), step
+
+
+def test_a_resumed_run_ends_with_the_weights_of_one_never_stopped(
+    tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    """Weights, optimizer, schedule, sampler, dropout and phases all continue: bit for bit on one CPU rank."""
+    from sentence_transformers.sparse_encoder.modules import SpladePooling, Transformer
+
+    def fresh() -> SparseEncoder:
+        transformer = Transformer(str(tiny_checkpoint), transformer_task="fill-mask", max_seq_length=32)
+        return SparseEncoder(modules=[transformer, SpladePooling("max")], device="cpu")
+
+    whole = make_trainer(fresh(), tmp_path / "whole")
+    whole.train()
+
+    class Stop(Exception):
+        pass
+
+    stopped = make_trainer(fresh(), tmp_path / "stopped")
+    step = stopped.training_step
+
+    def stop_after_five(*args: Any, **kwargs: Any) -> torch.Tensor:
+        if stopped.state.global_step == 5:  # a step past the checkpoint, which resume must do again
+            raise Stop
+        return step(*args, **kwargs)
+
+    stopped.training_step = stop_after_five  # type: ignore[method-assign]
+    with pytest.raises(Stop):
+        stopped.train()
+    resumed = make_trainer(fresh(), tmp_path / "stopped")
+    checkpoint = last_checkpoint(tmp_path / "stopped")
+    assert checkpoint is not None
+    assert checkpoint.endswith("checkpoint-4")
+    resumed.train(resume_from_checkpoint=checkpoint)
+    for name, value in weights(whole.model).items():
+        torch.testing.assert_close(weights(resumed.model)[name], value, rtol=0, atol=0, msg=name)
+    assert resumed.state.log_history[-2]["phase"] == 3
+
+
+@pytest.mark.parametrize("poisoned", [False, True], ids=["bad loss", "bad parameters"])
+def test_a_part_that_is_not_finite_stops_the_run_after_saving(
+    tiny_splade: SparseEncoder, tmp_path: Path, poisoned: bool
+) -> None:
+    """An hour of training on NaN is an hour lost; the good state before it is kept, and told apart from a bad
+    one.
+    """
+    trainer = make_trainer(tiny_splade, tmp_path)
+    original = trainer.curriculum.on_step_begin
+
+    def break_at_three(args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        original(args, state, control, **kwargs)
+        if state.global_step == 3 and poisoned:
+            next(trainer.model.parameters()).data.fill_(float("nan"))
+        elif state.global_step == 3:
+            trainer.curriculum.loss.weights["positive_activation"] = float("inf")
+
+    trainer.curriculum.on_step_begin = break_at_three  # type: ignore[method-assign]
+    with pytest.raises(NonFiniteLossError, match=r"positive_activation.*step after 3"):
+        trainer.train()
+    if poisoned:
+        assert (tmp_path / "non-finite-3" / "modules.json").is_file()
+        assert last_checkpoint(tmp_path) == str(tmp_path / "checkpoint-2")
+    else:
+        assert last_checkpoint(tmp_path) == str(tmp_path / "checkpoint-3")
+        state = json.loads((tmp_path / "checkpoint-3" / "trainer_state.json").read_text())
+        assert state["global_step"] == 3
+
+
+def test_the_saved_model_is_a_stock_model(tiny_splade: SparseEncoder, tmp_path: Path) -> None:
+    """A checkpoint loads with plain sentence-transformers to the same embeddings, with the similarity it was
+    trained by.
+    """
+    trainer = make_trainer(tiny_splade, tmp_path)
+    trainer.train()
+    trainer.save_model(str(tmp_path / "model"))
+    assert "lexforge" not in (tmp_path / "model" / "modules.json").read_text()
+    plain = SparseEncoder(str(tmp_path / "model"), device="cpu")
+    assert plain.similarity_fn_name == "cosine"
+    texts = ["sort a list", "한국 서울", ""]
+    difference = plain.encode(texts, convert_to_sparse_tensor=False) - trainer.model.encode(
+        texts, convert_to_sparse_tensor=False
+    )
+    assert difference.abs().max() < 1e-5  # float32 rounding of two orders of summation
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([{"anchor": "a", "positive": 3}], "positive"),
+        ([{"anchor": "a"}], "positive"),
+        ([{"anchor": "a", "positive": None}], "positive"),
+    ],
+)
+def test_wrong_columns_are_refused_before_training(
+    tiny_splade: SparseEncoder, tmp_path: Path, rows: list[dict], message: str
+) -> None:
+    """The error names the column, and nothing has been computed or written."""
+    loss = NeuralSparseLoss(tiny_splade, distillation_weight=0.0)
+    with pytest.raises(ValueError, match=message):
+        SpladeTrainer(
+            tiny_splade,
+            loss,
+            args=training_arguments(tmp_path / "run", steps=1, precision="fp32"),
+            train_dataset=Dataset.from_list(rows),
+        )
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_schedule_without_factors_cannot_follow_phases(tiny_splade: SparseEncoder, tmp_path: Path) -> None:
+    """Ignoring the phase's learning rate in silence would train another run than the one asked for."""
+    trainer = make_trainer(tiny_splade, tmp_path)
+    trainer.args.lr_scheduler_type = "reduce_lr_on_plateau"
+    with pytest.raises(ValueError, match="schedule made of factors"):
+        trainer.train()
+
+
+def test_the_ramp_reaches_the_loss(tiny_splade: SparseEncoder, tmp_path: Path) -> None:
+    """Without a ramp the penalty of special tokens hits an untrained model at full strength."""
+    loss = NeuralSparseLoss(tiny_splade, distillation_weight=0.0)
+    seen: list[float] = []
+    compute = loss.compute_loss
+
+    def spy(*args: Any) -> dict[str, torch.Tensor]:
+        seen.append(loss.regularizer_ramp)
+        return compute(*args)
+
+    loss.compute_loss = spy  # type: ignore[method-assign]
+    trainer = SpladeTrainer(
+        tiny_splade,
+        loss,
+        args=training_arguments(
+            tmp_path,
+            steps=4,
+            batch_size=2,
+            gradient_accumulation_steps=1,
+            precision="fp32",
+            disable_tqdm=True,
+        ),
+        train_dataset=Dataset.from_list(ROWS),
+        ramp_fraction=0.5,
+    )
+    trainer.train()
+    assert seen == [0.0, 0.25, 1.0, 1.0]
+    assert trainer.curriculum.phases == ()
+    with pytest.raises(ValueError, match="ramp_fraction"):
+        SpladeTrainer(tiny_splade, loss, ramp_fraction=2.0, phases=(Phase(1.0, 1, 1, 1),))
