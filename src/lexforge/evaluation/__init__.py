@@ -1,11 +1,14 @@
 """A run and its judgements turned into numbers."""
 
+from lexforge.evaluation.evaluator import RetrievalEvaluator, RetrievalResult
 from lexforge.evaluation.metrics import Comparison, RunScores, compare_runs, evaluate_run, score_run
 from lexforge.evaluation.sparsity import Sparsity, measure_sparsity
 from lexforge.evaluation.trec import read_qrels, read_run, write_qrels, write_run
 
 __all__ = [
     "Comparison",
+    "RetrievalEvaluator",
+    "RetrievalResult",
     "RunScores",
     "Sparsity",
     "compare_runs",

@@ -110,7 +110,7 @@ def parse_metric(name: str) -> Any:
     """The ir-measures measure of a name, `NAME`, `NAME@cutoff` or `NAME(rel=grade)@cutoff`.
 
     Raises:
-        ValueError: No such measure, or none that an installed provider computes.
+        ValueError: No such measure, or none that pytrec_eval or ir-measures itself computes.
     """
     match = _NAME.fullmatch(name)
     if match is None or match["name"] not in ir_measures.measures.registry:
@@ -121,8 +121,12 @@ def parse_metric(name: str) -> Any:
             raise ValueError(f"measure {name!r}: {match['name']} knows no {key}")
         if match[key]:
             measure = measure(**{key: int(match[key])})
-    if not ir_measures.DefaultPipeline.supports(measure):
-        raise ValueError(f"measure {name!r}: no installed provider of ir-measures computes it")
+    try:
+        known = any(provider.supports(measure) for provider in (ir_measures.pytrec_eval, ir_measures.msmarco))
+    except AssertionError as error:
+        raise ValueError(f"measure {name!r}: {error}") from error
+    if not known:
+        raise ValueError(f"measure {name!r} is computed by neither pytrec_eval nor ir-measures itself")
     return measure
 
 

@@ -2,6 +2,17 @@
 
 from lexforge.retrieval.base import Hits, Index, Similarity
 from lexforge.retrieval.bm25 import BM25Index
+from lexforge.retrieval.faiss import HNSW, IVF, FaissIndex, Flat
 from lexforge.retrieval.inverted import InvertedIndex
 
-__all__ = ["BM25Index", "Hits", "Index", "InvertedIndex", "Similarity"]
+__all__ = [
+    "HNSW",
+    "IVF",
+    "BM25Index",
+    "FaissIndex",
+    "Flat",
+    "Hits",
+    "Index",
+    "InvertedIndex",
+    "Similarity",
+]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol, SupportsIndex
+from typing import Any, Literal, Protocol, SupportsIndex, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -93,10 +93,11 @@ class Index(Protocol):
         """Bytes of the index, document ids not counted."""
 
 
-def check_similarity(similarity: str) -> None:
-    """Refuse a similarity that no index offers."""
+def check_similarity(similarity: str) -> Similarity:
+    """The similarity, if an index offers it."""
     if similarity not in ("dot", "cosine"):
         raise ValueError(f"similarity is {similarity!r}; an index offers 'dot' and 'cosine'")
+    return cast(Similarity, similarity)
 
 
 def check_k(k: SupportsIndex) -> int:

@@ -30,11 +30,10 @@ class InvertedIndex:
     """
 
     def __init__(self, num_terms: int, similarity: Similarity = "dot") -> None:
-        check_similarity(similarity)
         if num_terms < 1:
             raise ValueError(f"num_terms is {num_terms}; it must be at least 1")
         self.num_terms = num_terms
-        self.similarity: Similarity = similarity
+        self.similarity: Similarity = check_similarity(similarity)
         self._ids: list[str] = []
         self._known: set[str] = set()
         self._parts = [build_postings(sparse.csr_array(np.zeros((0, num_terms), np.float32)))]

@@ -1,0 +1,193 @@
+"""Texts to vectors by a sentence-transformers model; a corpus's vectors kept while the model is unchanged."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import zipfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import torch
+from scipy import sparse
+from sentence_transformers import SentenceTransformer, SparseEncoder
+from sentence_transformers.base.model import BaseModel
+from tqdm import trange
+
+from lexforge.retrieval.base import Similarity, check_similarity
+
+BATCHES_PER_BLOCK = 32
+
+Vectors: TypeAlias = Any  # CSR [N, V] of a SparseEncoder, float32 array [N, D] of a SentenceTransformer
+
+
+def check_encoder(model: BaseModel) -> Similarity:
+    """The similarity that a model was trained for and carries, `dot` or `cosine`.
+
+    Args:
+        model: A `SparseEncoder` or a `SentenceTransformer`.
+
+    Raises:
+        TypeError: The model is of another class.
+        ValueError: Its `similarity_fn_name` is another one.
+    """
+    if not isinstance(model, SparseEncoder | SentenceTransformer):
+        raise TypeError(
+            f"the model is a {type(model).__name__}, neither SparseEncoder nor SentenceTransformer"
+        )
+    return check_similarity(model.similarity_fn_name)
+
+
+def encode(
+    model: BaseModel,
+    texts: Sequence[str],
+    kind: Literal["query", "document"],
+    *,
+    batch_size: int = 32,
+    show_progress_bar: bool = False,
+) -> Vectors:
+    """The vectors of texts, in blocks of similar length; never a dense matrix of vocabulary width.
+
+    Args:
+        model: Its `encode_query` or `encode_document` is called.
+        texts: At least one.
+        kind: What the texts are.
+        batch_size: Texts a forward pass.
+        show_progress_bar: Show one bar over all texts.
+
+    Returns:
+        For a `SparseEncoder` CSR `[N, V] float32`, else an array `[N, D] float32`; rows as `texts`.
+
+    Raises:
+        ValueError: No text.
+    """
+    if not isinstance(model, SparseEncoder | SentenceTransformer):
+        raise TypeError(
+            f"the model is a {type(model).__name__}, neither SparseEncoder nor SentenceTransformer"
+        )
+    if not texts:
+        raise ValueError(f"no {kind} to encode")
+    encode_block: Callable[..., Any] = model.encode_query if kind == "query" else model.encode_document
+    order = np.argsort([-len(text) for text in texts], kind="stable")
+    back = np.argsort(order)
+    options: dict[str, Any] = {"batch_size": batch_size, "show_progress_bar": False}
+    options |= {"convert_to_tensor": True}
+    block = batch_size * BATCHES_PER_BLOCK
+    blocks = (
+        [texts[i] for i in order[start : start + block]]
+        for start in trange(0, len(texts), block, desc=f"Encode {kind}", disable=not show_progress_bar)
+    )
+    if isinstance(model, SparseEncoder):
+        options |= {"convert_to_sparse_tensor": True, "save_to_cpu": True}
+        rows = [_to_csr(encode_block(part, **options)) for part in blocks]
+        return sparse.csr_array(sparse.vstack(rows, format="csr"))[back]
+    return np.concatenate([encode_block(part, **options).float().cpu().numpy() for part in blocks])[back]
+
+
+def _to_csr(embeddings: torch.Tensor) -> sparse.csr_array:
+    entries = embeddings.coalesce()
+    rows, columns = entries.indices().numpy()
+    height, width = entries.shape
+    return sparse.csr_array((entries.values().float().numpy(), (rows, columns)), shape=(height, width))
+
+
+class CorpusEncoder:
+    """Encodes one corpus; the vectors of the last model stay in memory, and all of them in `cache_dir`.
+
+    A model is the same when its class, modules, settings, prompts and every weight are.
+
+    Args:
+        texts: The documents.
+        batch_size: Texts a forward pass.
+        cache_dir: A folder for vectors, one file a model and corpus; None for none.
+    """
+
+    def __init__(self, texts: list[str], batch_size: int, cache_dir: str | Path | None = None) -> None:
+        self._texts = texts
+        self._batch_size = batch_size
+        self._cache_dir = None if cache_dir is None else Path(cache_dir)
+        digest = hashlib.blake2b(digest_size=20)
+        for text in texts:
+            data = text.encode("utf-8", "surrogatepass")
+            digest.update(len(data).to_bytes(8, "little") + data)
+        self._corpus_key = digest.hexdigest()
+        self._kept: tuple[str, Vectors] | None = None
+
+    def encode(self, model: BaseModel, show_progress_bar: bool = False) -> tuple[Vectors, bool]:
+        """The vectors of the corpus, and whether they were encoded now (else they were kept).
+
+        Args:
+            model: The encoder.
+            show_progress_bar: Show a bar while encoding.
+
+        Returns:
+            The vectors, as from the function `encode`, and the flag.
+
+        Raises:
+            ValueError: The cached file is damaged.
+        """
+        key = f"{fingerprint(model)}-{self._corpus_key}"
+        if self._kept is not None and self._kept[0] == key:
+            return self._kept[1], False
+        path = None if self._cache_dir is None else self._cache_dir / f"{key}.npz"
+        fresh = path is None or not path.is_file()
+        if fresh:
+            vectors = encode(
+                model,
+                self._texts,
+                "document",
+                batch_size=self._batch_size,
+                show_progress_bar=show_progress_bar,
+            )
+            if path is not None:
+                _write_vectors(path, vectors)
+        else:
+            assert path is not None
+            vectors = _read_vectors(path)
+        self._kept = (key, vectors)
+        return vectors, fresh
+
+
+def fingerprint(model: BaseModel) -> str:
+    """A digest of everything that decides a document's vector."""
+    settings = {
+        "class": type(model).__name__,
+        "modules": repr(model),
+        "max_seq_length": model.max_seq_length,
+        "max_active_dims": getattr(model, "max_active_dims", None),
+        "truncate_dim": getattr(model, "truncate_dim", None),
+        "prompts": model.prompts,
+        "default_prompt_name": model.default_prompt_name,
+    }
+    digest = hashlib.blake2b(json.dumps(settings, sort_keys=True, default=str).encode(), digest_size=20)
+    for name, tensor in model.state_dict().items():
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.detach().cpu().reshape(-1).contiguous().view(torch.uint8).numpy())
+    return digest.hexdigest()
+
+
+def _write_vectors(path: Path, vectors: Vectors) -> None:
+    if isinstance(vectors, np.ndarray):
+        arrays: dict[str, Any] = {"dense": vectors}
+    else:
+        shape = np.array(vectors.shape)
+        arrays = {"data": vectors.data, "indices": vectors.indices, "indptr": vectors.indptr, "shape": shape}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(f".{os.getpid()}.partial")
+    with partial.open("wb") as file:
+        np.savez(file, **arrays)
+    partial.replace(path)
+
+
+def _read_vectors(path: Path) -> Vectors:
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            if "dense" in file:
+                return file["dense"]
+            height, width = file["shape"].tolist()
+            return sparse.csr_array((file["data"], file["indices"], file["indptr"]), shape=(height, width))
+    except (zipfile.BadZipFile, KeyError, ValueError, EOFError, OSError) as error:
+        raise ValueError(f"cached vectors {path} cannot be read ({error}); delete the file") from error

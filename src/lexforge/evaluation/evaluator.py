@@ -1,0 +1,240 @@
+"""Retrieval evaluation of sparse and dense encoders: graded measures, a run, sparsity, timing."""
+
+from __future__ import annotations
+
+import csv
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sentence_transformers import SparseEncoder
+from sentence_transformers.base.evaluation.evaluator import BaseEvaluator
+from sentence_transformers.base.model import BaseModel
+
+from lexforge.evaluation.encoding import CorpusEncoder, check_encoder, encode
+from lexforge.evaluation.metrics import METRICS, Qrels, Run, cutoff, score_run
+from lexforge.evaluation.sparsity import measure_sparsity
+from lexforge.evaluation.trec import write_run as write_run_file
+from lexforge.retrieval.base import Hits, Index, check_k
+from lexforge.retrieval.faiss import FaissIndex
+from lexforge.retrieval.inverted import InvertedIndex
+
+logger = logging.getLogger(__name__)
+
+SPARSITY = ("query_active_dims", "document_active_dims", "flops")
+
+
+@dataclass(frozen=True)
+class RetrievalResult:
+    """What an evaluation found.
+
+    Args:
+        metrics: Measure name to its mean over the judged queries.
+        run: `{query id: {document id: score}}`, strictly descending scores.
+        per_query: Measure name to `{query id: value}`.
+        sparsity: `query_active_dims`, `document_active_dims`, `flops` of a sparse model, and `index_bytes`.
+        timing: `search_queries_per_s`, `encode_queries_per_s`, and `encode_documents_per_s` where the corpus
+            was encoded and not kept from before.
+    """
+
+    metrics: dict[str, float]
+    run: Run
+    per_query: dict[str, dict[str, float]]
+    sparsity: dict[str, float]
+    timing: dict[str, float]
+
+
+class RetrievalEvaluator(BaseEvaluator):
+    """Evaluates a `SparseEncoder` or a `SentenceTransformer` on a retrieval task, alone or in a Trainer.
+
+    Every judged query is searched in the whole corpus by the similarity that the model carries
+    (`similarity_fn_name`: dot or cosine). The corpus's vectors are kept while the model is unchanged.
+
+    Args:
+        queries: `{query id: text}`; those without a judgement are left out.
+        corpus: `{document id: text}`.
+        qrels: `{query id: {document id: grade}}`; a grade of 1 or more is relevant.
+        name: Prefix of the measures and of the files written.
+        metrics: Names as ir-measures has them; the first one is the primary metric.
+        k: Documents retrieved for each query, at least every measure's cutoff; a measure without one
+            (`AP`) sees k documents.
+        batch_size: Texts a forward pass.
+        exclude_self: Drop a document whose id is the query's (a corpus that contains its queries).
+        show_progress_bar: None follows the log level, as sentence-transformers does.
+        write_csv: Append a row to `<output_path>/Retrieval_evaluation[_name]_results.csv`.
+        write_run: Write the last run to `<output_path>/Retrieval_evaluation[_name]_run.trec`.
+        build_index: `(vectors, ids, similarity) -> Index`; None is `InvertedIndex.build` for a sparse model,
+            `FaissIndex.build` (flat, exact) for a dense one.
+        cache_dir: A folder in which the corpus's vectors outlive the process, a file a model.
+
+    Raises:
+        ValueError: No judged query, judgements that name an unknown query or document, an unknown measure, or
+            one whose cutoff is above k.
+    """
+
+    def __init__(
+        self,
+        queries: dict[str, str],
+        corpus: dict[str, str],
+        qrels: Qrels,
+        *,
+        name: str = "",
+        metrics: Sequence[str] = METRICS,
+        k: int = 100,
+        batch_size: int = 32,
+        exclude_self: bool = False,
+        show_progress_bar: bool | None = None,
+        write_csv: bool = True,
+        write_run: bool = False,
+        build_index: Callable[..., Index] | None = None,
+        cache_dir: str | Path | None = None,
+    ) -> None:
+        super().__init__()
+        _check_data(queries, corpus, qrels)
+        if not metrics:
+            raise ValueError("no measure was given")
+        for metric in metrics:
+            if (cutoff(metric) or 0) > k:
+                raise ValueError(f"measure {metric!r} looks at more than the k = {k} documents retrieved")
+        self.qrels = {query: judged for query, judged in qrels.items() if judged}
+        self.query_ids = list(self.qrels)
+        self.query_texts = [queries[query] for query in self.query_ids]
+        self.document_ids = list(corpus)
+        self.name = name
+        self.metrics = tuple(metrics)
+        self.k = check_k(k)
+        self.batch_size = batch_size
+        self.exclude_self = exclude_self
+        self.show_progress_bar = show_progress_bar
+        self.write_csv = write_csv
+        self.write_run = write_run
+        self.build_index = build_index
+        self.primary_metric = f"{name}_{metrics[0]}" if name else metrics[0]
+        stem = f"Retrieval_evaluation_{name}" if name else "Retrieval_evaluation"
+        self.csv_file = f"{stem}_results.csv"
+        self.run_file = f"{stem}_run.trec"
+        self._corpus = CorpusEncoder(list(corpus.values()), batch_size, cache_dir)
+
+    def __call__(
+        self, model: BaseModel, output_path: str | None = None, epoch: int = -1, steps: int = -1
+    ) -> dict[str, float]:
+        """Evaluate, log, and write the files asked for.
+
+        Args:
+            model: The encoder.
+            output_path: Folder for the CSV row and the run; None writes nothing.
+            epoch: For the log and the CSV row; -1 outside training.
+            steps: The same.
+
+        Returns:
+            The measures, sparsity and timing of `RetrievalResult`, each key prefixed with the name.
+        """
+        result = self.evaluate(model)
+        if output_path is not None:
+            folder = Path(output_path)
+            folder.mkdir(parents=True, exist_ok=True)
+            if self.write_csv:
+                self._append_csv(folder / self.csv_file, result, epoch, steps)
+            if self.write_run:
+                write_run_file(folder / self.run_file, result.run)
+        values = result.metrics | result.sparsity
+        when = f", epoch {epoch}, step {steps}" if epoch != -1 else ""
+        shown = ", ".join(f"{key} {value:.4f}" for key, value in values.items())
+        logger.info("Retrieval evaluation%s%s: %s", f" on {self.name}" if self.name else "", when, shown)
+        prefixed: dict[str, float] = self.prefix_name_to_metrics(values | result.timing, self.name)
+        self.store_metrics_in_model_card_data(model, prefixed, epoch, steps)
+        return prefixed
+
+    def evaluate(self, model: BaseModel) -> RetrievalResult:
+        """Encode, search and score.
+
+        Args:
+            model: A `SparseEncoder` or a `SentenceTransformer`.
+
+        Returns:
+            Measures, run, per-query values, sparsity and timing.
+
+        Raises:
+            TypeError: The model is of another class.
+            ValueError: The model's similarity is neither dot nor cosine, or a vector is not finite.
+        """
+        show = self.show_progress_bar
+        if show is None:
+            show = logger.getEffectiveLevel() in (logging.INFO, logging.DEBUG)
+        is_sparse = isinstance(model, SparseEncoder)
+        similarity = check_encoder(model)
+        timing: dict[str, float] = {}
+        started = time.perf_counter()
+        queries = encode(model, self.query_texts, "query", batch_size=self.batch_size)
+        timing["encode_queries_per_s"] = len(self.query_ids) / (time.perf_counter() - started)
+        started = time.perf_counter()
+        documents, fresh = self._corpus.encode(model, show)
+        if fresh:
+            timing["encode_documents_per_s"] = len(self.document_ids) / (time.perf_counter() - started)
+        exact: Callable[..., Index] = InvertedIndex.build if is_sparse else FaissIndex.build
+        index = (self.build_index or exact)(documents, self.document_ids, similarity=similarity)
+        index.search(queries[:1], self.k)  # a compiled search is compiled before it is timed
+        started = time.perf_counter()
+        hits = index.search(queries, self.k + self.exclude_self)
+        timing["search_queries_per_s"] = len(self.query_ids) / (time.perf_counter() - started)
+        if self.exclude_self:
+            hits = _without_self(hits, self.query_ids, self.k)
+        run = hits.to_run(self.query_ids)
+        scores = score_run(run, self.qrels, self.metrics)
+        sparsity: dict[str, float] = {}
+        if is_sparse:
+            sparsity |= asdict(measure_sparsity(queries, documents))
+        sparsity["index_bytes"] = index.nbytes
+        return RetrievalResult(scores.mean, run, scores.per_query, sparsity, timing)
+
+    def get_config_dict(self) -> dict[str, Any]:
+        """What the model card says about the evaluation."""
+        return {"k": self.k, "exclude_self": self.exclude_self}
+
+    def _append_csv(self, path: Path, result: RetrievalResult, epoch: int, steps: int) -> None:
+        """Add a row; a file that has other columns is refused."""
+        columns = ["epoch", "steps", *self.metrics, *SPARSITY]
+        new = not path.exists()
+        if not new:
+            with path.open(encoding="utf-8", newline="") as file:
+                found = next(csv.reader(file), [])
+            if found != columns:
+                raise ValueError(f"{path} has the columns {found}, this evaluation {columns}: move it away")
+        with path.open("a", encoding="utf-8", newline="") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            if new:
+                writer.writerow(columns)
+            values = result.metrics | result.sparsity
+            writer.writerow([epoch, steps, *(values.get(column, "") for column in columns[2:])])
+
+
+def _check_data(queries: dict[str, str], corpus: dict[str, str], qrels: Qrels) -> None:
+    if not corpus:
+        raise ValueError("the corpus is empty: no document to retrieve")
+    for what, texts in (("query", queries), ("document", corpus)):
+        for key, text in texts.items():
+            if not isinstance(text, str):
+                raise ValueError(f"{what} {key!r} is a {type(text).__name__}; a text is a string")
+    for query, judged in qrels.items():
+        if query not in queries:
+            raise ValueError(f"the judgements name query {query!r}, which is not among the queries")
+        for document in judged:
+            if document not in corpus:
+                raise ValueError(
+                    f"the judgements of query {query!r} name document {document!r}, not in the corpus"
+                )
+    if not any(qrels.values()):
+        raise ValueError("the judgements are empty: no query to evaluate")
+
+
+def _without_self(hits: Hits, query_ids: list[str], k: int) -> Hits:
+    ids, scores = [], []
+    for query, documents, values in zip(query_ids, hits.ids, hits.scores, strict=True):
+        keep = [place for place, document in enumerate(documents) if document != query][:k]
+        ids.append([documents[place] for place in keep])
+        scores.append(np.asarray(values)[keep])
+    return Hits(ids, scores)

@@ -1,0 +1,90 @@
+"""What a person reads at the end of a run: a table of measures, and a few searches with their terms."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping, Sequence
+
+from sentence_transformers import SparseEncoder
+
+from lexforge.evaluation.metrics import Run
+
+
+def metrics_table(rows: Mapping[str, Mapping[str, float]]) -> str:
+    """Lay measures out as a table, one row a system.
+
+    Args:
+        rows: System -> measure -> value; a system may lack a measure.
+
+    Returns:
+        Lines of text; columns in the order of first appearance, a missing value as a dash.
+    """
+    columns = list(dict.fromkeys(column for values in rows.values() for column in values))
+    cells = [["", *columns]]
+    for system, values in rows.items():
+        cells.append([system, *(_number(values[column]) if column in values else "-" for column in columns)])
+    widths = [max(len(row[place]) for row in cells) for place in range(len(cells[0]))]
+    return "\n".join(
+        "  ".join(
+            [row[0].ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(row[1:], widths[1:], strict=True))]
+        )
+        for row in cells
+    )
+
+
+def example_searches(
+    model: SparseEncoder,
+    queries: Mapping[str, str],
+    corpus: Mapping[str, str],
+    run: Run,
+    *,
+    relevant: Mapping[str, Mapping[str, int]],
+    top_hits: int = 3,
+    top_terms: int = 8,
+) -> str:
+    """Show searches as a reader checks them: the query, its terms, the terms it was expanded by, and its top
+    hits.
+
+    Args:
+        model: The encoder that made the run.
+        queries: Query id -> text of the searches to show.
+        corpus: Document id -> text.
+        run: Query id -> document id -> score.
+        relevant: Query id -> document id -> grade; hits of grade 1 or more are marked.
+        top_hits: Hits shown a query.
+        top_terms: Terms shown a line, strongest first.
+
+    Returns:
+        Lines of text.
+    """
+    lines = []
+    for query_id, text in queries.items():
+        own, expanded = _terms(model, text)
+        lines += ["", f"query: {_shorten(text)}"]
+        lines.append(f"  own terms: {_weights(own[:top_terms])}")
+        lines.append(f"  expansion: {_weights(expanded[:top_terms])}")
+        ranked = sorted(run.get(query_id, {}).items(), key=lambda hit: -hit[1])
+        for rank, (document_id, score) in enumerate(ranked[:top_hits], start=1):
+            mark = "*" if relevant.get(query_id, {}).get(document_id, 0) > 0 else " "
+            lines.append(f"  {rank}.{mark} {score:7.2f}  {document_id}  {_shorten(corpus[document_id])}")
+    return "\n".join(lines)
+
+
+def _terms(model: SparseEncoder, text: str) -> tuple[list[tuple[str, float]], list[tuple[str, float]]]:
+    """The active terms of a query, strongest first: those among its own tokens, and the others."""
+    weighted = [(str(term), float(weight)) for term, weight in model.decode(model.encode_query(text))]
+    tokens = set(model.tokenizer.tokenize(text))
+    own = [pair for pair in weighted if pair[0] in tokens]
+    return own, [pair for pair in weighted if pair[0] not in tokens]
+
+
+def _weights(pairs: Sequence[tuple[str, float]]) -> str:
+    return " ".join(f"{term}:{weight:.2f}" for term, weight in pairs) or "none"
+
+
+def _shorten(text: str) -> str:
+    return textwrap.shorten(text, width=90, placeholder="...")
+
+
+def _number(value: float) -> str:
+    return f"{value:.4f}" if abs(value) < 10 else f"{value:.1f}"

@@ -1,0 +1,248 @@
+"""Dense search through FAISS: exact (flat) or approximate (HNSW, IVF)."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, SupportsIndex
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lexforge.retrieval.base import Hits, Similarity, check_ids, check_k, check_similarity
+from lexforge.retrieval.storage import new_directory, read_manifest, write_manifest
+
+FORMAT = "lexforge-faiss-index"
+TIE_MARGIN = 16  # hits asked for beyond k, so that most ties at rank k are seen whole at once
+
+
+@dataclass(frozen=True)
+class Flat:
+    """Every document is compared: exact."""
+
+
+@dataclass(frozen=True)
+class HNSW:
+    """A navigable small-world graph (Malkov and Yashunin, 2018): approximate, fast to search.
+
+    Args:
+        neighbours: Links a node (M).
+        ef_construction: Candidates kept while building.
+        ef_search: Candidates kept while searching; more is more exact.
+    """
+
+    neighbours: int = 32
+    ef_construction: int = 200
+    ef_search: int = 128
+
+
+@dataclass(frozen=True)
+class IVF:
+    """Inverted lists around k-means centres: approximate. The first documents added train the centres.
+
+    Args:
+        lists: Number of centres, at most that of the first documents.
+        probes: Lists looked into for each query; more is more exact.
+    """
+
+    lists: int = 256
+    probes: int = 16
+
+
+class FaissIndex:
+    """Top-k over dense vectors by inner product or cosine.
+
+    Ties stand in the order of document position. With `Flat` the k best are exact, ties at rank k included;
+    FAISS computes a score by one of two routines, depending on the number of queries, and these round
+    differently in the last bits. HNSW and IVF can miss documents, and return fewer than k.
+
+    Args:
+        width: Dimensions D.
+        similarity: `dot`, or `cosine`: documents and queries are normalised to unit length here.
+        layout: `Flat()`, `HNSW(...)` or `IVF(...)`.
+    """
+
+    def __init__(
+        self, width: int, similarity: Similarity = "dot", layout: Flat | HNSW | IVF | None = None
+    ) -> None:
+        faiss = _import_faiss()
+        self.width = width
+        self.similarity: Similarity = check_similarity(similarity)
+        self.layout = layout or Flat()
+        self._ids: list[str] = []
+        self._known: set[str] = set()
+        if isinstance(self.layout, Flat):
+            self._index: Any = faiss.IndexFlatIP(width)
+        elif isinstance(self.layout, HNSW):
+            self._index = faiss.IndexHNSWFlat(width, self.layout.neighbours, faiss.METRIC_INNER_PRODUCT)
+            self._index.hnsw.efConstruction = self.layout.ef_construction
+            self._index.hnsw.efSearch = self.layout.ef_search
+        else:
+            quantizer = faiss.IndexFlatIP(width)
+            self._index = faiss.IndexIVFFlat(quantizer, width, self.layout.lists, faiss.METRIC_INNER_PRODUCT)
+            self._index.nprobe = self.layout.probes
+            self._index.cp.min_points_per_centroid = 1  # else FAISS prints advice to the console
+
+    @classmethod
+    def build(
+        cls,
+        documents: NDArray,
+        ids: list[str],
+        similarity: Similarity = "dot",
+        layout: Flat | HNSW | IVF | None = None,
+    ) -> FaissIndex:
+        """An index of the documents.
+
+        Args:
+            documents: `[N, D]` floats, finite.
+            ids: N distinct strings.
+            similarity: `dot` or `cosine`.
+            layout: `Flat()` where None.
+
+        Returns:
+            The index.
+
+        Raises:
+            ImportError: FAISS is not installed.
+            ValueError: A value that is not finite, another number of ids than documents, an id twice, or
+                fewer documents than IVF lists.
+        """
+        index = cls(_checked_width(documents, "documents"), similarity, layout)
+        index.add(documents, ids)
+        return index
+
+    def add(self, documents: NDArray, ids: list[str]) -> None:
+        """Append documents.
+
+        Args:
+            documents: `[N, D]` floats, finite.
+            ids: N distinct strings that the index does not hold yet.
+
+        Raises:
+            ValueError: As for `build`, and another width than the index has.
+        """
+        vectors = self._checked(documents, "documents")
+        check_ids(ids, len(vectors), self._known)
+        if not self._index.is_trained:
+            if len(vectors) < self._index.nlist:
+                raise ValueError(f"{len(vectors)} documents cannot train {self._index.nlist} IVF lists")
+            self._index.train(vectors)
+        self._index.add(vectors)
+        self._ids.extend(ids)
+        self._known.update(ids)
+
+    def search(self, queries: NDArray, k: SupportsIndex) -> Hits:
+        """The k documents of highest similarity to each query.
+
+        Args:
+            queries: `[Q, D]` floats, finite.
+            k: Hits wanted, at least 1; all documents where it is above their number.
+
+        Returns:
+            The hits, scores of any sign.
+
+        Raises:
+            ValueError: A value that is not finite, another width than the index has, k below 1.
+        """
+        wanted = min(check_k(k), len(self))
+        vectors = self._checked(queries, "queries")
+        ids: list[list[str]] = [[] for _ in vectors]
+        scores = [np.zeros(0, np.float32) for _ in vectors]
+        pending = np.arange(len(vectors)) if wanted else np.arange(0)
+        depth = wanted + TIE_MARGIN
+        while len(pending):
+            depth = min(depth, len(self))
+            values, positions = self._index.search(vectors[pending], depth)
+            cut = (values[:, wanted - 1] == values[:, -1]) & (positions[:, -1] >= 0)
+            cut &= isinstance(self.layout, Flat) and depth < len(self)
+            for row in np.flatnonzero(~cut):
+                found = positions[row] >= 0
+                order = np.lexsort((positions[row][found], -values[row][found]))[:wanted]
+                ids[pending[row]] = [
+                    self._ids[position] for position in positions[row][found][order].tolist()
+                ]
+                scores[pending[row]] = values[row][found][order]
+            pending, depth = pending[cut], 4 * depth
+        return Hits(ids, scores)
+
+    def save(self, directory: str | Path) -> None:
+        """Write the index: FAISS's file, the ids, and a manifest with checksums.
+
+        Args:
+            directory: New or empty.
+
+        Raises:
+            FileExistsError: The directory holds something.
+        """
+        path = new_directory(directory)
+        _import_faiss().write_index(self._index, str(path / "index.faiss"))
+        (path / "ids.json").write_text(json.dumps(self._ids, ensure_ascii=False), encoding="utf-8")
+        layout = {"name": type(self.layout).__name__, **asdict(self.layout)}
+        write_manifest(path, FORMAT, {"width": self.width, "similarity": self.similarity, "layout": layout})
+
+    @classmethod
+    def load(cls, directory: str | Path) -> FaissIndex:
+        """Read a saved index into memory.
+
+        Args:
+            directory: What `save` wrote.
+
+        Returns:
+            The index.
+
+        Raises:
+            FileNotFoundError: No index there, or a file of it is missing.
+            ValueError: A file is cut, altered, or of another format.
+        """
+        manifest = read_manifest(directory, FORMAT)
+        path = Path(directory)
+        try:
+            fields = dict(manifest["layout"])
+            layout = {"Flat": Flat, "HNSW": HNSW, "IVF": IVF}[fields.pop("name")](**fields)
+            index = cls(manifest["width"], manifest["similarity"], layout)
+            index._ids = json.loads((path / "ids.json").read_text(encoding="utf-8"))
+            index._index = _import_faiss().read_index(str(path / "index.faiss"))
+        except (KeyError, TypeError, ValueError, RuntimeError) as error:
+            raise ValueError(f"{path} is not a FAISS index of lexforge: {error}") from error
+        index._known = set(index._ids)
+        if index._index.ntotal != len(index._known) or index._index.d != index.width:
+            raise ValueError(f"{path}: {index._index.ntotal} vectors of width {index._index.d} do not fit")
+        return index
+
+    def __len__(self) -> int:
+        """Number of documents."""
+        return len(self._ids)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of FAISS's serialised index."""
+        return int(_import_faiss().serialize_index(self._index).nbytes)
+
+    def _checked(self, matrix: NDArray, what: str) -> NDArray[np.float32]:
+        """The matrix as contiguous float32, normalised for cosine."""
+        width = _checked_width(matrix, what)
+        if width != self.width:
+            raise ValueError(f"{what} have {width} columns; the index has {self.width}")
+        vectors = np.ascontiguousarray(matrix, dtype=np.float32)
+        wrong = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
+        if len(wrong):
+            raise ValueError(f"{what} row {wrong[0]} holds a value that is not finite")
+        if self.similarity == "cosine":
+            norms = np.linalg.norm(vectors.astype(np.float64), axis=1, keepdims=True)
+            vectors = (vectors / np.where(norms > 0, norms, 1.0)).astype(np.float32)
+        return vectors
+
+
+def _checked_width(matrix: NDArray, what: str) -> int:
+    if not isinstance(matrix, np.ndarray) or matrix.ndim != 2 or matrix.dtype.kind != "f":
+        raise TypeError(f"{what} must be a 2-dimensional float array, not {type(matrix).__name__}")
+    return matrix.shape[1]
+
+
+def _import_faiss() -> Any:
+    try:
+        import faiss
+    except ImportError as error:
+        raise ImportError("dense search needs FAISS: pip install faiss-cpu") from error
+    return faiss
