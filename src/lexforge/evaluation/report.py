@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Mapping, Sequence
+from typing import cast
 
 from sentence_transformers import SparseEncoder
 
@@ -72,7 +73,7 @@ def example_searches(
 
 def _terms(model: SparseEncoder, text: str) -> tuple[list[tuple[str, float]], list[tuple[str, float]]]:
     """The active terms of a query, strongest first: those among its own tokens, and the others."""
-    weighted = [(str(term), float(weight)) for term, weight in model.decode(model.encode_query(text))]
+    weighted = cast("list[tuple[str, float]]", model.decode(model.encode_query(text)))
     tokens = set(model.tokenizer.tokenize(text))
     own = [pair for pair in weighted if pair[0] in tokens]
     return own, [pair for pair in weighted if pair[0] not in tokens]

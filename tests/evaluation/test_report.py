@@ -1,0 +1,36 @@
+"""The closing report shows what was measured, and nothing else."""
+
+from __future__ import annotations
+
+from sentence_transformers import SparseEncoder
+
+from lexforge.evaluation.report import example_searches, metrics_table
+
+
+def test_the_table_has_a_row_a_system_and_a_dash_for_what_was_not_measured() -> None:
+    """A missing value shown as 0 would be read as a result."""
+    table = metrics_table({"bm25": {"nDCG@10": 0.41234}, "trained": {"nDCG@10": 0.5, "flops": 12.345}})
+    assert table.splitlines() == [
+        "         nDCG@10  flops",
+        "bm25      0.4123      -",
+        "trained   0.5000   12.3",
+    ]
+
+
+def test_a_search_shows_its_terms_and_marks_relevant_hits(tiny_splade: SparseEncoder) -> None:
+    """The expansion must hold no term of the query itself, and hits stand in the order of their scores."""
+    text = example_searches(
+        tiny_splade,
+        {"q": "sort list"},
+        {"a": "first text", "b": "second text", "c": "third text"},
+        {"q": {"b": 1.0, "a": 2.0, "c": 0.5}},
+        relevant={"q": {"b": 1, "c": 0}},
+        top_hits=3,
+    )
+    lines = text.strip().splitlines()
+    assert lines[0] == "query: sort list"
+    expansion = {pair.rsplit(":", 1)[0] for pair in lines[2].removeprefix("  expansion: ").split()}
+    assert expansion
+    assert not expansion & {"sort", "list"}
+    assert [line.split()[0] for line in lines[3:]] == ["1.", "2.*", "3."]
+    assert [line.split()[2] for line in lines[3:]] == ["a", "b", "c"]
