@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 Judgements = dict[str, dict[str, int]]
 
@@ -53,6 +54,40 @@ class RetrievalData:
     def split_queries(self, name: str) -> dict[str, str]:
         """The queries that are judged in one split, id -> text, in the order of the judgements."""
         return {query_id: self.queries[query_id] for query_id in self.split(name)}
+
+
+def hold_out(data: RetrievalData, fractions: Mapping[str, float], split: str = "train") -> RetrievalData:
+    """Move queries of one split to new splits, chosen by the hash of their text; equal queries stay together.
+
+    Args:
+        data: The set, for instance one that was published with a training split alone.
+        fractions: New split -> share of the queries of `split`, such as `{"dev": 0.05, "test": 0.05}`.
+        split: The split to take from; it keeps the rest.
+
+    Returns:
+        The set with the new splits; the documents stay common to all.
+
+    Raises:
+        ValueError: An unknown `split`, a new one that exists already, shares that leave nothing, or a split
+            that would be empty.
+    """
+    if any(share <= 0 for share in fractions.values()) or sum(fractions.values()) >= 1:
+        raise ValueError(f"fractions must be above 0 and sum to less than 1, got {dict(fractions)}")
+    if known := [name for name in fractions if name in data.qrels]:
+        raise ValueError(f"{data.name} has the splits {known} already")
+    parts: dict[str, Judgements] = {name: {} for name in (*fractions, split)}
+    for query_id, grades in data.split(split).items():
+        digest = hashlib.sha256(data.queries[query_id].encode("utf-8")).digest()
+        position = int.from_bytes(digest[:8], "big") / 2**64
+        for name, share in (*fractions.items(), (split, 1.0)):
+            if position < share or name == split:
+                parts[name][query_id] = grades
+                break
+            position -= share
+    for name, judgements in parts.items():
+        if not judgements:
+            raise ValueError(f"{data.name}: no query of the split {split!r} falls to {name!r}")
+    return replace(data, qrels={**data.qrels, **parts})
 
 
 def collect_texts(
