@@ -68,10 +68,13 @@ def load_hub(
 
 
 def _from_hub(path: str, load: Callable[..., Any], *arguments: Any) -> Any:
+    from datasets.exceptions import DatasetsError
+
     try:
         return load(*arguments)
-    except (OSError, ValueError) as error:
-        raise DataError(f"the data set {path!r} cannot be loaded: {error}") from error
+    except (OSError, ValueError, DatasetsError) as error:
+        reason = error if error.__cause__ is None else f"{error}: {error.__cause__}"
+        raise DataError(f"the data set {path!r} cannot be loaded: {reason}") from error
 
 
 def _beir_layout(path: str, configurations: Sequence[str], qrels: str | None) -> RetrievalData:

@@ -1,0 +1,185 @@
+"""Hub data sets, read by the real `datasets` code from folders that are laid out as on the hub."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lexforge.data import DataError, judged_negatives, load_hub, training_rows, validate_columns
+
+pytest.importorskip("datasets")
+
+
+@pytest.fixture(autouse=True)
+def cache_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`datasets` keeps what it converted; a test must not see what another one left."""
+    import datasets
+
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "datasets-cache")
+
+
+def write(path: Path, records: list[dict[str, Any]]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(
+        "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records), encoding="utf-8"
+    )
+
+
+def card(folder: Path, configurations: dict[str, dict[str, str]]) -> None:
+    """The part of a data set's README that names its configurations and splits."""
+    lines = ["---", "configs:"]
+    for name, splits in configurations.items():
+        lines += [f"- config_name: {name}", "  data_files:"]
+        for split, file in splits.items():
+            lines += [f"  - split: {split}", f"    path: {file}"]
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "README.md").write_text("\n".join([*lines, "---", ""]), encoding="utf-8")
+
+
+VALIDATION = {"query-id": "2", "corpus-id": "2", "score": 2}
+
+
+def beir_on_the_hub(
+    folder: Path,
+    judgements: list[dict[str, Any]],
+    configuration: str = "default",
+    validation: dict[str, Any] = VALIDATION,
+) -> Path:
+    card(
+        folder,
+        {
+            configuration: {"train": "qrels/train.jsonl", "validation": "qrels/validation.jsonl"},
+            "corpus": {"corpus": "corpus.jsonl"},
+            "queries": {"queries": "queries.jsonl"},
+        },
+    )
+    write(
+        folder / "corpus.jsonl",
+        [{"_id": "1", "title": "Heap", "text": "least"}, {"_id": "2", "text": "sort"}],
+    )
+    write(folder / "queries.jsonl", [{"_id": "1", "text": "least element"}, {"_id": "2", "text": "order"}])
+    write(folder / "qrels" / "train.jsonl", judgements)
+    write(folder / "qrels" / "validation.jsonl", [validation])
+    return folder
+
+
+@pytest.mark.parametrize("configuration", ["default", "qrels"])
+def test_the_layout_of_beir_on_the_hub(tmp_path: Path, configuration: str) -> None:
+    """Both names of the judgements are in use; grades are published as floats and ids as numbers, too."""
+    judgements = [
+        {"query-id": 1, "corpus-id": 1, "score": 1.0},
+        {"query-id": 1, "corpus-id": 2, "score": 0.0},
+    ]
+    folder = beir_on_the_hub(tmp_path / "toy", judgements, configuration)
+    data = load_hub(f"hf:{folder}")
+    assert data.corpus == {"1": "Heap least", "2": "sort"}
+    assert data.queries == {"1": "least element", "2": "order"}
+    assert data.qrels == {"train": {"1": {"1": 1, "2": 0}}, "dev": {"2": {"2": 2}}}
+    assert load_hub(str(folder), splits=["dev"]).splits == ("dev",)
+    with pytest.raises(ValueError, match=r"no split 'test'; its splits are \['train', 'dev'\]"):
+        load_hub(str(folder), splits=["test"])
+
+
+def test_judgements_in_a_data_set_of_their_own(tmp_path: Path) -> None:
+    """BEIR's own organisation publishes them as <name>-qrels."""
+    folder = tmp_path / "toy"
+    card(folder, {"corpus": {"corpus": "corpus.jsonl"}, "queries": {"queries": "queries.jsonl"}})
+    write(folder / "corpus.jsonl", [{"_id": "1", "title": "", "text": "least"}])
+    write(folder / "queries.jsonl", [{"_id": "1", "title": "", "text": "least element"}])
+    for name in ("toy-qrels", "judged"):
+        write(tmp_path / name / "test.jsonl", [{"query-id": 1, "corpus-id": 1, "score": 1}])
+    assert load_hub(str(folder)).qrels == {"test": {"1": {"1": 1}}}
+    assert load_hub(str(folder), qrels=str(tmp_path / "judged")).qrels == {"test": {"1": {"1": 1}}}
+
+
+@pytest.mark.parametrize(
+    ("judgement", "message"),
+    [
+        (
+            {"query-id": "1", "corpus-id": "1", "score": 0.5},
+            r"\[train\]:0: the score must be an integer .* 0\.5",
+        ),
+        ({"query-id": "1", "corpus-id": "1", "score": None}, r"\[train\]:0: the score must be an integer"),
+        ({"query-id": "9", "corpus-id": "1", "score": 1}, r"\[train\]:0: the query id '9'"),
+        ({"query-id": "1", "corpus-id": "9", "score": 1}, r"\[train\]:0: the document id '9'"),
+        ({"query-id": "1", "corpus-id": "1", "score": 0}, "no positive judgement"),
+        ({"query-id": None, "corpus-id": "1", "score": 1}, "an id must be a string or an integer, got None"),
+        ({"query": "1", "document": "1"}, "expected the columns query-id and corpus-id"),
+    ],
+)
+def test_wrong_judgements_are_refused(tmp_path: Path, judgement: dict[str, Any], message: str) -> None:
+    """The same faults as in a folder, with the row in place of the line."""
+    with pytest.raises(DataError, match=message):
+        load_hub(str(beir_on_the_hub(tmp_path / "toy", [judgement], validation=judgement)))
+
+
+def test_a_file_that_datasets_cannot_read_is_refused(tmp_path: Path) -> None:
+    """Splits of different columns are an error deep inside `datasets`, of a kind of its own."""
+    folder = beir_on_the_hub(tmp_path / "toy", [{"query": "1", "document": "1"}])
+    with pytest.raises(DataError, match=r"the data set '.*toy' cannot be loaded: .*generating the dataset"):
+        load_hub(str(folder))
+
+
+TRIPLETS = [
+    {"anchor": "least element", "positive": "heap", "negative_1": "sort", "negative_2": "graph"},
+    {"anchor": "least element", "positive": "tree", "negative_1": "heap", "negative_2": "graph"},
+    {"anchor": "order", "positive": "sort", "negative_1": "heap", "negative_2": "tree"},
+]
+
+
+def test_triplets_become_a_retrieval_set(tmp_path: Path) -> None:
+    """Equal texts are one document; a positive of a query stays one where another row has it as negative."""
+    write(tmp_path / "toy" / "train.jsonl", TRIPLETS)
+    data = load_hub(str(tmp_path / "toy"))
+    texts = {
+        data.queries[query]: {data.corpus[document]: grade for document, grade in grades.items()}
+        for query, grades in data.split("train").items()
+    }
+    assert texts == {
+        "least element": {"heap": 1, "tree": 1, "sort": 0, "graph": 0},
+        "order": {"sort": 1, "heap": 0, "tree": 0},
+    }
+    assert sorted(data.corpus.values()) == ["graph", "heap", "sort", "tree"]
+    rows = training_rows(data, negatives=judged_negatives(data), negatives_per_row=2)
+    assert validate_columns(rows) == ("anchor", "positive", "negative_1", "negative_2")
+
+
+def test_columns_of_pairs_are_found_or_named(tmp_path: Path) -> None:
+    """Published pairs call their columns many names; a guess among two would be silent."""
+    write(tmp_path / "toy" / "train.jsonl", [{"question": "q", "answer": "a", "document": "d"}])
+    with pytest.raises(DataError, match=r"expected one positive column .* found \['document', 'answer'\]"):
+        load_hub(str(tmp_path / "toy"))
+    assert load_hub(str(tmp_path / "toy"), columns={"positive": "answer"}).corpus == {"d0": "a"}
+    with pytest.raises(DataError, match=r"expected one anchor column out of \['query'\], found \[\]"):
+        load_hub(str(tmp_path / "toy"), columns={"anchor": "query", "positive": "answer"})
+    with pytest.raises(ValueError, match=r"columns names \['label'\]"):
+        load_hub(str(tmp_path / "toy"), columns={"label": "score"})
+
+
+@pytest.mark.parametrize(
+    ("record", "message"),
+    [
+        ({"anchor": "a", "positive": 3}, r"\[train\]:1: 'positive' must be a string, got 3"),
+        ({"anchor": None, "positive": "p"}, r"\[train\]:1: 'anchor' must be a string, got None"),
+        ({"anchor": " ", "positive": "p"}, r"\[train\]:1: the anchor or positive is blank"),
+    ],
+)
+def test_wrong_pairs_are_refused(tmp_path: Path, record: dict[str, Any], message: str) -> None:
+    """A text column that is not text must not reach the tokenizer."""
+    first = {key: (0 if isinstance(value, int) else "text") for key, value in record.items()}
+    write(tmp_path / "toy" / "train.jsonl", [first, record])
+    if isinstance(record["positive"], int):
+        message = r"\[train\]:0: 'positive' must be a string, got 0"
+    with pytest.raises(DataError, match=message):
+        load_hub(str(tmp_path / "toy"))
+
+
+def test_a_set_that_is_nowhere_is_one_clear_error(tmp_path: Path) -> None:
+    """Offline, the hub's own message is pages long and names no set."""
+    with pytest.raises(DataError, match=r"the data set '.*nowhere' cannot be loaded"):
+        load_hub(f"hf:{tmp_path / 'nowhere'}")
+    with pytest.raises(DataError, match="the data set 'nobody/has-this' cannot be loaded"):
+        load_hub("hf:nobody/has-this")

@@ -1,0 +1,141 @@
+"""Teachers: a sentence-transformers model, and latent semantic analysis of the corpus."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lexforge.data import DataError
+from lexforge.data.teacher import LsaTeacher, SentenceTransformerTeacher
+
+TOPICS = {
+    "sort": "sort order list array quick merge bubble ascending",
+    "tree": "tree node root leaf branch depth parent child",
+    "file": "file path open read write close folder stream",
+}
+
+
+def corpus() -> list[str]:
+    """Texts of three topics: a term occurs with half of its topic's terms, in turn."""
+    texts = []
+    for words in TOPICS.values():
+        terms = words.split()
+        texts += [" ".join(terms[(start + step) % 8] for step in range(4)) for start in range(8)]
+    return texts
+
+
+def test_lsa_finds_the_topic_of_a_text_without_a_shared_word() -> None:
+    """That is what latent semantic analysis is for: "sort" and "bubble" never occur together here."""
+    teacher = LsaTeacher.fit(corpus(), dimensions=3)
+    sort, merge, leaf = teacher.encode(["sort order", "bubble merge", "leaf depth"])
+    assert sort @ merge > 0.95
+    assert abs(sort @ leaf) < 0.05
+
+
+def test_lsa_equals_a_dense_decomposition() -> None:
+    """The oracle is numpy's full singular value decomposition of weights computed term by term."""
+    texts = corpus()
+    terms = sorted({term for text in texts for term in text.split()})
+    weights = np.zeros((len(texts), len(terms)))
+    for row, text in enumerate(texts):
+        for column, term in enumerate(terms):
+            count = text.split().count(term)
+            holding = sum(term in other.split() for other in texts)
+            if count:
+                weights[row, column] = (1 + np.log(count)) * (np.log((1 + len(texts)) / (1 + holding)) + 1)
+        weights[row] /= np.linalg.norm(weights[row])
+    left, values, _ = np.linalg.svd(weights, full_matrices=False)
+    embeddings = left[:, :3] * values[:3]
+    embeddings /= np.linalg.norm(embeddings, axis=1, keepdims=True)
+    ours = LsaTeacher.fit(texts, dimensions=3).encode(texts)
+    assert ours.dtype == np.float32
+    # Directions are free up to sign, similarities are not; 1e-4 is float32 with a randomised decomposition.
+    np.testing.assert_allclose(ours @ ours.T, embeddings @ embeddings.T, atol=1e-4)
+
+
+def test_lsa_is_deterministic_and_its_name_tells_teachers_apart() -> None:
+    """The name guards a cache: equal names must mean equal vectors, other settings other names."""
+    first, second = LsaTeacher.fit(corpus(), dimensions=4), LsaTeacher.fit(corpus(), dimensions=4)
+    assert first.name == second.name
+    np.testing.assert_array_equal(first.encode(corpus()), second.encode(corpus()))
+    others = [
+        LsaTeacher.fit(corpus(), dimensions=5),
+        LsaTeacher.fit(corpus(), dimensions=4, seed=1),
+        LsaTeacher.fit(corpus()[1:], dimensions=4),
+        LsaTeacher.fit(corpus(), dimensions=4, analyzer="char_wb"),
+    ]
+    assert len({first.name, *(other.name for other in others)}) == 5
+
+
+def test_lsa_embeds_unknown_words_as_nothing_and_all_else_at_length_one() -> None:
+    """A zero row is defined and finite; anything else would be noise."""
+    embeddings = LsaTeacher.fit(corpus(), dimensions=4).encode(["sort list", "", "서울"])
+    np.testing.assert_allclose(np.linalg.norm(embeddings, axis=1), [1, 0, 0], atol=1e-6)  # float32
+
+
+def test_lsa_by_characters_joins_forms_of_a_word() -> None:
+    """Korean particles hang on the word: by words these two share nothing."""
+    texts = [
+        f"{place}{particle} 검색"
+        for place in ("서울", "부산", "한국", "도시")
+        for particle in ("은", "이", "을")
+    ]
+    teacher = LsaTeacher.fit(texts, dimensions=6, analyzer="char_wb")
+    seoul, also_seoul, busan = teacher.encode(["서울은", "서울이", "부산을"])
+    assert seoul @ also_seoul > seoul @ busan + 0.2
+
+
+@pytest.mark.parametrize(
+    ("texts", "settings", "message"),
+    [
+        ([], {}, "got 256 with 0 texts and 0 terms"),
+        (["sort list", "tree node"], {"dimensions": 2}, "got 2 with 2 texts and 4 terms"),
+        (["sort list"] * 9, {"dimensions": 2}, "got 2 with 9 texts and 2 terms"),
+        (["sort list"], {"dimensions": 0}, "got 0"),
+        (["sort list"], {"analyzer": "char"}, "analyzer must be 'word' or 'char_wb', got 'char'"),
+    ],
+)
+def test_lsa_refuses_what_it_cannot_fit(texts: list[str], settings: dict, message: str) -> None:
+    """scikit-learn would warn, or give fewer dimensions than asked."""
+    with pytest.raises(ValueError, match=message):
+        LsaTeacher.fit(texts, **settings)
+
+
+@pytest.fixture
+def dense_folder(tiny_dense, tmp_path: Path) -> Path:
+    tiny_dense.save(str(tmp_path / "dense"))
+    return tmp_path / "dense"
+
+
+def test_a_sentence_transformer_teaches_normalised_vectors(dense_folder: Path, tiny_dense) -> None:
+    """The vectors are the model's own, at length 1."""
+    teacher = SentenceTransformerTeacher(str(dense_folder), device="cpu")
+    texts = ["sort a list", "open the file"]
+    embeddings = teacher.encode(texts)
+    plain = tiny_dense.encode(texts)
+    assert embeddings.dtype == np.float32
+    np.testing.assert_allclose(
+        embeddings, plain / np.linalg.norm(plain, axis=1, keepdims=True), atol=1e-6
+    )  # float32
+
+
+def test_the_name_of_a_sentence_transformer_follows_its_weights(
+    dense_folder: Path, tiny_dense, tmp_path: Path
+) -> None:
+    """A model trained further in the same folder is another teacher; a copy elsewhere is the same one."""
+    name = SentenceTransformerTeacher(str(dense_folder), device="cpu").name
+    tiny_dense.save(str(tmp_path / "copy" / "dense"))
+    assert SentenceTransformerTeacher(str(tmp_path / "copy" / "dense"), device="cpu").name == name
+    assert SentenceTransformerTeacher(str(dense_folder), device="cpu", max_seq_length=8).name != name
+    tiny_dense[0].auto_model.embeddings.word_embeddings.weight.data += 0.01
+    tiny_dense.save(str(dense_folder))
+    assert SentenceTransformerTeacher(str(dense_folder), device="cpu").name != name
+
+
+@pytest.mark.parametrize("name", ["nobody/has-this-model", "./no-such-folder", "/no/such/folder"])
+def test_a_missing_teacher_is_one_clear_error(name: str) -> None:
+    """Offline is the usual state of a training machine; the message says what to do."""
+    with pytest.raises(DataError, match=f"the teacher '{name}' cannot be loaded; pass a folder"):
+        SentenceTransformerTeacher(name, device="cpu")

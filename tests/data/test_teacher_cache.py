@@ -1,0 +1,221 @@
+"""The cache of teacher embeddings: encoded once, found by text, never wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import zlib
+from collections.abc import Sequence
+from multiprocessing import get_context
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lexforge.data import DataError
+from lexforge.data.teacher import TeacherCache
+
+TEXTS = [f"text {number}" for number in range(10)]
+
+
+class CountingTeacher:
+    """Vectors that follow from the text alone, and a list of what was asked."""
+
+    def __init__(self, name: str = "counting", dimension: int = 4) -> None:
+        self.name, self.dimension = name, dimension
+        self.asked: list[str] = []
+
+    def encode(self, texts: Sequence[str]) -> np.ndarray:
+        self.asked += texts
+        return np.stack([expected(text, self.dimension) for text in texts])
+
+
+def expected(text: str, dimension: int = 4) -> np.ndarray:
+    vector = np.random.default_rng(zlib.crc32(text.encode())).normal(size=dimension).astype(np.float32)
+    return vector / np.linalg.norm(vector)
+
+
+def rows(texts: Sequence[str]) -> np.ndarray:
+    return np.stack([expected(text) for text in texts]).astype(np.float16)
+
+
+def test_each_distinct_text_is_encoded_once_and_found(tmp_path: Path) -> None:
+    """A document is a positive here and a negative there; a lookup has an order and repeats of its own."""
+    teacher = CountingTeacher()
+    cache = TeacherCache.build(teacher, TEXTS + TEXTS[:5], tmp_path / "cache", block_texts=3)
+    assert teacher.asked == TEXTS
+    assert (len(cache), cache.dimension, cache.teacher) == (10, 4, "counting")
+    asked = ["text 7", "text 0", "text 7", "text 9"]
+    assert cache[asked].dtype == np.float16
+    np.testing.assert_array_equal(cache[asked], rows(asked))
+    assert cache[[]].shape == (0, 4)
+
+
+def test_a_second_run_reuses_the_cache_and_adds_what_is_missing(tmp_path: Path) -> None:
+    """Encoding is hours with a large teacher; only new texts may cost anything."""
+    TeacherCache.build(CountingTeacher(), TEXTS[:6], tmp_path)
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.npy")}
+    second = CountingTeacher()
+    TeacherCache.build(second, TEXTS[:6], tmp_path)
+    assert second.asked == []
+    cache = TeacherCache.build(second, TEXTS, tmp_path)
+    assert second.asked == TEXTS[6:]
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+    np.testing.assert_array_equal(cache[TEXTS], rows(TEXTS))
+    np.testing.assert_array_equal(TeacherCache(tmp_path)[TEXTS], rows(TEXTS))
+
+
+def test_embeddings_stay_on_disk(tmp_path: Path) -> None:
+    """The ranks of a machine share the pages of one file; a copy each would not fit."""
+    cache = TeacherCache.build(CountingTeacher(), TEXTS, tmp_path)
+    assert all(isinstance(block, np.memmap) for block in cache._blocks)
+
+
+def test_a_killed_run_keeps_its_finished_blocks(tmp_path: Path) -> None:
+    """What a killed run left must be right, and its successor goes on where it stopped."""
+
+    class Killed(CountingTeacher):
+        def encode(self, texts: Sequence[str]) -> np.ndarray:
+            if "text 6" in texts:
+                raise KeyboardInterrupt
+            return super().encode(texts)
+
+    with pytest.raises(KeyboardInterrupt):
+        TeacherCache.build(Killed(), TEXTS, tmp_path, block_texts=3)
+    (tmp_path / ".writing-left").mkdir()  # what a run leaves that was killed while it wrote
+    (tmp_path / ".writing-left" / "keys.npy").write_bytes(b"half")
+    teacher = CountingTeacher()
+    cache = TeacherCache.build(teacher, TEXTS, tmp_path)
+    assert teacher.asked == TEXTS[6:]
+    np.testing.assert_array_equal(cache[TEXTS], rows(TEXTS))
+
+
+def test_a_failed_write_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The block has its name only after the rename."""
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "rename", killed)
+    with pytest.raises(KeyboardInterrupt):
+        TeacherCache.build(CountingTeacher(), TEXTS, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def _build(folder: Path) -> None:
+    TeacherCache.build(CountingTeacher(), TEXTS, folder, block_texts=2)
+
+
+def test_two_processes_may_fill_one_folder(tmp_path: Path) -> None:
+    """Two runs on one machine share the teacher's folder by default."""
+    processes = [get_context("spawn").Process(target=_build, args=(tmp_path,)) for _ in range(2)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    assert [process.exitcode for process in processes] == [0, 0]
+    np.testing.assert_array_equal(TeacherCache(tmp_path)[TEXTS], rows(TEXTS))
+    assert all(path.name.startswith("block-") for path in tmp_path.iterdir())
+
+
+def test_a_text_that_was_not_encoded_is_named(tmp_path: Path) -> None:
+    """A missing vector must not be replaced by another."""
+    cache = TeacherCache.build(CountingTeacher(), TEXTS, tmp_path)
+    assert cache.missing(["text 3", "text 11", "~"]) == ["text 11", "~"]
+    with pytest.raises(KeyError, match="'text 11' is not in the teacher cache"):
+        cache[["text 3", "text 11"]]
+    with pytest.raises(TypeError, match="expected a list of texts, got the single text 'text 3'"):
+        cache["text 3"]
+
+
+@pytest.mark.parametrize("damage", ["cut", "changed", "swapped keys", "no manifest", "cut manifest"])
+def test_a_broken_block_is_refused(tmp_path: Path, damage: str) -> None:
+    """Disks fill up and copies are cut; the message names what to delete."""
+    TeacherCache.build(CountingTeacher(), TEXTS, tmp_path)
+    (block,) = tmp_path.iterdir()
+    embeddings, manifest = block / "embeddings.npy", block / "manifest.json"
+    if damage == "cut":
+        embeddings.write_bytes(embeddings.read_bytes()[:-4])
+    elif damage == "changed":
+        content = bytearray(embeddings.read_bytes())
+        content[-1] ^= 1
+        embeddings.write_bytes(content)
+    elif damage == "swapped keys":
+        np.save(block / "keys.npy", np.load(block / "keys.npy")[::-1])
+    elif damage == "no manifest":
+        manifest.unlink()
+    else:
+        manifest.write_text(manifest.read_text()[:20])
+    for use in (TeacherCache, lambda folder: TeacherCache.build(CountingTeacher(), TEXTS, folder)):
+        with pytest.raises(
+            DataError, match=rf"{block.name} (is broken|does not match its checksum).*delete it"
+        ):
+            use(tmp_path)
+
+
+def test_a_foreign_cache_is_refused(tmp_path: Path) -> None:
+    """Two teachers' vectors in one space would distil nonsense."""
+    TeacherCache.build(CountingTeacher(), TEXTS[:5], tmp_path / "one")
+    with pytest.raises(
+        DataError, match=r"cache of the teacher 'counting', not of 'other'; delete it or choose"
+    ):
+        TeacherCache.build(CountingTeacher("other"), TEXTS, tmp_path / "one")
+    with pytest.raises(DataError, match=r"must return \[5, 4\] numbers, got shape \(5, 3\)"):
+        TeacherCache.build(CountingTeacher(dimension=3), TEXTS, tmp_path / "one")
+    TeacherCache.build(CountingTeacher("other"), TEXTS, tmp_path / "two")
+    (foreign,) = (tmp_path / "two").iterdir()
+    shutil.copytree(foreign, tmp_path / "one" / foreign.name)
+    with pytest.raises(DataError, match=r"of the teacher '\w+', .* of '\w+'; delete one of them"):
+        TeacherCache(tmp_path / "one")
+
+
+def test_a_folder_with_other_things_is_left_alone(tmp_path: Path) -> None:
+    """A run directory given by mistake must not be filled with blocks."""
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(DataError, match=r"no teacher cache: it holds 'config\.json'"):
+        TeacherCache.build(CountingTeacher(), TEXTS, tmp_path)
+    with pytest.raises(FileNotFoundError, match="holds no teacher cache"):
+        TeacherCache(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, 1e6])
+def test_values_that_are_not_finite_are_refused(tmp_path: Path, value: float) -> None:
+    """1e6 is finite in float32 and not in the float16 of the cache."""
+
+    class Wrong(CountingTeacher):
+        def encode(self, texts: Sequence[str]) -> np.ndarray:
+            embeddings = super().encode(texts)
+            embeddings[2, 1] = value
+            return embeddings
+
+    with pytest.raises(DataError, match="not finite for 'text 2'"):
+        TeacherCache.build(Wrong(), TEXTS, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_wrong_arguments_are_refused(tmp_path: Path) -> None:
+    """No text is a caller's mistake, and a teacher that loses a text would shift all others."""
+
+    class Short(CountingTeacher):
+        def encode(self, texts: Sequence[str]) -> np.ndarray:
+            return super().encode(texts)[1:]
+
+    with pytest.raises(ValueError, match="at least one text"):
+        TeacherCache.build(CountingTeacher(), [], tmp_path)
+    with pytest.raises(ValueError, match="block_texts must be at least 1, got 0"):
+        TeacherCache.build(CountingTeacher(), TEXTS, tmp_path, block_texts=0)
+    with pytest.raises(DataError, match=r"must return \[10, D\] numbers, got shape \(9, 4\)"):
+        TeacherCache.build(Short(), TEXTS, tmp_path)
+
+
+def test_the_manifest_says_what_a_block_is(tmp_path: Path) -> None:
+    """A person who finds the folder must be able to tell what it is."""
+    TeacherCache.build(CountingTeacher(), TEXTS, tmp_path)
+    (block,) = tmp_path.iterdir()
+    manifest = json.loads((block / "manifest.json").read_text())
+    assert {key: manifest[key] for key in ("teacher", "dimension", "count")} == {
+        "teacher": "counting",
+        "dimension": 4,
+        "count": 10,
+    }
