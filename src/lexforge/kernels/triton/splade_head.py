@@ -1,0 +1,186 @@
+"""The Triton SPLADE head under autograd; its kernels and their derivation stand in `splade_head_kernels`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lexforge.kernels.triton import splade_head_kernels as kernels
+from lexforge.kernels.triton.splade_head_kernels import triton
+
+
+def splade_head_triton(
+    hidden: Tensor, weight: Tensor, bias: Tensor | None, attention_mask: Tensor, double_log1p: bool = False
+) -> Tensor:
+    """The sparse vector of each row, max over its tokens of log1p(relu(logit)), without [B, L, V].
+
+    Differentiable, once, in hidden, weight and bias; the first of several tokens with equal maxima takes the
+    gradient. Tile sizes are timed at the first call of each (V, D, L rounded up to a power of two) in a
+    process; for given tile sizes result and gradients are equal bit for bit from run to run.
+
+    Args:
+        hidden: `[B, L, D]` float16, bfloat16 or float32 on a CUDA device, the last hidden states.
+        weight: `[V, D]` of the dtype of hidden (under autocast of any), the output embedding.
+        bias: `[V]` float of any precision, or None; -inf switches a term off.
+        attention_mask: `[B, L]` bool, integer or float; a token counts where it is not 0. Holes are allowed,
+            and what hidden holds at the other tokens (inf, NaN) is never read.
+        double_log1p: Apply log1p twice.
+
+    Returns:
+        `[B, V]` float32, >= 0, and 0 in a row with no token. The products run in the dtype of hidden, or that
+        of autocast where it is on; their sums, bias and everything after them are float32.
+
+    Raises:
+        ValueError: If a shape, dtype or device is none of the above.
+
+    Source: SPLADE with max pooling, Formal et al., arXiv 2109.10086, equation 6; the second log1p: Shen et
+    al., arXiv 2504.14839. The derivation stands in `splade_head_kernels`.
+    """
+    dtype = hidden.dtype
+    if torch.is_autocast_enabled(hidden.device.type):
+        dtype = torch.get_autocast_dtype(hidden.device.type)
+    elif weight.dtype != dtype:
+        raise ValueError(f"hidden and weight must share a dtype, got {dtype} and {weight.dtype}")
+    if dtype not in (torch.float16, torch.bfloat16, torch.float32) or hidden.dtype == torch.float64:
+        raise ValueError(f"the Triton SPLADE head takes float16, bfloat16 or float32, got {hidden.dtype}")
+    _check_shapes_and_devices(hidden, weight, bias, attention_mask)
+    inputs = [tensor for tensor in (hidden, weight, bias) if tensor is not None]
+    keep_winner = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)
+    return _SpladeHead.apply(hidden, weight, bias, attention_mask, double_log1p, dtype, keep_winner)
+
+
+def _check_shapes_and_devices(
+    hidden: Tensor, weight: Tensor, bias: Tensor | None, attention_mask: Tensor
+) -> None:
+    got = (
+        f"got hidden {tuple(hidden.shape)}, weight {tuple(weight.shape)}, mask {tuple(attention_mask.shape)}"
+    )
+    if hidden.dim() != 3 or weight.dim() != 2 or hidden.shape[2] != weight.shape[1] or not hidden.shape[2]:
+        raise ValueError(f"the SPLADE head takes hidden [B, L, D] and weight [V, D] with D > 0; {got}")
+    if attention_mask.shape != hidden.shape[:2]:
+        raise ValueError(f"the SPLADE head takes attention_mask [B, L]; {got}")
+    if bias is not None and (bias.shape != weight.shape[:1] or not bias.is_floating_point()):
+        raise ValueError(
+            f"the SPLADE head takes a float bias [V]; got {bias.dtype} {tuple(bias.shape)}, {got}"
+        )
+    devices = {str(tensor.device) for tensor in (hidden, weight, bias, attention_mask) if tensor is not None}
+    if len(devices) > 1 or (hidden.device.type != "cuda" and not kernels.INTERPRETING):
+        raise ValueError(f"the Triton SPLADE head takes tensors on one CUDA device, got {sorted(devices)}")
+
+
+def _precision(tensor: Tensor) -> str:
+    allowed = torch.backends.cuda.matmul.fp32_precision == "tf32"
+    return "tf32" if allowed and tensor.dtype == torch.float32 else "ieee"
+
+
+def _with_dense_rows(tensor: Tensor) -> Tensor:
+    return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
+
+
+class _SpladeHead(torch.autograd.Function):
+    """The kernels under autograd; the cast to the product's dtype is inside: no gradient is rounded to it."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        attention_mask: Tensor,
+        double_log1p: bool,
+        product_dtype: torch.dtype,
+        keep_winner: bool,
+    ) -> Tensor:
+        ctx.input_dtypes = [None if tensor is None else tensor.dtype for tensor in (hidden, weight, bias)]
+        hidden, weight = (_with_dense_rows(tensor.to(product_dtype)) for tensor in (hidden, weight))
+        kept = (attention_mask != 0).contiguous()
+        lengths = kept.sum(1, dtype=torch.int32)
+        positions = kept.to(torch.uint8).argsort(dim=1, descending=True, stable=True).to(torch.int32)
+        with torch.cuda.device_of(hidden):
+            score, winner = _best(hidden, weight, bias, positions, lengths, keep_winner)
+        activation = score.log1p_()
+        if double_log1p:
+            activation.log1p_()
+        if keep_winner:
+            ctx.double_log1p, ctx.features = double_log1p, hidden.shape[2]
+            for_weight = hidden if ctx.needs_input_grad[1] else None
+            for_hidden = weight if ctx.needs_input_grad[0] else None
+            ctx.save_for_backward(activation, winner, for_weight, for_hidden, positions, lengths)
+        return activation
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        with torch.cuda.device_of(grad):
+            grad = grad.contiguous()
+            grad_hidden = _grad_hidden(ctx, grad) if ctx.needs_input_grad[0] else None
+            grad_weight = _grad_weight(ctx, grad) if ctx.needs_input_grad[1] else None
+            grad_bias = _grad_bias(ctx, grad) if ctx.needs_input_grad[2] else None
+        return grad_hidden, grad_weight, grad_bias, None, None, None, None
+
+
+def _best(
+    hidden: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    positions: Tensor,
+    lengths: Tensor,
+    keep_winner: bool,
+) -> tuple[Tensor, Tensor]:
+    """relu(best + bias) [B, V] float32 and winner [B, V] (empty unless kept), a position in L."""
+    (B, L, D), V = hidden.shape, weight.shape[0]
+    score = torch.empty(B, V, dtype=torch.float32, device=hidden.device)
+    position_dtype = torch.int16 if L <= 2**15 else torch.int32
+    winner = torch.empty((B, V) if keep_winner else 0, dtype=position_dtype, device=hidden.device)
+    if score.numel():
+        kernels.forward_kernel[lambda config: (triton.cdiv(V, config["BLOCK_V"]) * B,)](
+            hidden, weight, weight if bias is None else bias.contiguous(), positions, lengths, score, winner,
+            B, L, V, D, hidden.stride(0), hidden.stride(1), weight.stride(0), triton.next_power_of_2(L),
+            HAS_BIAS=bias is not None, KEEP_WINNER=keep_winner, PRECISION=_precision(weight),
+        )  # fmt: skip
+    return score, winner
+
+
+def _grad_hidden(ctx: Any, grad: Tensor) -> Tensor:
+    activation, winner, _, weight, positions, lengths = ctx.saved_tensors
+    (B, L), (V, D) = positions.shape, weight.shape
+    grad_hidden = torch.zeros(B, L, D, dtype=ctx.input_dtypes[0], device=grad.device)
+    if grad_hidden.numel() and V:
+        terms = torch.empty(B, V, dtype=torch.int32, device=grad.device)
+        count = torch.empty(B, dtype=torch.int32, device=grad.device)
+        kernels.active_terms_kernel[(B,)](activation, terms, count, V, BLOCK=kernels.ACTIVE_BLOCK)
+        kernels.grad_hidden_kernel[
+            lambda config: (triton.cdiv(L, config["BLOCK_T"]) * triton.cdiv(D, config["BLOCK_D"]) * B,)
+        ](
+            grad, activation, winner, terms, count, weight, positions, lengths, grad_hidden,
+            L, V, D, weight.stride(0), triton.next_power_of_2(L),
+            DOUBLE=ctx.double_log1p, PRECISION=_precision(weight),
+        )  # fmt: skip
+    return grad_hidden
+
+
+def _grad_weight(ctx: Any, grad: Tensor) -> Tensor:
+    activation, winner, hidden = ctx.saved_tensors[:3]
+    (B, V), D = activation.shape, ctx.features
+    grad_weight = torch.empty(V, D, dtype=ctx.input_dtypes[1], device=grad.device)
+    if V:
+        kernels.grad_weight_kernel[
+            lambda config: (triton.cdiv(V, config["BLOCK_V"]) * triton.cdiv(D, config["BLOCK_D"]),)
+        ](
+            grad, activation, winner, hidden, grad_weight,
+            B, V, D, hidden.stride(0), hidden.stride(1), DOUBLE=ctx.double_log1p,
+        )  # fmt: skip
+    return grad_weight
+
+
+def _grad_bias(ctx: Any, grad: Tensor) -> Tensor:
+    activation = ctx.saved_tensors[0]
+    B, V = activation.shape
+    grad_bias = torch.empty(V, dtype=ctx.input_dtypes[2], device=grad.device)
+    if V:
+        kernels.grad_bias_kernel[(triton.cdiv(V, kernels.BIAS_BLOCK),)](
+            grad, activation, grad_bias, B, V, DOUBLE=ctx.double_log1p, BLOCK=kernels.BIAS_BLOCK
+        )
+    return grad_bias
