@@ -2,6 +2,7 @@
 
 from lexforge.evaluation.evaluator import RetrievalEvaluator, RetrievalResult
 from lexforge.evaluation.metrics import Comparison, RunScores, compare_runs, evaluate_run, score_run
+from lexforge.evaluation.report import example_searches, metrics_table
 from lexforge.evaluation.sparsity import Sparsity, measure_sparsity
 from lexforge.evaluation.trec import read_qrels, read_run, write_qrels, write_run
 
@@ -13,7 +14,9 @@ __all__ = [
     "Sparsity",
     "compare_runs",
     "evaluate_run",
+    "example_searches",
     "measure_sparsity",
+    "metrics_table",
     "read_qrels",
     "read_run",
     "score_run",

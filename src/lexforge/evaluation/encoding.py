@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -153,9 +154,11 @@ class CorpusEncoder:
 
 def fingerprint(model: BaseModel) -> str:
     """A digest of everything that decides a document's vector."""
+    # SpladePooling learns its width, which the weights decide anyway, only when it first runs
+    modules = re.sub(r"'embedding_dimension': \w+", "", repr(model))
     settings = {
         "class": type(model).__name__,
-        "modules": repr(model),
+        "modules": modules,
         "max_seq_length": model.max_seq_length,
         "max_active_dims": getattr(model, "max_active_dims", None),
         "truncate_dim": getattr(model, "truncate_dim", None),

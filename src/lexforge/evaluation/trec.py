@@ -7,8 +7,6 @@ import math
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
-import numpy as np
-
 from lexforge.evaluation.metrics import Qrels, Run
 
 
@@ -33,7 +31,7 @@ def write_run(path: str | Path, run: Run, tag: str = "lexforge") -> None:
             score = documents[document]
             if not math.isfinite(score):
                 raise ValueError(f"query {query!r}, document {document!r}: score {score} is not finite")
-            lines.append(f"{query} Q0 {document} {rank} {_text(score)} {tag}\n")
+            lines.append(f"{query} Q0 {document} {rank} {float(score)!r} {tag}\n")
     _write(path, "".join(lines))
 
 
@@ -130,12 +128,6 @@ def _rows(path: str | Path, layout: str) -> Iterator[tuple[str, list[str]]]:
 def _write(path: str | Path, text: str) -> None:
     data = text.encode("utf-8")
     Path(path).write_bytes(gzip.compress(data, mtime=0) if str(path).endswith(".gz") else data)
-
-
-def _text(score: float) -> str:
-    """The shortest decimal that reads back as the same float32, or the same float64 where it is none."""
-    single = np.float32(score)
-    return str(single) if float(single) == score else repr(float(score))
 
 
 def _check_token(token: str, what: str) -> None:

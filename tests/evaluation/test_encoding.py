@@ -1,0 +1,114 @@
+"""Texts to vectors: the rows of the model's own encoding, and a cache that knows when a model changed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from scipy import sparse
+
+from lexforge.evaluation import encoding
+from lexforge.evaluation.encoding import CorpusEncoder, check_encoder, encode, fingerprint
+
+TEXTS = ["search index", "a", "sort the list of words in the file", "", "vector", "search index", "서울 검색"]
+
+
+@pytest.mark.parametrize("kind", ["query", "document"])
+def test_sparse_rows_stand_in_the_order_of_the_texts(tiny_splade, kind: str, monkeypatch) -> None:
+    """Texts are sorted by length and cut into blocks: a row in the wrong place is another document's."""
+    monkeypatch.setattr(encoding, "BATCHES_PER_BLOCK", 1)
+    tiny_splade.prompts = {"query": "find ", "document": "text "}
+    vectors = encode(tiny_splade, TEXTS, kind, batch_size=2)
+    prefix = tiny_splade.prompts[kind]
+    alone = torch.stack([tiny_splade.encode(prefix + text) for text in TEXTS]).to_dense().numpy()
+    assert isinstance(vectors, sparse.csr_array)
+    assert vectors.dtype == np.float32
+    np.testing.assert_allclose(vectors.toarray(), alone, rtol=1e-5, atol=1e-5)  # padding changes the sums
+
+
+def test_dense_rows_stand_in_the_order_of_the_texts(tiny_dense, monkeypatch) -> None:
+    """As for sparse vectors."""
+    monkeypatch.setattr(encoding, "BATCHES_PER_BLOCK", 1)
+    vectors = encode(tiny_dense, TEXTS, "document", batch_size=3)
+    alone = np.stack([tiny_dense.encode(text) for text in TEXTS])
+    assert vectors.dtype == np.float32
+    np.testing.assert_allclose(vectors, alone, rtol=1e-5, atol=1e-5)  # padding changes the sums
+
+
+def test_no_text_is_refused(tiny_dense) -> None:
+    """No row has no width."""
+    with pytest.raises(ValueError, match="no query to encode"):
+        encode(tiny_dense, [], "query")
+
+
+def test_the_model_decides_the_similarity(tiny_splade, tiny_dense) -> None:
+    """A SPLADE model is searched by dot product unless it says otherwise; distances have no index."""
+    assert check_encoder(tiny_splade) == "dot"
+    assert check_encoder(tiny_dense) == "cosine"
+    tiny_dense.similarity_fn_name = "manhattan"
+    with pytest.raises(ValueError, match="similarity is 'manhattan'"):
+        check_encoder(tiny_dense)
+    with pytest.raises(TypeError, match="the model is a Linear"):
+        check_encoder(torch.nn.Linear(2, 2))
+
+
+def changed_weight(model) -> None:
+    with torch.no_grad():
+        next(iter(model.parameters())).view(-1)[0] += 1e-6
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        changed_weight,
+        lambda model: setattr(model, "max_seq_length", 8),
+        lambda model: setattr(model, "max_active_dims", 5),
+        lambda model: model.prompts.update(document="d: "),
+        lambda model: setattr(model[1], "pooling_strategy", "sum"),
+        lambda model: model.bfloat16(),
+    ],
+)
+def test_a_changed_model_has_another_fingerprint(tiny_splade, change) -> None:
+    """Stale vectors would evaluate the model of an earlier step."""
+    before = fingerprint(tiny_splade)
+    assert fingerprint(tiny_splade) == before
+    change(tiny_splade)
+    assert fingerprint(tiny_splade) != before
+
+
+def test_kept_vectors_are_used_until_the_model_changes(tiny_splade) -> None:
+    """An evaluation after the last step of training encodes nothing."""
+    corpus = CorpusEncoder(TEXTS, 4)
+    first, fresh = corpus.encode(tiny_splade)
+    assert fresh
+    again, fresh = corpus.encode(tiny_splade)
+    assert again is first
+    assert not fresh
+    changed_weight(tiny_splade)
+    assert corpus.encode(tiny_splade)[1]
+
+
+@pytest.mark.parametrize("kind", ["sparse", "dense"])
+def test_vectors_outlive_the_process_in_a_folder(kind: str, tiny_splade, tiny_dense, tmp_path: Path) -> None:
+    """A second process with the same model and corpus reads them; another corpus does not."""
+    model = tiny_splade if kind == "sparse" else tiny_dense
+    first, _ = CorpusEncoder(TEXTS, 4, tmp_path).encode(model)
+    second, fresh = CorpusEncoder(TEXTS, 4, tmp_path).encode(model)
+    assert not fresh
+    assert abs(first - second).max() == 0
+    assert second.shape == first.shape
+    assert CorpusEncoder([*TEXTS[1:], TEXTS[0]], 4, tmp_path).encode(model)[1]
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_damaged_file_is_refused(tiny_splade, tmp_path: Path) -> None:
+    """It is not encoded anew in silence: something else may be wrong with the disk."""
+    CorpusEncoder(TEXTS, 4, tmp_path).encode(tiny_splade)
+    (file,) = tmp_path.iterdir()
+    data = bytearray(file.read_bytes())
+    data[len(data) // 3] ^= 0xFF
+    file.write_bytes(bytes(data))
+    with pytest.raises(ValueError, match=r"cannot be read .* delete the file"):
+        CorpusEncoder(TEXTS, 4, tmp_path).encode(tiny_splade)

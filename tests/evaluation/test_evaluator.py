@@ -1,0 +1,167 @@
+"""The evaluator against sentence-transformers' own, its contract with the Trainer, and what it refuses."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lexforge.evaluation import RetrievalEvaluator, read_run
+from lexforge.retrieval import HNSW, FaissIndex
+
+WORDS = "sort list array search index query document vector sparse token model train loss batch file".split()
+
+
+def data(documents: int = 40, queries: int = 12) -> dict:
+    """Random texts; two judged documents a query, one of grade 2."""
+    rng = np.random.default_rng(0)
+    corpus = {f"d{i}": " ".join(rng.choice(WORDS, rng.integers(2, 9))) for i in range(documents)}
+    texts = {f"q{i}": " ".join(rng.choice(WORDS, 3)) for i in range(queries)}
+    qrels = {
+        query: {str(one): 2, str(two): 1}
+        for query, (one, two) in zip(texts, (rng.choice(list(corpus), 2, False) for _ in texts), strict=True)
+    }
+    return {"queries": {**texts, "unjudged": "search"}, "corpus": corpus, "qrels": qrels}
+
+
+def with_similarity(model, similarity: str):
+    model.similarity_fn_name = similarity
+    return model
+
+
+@pytest.mark.filterwarnings("ignore:Sparse (CSR tensor support|invariant checks):UserWarning")  # their code
+@pytest.mark.parametrize("similarity", ["dot", "cosine"])
+def test_sparse_measures_equal_those_of_sentence_transformers(tiny_splade, similarity: str) -> None:
+    """Where relevance is binary both evaluators measure the same thing, by the model's own similarity."""
+    from sentence_transformers.sparse_encoder.evaluation import SparseInformationRetrievalEvaluator
+
+    model, sample = with_similarity(tiny_splade, similarity), data()
+    binary = {query: dict.fromkeys(judged, 1) for query, judged in sample["qrels"].items()}
+    ours = RetrievalEvaluator(
+        sample["queries"], sample["corpus"], binary, metrics=("nDCG@10", "RR@10", "R@10"), k=20
+    )
+    theirs = SparseInformationRetrievalEvaluator(
+        sample["queries"], sample["corpus"], {q: set(judged) for q, judged in binary.items()}
+    )(model)
+    result = ours(model)
+    # scores that differ by rounding alone may swap two documents, which no document here does
+    assert result["nDCG@10"] == pytest.approx(theirs[f"{similarity}_ndcg@10"], abs=1e-9)
+    assert result["RR@10"] == pytest.approx(theirs[f"{similarity}_mrr@10"], abs=1e-9)
+    assert result["R@10"] == pytest.approx(theirs[f"{similarity}_recall@10"], abs=1e-9)
+    assert result["query_active_dims"] == pytest.approx(theirs["query_active_dims"])
+    assert result["document_active_dims"] == pytest.approx(theirs["corpus_active_dims"])
+    assert result["flops"] == pytest.approx(theirs["avg_flops"], rel=1e-5)  # float32 there
+
+
+@pytest.mark.parametrize("similarity", ["dot", "cosine"])
+def test_dense_measures_equal_those_of_sentence_transformers(tiny_dense, similarity: str) -> None:
+    """The same for dense models; they have no sparsity but their index has a size."""
+    pytest.importorskip("faiss", reason="faiss-cpu has no wheel for this machine")
+    from sentence_transformers.sentence_transformer.evaluation import InformationRetrievalEvaluator
+
+    model, sample = with_similarity(tiny_dense, similarity), data()
+    binary = {query: dict.fromkeys(judged, 1) for query, judged in sample["qrels"].items()}
+    ours = RetrievalEvaluator(sample["queries"], sample["corpus"], binary)
+    theirs = InformationRetrievalEvaluator(
+        sample["queries"], sample["corpus"], {q: set(judged) for q, judged in binary.items()}
+    )(model)
+    result = ours.evaluate(model)
+    assert result.metrics["nDCG@10"] == pytest.approx(theirs[f"{similarity}_ndcg@10"], abs=1e-9)
+    assert set(result.sparsity) == {"index_bytes"}
+
+
+def test_grades_count_and_per_query_values_average(tiny_splade) -> None:
+    """A grade of 2 must be worth more than 1: ideal gain first gives 1, the other order less."""
+    sample = data()
+    order = RetrievalEvaluator(**sample).evaluate(tiny_splade).run["q0"]
+    first, second = list(order)[:2]
+    graded = RetrievalEvaluator(sample["queries"], sample["corpus"], {"q0": {first: 1, second: 2}})
+    result = graded.evaluate(tiny_splade)
+    assert result.metrics["nDCG@10"] == pytest.approx((1 + 2 / np.log2(3)) / (2 + 1 / np.log2(3)))
+    assert result.per_query["nDCG@10"] == {"q0": result.metrics["nDCG@10"]}
+    assert list(result.run) == ["q0"]
+
+
+def test_keys_files_and_primary_metric(tiny_splade, tmp_path: Path) -> None:
+    """The Trainer selects the best checkpoint by `primary_metric`; every key carries the name."""
+    evaluator = RetrievalEvaluator(**data(), name="dev", write_run=True)
+    assert evaluator.primary_metric == "dev_nDCG@10"
+    assert evaluator.greater_is_better
+    first = evaluator(tiny_splade, str(tmp_path / "eval"), epoch=1, steps=20)
+    second = evaluator(tiny_splade, str(tmp_path / "eval"), epoch=2, steps=40)
+    names = ["nDCG@10", "RR@10", "R@100", "query_active_dims", "document_active_dims", "flops"]
+    timing = ["index_bytes", "encode_queries_per_s", "encode_documents_per_s", "search_queries_per_s"]
+    assert set(first) == {f"dev_{key}" for key in names + timing}
+    assert set(first) - set(second) == {"dev_encode_documents_per_s"}
+    with (tmp_path / "eval" / "Retrieval_evaluation_dev_results.csv").open(newline="") as file:
+        header, *rows = csv.reader(file)
+    assert header == ["epoch", "steps", *names]
+    assert [row[:2] for row in rows] == [["1", "20"], ["2", "40"]]
+    assert [float(value) for value in rows[0][2:]] == [first[f"dev_{key}"] for key in names]
+    run = read_run(tmp_path / "eval" / "Retrieval_evaluation_dev_run.trec")
+    assert run == evaluator.evaluate(tiny_splade).run
+    assert tiny_splade.model_card_data.eval_results_dict[evaluator] == second
+
+
+def test_a_csv_of_other_columns_is_not_appended_to(tiny_splade, tmp_path: Path) -> None:
+    """Numbers under the wrong heading are worse than none."""
+    RetrievalEvaluator(**data())(tiny_splade, str(tmp_path))
+    with pytest.raises(ValueError, match="has the columns"):
+        RetrievalEvaluator(**data(), metrics=("AP@10",))(tiny_splade, str(tmp_path))
+    RetrievalEvaluator(**data(), metrics=("AP@10",), write_csv=False)(tiny_splade, str(tmp_path))
+
+
+def test_self_matches_are_left_out(tiny_splade) -> None:
+    """Where queries are documents, each would find itself first."""
+    corpus = {f"t{i}": f"{word} {WORDS[i - 1]}" for i, word in enumerate(WORDS)}
+    qrels = {"t0": {"t1": 1}}
+    order = list(RetrievalEvaluator(corpus, corpus, qrels).evaluate(tiny_splade).run["t0"])
+    place = order.index("t0")
+    for k in (place, place + 1, len(corpus)):
+        dropped = RetrievalEvaluator(corpus, corpus, qrels, k=k, metrics=("R@1",), exclude_self=True)
+        run = dropped.evaluate(tiny_splade).run["t0"]
+        assert list(run) == [document for document in order if document != "t0"][:k]
+
+
+def test_another_index_can_be_passed(tiny_dense) -> None:
+    """An approximate index over few documents finds what the exact one does."""
+    pytest.importorskip("faiss", reason="faiss-cpu has no wheel for this machine")
+
+    def build(vectors, ids, similarity):
+        return FaissIndex.build(vectors, ids, similarity, HNSW())
+
+    exact = RetrievalEvaluator(**data(), k=10, metrics=("nDCG@10",)).evaluate(tiny_dense)
+    other = RetrievalEvaluator(**data(), k=10, metrics=("nDCG@10",), build_index=build).evaluate(tiny_dense)
+    assert [list(hits) for hits in other.run.values()] == [list(hits) for hits in exact.run.values()]
+    assert other.sparsity["index_bytes"] > exact.sparsity["index_bytes"]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"corpus": {}}, "the corpus is empty"),
+        ({"qrels": {}}, "no query to evaluate"),
+        ({"qrels": {"q0": {}}}, "no query to evaluate"),
+        ({"qrels": {"nobody": {"d0": 1}}}, "name query 'nobody'"),
+        ({"qrels": {"q0": {"nothing": 1}}}, "of query 'q0' name document 'nothing'"),
+        ({"corpus": {"d0": None}}, "document 'd0' is a NoneType"),
+        ({"queries": {"q0": 3}}, "query 'q0' is a int"),
+        ({"metrics": ("nDCG@200",)}, "'nDCG@200' looks at more than the k = 100"),
+        ({"metrics": ("ndcg",)}, "unknown measure 'ndcg'"),
+        ({"metrics": ()}, "no measure"),
+        ({"k": 0, "metrics": ("AP",)}, "k is 0"),
+    ],
+)
+def test_bad_input_is_refused_before_anything_is_encoded(change: dict, message: str) -> None:
+    """An evaluation that fails at the end of an epoch wastes the epoch."""
+    with pytest.raises(ValueError, match=message):
+        RetrievalEvaluator(**{**data(), **change})
+
+
+def test_a_model_of_another_similarity_is_refused(tiny_splade) -> None:
+    """Distances are not ranked as dot products in silence."""
+    tiny_splade.similarity_fn_name = "euclidean"
+    with pytest.raises(ValueError, match="similarity is 'euclidean'"):
+        RetrievalEvaluator(**data()).evaluate(tiny_splade)

@@ -1,0 +1,135 @@
+"""Measures by hand and by ir-measures' own functions; ties, missing queries, paired tests."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from lexforge.evaluation import RunScores, compare_runs, evaluate_run, score_run
+from lexforge.evaluation.metrics import cutoff
+
+QRELS = {"q1": {"a": 2, "b": 1, "c": 0}, "q2": {"a": 1}}
+
+
+def test_graded_ndcg_by_hand() -> None:
+    """Gains are linear in the grade: (1 / log2(2) + 2 / log2(4)) / (2 / log2(2) + 1 / log2(3))."""
+    run = {"q1": {"b": 9.0, "c": 8.0, "a": 7.0}, "q2": {"a": 1.0}}
+    scores = score_run(run, QRELS, ["nDCG@10", "RR@10", "RR(rel=2)@10", "R@1", "AP", "Success@1"])
+    expected = (1 + 2 / 2) / (2 + 1 / math.log2(3))
+    assert scores.per_query["nDCG@10"] == pytest.approx({"q1": expected, "q2": 1}, rel=1e-12)
+    assert scores.mean["nDCG@10"] == pytest.approx((expected + 1) / 2, rel=1e-12)
+    assert scores.per_query["RR(rel=2)@10"] == pytest.approx({"q1": 1 / 3, "q2": 0})
+    assert scores.per_query["R@1"] == {"q1": 0.5, "q2": 1}
+    assert scores.per_query["AP"] == pytest.approx({"q1": (1 + 2 / 3) / 2, "q2": 1})
+    assert scores.mean["RR@10"] == 1
+    assert scores.mean["Success@1"] == 1
+
+
+def test_a_missing_query_counts_zero() -> None:
+    """A system that answers only easy queries must not gain by it; unjudged queries do not matter."""
+    assert evaluate_run({"q2": {"a": 1.0}, "other": {"a": 1.0}}, QRELS, ["nDCG@10", "RR@10", "R@100"]) == {
+        "nDCG@10": 0.5,
+        "RR@10": 0.5,
+        "R@100": 0.5,
+    }
+    assert evaluate_run({}, QRELS) == {"nDCG@10": 0, "RR@10": 0, "R@100": 0}
+    assert evaluate_run({"q1": {}, "q2": {"b": 1.0}}, QRELS) == {"nDCG@10": 0, "RR@10": 0, "R@100": 0}
+
+
+@pytest.mark.parametrize("order", [["z", "a"], ["a", "z"]])
+def test_ties_keep_the_order_of_the_run(order: list[str]) -> None:
+    """trec_eval prefers the later id, ir-measures' RR the earlier: one order must rule all measures."""
+    run = {"q": dict.fromkeys(order, 1.0)}
+    expected = 1 if order[0] == "a" else 0
+    means = evaluate_run(run, {"q": {"a": 1}}, ["nDCG@1", "RR@1", "R@1", "AP@1"])
+    assert set(means.values()) == {expected}
+
+
+def test_agrees_with_ir_measures_on_random_runs() -> None:
+    """Without ties the numbers must be those that anyone gets from the run file."""
+    import ir_measures
+    from ir_measures import AP, RR, R, nDCG
+
+    rng = np.random.default_rng(0)
+    documents = [f"d{i}" for i in range(50)]
+    qrels = {
+        f"q{i}": {name: int(rng.integers(0, 4)) for name in rng.choice(documents, 8, False)}
+        for i in range(30)
+    }
+    run = {
+        query: dict(zip(rng.choice(documents, 20, False).tolist(), rng.permutation(20) / 7, strict=True))
+        for query in list(qrels)[:27]
+    }
+    ours = evaluate_run(run, qrels, ["nDCG@10", "RR@10", "R@15", "AP@20"])
+    theirs = ir_measures.calc_aggregate([nDCG @ 10, RR @ 10, R @ 15, AP @ 20], qrels, run)
+    for measure, value in theirs.items():
+        assert ours[str(measure)] == pytest.approx(value, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("metric", "message"),
+    [
+        ("ndcg10", "unknown measure 'ndcg10'"),
+        ("nDCG@0", "unknown measure 'nDCG@0'"),
+        ("nDCG@-1", "unknown measure"),
+        ("R", "measure 'R'.*cutoff"),
+        ("NumQ@5", "NumQ knows no cutoff"),
+        ("nDCG(rel=2)@5", "nDCG knows no rel"),
+        ("ERR@20", "neither pytrec_eval nor ir-measures itself"),
+    ],
+)
+def test_unknown_measures_are_refused(metric: str, message: str) -> None:
+    """pytrec_eval ends the process on a cutoff of 0; a name must fail before any encoding."""
+    with pytest.raises(ValueError, match=message):
+        evaluate_run({"q1": {"a": 1.0}}, QRELS, [metric])
+
+
+@pytest.mark.parametrize(
+    ("run", "qrels", "metrics", "message"),
+    [
+        ({}, {}, ["AP"], "judgements are empty"),
+        ({}, QRELS, [], "no measure"),
+        ({"q1": {"a": math.nan}}, QRELS, ["AP"], "document 'a' of query 'q1' as NaN"),
+    ],
+)
+def test_empty_and_nan_input(run, qrels, metrics, message: str) -> None:
+    """A mean over nothing and an order by NaN are no numbers."""
+    with pytest.raises(ValueError, match=message):
+        evaluate_run(run, qrels, metrics)
+
+
+def test_cutoffs() -> None:
+    """The evaluator compares them with the number of documents it retrieves."""
+    assert [cutoff(name) for name in ("nDCG@10", "RR(rel=2)@7", "AP")] == [10, 7, None]
+
+
+def test_the_paired_test_by_its_formula() -> None:
+    """t = mean(d) / (sd(d) / sqrt(n)) over the differences, in whatever order the queries stand."""
+    first = RunScores({"AP": 0.3}, {"AP": {"a": 0.1, "b": 0.2, "c": 0.6}})
+    second = RunScores({"AP": 0.5}, {"AP": {"c": 0.7, "a": 0.4, "b": 0.4}})
+    difference = np.array([0.3, 0.2, 0.1])
+    t = difference.mean() / (difference.std(ddof=1) / math.sqrt(3))
+    result = compare_runs(first, second)["AP"]
+    assert result.p_value == pytest.approx(2 * stats.t.sf(t, 2), rel=1e-9)
+    assert (result.first, result.second) == (0.3, 0.5)
+    assert result.difference == pytest.approx(0.2)
+    assert compare_runs(first, first)["AP"].p_value == 1
+
+
+@pytest.mark.parametrize(
+    ("second", "message"),
+    [
+        (RunScores({"RR": 1}, {"RR": {"a": 1, "b": 1}}), "measures differ"),
+        (RunScores({"AP": 1}, {"AP": {"a": 1, "c": 1}}), "different queries"),
+    ],
+)
+def test_runs_that_do_not_pair_are_refused(second: RunScores, message: str) -> None:
+    """A paired test over other queries would pair noise."""
+    with pytest.raises(ValueError, match=message):
+        compare_runs(RunScores({"AP": 1}, {"AP": {"a": 1, "b": 1}}), second)
+    one = RunScores({"AP": 1}, {"AP": {"a": 1}})
+    with pytest.raises(ValueError, match="at least two queries"):
+        compare_runs(one, one)

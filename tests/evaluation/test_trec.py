@@ -1,0 +1,110 @@
+"""TREC files: round trips, agreement with ir-measures' reader, errors that name the line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lexforge.evaluation import read_qrels, read_run, write_qrels, write_run
+from lexforge.retrieval import Hits
+
+RUN = {"q1": {"b": 2.5, "한글": 1.0, "a": -0.125}, "q2": {"a": 1e-7}}
+
+
+@pytest.mark.parametrize("name", ["run.trec", "run.trec.gz"])
+def test_a_run_comes_back(name: str, tmp_path: Path) -> None:
+    """Scores must survive to the last bit, or ties come back."""
+    exact = float(np.nextafter(np.float32(2.5), np.float32(0)))
+    run = {**RUN, "q3": {"x": 2.5, "y": exact, "z": 1 / 3}}
+    write_run(tmp_path / name, run, tag="t")
+    assert read_run(tmp_path / name) == run
+    assert list(read_run(tmp_path / name)["q3"]) == ["x", "y", "z"]
+
+
+def test_the_lines_of_a_run(tmp_path: Path) -> None:
+    """The layout is fixed by trec_eval; ranks follow the score, not the dict."""
+    write_run(tmp_path / "run", {"q": {"low": 1.0, "high": 2.0}}, tag="lexforge")
+    assert (tmp_path / "run").read_text() == "q Q0 high 1 2.0 lexforge\nq Q0 low 2 1.0 lexforge\n"
+
+
+def test_ir_measures_reads_what_is_written(tmp_path: Path) -> None:
+    """The command line of ir-measures must score the same run; ties were separated by `to_run`."""
+    import ir_measures
+    from ir_measures import RR, nDCG
+
+    hits = Hits([["z", "a", "m"]], [np.array([1, 1, 1], np.float32)])
+    for relevant, rank in (("z", 1), ("a", 2), ("m", 3)):
+        write_run(tmp_path / "run", hits.to_run(["q"]))
+        write_qrels(tmp_path / "qrels", {"q": {relevant: 1}})
+        run = ir_measures.read_trec_run(str(tmp_path / "run"))
+        qrels = ir_measures.read_trec_qrels(str(tmp_path / "qrels"))
+        values = ir_measures.calc_aggregate([RR @ 10, nDCG @ 10], list(qrels), list(run))
+        assert values[RR @ 10] == pytest.approx(1 / rank)
+        assert values[nDCG @ 10] == pytest.approx(1 / np.log2(1 + rank))
+
+
+def test_judgements_come_back(tmp_path: Path) -> None:
+    """Grades of 0 are judgements too."""
+    qrels = {"q1": {"a": 3, "b": 0}, "q2": {"c": -1}}
+    write_qrels(tmp_path / "qrels.gz", qrels)
+    assert read_qrels(tmp_path / "qrels.gz") == qrels
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (b"q1 Q0 a 1 2.0", "run:2: 5 columns; a line is `query Q0 document rank score tag`"),
+        (b"q1 Q0 a 1 high t", "run:2: score 'high' is not a finite number"),
+        (b"q1 Q0 a 1 nan t", "run:2: score 'nan'"),
+        (b"q1 Q0 a 1 inf t", "run:2: score 'inf'"),
+        (b"q1 Q0 b 2 2.5 t", "run:2: document 'b' is there twice for query 'q1'"),
+        (b"q\xff Q0 a 1 2.0 t", "run:2: not UTF-8"),
+        (b"q9 Q0 a 1 2.0 t", "run:2: query 'q9' is not in the data"),
+        (b"q1 Q0 z 1 2.0 t", "run:2: document 'z' is not in the data"),
+    ],
+)
+def test_a_bad_line_of_a_run(line: bytes, message: str, tmp_path: Path) -> None:
+    """The reader of a long file needs the line."""
+    (tmp_path / "run").write_bytes(b"q1 Q0 b 1 2.5 t\n" + line + b"\n")
+    with pytest.raises(ValueError, match=message):
+        read_run(tmp_path / "run", queries={"q1"}, documents={"a", "b"})
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("q1 0 a", "qrels:3: 3 columns"),
+        ("q1 0 a 1.5", "qrels:3: grade '1.5' is not an integer"),
+        ("q1 0 b 1", "qrels:3: document 'b' is judged twice for query 'q1'"),
+    ],
+)
+def test_a_bad_judgement(line: str, message: str, tmp_path: Path) -> None:
+    """Blank lines are counted but not read."""
+    (tmp_path / "qrels").write_text(f"q1 0 b 1\n\n{line}\n")
+    with pytest.raises(ValueError, match=message):
+        read_qrels(tmp_path / "qrels")
+
+
+@pytest.mark.parametrize(
+    ("run", "tag", "message"),
+    [
+        ({"a b": {"d": 1.0}}, "t", "query id 'a b'"),
+        ({"q": {"": 1.0}}, "t", "document id ''"),
+        ({"q": {"d\u00a0e": 1.0}}, "t", "document id"),
+        ({"q": {"d": float("nan")}}, "t", "score nan is not finite"),
+        ({"q": {"d": 1.0}}, "my run", "tag 'my run'"),
+    ],
+)
+def test_what_a_file_cannot_carry_is_not_written(run, tag: str, message: str, tmp_path: Path) -> None:
+    """An id with a space shifts the columns of its line; nothing half-written is left behind."""
+    with pytest.raises(ValueError, match=message):
+        write_run(tmp_path / "run", run, tag)
+    assert not (tmp_path / "run").exists()
+
+
+def test_judgements_with_spaces_are_not_written(tmp_path: Path) -> None:
+    """As for runs."""
+    with pytest.raises(ValueError, match="document id 'a b'"):
+        write_qrels(tmp_path / "qrels", {"q": {"a b": 1}})

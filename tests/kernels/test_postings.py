@@ -1,0 +1,121 @@
+"""Exact top-k over postings, against a plain loop over every query and document."""
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from scipy import sparse
+
+from lexforge.kernels.postings import build_postings, join_postings, top_k
+
+
+def csr(dense) -> sparse.csr_array:
+    return sparse.csr_array(np.asarray(dense, np.float32))
+
+
+def naive_hits(queries, documents, k: int) -> list[list[tuple[int, np.float32]]]:
+    """Every pair scored term by term in float32; zero scores left out; Python's stable sort for the order."""
+    result = []
+    for query in np.asarray(queries, np.float32):
+        scored = []
+        for position, document in enumerate(np.asarray(documents, np.float32)):
+            score = np.float32(0)
+            for one, other in zip(query, document, strict=True):
+                if one and other:
+                    score = np.float32(score + np.float32(one * other))
+            if score > 0:
+                scored.append((position, score))
+        result.append(sorted(scored, key=lambda hit: -hit[1])[:k])
+    return result
+
+
+def found(queries, postings, k: int, impl: str) -> list[list[tuple[int, np.float32]]]:
+    positions, scores, counts = top_k(csr(queries), postings, k, impl)
+    return [
+        list(zip(row[:count].tolist(), values[:count], strict=True))
+        for row, values, count in zip(positions, scores, counts, strict=True)
+    ]
+
+
+weights = st.sampled_from([0, 0, 0, 1, 2, 3])
+matrices = st.tuples(st.integers(1, 12), st.integers(1, 40), st.integers(1, 6)).flatmap(
+    lambda shape: st.tuples(
+        hnp.arrays(np.int8, (shape[0], shape[2]), elements=weights),
+        hnp.arrays(np.int8, (shape[1], shape[2]), elements=weights),
+    )
+)
+
+
+@pytest.mark.parametrize("impl", ["numba", "reference"])
+@settings(max_examples=60, deadline=None)
+@given(data=matrices, block_size=st.sampled_from([1, 2, 7, 64, 65536]), k=st.integers(1, 45))
+def test_equals_the_plain_loop_with_ties(impl: str, data, block_size: int, k: int) -> None:
+    """Small whole weights tie at every rank: the order must be score, then position, in any blocking."""
+    queries, documents = data
+    postings = build_postings(csr(documents), block_size)
+    assert found(queries, postings, k, impl) == naive_hits(queries, documents, k)
+
+
+@pytest.mark.parametrize("block_size", [3, 50, 1000])
+def test_scores_are_the_float32_sums_to_the_last_bit(block_size: int) -> None:
+    """Blocks and threads must not change the order of additions, or two machines rank differently."""
+    rng = np.random.default_rng(3)
+    documents = rng.gamma(1, 1, (160, 30)) * (rng.random((160, 30)) < 0.4)
+    queries = rng.gamma(1, 1, (20, 30)) * (rng.random((20, 30)) < 0.4)
+    postings = build_postings(csr(documents), block_size)
+    assert found(queries, postings, 25, "numba") == naive_hits(queries, documents, 25)
+
+
+def test_many_queries_on_one_thread_and_on_all() -> None:
+    """Queries are cut into chunks by the number of threads; every chunk must be searched, once."""
+    rng = np.random.default_rng(5)
+    documents, queries = rng.integers(0, 3, (300, 12)), rng.integers(0, 3, (101, 12))
+    postings = build_postings(csr(documents), 64)
+    threads = numba.get_num_threads()
+    everything = found(queries, postings, 9, "numba")
+    try:
+        numba.set_num_threads(1)
+        assert found(queries, postings, 9, "numba") == everything
+    finally:
+        numba.set_num_threads(threads)
+    assert everything == found(queries, postings, 9, "reference")
+
+
+def test_joined_parts_equal_one_build() -> None:
+    """Positions and offsets of a later part are shifted; an error there swaps documents."""
+    documents = np.random.default_rng(7).integers(0, 3, (90, 8))
+    queries = np.eye(8)
+    parts = [build_postings(csr(documents[a:b]), 16) for a, b in ((0, 0), (0, 33), (33, 34), (34, 90))]
+    joined = join_postings(parts)
+    assert joined.num_documents == 90
+    assert found(queries, joined, 90, "numba") == naive_hits(queries, documents, 90)
+
+
+def test_scores_beyond_float32_are_infinite_and_still_ordered() -> None:
+    """An overflow must not turn into NaN, which compares false with everything."""
+    postings = build_postings(csr([[1e30, 0], [3e38, 3e38], [0, 1]]))
+    assert found([[3e38, 3e38]], postings, 3, "numba")[0] == [(0, np.inf), (1, np.inf), (2, np.float32(3e38))]
+
+
+def test_no_document_no_query_no_hit() -> None:
+    """Empty input has a defined, empty result."""
+    assert found(np.ones((2, 4)), build_postings(csr(np.zeros((0, 4)))), 5, "numba") == [[], []]
+    assert found(np.zeros((2, 4)), build_postings(csr(np.ones((3, 4)))), 5, "numba") == [[], []]
+    assert found(np.zeros((0, 4)), build_postings(csr(np.ones((3, 4)))), 5, "numba") == []
+
+
+@pytest.mark.parametrize("block_size", [0, 65537])
+def test_a_block_must_fit_its_16_bit_places(block_size: int) -> None:
+    """A larger block would wrap places around and score the wrong documents."""
+    with pytest.raises(ValueError, match=f"block_size is {block_size}; it must be 1 to 65536"):
+        build_postings(csr([[1]]), block_size)
+
+
+def test_an_unknown_implementation_is_refused() -> None:
+    """An explicit request never falls back."""
+    with pytest.raises(ValueError, match="impl is 'fast'"):
+        top_k(csr([[1]]), build_postings(csr([[1]])), 1, impl="fast")

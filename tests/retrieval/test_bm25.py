@@ -1,0 +1,109 @@
+"""BM25: weights by hand and by bm25s itself, tokens, tie order."""
+
+from __future__ import annotations
+
+import logging
+import math
+
+import numpy as np
+import pytest
+
+from lexforge.retrieval import BM25Index
+from lexforge.retrieval.bm25 import tokens
+
+TEXTS = ["A cat sat", "the dog", "cat Cat", "", "the dog ran over the other dog"]
+IDS = ["a", "b", "c", "d", "e"]
+
+
+def test_a_score_by_hand() -> None:
+    """Lucene's formula: idf = ln(1 + (N - n + .5) / (n + .5)), tf / (tf + k1 (1 - b + b length / mean))."""
+    hits = BM25Index.build(TEXTS, IDS).search(["cat"], 10)
+    idf = math.log(1 + (5 - 2 + 0.5) / (2 + 0.5))
+    mean = (3 + 2 + 2 + 0 + 7) / 5
+    expected = [idf * tf / (tf + 0.9 * (1 - 0.4 + 0.4 * length / mean)) for tf, length in ((2, 2), (1, 3))]
+    assert hits.ids == [["c", "a"]]
+    np.testing.assert_allclose(hits.scores[0], expected, rtol=1e-6)  # weights are float32
+
+
+def test_scores_equal_those_of_bm25s() -> None:
+    """The index only searches what bm25s weighed: its own retrieval must give the same scores."""
+    import bm25s
+
+    rng = np.random.default_rng(0)
+    words = [f"w{i}" for i in range(40)]
+    texts = [" ".join(rng.choice(words, rng.integers(1, 30))) for _ in range(200)]
+    queries = [" ".join(rng.choice(words, 4)) for _ in range(20)]
+    model = bm25s.BM25(k1=0.9, b=0.4, method="lucene")
+    model.index([text.split() for text in texts], show_progress=False)
+    hits = BM25Index.build(texts, [str(i) for i in range(200)]).search(queries, 10)
+    for query, scores in zip(queries, hits.scores, strict=True):
+        expected = np.sort(model.get_scores(query.split()))[::-1][:10]
+        np.testing.assert_allclose(scores, expected, rtol=1e-6)  # sums of four float32, in another order
+
+
+def test_ties_stand_in_the_order_of_documents_and_repeated_words_count() -> None:
+    """A set of tokens has another order in every process: the columns must not come from one."""
+    index = BM25Index.build(["x y"] * 4 + ["z"], list("dcbae"))
+    assert index.search(["y x"], 3).ids == [["d", "c", "b"]]
+    once, twice = index.search(["x", "x X"], 1).scores
+    assert twice[0] == 2 * once[0]
+    assert len(index) == 5
+    assert index.nbytes > 0
+
+
+def test_a_query_of_unknown_words_finds_nothing() -> None:
+    """A defined empty result, also between queries that find something."""
+    index = BM25Index.build(TEXTS, IDS)
+    assert index.search(["dog", "zebra", "", "ran"], 5).ids == [["e", "b"], [], [], ["e"]]
+    assert index.search([], 5).ids == []
+
+
+def test_tokens() -> None:
+    """Words are lower-cased; bigrams do not cross a word's edge; a word of one character is kept."""
+    assert tokens("The U.S. 검색, naïve_x", "words") == ["the", "u", "s", "검색", "naïve_x"]
+    assert tokens("검색엔진은 a 漢", "bigrams") == ["검색", "색엔", "엔진", "진은", "a", "漢"]
+    assert tokens("", "bigrams") == []
+
+
+@pytest.mark.parametrize(
+    ("texts", "expected"),
+    [
+        (["한국어 문서 검색", "with some English"], "words"),
+        (["한국어 문서 검색 질문 대답 서울", "an English"], "bigrams"),
+        (["ひらがなとカタカナ"], "bigrams"),
+        (["漢字文書檢索"], "bigrams"),
+        (["plain english", "кириллица"], "words"),
+        (["12 34", "x"], "words"),
+    ],
+)
+def test_the_choice_of_tokens(texts: list[str], expected: str) -> None:
+    """Words split at spaces do not match in Korean, Japanese and Chinese."""
+    assert BM25Index.build(texts, [str(i) for i in range(len(texts))]).tokenize == expected
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"texts": ["", "..."], "ids": ["a", "b"]}, "none of the 2 documents holds a token"),
+        ({"texts": [], "ids": []}, "none of the 0 documents"),
+        ({"ids": ["a"]}, "1 ids for 5 documents"),
+        ({"ids": ["a", "a", "b", "c", "d"]}, "'a', which an earlier"),
+        ({"tokenize": "letters"}, "tokenize is 'letters'"),
+        ({"k1": -1}, "k1 is -1"),
+        ({"b": float("nan")}, "b is nan"),
+    ],
+)
+def test_refusals(arguments: dict, message: str) -> None:
+    """Wrong arguments must not become a baseline that is easy to beat."""
+    with pytest.raises(ValueError, match=message):
+        BM25Index.build(**{"texts": TEXTS, "ids": IDS, **arguments})
+    with pytest.raises(ValueError, match="k is 0"):
+        BM25Index.build(TEXTS, IDS).search(["cat"], 0)
+
+
+def test_it_is_quiet(capfd: pytest.CaptureFixture, caplog: pytest.LogCaptureFixture) -> None:
+    """bm25s shows progress bars and sets its own logger to DEBUG when it is imported."""
+    with caplog.at_level(logging.INFO):
+        BM25Index.build(TEXTS, IDS).search(["cat"], 2)
+    assert capfd.readouterr() == ("", "")
+    assert not caplog.records

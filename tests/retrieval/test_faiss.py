@@ -1,0 +1,121 @@
+"""Dense search: exact order by numpy, approximate layouts by recall, storage, refusals."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from lexforge.retrieval import HNSW, IVF, FaissIndex, Flat
+
+pytest.importorskip("faiss", reason="faiss-cpu has no wheel for this machine")
+
+IDS = [f"d{i}" for i in range(500)]
+
+
+def ranked(scores: np.ndarray, ids: list[str], k: int) -> list[list[str]]:
+    order = np.argsort(-scores, axis=1, kind="stable")[:, :k]
+    return [[ids[position] for position in row] for row in order]
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    documents=hnp.arrays(np.float32, (70, 3), elements=st.sampled_from([-1.0, 0.0, 1.0])),
+    rows=st.sampled_from([1, 3, 25]),
+    k=st.integers(1, 80),
+)
+def test_flat_is_exact_with_ties_at_every_rank(documents, rows: int, k: int) -> None:
+    """FAISS keeps any of the documents that tie at rank k; whole numbers make its sums exact."""
+    queries = np.resize(np.array([[1, 2, 3], [0, 0, 0], [-1, 1, 0]], np.float32), (rows, 3))
+    hits = FaissIndex.build(documents, IDS[:70]).search(queries, k)
+    scores = queries @ documents.T
+    assert hits.ids == ranked(scores, IDS, k)
+    for row, expected in zip(hits.scores, -np.sort(-scores, axis=1), strict=True):
+        assert row.tolist() == expected[:k].tolist()
+
+
+def test_cosine_normalises_both_sides() -> None:
+    """By hand: (3, 4) against (1, 0) is .6; a zero vector has similarity 0."""
+    index = FaissIndex.build(np.array([[3, 4], [5, 0], [0, 0]], float), ["x", "y", "z"], "cosine")
+    hits = index.search(np.array([[2, 0]], np.float16), 9)
+    assert hits.ids == [["y", "x", "z"]]
+    np.testing.assert_allclose(hits.scores[0], [1, 0.6, 0], rtol=1e-6)  # float32 rounding
+
+
+@pytest.mark.parametrize(
+    "layout", [Flat(), HNSW(neighbours=16), IVF(lists=10, probes=5), HNSW(8, 40, 64), IVF(7, 7)]
+)
+@pytest.mark.parametrize("similarity", ["dot", "cosine"])
+def test_every_layout_finds_and_is_stored(layout, similarity: str, tmp_path: Path) -> None:
+    """Recall of at least .9 says the graph or lists are searched as set; loading changes no hit."""
+    rng = np.random.default_rng(0)
+    documents = rng.normal(size=(500, 8)) * rng.uniform(0.9, 1.1, (500, 1))
+    queries = rng.normal(size=(30, 8))
+    exact = FaissIndex.build(documents, IDS, similarity).search(queries, 10)
+    index = FaissIndex.build(documents[:400], IDS[:400], similarity, layout)
+    index.add(documents[400:], IDS[400:])
+    hits = index.search(queries, 10)
+    common = [len(set(one) & set(other)) for one, other in zip(hits.ids, exact.ids, strict=True)]
+    assert np.mean(common) >= 9
+    index.save(tmp_path / "index")
+    loaded = FaissIndex.load(tmp_path / "index")
+    assert loaded.search(queries, 10).ids == hits.ids
+    assert (loaded.layout, loaded.similarity, len(loaded)) == (layout, similarity, 500)
+    assert loaded.nbytes == index.nbytes > 500 * 8 * 4
+
+
+def test_search_settings_reach_faiss() -> None:
+    """One probe of ten lists must see less than all of them."""
+    documents = np.random.default_rng(1).normal(size=(300, 4)).astype(np.float32)
+    index = FaissIndex.build(documents, IDS[:300], layout=IVF(lists=10, probes=1))
+    assert len(index.search(documents[:1], 300).ids[0]) < 300
+    assert FaissIndex(4, layout=HNSW(8, 40, 64))._index.hnsw.efSearch == 64
+
+
+def test_an_empty_index_finds_nothing() -> None:
+    """Adding in blocks starts from nothing."""
+    index = FaissIndex(4)
+    assert index.search(np.ones((2, 4)), 3).ids == [[], []]
+    assert index.search(np.ones((0, 4)), 3).ids == []
+
+
+@pytest.mark.parametrize(
+    ("action", "error", "message"),
+    [
+        (
+            lambda index: index.search(np.ones((1, 3)), 1),
+            ValueError,
+            "queries have 3 columns; the index has 2",
+        ),
+        (lambda index: index.search(np.ones((1, 2)), 0), ValueError, "k is 0"),
+        (lambda index: index.search(np.array([[1, np.nan]]), 1), ValueError, "queries row 0 holds"),
+        (lambda index: index.add(np.array([[1, 1], [np.inf, 0]]), ["c", "d"]), ValueError, "documents row 1"),
+        (lambda index: index.add(np.ones((1, 2)), ["a"]), ValueError, "'a', which an earlier"),
+        (lambda index: index.search(np.ones(2), 1), TypeError, "2-dimensional float array"),
+        (lambda index: index.search([[1.0, 1.0]], 1), TypeError, "not list"),
+        (lambda index: FaissIndex(2, "manhattan"), ValueError, "similarity is 'manhattan'"),
+        (
+            lambda index: FaissIndex.build(np.ones((2, 2)), ["a", "b"], layout=IVF(lists=3)),
+            ValueError,
+            "2 documents cannot train 3 IVF lists",
+        ),
+    ],
+)
+def test_refusals(action, error: type[Exception], message: str) -> None:
+    """Each would otherwise be a wrong answer or a crash inside FAISS."""
+    with pytest.raises(error, match=message):
+        action(FaissIndex.build(np.eye(2), ["a", "b"]))
+
+
+@pytest.mark.parametrize("name", ["index.faiss", "ids.json"])
+def test_a_damaged_file_is_refused(name: str, tmp_path: Path) -> None:
+    """FAISS reads what it is given."""
+    FaissIndex.build(np.eye(2), ["a", "b"]).save(tmp_path / "index")
+    file = tmp_path / "index" / name
+    file.write_bytes(file.read_bytes()[:-2] + b"xx")
+    with pytest.raises(ValueError, match="does not have the checksum"):
+        FaissIndex.load(tmp_path / "index")

@@ -1,0 +1,219 @@
+"""The inverted index: exactness by scipy's own product, storage, refusals."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from scipy import sparse
+
+from lexforge.retrieval import Hits, InvertedIndex
+
+DOCUMENTS = np.array([[1, 0, 2], [0, 3, 0], [1, 1, 1], [0, 0, 0], [1, 0, 2]])
+IDS = ["a", "b", "c", "d", "e"]
+
+
+def csr(dense) -> sparse.csr_array:
+    return sparse.csr_array(np.asarray(dense, np.float32))
+
+
+def ranked(scores: np.ndarray, ids: list[str], k: int) -> list[list[tuple[str, float]]]:
+    """Every document with a positive score, by score and then position."""
+    return [
+        sorted(
+            ((name, score) for name, score in zip(ids, row.tolist(), strict=True) if score > 0),
+            key=lambda hit: -hit[1],
+        )[:k]
+        for row in scores
+    ]
+
+
+def pairs(hits: Hits) -> list[list[tuple[str, float]]]:
+    return [
+        list(zip(row, scores.tolist(), strict=True))
+        for row, scores in zip(hits.ids, hits.scores, strict=True)
+    ]
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    documents=hnp.arrays(np.int64, (17, 5), elements=st.integers(0, 3)),
+    queries=hnp.arrays(np.int64, (4, 5), elements=st.integers(0, 3)),
+    k=st.integers(1, 20),
+    cut=st.integers(0, 17),
+)
+def test_exact_with_ties_however_it_was_filled(
+    documents, queries, k: int, cut: int, tmp_path_factory
+) -> None:
+    """One build, two additions, and a saved and loaded index must all equal numpy's integer product."""
+    ids = [f"d{i}" for i in range(17)]
+    expected = ranked(queries @ documents.T, ids, k)
+    whole = InvertedIndex.build(csr(documents), ids)
+    pieces = InvertedIndex(5)
+    pieces.add(csr(documents[:cut]), ids[:cut])
+    pieces.add(csr(documents[cut:]), ids[cut:])
+    folder = tmp_path_factory.mktemp("index") / "saved"
+    pieces.save(folder)
+    for index in (whole, pieces, InvertedIndex.load(folder)):
+        assert pairs(index.search(csr(queries), k)) == expected
+        assert len(index) == 17
+    assert whole.nbytes > 0
+
+
+def test_cosine_normalises_both_sides() -> None:
+    """Numbers by hand: (3, 4) against (1, 0) is .6, against itself 1; a zero row stays out."""
+    index = InvertedIndex.build(csr([[3, 4], [5, 0], [0, 0]]), ["x", "y", "z"], similarity="cosine")
+    hits = index.search(csr([[6, 8], [0, 0]]), 3)
+    assert hits.ids == [["x", "y"], []]
+    np.testing.assert_allclose(hits.scores[0], [1, 0.6], rtol=1e-6)  # float32 rounding of three operations
+
+
+def test_similarity_is_saved(tmp_path: Path) -> None:
+    """An index loaded with the other similarity would rank differently."""
+    InvertedIndex.build(csr(DOCUMENTS), IDS, similarity="cosine").save(tmp_path / "index")
+    assert InvertedIndex.load(tmp_path / "index").similarity == "cosine"
+
+
+def test_input_is_made_canonical_and_left_alone() -> None:
+    """Unsorted, repeated and zero entries, and integers, are common in CSR matrices made by hand."""
+    matrix = sparse.csr_matrix(
+        (np.array([2, 1, 1, 0]), np.array([2, 0, 2, 1]), np.array([0, 3, 4])), shape=(2, 3)
+    )
+    before = matrix.data.copy(), matrix.indices.copy()
+    hits = InvertedIndex.build(matrix, ["a", "b"]).search(matrix, 5)
+    assert pairs(hits) == [[("a", 10.0)], []]
+    assert (matrix.data == before[0]).all()
+    assert (matrix.indices == before[1]).all()
+
+
+def test_k_above_the_corpus_gives_all_hits_and_an_empty_query_none() -> None:
+    """Both are defined results, not errors."""
+    hits = InvertedIndex.build(csr(DOCUMENTS), IDS).search(csr([[1, 0, 0], [0, 0, 0]]), 100)
+    assert hits.ids == [["a", "c", "e"], []]
+
+
+def test_an_empty_index_is_searched_saved_and_filled(tmp_path: Path) -> None:
+    """Adding in blocks starts from nothing."""
+    InvertedIndex(3).save(tmp_path / "index")
+    index = InvertedIndex.load(tmp_path / "index")
+    assert index.search(csr([[1, 1, 1]]), 2).ids == [[]]
+    index.add(csr(DOCUMENTS), IDS)
+    assert index.search(csr([[0, 1, 0]]), 2).ids == [["b", "c"]]
+
+
+def test_a_loaded_index_is_memory_mapped(tmp_path: Path) -> None:
+    """An index larger than memory can be searched only if its arrays stay on disk."""
+    InvertedIndex.build(csr(DOCUMENTS), IDS).save(tmp_path / "index")
+    index = InvertedIndex.load(tmp_path / "index")
+    assert isinstance(index._postings().weights.base, np.memmap)
+    index.add(csr([[9, 0, 0]]), ["f"])
+    assert index.search(csr([[1, 0, 0]]), 1).ids == [["f"]]
+
+
+def replaced(row: int, column: int, value: float) -> sparse.csr_array:
+    matrix = csr(DOCUMENTS).astype(np.float64)
+    matrix.data[matrix.indptr[row] + column] = value
+    return matrix
+
+
+@pytest.mark.parametrize("value", [-1.0, np.nan, np.inf, -np.inf, 1e39])
+def test_weights_are_finite_and_not_negative(value: float) -> None:
+    """A negative weight breaks the exactness of a zero score, NaN that of every comparison."""
+    index = InvertedIndex.build(csr(DOCUMENTS), IDS)
+    with pytest.raises(ValueError, match="documents row 2, column 1: weight"):
+        InvertedIndex.build(replaced(2, 1, value), IDS)
+    with pytest.raises(ValueError, match="queries row 2, column 1: weight"):
+        index.search(replaced(2, 1, value), 3)
+
+
+@pytest.mark.parametrize(
+    ("action", "error", "message"),
+    [
+        (lambda index: index.search(csr([[1, 1]]), 3), ValueError, "queries have 2 columns; the index has 3"),
+        (lambda index: index.add(csr([[1, 1]]), ["f"]), ValueError, "documents have 2 columns"),
+        (lambda index: index.add(csr([[1, 1, 1]]), ["a"]), ValueError, "'a', which an earlier document has"),
+        (lambda index: index.search(csr([[1, 1, 1]]), 0), ValueError, "k is 0"),
+        (lambda index: index.search(np.ones((1, 3)), 1), TypeError, "queries must be .* not ndarray"),
+        (lambda index: index.search(csr([[1, 1, 1]]).tocsc(), 1), TypeError, "scipy CSR matrix"),
+        (lambda index: index.search(csr([[1, 1, 1]]).astype(complex), 1), ValueError, "dtype complex128"),
+        (lambda index: InvertedIndex(0), ValueError, "num_terms is 0"),
+        (lambda index: InvertedIndex(3, "euclidean"), ValueError, "similarity is 'euclidean'"),
+    ],
+)
+def test_refusals(action, error: type[Exception], message: str) -> None:
+    """Each would otherwise be a wrong answer or a crash far from its cause."""
+    with pytest.raises(error, match=message):
+        action(InvertedIndex.build(csr(DOCUMENTS), IDS))
+
+
+def test_column_numbers_outside_the_matrix_are_refused() -> None:
+    """The compiled search would read outside its arrays."""
+    matrix = csr(DOCUMENTS)
+    matrix.indices[0] = 3
+    with pytest.raises(ValueError, match="indices"):
+        InvertedIndex.build(matrix, IDS)
+
+
+def test_a_failed_addition_leaves_the_index_as_it_was() -> None:
+    """Ids and postings must not drift apart after an error that the caller caught."""
+    index = InvertedIndex.build(csr(DOCUMENTS), IDS)
+    with pytest.raises(ValueError, match="ids"):
+        index.add(csr([[1, 0, 0], [2, 0, 0]]), ["f", "a"])
+    assert len(index) == 5
+    index.add(csr([[7, 0, 0]]), ["f"])
+    assert index.search(csr([[1, 0, 0]]), 1).ids == [["f"]]
+
+
+def resign(folder: Path) -> None:
+    """Write a manifest that fits the files as they are now."""
+    from lexforge.retrieval.storage import write_manifest
+
+    manifest = json.loads((folder / "manifest.json").read_text())
+    (folder / "manifest.json").unlink()
+    write_manifest(folder, manifest["format"], {key: manifest[key] for key in ("num_terms", "similarity")})
+
+
+@pytest.mark.parametrize(
+    "name", ["places.npy", "weights.npy", "offsets.npy", "starts.npy", "ids.json", "manifest.json"]
+)
+def test_a_cut_file_is_refused(name: str, tmp_path: Path) -> None:
+    """A copy that stopped half-way must not be searched."""
+    InvertedIndex.build(csr(DOCUMENTS), IDS).save(tmp_path / "index")
+    file = tmp_path / "index" / name
+    file.write_bytes(file.read_bytes()[:-4])
+    with pytest.raises(ValueError, match=name):
+        InvertedIndex.load(tmp_path / "index")
+
+
+@pytest.mark.parametrize(
+    ("name", "array"),
+    [
+        ("places.npy", np.full(8, 9, np.uint16)),
+        ("weights.npy", np.ones(8, np.float64)),
+        ("weights.npy", np.ones(7, np.float32)),
+        ("offsets.npy", np.array([[0, 9, 3, 8]])),
+        ("offsets.npy", np.array([[0, 3, 5, 9]])),
+        ("offsets.npy", np.array([[0, 3, 8]])),
+        ("starts.npy", np.array([0, 6])),
+        ("places.npy", np.array(["x"] * 8, object)),
+    ],
+)
+def test_arrays_that_do_not_fit_are_refused_even_with_good_checksums(name, array, tmp_path: Path) -> None:
+    """The compiled search trusts the arrays: a forged index must not read other memory."""
+    InvertedIndex.build(csr(DOCUMENTS), IDS).save(tmp_path / "index")
+    np.save(tmp_path / "index" / name, array, allow_pickle=True)
+    resign(tmp_path / "index")
+    with pytest.raises(ValueError, match="is not an inverted index of lexforge"):
+        InvertedIndex.load(tmp_path / "index")
+
+
+def test_resigned_but_unchanged_loads(tmp_path: Path) -> None:
+    """The helper of the test above must not be what makes it fail."""
+    InvertedIndex.build(csr(DOCUMENTS), IDS).save(tmp_path / "index")
+    resign(tmp_path / "index")
+    assert len(InvertedIndex.load(tmp_path / "index")) == 5
