@@ -82,3 +82,5 @@ def test_errors() -> None:
         triplet_margin(rows, rows, rows[:1])
     with pytest.raises(ValueError, match=r"\(2, 3\).*\(3, 3\)"):
         triplet_margin(rows, torch.rand(3, 3), rows)
+    with pytest.raises(ValueError, match=r"\[B, D\]"):
+        triplet_margin(rows[0], rows[0], rows[0])
