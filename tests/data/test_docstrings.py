@@ -162,9 +162,12 @@ def test_the_cache_is_used_and_follows_the_sources(
     with monkeypatch.context() as patch:
         patch.setattr("lexforge.data.docstrings._extract", None)
         assert load_docstrings(roots=sources) == first
-    (sources["pack"] / "escape.py").unlink()
+    changed = sources["pack"] / "escape.py"
+    changed.write_text(f'"""Match one letter of a word.\n\n{REST} Once."""\n', encoding="utf-8")
+    assert load_docstrings(roots=sources).queries["query:pack.escape"] == "Match one letter of a word."
+    changed.unlink()
     assert len(load_docstrings(roots=sources).queries) == len(first.queries) - 1
-    assert len(list(cache_file.parent.iterdir())) == 2
+    assert len(list(cache_file.parent.iterdir())) == 3
 
 
 @pytest.mark.parametrize("damage", ["cut", "changed", "no header", "empty"])

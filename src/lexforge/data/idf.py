@@ -50,7 +50,7 @@ def document_frequency(
                 raise ValueError(f"text {position} is not a string: {text!r}")
         encoded = tokenizer(batch, add_special_tokens=False, return_attention_mask=False, verbose=False)
         for ids in encoded["input_ids"]:
-            frequency[np.unique(np.asarray(ids[:room], dtype=np.int64))] += 1
+            frequency[np.asarray(ids[:room], dtype=np.int64)] += 1  # an id that repeats counts once
     return frequency
 
 
