@@ -125,10 +125,14 @@ def test_real_sizes(V: int, D: int, dtype: torch.dtype, density: str) -> None:
     active = (out > 0).float().mean().item()
     assert active > 0.7 if density == "dense" else 0 < active < 0.2
     assert not out[1].any()
-    for one, truth, other in zip(found, exact, plain, strict=True):
+    # of two tokens within fp32 rounding either may win, and the gradient of that pair moves: some 4 pairs
+    flips = (16 / (out > 0).sum().item()) ** 0.5
+    for one, truth, other, moved in zip(found, exact, plain, (0.0, flips, flips, 0.0), strict=True):
         error = ((one.double() - truth).norm() / truth.norm()).item()
         own = ((other.double() - truth).norm() / truth.norm()).item()
-        assert error <= 2 * own + 1e-7  # 1e-7: where the plain path happens to be exact to the last bit
+        assert (
+            error <= 2 * own + moved + 1e-7
+        )  # 1e-7: where the plain path happens to be exact to the last bit
     again = splade_head_triton(*leaves, mask)
     assert torch.equal(again, out)
     for one, other in zip(torch.autograd.grad(again, leaves, grad), found[1:], strict=True):
@@ -140,6 +144,8 @@ def test_pairs_beyond_32_bits() -> None:
     """B * V and V * D above 2**31 need 64-bit offsets; the last row must equal the same row alone."""
     if not torch.cuda.is_available():
         pytest.skip("needs a CUDA device")
+    if torch.cuda.get_device_properties(0).total_memory < 64e9:
+        pytest.skip("needs 64 GB of device memory")
     from lexforge.kernels.triton.splade_head import splade_head_triton
 
     generator = torch.Generator("cuda").manual_seed(0)
