@@ -1,5 +1,24 @@
 """Build and load encoders, thin over the modules of sentence-transformers."""
 
 from lexforge.models.fused import fuse_splade_head, unfuse_splade_head
+from lexforge.models.inference_free import build_inference_free
+from lexforge.models.lexical_init import build_lexical_backbone
+from lexforge.models.splade import build_splade
+from lexforge.models.vocabulary import (
+    foreign_script_ids,
+    restrict_output_vocabulary,
+    special_token_ids,
+    unseen_term_ids,
+)
 
-__all__ = ["fuse_splade_head", "unfuse_splade_head"]
+__all__ = [
+    "build_inference_free",
+    "build_lexical_backbone",
+    "build_splade",
+    "foreign_script_ids",
+    "fuse_splade_head",
+    "restrict_output_vocabulary",
+    "special_token_ids",
+    "unfuse_splade_head",
+    "unseen_term_ids",
+]

@@ -1,0 +1,68 @@
+"""An encoder whose queries need no model: a table of term weights, and SPLADE for the documents."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from sentence_transformers import SparseEncoder
+from sentence_transformers.base.modules import Router
+from sentence_transformers.base.modules.module import Module
+from sentence_transformers.sparse_encoder.modules import SparseStaticEmbedding
+from transformers import PreTrainedTokenizerBase
+
+from lexforge.models.splade import splade_transformers
+
+
+def build_inference_free(
+    document_encoder: SparseEncoder, query_weights: ArrayLike, *, trainable: bool = False
+) -> SparseEncoder:
+    """A `Router`: queries are looked up, documents encoded (arXiv:2411.04403, sections 3.1 and 3.2).
+
+    A query's activation is the weight of each of its distinct tokens and 0 elsewhere, whatever their
+    number. Texts must be told apart: `encode_query` and `encode_document`, and `router_mapping` in the
+    training arguments.
+
+    Args:
+        document_encoder: A symmetric SPLADE encoder, fused or plain; the result shares its weights, its fused
+            head and its similarity.
+        query_weights: `[V]`, finite and >= 0, usually the inverse document frequency. Special tokens get 0:
+            a query holds them only where a character is unknown.
+        trainable: Whether training changes the weights of the queries as well.
+
+    Returns:
+        The asymmetric encoder; `save_pretrained` names stock sentence-transformers classes only.
+
+    Raises:
+        ValueError: The encoder has no SPLADE head or is asymmetric already, its tokenizer and decoder
+            differ in size, or the weights are not one finite number >= 0 for each term.
+    """
+    transformer = splade_transformers(document_encoder)[0]
+    modules = cast("list[Module]", list(document_encoder.children()))
+    if any(isinstance(module, Router) for module in modules):
+        raise ValueError("the document encoder has a Router already: give a symmetric SPLADE encoder")
+    tokenizer = cast(PreTrainedTokenizerBase, transformer.tokenizer)  # a text model has one
+    terms = transformer.model.get_output_embeddings().out_features
+    if len(tokenizer) != terms:
+        raise ValueError(
+            f"the tokenizer has {len(tokenizer)} terms and the decoder {terms}: a saved lookup could not be "
+            "loaded; resize the model's embeddings to the tokenizer first"
+        )
+    weights = np.array(query_weights, dtype=np.float32)
+    if weights.shape != (terms,) or not np.isfinite(weights).all() or (weights < 0).any():
+        raise ValueError(
+            f"query_weights must be [{terms}], finite and >= 0, got shape {weights.shape} with "
+            f"{int((~np.isfinite(weights)).sum())} non-finite and {int((weights < 0).sum())} negative values"
+        )
+    weights[tokenizer.all_special_ids] = 0.0
+    lookup = SparseStaticEmbedding(
+        cast(Any, tokenizer), weight=torch.from_numpy(weights), frozen=not trainable
+    )
+    router = Router.for_query_document(query_modules=[lookup], document_modules=modules)
+    return SparseEncoder(
+        modules=[router],
+        device=str(document_encoder.device),
+        similarity_fn_name=document_encoder.similarity_fn_name,
+    )

@@ -1,0 +1,141 @@
+"""The lexical backbone: a stock checkpoint that starts as the bag of words its docstring promises."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForMaskedLM, AutoTokenizer
+
+from lexforge.models import build_lexical_backbone, build_splade
+from lexforge.models.lexical_init import OWN_LOGIT
+
+SUBJECTS = "the parser|a socket|an index|the cache|서울의 대학교|한국어 문서".split("|")
+VERBS = "reads files|returns keys|raises errors|sorts values|검색을 한다|질문에 답한다".split("|")
+ENDS = "quickly|with care|on request|twice|in order|오늘".split("|")
+TEXTS = [f"{s} {v} {e}." for s, v, e in itertools.product(SUBJECTS, VERBS, ENDS)] + ["Café Zürich"] * 2
+
+
+@pytest.fixture(scope="module")
+def backbone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_lexical_backbone(
+        TEXTS, tmp_path_factory.mktemp("lexical"), vocab_size=300, max_seq_length=32
+    )
+
+
+def test_it_is_a_stock_checkpoint(backbone: Path) -> None:
+    """Anyone can go on with transformers alone; the tokenizer keeps Hangul syllables and accents whole."""
+    assert json.loads((backbone / "config.json").read_text())["architectures"] == ["BertForMaskedLM"]
+    model = AutoModelForMaskedLM.from_pretrained(backbone)
+    tokenizer = AutoTokenizer.from_pretrained(backbone)
+    assert model.get_output_embeddings().out_features == len(tokenizer) <= 300
+    assert model.get_input_embeddings().weight is model.get_output_embeddings().weight  # tied
+    assert tokenizer.tokenize("The PARSER 서울의 café") == ["the", "parser", "서울의", "café"]
+    assert tokenizer.model_max_length == model.config.max_position_embeddings == 32
+    assert not [token for text in TEXTS for token in tokenizer.tokenize(text) if token == "[UNK]"]
+
+
+def test_it_starts_as_a_bag_of_words(backbone: Path) -> None:
+    """The terms of a text get sqrt(idf), scaled to the rarest term; all other terms are silent."""
+    model = build_splade(backbone, device="cpu")
+    tokenizer = model.tokenizer
+    bags = [set(tokenizer.tokenize(text)) for text in TEXTS]
+    idf = {}
+    for term in tokenizer.get_vocab():
+        count = sum(term in bag for bag in bags)
+        idf[term] = math.log(1 + (len(TEXTS) - count + 0.5) / (count + 0.5))
+    rarest = max(idf.values())
+    texts = [*TEXTS[::10], "sorts", "the the cache reads 문서", "답한다 질문에 검색을 quickly care"]
+    rows = model.encode(texts, convert_to_sparse_tensor=False, show_progress_bar=False).numpy()
+    for text, row in zip(texts, rows, strict=True):
+        terms = set(tokenizer.tokenize(text))
+        assert {tokenizer.convert_ids_to_tokens(int(i)) for i in np.flatnonzero(row)} == terms
+        for term in terms:
+            expected = math.sqrt(idf[term] / rarest) * math.log(1 + OWN_LOGIT / 2)
+            # the damped branches turn a state by a few degrees: 2 % of the own logit, less bias
+            assert row[tokenizer.convert_tokens_to_ids(term)] == pytest.approx(expected, abs=0.12)
+
+
+def test_every_part_of_it_trains(backbone: Path) -> None:
+    """A start at exact zeros somewhere would leave weights without gradient."""
+    model = build_splade(backbone, device="cpu").train()
+    features = {key: value for key, value in model.preprocess(TEXTS[:16]).items() if torch.is_tensor(value)}
+    model(features)["sentence_embedding"].square().sum().backward()
+    silent = [
+        name
+        for name, parameter in model.named_parameters()
+        if parameter.grad is None or not parameter.grad.any()
+    ]
+    # softmax does not see a constant added to all keys: the key bias has no gradient, in any BERT
+    assert [name for name in silent if "key.bias" not in name] == []
+
+
+def test_the_same_seed_gives_the_same_weights(tmp_path: Path) -> None:
+    """A run can be repeated, whatever was drawn before it, and the caller's random state is left alone."""
+    settings = {"vocab_size": 200, "hidden_size": 64, "max_seq_length": 16}
+    state = torch.get_rng_state()
+    first = build_lexical_backbone(TEXTS, tmp_path / "first", **settings)
+    assert torch.equal(torch.get_rng_state(), state)
+    torch.randn(3)
+    second = build_lexical_backbone(TEXTS, tmp_path / "second", **settings)
+    other = build_lexical_backbone(TEXTS, tmp_path / "other", seed=1, **settings)
+    weights = [(folder / "model.safetensors").read_bytes() for folder in (first, second, other)]
+    assert weights[0] == weights[1] != weights[2]
+    assert (first / "tokenizer.json").read_text() == (second / "tokenizer.json").read_text()
+
+
+def test_sizes_are_those_asked_for(tmp_path: Path) -> None:
+    """Each argument reaches the model."""
+    folder = build_lexical_backbone(
+        TEXTS, tmp_path, vocab_size=150, hidden_size=96, layers=1, heads=3, max_seq_length=20
+    )
+    config = AutoModelForMaskedLM.from_pretrained(folder).config
+    assert (config.hidden_size, config.num_hidden_layers, config.num_attention_heads) == (96, 1, 3)
+    assert (config.max_position_embeddings, config.vocab_size) == (20, 150)
+
+
+def test_a_folder_in_use(tmp_path: Path) -> None:
+    """Nothing is overwritten."""
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(FileExistsError, match="needs an empty folder"):
+        build_lexical_backbone(TEXTS, tmp_path, vocab_size=200)
+    with pytest.raises(FileExistsError, match="needs an empty folder"):
+        build_lexical_backbone(TEXTS, tmp_path / "notes.txt", vocab_size=200)
+
+
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        ([], "at least one text"),
+        ("one string", "at least one text"),
+        (["a", None], r"texts\[1\] is not a text but NoneType"),
+        (["", "  "], "no word in the 2 texts"),
+    ],
+)
+def test_texts_that_make_no_vocabulary(tmp_path: Path, texts, message: str) -> None:
+    """A string is a sequence of texts to Python, and would train on letters."""
+    with pytest.raises(ValueError, match=message):
+        build_lexical_backbone(texts, tmp_path / "backbone")
+    assert not (tmp_path / "backbone").exists()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"hidden_size": 100, "heads": 3}, "multiple of heads, got 100 and 3"),
+        ({"layers": 0}, "layers must be at least 1, got 0"),
+        ({"heads": 0}, "heads must be at least 1, got 0"),
+        ({"hidden_size": 0}, "hidden_size must be at least 2, got 0"),
+        ({"vocab_size": 5}, "vocab_size must be at least 6, got 5"),
+        ({"max_seq_length": 2}, "max_seq_length must be at least 3, got 2"),
+    ],
+)
+def test_sizes_that_make_no_model(tmp_path: Path, wrong: dict[str, int], message: str) -> None:
+    """The message names the argument, not a tensor shape deep in a library."""
+    with pytest.raises(ValueError, match=message):
+        build_lexical_backbone(TEXTS, tmp_path / "backbone", **wrong)
