@@ -36,7 +36,7 @@ def test_lsa_finds_the_topic_of_a_text_without_a_shared_word() -> None:
 
 def test_lsa_equals_a_dense_decomposition() -> None:
     """The oracle is numpy's full singular value decomposition of weights computed term by term."""
-    texts = corpus()
+    texts = [*corpus(), "sort sort sort sort tree"]  # a repeat counts by its logarithm
     terms = sorted({term for text in texts for term in text.split()})
     weights = np.zeros((len(texts), len(terms)))
     for row, text in enumerate(texts):
