@@ -4,9 +4,13 @@ own.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
+from torch import Tensor
+
+from lexforge.losses.functional import idf_penalty_weights
 from lexforge.training.curriculum import Phase
 
 PresetName = Literal["lexforge", "plain", "v22", "v23", "v25", "v26"]
@@ -76,12 +80,36 @@ class Preset:
     def loss_arguments(self) -> dict[str, Any]:
         """The settings that `NeuralSparseLoss` takes by the same name.
 
-        The idf settings become its `penalty_weights`, which need a corpus; ramp and phases are the trainer's.
+        The idf settings need a corpus (see `penalty_weights`); ramp and phases are the trainer's.
         """
         elsewhere = {"idf_alpha", "special_penalty", "stopword_penalty", "ramp_fraction", "phases"}
         return {
             field.name: getattr(self, field.name) for field in fields(self) if field.name not in elsewhere
         }
+
+    def penalty_weights(
+        self, idf: Tensor, special_token_ids: Sequence[int], stopword_ids: Sequence[int]
+    ) -> Tensor | None:
+        """The idf settings applied to a corpus: what `NeuralSparseLoss` takes as `penalty_weights`.
+
+        Args:
+            idf: `[V]` float, inverse document frequencies of the corpus.
+            special_token_ids: Ids of special tokens.
+            stopword_ids: Ids of stop words.
+
+        Returns:
+            `[V]` float, or None for the plain FLOPS.
+        """
+        if self.idf_alpha is None:
+            return None
+        return idf_penalty_weights(
+            idf,
+            alpha=self.idf_alpha,
+            special_token_ids=() if self.special_penalty is None else special_token_ids,
+            special_penalty=self.special_penalty or 0.0,
+            stopword_ids=stopword_ids,
+            stopword_penalty=self.stopword_penalty,
+        )
 
 
 V26 = Preset()
