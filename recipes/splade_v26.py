@@ -41,14 +41,10 @@ class Config:
     loss: training.Preset = training.PRESETS["lexforge"]
     data: str = "docstrings"  # `docstrings` (embedded), a folder in BEIR layout, or `hf:organisation/name`
     model: str = "lexical"  # a masked language model, or `lexical`: from scratch, starting as a bag of words
-    teacher: str = (
-        "lsa"  # a SentenceTransformer, or `lsa`: fitted on the corpus; read if distillation has a weight
-    )
+    teacher: str = "lsa"  # a SentenceTransformer, or `lsa`: fitted on the corpus; for distillation
     negatives: Literal["none", "judged", "bm25"] = "none"  # judged not relevant, or BM25's best non-positives
     negatives_per_row: int = 1
-    output_vocabulary: Literal["all", "seen"] = (
-        "all"  # `seen`: no special token and no term absent from the corpus
-    )
+    output_vocabulary: Literal["all", "seen"] = "all"  # `seen`: terms of the corpus, no special token
     inference_free: bool = False  # queries by idf lookup, without the encoder
     language: str = "en"  # of the stop words (ISO 639-1), or a file with one a line
     output_dir: Path = Path("runs/splade_v26")  # must be new, unless `resume`

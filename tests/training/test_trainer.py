@@ -12,9 +12,17 @@ import pytest
 import torch
 from datasets import Dataset
 from sentence_transformers import SparseEncoder
+from transformers import TrainerState
 
 from lexforge.losses import NeuralSparseLoss
-from lexforge.training import NonFiniteLossError, Phase, SpladeTrainer, last_checkpoint, training_arguments
+from lexforge.training import (
+    CurriculumCallback,
+    NonFiniteLossError,
+    Phase,
+    SpladeTrainer,
+    last_checkpoint,
+    training_arguments,
+)
 from lexforge.training.presets import V26
 
 WORDS = "list array search index query document vector sparse token model train file graph tree".split()
@@ -205,6 +213,14 @@ def test_a_schedule_without_factors_cannot_follow_phases(tiny_splade: SparseEnco
     trainer.args.lr_scheduler_type = "reduce_lr_on_plateau"
     with pytest.raises(ValueError, match="schedule made of factors"):
         trainer.train()
+
+
+def test_a_term_that_is_switched_off_stays_off(tiny_splade: SparseEncoder) -> None:
+    """An ablation sets a weight to 0; a phase that turned the term on again would ablate nothing."""
+    loss = NeuralSparseLoss(tiny_splade, distillation_weight=0.0)
+    callback = CurriculumCallback(loss, V26.phases)
+    callback.on_step_begin(None, TrainerState(global_step=9, max_steps=10), None)  # type: ignore[arg-type]
+    assert (loss.temperature, loss.weights["infonce"], loss.weights["distillation"]) == (0.04, 3.0, 0.0)
 
 
 def test_the_ramp_reaches_the_loss(tiny_splade: SparseEncoder, tmp_path: Path) -> None:

@@ -16,7 +16,8 @@ class CurriculumCallback(TrainerCallback):
     step.
 
     The values are a pure function of `global_step / max_steps`: there is nothing to save, and a resumed run
-    continues exactly. The learning-rate factor of a phase is applied by `SpladeTrainer.create_scheduler`.
+    continues exactly. A term whose weight is 0 at the start stays off in every phase. The learning-rate
+    factor of a phase is applied by `SpladeTrainer.create_scheduler`.
 
     Args:
         loss: The loss to write into.
@@ -37,6 +38,8 @@ class CurriculumCallback(TrainerCallback):
         self.phases = tuple(phases)
         self.ramp_fraction = ramp_fraction
         self.phase_index = 0
+        # A term that was switched off stays off: no phase turns it on again.
+        self.switched_on = {name for name, weight in loss.weights.items() if weight}
 
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -48,5 +51,5 @@ class CurriculumCallback(TrainerCallback):
             self.phase_index = phase_at(self.phases, progress)
             phase = self.phases[self.phase_index]
             self.loss.temperature = phase.temperature
-            self.loss.weights["infonce"] = phase.infonce_weight
-            self.loss.weights["distillation"] = phase.distillation_weight
+            weights = {"infonce": phase.infonce_weight, "distillation": phase.distillation_weight}
+            self.loss.weights |= {name: value for name, value in weights.items() if name in self.switched_on}
