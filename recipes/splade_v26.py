@@ -42,6 +42,7 @@ class Config:
     data: str = "docstrings"  # `docstrings` (embedded), a folder in BEIR layout, or `hf:organisation/name`
     model: str = "lexical"  # a masked language model, or `lexical`: from scratch, starting as a bag of words
     teacher: str = "lsa"  # a SentenceTransformer, or `lsa`: fitted on the corpus; for distillation
+    teacher_cache: Path | None = None  # embeddings of the teacher; None keeps them in the user's cache
     negatives: Literal["none", "judged", "bm25"] = "none"  # judged not relevant, or BM25's best non-positives
     negatives_per_row: int = 1
     output_vocabulary: Literal["all", "seen"] = "all"  # `seen`: terms of the corpus, no special token
@@ -107,10 +108,9 @@ def main(cfg: Config) -> None:
     if cfg.loss.distillation_weight:
         lsa = cfg.teacher == "lsa"
         dense = data.LsaTeacher.fit(texts) if lsa else data.SentenceTransformerTeacher(cfg.teacher)
+        cache = cfg.teacher_cache or data.cache_folder() / "teachers" / dense.name
         with process.main_process_first():
-            teacher = data.TeacherCache.build(
-                dense, [text for row in rows for text in row.values()], folder / "teacher"
-            )
+            teacher = data.TeacherCache.build(dense, [text for row in rows for text in row.values()], cache)
 
     initial = evaluator.evaluate(model) if process.is_main_process else None
     loss = NeuralSparseLoss(

@@ -1,6 +1,7 @@
 """Files and hubs turned into columns."""
 
 from lexforge.data.beir import load_beir, load_teacher_scores
+from lexforge.data.cache import cache_folder
 from lexforge.data.columns import judged_negatives, training_rows, validate_columns
 from lexforge.data.docstrings import load_docstrings
 from lexforge.data.hub import load_hub
@@ -15,6 +16,7 @@ __all__ = [
     "RetrievalData",
     "SentenceTransformerTeacher",
     "TeacherCache",
+    "cache_folder",
     "corpus_idf",
     "document_frequency",
     "hold_out",

@@ -23,6 +23,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from lexforge.data.cache import cache_folder
 from lexforge.data.retrieval_data import DataError, Judgements, RetrievalData
 
 # Dependencies of lexforge and theirs, by import name; those that are not installed are left out.
@@ -90,7 +91,7 @@ def load_docstrings(
     if max_pairs is not None and max_pairs < 1:
         raise ValueError(f"max_pairs must be at least 1, got {max_pairs}")
     sources = list(_sources(default_roots() if roots is None else roots))
-    cache_file = _cache_folder(cache_dir) / f"docstrings-{_cache_key(sources)}.jsonl"
+    cache_file = Path(cache_dir or cache_folder()) / f"docstrings-{_cache_key(sources)}.jsonl"
     if cache_file.exists():
         pairs = _read_cache(cache_file)
     else:
@@ -219,12 +220,6 @@ def _retrieval_data(pairs: list[Pair]) -> RetrievalData:
         {f"query:{pair.name}": pair.query for pair in pairs},
         {split: judgements for split, judgements in qrels.items() if judgements},
     )
-
-
-def _cache_folder(cache_dir: str | Path | None) -> Path:
-    if cache_dir is not None:
-        return Path(cache_dir)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lexforge"
 
 
 def _cache_key(sources: list[tuple[str, Path]]) -> str:
