@@ -1,0 +1,123 @@
+"""The command line: every kind of model, its files, a comparison, and refusals before any encoding."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+
+from lexforge.evaluation import evaluate_run, read_run, write_run
+
+pytest.importorskip("tyro", reason="the command line needs tyro")
+SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "evaluate_retrieval.py"
+TEXTS = {"d1": "sort the list", "d2": "open the file", "d3": "parse a tree", "d4": "hash of a key"}
+QUERIES = {"q1": "sort list", "q2": "file open", "q3": "tree"}
+QRELS = {"q1": {"d1": 2, "d2": 0}, "q2": {"d2": 1}, "q3": {"d3": 1}}
+
+
+@pytest.fixture(scope="module")
+def script():
+    spec = importlib.util.spec_from_file_location("evaluate_retrieval", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    import sys
+
+    sys.modules[spec.name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    data = tmp_path / "data"
+    (data / "qrels").mkdir(parents=True)
+    for name, texts in (("corpus", TEXTS), ("queries", QUERIES)):
+        lines = [json.dumps({"_id": key, "title": "", "text": text}) + "\n" for key, text in texts.items()]
+        (data / f"{name}.jsonl").write_text("".join(lines))
+    rows = [
+        f"{query}\t{document}\t{grade}\n" for query, row in QRELS.items() for document, grade in row.items()
+    ]
+    (data / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\n" + "".join(rows))
+    return data
+
+
+@pytest.mark.parametrize("kind", ["bare", "sparse", "dense"])
+def test_every_kind_of_model_is_evaluated_and_written(
+    kind: str, script, folder: Path, tmp_path: Path, tiny_checkpoint, tiny_splade, tiny_dense, capsys
+) -> None:
+    """The same command serves a checkpoint, a saved sparse and a saved dense encoder."""
+    if kind == "dense":
+        pytest.importorskip("faiss", reason="faiss-cpu has no wheel for this machine")
+    model = tmp_path / "model"
+    if kind != "bare":
+        (tiny_splade if kind == "sparse" else tiny_dense).save_pretrained(str(model))
+    run, report = tmp_path / "run.trec", tmp_path / "report.json"
+    name = str(tiny_checkpoint if kind == "bare" else model)
+    script.main(script.Config(model=name, data=folder, max_seq_length=16, run=run, json=report))
+    written = json.loads(report.read_text())
+    assert written["metrics"] == pytest.approx(evaluate_run(read_run(run), QRELS))
+    assert ("flops" in written["sparsity"]) == (kind != "dense")
+    assert written["timing"]["search_queries_per_s"] > 0
+    assert written["config"]["max_seq_length"] == 16
+    assert f"nDCG@10                  {written['metrics']['nDCG@10']:.4f}" in capsys.readouterr().out
+
+
+def test_a_bare_checkpoint_equals_the_saved_encoder(script, folder, tmp_path, tiny_checkpoint, tiny_splade):
+    """A checkpoint and the SPLADE encoder made of it are one model."""
+    tiny_splade.save_pretrained(str(tmp_path / "model"))
+    for name, model in (("bare", tiny_checkpoint), ("saved", tmp_path / "model")):
+        script.main(script.Config(str(model), folder, max_seq_length=32, run=tmp_path / name))
+    bare, saved = read_run(tmp_path / "bare"), read_run(tmp_path / "saved")
+    for query, hits in saved.items():
+        assert list(bare[query]) == list(hits)
+        assert bare[query] == pytest.approx(hits, rel=1e-5)  # the same weights, rounded alike
+
+
+def test_a_comparison_is_reported(script, folder: Path, tmp_path: Path, tiny_checkpoint, capsys) -> None:
+    """The run named by --compare comes first, so that a gain of this model is positive."""
+    perfect = {query: {max(row, key=row.get): 1.0} for query, row in QRELS.items()}
+    write_run(tmp_path / "other", perfect)
+    report = tmp_path / "report.json"
+    script.main(
+        script.Config(
+            str(tiny_checkpoint), folder, json=report, compare=tmp_path / "other", metrics=("RR@10",)
+        )
+    )
+    compared = json.loads(report.read_text())["comparison"]["RR@10"]
+    assert compared["first"] == 1
+    assert compared["difference"] == pytest.approx(compared["second"] - 1)
+    assert "1.0000 -> " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"split": "dev"}, ValueError, "dev"),
+        ({"json": Path("no-such-folder/report.json")}, FileNotFoundError, "no-such-folder"),
+        ({"data": Path("no-such-data")}, FileNotFoundError, "no-such-data"),
+        ({"model": "./no-such-model"}, FileNotFoundError, "no-such-model"),
+        (
+            {"index": "faiss-flat"},
+            ValueError,
+            "--index faiss-flat does not hold the vectors of a SparseEncoder",
+        ),
+        ({"metrics": ("nDCG@500",)}, ValueError, "k = 100"),
+    ],
+)
+def test_bad_input_fails_before_encoding(
+    change: dict, error, message: str, script, folder, tiny_checkpoint, monkeypatch
+) -> None:
+    """A mistake must not cost the encoding of the corpus."""
+    monkeypatch.setattr(script.RetrievalEvaluator, "evaluate", lambda *_: pytest.fail("it was evaluated"))
+    with pytest.raises(error, match=message):
+        script.main(script.Config(**{"model": str(tiny_checkpoint), "data": folder, **change}))
+
+
+def test_a_compared_run_of_other_data_is_refused(script, folder, tmp_path: Path, tiny_checkpoint) -> None:
+    """A run that names unknown documents belongs to another corpus."""
+    write_run(tmp_path / "other", {"q1": {"elsewhere": 1.0}})
+    with pytest.raises(ValueError, match="other:1: document 'elsewhere' is not in the data"):
+        script.main(script.Config(str(tiny_checkpoint), folder, compare=tmp_path / "other"))
