@@ -211,6 +211,18 @@ def test_a_tie_goes_to_the_first_token(impl: str, all_active: bool) -> None:
     torch.testing.assert_close(hidden.grad.flatten(), torch.tensor([0.0, 1 / 3, 0.0, 0.0]))
 
 
+@pytest.mark.parametrize("impl", IMPLEMENTATIONS)
+@pytest.mark.parametrize("others", [-1.0, 1.0])
+def test_a_logit_of_zero_has_no_gradient(impl: str, others: float) -> None:
+    """relu has slope 0 at 0 in PyTorch; a term on the edge, alone or among active ones, must not push."""
+    hidden = torch.ones(1, 2, 1, requires_grad=True)
+    weight = torch.tensor([[0.0], [others], [others]], requires_grad=True)
+    out = splade_head(hidden, weight, None, torch.ones(1, 2), impl=impl)
+    out[0, 0].backward()
+    assert not hidden.grad.any()
+    assert not weight.grad.any()
+
+
 @pytest.mark.usefixtures("small_tiles")
 def test_two_runs_are_bitwise_equal() -> None:
     """Sums over tokens and rows have a fixed order on the CPU."""
@@ -271,16 +283,19 @@ def test_autocast_takes_products_in_half_and_reduces_in_float32() -> None:
     assert (tiled[0] - exact[0]).abs().max() > 1e-4, "the products were not taken in bfloat16"
 
 
-class _LargestTensor(TorchDispatchMode):
-    """Remembers the number of elements of the largest tensor that any operation returns."""
+class _Sizes(TorchDispatchMode):
+    """Records the number of elements of each tensor that an operation (any, or the named one) returns."""
 
-    largest = 0
+    def __init__(self, operation: str = "") -> None:
+        super().__init__()
+        self.operation = operation
+        self.sizes: list[int] = []
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         out = func(*args, **(kwargs or {}))
-        for tensor in out if isinstance(out, (tuple, list)) else (out,):
-            if isinstance(tensor, Tensor):
-                self.largest = max(self.largest, tensor.numel())
+        if func.name().startswith(self.operation):
+            tensors = out if isinstance(out, (tuple, list)) else (out,)
+            self.sizes += [tensor.numel() for tensor in tensors if isinstance(tensor, Tensor)]
         return out
 
 
@@ -288,12 +303,22 @@ class _LargestTensor(TorchDispatchMode):
 def test_the_logits_are_never_built(shift: float) -> None:
     """The point of the kernel: nothing of the size [B, L, V] exists, forward or backward, sparse or dense."""
     hidden, weight, bias, mask = inputs(shift=shift, shape=(32, 64, 8, 20_000))
-    with _LargestTensor() as seen:
+    with _Sizes() as seen:
         splade_head(hidden, weight, bias, mask, impl="tiled").sum().backward()
-    assert seen.largest <= 32 * 64 * 20_000 / 8
-    with _LargestTensor() as seen:
+    assert max(seen.sizes) <= 32 * 64 * 20_000 / 8
+    with _Sizes() as seen:
         splade_head(hidden, weight, bias, mask, impl="reference")
-    assert seen.largest == 32 * 64 * 20_000
+    assert max(seen.sizes) == 32 * 64 * 20_000
+
+
+@pytest.mark.parametrize(("shift", "all_of_them"), [(-10.0, False), (100.0, True)])
+def test_the_measured_density_chooses_where_winners_are_sought(shift: float, all_of_them: bool) -> None:
+    """Few active pairs: only those are searched for their token; nearly all: the whole tile."""
+    hidden, weight, bias, mask = inputs(shift=shift, shape=(4, 8, 8, 1000))
+    with _Sizes("aten::argmax") as searched:
+        out = splade_head(hidden, weight, bias, mask, impl="tiled")
+    pairs = 3 * 1000 if all_of_them else int((out > 0).sum())
+    assert sum(searched.sizes) == pairs > 0
 
 
 @pytest.mark.parametrize(

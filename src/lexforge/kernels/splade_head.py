@@ -64,15 +64,14 @@ def splade_head(
     if torch.is_autocast_enabled(device) and hidden.dtype != torch.float64:
         dtype = torch.get_autocast_dtype(device)
         hidden, weight = hidden.to(dtype), weight.to(dtype)
-    with torch.autocast(device, enabled=False):
-        if impl == "reference":
-            return splade_head_reference(hidden, weight, bias, attention_mask, double_log1p)
-        if impl == "tiled":
-            return splade_head_tiled(hidden, weight, bias, attention_mask, double_log1p)
-        if impl == "triton":
-            from lexforge.kernels.triton.splade_head import splade_head_triton
+    if impl == "reference":
+        return splade_head_reference(hidden, weight, bias, attention_mask, double_log1p)
+    if impl == "tiled":
+        return splade_head_tiled(hidden, weight, bias, attention_mask, double_log1p)
+    if impl == "triton":
+        from lexforge.kernels.triton.splade_head import splade_head_triton
 
-            return splade_head_triton(hidden, weight, bias, attention_mask, double_log1p=double_log1p)
+        return splade_head_triton(hidden, weight, bias, attention_mask, double_log1p=double_log1p)
     raise ValueError(f"impl must be 'auto', 'reference', 'tiled' or 'triton', got {impl!r}")
 
 
