@@ -239,8 +239,8 @@ def grad_hidden_kernel(
         terms = tl.load(terms_ptr + row * V + pairs, mask=pairs < count, other=0).to(tl.int64)
         activation = tl.load(activation_ptr + row * V + terms, mask=pairs < count, other=0.0)
         g = _logit_gradient(grad_ptr, activation, row * V + terms, DOUBLE)
-        winner = tl.load(winner_ptr + row * V + terms).to(tl.int32)
-        chosen = (position[:, None] == winner[None, :]) & (pairs < count)[None, :]
+        winner = tl.load(winner_ptr + row * V + terms).to(tl.int32)  # beyond `count`: any, with g = 0
+        chosen = position[:, None] == winner[None, :]
         weight_tile = weight_ptr + terms[:, None] * stride_weight + features[None, :]
         if EVEN_D:
             weight = tl.load(weight_tile, mask=(pairs < count)[:, None], other=0.0)
