@@ -118,13 +118,8 @@ def test_fused_equals_plain(name: str, tmp_path: Path, tiny_checkpoint: Path) ->
     model = encoder(tmp_path / name, tiny_checkpoint, name)
     vectors, (loss, grads) = dense(model), loss_and_gradients(model)
     keys = list(model.state_dict())
-    modes = [module.training for module in model.modules()]
-    random_state = torch.get_rng_state()
-
     assert fuse_splade_head(model) is model
 
-    assert [module.training for module in model.modules()] == modes
-    assert torch.equal(torch.get_rng_state(), random_state)
     assert list(model.state_dict()) == keys
     backbone = model[0].model
     assert backbone.get_output_embeddings().weight is backbone.get_input_embeddings().weight
@@ -136,6 +131,17 @@ def test_fused_equals_plain(name: str, tmp_path: Path, tiny_checkpoint: Path) ->
 
     assert unfuse_splade_head(model) is model
     assert torch.equal(dense(model), vectors)
+
+
+def test_fusing_leaves_modes_and_random_state(tiny_splade: SparseEncoder) -> None:
+    """The check of the architecture runs one forward: a run with dropout must not notice."""
+    tiny_splade.train()
+    tiny_splade[0].model.cls.eval()
+    modes = [module.training for module in tiny_splade.modules()]
+    random_state = torch.get_rng_state()
+    fuse_splade_head(tiny_splade)
+    assert [module.training for module in tiny_splade.modules()] == modes
+    assert torch.equal(torch.get_rng_state(), random_state)
 
 
 def test_saved_files_are_stock_and_load_plain(plain: SparseEncoder, tmp_path: Path) -> None:
