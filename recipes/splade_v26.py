@@ -18,9 +18,9 @@ loads it) and checkpoints; `--resume` continues from the last one.
 from __future__ import annotations
 
 import argparse
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Annotated, Literal, get_args
 
 import torch
 import tyro
@@ -32,16 +32,22 @@ from lexforge import data, evaluation, models, training
 from lexforge.losses import NeuralSparseLoss
 from lexforge.retrieval import BM25Index
 
+# A few minutes on two cores; `TrainingSettings()` are those of the published V26 run.
+QUICK = training.TrainingSettings(
+    steps=400, batch_size=32, gradient_accumulation_steps=1, learning_rate=2e-3, precision="fp32"
+)
+
 
 @dataclass(frozen=True)
 class Config:
-    """Settings of the run. V26 published other numbers than these defaults where a comment says so."""
+    """Settings of the run."""
 
     preset: training.PresetName = "lexforge"  # where the numbers of `loss` come from
     loss: training.Preset = training.PRESETS["lexforge"]
     data: str = "docstrings"  # `docstrings` (embedded), a folder in BEIR layout, or `hf:organisation/name`
     model: str = "lexical"  # a masked language model, or `lexical`: from scratch, starting as a bag of words
-    teacher: str = "lsa"  # a SentenceTransformer, or `lsa`: fitted on the corpus; for distillation
+    teacher: str = "lsa"  # a SentenceTransformer; `lsa`, `lsa-char`: fitted on the corpus' words, characters
+    teacher_scores: Path | None = None  # precomputed scores in qrels format, in the place of a teacher
     teacher_cache: Path | None = None  # embeddings of the teacher; None keeps them in the user's cache
     negatives: Literal["none", "judged", "bm25"] = "none"  # judged not relevant, or BM25's best non-positives
     negatives_per_row: int = 1
@@ -50,84 +56,64 @@ class Config:
     language: str = "en"  # of the stop words (ISO 639-1), or a file with one a line
     output_dir: Path = Path("runs/splade_v26")  # must be new, unless `resume`
     resume: bool = False
-    max_seq_length: int = 128  # tokens; V26: 192
-    steps: int | None = 600  # optimizer steps; None counts epochs instead
-    epochs: float = 25.0
-    batch_size: int = 32  # rows a device and micro-batch; V26: 24
-    gradient_accumulation_steps: int = 1  # V26: 4
-    learning_rate: float = 1e-3  # peak of AdamW; V26: 3e-5
-    weight_decay: float = 0.01
-    warmup_fraction: float = 0.1
-    max_gradient_norm: float = 1.0
-    precision: Literal["fp32", "bf16", "fp16"] = "fp32"  # V26: bf16
-    save_steps: int = 200
-    logging_steps: int = 20
-    seed: int = 42
+    max_seq_length: int = 128  # tokens a text; V26: 192
+    train: Annotated[training.TrainingSettings, tyro.conf.arg(name="")] = QUICK
 
 
 def main(cfg: Config) -> None:
-    """Data, encoder, loss, training, evaluation."""
+    """Data, encoder, teacher, training, evaluation."""
     process = PartialState()
-    set_seed(cfg.seed)
+    set_seed(cfg.train.seed)
     retrieval = data.load_retrieval_data(cfg.data)
-    texts, ids = list(retrieval.corpus.values()), list(retrieval.corpus)
-    bm25 = BM25Index.build(texts, ids)
+    texts = list(retrieval.corpus.values())
+    bm25 = BM25Index.build(texts, list(retrieval.corpus))
+    scores = None if cfg.teacher_scores is None else data.load_teacher_scores(cfg.teacher_scores, retrieval)
     negatives = None if cfg.negatives == "none" else data.judged_negatives(retrieval)
     if cfg.negatives == "bm25":
-        queries = retrieval.split_queries("train")
-        best = dict(zip(queries, bm25.search(list(queries.values()), k=50).ids, strict=True))
-        negatives = {
-            query: [d for d in best[query] if d not in retrieval.split("train")[query]] for query in best
-        }
-    rows = data.training_rows(retrieval, "train", negatives, negatives_per_row=cfg.negatives_per_row)
-    judged = retrieval.split("test")
-    evaluator = evaluation.RetrievalEvaluator(retrieval.split_queries("test"), retrieval.corpus, judged)
-    folder = cfg.output_dir
+        negatives = bm25.negatives(retrieval.split_queries("train"), retrieval.split("train"), k=50)
+    per_row = cfg.negatives_per_row
+    rows = data.training_rows(retrieval, "train", negatives, negatives_per_row=per_row, scores=scores)
+    queries, judged = retrieval.split_queries("test"), retrieval.split("test")
+    evaluator = evaluation.RetrievalEvaluator(queries, retrieval.corpus, judged)
+    folder, lexical = cfg.output_dir, cfg.model == "lexical"
+    source = folder / "backbone" if lexical else cfg.model
     if process.is_main_process:
-        settings = {name: value for name, value in asdict(cfg).items() if name != "resume"}
-        training.open_run(folder, settings, resume=cfg.resume)
+        training.open_run(folder, asdict(replace(cfg, resume=False)), resume=cfg.resume)
+        if lexical and not cfg.resume:
+            models.build_lexical_backbone(
+                texts, source, max_seq_length=cfg.max_seq_length, seed=cfg.train.seed
+            )
     process.wait_for_everyone()
 
     # The encoder, and what the corpus says of its vocabulary.
-    name = str(folder / "backbone") if cfg.model == "lexical" else cfg.model
-    if cfg.model == "lexical" and process.is_main_process and not cfg.resume:
-        models.build_lexical_backbone(texts, name, max_seq_length=cfg.max_seq_length, seed=cfg.seed)
-    process.wait_for_everyone()
-    model = models.build_splade(name, max_seq_length=cfg.max_seq_length, similarity=cfg.loss.similarity)
+    model = models.build_splade(source, max_seq_length=cfg.max_seq_length, similarity=cfg.loss.similarity)
     special = models.special_token_ids(model.tokenizer)
-    frequency = data.document_frequency(texts, model.tokenizer, cfg.max_seq_length)
-    idf = data.corpus_idf(texts, model.tokenizer, cfg.max_seq_length)
+    corpus = {"max_seq_length": cfg.max_seq_length, "vocabulary_size": models.vocabulary_size(model)}
+    idf = data.corpus_idf(texts, model.tokenizer, **corpus)
     if cfg.output_vocabulary == "seen":
+        frequency = data.document_frequency(texts, model.tokenizer, **corpus)
         models.restrict_output_vocabulary(model, {*special, *models.unseen_term_ids(frequency)})
-    if cfg.inference_free:
-        model = models.build_inference_free(model, idf)
+    model = models.build_inference_free(model, idf) if cfg.inference_free else model
     routes = dict.fromkeys(rows[0], "document") | {"anchor": "query"} if cfg.inference_free else {}
     stopwords = data.stopword_ids(model.tokenizer, cfg.language)
-    penalty_weights = cfg.loss.penalty_weights(torch.from_numpy(idf), special, stopwords)
-    teacher = None
-    if cfg.loss.distillation_weight:
-        lsa = cfg.teacher == "lsa"
-        dense = data.LsaTeacher.fit(texts) if lsa else data.SentenceTransformerTeacher(cfg.teacher)
-        cache = cfg.teacher_cache or data.cache_folder() / "teachers" / dense.name
-        with process.main_process_first():
-            teacher = data.TeacherCache.build(dense, [text for row in rows for text in row.values()], cache)
 
+    teacher = None
+    if cfg.loss.distillation_weight and scores is None:
+        with process.main_process_first():
+            dense = data.load_teacher(cfg.teacher, texts)
+            training_texts = (text for row in rows for text in row.values())
+            teacher = data.TeacherCache.build(dense, training_texts, cfg.teacher_cache)
     initial = evaluator.evaluate(model) if process.is_main_process else None
-    loss = NeuralSparseLoss(
-        model,
-        penalty_weights=penalty_weights,
-        special_token_ids=special,
-        gather_across_devices=process.num_processes > 1,
-        **cfg.loss.loss_arguments(),
-    )
-    shared = ("steps", "epochs", "batch_size", "gradient_accumulation_steps", "learning_rate", "weight_decay")
-    shared += ("warmup_fraction", "max_gradient_norm", "precision", "save_steps", "logging_steps", "seed")
     trainer = training.SpladeTrainer(
         model,
-        loss,
-        args=training.training_arguments(
-            folder, router_mapping=routes, **{key: getattr(cfg, key) for key in shared}
+        NeuralSparseLoss(
+            model,
+            penalty_weights=cfg.loss.penalty_weights(torch.from_numpy(idf), special, stopwords),
+            special_token_ids=special,
+            gather_across_devices=process.num_processes > 1,
+            **cfg.loss.loss_arguments(),
         ),
+        args=cfg.train.arguments(folder, router_mapping=routes),
         train_dataset=Dataset.from_list(rows),
         teacher=teacher,
         phases=cfg.loss.phases,
@@ -147,7 +133,7 @@ def main(cfg: Config) -> None:
         "trained": trained.metrics | trained.sparsity,
     }
     training.write_json(folder / "metrics.json", metrics | {"timing": trained.timing})
-    examples = dict(list(retrieval.split_queries("test").items())[:3])
+    examples = dict(list(queries.items())[:3])
     print(evaluation.metrics_table(metrics))
     print(evaluation.example_searches(model, examples, retrieval.corpus, trained.run, relevant=judged))
 

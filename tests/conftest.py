@@ -26,9 +26,8 @@ def write_tiny_checkpoint(folder: Path, *, hidden_size: int = 32, layers: int = 
 
     folder.mkdir(parents=True, exist_ok=True)
     vocabulary = folder / "vocab.txt"
-    vocabulary.write_text(
-        "\n".join(SPECIAL + WORDS + list("abcdefghijklmnopqrstuvwxyz")) + "\n", encoding="utf-8"
-    )
+    tokens = dict.fromkeys([*SPECIAL, *WORDS, *"abcdefghijklmnopqrstuvwxyz"])  # each once
+    vocabulary.write_text("\n".join(tokens) + "\n", encoding="utf-8")
     tokenizer = BertTokenizerFast(vocab=str(vocabulary), do_lower_case=True, strip_accents=False)
     torch.manual_seed(seed)
     config = BertConfig(

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from lexforge.data.idf import corpus_idf, document_frequency, special_token_ids, stopword_ids
+from lexforge.data.idf import corpus_idf, document_frequency, stopword_ids
 
 TEXTS = ["sort the list", "sort sort a list", "search the index of documents", ""]
 
@@ -103,11 +103,6 @@ def test_wrong_input_is_refused(tokenizer, texts: list, length: int | None, mess
         corpus_idf(texts, tokenizer, length)
 
 
-def test_special_tokens(tokenizer) -> None:
-    """They are the first five of the tiny vocabulary."""
-    assert special_token_ids(tokenizer) == [0, 1, 2, 3, 4]
-
-
 def test_stop_words_of_word_pieces(tokenizer) -> None:
     """Whole words only: no "##s", no content word, and no [UNK] for a word the model does not know."""
     words = {tokenizer.convert_ids_to_tokens(token) for token in stopword_ids(tokenizer, "en")}
@@ -150,3 +145,12 @@ def test_unknown_languages_and_hollow_files_are_refused(tokenizer, tmp_path: Pat
         stopword_ids(tokenizer, tmp_path / "words.txt")
     with pytest.raises(FileNotFoundError):
         stopword_ids(tokenizer, tmp_path / "nowhere.txt")
+
+
+def test_a_padded_output_has_entries_beyond_the_tokenizer(tokenizer) -> None:
+    """Checkpoints padded to a multiple of 64 are wider than their tokenizer; no text holds the rest."""
+    size = len(tokenizer) + 3
+    assert document_frequency(TEXTS, tokenizer, vocabulary_size=size)[-3:].tolist() == [0, 0, 0]
+    assert corpus_idf(TEXTS, tokenizer, vocabulary_size=size).shape == (size,)
+    with pytest.raises(ValueError, match="less than the"):
+        document_frequency(TEXTS, tokenizer, vocabulary_size=5)

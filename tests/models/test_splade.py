@@ -32,7 +32,7 @@ from transformers import (
 )
 
 from lexforge.models import build_splade
-from lexforge.models.splade import position_limit, splade_transformers
+from lexforge.models.splade import position_limit, splade_transformers, vocabulary_size
 
 TEXTS = ["sort a list of words", "한국 서울 검색", "the index", "query"]
 SMALL = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
@@ -216,3 +216,13 @@ def test_a_saved_encoder_with_an_unknown_similarity(tiny_splade: SparseEncoder, 
     with pytest.raises(ValueError, match="saved with the similarity 'euclidean'"):
         build_splade(tmp_path, device="cpu")
     assert build_splade(tmp_path, similarity="dot", device="cpu").similarity_fn_name == "dot"
+
+
+def test_the_vocabulary_size_is_the_width_of_the_vectors(tiny_splade: SparseEncoder) -> None:
+    """Penalties and idf are laid out by it; padded checkpoints are wider than their tokenizer."""
+    assert (
+        vocabulary_size(tiny_splade) == tiny_splade.encode(["list"], convert_to_sparse_tensor=False).shape[1]
+    )
+    for transformer in splade_transformers(tiny_splade):
+        transformer.model.resize_token_embeddings(128)
+    assert vocabulary_size(tiny_splade) == 128

@@ -1,18 +1,20 @@
-"""Training arguments carry the published settings of V26 and refuse numbers that make no sense."""
+"""Training settings carry the published numbers of V26 and refuse those that make no sense."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sentence_transformers.base.training_args import BatchSamplers
 
-from lexforge.training.arguments import training_arguments
+from lexforge.training import TrainingSettings
 
 
 def test_the_defaults_are_the_published_run(tmp_path: Path) -> None:
-    """Typed from the design: batch 24 x 4, AdamW 3e-5, decay .01, warm-up 10 %, cosine, clip 1.0."""
-    arguments = training_arguments(tmp_path, precision="fp32")
+    """Typed from the design: batch 24 x 4, AdamW 3e-5, decay .01, warm-up 10 %, cosine, clip 1.0, bf16."""
+    assert TrainingSettings().precision == "bf16"
+    arguments = TrainingSettings(precision="fp32").arguments(tmp_path)
     assert arguments.num_train_epochs == 25
     assert (arguments.per_device_train_batch_size, arguments.gradient_accumulation_steps) == (24, 4)
     assert (arguments.learning_rate, arguments.weight_decay, arguments.max_grad_norm) == (3e-5, 0.01, 1.0)
@@ -23,7 +25,8 @@ def test_the_defaults_are_the_published_run(tmp_path: Path) -> None:
 
 def test_steps_win_over_epochs_and_others_over_all(tmp_path: Path) -> None:
     """A user passes any field of the stock arguments."""
-    arguments = training_arguments(tmp_path, steps=7, precision="fp32", logging_steps=3, weight_decay=0.5)
+    settings = TrainingSettings(steps=7, precision="fp32", logging_steps=3)
+    arguments = settings.arguments(tmp_path, weight_decay=0.5)
     assert (arguments.max_steps, arguments.logging_steps, arguments.weight_decay) == (7, 3, 0.5)
 
 
@@ -36,9 +39,11 @@ def test_steps_win_over_epochs_and_others_over_all(tmp_path: Path) -> None:
         {"epochs": 0},
         {"batch_size": 0},
         {"gradient_accumulation_steps": 0},
+        {"learning_rate": float("nan")},
+        {"logging_steps": -1},
     ],
 )
-def test_a_wrong_number_is_named(tmp_path: Path, wrong: dict) -> None:
+def test_a_wrong_number_is_named(wrong: dict[str, Any]) -> None:
     """The error must come before hours of encoding by the teacher."""
     with pytest.raises(ValueError, match=next(iter(wrong))):
-        training_arguments(tmp_path, **wrong)
+        TrainingSettings(**wrong)

@@ -20,8 +20,8 @@ from lexforge.training import (
     NonFiniteLossError,
     Phase,
     SpladeTrainer,
+    TrainingSettings,
     last_checkpoint,
-    training_arguments,
 )
 from lexforge.training.presets import V26
 
@@ -50,10 +50,14 @@ def make_trainer(model: SparseEncoder, folder: Path, **others: Any) -> SpladeTra
         special_token_ids=model.tokenizer.all_special_ids,
         **V26.loss_arguments(),
     )
-    settings = {"steps": STEPS, "batch_size": 4, "gradient_accumulation_steps": 1, "learning_rate": 1e-3}
-    arguments = training_arguments(
-        folder, precision="fp32", save_steps=2, logging_steps=1, disable_tqdm=True, **settings
-    )
+    settings: dict[str, Any] = {
+        "steps": STEPS,
+        "batch_size": 4,
+        "gradient_accumulation_steps": 1,
+        "learning_rate": 1e-3,
+    }
+    settings |= {"precision": "fp32", "save_steps": 2, "logging_steps": 1}
+    arguments = TrainingSettings(**settings).arguments(folder, disable_tqdm=True)
     return SpladeTrainer(
         model,
         loss,
@@ -201,7 +205,7 @@ def test_wrong_columns_are_refused_before_training(
         SpladeTrainer(
             tiny_splade,
             loss,
-            args=training_arguments(tmp_path / "run", steps=1, precision="fp32"),
+            args=TrainingSettings(steps=1, precision="fp32").arguments(tmp_path / "run"),
             train_dataset=Dataset.from_list(rows),
         )
     assert not (tmp_path / "run").exists()
@@ -237,14 +241,9 @@ def test_the_ramp_reaches_the_loss(tiny_splade: SparseEncoder, tmp_path: Path) -
     trainer = SpladeTrainer(
         tiny_splade,
         loss,
-        args=training_arguments(
-            tmp_path,
-            steps=4,
-            batch_size=2,
-            gradient_accumulation_steps=1,
-            precision="fp32",
-            disable_tqdm=True,
-        ),
+        args=TrainingSettings(
+            steps=4, batch_size=2, gradient_accumulation_steps=1, precision="fp32"
+        ).arguments(tmp_path, disable_tqdm=True),
         train_dataset=Dataset.from_list(ROWS),
         ramp_fraction=0.5,
     )

@@ -8,7 +8,7 @@ from lexforge.data.hub import load_hub
 from lexforge.data.idf import corpus_idf, document_frequency, stopword_ids
 from lexforge.data.retrieval_data import DataError, RetrievalData, hold_out
 from lexforge.data.source import load_retrieval_data
-from lexforge.data.teacher import LsaTeacher, SentenceTransformerTeacher, TeacherCache
+from lexforge.data.teacher import LsaTeacher, SentenceTransformerTeacher, TeacherCache, load_teacher
 
 __all__ = [
     "DataError",
@@ -25,6 +25,7 @@ __all__ = [
     "load_docstrings",
     "load_hub",
     "load_retrieval_data",
+    "load_teacher",
     "load_teacher_scores",
     "stopword_ids",
     "training_rows",

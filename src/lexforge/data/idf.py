@@ -1,4 +1,4 @@
-"""How rare each vocabulary entry is in a corpus, and which entries are stop words or special tokens."""
+"""How rare each vocabulary entry is in a corpus, and which entries are stop words."""
 
 from __future__ import annotations
 
@@ -17,7 +17,11 @@ _BATCH_TEXTS = 1024
 
 
 def document_frequency(
-    texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, max_seq_length: int | None = None
+    texts: Sequence[str],
+    tokenizer: PreTrainedTokenizerBase,
+    max_seq_length: int | None = None,
+    *,
+    vocabulary_size: int | None = None,
 ) -> NDArray[np.int64]:
     """In how many texts each vocabulary entry occurs, under the model's own tokenizer.
 
@@ -26,12 +30,15 @@ def document_frequency(
         tokenizer: The model's tokenizer. Special tokens are not added: their frequency is that in the texts,
             0.
         max_seq_length: Cut texts as the model will, in tokens with the special ones; None counts whole texts.
+        vocabulary_size: V, the width of the model's output, which may be padded beyond the tokenizer's
+            entries; None is `len(tokenizer)`.
 
     Returns:
-        [V] int64, V = `len(tokenizer)`; repeats inside a text count once.
+        [V] int64; repeats inside a text count once.
 
     Raises:
-        ValueError: No text, an entry that is not text, or no room for a token in `max_seq_length`.
+        ValueError: No text, an entry that is not text, no room for a token in `max_seq_length`, or a
+            `vocabulary_size` below the tokenizer's.
     """
     if len(texts) == 0:
         raise ValueError("document frequencies need at least one text, got none")
@@ -40,7 +47,12 @@ def document_frequency(
         room = max_seq_length - tokenizer.num_special_tokens_to_add()
         if room < 1:
             raise ValueError(f"max_seq_length {max_seq_length} leaves no room beside the special tokens")
-    frequency = np.zeros(len(tokenizer), dtype=np.int64)
+    size = len(tokenizer) if vocabulary_size is None else vocabulary_size
+    if size < len(tokenizer):
+        raise ValueError(
+            f"vocabulary_size is {size}, less than the {len(tokenizer)} entries of the tokenizer"
+        )
+    frequency = np.zeros(size, dtype=np.int64)
     for start in tqdm(
         range(0, len(texts), _BATCH_TEXTS), desc="document frequencies", unit="batch", disable=None
     ):
@@ -55,7 +67,11 @@ def document_frequency(
 
 
 def corpus_idf(
-    texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, max_seq_length: int | None = None
+    texts: Sequence[str],
+    tokenizer: PreTrainedTokenizerBase,
+    max_seq_length: int | None = None,
+    *,
+    vocabulary_size: int | None = None,
 ) -> NDArray[np.float32]:
     """Inverse document frequency of each vocabulary entry, the form of BM25 that is never negative.
 
@@ -70,6 +86,8 @@ def corpus_idf(
         texts: The corpus, one text a document.
         tokenizer: The model's tokenizer.
         max_seq_length: Cut texts as the model will, in tokens with the special ones; None counts whole texts.
+        vocabulary_size: V, the width of the model's output, which may be padded beyond the tokenizer's
+            entries; None is `len(tokenizer)`.
 
     Returns:
         [V] float32, > 0.
@@ -77,13 +95,8 @@ def corpus_idf(
     Raises:
         ValueError: As `document_frequency`.
     """
-    frequency = document_frequency(texts, tokenizer, max_seq_length)
+    frequency = document_frequency(texts, tokenizer, max_seq_length, vocabulary_size=vocabulary_size)
     return np.log1p((len(texts) - frequency + 0.5) / (frequency + 0.5)).astype(np.float32)
-
-
-def special_token_ids(tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """The ids of the tokenizer's special tokens ([CLS], <s>, padding, ...), ascending."""
-    return sorted(set(tokenizer.all_special_ids))
 
 
 def stopword_ids(
@@ -107,7 +120,7 @@ def stopword_ids(
         ValueError: An unknown language (the message lists those there are), or a file without a word.
         FileNotFoundError: There is no such file.
     """
-    special = set(special_token_ids(tokenizer))
+    special = set(tokenizer.all_special_ids)
     forms = sorted({form for word in _stopwords(language) for form in (word, word.capitalize())})
     spaced = [f" {form}" for form in forms]
     encoded = tokenizer(forms + spaced, add_special_tokens=False, return_attention_mask=False)

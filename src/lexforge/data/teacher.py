@@ -16,7 +16,7 @@ from lexforge.data.teacher_cache import Teacher, TeacherCache
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
-__all__ = ["LsaTeacher", "SentenceTransformerTeacher", "Teacher", "TeacherCache"]
+__all__ = ["LsaTeacher", "SentenceTransformerTeacher", "Teacher", "TeacherCache", "load_teacher"]
 
 
 class SentenceTransformerTeacher:
@@ -128,6 +128,26 @@ class LsaTeacher:
     def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Embed texts: [N, D] float32, rows of L2 norm 1, or all 0 for a text without any known term."""
         return np.asarray(self._pipeline.transform(list(texts)), dtype=np.float32)
+
+
+def load_teacher(name: str, corpus_texts: Sequence[str]) -> Teacher:
+    """A teacher by the name a command line gives.
+
+    Args:
+        name: `lsa` (fitted on the words of the corpus, 256 dimensions at most), `lsa-char` (on its character
+            bigrams and trigrams, for Korean, Japanese or Chinese), or what `SentenceTransformer` loads.
+        corpus_texts: The corpus, for the fitted teachers.
+
+    Returns:
+        The teacher.
+
+    Raises:
+        DataError: The model cannot be loaded, or the corpus is too small to fit on.
+    """
+    if name in ("lsa", "lsa-char"):
+        dimensions = min(256, len(corpus_texts) - 1)
+        return LsaTeacher.fit(corpus_texts, dimensions, analyzer="word" if name == "lsa" else "char_wb")
+    return SentenceTransformerTeacher(name)
 
 
 def _weights_digest(model: SentenceTransformer) -> str:

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
+from lexforge.data.cache import cache_folder
 from lexforge.data.retrieval_data import DataError
 
 _TEMPORARY = ".writing-"
@@ -75,14 +76,20 @@ class TeacherCache:
 
     @classmethod
     def build(
-        cls, teacher: Teacher, texts: Iterable[str], folder: str | Path, *, block_texts: int = 8192
+        cls,
+        teacher: Teacher,
+        texts: Iterable[str],
+        folder: str | Path | None = None,
+        *,
+        block_texts: int = 8192,
     ) -> TeacherCache:
         """Encode what the cache does not hold yet, with a progress bar, and open it.
 
         Args:
             teacher: Encodes the texts.
             texts: All texts of the training; repeats are encoded once.
-            folder: Where the cache is, or will be. It may be that of an earlier or a killed run.
+            folder: Where the cache is, or will be. It may be that of an earlier or a killed run. None is a
+                folder of the teacher's name in the user's cache.
             block_texts: Texts encoded and written at a time.
 
         Returns:
@@ -95,7 +102,7 @@ class TeacherCache:
         """
         if block_texts < 1:
             raise ValueError(f"block_texts must be at least 1, got {block_texts}")
-        folder = Path(folder)
+        folder = cache_folder() / "teachers" / teacher.name if folder is None else Path(folder)
         distinct = list(dict.fromkeys(texts))
         if not distinct:
             raise ValueError("the teacher cache needs at least one text, got none")

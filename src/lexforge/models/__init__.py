@@ -3,7 +3,7 @@
 from lexforge.models.fused import fuse_splade_head, unfuse_splade_head
 from lexforge.models.inference_free import build_inference_free
 from lexforge.models.lexical_init import build_lexical_backbone
-from lexforge.models.splade import build_splade
+from lexforge.models.splade import build_splade, vocabulary_size
 from lexforge.models.vocabulary import (
     foreign_script_ids,
     restrict_output_vocabulary,
@@ -21,4 +21,5 @@ __all__ = [
     "special_token_ids",
     "unfuse_splade_head",
     "unseen_term_ids",
+    "vocabulary_size",
 ]

@@ -102,6 +102,22 @@ def splade_transformers(model: SparseEncoder) -> list[Transformer]:
     return list(dict.fromkeys(found))
 
 
+def vocabulary_size(model: SparseEncoder) -> int:
+    """The width V of a SPLADE encoder's vectors, which may be padded beyond the entries of its tokenizer.
+
+    Args:
+        model: A symmetric or asymmetric encoder, fused or plain.
+
+    Returns:
+        V.
+
+    Raises:
+        ValueError: The model is no SPLADE encoder.
+    """
+    decoder = splade_transformers(model)[0].model.get_output_embeddings()
+    return int(decoder.weight.shape[0])
+
+
 def _checked_name(name_or_path: str | Path) -> str:
     """The name as sentence-transformers takes it; a path must exist."""
     path = Path(name_or_path)

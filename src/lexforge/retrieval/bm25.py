@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections import Counter
+from collections.abc import Mapping
 from typing import Literal, SupportsIndex
 
 import numpy as np
@@ -121,6 +122,29 @@ class BM25Index:
             shape=(len(texts), len(self._vocabulary)),
         )
         return self._index.search(queries, wanted)
+
+    def negatives(
+        self, queries: Mapping[str, str], judged: Mapping[str, Mapping[str, int]], k: SupportsIndex
+    ) -> dict[str, list[str]]:
+        """The best documents of each query that nobody judged: hard negatives.
+
+        Args:
+            queries: Query id to text.
+            judged: Query id to the documents to leave out (a judged document is a positive, or known not to
+                be).
+            k: Documents looked at for each query.
+
+        Returns:
+            Query id to at most k document ids, best first.
+
+        Raises:
+            ValueError: k below 1.
+        """
+        hits = self.search(list(queries.values()), k).ids
+        return {
+            query: [document for document in found if document not in judged.get(query, ())]
+            for query, found in zip(queries, hits, strict=True)
+        }
 
     def __len__(self) -> int:
         """Number of documents."""

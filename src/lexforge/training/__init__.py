@@ -1,6 +1,6 @@
 """The only package that knows the Hugging Face Trainer."""
 
-from lexforge.training.arguments import training_arguments
+from lexforge.training.arguments import TrainingSettings
 from lexforge.training.callbacks import CurriculumCallback
 from lexforge.training.collator import SpladeCollator
 from lexforge.training.curriculum import Phase, phase_at, ramp_at
@@ -17,10 +17,10 @@ __all__ = [
     "PresetName",
     "SpladeCollator",
     "SpladeTrainer",
+    "TrainingSettings",
     "last_checkpoint",
     "open_run",
     "phase_at",
     "ramp_at",
-    "training_arguments",
     "write_json",
 ]

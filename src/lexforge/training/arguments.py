@@ -1,82 +1,97 @@
-"""The published settings of the V26 run as training arguments."""
+"""The settings of an optimisation run, by default those of the published V26 run, as training arguments."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
 from sentence_transformers.base.training_args import BatchSamplers
 from sentence_transformers.sparse_encoder import SparseEncoderTrainingArguments
 
+Precision = Literal["fp32", "bf16", "fp16"]
 
-def training_arguments(
-    output_dir: str | Path,
-    *,
-    epochs: float = 25,
-    steps: int | None = None,
-    batch_size: int = 24,
-    gradient_accumulation_steps: int = 4,
-    learning_rate: float = 3e-5,
-    weight_decay: float = 0.01,
-    warmup_fraction: float = 0.1,
-    max_gradient_norm: float = 1.0,
-    precision: str = "bf16",
-    seed: int = 42,
-    **others: Any,
-) -> SparseEncoderTrainingArguments:
-    """Arguments for `SpladeTrainer`, by default those of the published V26 run: AdamW, cosine, clipping.
 
-    Batches hold no text twice, since a repeated positive would count as its own negative, and the incomplete
-    last batch is dropped, so that every batch has the same number of negatives on every rank.
+@dataclass(frozen=True)
+class TrainingSettings:
+    """How long, how fast and in what batches to train; the defaults are those of the published V26 run.
 
     Args:
-        output_dir: Where checkpoints go.
+        steps: Optimizer steps; None counts epochs instead.
         epochs: Passes over the data; not used where `steps` is given.
-        steps: Optimizer steps, or None.
         batch_size: Rows a device and micro-batch.
         gradient_accumulation_steps: Micro-batches an optimizer step.
-        learning_rate: Peak learning rate of AdamW.
+        learning_rate: Peak learning rate of AdamW; it follows a cosine to 0.
         weight_decay: Of all parameters but biases and normalisation weights.
         warmup_fraction: Share of training with linear warm-up, in [0, 1).
-        max_gradient_norm: Clipping norm.
-        precision: "fp32", "bf16" or "fp16" autocast.
+        max_gradient_norm: Norm to which gradients are clipped.
+        precision: Autocast of the encoder; the loss is computed in float32.
+        save_steps: Optimizer steps between checkpoints.
+        logging_steps: Optimizer steps between lines of the log.
         seed: Of the sampler, dropout and whatever else draws.
-        **others: Any other field of `SparseEncoderTrainingArguments`; wins over the above.
-
-    Returns:
-        The arguments.
 
     Raises:
         ValueError: If a number is out of range or the precision unknown.
     """
-    if precision not in ("fp32", "bf16", "fp16"):
-        raise ValueError(f'precision must be "fp32", "bf16" or "fp16"; received {precision!r}')
-    if not 0 <= warmup_fraction < 1:
-        raise ValueError(f"warmup_fraction must lie in [0, 1); received {warmup_fraction}")
-    if (steps is not None and steps < 1) or epochs <= 0 or batch_size < 1 or gradient_accumulation_steps < 1:
-        raise ValueError(
-            "epochs, steps, batch_size and gradient_accumulation_steps must be positive; received "
-            f"{epochs=}, {steps=}, {batch_size=}, {gradient_accumulation_steps=}"
-        )
-    settings: dict[str, Any] = {
-        "output_dir": str(output_dir),
-        "num_train_epochs": epochs,
-        "max_steps": steps or -1,
-        "per_device_train_batch_size": batch_size,
-        "per_device_eval_batch_size": batch_size,
-        "gradient_accumulation_steps": gradient_accumulation_steps,
-        "learning_rate": learning_rate,
-        "weight_decay": weight_decay,
-        "warmup_steps": warmup_fraction,
-        "lr_scheduler_type": "cosine",
-        "max_grad_norm": max_gradient_norm,
-        "bf16": precision == "bf16",
-        "fp16": precision == "fp16",
-        "batch_sampler": BatchSamplers.NO_DUPLICATES,
-        "dataloader_drop_last": True,
-        "dataloader_pin_memory": torch.accelerator.is_available(),
-        "seed": seed,
-        "report_to": "none",
-    }
-    return SparseEncoderTrainingArguments(**(settings | others))
+
+    steps: int | None = None
+    epochs: float = 25.0
+    batch_size: int = 24
+    gradient_accumulation_steps: int = 4
+    learning_rate: float = 3e-5
+    weight_decay: float = 0.01
+    warmup_fraction: float = 0.1
+    max_gradient_norm: float = 1.0
+    precision: Precision = "bf16"
+    save_steps: int = 500
+    logging_steps: int = 50
+    seed: int = 42
+
+    def __post_init__(self) -> None:
+        if self.precision not in get_args(Precision):
+            raise ValueError(f"precision must be one of {get_args(Precision)}; received {self.precision!r}")
+        if not 0 <= self.warmup_fraction < 1:
+            raise ValueError(f"warmup_fraction must lie in [0, 1); received {self.warmup_fraction}")
+        positive = ("epochs", "batch_size", "gradient_accumulation_steps", "learning_rate", "save_steps")
+        for name in ("steps", *positive, "logging_steps", "max_gradient_norm"):
+            value = getattr(self, name)
+            if not (value is None and name == "steps") and not value > 0:
+                raise ValueError(f"{name} must be above 0; received {value}")
+
+    def arguments(self, output_dir: str | Path, **others: Any) -> SparseEncoderTrainingArguments:
+        """The settings as arguments of `SpladeTrainer`.
+
+        Batches hold no text twice, since a repeated positive would count as its own negative, and the
+        incomplete last batch is dropped, so that every batch has as many negatives, on every rank.
+
+        Args:
+            output_dir: Where checkpoints go.
+            **others: Any other field of `SparseEncoderTrainingArguments`; wins over the settings.
+
+        Returns:
+            The arguments.
+        """
+        settings: dict[str, Any] = {
+            "output_dir": str(output_dir),
+            "num_train_epochs": self.epochs,
+            "max_steps": self.steps or -1,
+            "per_device_train_batch_size": self.batch_size,
+            "per_device_eval_batch_size": self.batch_size,
+            "gradient_accumulation_steps": self.gradient_accumulation_steps,
+            "learning_rate": self.learning_rate,
+            "weight_decay": self.weight_decay,
+            "warmup_steps": self.warmup_fraction,
+            "lr_scheduler_type": "cosine",
+            "max_grad_norm": self.max_gradient_norm,
+            "bf16": self.precision == "bf16",
+            "fp16": self.precision == "fp16",
+            "batch_sampler": BatchSamplers.NO_DUPLICATES,
+            "dataloader_drop_last": True,
+            "dataloader_pin_memory": torch.accelerator.is_available(),
+            "save_steps": self.save_steps,
+            "logging_steps": self.logging_steps,
+            "seed": self.seed,
+            "report_to": "none",
+        }
+        return SparseEncoderTrainingArguments(**(settings | others))

@@ -1,0 +1,248 @@
+"""The recipe as a user runs it, on a data set and a model small enough for a test."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sentence_transformers import SparseEncoder
+
+from lexforge.training import PRESETS, TrainingSettings
+
+ROOT = Path(__file__).resolve().parents[2]
+RECIPE = ROOT / "recipes" / "splade_v26.py"
+WORDS = "list array search index query document vector sparse token model train python file graph".split()
+
+
+def load_recipe() -> Any:
+    spec = importlib.util.spec_from_file_location("splade_v26", RECIPE)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["splade_v26"] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+recipe = load_recipe()
+
+
+@pytest.fixture
+def beir(tmp_path: Path) -> Path:
+    """Twelve documents and as many queries; eight train, four test; one judged not relevant each."""
+    folder = tmp_path / "data"
+    (folder / "qrels").mkdir(parents=True)
+    pairs = list(zip(WORDS, WORDS[1:], WORDS[2:], strict=False))
+    write_lines(
+        folder / "corpus.jsonl",
+        [{"_id": f"d{i}", "title": a, "text": f"the {b} of a {c}"} for i, (a, b, c) in enumerate(pairs)],
+    )
+    write_lines(
+        folder / "queries.jsonl", [{"_id": f"q{i}", "text": f"{a} {b}"} for i, (a, b, _) in enumerate(pairs)]
+    )
+    for split, numbers in (("train", range(8)), ("test", range(8, 12))):
+        rows = [f"q{i}\td{i}\t1\nq{i}\td{(i + 5) % 12}\t0\n" for i in numbers]
+        (folder / "qrels" / f"{split}.tsv").write_text("query-id\tcorpus-id\tscore\n" + "".join(rows))
+    return folder
+
+
+def write_lines(path: Path, rows: list[dict[str, str]]) -> None:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+
+def config(beir: Path, **others: Any) -> Any:
+    """Four steps of four rows."""
+    settings: dict[str, Any] = {
+        "data": str(beir),
+        "output_dir": beir.parent / "run",
+        "max_seq_length": 16,
+        "teacher_cache": beir.parent / "teacher",
+        "train": TrainingSettings(
+            steps=4,
+            batch_size=4,
+            gradient_accumulation_steps=1,
+            precision="fp32",
+            save_steps=2,
+            logging_steps=1,
+        ),
+    }
+    return recipe.Config(**(settings | others))
+
+
+def test_the_command_of_the_readme_trains_evaluates_and_leaves_its_records(
+    beir: Path, tiny_checkpoint: Path
+) -> None:
+    """`accelerate launch` with flags, in a process of its own; the model loads where lexforge is not
+    installed.
+    """
+    run = beir.parent / "run"
+    launch = [
+        sys.executable,
+        "-m",
+        "accelerate.commands.launch",
+        "--num_processes",
+        "1",
+        "--num_machines",
+        "1",
+    ]
+    launch += ["--mixed_precision", "no", "--dynamo_backend", "no", "--cpu", str(RECIPE), "--preset", "v26"]
+    launch += ["--data", str(beir), "--model", str(tiny_checkpoint), "--output-dir", str(run), "--steps", "3"]
+    launch += ["--batch-size", "4", "--max-seq-length", "16", "--teacher-cache", str(beir.parent / "teacher")]
+    launch += ["--teacher", "lsa-char"]
+    done = subprocess.run(launch, capture_output=True, text=True, cwd=beir.parent, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    metrics = json.loads((run / "metrics.json").read_text())
+    for system in ("bm25", "initial", "trained"):
+        assert all(0 <= metrics[system][name] <= 1 for name in ("nDCG@10", "RR@10", "R@100"))
+    assert all(
+        metrics["trained"][name] > 0 for name in ("query_active_dims", "document_active_dims", "flops")
+    )
+    assert json.loads((run / "config.json").read_text())["loss"]["flops_weight"] == 0.01
+    assert "torch" in json.loads((run / "env.json").read_text())["versions"]
+    assert "expansion:" in done.stdout
+    assert done.stdout.count("query: ") == 3
+    assert {line.split()[0] for line in (run / "run.trec").read_text().splitlines()} <= {
+        f"q{i}" for i in range(8, 12)
+    }
+    code = (
+        "import sys; sys.modules['lexforge'] = None\n"
+        "from sentence_transformers import SparseEncoder\n"
+        f"model = SparseEncoder({str(run / 'model')!r}, device='cpu')\n"
+        "assert model.similarity_fn_name == 'cosine' and model.encode(['sort a list']).shape[1] > 0"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "HF_HUB_OFFLINE": "1"})
+
+
+def test_from_scratch_by_the_default_preset(beir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The default backbone is made from the corpus and starts with knowledge of it."""
+    recipe.main(config(beir))
+    metrics = json.loads((beir.parent / "run" / "metrics.json").read_text())
+    assert metrics["initial"]["nDCG@10"] > 0.5, (
+        "a bag of words finds documents that share the words of the query"
+    )
+    assert "trained" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        {"preset": "v22", "loss": PRESETS["v22"], "negatives": "bm25"},
+        {"loss": replace(PRESETS["v22"], similarity="dot"), "negatives": "judged"},
+        {"output_vocabulary": "seen"},
+        {"inference_free": True},
+    ],
+    ids=["bm25 negatives", "judged negatives", "restricted vocabulary", "inference-free"],
+)
+def test_every_option_of_the_recipe_runs(beir: Path, tiny_checkpoint: Path, others: dict[str, Any]) -> None:
+    """An option that fails after an hour of teacher encoding is worse than none."""
+    recipe.main(config(beir, model=str(tiny_checkpoint), **others))
+    model = SparseEncoder(str(beir.parent / "run" / "model"), device="cpu")
+    documents = model.encode_document(["the list of a graph"], convert_to_sparse_tensor=False)
+    if "output_vocabulary" in others:
+        assert not documents[0, model.tokenizer.all_special_ids].any()
+    if "inference_free" in others:
+        terms = model.decode(model.encode_query("sort list"))
+        assert {str(term) for term, _ in terms} <= {"sort", "list"}
+
+
+def test_precomputed_scores_take_the_place_of_a_teacher(beir: Path, tiny_checkpoint: Path) -> None:
+    """Scores of a cross-encoder arrive as a file in qrels format."""
+    scores = beir.parent / "scores.tsv"
+    pairs = [f"q{i}\td{i}\t0.9\nq{i}\td{(i + 5) % 12}\t0.1\n" for i in range(8)]
+    scores.write_text("query-id\tcorpus-id\tscore\n" + "".join(pairs))
+    others = {"preset": "v26", "loss": PRESETS["v26"], "negatives": "judged", "teacher_scores": scores}
+    recipe.main(config(beir, model=str(tiny_checkpoint), **others))
+    assert not (beir.parent / "teacher").exists()
+
+
+def spoil(path: str, line: str) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        with (folder / path).open("a", encoding="utf-8") as file:
+            file.write(line + "\n")
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "others", "message"),
+    [
+        (lambda folder: (folder / "corpus.jsonl").write_text(""), {}, r"corpus\.jsonl"),
+        (lambda folder: (folder / "qrels" / "test.tsv").unlink(), {}, "no split 'test'"),
+        (spoil("qrels/train.tsv", "q1\tnowhere\t1"), {}, r"train\.tsv:18.*nowhere"),
+        (spoil("qrels/test.tsv", "q9\td1\tnan"), {}, r"test\.tsv:10.*nan"),
+        (spoil("qrels/train.tsv", "q9\td1\t0"), {}, "q9"),
+        (spoil("corpus.jsonl", '{"_id": "x", "title": "", "text": 3}'), {}, r"corpus\.jsonl:13"),
+        (None, {"model": "no/such/model"}, "no/such/model"),
+        (None, {"teacher": "no/such/teacher", "loss": PRESETS["v26"]}, "no/such/teacher"),
+        (None, {"data": "nowhere"}, "nowhere"),
+    ],
+    ids=[
+        "empty corpus",
+        "split",
+        "unknown id",
+        "NaN score",
+        "no positive",
+        "no text",
+        "model",
+        "teacher",
+        "data",
+    ],
+)
+def test_bad_input_is_one_clear_error_before_training(
+    beir: Path, change: Callable[[Path], Any] | None, others: dict[str, Any], message: str
+) -> None:
+    """What was received and where; the user mends it and runs the same command again."""
+    if change is not None:
+        change(beir)
+    with pytest.raises((ValueError, FileNotFoundError), match=message):
+        recipe.main(config(beir, **others))
+    assert not list((beir.parent).glob("run/checkpoint-*"))
+
+
+def test_a_directory_that_holds_a_run_is_not_touched(beir: Path) -> None:
+    """The second run with the same command must not overwrite the first."""
+    run = beir.parent / "run"
+    (run / "model").mkdir(parents=True)
+    (run / "metrics.json").write_text("precious")
+    with pytest.raises(FileExistsError, match="already holds another run"):
+        recipe.main(config(beir))
+    assert sorted(path.name for path in run.iterdir()) == ["metrics.json", "model"]
+    assert (run / "metrics.json").read_text() == "precious"
+
+
+def test_resume_ends_with_the_model_of_a_run_never_stopped(beir: Path) -> None:
+    """Killed after a checkpoint and started again with `--resume`, the recipe leaves the same weights."""
+    recipe.main(config(beir))
+    whole = (beir.parent / "run" / "model" / "model.safetensors").read_bytes()
+    (beir.parent / "run").rename(beir.parent / "whole")
+
+    class Killed(Exception):
+        pass
+
+    def kill(*_: Any) -> None:
+        raise Killed
+
+    trainer_class = recipe.training.SpladeTrainer
+    original = trainer_class.training_step
+
+    def step(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return kill() if self.state.global_step == 3 else original(self, *args, **kwargs)
+
+    trainer_class.training_step = step
+    try:
+        with pytest.raises(Killed):
+            recipe.main(config(beir))
+    finally:
+        trainer_class.training_step = original
+    with pytest.raises(ValueError, match="max_seq_length was 16 and is now 15"):
+        recipe.main(config(beir, resume=True, max_seq_length=15))
+    recipe.main(config(beir, resume=True))
+    assert (beir.parent / "run" / "model" / "model.safetensors").read_bytes() == whole
