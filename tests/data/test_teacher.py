@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from lexforge.data import DataError
-from lexforge.data.teacher import LsaTeacher, SentenceTransformerTeacher
+from lexforge.data.teacher import LsaTeacher, SentenceTransformerTeacher, load_teacher
 
 TOPICS = {
     "sort": "sort order list array quick merge bubble ascending",
@@ -139,3 +139,15 @@ def test_a_missing_teacher_is_one_clear_error(name: str) -> None:
     """Offline is the usual state of a training machine; the message says what to do."""
     with pytest.raises(DataError, match=f"the teacher '{name}' cannot be loaded; pass a folder"):
         SentenceTransformerTeacher(name, device="cpu")
+
+
+def test_a_teacher_by_the_name_of_a_command_line(tmp_path: Path) -> None:
+    """`lsa` reads words, `lsa-char` characters inside words; a corpus smaller than 256 texts gets fewer
+    dimensions.
+    """
+    texts = ["sort a list", "read a file", "write the file", "한국 서울"]
+    words, characters = load_teacher("lsa", texts), load_teacher("lsa-char", texts)
+    assert words.encode(["a file"]).shape == characters.encode(["a file"]).shape == (1, 3)
+    assert words.name != characters.name
+    with pytest.raises(DataError, match="no/such/teacher"):
+        load_teacher("no/such/teacher", texts)

@@ -219,3 +219,16 @@ def test_the_manifest_says_what_a_block_is(tmp_path: Path) -> None:
         "dimension": 4,
         "count": 10,
     }
+
+
+def test_without_a_folder_the_cache_is_the_user_s_own_and_named_after_the_teacher(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second run of a recipe, in another run directory, must not encode again."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert (
+        TeacherCache.build(CountingTeacher(), TEXTS).folder == tmp_path / "lexforge" / "teachers" / "counting"
+    )
+    again = CountingTeacher()
+    TeacherCache.build(again, TEXTS)
+    assert again.asked == []

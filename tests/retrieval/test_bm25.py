@@ -58,6 +58,17 @@ def test_a_query_of_unknown_words_finds_nothing() -> None:
     assert index.search([], 5).ids == []
 
 
+def test_negatives_are_the_best_documents_that_nobody_judged() -> None:
+    """A positive among the negatives, or one known not to be relevant twice, would teach the wrong thing."""
+    index = BM25Index.build(TEXTS, IDS)
+    judged = {"q": {"c": 1}, "r": {}}
+    assert index.negatives({"q": "cat", "r": "the cat"}, judged, k=10) == {
+        "q": ["a"],
+        "r": ["c", "e", "b", "a"],
+    }
+    assert index.negatives({"s": "dog"}, {}, k=1) == {"s": ["b"]}
+
+
 def test_tokens() -> None:
     """Words are lower-cased; bigrams do not cross a word's edge; a word of one character is kept."""
     assert tokens("The U.S. 검색, naïve_x", "words") == ["the", "u", "s", "검색", "naïve_x"]
