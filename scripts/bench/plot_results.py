@@ -46,17 +46,16 @@ def settings() -> list[tuple[str, Row, Row]]:
     return found
 
 
-def draw(axis: plt.Axes, rows: list[tuple[str, Row, Row]], column: str, title: str, unit: str) -> None:
+def draw(axis: plt.Axes, rows: list[tuple[str, Row, Row]], column: str, title: str, number: str) -> None:
     """Horizontal pairs of bars, the peer's above ours, with the ratio at the end."""
     for place, (_, peer, ours) in enumerate(rows):
         theirs, mine = float(peer[column]), max(float(ours[column]), 1e-9)
         axis.barh(place - 0.2, theirs, 0.38, color=COLOURS[PEER])
         axis.barh(place + 0.2, mine, 0.38, color=COLOURS[OURS])
-        axis.text(theirs, place - 0.2, f" {theirs:,.3g}", va="center", fontsize=8, color="#555")
-        axis.text(mine, place + 0.2, f" {mine:,.3g}  ({theirs / mine:.1f}x)", va="center", fontsize=8)
+        axis.text(theirs, place - 0.2, f" {theirs:{number}}", va="center", fontsize=8, color="#555")
+        axis.text(mine, place + 0.2, f" {mine:{number}}  ({theirs / mine:.1f}x)", va="center", fontsize=8)
     axis.set_yticks(range(len(rows)), [label for label, _, _ in rows], fontsize=8)
-    axis.invert_yaxis()
-    axis.set_title(f"{title} ({unit}), less is better", fontsize=10, loc="left")
+    axis.set_title(f"{title}, less is better", fontsize=10, loc="left")
     axis.margins(x=0.22)
     axis.spines[["top", "right"]].set_visible(False)
 
@@ -65,8 +64,9 @@ def main() -> None:
     """Write the plot."""
     rows = settings()
     figure, axes = plt.subplots(1, 2, figsize=(11, 0.62 * len(rows) + 1.3), sharey=True)
-    draw(axes[0], rows, "median_s", "Median time", "s")
-    draw(axes[1], rows, "peak_mb", "Peak memory above start", "MB")
+    axes[0].invert_yaxis()  # shared by both
+    draw(axes[0], rows, "median_s", "Median time (s)", ".2f")
+    draw(axes[1], rows, "peak_mb", "Peak memory above start (MB)", ",.0f")
     handles = [plt.Rectangle((0, 0), 1, 1, color=COLOURS[name]) for name in (PEER, OURS)]
     figure.legend(handles, [PEER, OURS], loc="lower center", ncols=2, frameon=False, fontsize=9)
     device = rows[0][2]["device"]
