@@ -117,6 +117,10 @@ class NeuralSparseLoss(EmbeddingLoss):
         if not any(self.weights.values()):
             raise ValueError("at least one weight must be above 0; received 0 for every term")
         check_temperature(temperature)
+        check_temperature(distillation_temperature)
+        for name, value in (("l2_ratio", l2_ratio), ("margin", margin)):
+            if not value >= 0:
+                raise ValueError(f"{name} must be >= 0; received {value}")
         if (
             penalty_weights is not None
             and not (torch.isfinite(penalty_weights) & (penalty_weights >= 0)).all()
@@ -200,7 +204,7 @@ class NeuralSparseLoss(EmbeddingLoss):
         would not do.
         """
         if world_size() > 1:
-            count = sum_over_ranks(torch.tensor(float(len(rows)), device=rows.device))
+            count = sum_over_ranks(rows.new_full((), len(rows)))
             rows = (sum_over_ranks(rows.sum(dim=0)) / count).unsqueeze(0)
         if self.penalty_weights is None:
             return self.regularizer_ramp * flops(rows)
