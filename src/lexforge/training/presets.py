@@ -5,7 +5,7 @@ own.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 from torch import Tensor
@@ -153,7 +153,11 @@ PLAIN = Preset(
     ramp_fraction=1 / 3,
     phases=(),
 )
-LEXFORGE = PLAIN
+# What the ablation in recipes/README.md leaves of V26: the plain baseline, the floor against collapse (0 for a healthy
+# model), and distillation by z-scores alone, which do not depend on the scale of dot products as the KL part does.
+LEXFORGE = replace(
+    PLAIN, minimum_activation_weight=1.0, distillation_weight=1.0, kl_weight=0.0, mse_weight=1.0
+)
 
 PRESETS: dict[PresetName, Preset] = {
     "lexforge": LEXFORGE,
