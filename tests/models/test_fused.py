@@ -164,11 +164,12 @@ def test_a_copy_has_weights_of_its_own(duplicate, plain: SparseEncoder) -> None:
     fuse_splade_head(plain)
     before = dense(plain)
     clone = duplicate(plain)
-    assert torch.equal(dense(clone), before)
+    # weights read from a file are not aligned as copied ones are, and the product sums in another order
+    torch.testing.assert_close(dense(clone), before, rtol=0, atol=1e-6)
     with torch.no_grad():
         clone[0].model.get_output_embeddings().weight.mul_(2)
     assert torch.equal(dense(plain), before)
-    assert not torch.equal(dense(clone), before)
+    assert (dense(clone) - before).abs().max() > 0.1
 
 
 @pytest.mark.parametrize("activation", ["relu", "log1p_relu"])
