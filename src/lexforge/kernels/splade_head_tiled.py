@@ -25,6 +25,9 @@ from torch.autograd.function import once_differentiable
 # a GPU wants launches that fill it.
 _TILE_TERMS = 8192
 _TILE_TOKENS = {"cpu": 256, "other": 8192}
+_ONEDNN_LINEAR = (
+    getattr(torch.ops.mkldnn, "_linear_pointwise", None) if torch.backends.mkldnn.is_available() else None
+)
 
 
 def splade_head_tiled(
@@ -141,8 +144,7 @@ def _maximum_over_tokens(
     for first in range(0, len(weight), _TILE_TERMS):
         tile = slice(first, min(first + _TILE_TERMS, len(weight)))
         for (members, places), states in zip(groups, tokens, strict=True):
-            logits = buffer[: (tile.stop - first) * len(states)].view(-1, len(states))
-            torch.mm(weight[tile], states.t(), out=logits)
+            logits = _product(weight[tile], states, buffer)
             by_row = logits.view(-1, *places.shape)
             top = by_row.amax(2).to(dtype)
             if bias is not None:
@@ -151,6 +153,20 @@ def _maximum_over_tokens(
             if winner is not None:
                 _write_winners(winner[:, tile], members, places, by_row, top)
     return maximum, winner
+
+
+def _product(terms: Tensor, states: Tensor, buffer: Tensor) -> Tensor:
+    """`terms [n, D] @ states.T [D, m]`, written into the front of `buffer` where the library allows it.
+
+    On a CPU whose vector units the BLAS of this build leaves unused (MKL on AMD), oneDNN is 1.4 to 1.6 times
+    as fast on these shapes (Zen 4, D 128 to 768) and rounds no worse; `torch.mm` reaches it for half
+    precision only.
+    """
+    if _ONEDNN_LINEAR is not None and terms.device.type == "cpu" and terms.dtype == torch.float32:
+        product: Tensor = _ONEDNN_LINEAR(terms, states, None, "none", [], "")
+        return product
+    out = buffer[: len(terms) * len(states)].view(-1, len(states))
+    return torch.mm(terms, states.t(), out=out)
 
 
 def _write_winners(winner: Tensor, members: Tensor, places: Tensor, logits: Tensor, top: Tensor) -> None:
