@@ -62,7 +62,7 @@ class Config:
 
 def main(cfg: Config) -> None:
     """Data, encoder, teacher, training, evaluation."""
-    process = PartialState()
+    process = PartialState(cpu=not torch.accelerator.is_available())
     set_seed(cfg.train.seed)
     retrieval = data.load_retrieval_data(cfg.data)
     texts = list(retrieval.corpus.values())

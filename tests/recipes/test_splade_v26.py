@@ -121,6 +121,19 @@ def test_the_command_of_the_readme_trains_evaluates_and_leaves_its_records(
     subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "HF_HUB_OFFLINE": "1"})
 
 
+def test_two_ranks_are_one_run(beir: Path, tiny_checkpoint: Path) -> None:
+    """On CPUs, ranks that do not find each other would train two models into one directory, without a word."""
+    run = beir.parent / "run"
+    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", str(RECIPE)]
+    launch += ["--data", str(beir), "--model", str(tiny_checkpoint), "--output-dir", str(run), "--steps", "2"]
+    launch += ["--batch-size", "2", "--max-seq-length", "16", "--preset", "plain"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
+    done = subprocess.run(launch, capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.count("trained ") == 1, "one rank reports"
+    assert json.loads((run / "env.json").read_text())["ranks"] == 2
+
+
 def test_from_scratch_by_the_default_preset(beir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The default backbone is made from the corpus and starts with knowledge of it."""
     recipe.main(config(beir))

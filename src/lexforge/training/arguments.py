@@ -91,6 +91,7 @@ class TrainingSettings:
             "dataloader_pin_memory": torch.accelerator.is_available(),
             "save_steps": self.save_steps,
             "logging_steps": self.logging_steps,
+            "use_cpu": not torch.accelerator.is_available(),  # else ranks on CPUs do not find each other
             "seed": self.seed,
             "report_to": "none",
         }
