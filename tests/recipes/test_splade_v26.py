@@ -122,7 +122,7 @@ def test_the_command_of_the_readme_trains_evaluates_and_leaves_its_records(
 
 
 def test_two_ranks_are_one_run(beir: Path, tiny_checkpoint: Path) -> None:
-    """On CPUs, ranks that do not find each other would train two models into one directory, without a word."""
+    """On CPUs, ranks that do not find each other would train two models into one directory."""
     run = beir.parent / "run"
     launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", str(RECIPE)]
     launch += ["--data", str(beir), "--model", str(tiny_checkpoint), "--output-dir", str(run), "--steps", "2"]
