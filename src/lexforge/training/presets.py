@@ -153,8 +153,8 @@ PLAIN = Preset(
     ramp_fraction=1 / 3,
     phases=(),
 )
-# What recipes/README.md leaves of V26 on every set tried: the plain baseline and the floor of minimum activation,
-# which costs a healthy model nothing and holds one that is about to collapse.
+# What recipes/README.md leaves of V26 on every set tried: the plain baseline and the floor of minimum
+# activation, which costs a healthy model nothing and holds one that is about to collapse.
 LEXFORGE = replace(PLAIN, minimum_activation_weight=1.0)
 
 PRESETS: dict[PresetName, Preset] = {
