@@ -14,8 +14,8 @@ PACKAGE = ROOT / "src" / "lexforge"
 MAY_IMPORT: dict[str, set[str]] = {
     "kernels": set(),
     "data": set(),
-    "losses": {"kernels"},
     "models": {"kernels"},
+    "losses": {"kernels", "models"},
     "retrieval": {"kernels"},
     "evaluation": {"kernels", "losses", "models", "retrieval"},
     "training": {"kernels", "losses", "models", "retrieval", "evaluation", "data"},

@@ -3,6 +3,7 @@
 from lexforge.models.fused import fuse_splade_head, unfuse_splade_head
 from lexforge.models.inference_free import build_inference_free
 from lexforge.models.lexical_init import build_lexical_backbone
+from lexforge.models.momentum import MomentumEncoder
 from lexforge.models.splade import build_splade, vocabulary_size
 from lexforge.models.vocabulary import (
     foreign_script_ids,
@@ -12,6 +13,7 @@ from lexforge.models.vocabulary import (
 )
 
 __all__ = [
+    "MomentumEncoder",
     "build_inference_free",
     "build_lexical_backbone",
     "build_splade",

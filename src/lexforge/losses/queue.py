@@ -1,0 +1,83 @@
+"""A first-in-first-out queue of keys, and of their label sets, that a loss takes its references from."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class KeyQueue(nn.Module):
+    """The last `size` keys, L2-normalised, with their labels if they have any.
+
+    With several ranks enqueue the keys of all ranks (`rows_of_all_ranks`), so that every rank holds the same
+    queue. Its tensors are buffers: they go where the loss goes and are saved with its state.
+
+    Args:
+        size: Q, number of keys kept.
+        dimension: D of an embedding.
+        label_count: L, width of the label sets; None for keys without labels.
+
+    Raises:
+        ValueError: If a size is not positive.
+
+    Source: He et al. 2020 (arXiv 1911.05722), section 3.2; label sets: seed 001, section 3.
+    """
+
+    keys: Tensor
+    labels: Tensor | None
+    enqueued: Tensor
+
+    def __init__(self, size: int, dimension: int, label_count: int | None = None) -> None:
+        super().__init__()
+        for name, value in (("size", size), ("dimension", dimension), ("label_count", label_count)):
+            if not (value is None and name == "label_count") and not (isinstance(value, int) and value > 0):
+                raise ValueError(f"{name} of the queue must be a positive integer; received {value!r}")
+        self.register_buffer("keys", torch.zeros(size, dimension))
+        self.register_buffer(
+            "labels", None if label_count is None else torch.zeros(size, label_count, dtype=torch.uint8)
+        )
+        self.register_buffer("enqueued", torch.zeros((), dtype=torch.int64))
+
+    def __len__(self) -> int:
+        return min(int(self.enqueued), len(self.keys))
+
+    @torch.no_grad()
+    def enqueue(self, keys: Tensor, labels: Tensor | None = None) -> None:
+        """Take in keys, over the oldest once the queue is full.
+
+        Args:
+            keys: `[N, D]` float, of all ranks; normalised here, detached.
+            labels: `[N, L]` of 0 and 1, given if and only if the queue keeps labels.
+
+        Raises:
+            ValueError: If N exceeds the size of the queue or a shape is wrong.
+        """
+        size, dimension = self.keys.shape
+        if keys.dim() != 2 or keys.shape[1] != dimension:
+            raise ValueError(f"keys must be [N, {dimension}] for this queue; received {tuple(keys.shape)}")
+        if len(keys) > size:
+            raise ValueError(
+                f"a queue of {size} is shorter than the {len(keys)} keys of one batch over all ranks; make "
+                "it at least as long"
+            )
+        expected = None if self.labels is None else (len(keys), self.labels.shape[1])
+        received = None if labels is None else tuple(labels.shape)
+        if expected != received:
+            raise ValueError(
+                f"the labels of these keys must be {expected} for this queue; received {received}"
+            )
+        slots = (self.enqueued + torch.arange(len(keys), device=self.keys.device)) % size
+        self.keys[slots] = F.normalize(keys.to(self.keys.dtype), dim=-1)
+        if self.labels is not None and labels is not None:
+            self.labels[slots] = labels.to(torch.uint8)
+        self.enqueued += len(keys)
+
+    def contents(self) -> tuple[Tensor, Tensor | None]:
+        """The keys held, and their labels, as copies: the queue may move on before a backward reads them.
+
+        Returns:
+            `[n, D]` float and `[n, L]` uint8 or None, n at most the size; the order is that of the slots.
+        """
+        filled = len(self)
+        return self.keys[:filled].clone(), None if self.labels is None else self.labels[:filled].clone()
