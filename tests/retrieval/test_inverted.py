@@ -175,7 +175,7 @@ def resign(folder: Path) -> None:
 
     manifest = json.loads((folder / "manifest.json").read_text())
     (folder / "manifest.json").unlink()
-    write_manifest(folder, manifest["format"], {key: manifest[key] for key in ("num_terms", "similarity")})
+    write_manifest(folder, manifest["format"], manifest["fields"])
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import time
 from pathlib import Path
 
 import pytest
 
-from lexforge.retrieval.storage import new_directory, read_manifest, write_manifest
+from lexforge.retrieval.base import DocumentIds
+from lexforge.retrieval.storage import new_directory, read_ids, read_manifest, write_ids, write_manifest
 
 
 @pytest.fixture
@@ -21,9 +24,40 @@ def saved(tmp_path: Path) -> Path:
 def test_round_trip_with_a_known_digest(saved: Path) -> None:
     """The SHA-256 of `abc` is the first example of FIPS 180-2."""
     manifest = read_manifest(saved, "kind")
-    assert manifest["extra"] == 7
+    assert (manifest.fields, manifest.hashed) == ({"extra": 7}, {"a.bin"})
     digest = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
-    assert manifest["files"] == {"a.bin": {"bytes": 3, "sha256": digest}}
+    entry = json.loads((saved / "manifest.json").read_text())["files"]["a.bin"]
+    assert (entry["bytes"], entry["sha256"]) == (3, digest)
+
+
+def test_a_file_as_save_left_it_is_not_read_again_unless_asked(saved: Path) -> None:
+    """Hashing a memory-mapped index at every load would read it whole; a change must still be found."""
+    (saved / "manifest.json").unlink()
+    minute_ago = time.time_ns() - 60 * 10**9
+    os.utime(saved / "a.bin", ns=(minute_ago, minute_ago))
+    write_manifest(saved, "kind", {})
+    assert read_manifest(saved, "kind").hashed == set()
+    assert read_manifest(saved, "kind", verify=True).hashed == {"a.bin"}
+    os.utime(saved / "a.bin")  # a copy, or written again with the same bytes
+    assert read_manifest(saved, "kind").hashed == {"a.bin"}
+    (saved / "a.bin").write_bytes(b"abd")
+    with pytest.raises(ValueError, match="does not have the checksum"):
+        read_manifest(saved, "kind")
+    os.utime(saved / "a.bin", ns=(minute_ago, minute_ago))  # as a failing disk would leave it
+    with pytest.raises(ValueError, match="does not have the checksum"):
+        read_manifest(saved, "kind", verify=True)
+
+
+def test_ids_are_stored_as_they_are(tmp_path: Path) -> None:
+    """An id can hold anything JSON can, also half a surrogate pair from a damaged corpus."""
+    ids = DocumentIds()
+    ids.extend(["한국", "a\nb", "\ud800", '"'])
+    write_ids(tmp_path, ids)
+    assert read_ids(tmp_path).names == ids.names
+    for text in ('["a", "a"]', '["a", ""]', "[1]", '{"a": 1}', '"abc"'):
+        (tmp_path / "ids.json").write_text(text)
+        with pytest.raises(ValueError, match="ids"):
+            read_ids(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -47,11 +81,11 @@ def test_damage_is_refused(saved: Path, damage, error: type[Exception], message:
 
 def test_another_kind_or_version_is_refused(saved: Path) -> None:
     """A later format must not be read as this one."""
-    with pytest.raises(ValueError, match="describes 'kind' version 1; expected 'other' version 1"):
+    with pytest.raises(ValueError, match="describes 'kind' version 2; expected 'other' version 2"):
         read_manifest(saved, "other")
     manifest = json.loads((saved / "manifest.json").read_text())
-    (saved / "manifest.json").write_text(json.dumps(manifest | {"version": 2}))
-    with pytest.raises(ValueError, match="version 2; expected 'kind' version 1"):
+    (saved / "manifest.json").write_text(json.dumps(manifest | {"version": 3}))
+    with pytest.raises(ValueError, match="version 3; expected 'kind' version 2"):
         read_manifest(saved, "kind")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Container
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol, SupportsIndex, cast
@@ -82,8 +83,8 @@ class Index(Protocol):
         """Write the index to a new or empty directory."""
 
     @classmethod
-    def load(cls, directory: str | Path) -> Index:
-        """Read what `save` wrote, refusing what is damaged or foreign."""
+    def load(cls, directory: str | Path, verify: bool = False) -> Index:
+        """Read what `save` wrote, refusing what is damaged or foreign; `verify` hashes all of it."""
 
     def __len__(self) -> int:
         """Number of documents."""
@@ -108,7 +109,62 @@ def check_k(k: SupportsIndex) -> int:
     return number
 
 
-def check_ids(ids: list[str], rows: int, known: set[str]) -> None:
+class DocumentIds:
+    """The ids of an index's documents, in the order of their positions, each once."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self._known: set[str] = set()
+
+    def __len__(self) -> int:
+        """Number of documents."""
+        return len(self.names)
+
+    def __contains__(self, name: object) -> bool:
+        """Whether the index holds the document."""
+        return name in self._known
+
+    def check(self, names: list[str], rows: int) -> None:
+        """Refuse ids that are not one distinct, new string a document; changes nothing.
+
+        Args:
+            names: The ids given.
+            rows: Number of documents given.
+
+        Raises:
+            ValueError: Another number, an id that is no string or empty, or one that is there already.
+        """
+        check_ids(names, rows, self._known)
+
+    def extend(self, names: list[str]) -> None:
+        """Append ids that `check` accepted, once their documents are in the index."""
+        self.names.extend(names)
+        self._known.update(names)
+
+    def hits(
+        self, positions: NDArray[np.int64], scores: NDArray[np.float32], counts: NDArray[np.int64]
+    ) -> Hits:
+        """The hits of a search by position.
+
+        Args:
+            positions: `[Q, K]` document positions, best first, ties ascending.
+            scores: `[Q, K]` their scores.
+            counts: `[Q]` how many of each row are hits.
+
+        Returns:
+            The hits by id.
+        """
+        lengths, names = counts.tolist(), self.names
+        return Hits(
+            [
+                [names[position] for position in row[:length].tolist()]
+                for row, length in zip(positions, lengths, strict=True)
+            ],
+            [row[:length] for row, length in zip(scores, lengths, strict=True)],
+        )
+
+
+def check_ids(ids: list[str], rows: int, known: Container[str]) -> None:
     """Refuse ids that are not one distinct, new string a document.
 
     Args:
@@ -118,10 +174,10 @@ def check_ids(ids: list[str], rows: int, known: set[str]) -> None:
     """
     if len(ids) != rows:
         raise ValueError(f"{len(ids)} ids for {rows} documents")
-    seen = set(known)
+    seen: set[str] = set()
     for position, document in enumerate(ids):
         if not isinstance(document, str) or not document:
             raise ValueError(f"ids[{position}] is {document!r}; an id is a string that is not empty")
-        if document in seen:
+        if document in seen or document in known:
             raise ValueError(f"ids[{position}] is {document!r}, which an earlier document has already")
         seen.add(document)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, SupportsIndex
@@ -10,8 +9,9 @@ from typing import Any, SupportsIndex
 import numpy as np
 from numpy.typing import NDArray
 
-from lexforge.retrieval.base import Hits, Similarity, check_ids, check_k, check_similarity
-from lexforge.retrieval.storage import new_directory, read_manifest, write_manifest
+from lexforge.retrieval.base import DocumentIds, Hits, Similarity, check_k, check_similarity
+from lexforge.retrieval.storage import new_directory, read_ids, read_manifest, write_ids, write_manifest
+from lexforge.retrieval.vectors import dense_vectors, dense_width
 
 FORMAT = "lexforge-faiss-index"
 TIE_MARGIN = 16  # hits asked for beyond k, so that most ties at rank k are seen whole at once
@@ -70,8 +70,7 @@ class FaissIndex:
         self.width = width
         self.similarity: Similarity = check_similarity(similarity)
         self.layout = layout or Flat()
-        self._ids: list[str] = []
-        self._known: set[str] = set()
+        self._ids = DocumentIds()
         if isinstance(self.layout, Flat):
             self._index: Any = faiss.IndexFlatIP(width)
         elif isinstance(self.layout, HNSW):
@@ -108,7 +107,7 @@ class FaissIndex:
             ValueError: A value that is not finite, another number of ids than documents, an id twice, or
                 fewer documents than IVF lists.
         """
-        index = cls(_checked_width(documents, "documents"), similarity, layout)
+        index = cls(dense_width(documents, "documents"), similarity, layout)
         index.add(documents, ids)
         return index
 
@@ -122,15 +121,14 @@ class FaissIndex:
         Raises:
             ValueError: As for `build`, and another width than the index has.
         """
-        vectors = self._checked(documents, "documents")
-        check_ids(ids, len(vectors), self._known)
+        vectors = dense_vectors(documents, "documents", self.width, self.similarity)
+        self._ids.check(ids, len(vectors))
         if not self._index.is_trained:
             if len(vectors) < self._index.nlist:
                 raise ValueError(f"{len(vectors)} documents cannot train {self._index.nlist} IVF lists")
             self._index.train(vectors)
         self._index.add(vectors)
         self._ids.extend(ids)
-        self._known.update(ids)
 
     def search(self, queries: NDArray, k: SupportsIndex) -> Hits:
         """The k documents of highest similarity to each query.
@@ -146,25 +144,26 @@ class FaissIndex:
             ValueError: A value that is not finite, another width than the index has, k below 1.
         """
         wanted = min(check_k(k), len(self))
-        vectors = self._checked(queries, "queries")
-        ids: list[list[str]] = [[] for _ in vectors]
-        scores = [np.zeros(0, np.float32) for _ in vectors]
+        vectors = dense_vectors(queries, "queries", self.width, self.similarity)
+        positions = np.zeros((len(vectors), wanted), np.int64)
+        scores = np.zeros((len(vectors), wanted), np.float32)
+        counts = np.zeros(len(vectors), np.int64)
         pending = np.arange(len(vectors)) if wanted else np.arange(0)
         depth = wanted + TIE_MARGIN
         while len(pending):
             depth = min(depth, len(self))
-            values, positions = self._index.search(vectors[pending], depth)
-            cut = (values[:, wanted - 1] == values[:, -1]) & (positions[:, -1] >= 0)
+            values, places = self._index.search(vectors[pending], depth)
+            cut = (values[:, wanted - 1] == values[:, -1]) & (places[:, -1] >= 0)
             cut &= isinstance(self.layout, Flat) and depth < len(self)
             for row in np.flatnonzero(~cut):
-                found = positions[row] >= 0
-                order = np.lexsort((positions[row][found], -values[row][found]))[:wanted]
-                ids[pending[row]] = [
-                    self._ids[position] for position in positions[row][found][order].tolist()
-                ]
-                scores[pending[row]] = values[row][found][order]
+                found = places[row] >= 0
+                order = np.lexsort((places[row][found], -values[row][found]))[:wanted]
+                query, count = pending[row], len(order)
+                positions[query, :count] = places[row][found][order]
+                scores[query, :count] = values[row][found][order]
+                counts[query] = count
             pending, depth = pending[cut], 4 * depth
-        return Hits(ids, scores)
+        return self._ids.hits(positions, scores, counts)
 
     def save(self, directory: str | Path) -> None:
         """Write the index: FAISS's file, the ids, and a manifest with checksums.
@@ -177,16 +176,17 @@ class FaissIndex:
         """
         path = new_directory(directory)
         _import_faiss().write_index(self._index, str(path / "index.faiss"))
-        (path / "ids.json").write_text(json.dumps(self._ids, ensure_ascii=False), encoding="utf-8")
+        write_ids(path, self._ids)
         layout = {"name": type(self.layout).__name__, **asdict(self.layout)}
         write_manifest(path, FORMAT, {"width": self.width, "similarity": self.similarity, "layout": layout})
 
     @classmethod
-    def load(cls, directory: str | Path) -> FaissIndex:
+    def load(cls, directory: str | Path, verify: bool = False) -> FaissIndex:
         """Read a saved index into memory.
 
         Args:
             directory: What `save` wrote.
+            verify: Compare every file with its checksum, also those that were not written since.
 
         Returns:
             The index.
@@ -195,18 +195,17 @@ class FaissIndex:
             FileNotFoundError: No index there, or a file of it is missing.
             ValueError: A file is cut, altered, or of another format.
         """
-        manifest = read_manifest(directory, FORMAT)
+        fields = read_manifest(directory, FORMAT, verify).fields
         path = Path(directory)
         try:
-            fields = dict(manifest["layout"])
-            layout = {"Flat": Flat, "HNSW": HNSW, "IVF": IVF}[fields.pop("name")](**fields)
-            index = cls(manifest["width"], manifest["similarity"], layout)
-            index._ids = json.loads((path / "ids.json").read_text(encoding="utf-8"))
+            settings = dict(fields["layout"])
+            layout = {"Flat": Flat, "HNSW": HNSW, "IVF": IVF}[settings.pop("name")](**settings)
+            index = cls(fields["width"], fields["similarity"], layout)
+            index._ids = read_ids(path)
             index._index = _import_faiss().read_index(str(path / "index.faiss"))
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
             raise ValueError(f"{path} is not a FAISS index of lexforge: {error}") from error
-        index._known = set(index._ids)
-        if index._index.ntotal != len(index._known) or index._index.d != index.width:
+        if index._index.ntotal != len(index) or index._index.d != index.width:
             raise ValueError(f"{path}: {index._index.ntotal} vectors of width {index._index.d} do not fit")
         return index
 
@@ -218,26 +217,6 @@ class FaissIndex:
     def nbytes(self) -> int:
         """Bytes of FAISS's serialised index."""
         return int(_import_faiss().serialize_index(self._index).nbytes)
-
-    def _checked(self, matrix: NDArray, what: str) -> NDArray[np.float32]:
-        """The matrix as contiguous float32, normalised for cosine."""
-        width = _checked_width(matrix, what)
-        if width != self.width:
-            raise ValueError(f"{what} have {width} columns; the index has {self.width}")
-        vectors = np.ascontiguousarray(matrix, dtype=np.float32)
-        wrong = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
-        if len(wrong):
-            raise ValueError(f"{what} row {wrong[0]} holds a value that is not finite")
-        if self.similarity == "cosine":
-            norms = np.linalg.norm(vectors.astype(np.float64), axis=1, keepdims=True)
-            vectors = (vectors / np.where(norms > 0, norms, 1.0)).astype(np.float32)
-        return vectors
-
-
-def _checked_width(matrix: NDArray, what: str) -> int:
-    if not isinstance(matrix, np.ndarray) or matrix.ndim != 2 or matrix.dtype.kind != "f":
-        raise TypeError(f"{what} must be a 2-dimensional float array, not {type(matrix).__name__}")
-    return matrix.shape[1]
 
 
 def _import_faiss() -> Any:

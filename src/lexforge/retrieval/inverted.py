@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import SupportsIndex
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import sparse
 
 from lexforge.kernels.postings import Postings, build_postings, join_postings, top_k
-from lexforge.retrieval.base import Hits, Similarity, check_ids, check_k, check_similarity
-from lexforge.retrieval.storage import new_directory, read_manifest, write_manifest
+from lexforge.retrieval.base import DocumentIds, Hits, Similarity, check_k, check_similarity
+from lexforge.retrieval.storage import new_directory, read_ids, read_manifest, write_ids, write_manifest
+from lexforge.retrieval.vectors import Matrix, sparse_vectors, sparse_width
 
 FORMAT = "lexforge-inverted-index"
-Matrix = sparse.csr_matrix | sparse.csr_array
 
 
 class InvertedIndex:
@@ -34,8 +32,7 @@ class InvertedIndex:
             raise ValueError(f"num_terms is {num_terms}; it must be at least 1")
         self.num_terms = num_terms
         self.similarity: Similarity = check_similarity(similarity)
-        self._ids: list[str] = []
-        self._known: set[str] = set()
+        self._ids = DocumentIds()
         self._parts = [build_postings(sparse.csr_array(np.zeros((0, num_terms), np.float32)))]
 
     @classmethod
@@ -54,7 +51,7 @@ class InvertedIndex:
             TypeError: `documents` is not a scipy CSR matrix.
             ValueError: A negative or non-finite weight, another number of ids than documents, an id twice.
         """
-        index = cls(_checked_width(documents, "documents"), similarity)
+        index = cls(sparse_width(documents, "documents"), similarity)
         index.add(documents, ids)
         return index
 
@@ -69,11 +66,10 @@ class InvertedIndex:
             TypeError: `documents` is not a scipy CSR matrix.
             ValueError: As for `build`, and another width than the index has.
         """
-        vectors = self._canonical(documents, "documents")
-        check_ids(ids, vectors.shape[0], self._known)
+        vectors = sparse_vectors(documents, "documents", self.num_terms, self.similarity)
+        self._ids.check(ids, vectors.shape[0])
         self._parts.append(build_postings(vectors))
         self._ids.extend(ids)
-        self._known.update(ids)
 
     def search(self, queries: Matrix, k: SupportsIndex) -> Hits:
         """The k documents of highest score for each query.
@@ -90,14 +86,9 @@ class InvertedIndex:
             ValueError: A negative or non-finite weight, another width than the index has, k below 1.
         """
         wanted = check_k(k)
-        vectors = self._canonical(queries, "queries")
+        vectors = sparse_vectors(queries, "queries", self.num_terms, self.similarity)
         positions, scores, counts = top_k(vectors, self._postings(), wanted)
-        ids = self._ids
-        rows = zip(positions, counts.tolist(), strict=True)
-        return Hits(
-            [[ids[position] for position in row[:count].tolist()] for row, count in rows],
-            [row[:count] for row, count in zip(scores, counts.tolist(), strict=True)],
-        )
+        return self._ids.hits(positions, scores, counts)
 
     def save(self, directory: str | Path) -> None:
         """Write the index: four arrays, the ids, and a manifest with checksums.
@@ -111,15 +102,16 @@ class InvertedIndex:
         path = new_directory(directory)
         for name, array in self._postings()._asdict().items():
             np.save(path / f"{name}.npy", array, allow_pickle=False)
-        (path / "ids.json").write_text(json.dumps(self._ids, ensure_ascii=False), encoding="utf-8")
+        write_ids(path, self._ids)
         write_manifest(path, FORMAT, {"num_terms": self.num_terms, "similarity": self.similarity})
 
     @classmethod
-    def load(cls, directory: str | Path) -> InvertedIndex:
+    def load(cls, directory: str | Path, verify: bool = False) -> InvertedIndex:
         """Read a saved index; the arrays are memory-mapped, so it can be larger than memory.
 
         Args:
             directory: What `save` wrote.
+            verify: Compare every file with its checksum, also those that were not written since.
 
         Returns:
             The index.
@@ -128,15 +120,14 @@ class InvertedIndex:
             FileNotFoundError: No index there, or a file of it is missing.
             ValueError: A file is cut, altered, or of another format.
         """
-        manifest = read_manifest(directory, FORMAT)
+        manifest = read_manifest(directory, FORMAT, verify).fields
         path = Path(directory)
         try:
             index = cls(manifest["num_terms"], manifest["similarity"])
-            index._ids = json.loads((path / "ids.json").read_text(encoding="utf-8"))
-            index._known = set(index._ids)
+            index._ids = read_ids(path)
             files = [np.load(path / f"{name}.npy", mmap_mode="r") for name in Postings._fields]
             postings = Postings(*(np.asarray(file) for file in files))
-            _check_structure(postings, index.num_terms, len(index._known), len(index._ids))
+            _check_structure(postings, index.num_terms, len(index), len(index))
         except (KeyError, TypeError, ValueError, OSError) as error:
             raise ValueError(f"{path} is not an inverted index of lexforge: {error}") from error
         index._parts = [postings]
@@ -155,50 +146,6 @@ class InvertedIndex:
         """All documents as one set of postings."""
         self._parts = [join_postings(self._parts)]
         return self._parts[0]
-
-    def _canonical(self, matrix: Matrix, what: str) -> Matrix:
-        """The matrix as sorted float32 CSR without duplicates or zeros, normalised for cosine."""
-        width = _checked_width(matrix, what)
-        if width != self.num_terms:
-            raise ValueError(f"{what} have {width} columns; the index has {self.num_terms}")
-        matrix.check_format(full_check=True)
-        if matrix.dtype.kind not in "fiu":
-            raise ValueError(f"{what} have dtype {matrix.dtype}; allowed are real numbers")
-        _check_weights(matrix, matrix.data, what)
-        vectors = sparse.csr_array(matrix)
-        if vectors.dtype != np.float32:
-            with np.errstate(over="ignore"):  # infinity is refused just below
-                vectors = vectors.astype(np.float32)
-        if not vectors.has_canonical_format:
-            vectors = vectors.copy()
-            vectors.sum_duplicates()
-        _check_weights(vectors, vectors.data, what)
-        if self.similarity == "cosine":
-            norms = np.sqrt(np.asarray(vectors.astype(np.float64).power(2).sum(axis=1)))
-            scale = np.repeat(np.where(norms > 0, norms, 1.0), np.diff(vectors.indptr))
-            data = (vectors.data / scale).astype(np.float32)
-            vectors = sparse.csr_array((data, vectors.indices, vectors.indptr), shape=vectors.shape)
-        if not vectors.data.all():
-            vectors = vectors.copy()
-            vectors.eliminate_zeros()
-        return vectors
-
-
-def _checked_width(matrix: Matrix, what: str) -> int:
-    if not sparse.issparse(matrix) or matrix.format != "csr" or matrix.ndim != 2:
-        raise TypeError(f"{what} must be a 2-dimensional scipy CSR matrix, not {type(matrix).__name__}")
-    return matrix.shape[1]
-
-
-def _check_weights(matrix: Matrix, weights: NDArray, what: str) -> None:
-    """Refuse negative and non-finite weights, in the dtype given and in float32."""
-    wrong = np.flatnonzero(~(weights >= 0) | ~np.isfinite(weights))
-    if len(wrong):
-        row = int(np.searchsorted(matrix.indptr, wrong[0], side="right")) - 1
-        raise ValueError(
-            f"{what} row {row}, column {matrix.indices[wrong[0]]}: weight {weights[wrong[0]]}; "
-            "weights must be finite and >= 0"
-        )
 
 
 def _check_structure(postings: Postings, num_terms: int, distinct_ids: int, ids: int) -> None:

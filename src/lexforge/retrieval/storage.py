@@ -1,13 +1,39 @@
-"""Indexes on disk: a directory of files and a manifest with the size and SHA-256 of each."""
+"""Indexes on disk: a directory of files and a manifest with the size and SHA-256 of each.
+
+Reading a large index through only to check it would undo memory-mapping. So a file is hashed at loading only
+where it may have changed since `save`: its time of modification differs from the one in the manifest, or lies
+too close to the manifest's writing to tell (`SETTLED_NS`; that bounds the cost by what is written in two
+seconds). A change that keeps size and time, such as a failing disk, is found with `verify=True`, which hashes
+everything: about one second a gigabyte.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lexforge.retrieval.base import DocumentIds
+
 MANIFEST = "manifest.json"
+VERSION = 2
+SETTLED_NS = 2_000_000_000  # the coarsest clock of a common file system (FAT)
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a manifest says, after the check of the files it names.
+
+    Args:
+        fields: What the index wrote beside its files.
+        hashed: The files that were read and have their checksum; the others are as `save` left them.
+    """
+
+    fields: dict[str, Any]
+    hashed: frozenset[str]
 
 
 def new_directory(directory: str | Path) -> Path:
@@ -31,14 +57,26 @@ def write_manifest(directory: Path, kind: str, fields: dict[str, Any]) -> None:
         kind: Name of the format; a reader accepts its own only.
         fields: What else the reader needs, in JSON types.
     """
-    paths = sorted(directory.iterdir())
-    files = {path.name: {"bytes": path.stat().st_size, "sha256": _sha256(path)} for path in paths}
-    manifest = {"format": kind, "version": 1, **fields, "files": files}
+    files = {}
+    for path in sorted(directory.iterdir()):
+        status = path.stat()
+        digest = _sha256(path)
+        files[path.name] = {"bytes": status.st_size, "modified_ns": status.st_mtime_ns, "sha256": digest}
+    origin = {"format": kind, "version": VERSION, "written_ns": time.time_ns()}
+    manifest = {**origin, "fields": fields, "files": files}
     (directory / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
 
 
-def read_manifest(directory: str | Path, kind: str) -> dict[str, Any]:
-    """Read and verify a manifest and every file it names.
+def read_manifest(directory: str | Path, kind: str, verify: bool = False) -> Manifest:
+    """Read a manifest and check every file it names.
+
+    Args:
+        directory: What an index was saved to.
+        kind: Name of the format.
+        verify: Hash every file, also those that are as `save` left them.
+
+    Returns:
+        The manifest.
 
     Raises:
         FileNotFoundError: No manifest, or a file of the index is missing.
@@ -50,20 +88,49 @@ def read_manifest(directory: str | Path, kind: str) -> dict[str, Any]:
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))
         found = (manifest["format"], manifest["version"])
-        files = {name: (entry["bytes"], entry["sha256"]) for name, entry in manifest["files"].items()}
+        if found != (kind, VERSION):
+            expected = f"{kind!r} version {VERSION}"
+            raise ValueError(f"{path} describes {found[0]!r} version {found[1]!r}; expected {expected}")
+        fields, settled = dict(manifest["fields"]), manifest["written_ns"] - SETTLED_NS
+        files = [
+            (name, entry["bytes"], entry["modified_ns"], entry["sha256"])
+            for name, entry in manifest["files"].items()
+        ]
     except (UnicodeDecodeError, json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path} is not the manifest of an index: {error!r}") from error
-    if found != (kind, 1):
-        raise ValueError(f"{path} describes {found[0]!r} version {found[1]!r}; expected {kind!r} version 1")
-    for name, (size, digest) in files.items():
+    hashed = set()
+    for name, size, modified, digest in files:
         file = Path(directory) / name
         if not file.is_file():
             raise FileNotFoundError(f"{file}, named in {path}, is missing")
-        if file.stat().st_size != size:
-            raise ValueError(f"{file} has {file.stat().st_size} bytes; {path} says {size}: cut or replaced")
-        if _sha256(file) != digest:
-            raise ValueError(f"{file} does not have the checksum in {path}: damaged or replaced")
-    return manifest
+        status = file.stat()
+        if status.st_size != size:
+            raise ValueError(f"{file} has {status.st_size} bytes; {path} says {size}: cut or replaced")
+        if verify or status.st_mtime_ns != modified or modified > settled:
+            if _sha256(file) != digest:
+                raise ValueError(f"{file} does not have the checksum in {path}: damaged or replaced")
+            hashed.add(name)
+    return Manifest(fields, frozenset(hashed))
+
+
+def write_ids(directory: Path, ids: DocumentIds) -> None:
+    """Write the ids of an index's documents, in the order of their positions."""
+    (directory / "ids.json").write_text(json.dumps(ids.names), encoding="utf-8")
+
+
+def read_ids(directory: Path) -> DocumentIds:
+    """Read what `write_ids` wrote.
+
+    Raises:
+        ValueError: The file holds something else than distinct strings.
+    """
+    names = json.loads((directory / "ids.json").read_text(encoding="utf-8"))
+    if not isinstance(names, list):
+        raise ValueError(f"ids.json holds a {type(names).__name__}, not a list of ids")
+    ids = DocumentIds()
+    ids.check(names, len(names))
+    ids.extend(names)
+    return ids
 
 
 def _sha256(path: Path) -> str:
