@@ -3,7 +3,7 @@
 from lexforge.models.fused import fuse_splade_head, unfuse_splade_head
 from lexforge.models.inference_free import build_inference_free
 from lexforge.models.lexical_init import build_lexical_backbone
-from lexforge.models.momentum import MomentumEncoder
+from lexforge.models.momentum import MomentumEncoder, is_training
 from lexforge.models.splade import build_splade, vocabulary_size
 from lexforge.models.vocabulary import (
     foreign_script_ids,
@@ -19,6 +19,7 @@ __all__ = [
     "build_splade",
     "foreign_script_ids",
     "fuse_splade_head",
+    "is_training",
     "restrict_output_vocabulary",
     "special_token_ids",
     "unfuse_splade_head",

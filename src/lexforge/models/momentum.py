@@ -10,12 +10,21 @@ import torch
 from torch import Tensor, nn
 
 
+def is_training(model: nn.Module) -> bool:
+    """Whether a forward belongs to training: train mode, and gradients are recorded.
+
+    The mode alone does not tell: where a trainer evaluates the model inside a DistributedDataParallel
+    wrapper, the wrapper stays in train mode.
+    """
+    return model.training and torch.is_grad_enabled()
+
+
 class MomentumEncoder:
     """The exponential moving average of a model's parameters, as an encoder without gradient.
 
     After each optimizer step, average = momentum * average + (1 - momentum) * parameter. The average starts
     as the model is at its first training forward. Nothing has to be told when a step was taken: at a training
-    forward (`model.training`) the average follows if the parameters are not those that it last followed, so
+    forward (`is_training`) the average follows if the parameters are not those that it last followed, so
     it moves once an optimizer step however many micro-batches the step has, in every trainer and every loop.
     The comparison reads a checksum of the parameters' bits, because fused optimizers leave autograd's version
     counters alone. In evaluation nothing moves.
@@ -60,11 +69,12 @@ class MomentumEncoder:
         Returns:
             `[B, D]` float, without gradient.
         """
-        if model.training:
+        training = is_training(model)
+        if training:
             self.follow(model)
         elif self._followed is None:
             self._restart(model)
-        self._average.train(self.train_mode and model.training)
+        self._average.train(self.train_mode and training)
         with torch.no_grad():
             return self._average(dict(features))["sentence_embedding"]
 
