@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lexforge.data import DataError, load_beir, load_teacher_scores
+from lexforge.data import DataError, load_beir, load_corpus, load_teacher_scores
 
 DOCUMENTS = [
     {"_id": "d1", "title": "Heaps", "text": "a binary heap\u2028keeps the least element first"},
@@ -155,6 +155,18 @@ def test_teacher_scores_are_read_and_checked(tmp_path: Path) -> None:
         path.write_text(text)
         with pytest.raises(DataError, match=message):
             load_teacher_scores(path, data)
+
+
+def test_the_corpus_is_read_without_queries(tmp_path: Path) -> None:
+    """A corpus to search has no judgements; what is wrong in it is refused as in a whole set."""
+    whole = load_beir(write_set(tmp_path / "toy"))
+    (tmp_path / "toy" / "queries.jsonl").unlink()
+    assert load_corpus(tmp_path / "toy") == whole.corpus
+    (tmp_path / "toy" / "corpus.jsonl").write_text(json_lines([DOCUMENTS[0], DOCUMENTS[0]]))
+    with pytest.raises(DataError, match=r"corpus\.jsonl:2: the id 'd1' occurs a second time"):
+        load_corpus(tmp_path / "toy")
+    with pytest.raises(FileNotFoundError, match="elsewhere is not a folder"):
+        load_corpus(tmp_path / "elsewhere")
 
 
 # Documents, queries, and (queries, pairs) judged a split, as the README beside the sets counts them.

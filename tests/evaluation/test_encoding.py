@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 import torch
 from scipy import sparse
+from sentence_transformers import SentenceTransformer, SparseEncoder
 
 from lexforge.evaluation import encoding
-from lexforge.evaluation.encoding import CorpusEncoder, check_encoder, encode, fingerprint
+from lexforge.evaluation.encoding import CorpusEncoder, check_encoder, encode, fingerprint, load_encoder
 
 TEXTS = ["search index", "a", "sort the list of words in the file", "", "vector", "search index", "서울 검색"]
 
@@ -112,3 +113,19 @@ def test_a_damaged_file_is_refused(tiny_splade, tmp_path: Path) -> None:
     file.write_bytes(bytes(data))
     with pytest.raises(ValueError, match=r"cannot be read .* delete the file"):
         CorpusEncoder(TEXTS, 4, tmp_path).encode(tiny_splade)
+
+
+@pytest.mark.parametrize("kind", ["bare", "sparse", "dense"])
+def test_every_kind_of_model_is_loaded(
+    kind, tiny_checkpoint, tiny_splade, tiny_dense, tmp_path: Path
+) -> None:
+    """The command lines take a checkpoint and saved encoders by one argument."""
+    if kind != "bare":
+        (tiny_splade if kind == "sparse" else tiny_dense).save_pretrained(str(tmp_path))
+    model = load_encoder(str(tiny_checkpoint if kind == "bare" else tmp_path), 9)
+    assert type(model) is (SentenceTransformer if kind == "dense" else SparseEncoder)
+    assert model.max_seq_length == 9
+    same = tiny_dense if kind == "dense" else tiny_splade
+    same.max_seq_length = 9
+    difference = encode(model, TEXTS, "query") - encode(same, TEXTS, "query")
+    assert abs(difference).max() < 1e-5  # the fused head sums in another order

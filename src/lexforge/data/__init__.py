@@ -1,11 +1,19 @@
 """Files and hubs turned into columns."""
 
-from lexforge.data.beir import load_beir, load_teacher_scores
+from lexforge.data.beir import load_beir, load_corpus, load_teacher_scores
 from lexforge.data.cache import cache_folder
 from lexforge.data.columns import judged_negatives, training_rows, validate_columns
 from lexforge.data.docstrings import load_docstrings
 from lexforge.data.hub import load_hub
 from lexforge.data.idf import corpus_idf, document_frequency, stopword_ids
+from lexforge.data.negatives import (
+    NegativeMiner,
+    NegativeRule,
+    mined_columns,
+    read_training_rows,
+    score_by_teacher,
+    write_training_rows,
+)
 from lexforge.data.retrieval_data import DataError, RetrievalData, hold_out
 from lexforge.data.source import load_retrieval_data
 from lexforge.data.teacher import LsaTeacher, SentenceTransformerTeacher, TeacherCache, load_teacher
@@ -13,6 +21,8 @@ from lexforge.data.teacher import LsaTeacher, SentenceTransformerTeacher, Teache
 __all__ = [
     "DataError",
     "LsaTeacher",
+    "NegativeMiner",
+    "NegativeRule",
     "RetrievalData",
     "SentenceTransformerTeacher",
     "TeacherCache",
@@ -22,12 +32,17 @@ __all__ = [
     "hold_out",
     "judged_negatives",
     "load_beir",
+    "load_corpus",
     "load_docstrings",
     "load_hub",
     "load_retrieval_data",
     "load_teacher",
     "load_teacher_scores",
+    "mined_columns",
+    "read_training_rows",
+    "score_by_teacher",
     "stopword_ids",
     "training_rows",
     "validate_columns",
+    "write_training_rows",
 ]

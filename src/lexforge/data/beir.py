@@ -48,13 +48,13 @@ def load_beir(folder: str | Path, splits: Sequence[str] | None = None) -> Retrie
     folder = Path(folder)
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder} is not a folder")
-    corpus_file, queries_file = _find(folder / "corpus.jsonl"), _find(folder / "queries.jsonl")
+    queries_file = _find(folder / "queries.jsonl")
     qrels_files = _qrels_files(folder / "qrels")
     for split in splits or ():
         if split not in qrels_files:
             raise ValueError(f"{folder} has no split {split!r}; its splits are {list(qrels_files)}")
     chosen = list(qrels_files) if splits is None else list(splits)
-    corpus = collect_texts(str(corpus_file), _records(corpus_file), blank_allowed=True)
+    corpus = load_corpus(folder)
     queries = collect_texts(str(queries_file), _records(queries_file), blank_allowed=False)
     qrels = {
         split: collect_judgements(
@@ -67,6 +67,25 @@ def load_beir(folder: str | Path, splits: Sequence[str] | None = None) -> Retrie
         for split in chosen
     }
     return RetrievalData(folder.resolve().name, corpus, queries, qrels)
+
+
+def load_corpus(folder: str | Path) -> dict[str, str]:
+    """Read the documents of a BEIR folder alone; queries and judgements need not exist.
+
+    Args:
+        folder: Holds `corpus.jsonl` or `corpus.jsonl.gz`, as for `load_beir`.
+
+    Returns:
+        Document id -> text, in the order of the file.
+
+    Raises:
+        FileNotFoundError: There is no such folder or file.
+        DataError: As for `load_beir`.
+    """
+    if not Path(folder).is_dir():
+        raise FileNotFoundError(f"{folder} is not a folder")
+    file = _find(Path(folder) / "corpus.jsonl")
+    return collect_texts(str(file), _records(file), blank_allowed=True)
 
 
 def load_teacher_scores(path: str | Path, data: RetrievalData) -> dict[str, dict[str, float]]:

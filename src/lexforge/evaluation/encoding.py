@@ -7,22 +7,55 @@ import json
 import os
 import re
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from scipy import sparse
 from sentence_transformers import SentenceTransformer, SparseEncoder
 from sentence_transformers.base.model import BaseModel
-from tqdm import trange
+from sentence_transformers.util import load_file_path
 
+from lexforge.evaluation.progress import Progress
+from lexforge.models import build_splade
 from lexforge.retrieval.base import Similarity, check_similarity
 
 BATCHES_PER_BLOCK = 32
 
 Vectors: TypeAlias = Any  # CSR [N, V] of a SparseEncoder, float32 array [N, D] of a SentenceTransformer
+
+
+def load_encoder(
+    name: str, max_seq_length: int | None = None, device: str | None = None
+) -> SparseEncoder | SentenceTransformer:
+    """The encoder as it was saved; SPLADE models, saved or bare, with the fused head.
+
+    Args:
+        name: A folder or a hub name: a saved `SparseEncoder` or `SentenceTransformer`, or a bare masked
+            language model, which becomes a SPLADE encoder.
+        max_seq_length: Texts are cut after this many tokens; None leaves what the model was saved with.
+        device: Where the model is put; by default what sentence-transformers finds.
+
+    Returns:
+        The encoder.
+
+    Raises:
+        FileNotFoundError: `name` looks like a path and there is nothing.
+        ValueError: As for `lexforge.models.build_splade`.
+    """
+    modules = load_file_path(name, "modules.json")
+    if modules is None or "SpladePooling" in Path(modules).read_text(encoding="utf-8"):
+        return build_splade(name, max_seq_length=max_seq_length, device=device)
+    config = load_file_path(name, "config_sentence_transformers.json")
+    settings = json.loads(Path(config).read_text(encoding="utf-8")) if config else {}
+    encoder = SparseEncoder if settings.get("model_type") == "SparseEncoder" else SentenceTransformer
+    model = encoder(name, device=device)
+    if max_seq_length is not None:
+        model.max_seq_length = max_seq_length
+    return model
 
 
 def check_encoder(model: BaseModel) -> Similarity:
@@ -76,16 +109,18 @@ def encode(
     back = np.argsort(order)
     options: dict[str, Any] = {"batch_size": batch_size, "show_progress_bar": False}
     options |= {"convert_to_tensor": True}
-    block = batch_size * BATCHES_PER_BLOCK
-    blocks = (
-        [texts[i] for i in order[start : start + block]]
-        for start in trange(0, len(texts), block, desc=f"Encode {kind}", disable=not show_progress_bar)
-    )
     if isinstance(model, SparseEncoder):
         options |= {"convert_to_sparse_tensor": True, "save_to_cpu": True}
-        rows = [_to_csr(encode_block(part, **options)) for part in blocks]
+    to_rows: Callable[..., Vectors] = _to_csr if isinstance(model, SparseEncoder) else _to_array
+    rows: list[Vectors] = []
+    with Progress(len(texts), f"Encode {kind}", "texts", show=show_progress_bar) as progress:
+        for start in range(0, len(texts), batch_size * BATCHES_PER_BLOCK):
+            part = [texts[i] for i in order[start : start + batch_size * BATCHES_PER_BLOCK]]
+            rows.append(to_rows(encode_block(part, **options)))
+            progress.update(len(part))
+    if isinstance(model, SparseEncoder):
         return sparse.csr_array(sparse.vstack(rows, format="csr"))[back]
-    return np.concatenate([encode_block(part, **options).float().cpu().numpy() for part in blocks])[back]
+    return np.concatenate(rows)[back]
 
 
 def _to_csr(embeddings: torch.Tensor) -> sparse.csr_array:
@@ -93,6 +128,10 @@ def _to_csr(embeddings: torch.Tensor) -> sparse.csr_array:
     rows, columns = entries.indices().numpy()
     height, width = entries.shape
     return sparse.csr_array((entries.values().float().numpy(), (rows, columns)), shape=(height, width))
+
+
+def _to_array(embeddings: torch.Tensor) -> NDArray[np.float32]:
+    return embeddings.float().cpu().numpy()
 
 
 class CorpusEncoder:
@@ -110,11 +149,7 @@ class CorpusEncoder:
         self._texts = texts
         self._batch_size = batch_size
         self._cache_dir = None if cache_dir is None else Path(cache_dir)
-        digest = hashlib.blake2b(digest_size=20)
-        for text in texts:
-            data = text.encode("utf-8", "surrogatepass")
-            digest.update(len(data).to_bytes(8, "little") + data)
-        self._corpus_key = digest.hexdigest()
+        self._corpus_key = text_digest(texts)
         self._kept: tuple[str, Vectors] | None = None
 
     def encode(self, model: BaseModel, show_progress_bar: bool = False) -> tuple[Vectors, bool]:
@@ -150,6 +185,15 @@ class CorpusEncoder:
             vectors = _read_vectors(path)
         self._kept = (key, vectors)
         return vectors, fresh
+
+
+def text_digest(texts: Iterable[str]) -> str:
+    """A digest of texts and of where one ends and the next begins."""
+    digest = hashlib.blake2b(digest_size=20)
+    for text in texts:
+        data = text.encode("utf-8", "surrogatepass")
+        digest.update(len(data).to_bytes(8, "little") + data)
+    return digest.hexdigest()
 
 
 def fingerprint(model: BaseModel) -> str:
