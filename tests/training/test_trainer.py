@@ -17,7 +17,7 @@ from transformers import TrainerState
 from lexforge.losses import NeuralSparseLoss
 from lexforge.training import (
     CurriculumCallback,
-    NonFiniteLossError,
+    NonFiniteError,
     Phase,
     SpladeTrainer,
     TrainingSettings,
@@ -160,10 +160,9 @@ def test_a_part_that_is_not_finite_stops_the_run_after_saving(
             trainer.curriculum.loss.weights["positive_activation"] = float("inf")
 
     trainer.curriculum.on_step_begin = break_at_three  # type: ignore[method-assign]
-    with pytest.raises(NonFiniteLossError, match=r"positive_activation.*step after 3"):
+    with pytest.raises(NonFiniteError, match=r"positive_activation.*step after 3.*checkpoint-[23]\."):
         trainer.train()
     if poisoned:
-        assert (tmp_path / "non-finite-3" / "modules.json").is_file()
         assert last_checkpoint(tmp_path) == str(tmp_path / "checkpoint-2")
     else:
         assert last_checkpoint(tmp_path) == str(tmp_path / "checkpoint-3")

@@ -1,22 +1,32 @@
 """The only package that knows the Hugging Face Trainer."""
 
 from lexforge.training.arguments import TrainingSettings
-from lexforge.training.callbacks import CurriculumCallback
+from lexforge.training.callbacks import CollapseCallback, CurriculumCallback
+from lexforge.training.checkpoints import DamagedCheckpointError, DiskFullError, last_checkpoint
 from lexforge.training.collator import SpladeCollator
 from lexforge.training.curriculum import Phase, phase_at, ramp_at
+from lexforge.training.finite import FiniteTraining, NonFiniteError
 from lexforge.training.presets import PRESETS, Preset, PresetName
-from lexforge.training.run_directory import last_checkpoint, open_run, write_json
-from lexforge.training.trainer import NonFiniteLossError, SpladeTrainer
+from lexforge.training.resumable import ResumableTraining
+from lexforge.training.run_directory import open_run, write_json
+from lexforge.training.signals import TrainingInterrupted
+from lexforge.training.trainer import SpladeTrainer
 
 __all__ = [
     "PRESETS",
+    "CollapseCallback",
     "CurriculumCallback",
-    "NonFiniteLossError",
+    "DamagedCheckpointError",
+    "DiskFullError",
+    "FiniteTraining",
+    "NonFiniteError",
     "Phase",
     "Preset",
     "PresetName",
+    "ResumableTraining",
     "SpladeCollator",
     "SpladeTrainer",
+    "TrainingInterrupted",
     "TrainingSettings",
     "last_checkpoint",
     "open_run",

@@ -1,7 +1,8 @@
-"""The curriculum written into the loss, from nothing but the step counter."""
+"""What happens beside the steps: the curriculum is written into the loss, and a collapse is called out."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,6 +10,15 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from lexforge.losses import NeuralSparseLoss
 from lexforge.training.curriculum import Phase, check_phases, phase_at, ramp_at
+
+logger = logging.getLogger(__name__)
+# Seed 003, section 10, in the names of `NeuralSparseLoss`. Its "lower idf_alpha" for suppressed terms is left
+# out: by the formula of section 5 that would raise the penalty of rare terms.
+ADVICE = {
+    "empty": "lower flops_weight (and query_flops_weight) or lengthen the ramp, and raise "
+    "minimum_activation_weight and self_reconstruction_weight",
+    "dense": "raise flops_weight (and query_flops_weight) and stopword_penalty",
+}
 
 
 class CurriculumCallback(TrainerCallback):
@@ -53,3 +63,60 @@ class CurriculumCallback(TrainerCallback):
             self.loss.temperature = phase.temperature
             weights = {"infonce": phase.infonce_weight, "distillation": phase.distillation_weight}
             self.loss.weights |= {name: value for name, value in weights.items() if name in self.switched_on}
+
+
+class CollapseCallback(TrainerCallback):
+    """Warn, once, when queries or documents stay empty or dense over several lines of the log, and say what
+    to change.
+
+    A model whose activations are all zero has no gradient to come back by; one whose every term is active is
+    no sparse model, and no index holds it.
+
+    Args:
+        vocabulary_size: Number of terms, V.
+        patience: Lines of the log in a row.
+        dense_fraction: Share of V, in (0, 1], from which on a text counts as dense.
+
+    Raises:
+        ValueError: If a number is out of range.
+
+    Source: the advice is that of seed 003, section 10.
+    """
+
+    def __init__(self, vocabulary_size: int, *, patience: int = 5, dense_fraction: float = 0.5) -> None:
+        if not vocabulary_size > 0 or not patience > 0 or not 0 < dense_fraction <= 1:
+            raise ValueError(
+                "vocabulary_size and patience must be above 0 and dense_fraction in (0, 1]; received "
+                f"{vocabulary_size}, {patience} and {dense_fraction}"
+            )
+        self.vocabulary_size = vocabulary_size
+        self.patience = patience
+        self.dense_fraction = dense_fraction
+        self._lines: dict[tuple[str, str], int] = {}  # (column, state) -> lines in a row
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, float] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Look at the mean number of active terms a text."""
+        for column in ("query", "document"):
+            active = (logs or {}).get(f"{column}_active_dims")
+            if active is None:
+                continue
+            states = {"empty": active < 1, "dense": active > self.dense_fraction * self.vocabulary_size}
+            for name, holds in states.items():
+                self._lines[column, name] = self._lines.get((column, name), 0) + 1 if holds else 0
+                if self._lines[column, name] == self.patience and state.is_world_process_zero:
+                    logger.warning(
+                        "step %d: for %d lines of the log a %s has %.1f of %d terms active: %s",
+                        state.global_step,
+                        self.patience,
+                        column,
+                        active,
+                        self.vocabulary_size,
+                        ADVICE[name],
+                    )

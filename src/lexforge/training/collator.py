@@ -1,4 +1,4 @@
-"""Token batches with the teacher's embeddings beside them."""
+"""Token batches with the teacher's embeddings and the names of their rows beside them."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import torch
 from sentence_transformers.sparse_encoder import SparseEncoderDataCollator
 
 from lexforge.losses.base import TEACHER_KEY
+from lexforge.training.finite import ROWS_KEY, texts_of
 
 
 class TeacherEmbeddings(Protocol):
@@ -21,10 +22,11 @@ class TeacherEmbeddings(Protocol):
 
 @dataclass
 class SpladeCollator(SparseEncoderDataCollator):
-    """The collator of sentence-transformers plus `<column>_teacher_embedding [B, D]` for every text column.
+    """The collator of sentence-transformers plus `<column>_teacher_embedding [B, D]` for every text column
+    and, under `ROWS_KEY`, the texts of each row, by which an error names the batch.
 
     The Trainer groups every batch key by its column, so the embeddings reach the loss as
-    `features[i]["teacher_embedding"]`.
+    `features[i]["teacher_embedding"]`; the rows reach the trainer alone.
 
     Args:
         teacher: Where the embeddings come from; None adds nothing.
@@ -35,6 +37,7 @@ class SpladeCollator(SparseEncoderDataCollator):
     def __call__(self, features: list[dict[str, Any]]) -> dict[str, Any]:
         """Collate rows of texts (and labels) into one batch."""
         batch = super().__call__(features)
+        batch[ROWS_KEY] = [texts_of(row) for row in features]
         if self.teacher is not None:
             for column in [key for key in features[0] if f"{key}_input_ids" in batch]:
                 rows = self.teacher[[row[column] for row in features]]

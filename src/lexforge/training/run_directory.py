@@ -68,12 +68,6 @@ def open_run(folder: str | Path, config: Mapping[str, Any], *, resume: bool = Fa
     return folder
 
 
-def last_checkpoint(folder: str | Path) -> str | None:
-    """The newest `checkpoint-<step>` with a trainer state inside a folder, or None."""
-    found = [path for path in Path(folder).glob("checkpoint-*") if (path / "trainer_state.json").is_file()]
-    return str(max(found, key=lambda path: int(path.name.split("-")[1]))) if found else None
-
-
 def environment() -> dict[str, Any]:
     """Versions, machine and command of this process."""
     import torch

@@ -5,34 +5,30 @@ log.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from sentence_transformers.sparse_encoder import SparseEncoder, SparseEncoderTrainer
 from torch import Tensor
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
 from lexforge.data import validate_columns
 from lexforge.losses import NeuralSparseLoss
-from lexforge.models import fuse_splade_head
-from lexforge.training.callbacks import CurriculumCallback
+from lexforge.models import fuse_splade_head, vocabulary_size
+from lexforge.training.callbacks import CollapseCallback, CurriculumCallback
 from lexforge.training.collator import SpladeCollator, TeacherEmbeddings
 from lexforge.training.curriculum import Phase, phase_at
+from lexforge.training.finite import FiniteTraining
+from lexforge.training.resumable import ResumableTraining
 
 
-class NonFiniteLossError(RuntimeError):
-    """A part of the loss became NaN or infinite; training stopped."""
-
-
-class SpladeTrainer(SparseEncoderTrainer):
+class SpladeTrainer(ResumableTraining, FiniteTraining, SparseEncoderTrainer):
     """Train a `SparseEncoder` with `NeuralSparseLoss`.
 
     Beyond `SparseEncoderTrainer` it fuses the model's head (no `[B, L, V]` logits), checks the columns before
     training, adds the teacher's embeddings to each batch, follows the curriculum, logs each part of the loss
-    with its share of the total, the active dimensions and the phase, and stops, after saving, when a part is
-    not finite.
+    with its share of the total, the active dimensions and the phase, warns when the activations collapse,
+    survives interruptions (`ResumableTraining`) and stops where a number is not finite (`FiniteTraining`).
 
     Args:
         model: The model to train; fused in place.
@@ -46,7 +42,7 @@ class SpladeTrainer(SparseEncoderTrainer):
     Raises:
         ValueError: If the columns break the contract of `lexforge.data.validate_columns` or the phases do not
             cover training.
-        NonFiniteLossError: During training, with the part's name.
+        NonFiniteError, DiskFullError, DamagedCheckpointError, TrainingInterrupted: By `train`.
     """
 
     def __init__(
@@ -66,6 +62,7 @@ class SpladeTrainer(SparseEncoderTrainer):
         self.curriculum = CurriculumCallback(loss, phases, ramp_fraction)
         super().__init__(model=fuse_splade_head(model), loss=loss, **kwargs)
         self.add_callback(self.curriculum)
+        self.add_callback(CollapseCallback(vocabulary_size(model)))
 
     def get_data_collator(self, model: Any, args: Any, processing_class: Any = None) -> SpladeCollator:
         """The stock collator's settings, with the teacher's embeddings beside the tokens."""
@@ -107,11 +104,8 @@ class SpladeTrainer(SparseEncoderTrainer):
             group["lr"] = base_lr * factor(0)
 
     def track_loss_components(self, loss: dict[str, Tensor]) -> None:
-        """Log each part, its share of the total, the active dimensions and the phase; stop where a part is
-        not finite.
-        """
+        """Log each part, its share of the total, the active dimensions and the phase."""
         parts = {name: value.detach() for name, value in loss.items()}
-        self._stop_if_not_finite(parts)
         values = torch.stack(list(parts.values())).abs()
         shares = (values / values.sum().clamp_min(torch.finfo(values.dtype).tiny)).unbind()
         logged = dict(parts)
@@ -120,29 +114,4 @@ class SpladeTrainer(SparseEncoderTrainer):
         if self.curriculum.phases:
             logged["phase"] = torch.tensor(self.curriculum.phase_index + 1.0, device=values.device)
         super().track_loss_components(logged)
-
-    def _stop_if_not_finite(self, parts: dict[str, Tensor]) -> None:
-        broken = ~torch.isfinite(torch.stack(list(parts.values())))
-        if dist.is_available() and dist.is_initialized():  # every rank must stop, or the others wait for ever
-            flags = broken.float()
-            dist.all_reduce(flags, op=dist.ReduceOp.MAX)
-            broken = flags > 0
-        if not broken.any():
-            return
-        names = [name for name, flag in zip(parts, broken.tolist(), strict=True) if flag]
-        where = self._save_before_stopping() if self.model.training else "nothing was saved, in evaluation"
-        raise NonFiniteLossError(
-            f"{', '.join(names)} became NaN or infinite in the step after {self.state.global_step}; {where}. "
-            "Lower the learning rate or the weight of that term, or look at the batch"
-        )
-
-    def _save_before_stopping(self) -> str:
-        """A checkpoint to resume from if the parameters are still good; else the model alone, to look at."""
-        if all(bool(torch.isfinite(parameter).all()) for parameter in self.model.parameters()):
-            self._save_checkpoint(self.model, trial=None)
-            return (
-                f"the state before it was saved as {self.args.output_dir}/checkpoint-{self.state.global_step}"
-            )
-        folder = Path(str(self.args.output_dir)) / f"non-finite-{self.state.global_step}"
-        self.save_model(str(folder), _internal_call=True)
-        return f"the model, whose parameters are not finite either, was saved in {folder}"
+        self._parts = parts  # without the shares, which break with the first part

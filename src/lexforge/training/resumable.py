@@ -1,0 +1,200 @@
+"""What makes a run of any sentence-transformers trainer survive its interruptions."""
+
+from __future__ import annotations
+
+import copy
+import json
+import shlex
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from sentence_transformers.base.trainer import BaseTrainer
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer import TRAINER_STATE_NAME, TRAINING_ARGS_NAME
+from transformers.trainer_utils import TrainOutput
+
+from lexforge.losses.distributed import world_size
+from lexforge.training.checkpoints import (
+    UNFINISHED,
+    DiskFullError,
+    check_seal,
+    disk_full,
+    last_checkpoint,
+    publish,
+    remove_unfinished,
+    rotate,
+    size_of,
+)
+from lexforge.training.run_directory import write_json
+from lexforge.training.signals import StopRequest, TrainingInterrupted
+
+
+class ResumableTraining(BaseTrainer):
+    """Mixed into a sentence-transformers trainer: whole checkpoints or none, and an orderly stop.
+
+    - A checkpoint, with what the callbacks write in `on_save`, is made beside its place, sealed with a
+      checksum of every file, and then renamed. Callbacks find it where they always do, as
+      `<args.output_dir>/checkpoint-<step>`, with `args.output_dir` pointing beside the run for that call.
+    - `train(resume_from_checkpoint=...)` checks the seal first. `True` takes the newest checkpoint that is
+      whole and starts from the beginning where there is none.
+    - SIGTERM or SIGINT lets the step finish, saves, names the command that resumes and ends the process.
+    - A checkpoint that does not fit on the disk says how much is missing; earlier ones stay.
+    - No pickled object of ours is written: the training arguments are saved as JSON.
+
+    Raises:
+        DamagedCheckpointError: By `train`, for a checkpoint that is not whole.
+        DiskFullError: By `train`, for a checkpoint that does not fit.
+        TrainingInterrupted: By `train`, on every rank, after a signal.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._stop = StopRequest()
+        self._beside: Path | None = None  # where checkpoints are written, while one is
+        self._newest: Path | None = None  # the last checkpoint this process published
+        self.add_callback(_StopCallback(self._stop))
+        self.callback_handler.on_save = self._callbacks_have_saved  # type: ignore[method-assign]
+
+    def train(
+        self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any
+    ) -> TrainOutput:
+        """Train, from a checkpoint if asked; see the class."""
+        checkpoint = resume_from_checkpoint
+        if checkpoint is True:
+            checkpoint = last_checkpoint(str(self.args.output_dir))
+        elif checkpoint:
+            check_seal(checkpoint)
+        if checkpoint and self._has_finished(Path(checkpoint)):
+            self._load_from_checkpoint(checkpoint)
+            return TrainOutput(self.state.global_step, 0.0, {})
+        self._stop.number = 0
+        with self._stop:
+            output = super().train(checkpoint or None, *args, **kwargs)
+        if self._stop.number:
+            self._leave()
+        return output
+
+    def _has_finished(self, checkpoint: Path) -> bool:
+        """Whether the last step was taken before; the Trainer would take one more."""
+        state = TrainerState.load_from_json(str(checkpoint / TRAINER_STATE_NAME))
+        if self.args.max_steps > 0:
+            finished = state.global_step >= self.args.max_steps
+        else:
+            finished = (state.epoch or 0) >= self.args.num_train_epochs
+        if finished:
+            self.state = state
+        return finished
+
+    def _leave(self) -> None:
+        checkpoint = self._newest or Path(str(self.args.output_dir))
+        if self.is_world_process_zero():
+            print(
+                f"\nstopped by a signal after step {self.state.global_step}; saved {checkpoint}\n"
+                f"resume: {_resume_command(checkpoint)}",
+                file=sys.stderr,
+                flush=True,
+            )
+        raise TrainingInterrupted(self._stop.number, str(checkpoint), self.state.global_step)
+
+    def _get_output_dir(self, trial: Any) -> str:
+        return str(self._beside or super()._get_output_dir(trial))
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        run = Path(super()._get_output_dir(trial))
+        place = run / f"checkpoint-{self.state.global_step}"
+        if self._newest == place:  # a signal, an error or an epoch's end asks for the step just saved
+            return
+        if self.args.should_save:
+            run.mkdir(parents=True, exist_ok=True)
+            remove_unfinished(run)
+            if message := disk_full(run, self._checkpoint_bytes()):
+                raise DiskFullError(message)
+        self.accelerator.wait_for_everyone()
+        self._beside = run / UNFINISHED
+        try:
+            super()._save_checkpoint(model, trial)
+            self._save_callbacks()
+            self.accelerator.wait_for_everyone()
+            if self.args.should_save:
+                self._name_best(place)
+                publish(self._beside / place.name, place)
+        except Exception as error:  # the writers of a full disk raise OSError, RuntimeError, SafetensorError
+            written = size_of(self._beside)
+            shutil.rmtree(self._beside, ignore_errors=True)
+            if message := disk_full(run, self._checkpoint_bytes(), written, error):
+                raise DiskFullError(message) from error
+            raise
+        finally:
+            self._beside = None
+        self.accelerator.wait_for_everyone()
+        self._newest = place
+        if self.args.push_to_hub:
+            super()._push_from_checkpoint(str(place))
+        if self.args.should_save:
+            rotate(run, self.args.save_total_limit, self.state.best_model_checkpoint)
+
+    def _save_callbacks(self) -> None:
+        arguments = copy.copy(self.args)
+        arguments.output_dir = str(self._beside)
+        self.control = self.callback_handler.call_event("on_save", arguments, self.state, self.control)
+
+    @staticmethod
+    def _callbacks_have_saved(
+        args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl:
+        """In the place of the handler's `on_save`: they have, before the checkpoint was published."""
+        control.should_save = False
+        return control
+
+    def _name_best(self, place: Path) -> None:
+        """If this checkpoint is the best, say so by the name it is about to get."""
+        staged = str(Path(str(self._beside)) / place.name)
+        if self.state.best_model_checkpoint == staged:
+            self.state.best_model_checkpoint = str(place)
+            self.state.save_to_json(str(Path(staged) / TRAINER_STATE_NAME))
+
+    def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
+        """Wait for the checkpoint to have its name: the upload runs in the background."""
+
+    def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
+        super()._save(output_dir, state_dict)
+        folder = Path(str(output_dir or self.args.output_dir))
+        (folder / TRAINING_ARGS_NAME).unlink()  # a pickle that nothing reads
+        write_json(folder / "training_args.json", self.args.to_sanitized_dict())
+
+    def _checkpoint_bytes(self) -> int:
+        """Bytes of the parameters and of the optimizer's state: the least that a checkpoint takes."""
+        tensors = list(self.model.state_dict().values())
+        for state in getattr(self.optimizer, "state", {}).values():
+            tensors += [value for value in state.values() if isinstance(value, torch.Tensor)]
+        return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+class _StopCallback(TrainerCallback):
+    """Ends training after the step in which a rank was asked to stop, with a checkpoint."""
+
+    def __init__(self, stop: StopRequest) -> None:
+        self.stop = stop
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        if world_size() > 1:
+            number = torch.tensor(self.stop.number, device=args.device)
+            torch.distributed.all_reduce(number, op=torch.distributed.ReduceOp.MAX)
+            self.stop.number = int(number)
+        if self.stop.number:
+            control.should_save = control.should_training_stop = True
+
+
+def _resume_command(checkpoint: Path) -> str:
+    """The command of the run that `lexforge.training.open_run` recorded, or else the call."""
+    record = checkpoint.parent / "env.json"
+    if not record.is_file():
+        return f"trainer.train(resume_from_checkpoint={str(checkpoint)!r})"
+    run = json.loads(record.read_text(encoding="utf-8"))
+    ranks = ["--num_processes", str(run["ranks"])] if run["ranks"] > 1 else []
+    return shlex.join(["accelerate", "launch", *ranks, *run["command"], "--resume"])
