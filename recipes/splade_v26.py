@@ -49,8 +49,8 @@ class Config:
     teacher: str = "lsa"  # a SentenceTransformer; `lsa`, `lsa-char`: fitted on the corpus' words, characters
     teacher_scores: Path | None = None  # precomputed scores in qrels format, in the place of a teacher
     teacher_cache: Path | None = None  # embeddings of the teacher; None keeps them in the user's cache
-    negatives: Literal["none", "judged", "bm25"] = "none"  # judged not relevant, or BM25's best non-positives
-    negatives_per_row: int = 1
+    negatives: Literal["none", "judged", "bm25"] | Path = "none"  # or a file of scripts/mine_negatives.py
+    negatives_per_row: int = 1  # of those judged not relevant, or BM25's best; a file has its own number
     output_vocabulary: Literal["all", "seen"] = "all"  # `seen`: terms of the corpus, no special token
     inference_free: bool = False  # queries by idf lookup, without the encoder
     language: str = "en"  # of the stop words (ISO 639-1), or a file with one a line
@@ -68,11 +68,12 @@ def main(cfg: Config) -> None:
     texts = list(retrieval.corpus.values())
     bm25 = BM25Index.build(texts, list(retrieval.corpus))
     scores = None if cfg.teacher_scores is None else data.load_teacher_scores(cfg.teacher_scores, retrieval)
-    negatives = None if cfg.negatives == "none" else data.judged_negatives(retrieval)
+    negatives = data.judged_negatives(retrieval) if cfg.negatives == "judged" else None
     if cfg.negatives == "bm25":
         negatives = bm25.negatives(retrieval.split_queries("train"), retrieval.split("train"), k=50)
-    per_row = cfg.negatives_per_row
-    rows = data.training_rows(retrieval, "train", negatives, negatives_per_row=per_row, scores=scores)
+    options = {"negatives_per_row": cfg.negatives_per_row, "scores": scores}
+    mined = data.read_training_rows(cfg.negatives) if isinstance(cfg.negatives, Path) else None
+    rows = mined or data.training_rows(retrieval, "train", negatives, **options)
     queries, judged = retrieval.split_queries("test"), retrieval.split("test")
     evaluator = evaluation.RetrievalEvaluator(queries, retrieval.corpus, judged)
     folder, lexical = cfg.output_dir, cfg.model == "lexical"
@@ -96,7 +97,6 @@ def main(cfg: Config) -> None:
     model = models.build_inference_free(model, idf) if cfg.inference_free else model
     routes = dict.fromkeys(rows[0], "document") | {"anchor": "query"} if cfg.inference_free else {}
     stopwords = data.stopword_ids(model.tokenizer, cfg.language)
-
     teacher = None
     if cfg.loss.distillation_weight and scores is None:
         with process.main_process_first():

@@ -1,0 +1,114 @@
+"""Mine hard negatives for a split and write the trainer's columns, which `recipes/splade_v26.py` reads.
+
+    python scripts/mine_negatives.py --data FOLDER --model MODEL --output mined.jsonl --max-seq-length 128
+    python recipes/splade_v26.py --data FOLDER --model MODEL --negatives mined.jsonl
+
+MODEL ranks the corpus for each query: a saved `SparseEncoder` or `SentenceTransformer`, a bare masked
+language model, or `bm25`. `--run` takes a ranking made elsewhere, in TREC format, in its place. With a
+teacher, what it scores nearly as high as the positive is left out. The same command writes the same file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+from sentence_transformers import SparseEncoder
+
+from lexforge import data
+from lexforge.evaluation import read_run
+from lexforge.evaluation.encoding import CorpusEncoder, check_encoder, encode, load_encoder
+from lexforge.evaluation.progress import Progress
+from lexforge.retrieval import BM25Index, FaissIndex, Hits, InvertedIndex
+
+Search = Callable[[list[str], int], Hits]
+
+
+@dataclass(frozen=True)
+class Config:
+    """What ranks the documents, and which of them become negatives."""
+
+    data: Path  # a folder in BEIR layout
+    output: Path  # JSON lines of anchor, positive, negative_1 .. negative_n; .gz compresses
+    model: str | None = None  # a folder or a hub name, or `bm25`
+    run: Path | None = None  # a TREC run of the split's queries, in the place of a model
+    split: str = "train"
+    rule: Annotated[data.NegativeRule, tyro.conf.arg(name="")] = field(default_factory=data.NegativeRule)
+    teacher: str | None = None  # a SentenceTransformer, `lsa` or `lsa-char`, for --teacher-margin
+    teacher_scores: Path | None = None  # precomputed scores in qrels format, in the place of a teacher
+    teacher_cache: Path | None = None  # embeddings of the teacher; None keeps them in the user's cache
+    max_seq_length: int | None = None  # tokens; None: what the model was saved with
+    batch_size: int = 32
+    block_queries: int = 4096  # queries searched at a time: bounds the memory of the rankings
+    cache_dir: Path | None = None  # keeps the corpus's vectors for the next run with the same model
+
+
+def searcher(cfg: Config, name: str, retrieval: data.RetrievalData) -> Search:
+    """Query texts to ranked documents, by BM25 or an encoder."""
+    ids, texts = list(retrieval.corpus), list(retrieval.corpus.values())
+    if name == "bm25":
+        return BM25Index.build(texts, ids).search
+    model = load_encoder(name, cfg.max_seq_length)
+    similarity = check_encoder(model)
+    vectors, _ = CorpusEncoder(texts, cfg.batch_size, cfg.cache_dir).encode(model, show_progress_bar=True)
+    build: Any = InvertedIndex.build if isinstance(model, SparseEncoder) else FaissIndex.build
+    index = build(vectors, ids, similarity=similarity)
+    return lambda block, k: index.search(encode(model, block, "query", batch_size=cfg.batch_size), k)
+
+
+def rankings(cfg: Config, miner: data.NegativeMiner) -> Iterator[dict[str, dict[str, float]]]:
+    """The run of the split's queries, block by block."""
+    queries = miner.queries
+    names = list(queries)
+    blocks = [names[start : start + cfg.block_queries] for start in range(0, len(names), cfg.block_queries)]
+    if cfg.run is not None:
+        run = read_run(cfg.run, queries=queries, documents=miner.data.corpus)
+        yield from ({query: run.get(query, {}) for query in block} for block in blocks)
+    elif cfg.model is not None:
+        search = searcher(cfg, cfg.model, miner.data)
+        with Progress(len(names), "Search", "queries") as progress:
+            for block in blocks:
+                yield search([queries[query] for query in block], cfg.rule.last_rank).to_run(block)
+                progress.update(len(block))
+
+
+def scorer(cfg: Config, retrieval: data.RetrievalData) -> Callable[[Any], Any] | None:
+    """A run's documents scored by the teacher; None where there is none."""
+    if cfg.teacher_scores is not None:
+        scores = data.load_teacher_scores(cfg.teacher_scores, retrieval)
+        return lambda run: scores
+    if cfg.teacher is None:
+        return None
+    texts = list(retrieval.corpus.values())
+    known = [*texts, *retrieval.split_queries(cfg.split).values()]
+    cache = data.TeacherCache.build(data.load_teacher(cfg.teacher, texts), known, cfg.teacher_cache)
+    return lambda run: data.score_by_teacher(cache, retrieval, run, cfg.split)
+
+
+def main(cfg: Config) -> None:
+    """Rank, choose, write."""
+    if (cfg.model is None) == (cfg.run is None):
+        raise ValueError("pass either --model or --run: one of them ranks the documents")
+    if cfg.teacher is not None and cfg.teacher_scores is not None:
+        raise ValueError("pass either --teacher or --teacher-scores, not both")
+    if (cfg.rule.teacher_margin is None) != (cfg.teacher is None and cfg.teacher_scores is None):
+        raise ValueError("--teacher-margin and a teacher (--teacher or --teacher-scores) go together")
+    if not cfg.output.resolve().parent.is_dir():
+        raise FileNotFoundError(f"the folder of {cfg.output} does not exist")
+    retrieval = data.load_beir(cfg.data)
+    miner = data.NegativeMiner(retrieval, cfg.rule, cfg.split)
+    score = scorer(cfg, retrieval)
+    rows = [row for run in rankings(cfg, miner) for row in miner.mine(run, score(run) if score else None)]
+    data.write_training_rows(cfg.output, data.mined_columns(retrieval, rows))
+    dropped = len(miner.pairs) - len(rows)
+    filled = sum(row.mined < cfg.rule.per_row for row in rows)
+    print(
+        f"{len(rows)} rows of {cfg.rule.per_row} negatives; {filled} filled up at random, {dropped} dropped"
+    )
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Config))
