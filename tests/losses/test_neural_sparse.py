@@ -305,7 +305,7 @@ def test_bfloat16_autocast_leaves_the_terms_in_float32(model) -> None:
         assert part.dtype == torch.float32
         # the encoder's bfloat16 products are the same here and there; the terms are float32
         torch.testing.assert_close(part, expected[name], rtol=1e-6, atol=1e-7)
-    halves = loss.compute_loss([row.bfloat16() for row in rows], features, labels)
+    halves = only(model, "flops").compute_loss_from_embeddings([row.bfloat16() for row in rows])
     assert all(part.dtype == torch.float32 for part in halves.values())
 
 

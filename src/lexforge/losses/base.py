@@ -1,12 +1,15 @@
-"""What every plug-in loss shares: encode the columns, then hand their embeddings to the loss."""
+"""What every plug-in loss shares: encode the columns, hand their embeddings to the loss, carry its state."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+import torch
 from sentence_transformers.base.losses.merged_forward import embed_columns
 from torch import Tensor, nn
+
+from lexforge.models.momentum import MomentumEncoder
 
 Features = dict[str, Any]
 # The collator puts teacher embeddings beside the tokens of a column under this name; the encoder never sees
@@ -17,8 +20,11 @@ TEACHER_KEY = "teacher_embedding"
 class EmbeddingLoss(nn.Module):
     """A loss on the embeddings of the text columns, as the trainers of sentence-transformers call it.
 
-    A subclass implements `compute_loss(embeddings, features, labels)`. The model is kept as `self.model`, the
-    one name the Trainer looks for when it swaps in the wrapped (DistributedDataParallel, compiled) model.
+    A subclass implements `compute_loss(embeddings, features, labels)`, which runs outside autocast on
+    embeddings of float32 at least, and overrides `embed` if not every column is encoded by the model. The
+    model is kept as `self.model`, the one name the Trainer looks for when it swaps in the wrapped
+    (DistributedDataParallel, compiled) model. Other parameters, buffers and a `MomentumEncoder` are the
+    state of the loss; see `loss_tensors`.
 
     Args:
         model: The `SparseEncoder` or `SentenceTransformer` to train.
@@ -43,7 +49,7 @@ class EmbeddingLoss(nn.Module):
         """
         features = list(sentence_features)
         inputs = [{key: value for key, value in column.items() if key != TEACHER_KEY} for column in features]
-        return self.compute_loss(embed_columns(self.model, inputs), features, labels)
+        return self._compute(self.embed(inputs), features, labels)
 
     def compute_loss_from_embeddings(
         self, embeddings: list[Tensor], labels: Tensor | None = None
@@ -60,10 +66,108 @@ class EmbeddingLoss(nn.Module):
         Raises:
             ValueError: If the loss needs more of a column than its embedding.
         """
-        return self.compute_loss(embeddings, None, labels)
+        return self._compute(embeddings, None, labels)
+
+    def embed(self, inputs: list[Features]) -> list[Tensor]:
+        """Encode the columns.
+
+        Args:
+            inputs: One dict a text column, with what the model reads.
+
+        Returns:
+            One `[B, D]` float tensor a column.
+        """
+        return embed_columns(self.model, inputs)
 
     def compute_loss(
         self, embeddings: list[Tensor], features: list[Features] | None, labels: Tensor | None
     ) -> Tensor | dict[str, Tensor]:
         """The loss itself; see `forward`. `features` is None where only embeddings are at hand."""
         raise NotImplementedError(f"{type(self).__name__} must implement compute_loss")
+
+    def _compute(
+        self, embeddings: list[Tensor], features: list[Features] | None, labels: Tensor | None
+    ) -> Tensor | dict[str, Tensor]:
+        if not embeddings:
+            raise ValueError(f"{type(self).__name__} needs at least one text column; received none")
+        with torch.autocast(embeddings[0].device.type, enabled=False):
+            return self.compute_loss([_at_least_float32(rows) for rows in embeddings], features, labels)
+
+
+def loss_tensors(loss: nn.Module) -> dict[str, Tensor]:
+    """Everything that a loss carries beside the model it trains: parameters, buffers, momentum encoders.
+
+    A momentum encoder first follows the model, so that no optimizer step is pending.
+
+    Args:
+        loss: Any loss of sentence-transformers, also one that wraps another. The trained model is the child
+            of the name `model`, at any depth.
+
+    Returns:
+        Name -> the tensor itself, not a copy; empty for a loss without state.
+    """
+    tensors = {
+        name: tensor
+        for name, tensor in loss.state_dict(keep_vars=True).items()
+        if isinstance(tensor, Tensor) and not _in_model(name)
+    }
+    for name, owner, encoder in _momentum_encoders(loss):
+        encoder.follow(owner.get_submodule("model"))
+        tensors |= {f"{name}.{key}": tensor for key, tensor in encoder.tensors().items()}
+    return tensors
+
+
+def load_loss_tensors(loss: nn.Module, saved: Mapping[str, Tensor]) -> None:
+    """Write saved tensors back into a loss whose model already has the parameters of the same moment.
+
+    Args:
+        loss: As in `loss_tensors`.
+        saved: What `loss_tensors` gave.
+
+    Raises:
+        ValueError: If a name is missing or foreign, or a shape or dtype differs; nothing is written then.
+    """
+    current = loss_tensors(loss)
+    problems = [f"{name} is missing" for name in sorted(current.keys() - saved.keys())]
+    problems += [f"{name} does not belong to this loss" for name in sorted(saved.keys() - current.keys())]
+    for name in sorted(current.keys() & saved.keys()):
+        expected, found = ((tuple(side[name].shape), side[name].dtype) for side in (current, saved))
+        if expected != found:
+            problems.append(f"{name} is {found[1]} {found[0]}, not {expected[1]} {expected[0]}")
+    if problems:
+        raise ValueError(
+            f"the saved state does not fit this {type(loss).__name__}: "
+            + "; ".join(problems[:8])
+            + (f"; and {len(problems) - 8} more" if len(problems) > 8 else "")
+        )
+    with torch.no_grad():
+        for name, tensor in current.items():
+            tensor.copy_(saved[name])
+    for _, owner, encoder in _momentum_encoders(loss):
+        encoder.resume(owner.get_submodule("model"))
+
+
+def loss_parameters(loss: nn.Module) -> list[nn.Parameter]:
+    """The trainable parameters of a loss beside those of the model it trains."""
+    return [
+        parameter
+        for name, parameter in loss.named_parameters()
+        if parameter.requires_grad and not _in_model(name)
+    ]
+
+
+def _in_model(name: str) -> bool:
+    return "model" in name.split(".")
+
+
+def _momentum_encoders(loss: nn.Module) -> Iterator[tuple[str, nn.Module, MomentumEncoder]]:
+    """Name, owner and encoder of each momentum encoder that a loss or a loss within it holds."""
+    for prefix, module in loss.named_modules():
+        if not _in_model(prefix):
+            for attribute, value in vars(module).items():
+                if isinstance(value, MomentumEncoder):
+                    yield ".".join(filter(None, (prefix, attribute))), module, value
+
+
+def _at_least_float32(rows: Tensor) -> Tensor:
+    return rows.to(torch.promote_types(rows.dtype, torch.float32))

@@ -47,6 +47,18 @@ class _RowsOfAllRanks(torch.autograd.Function):
         return total.chunk(dist.get_world_size())[dist.get_rank()]
 
 
+def first_gathered_row(rows: int) -> int:
+    """Where this rank's rows begin in what `rows_of_all_ranks` returns.
+
+    Args:
+        rows: B, the number of rows of each rank.
+
+    Returns:
+        rank * B; 0 in a single process.
+    """
+    return dist.get_rank() * rows if world_size() > 1 else 0
+
+
 def sum_over_ranks(tensor: Tensor) -> Tensor:
     """Sum a tensor of equal shape over all ranks; the gradient is summed over all ranks too.
 

@@ -10,13 +10,13 @@ from torch import Tensor, nn
 
 from lexforge.losses.base import TEACHER_KEY, EmbeddingLoss, Features
 from lexforge.losses.distillation import distillation
-from lexforge.losses.distributed import rows_of_all_ranks, sum_over_ranks, world_size
+from lexforge.losses.distributed import first_gathered_row, rows_of_all_ranks, sum_over_ranks, world_size
 from lexforge.losses.flops import flops, idf_flops
 from lexforge.losses.infonce import check_temperature, ranking_cross_entropy
 from lexforge.losses.minimum_activation import minimum_activation
 from lexforge.losses.positive_activation import positive_activation
 from lexforge.losses.self_reconstruction import self_reconstruction
-from lexforge.losses.similarity import Similarity, check_similarity, similarity_scores
+from lexforge.losses.similarity import Similarity, check_similarity, similarity_of, similarity_scores
 from lexforge.losses.triplet import triplet_margin
 
 
@@ -162,17 +162,16 @@ class NeuralSparseLoss(EmbeddingLoss):
             raise ValueError(
                 f"expected columns (anchor, positive, negative_1, ...); received {len(embeddings)} column"
             )
-        with torch.autocast(embeddings[0].device.type, enabled=False):
-            batch = _Batch([_at_least_float32(column) for column in embeddings], features, labels, self)
-            parts = {
-                name: self.weights[name] * term(batch)
-                for name, term in self._terms().items()
-                if self.weights[name]
-            }
-            self.metrics = {
-                "query_active_dims": _active_dimensions(batch.anchor),
-                "document_active_dims": _active_dimensions(batch.documents),
-            }
+        batch = _Batch(embeddings, features, labels, self)
+        parts = {
+            name: self.weights[name] * term(batch)
+            for name, term in self._terms().items()
+            if self.weights[name]
+        }
+        self.metrics = {
+            "query_active_dims": _active_dimensions(batch.anchor),
+            "document_active_dims": _active_dimensions(batch.documents),
+        }
         return parts
 
     def _terms(self) -> dict[str, Callable[[_Batch], Tensor]]:
@@ -267,7 +266,7 @@ class _Batch:
     @property
     def target(self) -> Tensor:
         """The column of each anchor's positive in `scores`."""
-        first = torch.distributed.get_rank() * len(self.anchor) if self._gather and world_size() > 1 else 0
+        first = first_gathered_row(len(self.anchor)) if self._gather else 0
         return torch.arange(first, first + len(self.anchor), device=self.anchor.device)
 
     @property
@@ -315,8 +314,7 @@ class _Batch:
 
 def _agreed_similarity(model: nn.Module, similarity: Similarity | None) -> Similarity:
     """The one similarity of training and search: what the model's `similarity_fn_name` says."""
-    of_model = str(getattr(model, "similarity_fn_name", None) or "dot")
-    check_similarity(of_model)
+    of_model = similarity_of(model)
     if similarity is not None:
         check_similarity(similarity)
         if similarity != of_model:
@@ -324,11 +322,7 @@ def _agreed_similarity(model: nn.Module, similarity: Similarity | None) -> Simil
                 f"the loss was given similarity={similarity!r}, but the model searches by {of_model!r}; "
                 f"set model.similarity_fn_name = {similarity!r} so that training and search agree"
             )
-    return "cosine" if of_model == "cosine" else "dot"
-
-
-def _at_least_float32(rows: Tensor) -> Tensor:
-    return rows.to(torch.promote_types(rows.dtype, torch.float32))
+    return of_model
 
 
 def _active_dimensions(rows: Tensor) -> Tensor:

@@ -51,7 +51,7 @@ class KeyQueue(nn.Module):
             labels: `[N, L]` of 0 and 1, given if and only if the queue keeps labels.
 
         Raises:
-            ValueError: If N exceeds the size of the queue or a shape is wrong.
+            ValueError: If N exceeds the size of the queue, a shape is wrong or a key is not finite.
         """
         size, dimension = self.keys.shape
         if keys.dim() != 2 or keys.shape[1] != dimension:
@@ -66,6 +66,11 @@ class KeyQueue(nn.Module):
         if expected != received:
             raise ValueError(
                 f"the labels of these keys must be {expected} for this queue; received {received}"
+            )
+        if not bool(keys.isfinite().all()):
+            raise ValueError(
+                f"{int((~keys.isfinite()).any(dim=1).sum())} of {len(keys)} keys are NaN or infinite; they "
+                "would stay in the queue and spoil every later batch"
             )
         slots = (self.enqueued + torch.arange(len(keys), device=self.keys.device)) % size
         self.keys[slots] = F.normalize(keys.to(self.keys.dtype), dim=-1)

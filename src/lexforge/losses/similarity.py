@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 Similarity = Literal["cosine", "dot"]
 
@@ -18,6 +18,23 @@ def check_similarity(similarity: str) -> None:
     """
     if similarity not in ("cosine", "dot"):
         raise ValueError(f'similarity must be "cosine" or "dot"; received {similarity!r}')
+
+
+def similarity_of(model: nn.Module) -> Similarity:
+    """The similarity by which a model is searched, which training should use too.
+
+    Args:
+        model: An encoder with `similarity_fn_name`; "dot" where it has none.
+
+    Returns:
+        "cosine" or "dot".
+
+    Raises:
+        ValueError: If the model's similarity is another.
+    """
+    name = str(getattr(model, "similarity_fn_name", None) or "dot")
+    check_similarity(name)
+    return "cosine" if name == "cosine" else "dot"
 
 
 def similarity_scores(queries: Tensor, candidates: Tensor, similarity: Similarity) -> Tensor:

@@ -6,6 +6,7 @@ from lexforge.training.checkpoints import DamagedCheckpointError, DiskFullError,
 from lexforge.training.collator import SpladeCollator
 from lexforge.training.curriculum import Phase, phase_at, ramp_at
 from lexforge.training.finite import FiniteTraining, NonFiniteError
+from lexforge.training.loss_state import LossStateCallback
 from lexforge.training.presets import PRESETS, Preset, PresetName
 from lexforge.training.resumable import ResumableTraining
 from lexforge.training.run_directory import open_run, write_json
@@ -19,6 +20,7 @@ __all__ = [
     "DamagedCheckpointError",
     "DiskFullError",
     "FiniteTraining",
+    "LossStateCallback",
     "NonFiniteError",
     "Phase",
     "Preset",

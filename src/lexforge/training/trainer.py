@@ -13,12 +13,13 @@ from torch import Tensor
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
 from lexforge.data import validate_columns
-from lexforge.losses import NeuralSparseLoss
+from lexforge.losses import NeuralSparseLoss, loss_tensors
 from lexforge.models import fuse_splade_head, vocabulary_size
 from lexforge.training.callbacks import CollapseCallback, CurriculumCallback
 from lexforge.training.collator import SpladeCollator, TeacherEmbeddings
 from lexforge.training.curriculum import Phase, phase_at
 from lexforge.training.finite import FiniteTraining
+from lexforge.training.loss_state import LossStateCallback
 from lexforge.training.resumable import ResumableTraining
 
 
@@ -62,6 +63,8 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, SparseEncoderTrainer):
         self.curriculum = CurriculumCallback(loss, phases, ramp_fraction)
         super().__init__(model=fuse_splade_head(model), loss=loss, **kwargs)
         self.add_callback(self.curriculum)
+        if loss_tensors(loss):
+            self.add_callback(LossStateCallback(loss))
         self.add_callback(CollapseCallback(vocabulary_size(model)))
 
     def get_data_collator(self, model: Any, args: Any, processing_class: Any = None) -> SpladeCollator:

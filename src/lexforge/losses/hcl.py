@@ -1,0 +1,231 @@
+"""HCL: contrast against hard negatives, corrected for false ones (seed 004)."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal, get_args
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from lexforge.losses.base import EmbeddingLoss, Features
+from lexforge.losses.distributed import first_gathered_row, rows_of_all_ranks
+from lexforge.losses.infonce import check_temperature
+
+Estimator = Literal["hard", "easy"]
+
+
+def check_hcl(temperature: float, tau_plus: float, beta: float, estimator: str) -> None:
+    """Refuse numbers that the estimator is not defined for.
+
+    Raises:
+        ValueError: With the value received.
+    """
+    check_temperature(temperature)
+    if not 0 <= tau_plus < 1:
+        raise ValueError(f"tau_plus must lie in [0, 1); received {tau_plus}")
+    if not 0 <= beta < float("inf"):
+        raise ValueError(f"beta must be >= 0 and finite; received {beta}")
+    if estimator not in get_args(Estimator):
+        raise ValueError(f'estimator must be "hard" or "easy"; received {estimator!r}')
+
+
+def hcl(
+    view_a: Tensor,
+    view_b: Tensor,
+    temperature: float = 0.5,
+    tau_plus: float = 0.1,
+    beta: float = 1.0,
+    estimator: Estimator = "hard",
+) -> Tensor:
+    """Contrast two views of B texts, each of the 2B rows against the 2B - 2 rows of other texts.
+
+    With p = exp(s(a_i, b_i) / T), n_j = exp(s_ij / T) over the N = 2B - 2 negatives j of a row, by dot
+    product (pass L2-normalised rows):
+
+        L = mean over 2B rows of -log( p / (p + Ng) )
+        easy:  Ng = sum of n_j
+        hard:  Ng = max( (sum_j n_j^(1 + beta) / mean_j n_j^beta - tau_plus N p) / (1 - tau_plus),
+                         N exp(-1 / T) )
+
+    `hard` weighs the negatives by their own hardness and takes off what the share `tau_plus` of false
+    negatives is expected to add. All in log space: no temperature overflows. Where the lower bound holds, Ng
+    has no gradient, as in the seed.
+
+    Args:
+        view_a: `[B, D]` float.
+        view_b: `[B, D]` float; row i is another view of text i.
+        temperature: T, > 0.
+        tau_plus: Expected share of false negatives, in [0, 1); `hard` only.
+        beta: Concentration on hard negatives, >= 0; `hard` only.
+        estimator: "hard" or "easy".
+
+    Returns:
+        0-dim float; 0 for an empty batch and for a single text, which has no negative, connected to the
+        graph.
+
+    Raises:
+        ValueError: If shapes disagree, a number is out of range or the estimator unknown.
+
+    Source: seed 004, section 2; Robinson et al. 2021 (arXiv 2010.04592); the correction for false
+    negatives: Chuang et al. 2020 (arXiv 2007.00224).
+    """
+    check_hcl(temperature, tau_plus, beta, estimator)
+    if view_a.dim() != 2 or view_a.shape != view_b.shape:
+        raise ValueError(
+            f"view_a and view_b must both be [B, D]; received {tuple(view_a.shape)} and {tuple(view_b.shape)}"
+        )
+    return _contrast([view_a, view_b], [view_a, view_b], 0, temperature, tau_plus, beta, estimator)
+
+
+def _contrast(
+    views: list[Tensor],
+    all_views: list[Tensor],
+    first: int,
+    temperature: float,
+    tau_plus: float,
+    beta: float,
+    estimator: Estimator,
+) -> Tensor:
+    """HCL of this rank's rows of both views against all rows; `first` is where they begin in all rows."""
+    rows, candidates = torch.cat(views), torch.cat(all_views)
+    count, total = len(views[0]), len(all_views[0])
+    if total < 2:
+        return rows[:0].sum()
+    column = torch.arange(first, first + count, device=rows.device)
+    own, partner = torch.cat([column, column + total]), torch.cat([column + total, column])
+    scores = rows @ candidates.T / temperature
+    positive = scores.gather(1, partner[:, None]).squeeze(1)
+    same_text = torch.zeros_like(scores, dtype=torch.bool)
+    same_text.scatter_(1, torch.stack([own, partner], dim=1), True)
+
+    def log_sum(power: float) -> Tensor:
+        """Log of the sum over the negatives of n_j ^ power."""
+        return (power * scores).masked_fill(same_text, -torch.inf).logsumexp(dim=1)
+
+    if estimator == "easy":
+        negatives = log_sum(1.0)
+    else:
+        log_count = math.log(2 * total - 2)
+        reweighted = log_sum(1 + beta) - log_sum(beta) + log_count
+        negatives = _debiased(reweighted, positive, log_count, tau_plus, -1 / temperature + log_count)
+    return F.softplus(negatives - positive).mean()
+
+
+def _debiased(
+    reweighted: Tensor, positive: Tensor, log_count: float, tau_plus: float, bound: float
+) -> Tensor:
+    """Log of max((exp(reweighted) - tau_plus * N * exp(positive)) / (1 - tau_plus), exp(bound)).
+
+    log(e^a - e^b) = a + log(1 - e^(b - a)), taken only in the rows where it exceeds the bound: elsewhere the
+    difference may be 0 or negative, and its gradient would be NaN.
+    """
+    negatives = reweighted - math.log1p(-tau_plus)
+    if tau_plus:
+        share = math.log(tau_plus) + log_count + positive - reweighted
+        with torch.no_grad():
+            above = negatives + torch.log(-torch.expm1(share.clamp_max(0))) > bound
+        negatives = negatives + torch.log(-torch.expm1(share.where(above, -1.0)))
+    else:
+        above = negatives > bound
+    return negatives.where(above, bound)
+
+
+class HCLLoss(EmbeddingLoss):
+    """HCL on pairs of texts that say the same: hard negatives count more, false ones are allowed for.
+
+    With p the exponential of a row's similarity to its partner over T, n_j that to each of the N = 2B - 2
+    rows of other texts:
+
+        L = mean over both views of -log( p / (p + Ng) )
+        hard:  Ng = max( (sum_j n_j^(1 + beta) / mean_j n_j^beta - tau_plus N p) / (1 - tau_plus),
+                         N exp(-1 / T) )
+        easy:  Ng = sum of n_j, the SimCLR loss
+
+    When to use it: pairs `(anchor, positive)` without mined negatives, where many other texts of a batch may
+    be positives too (few topics, near-duplicates): `tau_plus` is about the chance of that. Both columns are
+    contrasted with both, so they should be texts of a kind; for short queries and long documents take
+    `InfoNCELoss`.
+
+    What to tune: `beta` (0 weighs negatives alike; .5 to 2; too much chases false negatives), `tau_plus` (0
+    where no other row is a positive; .01 to .1), `temperature` (.5 as in the paper; .05 to .1 for pretrained
+    text encoders, with `tau_plus` smaller). The similarity is the cosine: search the model by cosine, too.
+
+    Args:
+        model: The `SentenceTransformer` or `SparseEncoder` to train.
+        temperature: T, > 0.
+        tau_plus: Expected share of false negatives, in [0, 1); `hard` only.
+        beta: Concentration on hard negatives, >= 0; `hard` only.
+        estimator: "hard" or "easy".
+        gather_across_devices: Contrast with the texts of all ranks, with gradient, so that R ranks of B rows
+            train like one of R * B. Every rank needs as many rows (`dataloader_drop_last=True`).
+
+    Raises:
+        ValueError: At construction for a number out of range or an unknown estimator; at the first call if
+            the data has not two text columns.
+
+    Source: seed 004, section 2; Robinson et al. 2021 (arXiv 2010.04592).
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        temperature: float = 0.5,
+        tau_plus: float = 0.1,
+        beta: float = 1.0,
+        estimator: Estimator = "hard",
+        gather_across_devices: bool = False,
+    ) -> None:
+        super().__init__(model)
+        check_hcl(temperature, tau_plus, beta, estimator)
+        self.temperature = temperature
+        self.tau_plus = tau_plus
+        self.beta = beta
+        self.estimator: Estimator = estimator
+        self.gather_across_devices = gather_across_devices
+
+    def compute_loss(
+        self, embeddings: list[Tensor], features: list[Features] | None, labels: Tensor | None
+    ) -> Tensor:
+        """Compute the loss; see `EmbeddingLoss.forward`.
+
+        Args:
+            embeddings: Two `[B, D]` float columns.
+            features: Not read.
+            labels: Not read.
+
+        Returns:
+            0-dim float.
+        """
+        if len(embeddings) != 2:
+            raise ValueError(
+                f"HCLLoss needs columns (anchor, positive); received {len(embeddings)} text columns"
+            )
+        views = [F.normalize(rows, dim=-1) for rows in embeddings]
+        gathered, first = views, 0
+        if self.gather_across_devices:
+            gathered, first = [rows_of_all_ranks(rows) for rows in views], first_gathered_row(len(views[0]))
+        return _contrast(views, gathered, first, self.temperature, self.tau_plus, self.beta, self.estimator)
+
+    def get_config_dict(self) -> dict[str, Any]:
+        """The settings, for the model card."""
+        return {
+            "temperature": self.temperature,
+            "tau_plus": self.tau_plus,
+            "beta": self.beta,
+            "estimator": self.estimator,
+            "gather_across_devices": self.gather_across_devices,
+        }
+
+    @property
+    def citation(self) -> str:
+        """The paper, for the model card."""
+        return """
+@inproceedings{robinson2021contrastive,
+    title={Contrastive Learning with Hard Negative Samples},
+    author={Robinson, Joshua and Chuang, Ching-Yao and Sra, Suvrit and Jegelka, Stefanie},
+    booktitle={International Conference on Learning Representations},
+    year={2021}
+}
+"""

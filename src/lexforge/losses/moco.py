@@ -1,0 +1,186 @@
+"""MoCo: keys of a moving-average encoder, negatives from a queue of the last batches (seed 004)."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from lexforge.losses.base import EmbeddingLoss, Features
+from lexforge.losses.distributed import first_gathered_row, rows_of_all_ranks
+from lexforge.losses.infonce import check_temperature, ranking_cross_entropy
+from lexforge.losses.queue import KeyQueue
+from lexforge.models.momentum import MomentumEncoder, is_training
+
+
+def moco(query: Tensor, key: Tensor, queue: Tensor, temperature: float = 0.07) -> Tensor:
+    """Cross-entropy of picking a query's own key, in column 0, before the keys of a queue.
+
+    L = mean over rows i of `-log( exp(q_i k_i / T) / (exp(q_i k_i / T) + sum over queue r of
+    exp(q_i r / T)) )`, by dot product: pass L2-normalised rows for MoCo's cosine.
+
+    Args:
+        query: `[B, D]` float.
+        key: `[B, D]` float; row i belongs to query i. No gradient flows into it.
+        queue: `[Q, D]` float; no gradient flows into it. With Q = 0 the loss is 0.
+        temperature: T, > 0.
+
+    Returns:
+        0-dim float; 0 for an empty batch, connected to the graph.
+
+    Raises:
+        ValueError: If shapes disagree or the temperature is not positive.
+
+    Source: seed 004, section 1; He et al. 2020 (arXiv 1911.05722), equation 1 and algorithm 1.
+    """
+    check_temperature(temperature)
+    if query.dim() != 2 or query.shape != key.shape:
+        raise ValueError(
+            f"query and key must both be [B, D]; received {tuple(query.shape)} and {tuple(key.shape)}"
+        )
+    if queue.dim() != 2 or queue.shape[1] != query.shape[1]:
+        raise ValueError(f"queue must be [Q, {query.shape[1]}]; received {tuple(queue.shape)}")
+    own = (query * key.detach()).sum(dim=-1, keepdim=True)
+    scores = torch.cat([own, query @ queue.detach().T], dim=1)
+    return ranking_cross_entropy(
+        scores, torch.zeros(len(query), dtype=torch.int64, device=query.device), temperature
+    )
+
+
+class MoCoLoss(EmbeddingLoss):
+    """Momentum contrast: thousands of negatives at the cost of none.
+
+        L = mean over i of -log( exp(q_i k_i / T) / (exp(q_i k_i / T) + sum over queue r of exp(q_i r / T)) )
+
+    The first column is encoded by the model (q), the second by a moving average of it without gradient (k);
+    both are L2-normalised. After each training micro-batch the keys of all ranks enter a queue of the last
+    `queue_size` keys, the negatives of the next ones. All ranks hold the same queue.
+
+    While the queue is empty (the very first batch, or an evaluation before any training) the other keys of
+    the batch, of all ranks, stand in as negatives. In evaluation keys come from the moving average as it
+    stands and negatives from the queue as it stands; neither changes.
+
+    When to use it: pairs `(anchor, positive)` where the batch that fits in memory is too small for
+    `InfoNCELoss`. With large batches InfoNCE learns more from each pair, since it trains both sides. The
+    second column gets no gradient: for data that is not symmetric, train both directions.
+
+    What to tune: `queue_size` (a few hundred batches at most; a text that repeats within it is its own
+    negative), `momentum` (.999; lower, .99, for runs of a few thousand steps), `temperature` (.05 to .1).
+    The similarity is the cosine: search the model by cosine, too.
+
+    Its state (queue, moving average) is saved and restored by `lexforge.training.LossStateCallback`.
+
+    Args:
+        model: The `SentenceTransformer` or `SparseEncoder` to train. The queue is as wide as its embedding:
+            for a sparse model that is the vocabulary, 4 bytes a term and key.
+        queue_size: Q, at least the batch of all ranks.
+        momentum: Share of the moving average that an optimizer step keeps, in [0, 1).
+        temperature: T, > 0.
+        train_mode: Whether keys are encoded with dropout.
+
+    Raises:
+        ValueError: At construction for a wrong number or a model that does not tell its embedding's width;
+            at the first call if the data has not two text columns or the queue is shorter than the batch of
+            all ranks.
+
+    Source: seed 004, section 1; He et al. 2020 (arXiv 1911.05722), section 3.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        queue_size: int = 4096,
+        momentum: float = 0.999,
+        temperature: float = 0.07,
+        train_mode: bool = False,
+    ) -> None:
+        super().__init__(model)
+        check_temperature(temperature)
+        self.temperature = temperature
+        self.momentum_encoder = MomentumEncoder(model, momentum, train_mode)
+        self.queue = KeyQueue(queue_size, embedding_dimension(model))
+
+    def embed(self, inputs: list[Features]) -> list[Tensor]:
+        """Encode the first column by the model, the second by its moving average.
+
+        Args:
+            inputs: Two columns.
+
+        Returns:
+            Two `[B, D]` float tensors; the second has no gradient.
+        """
+        if len(inputs) != 2:
+            raise ValueError(
+                f"MoCoLoss needs columns (anchor, positive); received {len(inputs)} text columns"
+            )
+        queries = self.model(inputs[0])["sentence_embedding"]
+        return [queries, self.momentum_encoder.encode(self.model, inputs[1])]
+
+    def compute_loss(
+        self, embeddings: list[Tensor], features: list[Features] | None, labels: Tensor | None
+    ) -> Tensor:
+        """Compute the loss and, in training, enqueue the keys; see `EmbeddingLoss.forward`.
+
+        Args:
+            embeddings: Queries and keys, `[B, D]` float each.
+            features: Needed: without them the second column was not encoded by the moving average.
+            labels: Not read.
+
+        Returns:
+            0-dim float.
+        """
+        if features is None:
+            raise ValueError(
+                "MoCoLoss encodes the second column by its own moving average: it cannot take embeddings of "
+                "another loss (SpladeLoss, CachedSpladeLoss); pass it to the trainer itself"
+            )
+        queries, keys = (F.normalize(rows, dim=-1) for rows in embeddings)
+        if len(self.queue):
+            loss = moco(queries, keys, self.queue.contents()[0].to(queries.dtype), self.temperature)
+        else:
+            first = first_gathered_row(len(keys))
+            own = torch.arange(first, first + len(keys), device=keys.device)
+            loss = ranking_cross_entropy(queries @ rows_of_all_ranks(keys).T, own, self.temperature)
+        if is_training(self.model):
+            self.queue.enqueue(rows_of_all_ranks(keys))
+        return loss
+
+    def get_config_dict(self) -> dict[str, Any]:
+        """The settings, for the model card."""
+        return {
+            "queue_size": len(self.queue.keys),
+            "momentum": self.momentum_encoder.momentum,
+            "temperature": self.temperature,
+            "train_mode": self.momentum_encoder.train_mode,
+        }
+
+    @property
+    def citation(self) -> str:
+        """The paper, for the model card."""
+        return """
+@inproceedings{he2020momentum,
+    title={Momentum Contrast for Unsupervised Visual Representation Learning},
+    author={He, Kaiming and Fan, Haoqi and Wu, Yuxin and Xie, Saining and Girshick, Ross},
+    booktitle={Conference on Computer Vision and Pattern Recognition},
+    pages={9729--9738},
+    year={2020}
+}
+"""
+
+
+def embedding_dimension(model: nn.Module) -> int:
+    """The width of a model's embeddings.
+
+    Raises:
+        ValueError: If the model does not tell it.
+    """
+    tell = getattr(model, "get_embedding_dimension", None)
+    dimension = None if tell is None else cast("int | None", tell())
+    if dimension is None:
+        raise ValueError(
+            f"a queue needs the width of the embeddings, which {type(model).__name__} does not tell "
+            "(get_embedding_dimension)"
+        )
+    return int(dimension)
