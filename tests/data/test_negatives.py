@@ -167,7 +167,7 @@ def test_columns_come_back_from_a_file(name: str, tmp_path: Path) -> None:
     [
         (b"", "holds no row"),
         (b'{"anchor": "a", "positive": "b"}\n{"anchor"\n', "rows.jsonl:2: not a JSON object"),
-        (b"\xff\n", "rows.jsonl:1: not a JSON object"),
+        (b"\xff\n", "rows.jsonl:1: not UTF-8"),
         (b"[]\n", "rows.jsonl:1: expected a JSON object, got list"),
         (b'{"anchor": "a", "positive": "b"}\n{"anchor": "a"}\n', "row 1 has the columns"),
         (b'{"anchor": "a", "negative_1": "b"}\n', "expected the text columns"),

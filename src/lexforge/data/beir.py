@@ -7,14 +7,12 @@ U+0085.
 
 from __future__ import annotations
 
-import gzip
-import json
 import math
 import re
-import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from lexforge.data.lines import json_objects, numbered_lines, require_texts
 from lexforge.data.retrieval_data import (
     DataError,
     RetrievalData,
@@ -141,40 +139,11 @@ def _qrels_files(folder: Path) -> dict[str, Path]:
     return files
 
 
-def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    """The lines of a text file, numbered from 1, cut at line feeds only."""
-    with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as stream:
-        number = 0
-        try:
-            for number, line in enumerate(stream, start=1):
-                yield number, line.decode("utf-8").rstrip("\r\n")
-        except UnicodeDecodeError as error:
-            raise DataError(f"{path}:{number}: not UTF-8: {error}") from error
-        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-            raise DataError(f"{path}: broken gzip data after line {number}: {error}") from error
-
-
 def _records(path: Path) -> Iterator[tuple[int, str, str]]:
     """(line, id, title and text joined) of a JSON-lines file."""
-    for number, line in _lines(path):
-        where = f"{path}:{number}"
-        try:
-            record = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise DataError(f"{where}: not a JSON object: {error}") from error
-        if not isinstance(record, dict):
-            raise DataError(f"{where}: expected a JSON object, got {type(record).__name__}")
-        for field in ("_id", "text"):
-            if field not in record:
-                raise DataError(f"{where}: the field {field!r} is missing; found {sorted(record)}")
+    for number, record in json_objects(path, ("_id", "text")):
         title = record.get("title", "")
-        for field, value in (("_id", record["_id"]), ("text", record["text"]), ("title", title)):
-            if not isinstance(value, str):
-                raise DataError(f"{where}: {field!r} must be a string, got {value!r}")
-            try:
-                value.encode("utf-8")
-            except UnicodeEncodeError as error:
-                raise DataError(f"{where}: {field!r} holds half of a surrogate pair: {error}") from error
+        require_texts(f"{path}:{number}", _id=record["_id"], text=record["text"], title=title)
         yield number, record["_id"], f"{title} {record['text']}"
 
 
@@ -182,7 +151,7 @@ def _triples(path: Path) -> Iterator[tuple[int, str, str, str]]:
     """(line, query id, document id, third field) of a table; a first row whose third field is no number is
     the header, and then it must be BEIR's.
     """
-    for number, line in _lines(path):
+    for number, line in numbered_lines(path):
         fields = line.split("\t")
         if len(fields) != 3:
             raise DataError(

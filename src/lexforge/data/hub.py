@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from lexforge.data.beir import TRAINING_SPLIT
+from lexforge.data.lines import require_texts
 from lexforge.data.retrieval_data import (
     DataError,
     Judgements,
@@ -108,7 +109,7 @@ def _records(source: str, loaded: Mapping[str, Any]) -> Iterator[tuple[int, str,
             if field not in record:
                 raise DataError(f"{source}: no column {field!r}, only {sorted(record)}")
         title = record.get("title") or ""
-        _require_text(where, text=record["text"], title=title)
+        require_texts(where, text=record["text"], title=title)
         yield row, _identifier(where, record["_id"]), f"{title} {record['text']}"
 
 
@@ -139,7 +140,7 @@ def _pair_layout(path: str, loaded: Mapping[str, Any], columns: Mapping[str, str
         ]
         judgements = judged.setdefault(_split_name(split), {})
         for row, record in enumerate(rows):
-            _require_text(f"{path} [{split}]:{row}", **{c: record[c] for c in (anchor, positive, *negatives)})
+            require_texts(f"{path} [{split}]:{row}", **{c: record[c] for c in (anchor, positive, *negatives)})
             if not record[anchor].strip() or not record[positive].strip():
                 raise DataError(f"{path} [{split}]:{row}: the {anchor} or {positive} is blank")
             query_id = query_ids.setdefault(record[anchor].strip(), f"q{len(query_ids)}")
@@ -173,9 +174,3 @@ def _identifier(where: str, value: object) -> str:
     if not isinstance(value, (str, int)) or isinstance(value, bool):
         raise DataError(f"{where}: an id must be a string or an integer, got {value!r}")
     return str(value)
-
-
-def _require_text(where: str, **fields: object) -> None:
-    for field, value in fields.items():
-        if not isinstance(value, str):
-            raise DataError(f"{where}: {field!r} must be a string, got {value!r}")

@@ -19,6 +19,7 @@ from typing import Any, Literal, NamedTuple, Protocol, get_args
 import numpy as np
 
 from lexforge.data.columns import ANCHOR, POSITIVE, validate_columns
+from lexforge.data.lines import json_objects
 from lexforge.data.retrieval_data import DataError, RetrievalData
 
 Scores = Mapping[str, Mapping[str, float]]
@@ -284,18 +285,10 @@ def read_training_rows(path: str | Path) -> list[dict[str, Any]]:
 
     Raises:
         FileNotFoundError: There is no such file.
-        DataError: A line that is no JSON object, or rows that break the column contract; the message names
+        DataError: A line that is no JSON object in UTF-8, or rows that break the column contract; the message names
             the file.
     """
-    rows = []
-    with gzip.open(path, "rb") if str(path).endswith(".gz") else open(path, "rb") as stream:
-        for number, line in enumerate(stream, start=1):
-            try:
-                rows.append(json.loads(line))
-            except ValueError as error:  # malformed JSON, or bytes that are not UTF-8
-                raise DataError(f"{path}:{number}: not a JSON object: {error}") from error
-            if not isinstance(rows[-1], dict):
-                raise DataError(f"{path}:{number}: expected a JSON object, got {type(rows[-1]).__name__}")
+    rows = [row for _, row in json_objects(Path(path), ())]
     try:
         validate_columns(rows)
     except DataError as error:
