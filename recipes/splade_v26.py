@@ -80,7 +80,7 @@ def main(cfg: Config) -> None:
     source = folder / "backbone" if lexical else cfg.model
     if process.is_main_process:
         training.open_run(folder, asdict(replace(cfg, resume=False)), resume=cfg.resume)
-        if lexical and not cfg.resume:
+        if lexical and not (folder / "backbone").is_dir():
             models.build_lexical_backbone(
                 texts, source, max_seq_length=cfg.max_seq_length, seed=cfg.train.seed
             )
@@ -119,7 +119,7 @@ def main(cfg: Config) -> None:
         phases=cfg.loss.phases,
         ramp_fraction=cfg.loss.ramp_fraction,
     )
-    trainer.train(resume_from_checkpoint=training.last_checkpoint(folder) if cfg.resume else None)
+    trainer.train(resume_from_checkpoint=cfg.resume)
     if initial is None:
         return
 

@@ -19,6 +19,7 @@ Both sides carry sqrt(idf), so the dot product carries idf once.
 from __future__ import annotations
 
 from collections import Counter
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -94,10 +95,12 @@ def build_lexical_backbone(
         model = BertForMaskedLM(config)
         with torch.no_grad():
             _make_bag_of_words(model, idf, tokenizer.all_special_ids)
-    folder.mkdir(parents=True, exist_ok=True)
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    beside = folder.with_name(f"{folder.name}.unfinished")  # a killed process leaves all of it or none
+    shutil.rmtree(beside, ignore_errors=True)
+    model.save_pretrained(beside)
+    tokenizer.save_pretrained(beside)
+    return beside.replace(folder)
 
 
 def _check(

@@ -45,6 +45,8 @@ class ResumableTraining(BaseTrainer):
     - No pickled object of ours is written: the training arguments are saved as JSON.
 
     Raises:
+        ValueError: At construction under FSDP, DeepSpeed or `nn.DataParallel`: sentence-transformers would
+            save shards as if they were the model.
         DamagedCheckpointError: By `train`, for a checkpoint that is not whole.
         DiskFullError: By `train`, for a checkpoint that does not fit.
         TrainingInterrupted: By `train`, on every rank, after a signal.
@@ -52,6 +54,7 @@ class ResumableTraining(BaseTrainer):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self._refuse_shards()
         self._stop = StopRequest()
         self._beside: Path | None = None  # where checkpoints are written, while one is
         self._newest: Path | None = None  # the last checkpoint this process published
@@ -70,12 +73,27 @@ class ResumableTraining(BaseTrainer):
         if checkpoint and self._has_finished(Path(checkpoint)):
             self._load_from_checkpoint(checkpoint)
             return TrainOutput(self.state.global_step, 0.0, {})
+        if checkpoint:
+            self.args.resume_from_checkpoint = str(checkpoint)  # for callbacks that read from it
         self._stop.number = 0
         with self._stop:
             output = super().train(checkpoint or None, *args, **kwargs)
         if self._stop.number:
             self._leave()
         return output
+
+    def _refuse_shards(self) -> None:
+        found = {
+            "FSDP": self.is_fsdp_enabled,
+            "DeepSpeed": self.is_deepspeed_enabled,
+            "nn.DataParallel over the GPUs of one process": self.args.n_gpu > 1,
+        }
+        if any(found.values()):
+            raise ValueError(
+                f"{' and '.join(name for name, used in found.items() if used)} is not supported: every rank "
+                "must hold the whole model. Train with DistributedDataParallel, one process a GPU: accelerate "
+                "launch --config_file recipes/accelerate/multi_gpu.yaml (one GPU: one_gpu.yaml)"
+            )
 
     def _has_finished(self, checkpoint: Path) -> bool:
         """Whether the last step was taken before; the Trainer would take one more."""
