@@ -18,8 +18,8 @@ Both sides carry sqrt(idf), so the dot product carries idf once.
 
 from __future__ import annotations
 
-from collections import Counter
 import shutil
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
