@@ -6,6 +6,7 @@ from lexforge.losses.hcl import HCLLoss
 from lexforge.losses.infonce import InfoNCELoss
 from lexforge.losses.moco import MoCoLoss
 from lexforge.losses.neural_sparse import NeuralSparseLoss
+from lexforge.losses.nws import NWSLoss
 
 __all__ = [
     "CoSENTLoss",
@@ -13,6 +14,7 @@ __all__ = [
     "HCLLoss",
     "InfoNCELoss",
     "MoCoLoss",
+    "NWSLoss",
     "NeuralSparseLoss",
     "load_loss_tensors",
     "loss_parameters",

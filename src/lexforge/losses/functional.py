@@ -5,13 +5,16 @@ from lexforge.losses.distillation import distillation
 from lexforge.losses.flops import flops, idf_flops, idf_penalty_weights
 from lexforge.losses.hcl import hcl
 from lexforge.losses.infonce import info_nce
+from lexforge.losses.label_similarity import compute_label_pair_similarity
 from lexforge.losses.minimum_activation import minimum_activation
 from lexforge.losses.moco import moco
+from lexforge.losses.nws import nws
 from lexforge.losses.positive_activation import positive_activation
 from lexforge.losses.self_reconstruction import self_reconstruction
 from lexforge.losses.triplet import triplet_margin
 
 __all__ = [
+    "compute_label_pair_similarity",
     "cosent",
     "distillation",
     "flops",
@@ -21,6 +24,7 @@ __all__ = [
     "info_nce",
     "minimum_activation",
     "moco",
+    "nws",
     "positive_activation",
     "self_reconstruction",
     "triplet_margin",
