@@ -4,6 +4,7 @@ from lexforge.retrieval.base import Hits, Index, Similarity
 from lexforge.retrieval.bm25 import BM25Index
 from lexforge.retrieval.faiss import HNSW, IVF, FaissIndex, Flat
 from lexforge.retrieval.inverted import InvertedIndex
+from lexforge.retrieval.milvus import MilvusIndex
 
 __all__ = [
     "HNSW",
@@ -14,5 +15,6 @@ __all__ = [
     "Hits",
     "Index",
     "InvertedIndex",
+    "MilvusIndex",
     "Similarity",
 ]
