@@ -1,0 +1,222 @@
+"""The recipe stopped and killed: what it leaves is whole, and it goes on as if nothing had happened."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lexforge.training.checkpoints import by_step, check_seal, last_checkpoint
+
+ROOT = Path(__file__).resolve().parents[2]
+RECIPE = ROOT / "recipes" / "splade_v26.py"
+SERVER = Path(__file__).with_name("recipe_server.py")
+WORDS = "list array search index query document vector sparse token model train python file graph".split()
+STEPS = 30
+# Of the optimizer and the rest every byte, too: the same state has the same bytes.
+COMPARED = ("model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth")
+
+
+class Server:
+    """Forked runs of the recipe; see recipe_server.py."""
+
+    def __init__(self, log: Path) -> None:
+        environment = os.environ | {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
+        environment |= {"TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
+        self.log = log
+        self.process = subprocess.Popen(
+            [sys.executable, str(SERVER), str(RECIPE)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+        assert self._line() == "ready"
+
+    def start(self, arguments: list[str], **kill: Any) -> int:
+        """Start a run; returns its process id."""
+        assert self.process.stdin is not None
+        order = {"arguments": arguments, "log": str(self.log), "kill": kill}
+        self.process.stdin.write(json.dumps(order) + "\n")
+        self.process.stdin.flush()
+        return int(self._line())
+
+    def end(self) -> int:
+        """Wait for the run; returns its exit code, or minus the signal that killed it."""
+        return int(self._line())
+
+    def run(self, arguments: list[str], **kill: Any) -> int:
+        self.start(arguments, **kill)
+        return self.end()
+
+    def _line(self) -> str:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline().strip()
+        assert line, "the server has ended"
+        return line
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    server = Server(tmp_path_factory.mktemp("server") / "log.txt")
+    with server.process:  # closes its pipes, at which it ends
+        yield server
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Twelve documents and as many queries; eight train, four test; one judged not relevant each."""
+    folder = tmp_path_factory.mktemp("faults") / "data"
+    (folder / "qrels").mkdir(parents=True)
+    triples = list(enumerate(zip(WORDS, WORDS[1:], WORDS[2:], strict=False)))
+    documents = [{"_id": f"d{i}", "title": a, "text": f"the {b} of a {c}"} for i, (a, b, c) in triples]
+    queries = [{"_id": f"q{i}", "text": f"{a} {b}"} for i, (a, b, _) in triples]
+    for name, rows in (("corpus", documents), ("queries", queries)):
+        lines = [json.dumps(row) + "\n" for row in rows]
+        (folder / f"{name}.jsonl").write_text("".join(lines), encoding="utf-8")
+    for split, numbers in (("train", range(8)), ("test", range(8, 12))):
+        lines = [f"q{i}\td{i}\t1\nq{i}\td{(i + 5) % 12}\t0\n" for i in numbers]
+        (folder / "qrels" / f"{split}.tsv").write_text("query-id\tcorpus-id\tscore\n" + "".join(lines))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model with dropout, large enough that a checkpoint takes some time to write (10 MB)."""
+    sys.path.insert(0, str(ROOT / "tests"))
+    from conftest import write_tiny_checkpoint
+
+    return write_tiny_checkpoint(tmp_path_factory.mktemp("model"), hidden_size=256)
+
+
+def arguments(data: Path, model: Path, run: Path) -> list[str]:
+    """V26 of thirty steps with its teacher and hard negatives; a checkpoint every third step."""
+    flags = {
+        "preset": "v26",
+        "teacher": "lsa-char",
+        "teacher-cache": data.parent / "teacher",
+        "negatives": "judged",
+        "data": data,
+        "model": model,
+        "output-dir": run,
+        "steps": STEPS,
+        "batch-size": 4,
+        "gradient-accumulation-steps": 1,
+        "max-seq-length": 16,
+        "save-steps": 3,
+        "logging-steps": 1,
+    }
+    return [part for name, value in flags.items() for part in (f"--{name}", str(value))]
+
+
+@pytest.fixture(scope="module")
+def whole(server: Server, data: Path, model: Path) -> Path:
+    """The run that nobody stopped."""
+    run = data.parent / "whole"
+    assert server.run(arguments(data, model, run)) == 0, server.log.read_text()[-3000:]
+    assert [path.name for path in by_step(run)] == [f"checkpoint-{step}" for step in range(3, STEPS + 1, 3)]
+    return run
+
+
+def assert_same_state(checkpoint: Path, expected: Path) -> None:
+    for name in COMPARED:
+        assert (checkpoint / name).read_bytes() == (expected / name).read_bytes(), f"{checkpoint}/{name}"
+
+
+def assert_same_end(run: Path, whole: Path) -> None:
+    """Model, last checkpoint and metrics are those of the run that nobody stopped."""
+    assert_same_state(run / f"checkpoint-{STEPS}", whole / f"checkpoint-{STEPS}")
+    weights = "model/model.safetensors"
+    assert (run / weights).read_bytes() == (whole / weights).read_bytes()
+    found, expected = (json.loads((folder / "metrics.json").read_text()) for folder in (run, whole))
+    assert found["trained"] == expected["trained"]
+    assert (run / "run.trec").read_text() == (whole / "run.trec").read_text()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
+def test_a_signal_saves_and_names_the_command_that_resumes(
+    number: signal.Signals, server: Server, data: Path, model: Path, whole: Path
+) -> None:
+    """Preempted by the scheduler or by Ctrl-C: nothing is lost, and the printed command ends where the
+    uninterrupted run ended, bit for bit.
+    """
+    run = data.parent / number.name
+    process = server.start(arguments(data, model, run))
+    deadline = time.monotonic() + 120
+    while not (run / "checkpoint-3").exists():
+        assert time.monotonic() < deadline, server.log.read_text()[-3000:]
+        time.sleep(0.001)
+    os.kill(process, number)
+    assert server.end() == 128 + number
+    said = server.log.read_text()
+    saved = re.search(r"stopped by a signal after step (\d+); saved (\S+)", said)
+    assert saved is not None, said[-3000:]
+    assert 3 <= int(saved[1]) < STEPS
+    assert saved[2] == str(run / f"checkpoint-{saved[1]}") == last_checkpoint(run)
+    assert "Traceback" not in said
+    command = shlex.split(re.search("resume: (.*)", said)[1])  # type: ignore[index]
+    assert command[:3] == ["accelerate", "launch", str(RECIPE)]
+    assert server.run(command[3:]) == 0
+    assert_same_end(run, whole)
+
+
+def test_resuming_a_finished_run_trains_no_further_step(
+    server: Server, data: Path, model: Path, whole: Path
+) -> None:
+    """Killed while it evaluated: the Trainer itself would take one more step and end with another model."""
+    before = (whole / "model" / "model.safetensors").read_bytes()
+    (whole / "metrics.json").rename(whole / "metrics.before")
+    assert server.run([*arguments(data, model, whole), "--resume"]) == 0, server.log.read_text()[-3000:]
+    assert (whole / "model" / "model.safetensors").read_bytes() == before
+    after, expected = (json.loads((whole / f"metrics.{end}").read_text()) for end in ("json", "before"))
+    assert after["trained"] == expected["trained"]
+    assert [path.name for path in by_step(whole)][-1] == f"checkpoint-{STEPS}"
+
+
+def kills(seed: int) -> list[dict[str, Any]]:
+    """Ten kills: at a file operation, with part of a checkpoint on the disk, and at any time."""
+    draw = random.Random(seed)
+    operations = [{"operation": draw.randint(1, 300)} for _ in range(4)]
+    written = [{"bytes": draw.randint(1, 9_000_000)} for _ in range(3)]
+    moments = [{"seconds": draw.uniform(0.2, 5.0)} for _ in range(3)]
+    found: list[dict[str, Any]] = [*operations, *written, *moments]
+    draw.shuffle(found)
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_sigkill_at_random_points_leaves_whole_checkpoints_or_none(
+    seed: int, server: Server, data: Path, model: Path, whole: Path
+) -> None:
+    """Thirty kills in three runs, between, during and after the writing of checkpoints. After each, every
+    checkpoint is whole and holds the very state that the uninterrupted run had at that step; at last the run
+    ends as the uninterrupted one.
+    """
+    run = data.parent / f"killed-{seed}"
+    unfinished = 0
+    for number, kill in enumerate(kills(seed)):
+        resume = ["--resume"] if (run / "config.json").exists() else []
+        code = server.run([*arguments(data, model, run), *resume], **kill)
+        assert code in (-signal.SIGKILL, 0), f"{kill}: {server.log.read_text()[-3000:]}"
+        print(f"seed {seed}, kill {number} {kill}: ended with {code}, {[p.name for p in by_step(run)][-1:]}")
+        for checkpoint in by_step(run):
+            check_seal(checkpoint)
+            assert_same_state(checkpoint, whole / checkpoint.name)
+        unfinished += (run / "unfinished").exists()
+    assert unfinished >= 2, "kills that hit a checkpoint while it was written"
+    resume = ["--resume"] if (run / "config.json").exists() else []
+    assert server.run([*arguments(data, model, run), *resume]) == 0, server.log.read_text()[-3000:]
+    assert_same_end(run, whole)
