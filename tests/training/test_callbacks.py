@@ -1,0 +1,61 @@
+"""The warning before a collapse costs a run."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+from transformers import TrainerControl, TrainerState, TrainingArguments
+
+from lexforge.training import CollapseCallback
+
+
+def feed(callback: CollapseCallback, lines: list[dict[str, float]], caplog: pytest.LogCaptureFixture) -> list:
+    """The warnings after each line of a log."""
+    counts = []
+    with caplog.at_level(logging.WARNING):
+        for step, logs in enumerate(lines, 1):
+            state = TrainerState(global_step=10 * step)
+            callback.on_log(TrainingArguments(report_to="none"), state, TrainerControl(), logs=logs)
+            counts.append(len(caplog.messages))
+    return counts
+
+
+def line(query: float, document: float) -> dict[str, float]:
+    return {"loss": 1.0, "query_active_dims": query, "document_active_dims": document}
+
+
+def test_empty_activations_are_called_out_once_they_stay(caplog: pytest.LogCaptureFixture) -> None:
+    """Three lines in a row, not three in all; once, not at every line after; again after it had recovered."""
+    callback = CollapseCallback(100, patience=3)
+    empty, healthy = line(0.4, 20), line(5, 20)
+    lines = [empty, empty, healthy, empty, empty, empty, empty, healthy, empty, empty, empty]
+    assert feed(callback, lines, caplog) == [0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 2]
+    first = caplog.messages[0]
+    assert "step 60" in first
+    assert "a query has 0.4 of 100 terms active" in first
+    assert "lower flops_weight" in first
+    assert "raise minimum_activation_weight" in first
+
+
+def test_dense_activations_are_called_out_for_each_column(caplog: pytest.LogCaptureFixture) -> None:
+    """More than half of the vocabulary active is no sparse model; exactly half is let pass."""
+    callback = CollapseCallback(100, patience=2)
+    assert feed(callback, [line(50, 51), line(50, 51)], caplog) == [0, 1]
+    assert "a document has 51.0 of 100" in caplog.messages[0]
+    assert "raise flops_weight" in caplog.messages[0]
+
+
+def test_lines_without_activations_count_for_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    """The last line of a run, and those of the evaluation, hold no such number."""
+    callback = CollapseCallback(100, patience=2)
+    assert feed(callback, [line(0, 20), {"train_runtime": 3.0}, line(0, 20)], caplog) == [0, 0, 1]
+
+
+@pytest.mark.parametrize(
+    "numbers", [{"patience": 0}, {"dense_fraction": 0.0}, {"dense_fraction": 1.1}, {"vocabulary_size": 0}]
+)
+def test_numbers_out_of_range_are_refused(numbers: dict[str, float]) -> None:
+    """A patience of 0 would never warn."""
+    with pytest.raises(ValueError, match="received"):
+        CollapseCallback(**({"vocabulary_size": 100} | numbers))  # type: ignore[arg-type]
