@@ -6,6 +6,7 @@ from lexforge.data.columns import judged_negatives, training_rows, validate_colu
 from lexforge.data.docstrings import load_docstrings
 from lexforge.data.hub import load_hub
 from lexforge.data.idf import corpus_idf, document_frequency, stopword_ids
+from lexforge.data.multilabel import MultiLabelData, load_docstring_topics, load_multilabel, multi_hot
 from lexforge.data.negatives import (
     NegativeMiner,
     NegativeRule,
@@ -16,11 +17,13 @@ from lexforge.data.negatives import (
 )
 from lexforge.data.retrieval_data import DataError, RetrievalData, hold_out
 from lexforge.data.source import load_retrieval_data
+from lexforge.data.sts import load_sts
 from lexforge.data.teacher import LsaTeacher, SentenceTransformerTeacher, TeacherCache, load_teacher
 
 __all__ = [
     "DataError",
     "LsaTeacher",
+    "MultiLabelData",
     "NegativeMiner",
     "NegativeRule",
     "RetrievalData",
@@ -33,12 +36,16 @@ __all__ = [
     "judged_negatives",
     "load_beir",
     "load_corpus",
+    "load_docstring_topics",
     "load_docstrings",
     "load_hub",
+    "load_multilabel",
     "load_retrieval_data",
+    "load_sts",
     "load_teacher",
     "load_teacher_scores",
     "mined_columns",
+    "multi_hot",
     "read_training_rows",
     "score_by_teacher",
     "stopword_ids",

@@ -57,18 +57,19 @@ def load_hub(
     import datasets
 
     path = name.removeprefix(PREFIX)
-    configurations = _from_hub(path, datasets.get_dataset_config_names, path)
+    configurations = from_hub(path, datasets.get_dataset_config_names, path)
     if {"corpus", "queries"} <= set(configurations):
         data = _beir_layout(path, configurations, qrels)
     else:
-        data = _pair_layout(path, _from_hub(path, datasets.load_dataset, path), columns or {})
+        data = _pair_layout(path, from_hub(path, datasets.load_dataset, path), columns or {})
     for split in splits or ():
         data.split(split)
     chosen = data.splits if splits is None else tuple(splits)
     return RetrievalData(data.name, data.corpus, data.queries, {split: data.split(split) for split in chosen})
 
 
-def _from_hub(path: str, load: Callable[..., Any], *arguments: Any) -> Any:
+def from_hub(path: str, load: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a loader of `datasets`; what it raises becomes a `DataError` that names the data set."""
     from datasets.exceptions import DatasetsError
 
     try:
@@ -84,7 +85,7 @@ def _beir_layout(path: str, configurations: Sequence[str], qrels: str | None) ->
     texts = {
         part: collect_texts(
             f"{path} [{part}]",
-            _records(f"{path} [{part}]", _from_hub(path, datasets.load_dataset, path, part)),
+            _records(f"{path} [{part}]", from_hub(path, datasets.load_dataset, path, part)),
             blank_allowed=part == "corpus",
         )
         for part in ("corpus", "queries")
@@ -92,9 +93,9 @@ def _beir_layout(path: str, configurations: Sequence[str], qrels: str | None) ->
     inside = [known for known in ([qrels] if qrels else ["qrels", "default"]) if known in configurations]
     source, *configuration = (path, inside[0]) if inside else (qrels or f"{path}-qrels",)
     judged: dict[str, Judgements] = {}
-    for split, rows in _from_hub(source, datasets.load_dataset, source, *configuration).items():
+    for split, rows in from_hub(source, datasets.load_dataset, source, *configuration).items():
         where = f"{source} [{split}]"
-        judged[_split_name(split)] = collect_judgements(
+        judged[split_name(split)] = collect_judgements(
             where, _grades(where, rows), texts["corpus"], texts["queries"], training=split == TRAINING_SPLIT
         )
     return RetrievalData(path, texts["corpus"], texts["queries"], judged)
@@ -138,7 +139,7 @@ def _pair_layout(path: str, loaded: Mapping[str, Any], columns: Mapping[str, str
         negatives = [
             column for column in rows.column_names if column.startswith(("negative", "hard_negative"))
         ]
-        judgements = judged.setdefault(_split_name(split), {})
+        judgements = judged.setdefault(split_name(split), {})
         for row, record in enumerate(rows):
             require_texts(f"{path} [{split}]:{row}", **{c: record[c] for c in (anchor, positive, *negatives)})
             if not record[anchor].strip() or not record[positive].strip():
@@ -165,7 +166,8 @@ def _column(path: str, names: Sequence[str], role: str, columns: Mapping[str, st
     return found[0]
 
 
-def _split_name(split: str) -> str:
+def split_name(split: str) -> str:
+    """The name of a split here: the hub's `validation` is called `dev`, as in BEIR."""
     return "dev" if split == "validation" else split
 
 

@@ -285,8 +285,8 @@ def read_training_rows(path: str | Path) -> list[dict[str, Any]]:
 
     Raises:
         FileNotFoundError: There is no such file.
-        DataError: A line that is no JSON object in UTF-8, or rows that break the column contract; the message names
-            the file.
+        DataError: A line that is no JSON object in UTF-8, or rows that break the column contract; the message
+            names the file.
     """
     rows = [row for _, row in json_objects(Path(path), ())]
     try:

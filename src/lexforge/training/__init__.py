@@ -5,8 +5,10 @@ from lexforge.training.callbacks import CollapseCallback, CurriculumCallback
 from lexforge.training.checkpoints import DamagedCheckpointError, DiskFullError, last_checkpoint
 from lexforge.training.collator import SpladeCollator
 from lexforge.training.curriculum import Phase, phase_at, ramp_at
+from lexforge.training.dense import DenseTrainer
 from lexforge.training.finite import FiniteTraining, NonFiniteError
 from lexforge.training.loss_state import LossStateCallback
+from lexforge.training.negatives import MovingNegatives
 from lexforge.training.presets import PRESETS, Preset, PresetName
 from lexforge.training.resumable import ResumableTraining
 from lexforge.training.run_directory import open_run, write_json
@@ -18,9 +20,11 @@ __all__ = [
     "CollapseCallback",
     "CurriculumCallback",
     "DamagedCheckpointError",
+    "DenseTrainer",
     "DiskFullError",
     "FiniteTraining",
     "LossStateCallback",
+    "MovingNegatives",
     "NonFiniteError",
     "Phase",
     "Preset",

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 import torch
-from sentence_transformers.base.training_args import BatchSamplers
+from sentence_transformers.base.training_args import BaseTrainingArguments, BatchSamplers
 from sentence_transformers.sparse_encoder import SparseEncoderTrainingArguments
 
 Precision = Literal["fp32", "bf16", "fp16"]
+Arguments = TypeVar("Arguments", bound=BaseTrainingArguments)
 
 
 @dataclass(frozen=True)
@@ -59,15 +60,21 @@ class TrainingSettings:
             if not (value is None and name == "steps") and not value > 0:
                 raise ValueError(f"{name} must be above 0; received {value}")
 
-    def arguments(self, output_dir: str | Path, **others: Any) -> SparseEncoderTrainingArguments:
-        """The settings as arguments of `SpladeTrainer`.
+    def arguments(
+        self,
+        output_dir: str | Path,
+        arguments_class: type[Arguments] = SparseEncoderTrainingArguments,  # type: ignore[assignment]
+        **others: Any,
+    ) -> Arguments:
+        """The settings as arguments of `SpladeTrainer`, or of another trainer of sentence-transformers.
 
         Batches hold no text twice, since a repeated positive would count as its own negative, and the
         incomplete last batch is dropped, so that every batch has as many negatives, on every rank.
 
         Args:
             output_dir: Where checkpoints go.
-            **others: Any other field of `SparseEncoderTrainingArguments`; wins over the settings.
+            arguments_class: The class that the trainer takes, such as `SentenceTransformerTrainingArguments`.
+            **others: Any other field of that class; wins over the settings.
 
         Returns:
             The arguments.
@@ -95,4 +102,4 @@ class TrainingSettings:
             "seed": self.seed,
             "report_to": "none",
         }
-        return SparseEncoderTrainingArguments(**(settings | others))
+        return arguments_class(**(settings | others))
