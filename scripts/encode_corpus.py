@@ -2,15 +2,17 @@
 
     accelerate launch scripts/encode_corpus.py --model MODEL --data FOLDER --output vectors
 
-MODEL is a saved `SparseEncoder` or `SentenceTransformer`, or a bare masked language model, which becomes a SPLADE
-encoder. FOLDER holds `corpus.jsonl` (or `.gz`) in BEIR layout. `torchrun` launches it as well, and so does plain
-python; every process needs the same folder `--output`. `scripts/build_index.py` makes an index of it.
+MODEL is a saved `SparseEncoder` or `SentenceTransformer`, or a bare masked language model, which becomes a
+SPLADE encoder. FOLDER holds `corpus.jsonl` (or `.gz`) in BEIR layout. `torchrun` launches it as well, and so
+does plain python; every process needs the same folder `--output`. The last bits of a vector may depend on the
+number of threads a process. `scripts/build_index.py` makes an index of it.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,5 +56,6 @@ def main(cfg: Config) -> None:
 
 
 if __name__ == "__main__":
-    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    logging.getLogger("lexforge").setLevel(logging.INFO)
+    logging.getLogger("lexforge").addHandler(logging.StreamHandler(sys.stderr))
     main(tyro.cli(Config))

@@ -82,7 +82,7 @@ class MilvusIndex:
     ) -> None:
         if batch_rows < 1 or not timeout_s > 0:
             raise ValueError(f"batch_rows is {batch_rows} and timeout_s {timeout_s}; both must be above 0")
-        self.uri, self.collection = uri, collection
+        self.uri, self.collection, self.where = uri, collection, f"collection {collection!r} of {uri}"
         self.batch_rows, self.timeout_s = batch_rows, timeout_s
         self._ids = DocumentIds()
         self._weights = 0  # numbers in the vectors, where sparse those that are not zero
@@ -128,16 +128,14 @@ class MilvusIndex:
         index = cls(uri, similarity=similarity, **options)
         try:
             there, index._ids, index._weights = index._ids.names, DocumentIds(), 0
-            longer, index._torn = index._torn or len(there) > len(ids), False
             for position, (old, new) in enumerate(zip(there, ids, strict=False)):
                 if old != new:
                     raise ValueError(
                         f"{index.where} holds {old!r} at position {position}, these documents {new!r}: drop "
                         "that collection, or choose another name"
                     )
+            index._torn = index._torn or len(there) > len(ids)
             index.add(documents, ids)
-            if longer:
-                index._call("delete", filter=f"position >= {len(ids)}")
         except BaseException:
             index.close()
             raise
@@ -146,21 +144,24 @@ class MilvusIndex:
     def add(self, documents: Any, ids: list[str]) -> None:
         """Append documents, `batch_rows` at a time; those sent before a failure stay, and `len` counts them.
 
+        Rows beyond a missing position, which a failure can leave, are deleted first.
+
         Args:
             documents: CSR `[N, V]`, finite and >= 0, or an array `[N, D]` of finite floats.
             ids: N distinct strings that the index does not hold yet.
 
         Raises:
-            TypeError: Vectors that are not of the collection's kind.
-            ValueError: As for `build`, and another width than the collection has.
-            ConnectionError: The server does not answer.
+            TypeError, ValueError, ConnectionError: As for `build`, and another kind or width than the
+                collection's.
         """
-        self._check_whole()
         kind, width = (self._kind, self._width) if self._kind else kind_and_width(documents)
         vectors = checked(documents, "documents", kind, width, self.similarity)
         self._ids.check(ids, vectors.shape[0])
         if self._kind is None:
             self._create(kind, width)
+        if self._torn:
+            self._call("delete", filter=f"position >= {len(self)}")
+            self._torn = False
         for start in range(0, len(ids), self.batch_rows):
             batch, names = vectors[start : start + self.batch_rows], ids[start : start + self.batch_rows]
             rows = rows_of(batch, names, len(self))
@@ -231,9 +232,6 @@ class MilvusIndex:
             verify: Compare the files with their checksums, also those that were not written since.
             token: Credentials.
 
-        Returns:
-            The index.
-
         Raises:
             FileNotFoundError: No index there, or the Milvus Lite file is gone.
             ValueError: A damaged or foreign file, or a collection that has changed.
@@ -271,9 +269,9 @@ class MilvusIndex:
         return len(self._ids)
 
     @property
-    def where(self) -> str:
-        """The collection's name and place, for messages."""
-        return f"collection {self.collection!r} of {self.uri}"
+    def ids(self) -> list[str]:
+        """The ids of the documents, in the order of their positions."""
+        return list(self._ids.names)
 
     @property
     def nbytes(self) -> int:
@@ -305,9 +303,9 @@ class MilvusIndex:
         self._torn = len(self) != count
 
     def _check_whole(self) -> None:
-        """Refuse a collection that a server's failure left with only some rows of a batch."""
+        """Refuse to read a collection that a failure left with only some rows of a batch."""
         if self._torn:
-            raise ValueError(f"{self.where} lacks position {len(self)} and holds later ones: build it again")
+            raise ValueError(f"{self.where} lacks position {len(self)}: add the documents from there on")
 
     def _create(self, kind: Kind, width: int) -> None:
         """Make the collection with its index on the vectors."""

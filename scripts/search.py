@@ -1,0 +1,67 @@
+"""Search an index from the shell: documents with score, text, and the terms that matched.
+
+    python scripts/search.py --index INDEX --data FOLDER "how do vaccines work"
+    cat queries.txt | python scripts/search.py --index INDEX --data FOLDER
+
+INDEX is what `scripts/build_index.py` saved, FOLDER the corpus in BEIR layout. Without a query, each line of
+the standard input is one. A term's number is what it adds to the score.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import textwrap
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+
+from lexforge.data import load_corpus
+from lexforge.evaluation.encoding import load_encoder
+from lexforge.evaluation.search import Found, Searcher
+from lexforge.evaluation.stored_index import open_index
+
+
+@dataclass(frozen=True)
+class Config:
+    """Where to search, and for what."""
+
+    index: Path  # what build_index.py saved
+    data: Path  # a folder that holds corpus.jsonl
+    query: tyro.conf.Positional[str | None] = None  # None: the lines of the standard input
+    model: str | None = None  # where the encoder is now; None: where it was when the corpus was encoded
+    k: int = 5
+    terms: int = 10  # terms shown for a document
+    width: int = 200  # characters of its text shown
+
+
+def show(hits: list[Found], cfg: Config) -> None:
+    """Print one query's hits."""
+    for rank, hit in enumerate(hits, start=1):
+        text = textwrap.shorten(hit.text, cfg.width, placeholder="...")
+        print(f"{rank:3}. {hit.score:9.4f}  {hit.id}  {text}")
+        if hit.terms:
+            terms = " ".join(f"{term}:{value:.2f}" for term, value in hit.terms[: cfg.terms])
+            rest = f" and {len(hit.terms) - cfg.terms} more" if len(hit.terms) > cfg.terms else ""
+            print(f"{'':16}{terms}{rest}")
+    if not hits:
+        print("  no document shares a term with the query")
+
+
+def main(cfg: Config, lines: Iterable[str] = sys.stdin) -> None:
+    """Search for the query, or for each line as it comes."""
+    index, source = open_index(cfg.index, token=os.environ.get("MILVUS_TOKEN", ""))
+    model = load_encoder(cfg.model or source.model, source.max_seq_length)
+    searcher = Searcher(index, model, load_corpus(cfg.data), source)
+    for number, line in enumerate(lines if cfg.query is None else [cfg.query], start=1):
+        query = line.strip()
+        if not query:
+            raise ValueError(f"line {number} is blank: there is nothing to search for")
+        print(f"query: {query}")
+        show(searcher.search([query], cfg.k)[0], cfg)
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Config))
