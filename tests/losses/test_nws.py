@@ -8,8 +8,10 @@ import sys
 
 import pytest
 import torch
+from transformers import TrainerCallback
 
-from lexforge.losses.nws import nws
+from lexforge.losses import NWSLoss, loss_tensors
+from lexforge.losses.functional import compute_label_pair_similarity, nws
 
 
 def naive(
@@ -412,15 +414,324 @@ prototypes = torch.randn(labels, width, requires_grad=True)
 queue, queue_labels, similarity = torch.randn(entries, width), hot(entries), torch.rand(labels, labels)
 similarity = (similarity + similarity.T) / 2
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-nws(queries, hot(batch), prototypes, similarity, queue=queue, queue_labels=queue_labels,
-    aggregate="AGGREGATE").backward()
+for aggregate in ("mean", "max"):
+    nws(queries, hot(batch), prototypes, similarity, queue=queue, queue_labels=queue_labels,
+        aggregate=aggregate).backward()
 print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
 """
 
 
-@pytest.mark.parametrize("aggregate", ["mean", "max"])
-def test_memory_stays_that_of_matrices_of_query_by_reference(aggregate: str) -> None:
+def test_memory_stays_that_of_matrices_of_query_by_reference() -> None:
     """[B, K, L] alone would take 495 MB here and [B, K, L, L] 58 GB; a [B, K] takes 4 MB."""
-    code = PEAK.replace("AGGREGATE", aggregate)
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", PEAK], capture_output=True, text=True, check=True)
     assert float(done.stdout) < 150
+
+
+# The module
+
+
+def without_dropout(model):
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+    return model
+
+
+SIMILARITY = torch.tensor([[1.0, 0.3, 0.0], [0.3, 1.0, 0.6], [0.0, 0.6, 1.0]])
+TEXTS = ["sort a list of numbers", "read the file", "parse a tree", "서울 검색 문서"]
+LABELS = torch.tensor([[1, 0, 0], [0, 1, 1], [0, 0, 1], [0, 0, 0]])
+
+
+def make_loss(model, **settings):
+    torch.manual_seed(0)
+    return NWSLoss(model, SIMILARITY, **({"aggregate": "max", "queue_size": 8} | settings))
+
+
+def features(model, texts=TEXTS):
+    return [model.preprocess(texts)]
+
+
+def expected(loss, model, sections: str, queue=None, queue_labels=None, texts=TEXTS, labels=LABELS):
+    """The pure function on what the model in evaluation mode says of the texts."""
+    was_training = model.training
+    model.eval()
+    vectors = model(model.preprocess(texts))["sentence_embedding"]
+    model.train(was_training)
+    value = nws(
+        vectors,
+        labels,
+        loss.prototypes if "prototypes" in sections else None,
+        SIMILARITY,
+        keys=vectors if "keys" in sections else None,
+        key_labels=labels if "keys" in sections else None,
+        queue=queue,
+        queue_labels=queue_labels,
+        **loss.settings,
+    )
+    return value, vectors.detach()
+
+
+def test_references_are_keys_queue_and_prototypes(tiny_dense) -> None:
+    """First batch: keys and prototypes. Second batch: the keys of the first one, with their labels, too."""
+    model = without_dropout(tiny_dense).train()
+    loss = make_loss(model, alpha=0.7, beta=1.4, temperature=0.2)
+    value, vectors = expected(loss, model, "keys prototypes")
+    # the average starts as the model, so keys are the embeddings themselves; float32, batched otherwise
+    torch.testing.assert_close(loss(features(model), LABELS), value, rtol=1e-5, atol=1e-5)
+    assert len(loss.queue) == 4
+    held, held_labels = loss.queue.contents()
+    torch.testing.assert_close(held, torch.nn.functional.normalize(vectors, dim=-1), rtol=1e-5, atol=1e-5)
+    assert held_labels.tolist() == LABELS.tolist()
+    value, _ = expected(loss, model, "keys prototypes", queue=vectors, queue_labels=LABELS)
+    loss_value = loss(features(model), LABELS)
+    torch.testing.assert_close(loss_value, value, rtol=1e-5, atol=1e-5)
+    loss_value.backward()
+    assert loss.prototypes.grad.any()
+    assert all(parameter.grad is None for parameter in loss.momentum_encoder.tensors().values())
+
+
+def test_the_key_follows_the_model_slowly(tiny_dense) -> None:
+    """Keys are the moving average's: after a large step of the model they are still near where they were."""
+    model = without_dropout(tiny_dense).train()
+    loss = make_loss(model, momentum=0.999)
+    loss(features(model), LABELS)
+    first = loss.queue.contents()[0]
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.5 * torch.randn_like(parameter))
+    loss(features(model), LABELS)
+    second = loss.queue.contents()[0][4:]
+    assert (first * second).sum(dim=1).min() > 0.99
+    own = torch.nn.functional.normalize(model(features(model)[0])["sentence_embedding"], dim=-1)
+    assert (own * second).sum(dim=1).mean() < 0.9
+
+
+@pytest.mark.parametrize(
+    "sections", ["keys", "prototypes", "keys prototypes", "queue prototypes", "queue keys"]
+)
+def test_each_section_can_be_switched_off(tiny_dense, sections: str) -> None:
+    """What is off is neither a reference nor there."""
+    model = without_dropout(tiny_dense).train()
+    settings = {"use_keys": "keys" in sections, "use_prototypes": "prototypes" in sections, "alpha": 0.5}
+    loss = make_loss(model, queue_size=8 if "queue" in sections else 0, **settings)
+    assert (loss.prototypes is None) == ("prototypes" not in sections)
+    assert (loss.queue is None) == ("queue" not in sections)
+    assert (loss.momentum_encoder is None) == (sections == "prototypes")
+    loss(features(model), LABELS)
+    held = None if loss.queue is None else loss.queue.contents()[0]
+    value, _ = expected(loss, model, sections, held, None if held is None else LABELS)
+    torch.testing.assert_close(loss(features(model), LABELS), value, rtol=1e-5, atol=1e-5)
+
+
+def test_evaluation_reads_and_changes_nothing(tiny_dense) -> None:
+    """Keys by the average and the queue as they stand, again and again the same."""
+    model = without_dropout(tiny_dense).train()
+    loss = make_loss(model)
+    loss(features(model), LABELS)
+    model.eval()
+    before = {name: tensor.clone() for name, tensor in loss_tensors(loss).items()}
+    held, held_labels = loss.queue.contents()
+    value, _ = expected(loss, model, "keys prototypes", held, held_labels)
+    for _ in range(2):
+        torch.testing.assert_close(loss(features(model), LABELS), value, rtol=1e-5, atol=1e-5)
+    model.train()
+    with torch.no_grad():  # as in a wrapper that stays in train mode
+        loss(features(model), LABELS)
+    for name, tensor in loss_tensors(loss).items():
+        assert torch.equal(tensor, before[name]), name
+
+
+def test_embeddings_of_another_loss_stand_in_for_the_keys(tiny_dense) -> None:
+    """Without texts there is nothing the average could encode; nothing enters the queue."""
+    loss = make_loss(tiny_dense.train())
+    vectors = torch.randn(4, 32, requires_grad=True)
+    value = loss.compute_loss_from_embeddings([vectors], LABELS)
+    references = {"keys": vectors, "key_labels": LABELS}
+    torch.testing.assert_close(
+        value, nws(vectors, LABELS, loss.prototypes, SIMILARITY, **references, **loss.settings)
+    )
+    views = torch.randn(4, 32)
+    torch.testing.assert_close(
+        loss.compute_loss_from_embeddings([vectors, views], LABELS),
+        nws(vectors, LABELS, loss.prototypes, SIMILARITY, keys=views, key_labels=LABELS, **loss.settings),
+    )
+    assert len(loss.queue) == 0
+
+
+def test_a_second_column_is_the_key(tiny_dense) -> None:
+    """Another text of the same labels, such as a translation, in the place of the text itself."""
+    model = without_dropout(tiny_dense).train()
+    loss = make_loss(model)
+    views = TEXTS[::-1]
+    value = loss([*features(model), *features(model, views)], LABELS)
+    model.eval()
+    rows = [model(model.preprocess(texts))["sentence_embedding"] for texts in (TEXTS, views)]
+    references = {"keys": rows[1], "key_labels": LABELS}
+    torch.testing.assert_close(
+        value, nws(rows[0], LABELS, loss.prototypes, SIMILARITY, **references, **loss.settings)
+    )
+
+
+def test_label_scores_are_cosines_to_the_prototypes(tiny_dense) -> None:
+    """The classifier that the loss trains on its side."""
+    loss = make_loss(tiny_dense)
+    scores = loss.label_scores(5 * loss.prototypes.detach())
+    torch.testing.assert_close(scores.diagonal(), torch.ones(3))
+    assert scores.abs().max() <= 1 + 1e-6
+    with pytest.raises(ValueError, match="use_prototypes"):
+        make_loss(tiny_dense, use_prototypes=False).label_scores(torch.rand(2, 32))
+
+
+def test_what_a_user_sees_of_it(tiny_dense) -> None:
+    """The model card gets the settings; the state is named; numpy similarities are taken."""
+    loss = NWSLoss(tiny_dense, SIMILARITY.double().numpy(), aggregate="mean")
+    assert loss.get_config_dict() == {
+        "alpha": 1.0,
+        "beta": 1.0,
+        "temperature": 0.07,
+        "aggregate": "mean",
+        "eps": 1e-8,
+        "label_count": 3,
+        "queue_size": 4096,
+        "momentum": 0.999,
+        "use_keys": True,
+        "use_prototypes": True,
+        "train_mode": False,
+    }
+    assert "Decoupled Contrastive Learning" in loss.citation
+    assert "Aur{\\'e}lien" in loss.citation
+    own = {name for name in loss_tensors(loss) if not name.startswith("momentum_encoder.")}
+    assert own == {"prototypes", "queue.keys", "queue.labels", "queue.enqueued"}
+
+
+def label_rows(topics, count: int = 96) -> list[dict]:
+    """A text of a topic with two labels: its topic, and the pair of topics that it belongs to."""
+    rows = []
+    for row, (text, _) in enumerate(topics.pairs(count)):
+        topic = row % 6
+        rows.append({"text": text, "label": [int(c == topic or c == 6 + topic // 2) for c in range(9)]})
+    return rows
+
+
+@pytest.mark.parametrize("way", ["fit", "trainer"])
+@pytest.mark.parametrize("aggregate", ["mean", "max"])
+def test_separates_topics(tiny_dense, topics, way: str, aggregate: str) -> None:
+    """Through `SentenceTransformer.fit` and the Trainer, by their own label column."""
+    rows = label_rows(topics)
+    similarity = compute_label_pair_similarity([row["label"] for row in rows], "npmi")
+    before = topics.separation(tiny_dense)
+    torch.manual_seed(0)
+    loss = NWSLoss(tiny_dense, similarity, aggregate=aggregate, queue_size=64, momentum=0.9, temperature=0.2)
+    topics.train(tiny_dense, loss, rows, way)
+    assert len(loss.queue) == 64
+    assert topics.separation(tiny_dense) > before + 0.3
+
+
+def test_trains_a_sparse_encoder(tiny_splade, topics) -> None:
+    """Cosine of sparse vectors, with a short queue as wide as the vocabulary."""
+    rows = label_rows(topics)
+    before = topics.separation(tiny_splade)
+    torch.manual_seed(0)
+    loss = NWSLoss(tiny_splade, torch.zeros(9, 9), aggregate="mean", queue_size=32, momentum=0.9)
+    topics.train(tiny_splade, loss, rows, "sparse trainer", steps=30)
+    assert topics.separation(tiny_splade) > before + 0.1
+
+
+def test_a_resumed_run_continues_with_the_same_state(tiny_checkpoint, topics) -> None:
+    """Prototypes, queue, average and encoder of a run stopped at step 3 of 6 end as if it had not."""
+    from datasets import Dataset
+    from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer
+    from sentence_transformers import SentenceTransformerTrainingArguments as Arguments
+    from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
+
+    from lexforge.training import LossStateCallback
+
+    dataset = Dataset.from_list(label_rows(topics))
+
+    def run(folder: str, steps: int, resume: bool) -> dict[str, torch.Tensor]:
+        torch.manual_seed(0)  # the checkpoint lacks a pooler, which nothing reads
+        transformer = Transformer(str(tiny_checkpoint), max_seq_length=32)
+        pooling = Pooling(transformer.get_embedding_dimension())
+        model = SentenceTransformer(modules=[transformer, pooling], device="cpu")
+        torch.manual_seed(7 if resume else 0)  # prototypes that start otherwise must be overwritten
+        loss = NWSLoss(model, torch.eye(9), aggregate="max", queue_size=40, momentum=0.9)
+        arguments = Arguments(
+            output_dir=folder,
+            max_steps=6,
+            per_device_train_batch_size=8,
+            learning_rate=1e-3,
+            save_steps=3,
+            use_cpu=True,
+            dataloader_pin_memory=False,
+            report_to="none",
+            disable_tqdm=True,
+        )
+        trainer = SentenceTransformerTrainer(
+            model=model, args=arguments, train_dataset=dataset, loss=loss, callbacks=[LossStateCallback(loss)]
+        )
+        if steps < 6:
+            trainer.add_callback(StopAt(steps))
+        trainer.train(resume_from_checkpoint=f"{folder}/checkpoint-3" if resume else None)
+        return {**loss_tensors(loss), **model.state_dict()}
+
+    whole = run("whole", 6, resume=False)
+    run("stopped", 3, resume=False)
+    resumed = run("stopped", 6, resume=True)
+    assert int(resumed["queue.enqueued"]) == 48
+    assert whole.keys() == resumed.keys()
+    for name, tensor in whole.items():
+        assert torch.equal(tensor, resumed[name]), name
+
+
+class StopAt(TrainerCallback):
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def on_step_end(self, args, state, control, **kwargs) -> None:
+        control.should_training_stop = state.global_step >= self.step
+
+
+@pytest.mark.parametrize(
+    ("similarity", "settings", "message"),
+    [
+        (torch.rand(3, 2), {}, r"\[L, L\].*\(3, 2\)"),
+        (-SIMILARITY, {}, r"\[0, 1\]"),
+        (torch.triu(SIMILARITY), {}, "symmetric"),
+        (SIMILARITY, {"temperature": 0.0}, "temperature"),
+        (SIMILARITY, {"aggregate": "sum"}, "'sum'"),
+        (SIMILARITY, {"alpha": -1.0}, "alpha"),
+        (SIMILARITY, {"beta": 0.0}, "beta"),
+        (SIMILARITY, {"eps": -1.0}, "eps"),
+        (SIMILARITY, {"queue_size": -4}, "queue.*-4"),
+        (SIMILARITY, {"momentum": 1.0}, "momentum"),
+        (SIMILARITY, {"use_keys": False}, "alpha must be below 1.*1.0"),
+        (SIMILARITY, {"use_keys": False, "queue_size": 0, "use_prototypes": False}, "switched off"),
+    ],
+)
+def test_bad_settings_are_refused_at_construction(tiny_dense, similarity, settings, message: str) -> None:
+    """Before hours of training."""
+    with pytest.raises(ValueError, match=message):
+        NWSLoss(tiny_dense, similarity, **({"aggregate": "mean"} | settings))
+
+
+def test_bad_batches_are_refused_at_the_first_call(tiny_dense) -> None:
+    """Labels absent, of another width, not 0 and 1; too many columns; a queue shorter than the batch."""
+    loss = make_loss(tiny_dense.train())
+    column = features(tiny_dense)
+    for labels, message in (
+        (None, "label column of multi-hot lists; received none"),
+        (LABELS[:, :2], r"labels must be \[4, 3\].*\(4, 2\)"),
+        (LABELS[:, 0], r"labels must be \[4, 3\].*\(4,\)"),
+        (-LABELS, "row 0 holds -1 for label 0"),
+        (LABELS * 2.5, "2.5"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            loss(column, labels)
+    with pytest.raises(ValueError, match="received 3 text columns"):
+        loss(column * 3, LABELS)
+    with pytest.raises(ValueError, match="received 2 text columns"):
+        make_loss(tiny_dense, use_keys=False, queue_size=0, alpha=0.5)(column * 2, LABELS)
+    with pytest.raises(ValueError, match="a queue of 3 is shorter than the 4 keys"):
+        make_loss(tiny_dense, queue_size=3)(column, LABELS)
+    with pytest.raises(TypeError, match="aggregate"):
+        NWSLoss(tiny_dense, SIMILARITY)

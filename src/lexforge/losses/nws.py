@@ -343,6 +343,16 @@ class NWSLoss(EmbeddingLoss):
             self.queue.enqueue(keys, key_labels)
         return loss
 
+    def label_scores(self, embeddings: Tensor) -> Tensor:
+        """The cosine of each embedding to each prototype, to choose labels by: `[N, D]` to `[N, L]`.
+
+        Raises:
+            ValueError: If the loss has no prototypes.
+        """
+        if self.prototypes is None:
+            raise ValueError("label_scores needs prototypes; this loss was made with use_prototypes=False")
+        return _unit(embeddings) @ _unit(self.prototypes).T
+
     def get_config_dict(self) -> dict[str, Any]:
         """The settings, for the model card."""
         encoder = self.momentum_encoder

@@ -1,0 +1,187 @@
+"""Texts with sets of labels: JSON lines read into memory, label names turned into multi-hot lists.
+
+A line holds `id`, `text`, `labels` (a list of names, which may be empty) and `split`. Training rows have one
+text column and one label column, because sentence-transformers hands a loss the text columns by position and
+one label column, whose lists must be of one length: `[N, L]` integers arrive as they are, lists of names do
+not.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lexforge.data.docstrings import load_docstrings
+from lexforge.data.lines import json_objects, require_texts
+from lexforge.data.retrieval_data import DataError
+
+TEXT, LABEL = "text", "label"
+_FIELDS = ("id", "text", "labels", "split")
+
+
+@dataclass(frozen=True)
+class LabelledText:
+    """A text and the names of its labels, each once, in the order given."""
+
+    id: str
+    text: str
+    labels: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class MultiLabelData:
+    """Texts with label sets, by split.
+
+    Args:
+        name: What the set is called in logs and run directories.
+        label_names: The L labels; a name's position is its column.
+        splits: Split -> its texts.
+    """
+
+    name: str
+    label_names: tuple[str, ...]
+    splits: dict[str, list[LabelledText]]
+
+    def split(self, name: str) -> list[LabelledText]:
+        """The texts of one split.
+
+        Raises:
+            ValueError: There is no such split; the message names those that exist.
+        """
+        if name not in self.splits:
+            raise ValueError(f"{self.name} has no split {name!r}; its splits are {list(self.splits)}")
+        return self.splits[name]
+
+    def multi_hot(self, split: str) -> list[list[int]]:
+        """The label sets of one split as `[N, L]` of 0 and 1."""
+        return multi_hot((row.labels for row in self.split(split)), self.label_names)
+
+    def columns(self, split: str) -> dict[str, list[Any]]:
+        """One text column and one label column; `datasets.Dataset.from_dict` makes a dataset of them."""
+        return {TEXT: [row.text for row in self.split(split)], LABEL: self.multi_hot(split)}
+
+
+def multi_hot(label_sets: Iterable[Sequence[str]], label_names: Sequence[str]) -> list[list[int]]:
+    """Turn lists of label names into rectangular lists of 0 and 1.
+
+    Args:
+        label_sets: The names of each text's labels; a text may have none.
+        label_names: The L known labels; a name's position is its column.
+
+    Returns:
+        `[N, L]` integers, one list a text.
+
+    Raises:
+        DataError: A label that is not known, with the row; a known label that stands twice in `label_names`;
+            a string in the place of a list of names.
+    """
+    columns = {name: column for column, name in enumerate(label_names)}
+    if len(columns) != len(label_names):
+        raise DataError(f"label names stand twice: {[n for n, c in Counter(label_names).items() if c > 1]}")
+    rows = []
+    for row, names in enumerate(label_sets):
+        if isinstance(names, str):
+            raise DataError(f"row {row}: expected a list of label names, got the text {names!r}")
+        hot = [0] * len(columns)
+        for name in names:
+            if name not in columns:
+                raise DataError(f"row {row}: unknown label {name!r}; {_known(label_names)}")
+            hot[columns[name]] = 1
+        rows.append(hot)
+    return rows
+
+
+def load_multilabel(path: str | Path, label_names: Sequence[str] | None = None) -> MultiLabelData:
+    """Read a file of texts with label sets, whole into memory, and check it.
+
+    Args:
+        path: `.jsonl` or `.jsonl.gz`; each line an object with `id`, `text`, `labels` and `split`.
+        label_names: The labels that may occur, in the order of their columns; by default those that occur in
+            any split, sorted.
+
+    Returns:
+        The set, named after the file.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        DataError: Anything wrong inside the file, with file and line: malformed JSON, a missing field or one
+            of another type, a blank text, a repeated id, an unknown label; a file without a label.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} is not a file; expected JSON lines (.jsonl or .jsonl.gz)")
+    allowed = None if label_names is None else set(label_names)
+    splits: dict[str, list[LabelledText]] = {}
+    ids: set[str] = set()
+    for number, record in json_objects(path, _FIELDS):
+        where = f"{path}:{number}"
+        require_texts(where, id=record["id"], text=record["text"], split=record["split"])
+        if record["id"] in ids:
+            raise DataError(f"{where}: the id {record['id']!r} occurs a second time")
+        if not record["text"].strip():
+            raise DataError(f"{where}: {record['id']!r} has no text")
+        labels = _checked_labels(where, record["labels"])
+        if allowed is not None and (unknown := [name for name in labels if name not in allowed]):
+            raise DataError(f"{where}: unknown label {unknown[0]!r}; {_known(label_names or ())}")
+        ids.add(record["id"])
+        text = LabelledText(record["id"], record["text"].strip(), labels)
+        splits.setdefault(record["split"], []).append(text)
+    found = {name for rows in splits.values() for row in rows for name in row.labels}
+    if not found:
+        raise DataError(f"{path} holds no text with a label")
+    name = path.name.removesuffix(".gz").removesuffix(".jsonl")
+    return MultiLabelData(name, tuple(sorted(found) if label_names is None else label_names), splits)
+
+
+def load_docstring_topics(max_labels: int = 30, cache_dir: str | Path | None = None) -> MultiLabelData:
+    """The embedded set: docstrings of the installed packages, labelled with where their objects live.
+
+    The labels of a docstring are the packages, modules and classes that its object's dotted name leads
+    through, such as `scipy`, `stats` and `rv_continuous`, as far as they are among the most frequent ones of
+    the training split. Texts without any of these are left out. The splits are those of `load_docstrings`,
+    which keep a file on one side.
+
+    Args:
+        max_labels: How many labels to keep.
+        cache_dir: As for `load_docstrings`.
+
+    Returns:
+        The set `docstring-topics`.
+    """
+    docstrings = load_docstrings(cache_dir)
+    splits = {}
+    for split in docstrings.splits:
+        texts = []
+        for query_id, documents in docstrings.split(split).items():
+            document_id = next(iter(documents))
+            homes = tuple(dict.fromkeys(part.strip("_") for part in document_id.split(".")[:-1]))
+            text = f"{docstrings.queries[query_id]} {docstrings.corpus[document_id]}"
+            texts.append(LabelledText(document_id, text, homes))
+        splits[split] = texts
+    counts = Counter(name for row in splits["train"] for name in row.labels)
+    label_names = tuple(sorted(sorted(counts, key=lambda name: (-counts[name], name))[:max_labels]))
+    kept = set(label_names)
+    labelled = {
+        split: [
+            LabelledText(row.id, row.text, labels)
+            for row in rows
+            if (labels := tuple(name for name in row.labels if name in kept))
+        ]
+        for split, rows in splits.items()
+    }
+    return MultiLabelData("docstring-topics", label_names, labelled)
+
+
+def _checked_labels(where: str, labels: object) -> tuple[str, ...]:
+    if not isinstance(labels, list) or not all(isinstance(name, str) and name for name in labels):
+        raise DataError(f"{where}: 'labels' must be a list of names, got {labels!r}")
+    return tuple(dict.fromkeys(labels))  # Reuters-21578 names "corn" twice in one story
+
+
+def _known(label_names: Sequence[str]) -> str:
+    shown = ", ".join(map(repr, label_names[:10]))
+    more = f" and {len(label_names) - 10} more" if len(label_names) > 10 else ""
+    return f"the {len(label_names)} known labels are {shown}{more}"

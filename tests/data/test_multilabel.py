@@ -1,0 +1,131 @@
+"""Label sets: names to multi-hot lists, the file reader, and the embedded set."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from lexforge.data import DataError, load_docstring_topics, load_multilabel, multi_hot
+from lexforge.data import multilabel as module
+from lexforge.data.retrieval_data import RetrievalData
+
+ROWS = [
+    {"id": "a", "text": " one \u2028 line ", "labels": ["x", "y"], "split": "train"},
+    {"id": "b", "text": "two", "labels": [], "split": "train"},
+    {"id": "c", "text": "three", "labels": ["z", "x", "z"], "split": "test", "source": "unread"},
+]
+
+
+def write(path: Path, rows: list) -> Path:
+    text = "".join(
+        (row if isinstance(row, str) else json.dumps(row, ensure_ascii=False)) + "\n" for row in rows
+    )
+    path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
+    return path
+
+
+def test_names_become_columns_in_the_order_of_the_names() -> None:
+    """By hand; a label given twice is one label."""
+    assert multi_hot([["b"], [], ["c", "a", "c"]], ["a", "b", "c"]) == [[0, 1, 0], [0, 0, 0], [1, 0, 1]]
+    assert multi_hot([], ["a"]) == []
+
+
+@pytest.mark.parametrize(
+    ("sets", "names", "message"),
+    [
+        ([["a"], ["a", "d"]], ["a", "b"], r"row 1: unknown label 'd'; the 2 known labels are 'a', 'b'"),
+        ([["d"]], [f"l{i}" for i in range(12)], r"the 12 known labels are 'l0',.*'l9' and 2 more"),
+        (["a"], ["a"], "row 0: expected a list of label names, got the text 'a'"),
+        ([["a"]], ["a", "b", "a"], r"stand twice: \['a'\]"),
+    ],
+)
+def test_an_unknown_label_is_an_error(sets, names, message: str) -> None:
+    """A misspelt label must not become a text without it."""
+    with pytest.raises(DataError, match=message):
+        multi_hot(sets, names)
+
+
+@pytest.mark.parametrize("name", ["set.jsonl", "set.jsonl.gz"])
+def test_reads_plain_and_gzipped_lines(tmp_path: Path, name: str) -> None:
+    """Label names are those of all splits, sorted; lines end at line feeds alone; other fields are not read."""
+    data = load_multilabel(write(tmp_path / name, ROWS))
+    assert data.name == "set"
+    assert data.label_names == ("x", "y", "z")
+    assert data.columns("train") == {"text": ["one \u2028 line", "two"], "label": [[1, 1, 0], [0, 0, 0]]}
+    assert data.multi_hot("test") == [[1, 0, 1]]
+    assert data.split("test")[0].labels == ("z", "x")
+    with pytest.raises(ValueError, match=r"no split 'dev'; its splits are \['train', 'test'\]"):
+        data.split("dev")
+
+
+def test_label_names_can_be_given(tmp_path: Path) -> None:
+    """A model trained on them keeps its columns on other data; what it does not know is refused."""
+    path = write(tmp_path / "set.jsonl", ROWS)
+    assert load_multilabel(path, ["z", "y", "x", "w"]).multi_hot("train") == [[0, 1, 1, 0], [0, 0, 0, 0]]
+    with pytest.raises(DataError, match=r"set\.jsonl:3: unknown label 'z'"):
+        load_multilabel(path, ["x", "y"])
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ("{", "not a JSON object"),
+        ("[1]", "expected a JSON object, got list"),
+        ({"id": "d", "text": "t", "labels": ["x"]}, "'split' is missing"),
+        ({**ROWS[1], "id": 4}, "'id' must be a string, got 4"),
+        ({**ROWS[1], "id": "d", "text": None}, "'text' must be a string"),
+        ({**ROWS[1], "id": "d", "text": " "}, "'d' has no text"),
+        ({**ROWS[1], "id": "a"}, "'a' occurs a second time"),
+        ({**ROWS[1], "id": "d", "labels": "x"}, "'labels' must be a list of names, got 'x'"),
+        ({**ROWS[1], "id": "d", "labels": [1]}, r"'labels' must be a list of names, got \[1\]"),
+        ({**ROWS[1], "id": "d", "labels": [""]}, "list of names"),
+    ],
+)
+def test_errors_name_file_and_line(tmp_path: Path, row, message: str) -> None:
+    """The user opens the file at that line."""
+    path = write(tmp_path / "set.jsonl", [*ROWS, row])
+    with pytest.raises(DataError, match=rf"set\.jsonl:4: .*{message}"):
+        load_multilabel(path)
+
+
+def test_a_file_that_is_missing_or_holds_no_label(tmp_path: Path) -> None:
+    """Nothing could be learnt."""
+    with pytest.raises(FileNotFoundError, match=r"nowhere\.jsonl.*JSON lines"):
+        load_multilabel(tmp_path / "nowhere.jsonl")
+    with pytest.raises(DataError, match="no text with a label"):
+        load_multilabel(write(tmp_path / "set.jsonl", ROWS[1:2]))
+
+
+def test_docstrings_are_labelled_with_where_they_live(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The most frequent homes of the training split; ties by name; texts without one are left out."""
+    names = {
+        "train": ["scipy.stats.a", "scipy.stats._b.c", "scipy.linalg.d", "json.e"],
+        "test": ["scipy.f", "csv.g"],
+    }
+    documents = {name: f"document {name}" for split in names.values() for name in split}
+    source = RetrievalData(
+        "docstrings",
+        documents,
+        {f"query:{name}": f"query {name}" for name in documents},
+        {split: {f"query:{name}": {name: 1} for name in found} for split, found in names.items()},
+    )
+    monkeypatch.setattr(module, "load_docstrings", lambda cache_dir: source)
+    data = load_docstring_topics(max_labels=3)
+    assert data.label_names == ("b", "scipy", "stats")  # b, json and linalg occur once each
+    assert [row.labels for row in data.split("train")] == [
+        ("scipy", "stats"),
+        ("scipy", "stats", "b"),
+        ("scipy",),
+    ]
+    assert [row.text for row in data.split("test")] == ["query scipy.f document scipy.f"]
+
+
+@pytest.mark.parametrize(("name", "labels"), [("goemotions", 28), ("reuters21578", 118), ("kote", 44)])
+def test_real_files(shared_folder: Path, name: str, labels: int) -> None:
+    """Empty label lists, a label named twice, Korean names: as published."""
+    data = load_multilabel(shared_folder / "data" / "multilabel" / f"{name}.jsonl.gz")
+    assert len(data.label_names) == labels
+    assert set(data.splits) == {"train", "dev", "test"}
