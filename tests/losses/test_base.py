@@ -6,7 +6,9 @@ import pytest
 import torch
 from torch import nn
 
+from lexforge.losses import load_loss_tensors, loss_parameters, loss_tensors
 from lexforge.losses.base import TEACHER_KEY, EmbeddingLoss
+from lexforge.models import MomentumEncoder
 
 
 class Encoder(nn.Module):
@@ -78,3 +80,98 @@ def test_a_subclass_without_a_loss_says_so() -> None:
     """The base is not a loss."""
     with pytest.raises(NotImplementedError, match=r"EmbeddingLoss.*compute_loss"):
         EmbeddingLoss(Encoder())([column(0)])
+
+
+def test_embeddings_reach_the_loss_in_float32_outside_autocast() -> None:
+    """Sums of exponentials in bfloat16 lose what separates close scores; float64 stays float64."""
+    loss = Recorder(Encoder())
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss.compute_loss_from_embeddings([torch.ones(2, 3, dtype=torch.bfloat16)])
+        assert loss.received[0][0].dtype == torch.float32
+    loss.compute_loss_from_embeddings([torch.ones(2, 3, dtype=torch.float64)])
+    assert loss.received[0][0].dtype == torch.float64
+    with pytest.raises(ValueError, match="at least one text column"):
+        loss([])
+
+
+class Stateful(EmbeddingLoss):
+    """A parameter, a frozen one, two buffers and a momentum encoder."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__(model)
+        self.prototypes = nn.Parameter(torch.randn(2, 3))
+        self.frozen = nn.Parameter(torch.randn(2), requires_grad=False)
+        self.register_buffer("count", torch.tensor(4))
+        self.register_buffer("derived", torch.zeros(5), persistent=False)
+        self.teacher = MomentumEncoder(model, 0.5)
+
+
+class Wrapper(nn.Module):
+    """As MatryoshkaLoss and SpladeLoss wrap a loss."""
+
+    def __init__(self, model: nn.Module, loss: nn.Module) -> None:
+        super().__init__()
+        self.model, self.loss = model, loss
+
+
+OWN = {"prototypes", "frozen", "count", "teacher.weight", "teacher.bias"}
+
+
+def test_the_state_is_everything_but_the_model() -> None:
+    """Under another loss or in a dictionary, the names are those of the path."""
+    model = nn.Linear(3, 3)
+    loss = Stateful(model)
+    assert set(loss_tensors(loss)) == OWN
+    assert loss_tensors(loss)["prototypes"] is loss.prototypes
+    assert set(loss_tensors(Wrapper(model, loss))) == {f"loss.{name}" for name in OWN}
+    both = nn.ModuleDict({"a": loss, "b": Recorder(model)})
+    assert set(loss_tensors(both)) == {f"a.{name}" for name in OWN}
+    assert loss_tensors(Recorder(model)) == {}
+    assert [parameter is loss.prototypes for parameter in loss_parameters(Wrapper(model, loss))] == [True]
+
+
+def test_a_step_that_the_average_has_not_seen_is_taken_in_before_it_is_saved() -> None:
+    """Else a resumed run would take the step's average from weights of a later moment, or not at all."""
+    model = nn.Linear(3, 3)
+    loss = Stateful(model)
+    start = loss_tensors(loss)["teacher.weight"].clone()
+    with torch.no_grad():
+        model.weight.add_(1)
+    for _ in range(2):
+        torch.testing.assert_close(loss_tensors(loss)["teacher.weight"], start + 0.5)
+
+
+def test_what_was_saved_comes_back_and_counts_as_followed() -> None:
+    """Into the same tensors: the optimizer holds the parameter."""
+    model = nn.Linear(3, 3)
+    saved = {name: tensor.detach().clone() for name, tensor in loss_tensors(Stateful(model)).items()}
+    other = Stateful(model)
+    parameter = other.prototypes
+    with torch.no_grad():
+        other.count += 3
+    saved["teacher.weight"] += 1  # an average away from the model
+    load_loss_tensors(other, saved)
+    assert other.prototypes is parameter
+    torch.testing.assert_close(dict(loss_tensors(other)), saved, rtol=0, atol=0)
+
+
+def test_a_state_that_does_not_fit_is_refused_whole() -> None:
+    """Names, shapes and dtypes; nothing is written."""
+    loss = Stateful(nn.Linear(3, 3))
+    good = {name: tensor.detach().clone() for name, tensor in loss_tensors(loss).items()}
+    wrong = {name: tensor for name, tensor in good.items() if name != "count"}
+    wrong |= {
+        "queue.keys": torch.zeros(2),
+        "prototypes": torch.zeros(4, 3),
+        "frozen": torch.zeros(2).double(),
+    }
+    with pytest.raises(ValueError, match="does not fit this Stateful") as caught:
+        load_loss_tensors(loss, wrong)
+    for part in (
+        "count is missing",
+        "queue.keys does not belong to this loss",
+        r"prototypes is torch.float32 (4, 3), not torch.float32 (2, 3)",
+        "frozen is torch.float64 (2,)",
+    ):
+        assert part in str(caught.value)
+    torch.testing.assert_close(dict(loss_tensors(loss)), good, rtol=0, atol=0)

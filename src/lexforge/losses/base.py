@@ -128,8 +128,8 @@ def load_loss_tensors(loss: nn.Module, saved: Mapping[str, Tensor]) -> None:
         ValueError: If a name is missing or foreign, or a shape or dtype differs; nothing is written then.
     """
     current = loss_tensors(loss)
-    problems = [f"{name} is missing" for name in sorted(current.keys() - saved.keys())]
-    problems += [f"{name} does not belong to this loss" for name in sorted(saved.keys() - current.keys())]
+    problems = [f"{name} does not belong to this loss" for name in sorted(saved.keys() - current.keys())]
+    problems += [f"{name} is missing" for name in sorted(current.keys() - saved.keys())]
     for name in sorted(current.keys() & saved.keys()):
         expected, found = ((tuple(side[name].shape), side[name].dtype) for side in (current, saved))
         if expected != found:
