@@ -10,28 +10,20 @@ otherwise.
 from __future__ import annotations
 
 import json as jsonlib
-from collections.abc import Callable
+import logging
+import os
+import sys
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
-from typing import Literal
 
 import tyro
-from sentence_transformers import SentenceTransformer, SparseEncoder
-from sentence_transformers.util import load_file_path
+from sentence_transformers import SparseEncoder
 
 from lexforge.data import load_beir
 from lexforge.evaluation import RetrievalEvaluator, compare_runs, read_run, score_run, write_run
+from lexforge.evaluation.encoding import load_encoder
 from lexforge.evaluation.metrics import METRICS
-from lexforge.models import build_splade
-from lexforge.retrieval import HNSW, IVF, FaissIndex, Flat, Index, InvertedIndex
-
-INDEXES: dict[str, Callable[..., Index]] = {
-    "inverted": InvertedIndex.build,
-    "faiss-flat": partial(FaissIndex.build, layout=Flat()),
-    "faiss-hnsw": partial(FaissIndex.build, layout=HNSW()),
-    "faiss-ivf": partial(FaissIndex.build, layout=IVF()),
-}
+from lexforge.evaluation.stored_index import IndexKind, index_builder
 
 
 @dataclass(frozen=True)
@@ -41,7 +33,9 @@ class Config:
     model: str  # a folder or a hub name
     data: Path  # a folder in BEIR layout
     split: str = "test"
-    index: Literal["inverted", "faiss-flat", "faiss-hnsw", "faiss-ivf"] | None = None  # None: exact
+    index: IndexKind | None = None  # None: exact
+    uri: str | None = None  # of --index milvus: http://host:19530 or a file in .db; token: MILVUS_TOKEN
+    collection: str = "lexforge"  # of --index milvus; it must be new, or hold this corpus
     k: int = 100  # documents retrieved for each query
     metrics: tuple[str, ...] = METRICS  # names as ir-measures has them
     max_seq_length: int | None = None  # tokens; None: what the model was saved with
@@ -53,17 +47,11 @@ class Config:
     compare: Path | None = None  # a run of another system over the same data: paired t-test against it
 
 
-def load_model(name: str, max_seq_length: int | None) -> SparseEncoder | SentenceTransformer:
-    """The encoder as it was saved; SPLADE models, saved or bare, with the fused head."""
-    modules = load_file_path(name, "modules.json")
-    if modules is None or "SpladePooling" in Path(modules).read_text(encoding="utf-8"):
-        return build_splade(name, max_seq_length=max_seq_length)
-    config = load_file_path(name, "config_sentence_transformers.json")
-    settings = jsonlib.loads(Path(config).read_text(encoding="utf-8")) if config else {}
-    model = (SparseEncoder if settings.get("model_type") == "SparseEncoder" else SentenceTransformer)(name)
-    if max_seq_length is not None:
-        model.max_seq_length = max_seq_length
-    return model
+def milvus_options(cfg: Config) -> dict[str, str]:
+    """Where a Milvus index is, if it is one."""
+    if cfg.uri is None:
+        return {}
+    return {"uri": cfg.uri, "collection": cfg.collection, "token": os.environ.get("MILVUS_TOKEN", "")}
 
 
 def main(cfg: Config) -> None:
@@ -83,12 +71,12 @@ def main(cfg: Config) -> None:
         batch_size=cfg.batch_size,
         exclude_self=cfg.exclude_self,
         show_progress_bar=True,
-        build_index=INDEXES[cfg.index] if cfg.index else None,
         cache_dir=cfg.cache_dir,
     )
-    model = load_model(cfg.model, cfg.max_seq_length)
-    if cfg.index and (cfg.index == "inverted") != isinstance(model, SparseEncoder):
-        raise ValueError(f"--index {cfg.index} does not hold the vectors of a {type(model).__name__}")
+    model = load_encoder(cfg.model, cfg.max_seq_length)
+    if cfg.index is not None or cfg.uri is not None:
+        vectors = "sparse" if isinstance(model, SparseEncoder) else "dense"
+        evaluator.build_index = index_builder(cfg.index, vectors, **milvus_options(cfg))
     result = evaluator.evaluate(model)
     report = {"metrics": result.metrics, "sparsity": result.sparsity, "timing": result.timing}
     for values in report.values():
@@ -108,4 +96,6 @@ def main(cfg: Config) -> None:
 
 
 if __name__ == "__main__":
+    logging.getLogger("lexforge").setLevel(logging.INFO)
+    logging.getLogger("lexforge").addHandler(logging.StreamHandler(sys.stderr))
     main(tyro.cli(Config))

@@ -65,6 +65,27 @@ def test_every_kind_of_model_is_evaluated_and_written(
     assert f"nDCG@10                  {written['metrics']['nDCG@10']:.4f}" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("kind", ["sparse", "dense"])
+def test_approximate_and_remote_indexes_find_the_exact_run(
+    kind: str, script, folder: Path, tmp_path: Path, tiny_splade, tiny_dense
+) -> None:
+    """Over four documents no index can miss one: every name is the same search."""
+    pytest.importorskip("faiss", reason="faiss-cpu has no wheel for this machine")
+    pytest.importorskip("milvus_lite", reason="the extra `milvus` is not installed")
+    (tiny_splade if kind == "sparse" else tiny_dense).save_pretrained(str(tmp_path / "model"))
+    names = ["inverted", "milvus"] if kind == "sparse" else ["faiss-flat", "faiss-hnsw", "milvus"]
+    runs = {}
+    for name in [None, *names]:
+        uri = str(tmp_path / "vectors.db") if name == "milvus" else None
+        run = tmp_path / f"{name}.trec"
+        script.main(script.Config(str(tmp_path / "model"), folder, index=name, uri=uri, run=run))
+        runs[name] = read_run(run)
+    for name in names:
+        for query, hits in runs[None].items():
+            assert list(runs[name][query]) == list(hits)
+            assert runs[name][query] == pytest.approx(hits, rel=1e-5)  # summed in another order
+
+
 def test_a_bare_checkpoint_equals_the_saved_encoder(script, folder, tmp_path, tiny_checkpoint, tiny_splade):
     """A checkpoint and the SPLADE encoder made of it are one model."""
     tiny_splade.save_pretrained(str(tmp_path / "model"))
@@ -102,8 +123,12 @@ def test_a_comparison_is_reported(script, folder: Path, tmp_path: Path, tiny_che
         (
             {"index": "faiss-flat"},
             ValueError,
-            "--index faiss-flat does not hold the vectors of a SparseEncoder",
+            "a faiss-flat index does not hold sparse vectors",
         ),
+        ({"index": "bm42"}, ValueError, "the index is 'bm42'; allowed are"),
+        ({"index": "milvus"}, ValueError, "a Milvus address belongs to a milvus index"),
+        ({"uri": "vectors.db"}, ValueError, "the index is None"),
+        ({"index": "milvus", "uri": "no-such-folder/x.db"}, Exception, "no-such-folder|pip install"),
         ({"metrics": ("nDCG@500",)}, ValueError, "k = 100"),
     ],
 )

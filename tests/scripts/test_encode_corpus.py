@@ -1,0 +1,155 @@
+"""Encoding a corpus from the command line: alone, by a launcher's ranks, and through twenty kills."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file, save_file
+
+SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "encode_corpus.py"
+WORDS = "sort list search index file read write tree graph node hash key value error string number".split()
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(directory.iterdir())}
+
+
+def environment() -> dict[str, str]:
+    """One thread a process, with one rank as with two: the threads decide the last bits of a sum."""
+    return {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+
+
+def write_corpus(folder: Path, documents: int) -> Path:
+    folder.mkdir()
+    chance = random.Random(0)
+    with (folder / "corpus.jsonl").open("w") as file:
+        for number in range(documents):
+            text = " ".join(chance.choices(WORDS, k=chance.randint(0, 40)))
+            file.write(json.dumps({"_id": f"d{number}", "text": text}) + "\n")
+    return folder
+
+
+def command(model: Path, data: Path, output: Path, block_rows: int) -> list[str]:
+    return [
+        *(str(SCRIPT), "--model", str(model), "--data", str(data), "--output", str(output)),
+        *("--block-rows", str(block_rows), "--batch-size", "4", "--max-seq-length", "32"),
+    ]
+
+
+def test_a_corpus_is_encoded_once(load_script, corpus_folder, tiny_checkpoint, tmp_path, capsys) -> None:
+    """The second call finds nothing to do, and says so."""
+    script = load_script("encode_corpus")
+    cfg = script.Config(str(tiny_checkpoint), corpus_folder, tmp_path / "out", block_rows=3)
+    script.main(cfg)
+    assert "rank 0 of 1: encoded 3 blocks of 7 documents" in capsys.readouterr().out
+    before = contents(tmp_path / "out")
+    assert len(before) == 4
+    script.main(cfg)
+    assert "encoded 0 blocks" in capsys.readouterr().out
+    assert contents(tmp_path / "out") == before
+
+
+def test_ranks_come_from_the_launcher(
+    load_script, corpus_folder, tiny_checkpoint, tmp_path, monkeypatch, capsys
+) -> None:
+    """torchrun and accelerate name a process by RANK and WORLD_SIZE."""
+    script = load_script("encode_corpus")
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    script.main(script.Config(str(tiny_checkpoint), corpus_folder, tmp_path / "out", block_rows=3))
+    assert "rank 1 of 2: encoded 1 blocks" in capsys.readouterr().out
+    assert sorted(contents(tmp_path / "out")) == ["block-000001.safetensors", "manifest.json"]
+
+
+@pytest.mark.slow
+def test_two_launched_ranks_write_the_bytes_of_one(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    """`accelerate launch` as a user types it: the index is the same, so is every block of it."""
+    pytest.importorskip("tyro", reason="the command line needs tyro")
+    data = write_corpus(tmp_path / "data", 150)
+    one = command(tiny_checkpoint, data, tmp_path / "one", 8)
+    subprocess.run([sys.executable, *one], check=True, env=environment(), timeout=250)
+    launch = [
+        sys.executable,
+        "-m",
+        "accelerate.commands.launch",
+        "--num_processes",
+        "2",
+        "--num_machines",
+        "1",
+    ]
+    launch += ["--cpu", "--mixed_precision", "no", "--dynamo_backend", "no", "--multi_cpu"]
+    two = command(tiny_checkpoint, data, tmp_path / "two", 8)
+    subprocess.run([*launch, *two], check=True, env=environment(), timeout=250)
+    assert contents(tmp_path / "two") == contents(tmp_path / "one")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1500)
+def test_twenty_kills_leave_the_bytes_of_an_undisturbed_run(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    """SIGKILL at random moments, among them while a block is written, and the command once more."""
+    pytest.importorskip("tyro", reason="the command line needs tyro")
+    data = write_corpus(tmp_path / "data", 4000)
+    whole = command(tiny_checkpoint, data, tmp_path / "whole", 8)
+    subprocess.run([sys.executable, *whole], check=True, env=environment(), timeout=600)
+    chance, kills = random.Random(1), 0
+    killed = command(tiny_checkpoint, data, tmp_path / "killed", 8)
+    counts = [0]
+    while kills < 20:
+        process = subprocess.Popen([sys.executable, *killed], env=environment(), stderr=subprocess.DEVNULL)
+        while process.poll() is None and len(list((tmp_path / "killed").glob("block-*s"))) <= counts[-1]:
+            time.sleep(0.005)  # until it has written a block of its own
+        time.sleep(chance.random() * 0.3)
+        assert process.poll() is None, "the run ended before it could be killed: make the corpus larger"
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        kills += 1
+        counts.append(len(list((tmp_path / "killed").glob("block-*s"))))
+    assert counts == sorted(counts)
+    assert 20 <= counts[-1] < 500
+    subprocess.run([sys.executable, *killed], check=True, env=environment(), timeout=600)
+    assert contents(tmp_path / "killed") == contents(tmp_path / "whole")
+
+
+def test_another_model_under_the_same_name_is_refused(
+    load_script, corpus_folder, tiny_checkpoint, tmp_path
+) -> None:
+    """A checkpoint trained further between two calls must not fill one folder with two models."""
+    script = load_script("encode_corpus")
+    model = tmp_path / "model"
+    shutil.copytree(tiny_checkpoint, model)
+    script.main(script.Config(str(model), corpus_folder, tmp_path / "out", block_rows=3))
+    weights = load_file(model / "model.safetensors")
+    name = next(key for key in weights if key.endswith("word_embeddings.weight"))
+    weights[name][7] += 0.5
+    save_file(weights, model / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ValueError, match="was begun with other settings: fingerprint was"):
+        script.main(script.Config(str(model), corpus_folder, tmp_path / "out", block_rows=3))
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"data": Path("no-such-data")}, FileNotFoundError, "no-such-data"),
+        ({"model": "./no-such-model"}, FileNotFoundError, "no-such-model"),
+        ({"block_rows": 0}, ValueError, "block_rows 0"),
+        ({"max_seq_length": 1000}, ValueError, "max_seq_length is 1000"),
+    ],
+)
+def test_bad_input_is_refused(
+    change, error, message, load_script, corpus_folder, tiny_checkpoint, tmp_path
+) -> None:
+    """Each mistake is named, and leaves no folder behind."""
+    script = load_script("encode_corpus")
+    fields = {"model": str(tiny_checkpoint), "data": corpus_folder, "output": tmp_path / "out"}
+    with pytest.raises(error, match=message):
+        script.main(script.Config(**{**fields, **change}))
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,56 @@
+"""From a corpus to an answer on the command line: encode, build, search."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture
+def vectors(load_script, corpus_folder: Path, tiny_checkpoint: Path, tmp_path: Path) -> Path:
+    script = load_script("encode_corpus")
+    script.main(script.Config(str(tiny_checkpoint), corpus_folder, tmp_path / "vectors", block_rows=3))
+    return tmp_path / "vectors"
+
+
+@pytest.mark.parametrize("kind", ["inverted", "milvus"])
+def test_the_text_of_a_document_finds_it(
+    kind: str, load_script, vectors: Path, corpus_folder: Path, tmp_path: Path, capsys
+) -> None:
+    """The three commands as the README gives them; each line of the input is answered."""
+    uri = None
+    if kind == "milvus":
+        pytest.importorskip("pymilvus", reason="the extra `milvus` is not installed")
+        pytest.importorskip("milvus_lite", reason="the extra `milvus` is not installed")
+        uri = str(tmp_path / "vectors.db")
+    build, search = load_script("build_index"), load_script("search")
+    build.main(build.Config(vectors, tmp_path / "index", kind, rows=3, uri=uri))
+    assert f"{kind} index of 7 documents" in capsys.readouterr().out
+    search.main(search.Config(tmp_path / "index", corpus_folder, "parse a tree", k=7, terms=2))
+    out = capsys.readouterr().out
+    assert out.startswith("query: parse a tree\n  1.")
+    assert "d2  parse a tree" in out
+    assert " more" in out
+    search.main(search.Config(tmp_path / "index", corpus_folder, k=1), lines=["open the file\n", "key"])
+    assert capsys.readouterr().out.count("query: ") == 2
+
+
+def test_bad_input_is_refused(load_script, vectors, corpus_folder, tmp_path, tiny_dense) -> None:
+    """Blank lines, k = 0, an index that is not there, a model that is another one."""
+    build, search = load_script("build_index"), load_script("search")
+    with pytest.raises(ValueError, match="a faiss-flat index does not hold sparse vectors"):
+        build.main(build.Config(vectors, tmp_path / "index", "faiss-flat"))
+    with pytest.raises(FileNotFoundError, match="holds no finished index"):
+        search.main(search.Config(tmp_path / "index", corpus_folder, "tree"))
+    build.main(build.Config(vectors, tmp_path / "index", "inverted"))
+    with pytest.raises(ValueError, match="line 2 is blank"):
+        search.main(search.Config(tmp_path / "index", corpus_folder), lines=["tree\n", "\n"])
+    with pytest.raises(ValueError, match="k is 0"):
+        search.main(search.Config(tmp_path / "index", corpus_folder, "tree", k=0))
+    tiny_dense.save_pretrained(str(tmp_path / "other"))
+    with pytest.raises(ValueError, match="has other weights or settings"):
+        search.main(search.Config(tmp_path / "index", corpus_folder, "tree", model=str(tmp_path / "other")))
+    (vectors / "block-000001.safetensors").unlink()
+    with pytest.raises(FileNotFoundError, match="1 of 3 blocks are missing, first 1"):
+        build.main(build.Config(vectors, tmp_path / "second", "inverted"))
