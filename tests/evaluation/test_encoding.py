@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import numpy as np
@@ -68,6 +69,9 @@ def changed_weight(model) -> None:
         lambda model: setattr(model, "max_active_dims", 5),
         lambda model: model.prompts.update(document="d: "),
         lambda model: setattr(model[1], "pooling_strategy", "sum"),
+        lambda model: setattr(model[0].auto_model.config, "layer_norm_eps", 0.5),
+        lambda model: model.tokenizer.add_tokens(["searching"]),
+        lambda model: setattr(model.tokenizer.backend_tokenizer, "normalizer", None),
         lambda model: model.bfloat16(),
     ],
 )
@@ -89,6 +93,60 @@ def test_kept_vectors_are_used_until_the_model_changes(tiny_splade) -> None:
     assert not fresh
     changed_weight(tiny_splade)
     assert corpus.encode(tiny_splade)[1]
+
+
+def test_what_a_model_did_before_does_not_change_its_fingerprint(tiny_splade, tiny_checkpoint) -> None:
+    """Encoding sets the tokenizer's padding and truncation; a folder's name is no part of a model."""
+    from sentence_transformers import SparseEncoder
+
+    before = fingerprint(tiny_splade)
+    tiny_splade.encode(["a text", "another, longer text"])
+    assert fingerprint(tiny_splade) == before
+    tiny_splade.train()
+    assert fingerprint(tiny_splade) == before
+    again = SparseEncoder(modules=list(tiny_splade.children()), device="cpu")
+    again[0].auto_model.config._name_or_path = "elsewhere"
+    assert fingerprint(again) == before
+
+
+def test_a_tied_weight_is_hashed_once_and_an_untied_one_counts(tiny_splade) -> None:
+    """The same values in two tensors or in one: both change with either."""
+    masked = tiny_splade[0].auto_model
+    embeddings, decoder = masked.get_input_embeddings(), masked.get_output_embeddings()
+    assert embeddings.weight.data_ptr() == decoder.weight.data_ptr()
+    tied = fingerprint(tiny_splade)
+    decoder.weight = torch.nn.Parameter(decoder.weight.detach().clone())
+    untied = fingerprint(tiny_splade)
+    assert untied != tied
+    with torch.no_grad():
+        decoder.weight[-1, -1] += 1e-6
+    assert fingerprint(tiny_splade) != untied
+
+
+def test_the_folder_keeps_the_files_used_last(tiny_splade, tmp_path: Path) -> None:
+    """A model of every step must not fill the disk; other files in the folder are not ours to delete."""
+    (tmp_path / "notes.npz").write_bytes(b"x" * 10_000)
+    size = 0
+    made: list[Path] = []
+    for step in range(4):
+        limit = 10_000_000 if step == 0 else 2 * size
+        corpus = CorpusEncoder([*TEXTS, str(step)], 4, tmp_path, limit)
+        before = set(tmp_path.iterdir())
+        assert corpus.encode(tiny_splade)[1]
+        (new,) = set(tmp_path.iterdir()) - before
+        made.append(new)
+        size = max(size, 100 + new.stat().st_size)
+        if step == 1:  # read again: now the second one is the older
+            assert not CorpusEncoder([*TEXTS, "0"], 4, tmp_path, limit).encode(tiny_splade)[1]
+            time.sleep(0.02)  # file systems count time in steps
+        if step == 2:
+            assert [path.exists() for path in made] == [True, False, True]
+    assert [path.exists() for path in made] == [False, False, True, True]
+    assert (tmp_path / "notes.npz").exists()
+    CorpusEncoder(["alone"], 4, tmp_path, 0).encode(tiny_splade)
+    assert len(list(tmp_path.iterdir())) == 2  # the notes, and what was written last
+    with pytest.raises(ValueError, match="cache_bytes must be at least 0"):
+        CorpusEncoder(TEXTS, 4, tmp_path, -1)
 
 
 @pytest.mark.parametrize("kind", ["sparse", "dense"])

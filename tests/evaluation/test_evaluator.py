@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lexforge.evaluation import RetrievalEvaluator, read_run
+from lexforge.evaluation import RetrievalEvaluator, compare_runs, read_run, read_scores
 from lexforge.retrieval import HNSW, FaissIndex
 
 WORDS = "sort list array search index query document vector sparse token model train loss batch file".split()
@@ -86,13 +86,14 @@ def test_grades_count_and_per_query_values_average(tiny_splade) -> None:
 
 def test_keys_files_and_primary_metric(tiny_splade, tmp_path: Path) -> None:
     """The Trainer selects the best checkpoint by `primary_metric`; every key carries the name."""
-    evaluator = RetrievalEvaluator(**data(), name="dev", write_run=True)
+    evaluator = RetrievalEvaluator(**data(), name="dev", write_run=True, write_per_query=True)
     assert evaluator.primary_metric == "dev_nDCG@10"
     assert evaluator.greater_is_better
     first = evaluator(tiny_splade, str(tmp_path / "eval"), epoch=1, steps=20)
     second = evaluator(tiny_splade, str(tmp_path / "eval"), epoch=2, steps=40)
     names = ["nDCG@10", "RR@10", "R@100", "query_active_dims", "document_active_dims", "flops"]
     timing = ["index_bytes", "encode_queries_per_s", "encode_documents_per_s", "search_queries_per_s"]
+    timing += ["search_p50_ms", "search_p95_ms", "search_p99_ms"]
     assert set(first) == {f"dev_{key}" for key in names + timing}
     assert set(first) - set(second) == {"dev_encode_documents_per_s"}
     with (tmp_path / "eval" / "Retrieval_evaluation_dev_results.csv").open(newline="") as file:
@@ -101,7 +102,10 @@ def test_keys_files_and_primary_metric(tiny_splade, tmp_path: Path) -> None:
     assert [row[:2] for row in rows] == [["1", "20"], ["2", "40"]]
     assert [float(value) for value in rows[0][2:]] == [first[f"dev_{key}"] for key in names]
     run = read_run(tmp_path / "eval" / "Retrieval_evaluation_dev_run.trec")
-    assert run == evaluator.evaluate(tiny_splade).run
+    last = evaluator.evaluate(tiny_splade)
+    assert run == last.run
+    assert read_scores(tmp_path / "eval" / "Retrieval_evaluation_dev_per_query.json") == last.scores
+    assert compare_runs(last.scores, last.scores)["nDCG@10"].p_value == 1
     assert tiny_splade.model_card_data.eval_results_dict[evaluator] == second
 
 
@@ -152,6 +156,8 @@ def test_another_index_can_be_passed(tiny_dense) -> None:
         ({"metrics": ("ndcg",)}, "unknown measure 'ndcg'"),
         ({"metrics": ()}, "no measure"),
         ({"k": 0, "metrics": ("AP",)}, "k is 0"),
+        ({"latency_queries": -1}, "latency_queries must be at least 0"),
+        ({"cache_bytes": -1}, "cache_bytes must be at least 0"),
     ],
 )
 def test_bad_input_is_refused_before_anything_is_encoded(change: dict, message: str) -> None:
@@ -165,3 +171,65 @@ def test_a_model_of_another_similarity_is_refused(tiny_splade) -> None:
     tiny_splade.similarity_fn_name = "euclidean"
     with pytest.raises(ValueError, match="similarity is 'euclidean'"):
         RetrievalEvaluator(**data()).evaluate(tiny_splade)
+
+
+def test_latency_can_be_left_out(tiny_splade) -> None:
+    """A search of seconds over millions of documents is not repeated two hundred times unasked."""
+    timing = RetrievalEvaluator(**data(), latency_queries=0).evaluate(tiny_splade).timing
+    assert set(timing) == {"encode_queries_per_s", "encode_documents_per_s", "search_queries_per_s"}
+
+
+def test_an_empty_query_is_searched_like_any_other(tiny_splade) -> None:
+    """It has a vector (of the special tokens alone), so its result is defined and counts in the mean."""
+    sample = data()
+    qrels = {"blank": {"d0": 1}, "q0": {"d1": 1}}
+    result = RetrievalEvaluator({**sample["queries"], "blank": ""}, sample["corpus"], qrels).evaluate(
+        tiny_splade
+    )
+    assert set(result.per_query["nDCG@10"]) == {"blank", "q0"}
+    assert result.metrics["R@100"] == np.mean(list(result.per_query["R@100"].values()))
+
+
+@pytest.mark.parametrize("kind", ["sparse", "dense"])
+def test_a_trainer_evaluates_and_keeps_the_best(kind: str, tiny_splade, tiny_dense, tmp_path: Path) -> None:
+    """The stock trainers call it, log its numbers, and find the primary measure among them."""
+    if kind == "dense":
+        pytest.importorskip("faiss", reason="faiss-cpu has no wheel for this machine")
+    from datasets import Dataset
+    from sentence_transformers import SentenceTransformerTrainer, SparseEncoderTrainer
+    from sentence_transformers.sentence_transformer.training_args import SentenceTransformerTrainingArguments
+    from sentence_transformers.sparse_encoder.training_args import SparseEncoderTrainingArguments
+
+    from lexforge.losses import InfoNCELoss
+
+    sparse = kind == "sparse"
+    model = tiny_splade if sparse else tiny_dense
+    arguments = SparseEncoderTrainingArguments if sparse else SentenceTransformerTrainingArguments
+    evaluator = RetrievalEvaluator(**data(), name="dev", write_per_query=True)
+    trainer = (SparseEncoderTrainer if sparse else SentenceTransformerTrainer)(
+        model,
+        arguments(
+            str(tmp_path),
+            max_steps=2,
+            per_device_train_batch_size=4,
+            eval_strategy="steps",
+            eval_steps=1,
+            save_steps=1,
+            load_best_model_at_end=True,
+            metric_for_best_model="dev_nDCG@10",
+            report_to="none",
+            use_cpu=True,
+            disable_tqdm=True,
+        ),
+        train_dataset=Dataset.from_dict({"anchor": WORDS[:7], "positive": WORDS[7:14]}),
+        loss=InfoNCELoss(model),
+        evaluator=evaluator,
+    )
+    trainer.train()
+    logged = [line["eval_dev_nDCG@10"] for line in trainer.state.log_history if "eval_dev_nDCG@10" in line]
+    assert len(logged) == 2
+    assert trainer.state.best_metric == max(logged)
+    assert all("eval_dev_encode_documents_per_s" in line for line in trainer.state.log_history[:1])
+    assert (tmp_path / "eval" / "Retrieval_evaluation_dev_per_query.json").is_file()
+    # the best model was loaded again: the vectors kept from the last step are not its own
+    assert evaluator.evaluate(trainer.model).metrics["nDCG@10"] == pytest.approx(max(logged), abs=1e-9)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy import stats
 
-from lexforge.evaluation import RunScores, compare_runs, evaluate_run, score_run
+from lexforge.evaluation import RunScores, compare_runs, evaluate_run, read_scores, score_run, write_scores
 from lexforge.evaluation.metrics import cutoff
 
 QRELS = {"q1": {"a": 2, "b": 1, "c": 0}, "q2": {"a": 1}}
@@ -133,3 +134,28 @@ def test_runs_that_do_not_pair_are_refused(second: RunScores, message: str) -> N
     one = RunScores({"AP": 1}, {"AP": {"a": 1}})
     with pytest.raises(ValueError, match="at least two queries"):
         compare_runs(one, one)
+
+
+@pytest.mark.parametrize("gain", [0.5, 0.1])
+def test_the_same_gain_on_every_query_is_certain(gain: float) -> None:
+    """The deviation is 0, so t is infinite: a p-value next to 0 and no warning."""
+    before = {"a": 0.1, "b": 0.2, "c": 0.3}
+    after = {query: value + gain for query, value in before.items()}
+    result = compare_runs(RunScores({"AP": 0.2}, {"AP": before}), RunScores({"AP": 0.3}, {"AP": after}))
+    assert result["AP"].p_value < 1e-9
+
+
+def test_scores_come_back_from_a_file(tmp_path: Path) -> None:
+    """An evaluation is compared with one of last week."""
+    scores = score_run({"q1": {"b": 2.0, "a": 1.0}, "q2": {"a": 1.0}}, QRELS, ["nDCG@10", "AP"])
+    write_scores(tmp_path / "scores.json", scores)
+    assert read_scores(tmp_path / "scores.json") == scores
+    assert compare_runs(read_scores(tmp_path / "scores.json"), scores)["AP"].p_value == 1
+
+
+@pytest.mark.parametrize("content", ["[]", "{", '{"AP": {}}', '{"AP": 3}', '{"AP": {"a": "b"}}'])
+def test_a_file_without_scores_is_refused(content: str, tmp_path: Path) -> None:
+    """With its name."""
+    (tmp_path / "scores.json").write_text(content)
+    with pytest.raises(ValueError, match=r"scores\.json does not hold scores"):
+        read_scores(tmp_path / "scores.json")

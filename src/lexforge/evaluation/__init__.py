@@ -1,7 +1,15 @@
 """A run and its judgements turned into numbers."""
 
 from lexforge.evaluation.evaluator import RetrievalEvaluator, RetrievalResult
-from lexforge.evaluation.metrics import Comparison, RunScores, compare_runs, evaluate_run, score_run
+from lexforge.evaluation.metrics import (
+    Comparison,
+    RunScores,
+    compare_runs,
+    evaluate_run,
+    read_scores,
+    score_run,
+    write_scores,
+)
 from lexforge.evaluation.report import example_searches, metrics_table
 from lexforge.evaluation.sparsity import Sparsity, measure_sparsity
 from lexforge.evaluation.trec import read_qrels, read_run, write_qrels, write_run
@@ -19,7 +27,9 @@ __all__ = [
     "metrics_table",
     "read_qrels",
     "read_run",
+    "read_scores",
     "score_run",
     "write_qrels",
     "write_run",
+    "write_scores",
 ]

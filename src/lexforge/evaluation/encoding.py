@@ -24,6 +24,7 @@ from lexforge.models import build_splade
 from lexforge.retrieval.base import Similarity, check_similarity
 
 BATCHES_PER_BLOCK = 32
+_CACHED = re.compile(r"[0-9a-f]{40}-[0-9a-f]{40}\.npz")  # no other file of the folder is ever deleted
 
 Vectors: TypeAlias = Any  # CSR [N, V] of a SparseEncoder, float32 array [N, D] of a SentenceTransformer
 
@@ -135,19 +136,34 @@ def _to_array(embeddings: torch.Tensor) -> NDArray[np.float32]:
 
 
 class CorpusEncoder:
-    """Encodes one corpus; the vectors of the last model stay in memory, and all of them in `cache_dir`.
+    """Encodes one corpus; the vectors of the last model stay in memory, those of others in `cache_dir`.
 
-    A model is the same when its class, modules, settings, prompts and every weight are.
+    A model is the same when its class, modules, configuration, tokenizer, settings, prompts and every weight
+    are.
 
     Args:
         texts: The documents.
         batch_size: Texts a forward pass.
         cache_dir: A folder for vectors, one file a model and corpus; None for none.
+        cache_bytes: Bytes of such files that the folder may hold: the ones unused for longest are deleted
+            when another is written, whose own size is not limited.
+
+    Raises:
+        ValueError: `cache_bytes` below 0.
     """
 
-    def __init__(self, texts: list[str], batch_size: int, cache_dir: str | Path | None = None) -> None:
+    def __init__(
+        self,
+        texts: list[str],
+        batch_size: int,
+        cache_dir: str | Path | None = None,
+        cache_bytes: int = 10_000_000_000,
+    ) -> None:
+        if cache_bytes < 0:
+            raise ValueError(f"cache_bytes must be at least 0, got {cache_bytes}")
         self._texts = texts
         self._batch_size = batch_size
+        self._cache_bytes = cache_bytes
         self._cache_dir = None if cache_dir is None else Path(cache_dir)
         self._corpus_key = text_digest(texts)
         self._kept: tuple[str, Vectors] | None = None
@@ -180,9 +196,11 @@ class CorpusEncoder:
             )
             if path is not None:
                 _write_vectors(path, vectors)
+                _delete_oldest(path, self._cache_bytes)
         else:
             assert path is not None
             vectors = _read_vectors(path)
+            path.touch()
         self._kept = (key, vectors)
         return vectors, fresh
 
@@ -208,12 +226,33 @@ def fingerprint(model: BaseModel) -> str:
         "truncate_dim": getattr(model, "truncate_dim", None),
         "prompts": model.prompts,
         "default_prompt_name": model.default_prompt_name,
+        "configurations": _configurations(model),
+        "tokenizer": _tokenizer_settings(model.tokenizer),
     }
     digest = hashlib.blake2b(json.dumps(settings, sort_keys=True, default=str).encode(), digest_size=20)
+    names: dict[Any, str] = {}  # where a tensor lies -> its first name: tied weights are hashed once
     for name, tensor in model.state_dict().items():
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        digest.update(tensor.detach().cpu().reshape(-1).contiguous().view(torch.uint8).numpy())
+        place = tensor.device, tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)} {names.get(place)}".encode())
+        if names.setdefault(place, name) == name:
+            digest.update(tensor.detach().cpu().reshape(-1).contiguous().view(torch.uint8).numpy())
     return digest.hexdigest()
+
+
+def _configurations(model: BaseModel) -> list[dict[str, Any]]:
+    """The backbones' configurations, without the name of the folder that they were loaded from."""
+    configs: list[Any] = [module.config for module in model.modules() if hasattr(module, "config")]
+    found = {id(config): config for config in configs}
+    settings = [config.to_dict() if hasattr(config, "to_dict") else vars(config) for config in found.values()]
+    return [{key: value for key, value in each.items() if key != "_name_or_path"} for each in settings]
+
+
+def _tokenizer_settings(tokenizer: Any) -> list[str]:
+    """Vocabulary and rules of a tokenizer; its padding and truncation change with every call."""
+    backend = getattr(tokenizer, "backend_tokenizer", tokenizer)
+    rules = [str(getattr(backend, name, None)) for name in ("normalizer", "pre_tokenizer", "post_processor")]
+    vocabulary = sorted(tokenizer.get_vocab().items()) if hasattr(tokenizer, "get_vocab") else repr(tokenizer)
+    return [type(tokenizer).__name__, *rules, text_digest([str(vocabulary)])]
 
 
 def _write_vectors(path: Path, vectors: Vectors) -> None:
@@ -227,6 +266,18 @@ def _write_vectors(path: Path, vectors: Vectors) -> None:
     with partial.open("wb") as file:
         np.savez(file, **arrays)
     partial.replace(path)
+
+
+def _delete_oldest(newest: Path, limit: int) -> None:
+    """Keep the folder of cached vectors below a number of bytes, and the newest file in any case."""
+    files = [(path.stat(), path) for path in newest.parent.glob("*.npz") if _CACHED.fullmatch(path.name)]
+    total = sum(status.st_size for status, _ in files)
+    for status, path in sorted(files, key=lambda entry: entry[0].st_mtime_ns):
+        if total <= limit:
+            return
+        if path != newest:
+            path.unlink(missing_ok=True)
+            total -= status.st_size
 
 
 def _read_vectors(path: Path) -> Vectors:

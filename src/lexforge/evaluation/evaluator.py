@@ -16,7 +16,8 @@ from sentence_transformers.base.evaluation.evaluator import BaseEvaluator
 from sentence_transformers.base.model import BaseModel
 
 from lexforge.evaluation.encoding import CorpusEncoder, check_encoder, encode
-from lexforge.evaluation.metrics import METRICS, Qrels, Run, cutoff, score_run
+from lexforge.evaluation.latency import search_latency
+from lexforge.evaluation.metrics import METRICS, Qrels, Run, RunScores, cutoff, score_run, write_scores
 from lexforge.evaluation.sparsity import measure_sparsity
 from lexforge.evaluation.trec import write_run as write_run_file
 from lexforge.retrieval.base import Hits, Index, check_k
@@ -37,8 +38,9 @@ class RetrievalResult:
         run: `{query id: {document id: score}}`, strictly descending scores.
         per_query: Measure name to `{query id: value}`.
         sparsity: `query_active_dims`, `document_active_dims`, `flops` of a sparse model, and `index_bytes`.
-        timing: `search_queries_per_s`, `encode_queries_per_s`, and `encode_documents_per_s` where the corpus
-            was encoded and not kept from before.
+        timing: `search_queries_per_s` of all queries in one call, `search_p50_ms`, `search_p95_ms` and
+            `search_p99_ms` of queries searched one by one, `encode_queries_per_s`, and
+            `encode_documents_per_s` where the corpus was encoded and not kept from before.
     """
 
     metrics: dict[str, float]
@@ -46,6 +48,11 @@ class RetrievalResult:
     per_query: dict[str, dict[str, float]]
     sparsity: dict[str, float]
     timing: dict[str, float]
+
+    @property
+    def scores(self) -> RunScores:
+        """Means and per-query values, for `compare_runs` and `write_scores`."""
+        return RunScores(self.metrics, self.per_query)
 
 
 class RetrievalEvaluator(BaseEvaluator):
@@ -67,13 +74,17 @@ class RetrievalEvaluator(BaseEvaluator):
         show_progress_bar: None follows the log level, as sentence-transformers does.
         write_csv: Append a row to `<output_path>/Retrieval_evaluation[_name]_results.csv`.
         write_run: Write the last run to `<output_path>/Retrieval_evaluation[_name]_run.trec`.
+        write_per_query: Write the last value of each query to
+            `<output_path>/Retrieval_evaluation[_name]_per_query.json`, which `read_scores` reads.
         build_index: `(vectors, ids, similarity) -> Index`; None is `InvertedIndex.build` for a sparse model,
             `FaissIndex.build` (flat, exact) for a dense one.
         cache_dir: A folder in which the corpus's vectors outlive the process, a file a model.
+        cache_bytes: Bytes that such files may take: the ones unused for longest are deleted.
+        latency_queries: Queries searched one by one for the percentiles of `timing`; 0 measures none.
 
     Raises:
-        ValueError: No judged query, judgements that name an unknown query or document, an unknown measure, or
-            one whose cutoff is above k.
+        ValueError: No judged query, judgements that name an unknown query or document, an unknown measure,
+            one whose cutoff is above k, or a number out of range.
     """
 
     def __init__(
@@ -90,8 +101,11 @@ class RetrievalEvaluator(BaseEvaluator):
         show_progress_bar: bool | None = None,
         write_csv: bool = True,
         write_run: bool = False,
+        write_per_query: bool = False,
         build_index: Callable[..., Index] | None = None,
         cache_dir: str | Path | None = None,
+        cache_bytes: int = 10_000_000_000,
+        latency_queries: int = 200,
     ) -> None:
         super().__init__()
         _check_data(queries, corpus, qrels)
@@ -112,12 +126,17 @@ class RetrievalEvaluator(BaseEvaluator):
         self.show_progress_bar = show_progress_bar
         self.write_csv = write_csv
         self.write_run = write_run
+        self.write_per_query = write_per_query
         self.build_index = build_index
+        if latency_queries < 0:
+            raise ValueError(f"latency_queries must be at least 0, got {latency_queries}")
+        self.latency_queries = latency_queries
         self.primary_metric = f"{name}_{metrics[0]}" if name else metrics[0]
         stem = f"Retrieval_evaluation_{name}" if name else "Retrieval_evaluation"
         self.csv_file = f"{stem}_results.csv"
         self.run_file = f"{stem}_run.trec"
-        self._corpus = CorpusEncoder(list(corpus.values()), batch_size, cache_dir)
+        self.per_query_file = f"{stem}_per_query.json"
+        self._corpus = CorpusEncoder(list(corpus.values()), batch_size, cache_dir, cache_bytes)
 
     def __call__(
         self, model: BaseModel, output_path: str | None = None, epoch: int = -1, steps: int = -1
@@ -126,7 +145,7 @@ class RetrievalEvaluator(BaseEvaluator):
 
         Args:
             model: The encoder.
-            output_path: Folder for the CSV row and the run; None writes nothing.
+            output_path: Folder for the files; None writes nothing.
             epoch: For the log and the CSV row; -1 outside training.
             steps: The same.
 
@@ -141,6 +160,8 @@ class RetrievalEvaluator(BaseEvaluator):
                 self._append_csv(folder / self.csv_file, result, epoch, steps)
             if self.write_run:
                 write_run_file(folder / self.run_file, result.run)
+            if self.write_per_query:
+                write_scores(folder / self.per_query_file, result.scores)
         values = result.metrics | result.sparsity
         when = f", epoch {epoch}, step {steps}" if epoch != -1 else ""
         shown = ", ".join(f"{key} {value:.4f}" for key, value in values.items())
@@ -181,6 +202,8 @@ class RetrievalEvaluator(BaseEvaluator):
         started = time.perf_counter()
         hits = index.search(queries, self.k + self.exclude_self)
         timing["search_queries_per_s"] = len(self.query_ids) / (time.perf_counter() - started)
+        if self.latency_queries:
+            timing |= search_latency(index, queries, self.k + self.exclude_self, self.latency_queries)
         if self.exclude_self:
             hits = _without_self(hits, self.query_ids, self.k)
         run = hits.to_run(self.query_ids)

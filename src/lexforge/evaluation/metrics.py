@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import ir_measures
@@ -100,10 +103,45 @@ def compare_runs(first: RunScores, second: RunScores) -> dict[str, Comparison]:
             raise ValueError("a paired test needs at least two queries")
         before = np.array(list(values.values()))
         after = np.array([others[query] for query in values])
-        p_value = float(stats.ttest_rel(after, before).pvalue) if (before != after).any() else 1.0
+        p_value = 1.0
+        if (before != after).any():
+            with warnings.catch_warnings():  # that all differences are equal: p is 0 then, or next to it
+                warnings.filterwarnings("ignore", "Precision loss occurred", RuntimeWarning)
+                p_value = float(stats.ttest_rel(after, before).pvalue)
         means = first.mean[name], second.mean[name]
         result[name] = Comparison(*means, means[1] - means[0], p_value)
     return result
+
+
+def write_scores(path: str | Path, scores: RunScores) -> None:
+    """Write the value of every query as JSON, `{measure: {query id: value}}`, for `read_scores`.
+
+    Args:
+        path: The file; what it held is replaced.
+        scores: The scores of a run.
+    """
+    Path(path).write_text(json.dumps(scores.per_query, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def read_scores(path: str | Path) -> RunScores:
+    """Read what `write_scores` wrote, such as the scores of an earlier evaluation to compare with.
+
+    Args:
+        path: The file.
+
+    Returns:
+        The scores; the means are taken anew.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ValueError: The file holds something else.
+    """
+    try:
+        per_query = json.loads(Path(path).read_text(encoding="utf-8"))
+        mean = {name: math.fsum(values.values()) / len(values) for name, values in per_query.items()}
+    except (ValueError, AttributeError, TypeError, ZeroDivisionError) as error:
+        raise ValueError(f"{path} does not hold scores by measure and query: {error}") from error
+    return RunScores(mean, per_query)
 
 
 def parse_metric(name: str) -> Any:
