@@ -96,6 +96,8 @@ def main(cfg: Config) -> None:
         raise ValueError("pass either --teacher or --teacher-scores, not both")
     if (cfg.rule.teacher_margin is None) != (cfg.teacher is None and cfg.teacher_scores is None):
         raise ValueError("--teacher-margin and a teacher (--teacher or --teacher-scores) go together")
+    if cfg.block_queries < 1:
+        raise ValueError(f"block_queries must be at least 1, got {cfg.block_queries}")
     if not cfg.output.resolve().parent.is_dir():
         raise FileNotFoundError(f"the folder of {cfg.output} does not exist")
     retrieval = data.load_beir(cfg.data)

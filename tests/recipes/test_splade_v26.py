@@ -176,6 +176,35 @@ def test_precomputed_scores_take_the_place_of_a_teacher(beir: Path, tiny_checkpo
     assert not (beir.parent / "teacher").exists()
 
 
+def test_mined_rows_are_trained_on(
+    beir: Path, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rows of the file, and no others, reach the trainer."""
+    rows = [{"anchor": word, "positive": f"the {word}", "negative_1": f"no {word}"} for word in WORDS]
+    write_lines(beir.parent / "mined.jsonl", rows)
+    found: list[dict[str, str]] = []
+
+    class Seen(Exception):
+        pass
+
+    def record(*args: Any, train_dataset: Any, **others: Any) -> None:
+        found.extend(train_dataset)
+        raise Seen
+
+    monkeypatch.setattr(recipe.training, "SpladeTrainer", record)
+    with pytest.raises(Seen):
+        recipe.main(
+            config(
+                beir,
+                preset="plain",
+                loss=PRESETS["plain"],
+                model=str(tiny_checkpoint),
+                negatives=beir.parent / "mined.jsonl",
+            )
+        )
+    assert found == rows
+
+
 def spoil(path: str, line: str) -> Callable[[Path], None]:
     def change(folder: Path) -> None:
         with (folder / path).open("a", encoding="utf-8") as file:
