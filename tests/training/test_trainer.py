@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from datasets import Dataset
@@ -25,48 +25,7 @@ from lexforge.training import (
 )
 from lexforge.training.presets import V26
 
-WORDS = "list array search index query document vector sparse token model train file graph tree".split()
-ROWS = [
-    {"anchor": f"{a} {b}", "positive": f"the {a} of a {b} {c}", "negative_1": f"{c} is not {a}"}
-    for a, b, c in zip(WORDS, WORDS[1:], WORDS[2:], strict=False)
-]
 STEPS = 6
-
-
-class RandomTeacher:
-    """A fixed random unit vector for each text."""
-
-    def __getitem__(self, texts: list[str]) -> np.ndarray:
-        rows = [np.random.default_rng(sum(text.encode())).normal(size=8) for text in texts]
-        return np.stack([row / np.linalg.norm(row) for row in rows]).astype(np.float16)
-
-
-def make_trainer(model: SparseEncoder, folder: Path, **others: Any) -> SpladeTrainer:
-    """V26 to the letter on the tiny model, six steps, a checkpoint every second."""
-    model.similarity_fn_name = V26.similarity
-    loss = NeuralSparseLoss(
-        model,
-        penalty_weights=torch.linspace(0.1, 3, len(model.tokenizer)),
-        special_token_ids=model.tokenizer.all_special_ids,
-        **V26.loss_arguments(),
-    )
-    settings: dict[str, Any] = {
-        "steps": STEPS,
-        "batch_size": 4,
-        "gradient_accumulation_steps": 1,
-        "learning_rate": 1e-3,
-    }
-    settings |= {"precision": "fp32", "save_steps": 2, "logging_steps": 1}
-    arguments = TrainingSettings(**settings).arguments(folder, disable_tqdm=True)
-    return SpladeTrainer(
-        model,
-        loss,
-        args=arguments,
-        train_dataset=Dataset.from_list(ROWS),
-        teacher=RandomTeacher(),
-        phases=V26.phases,
-        **others,
-    )
 
 
 def weights(model: SparseEncoder) -> dict[str, torch.Tensor]:
@@ -74,7 +33,7 @@ def weights(model: SparseEncoder) -> dict[str, torch.Tensor]:
 
 
 def test_the_log_holds_every_part_its_share_the_active_dimensions_and_the_phase(
-    tiny_splade: SparseEncoder, tmp_path: Path
+    tiny_splade: SparseEncoder, tmp_path: Path, make_trainer: Callable[..., SpladeTrainer]
 ) -> None:
     """A term that takes over the loss, or a model that grows dense, must be seen while it happens."""
     trainer = make_trainer(tiny_splade, tmp_path)
@@ -92,7 +51,9 @@ def test_the_log_holds_every_part_its_share_the_active_dimensions_and_the_phase(
     assert [line["phase"] for line in lines] == [1, 1, 2, 2, 2, 3]  # ends at .32 and .68 of six steps
 
 
-def test_the_learning_rate_follows_schedule_times_phase(tiny_splade: SparseEncoder, tmp_path: Path) -> None:
+def test_the_learning_rate_follows_schedule_times_phase(
+    tiny_splade: SparseEncoder, tmp_path: Path, make_trainer: Callable[..., SpladeTrainer]
+) -> None:
     """The factor of a phase multiplies the cosine schedule at the same step, worked out by hand here."""
     trainer = make_trainer(tiny_splade, tmp_path)
     trainer.train()
@@ -106,7 +67,7 @@ def test_the_learning_rate_follows_schedule_times_phase(tiny_splade: SparseEncod
 
 
 def test_a_resumed_run_ends_with_the_weights_of_one_never_stopped(
-    tiny_checkpoint: Path, tmp_path: Path
+    tiny_checkpoint: Path, tmp_path: Path, make_trainer: Callable[..., SpladeTrainer]
 ) -> None:
     """Weights, optimizer, schedule, sampler, dropout and phases all continue: bit for bit on one CPU rank."""
     from sentence_transformers.sparse_encoder.modules import SpladePooling, Transformer
@@ -144,7 +105,7 @@ def test_a_resumed_run_ends_with_the_weights_of_one_never_stopped(
 
 @pytest.mark.parametrize("poisoned", [False, True], ids=["bad loss", "bad parameters"])
 def test_a_part_that_is_not_finite_stops_the_run_after_saving(
-    tiny_splade: SparseEncoder, tmp_path: Path, poisoned: bool
+    tiny_splade: SparseEncoder, tmp_path: Path, make_trainer: Callable[..., SpladeTrainer], poisoned: bool
 ) -> None:
     """An hour of training on NaN is an hour lost; the good state before it is kept, and told apart from a bad
     one.
@@ -170,7 +131,9 @@ def test_a_part_that_is_not_finite_stops_the_run_after_saving(
         assert state["global_step"] == 3
 
 
-def test_the_saved_model_is_a_stock_model(tiny_splade: SparseEncoder, tmp_path: Path) -> None:
+def test_the_saved_model_is_a_stock_model(
+    tiny_splade: SparseEncoder, tmp_path: Path, make_trainer: Callable[..., SpladeTrainer]
+) -> None:
     """A checkpoint loads with plain sentence-transformers to the same embeddings, with the similarity it was
     trained by.
     """
@@ -210,7 +173,9 @@ def test_wrong_columns_are_refused_before_training(
     assert not (tmp_path / "run").exists()
 
 
-def test_a_schedule_without_factors_cannot_follow_phases(tiny_splade: SparseEncoder, tmp_path: Path) -> None:
+def test_a_schedule_without_factors_cannot_follow_phases(
+    tiny_splade: SparseEncoder, tmp_path: Path, make_trainer: Callable[..., SpladeTrainer]
+) -> None:
     """Ignoring the phase's learning rate in silence would train another run than the one asked for."""
     trainer = make_trainer(tiny_splade, tmp_path)
     trainer.args.lr_scheduler_type = "reduce_lr_on_plateau"
@@ -226,7 +191,9 @@ def test_a_term_that_is_switched_off_stays_off(tiny_splade: SparseEncoder) -> No
     assert (loss.temperature, loss.weights["infonce"], loss.weights["distillation"]) == (0.04, 3.0, 0.0)
 
 
-def test_the_ramp_reaches_the_loss(tiny_splade: SparseEncoder, tmp_path: Path) -> None:
+def test_the_ramp_reaches_the_loss(
+    tiny_splade: SparseEncoder, tmp_path: Path, training_rows: list[dict[str, str]]
+) -> None:
     """Without a ramp the penalty of special tokens hits an untrained model at full strength."""
     loss = NeuralSparseLoss(tiny_splade, distillation_weight=0.0)
     seen: list[float] = []
@@ -243,7 +210,7 @@ def test_the_ramp_reaches_the_loss(tiny_splade: SparseEncoder, tmp_path: Path) -
         args=TrainingSettings(
             steps=4, batch_size=2, gradient_accumulation_steps=1, precision="fp32"
         ).arguments(tmp_path, disable_tqdm=True),
-        train_dataset=Dataset.from_list(ROWS),
+        train_dataset=Dataset.from_list(training_rows),
         ramp_fraction=0.5,
     )
     trainer.train()
