@@ -50,7 +50,7 @@ def test_an_unknown_label_is_an_error(sets, names, message: str) -> None:
 
 @pytest.mark.parametrize("name", ["set.jsonl", "set.jsonl.gz"])
 def test_reads_plain_and_gzipped_lines(tmp_path: Path, name: str) -> None:
-    """Label names are those of all splits, sorted; lines end at line feeds alone; other fields are not read."""
+    """Label names of all splits, sorted; lines end at line feeds alone; other fields are not read."""
     data = load_multilabel(write(tmp_path / name, ROWS))
     assert data.name == "set"
     assert data.label_names == ("x", "y", "z")
@@ -59,6 +59,20 @@ def test_reads_plain_and_gzipped_lines(tmp_path: Path, name: str) -> None:
     assert data.split("test")[0].labels == ("z", "x")
     with pytest.raises(ValueError, match=r"no split 'dev'; its splits are \['train', 'test'\]"):
         data.split("dev")
+
+
+def test_a_sample_is_drawn_from_each_split(tmp_path: Path) -> None:
+    """Measuring a part must not change the columns, and the same seed draws the same texts."""
+    rows = [{"id": str(i), "text": f"t{i}", "labels": ["x"], "split": "ab"[i % 2]} for i in range(40)]
+    data = load_multilabel(write(tmp_path / "set.jsonl", rows))
+    drawn = data.sample(5, seed=1)
+    ids = {split: [int(row.id) for row in texts] for split, texts in drawn.splits.items()}
+    assert all(len(found) == 5 and found == sorted(found) for found in ids.values())
+    assert drawn.label_names == data.label_names
+    assert data.sample(5, seed=1).splits == drawn.splits != data.sample(5, seed=2).splits
+    assert data.sample(100).splits == data.splits
+    with pytest.raises(ValueError, match="received 0"):
+        data.sample(0)
 
 
 def test_label_names_can_be_given(tmp_path: Path) -> None:

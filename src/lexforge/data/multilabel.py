@@ -8,9 +8,10 @@ not.
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,20 @@ class MultiLabelData:
     def columns(self, split: str) -> dict[str, list[Any]]:
         """One text column and one label column; `datasets.Dataset.from_dict` makes a dataset of them."""
         return {TEXT: [row.text for row in self.split(split)], LABEL: self.multi_hot(split)}
+
+    def sample(self, texts: int, seed: int = 0) -> MultiLabelData:
+        """The set with at most so many texts of each split, drawn at random, in their order.
+
+        Raises:
+            ValueError: Fewer than one text.
+        """
+        if texts < 1:
+            raise ValueError(f"a sample holds at least 1 text of each split; received {texts}")
+        splits = {}
+        for name, rows in self.splits.items():
+            drawn = random.Random(seed).sample(range(len(rows)), min(texts, len(rows)))
+            splits[name] = [rows[place] for place in sorted(drawn)]
+        return replace(self, splits=splits)
 
 
 def multi_hot(label_sets: Iterable[Sequence[str]], label_names: Sequence[str]) -> list[list[int]]:

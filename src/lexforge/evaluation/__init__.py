@@ -10,19 +10,23 @@ from lexforge.evaluation.metrics import (
     score_run,
     write_scores,
 )
+from lexforge.evaluation.multilabel import LabelledVectors, evaluate_multilabel, f1_on_test
 from lexforge.evaluation.report import example_searches, metrics_table
 from lexforge.evaluation.sparsity import Sparsity, measure_sparsity
 from lexforge.evaluation.trec import read_qrels, read_run, write_qrels, write_run
 
 __all__ = [
     "Comparison",
+    "LabelledVectors",
     "RetrievalEvaluator",
     "RetrievalResult",
     "RunScores",
     "Sparsity",
     "compare_runs",
+    "evaluate_multilabel",
     "evaluate_run",
     "example_searches",
+    "f1_on_test",
     "measure_sparsity",
     "metrics_table",
     "read_qrels",

@@ -1,0 +1,135 @@
+"""Measures of label sets against scikit-learn, loops and numbers worked by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sklearn.metrics import average_precision_score, f1_score
+
+from lexforge.evaluation.multilabel import (
+    LabelledVectors,
+    best_threshold,
+    evaluate_multilabel,
+    f1_on_test,
+    label_retrieval,
+)
+
+
+def random_split(seed: int, rows: int = 20, labels: int = 4) -> tuple[np.ndarray, np.ndarray]:
+    generator = np.random.default_rng(seed)
+    return generator.normal(size=(rows, labels)), (generator.random((rows, labels)) < 0.3).astype(int)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_f1_is_that_of_scikit_learn(seed: int) -> None:
+    """Micro over all decisions, macro over the labels that occur, at the threshold found on dev."""
+    dev_scores, dev_labels = random_split(seed)
+    scores, labels = random_split(seed + 100)
+    labels[:, 3] = 0  # a label that no test text has counts in micro F1 alone
+    chosen = (scores >= best_threshold(dev_scores, dev_labels)).astype(int)
+    result = f1_on_test(dev_scores, dev_labels, scores, labels)
+    assert result["micro_f1"] == pytest.approx(f1_score(labels, chosen, average="micro"))
+    assert result["macro_f1"] == pytest.approx(f1_score(labels[:, :3], chosen[:, :3], average="macro"))
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_the_threshold_is_the_best_of_all(seed: int) -> None:
+    """Tried one by one, with scores that repeat."""
+    scores, labels = random_split(seed)
+    scores = scores.round(1)
+    labels[0, 0] = 1
+    f1 = {value: f1_score(labels, (scores >= value).astype(int), average="micro") for value in scores.flat}
+    assert f1[best_threshold(scores, labels)] == pytest.approx(max(f1.values()))
+
+
+def test_threshold_by_hand() -> None:
+    """Taking .9 and .8 hits both labels with one mistake among the ties of .8: F1 4/5."""
+    scores, labels = np.array([[0.9, 0.8], [0.8, 0.1]]), np.array([[1, 1], [0, 0]])
+    assert best_threshold(scores, labels) == 0.8
+    assert f1_on_test(scores, labels, scores, labels)["micro_f1"] == pytest.approx(0.8)
+    assert f1_on_test(scores, labels, scores, labels)["macro_f1"] == pytest.approx((2 / 3 + 1) / 2)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_retrieval_is_mean_average_precision(seed: int) -> None:
+    """Against scikit-learn, query by query; a query without a relevant text is left out."""
+    generator = np.random.default_rng(seed)
+    corpus, queries = generator.normal(size=(30, 5)), generator.normal(size=(7, 5))
+    corpus_labels = (generator.random((30, 4)) < 0.3).astype(int)
+    query_labels = (generator.random((7, 4)) < 0.4).astype(int)
+    query_labels[2] = 0
+    expected = []
+    for vector, labels in zip(queries, query_labels, strict=True):
+        relevant = (corpus_labels @ labels > 0).astype(int)
+        cosine = corpus @ vector / np.linalg.norm(corpus, axis=1) / np.linalg.norm(vector)
+        if relevant.any():
+            expected.append(average_precision_score(relevant, cosine))
+    assert len(expected) < 7
+    found = label_retrieval(
+        LabelledVectors(corpus.astype(np.float32), corpus_labels),
+        LabelledVectors(queries.astype(np.float32), query_labels),
+    )
+    assert found == pytest.approx(np.mean(expected), abs=1e-6)
+
+
+def separable(rows: int, seed: int) -> LabelledVectors:
+    """Vectors that are the sum of one direction a label, of any length."""
+    generator = np.random.default_rng(seed)
+    labels = (generator.random((rows, 3)) < 0.4).astype(int)
+    labels[:, 2] |= labels.sum(axis=1) == 0
+    vectors = labels @ np.eye(3, 8) + 0.01 * generator.normal(size=(rows, 8))
+    return LabelledVectors((vectors * generator.uniform(1, 5, (rows, 1))).astype(np.float32), labels)
+
+
+def test_what_can_be_told_apart_is() -> None:
+    """On vectors made of their labels every measure is high; with shuffled labels none is."""
+    train, dev, test = separable(80, 0), separable(40, 1), separable(40, 2)
+    told = evaluate_multilabel(train, dev, test)
+    assert list(told) == [
+        "probe_micro_f1",
+        "probe_macro_f1",
+        "centroid_micro_f1",
+        "centroid_macro_f1",
+        "label_map",
+    ]
+    assert told["probe_micro_f1"] > 0.99
+    assert told["probe_macro_f1"] > 0.99
+    assert told["centroid_micro_f1"] > 0.8
+    assert told["label_map"] > 0.9
+    shuffled = LabelledVectors(train.vectors, np.roll(train.labels, 7, axis=0))
+    guessed = evaluate_multilabel(shuffled, dev, test)
+    assert all(guessed[name] < told[name] - 0.05 for name in told)
+
+
+def test_a_label_that_all_or_no_training_texts_have() -> None:
+    """Logistic regression needs two classes; the label is then given to all or none."""
+    train, dev, test = separable(40, 0), separable(20, 1), separable(20, 2)
+    labels = train.labels.copy()
+    labels[:, 0], labels[:, 1] = 0, 1
+    measured = evaluate_multilabel(LabelledVectors(train.vectors, labels), dev, test)
+    assert all(0 <= value <= 1 for value in measured.values())
+
+
+@pytest.mark.parametrize(
+    ("vectors", "labels", "message"),
+    [
+        (np.zeros((2, 3)), np.zeros((3, 2)), r"\(2, 3\) and \(3, 2\)"),
+        (np.zeros((0, 3)), np.zeros((0, 2)), "at least one"),
+        (np.zeros(3), np.zeros((3, 2)), r"\(3,\)"),
+        (np.zeros((1, 3)), np.array([[0, 2]]), "0 and 1"),
+    ],
+)
+def test_splits_that_are_none_are_refused(vectors, labels, message: str) -> None:
+    """At construction, where the mistake is."""
+    with pytest.raises(ValueError, match=message):
+        LabelledVectors(vectors, labels)
+
+
+def test_splits_that_do_not_fit_each_other() -> None:
+    """Another width, or nothing to find."""
+    split = separable(5, 0)
+    other = LabelledVectors(split.vectors[:, :4], split.labels)
+    with pytest.raises(ValueError, match=r"\[\(4, 3\), \(8, 3\)\]"):
+        evaluate_multilabel(split, other, split)
+    with pytest.raises(ValueError, match="shares a label"):
+        label_retrieval(split, LabelledVectors(split.vectors, np.zeros_like(split.labels)))

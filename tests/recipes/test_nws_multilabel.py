@@ -1,0 +1,243 @@
+"""The multi-label recipe as a user runs it, on a data set and a model small enough for a test."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors import safe_open
+from sentence_transformers import SentenceTransformer
+
+from lexforge.data import load_multilabel
+from lexforge.training import TrainingSettings
+
+ROOT = Path(__file__).resolve().parents[2]
+RECIPE = ROOT / "recipes" / "nws_multilabel.py"
+TOPICS = {
+    "sorting": "sort list array min max sum".split(),
+    "files": "read write open close file path".split(),
+    "graphs": "tree graph node edge parse build".split(),
+}
+
+
+def load_recipe() -> Any:
+    spec = importlib.util.spec_from_file_location("nws_multilabel", RECIPE)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["nws_multilabel"] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+recipe = load_recipe()
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """Sixty texts of four words each, of one or two topics; one has no label."""
+    rows = []
+    for number in range(60):
+        names = list(TOPICS)
+        labels = sorted({names[number % 3], names[number * 5 % 9 // 3]})
+        words = [TOPICS[label][(number + place) % 6] for place in range(2) for label in labels]
+        split = {8: "dev", 9: "test"}.get(number % 10, "train")
+        rows.append({"id": str(number), "text": " ".join(words), "labels": labels, "split": split})
+    rows[0]["labels"] = []
+    path = tmp_path / "topics.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def config(file: Path, model: Path | str, **others: Any) -> Any:
+    """Four steps of eight texts."""
+    settings: dict[str, Any] = {
+        "data": str(file),
+        "model": str(model),
+        "output_dir": file.parent / "run",
+        "max_seq_length": 16,
+        "queue_size": 16,
+        "train": TrainingSettings(
+            steps=4,
+            batch_size=8,
+            gradient_accumulation_steps=1,
+            learning_rate=1e-3,
+            precision="fp32",
+            save_steps=2,
+        ),
+    }
+    return recipe.Config(**(settings | others))
+
+
+def flags(file: Path, model: Path, run: Path) -> list[str]:
+    given = ["--data", str(file), "--model", str(model), "--output-dir", str(run), "--steps", "2"]
+    return [*given, "--batch-size", "4", "--max-seq-length", "16", "--queue-size", "16"]
+
+
+def test_the_command_trains_evaluates_and_leaves_its_records(file: Path, tiny_checkpoint: Path) -> None:
+    """`accelerate launch` with flags, in its own process; the model loads where lexforge is not."""
+    run = file.parent / "run"
+    launch = [sys.executable, "-m", "accelerate.commands.launch", "--num_processes", "1"]
+    launch += [
+        "--num_machines",
+        "1",
+        "--mixed_precision",
+        "no",
+        "--dynamo_backend",
+        "no",
+        "--cpu",
+        str(RECIPE),
+    ]
+    done = subprocess.run(
+        [*launch, *flags(file, tiny_checkpoint, run)],
+        capture_output=True,
+        text=True,
+        cwd=file.parent,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    metrics = json.loads((run / "metrics.json").read_text())
+    measured = {f"{c}_{m}_f1" for c in ("probe", "centroid") for m in ("micro", "macro")} | {"label_map"}
+    assert metrics["initial"].keys() == measured
+    assert metrics["trained"].keys() == measured | {"head_micro_f1", "head_macro_f1"}
+    assert all(0 <= value <= 1 for values in metrics.values() for value in values.values())
+    assert "label_map" in done.stdout
+    assert json.loads((run / "config.json").read_text())["train"]["steps"] == 2
+    assert "torch" in json.loads((run / "env.json").read_text())["versions"]
+    assert (run / "checkpoint-2" / "loss_state.safetensors").is_file()
+    with safe_open(run / "head.safetensors", "pt") as head:
+        assert json.loads(head.metadata()["labels"]) == sorted(TOPICS)
+        assert head.get_tensor("prototypes").shape == (3, 32)
+    code = (
+        "import sys; sys.modules['lexforge'] = None\n"
+        "from sentence_transformers import SentenceTransformer\n"
+        f"model = SentenceTransformer({str(run / 'model')!r}, device='cpu')\n"
+        "assert model.similarity_fn_name == 'cosine' and model.encode(['sort a list']).shape == (1, 32)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "HF_HUB_OFFLINE": "1"})
+
+
+def test_two_ranks_are_one_run(file: Path, tiny_checkpoint: Path) -> None:
+    """Ranks share queue and prototypes, and one of them reports."""
+    run = file.parent / "run"
+    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [*launch, str(RECIPE), *flags(file, tiny_checkpoint, run)],
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.count("trained ") == 1
+    assert json.loads((run / "env.json").read_text())["ranks"] == 2
+    with safe_open(run / "checkpoint-2" / "loss_state.safetensors", "pt") as state:
+        assert int(state.get_tensor("queue.enqueued")) == 16  # 2 steps of 2 ranks of 4
+
+
+def test_from_scratch_on_the_embedded_set_it_learns(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The default needs no model and no file; here the embedded set is stood in for by a small one."""
+    monkeypatch.setattr(recipe.data, "load_docstring_topics", lambda: load_multilabel(file))
+    train = TrainingSettings(
+        steps=40, batch_size=16, gradient_accumulation_steps=1, learning_rate=2e-3, precision="fp32"
+    )
+    settings = {"data": "docstrings", "temperature": 0.2, "train": train}
+    recipe.main(config(file, "lexical", **settings))
+    metrics = json.loads((file.parent / "run" / "metrics.json").read_text())
+    assert metrics["trained"]["label_map"] > metrics["initial"]["label_map"]
+    assert metrics["trained"]["head_micro_f1"] > 0.7
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        {"loss": "bce"},
+        {"similarity": "jaccard", "aggregate": "max"},
+        {"similarity": "none", "queue_size": 0, "measured_split": "dev", "measured_texts": 5},
+    ],
+    ids=["bce", "jaccard, max", "no similarity, no queue"],
+)
+def test_every_option_of_the_recipe_runs(file: Path, tiny_checkpoint: Path, others: dict[str, Any]) -> None:
+    """An option that fails after an hour is worse than none."""
+    recipe.main(config(file, tiny_checkpoint, **others))
+    run = file.parent / "run"
+    assert 0 <= json.loads((run / "metrics.json").read_text())["trained"]["head_micro_f1"] <= 1
+    with safe_open(run / "head.safetensors", "pt") as head:
+        assert set(head.keys()) == ({"head.weight", "head.bias"} if "loss" in others else {"prototypes"})
+    assert SentenceTransformer(str(run / "model"), device="cpu").max_seq_length == 16
+
+
+@pytest.mark.parametrize(
+    ("line", "others", "message"),
+    [
+        (
+            '{"id": "x", "text": "t", "labels": "sorting", "split": "train"}',
+            {},
+            r"topics\.jsonl:61.*'labels'",
+        ),
+        ('{"id": "1", "text": "t", "labels": [], "split": "train"}', {}, r"topics\.jsonl:61.*second time"),
+        ("{", {}, r"topics\.jsonl:61"),
+        (None, {"data": "nowhere.jsonl"}, r"nowhere\.jsonl"),
+        (None, {"model": "no/such/model"}, "no/such/model"),
+        (None, {"temperature": 0.0}, "temperature"),
+        (None, {"alpha": -1.0}, "alpha"),
+        (None, {"queue_size": 7}, "a queue of 7 is shorter than the 8 keys"),
+        (None, {"measured_texts": 0}, "received 0"),
+    ],
+)
+def test_bad_input_is_one_clear_error(
+    file: Path, tiny_checkpoint: Path, line: str | None, others: dict[str, Any], message: str
+) -> None:
+    """What was received and where; no checkpoint is left."""
+    if line is not None:
+        with file.open("a", encoding="utf-8") as stream:
+            stream.write(line + "\n")
+    with pytest.raises((ValueError, OSError), match=message):
+        recipe.main(config(file, others.pop("model", tiny_checkpoint), **others))
+    assert not list(file.parent.glob("run/checkpoint-*"))
+
+
+def test_a_split_that_is_missing_is_named(file: Path, tiny_checkpoint: Path) -> None:
+    """Thresholds need a dev split."""
+    rows = [line for line in file.read_text().splitlines() if '"dev"' not in line]
+    file.write_text("\n".join(rows) + "\n")
+    with pytest.raises(ValueError, match="no split 'dev'"):
+        recipe.main(config(file, tiny_checkpoint))
+    assert not (file.parent / "run").exists()
+
+
+def test_resume_ends_with_the_model_of_a_run_never_stopped(file: Path, tiny_checkpoint: Path) -> None:
+    """Killed after a checkpoint and started again with `--resume`: the same weights and prototypes."""
+    recipe.main(config(file, tiny_checkpoint))
+    run, whole = file.parent / "run", file.parent / "whole"
+    run.rename(whole)
+
+    class Killed(Exception):
+        pass
+
+    trainer_class = recipe.training.DenseTrainer
+    original = trainer_class.training_step
+
+    def step(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if self.state.global_step == 3:
+            raise Killed
+        return original(self, *args, **kwargs)
+
+    trainer_class.training_step = step
+    try:
+        with pytest.raises(Killed):
+            recipe.main(config(file, tiny_checkpoint))
+    finally:
+        trainer_class.training_step = original
+    with pytest.raises(ValueError, match=r"temperature was 0.1 and is now 0.2"):
+        recipe.main(config(file, tiny_checkpoint, resume=True, temperature=0.2))
+    recipe.main(config(file, tiny_checkpoint, resume=True))
+    for name in ("model/model.safetensors", "head.safetensors"):
+        assert (run / name).read_bytes() == (whole / name).read_bytes(), name
