@@ -112,6 +112,10 @@ def test_every_document_that_is_left_is_drawn_alike() -> None:
     counts = {name: drawn.count(name) for name in "abdf"}
     assert sum(counts.values()) == 400
     assert all(70 < count < 130 for count in counts.values())  # 100 expected, standard deviation 8.7
+    filled = [mine({"q": {}}, seed=seed)[0].negatives[0] for seed in range(400)]
+    assert set(filled) == set("abdfghij")  # the rarest has a chance of 1 in 10 each time
+    both = [mine({"r": RUN["q"]}, seed=seed) for seed in range(20)]  # the two rows of a query draw apart
+    assert any(first.negatives != second.negatives for first, second in both)
 
 
 def test_the_same_rows_however_the_queries_are_cut() -> None:

@@ -169,7 +169,7 @@ class NegativeMiner:
         window = []
         for document in ranked[self.rule.first_rank - 1 : self.rule.last_rank]:
             text = self.data.corpus[document]
-            if document not in self._by_text[self.queries[query]] and text not in forbidden:
+            if text not in forbidden:
                 window.append(document)
                 forbidden.add(text)
         return window
