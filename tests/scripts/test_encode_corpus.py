@@ -72,21 +72,12 @@ def test_ranks_come_from_the_launcher(
 
 @pytest.mark.slow
 def test_two_launched_ranks_write_the_bytes_of_one(tiny_checkpoint: Path, tmp_path: Path) -> None:
-    """`accelerate launch` as a user types it: the index is the same, so is every block of it."""
+    """As torchrun and `accelerate launch` start them: every block is the same, and so is the index."""
     pytest.importorskip("tyro", reason="the command line needs tyro")
     data = write_corpus(tmp_path / "data", 150)
     one = command(tiny_checkpoint, data, tmp_path / "one", 8)
     subprocess.run([sys.executable, *one], check=True, env=environment(), timeout=250)
-    launch = [
-        sys.executable,
-        "-m",
-        "accelerate.commands.launch",
-        "--num_processes",
-        "2",
-        "--num_machines",
-        "1",
-    ]
-    launch += ["--cpu", "--mixed_precision", "no", "--dynamo_backend", "no", "--multi_cpu"]
+    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
     two = command(tiny_checkpoint, data, tmp_path / "two", 8)
     subprocess.run([*launch, *two], check=True, env=environment(), timeout=250)
     assert contents(tmp_path / "two") == contents(tmp_path / "one")
