@@ -1,0 +1,90 @@
+"""Runs of the Trainer with NWSLoss: under torchrun, and imported by its test.
+
+torchrun --nproc-per-node 2 nws_ranks.py CHECKPOINT OUTPUT
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from datasets import Dataset
+from sentence_transformers import (
+    SentenceTransformer,
+    SentenceTransformerTrainer,
+    SentenceTransformerTrainingArguments,
+)
+from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
+from torch import nn
+
+from lexforge.losses import NWSLoss, loss_tensors
+from lexforge.losses.functional import compute_label_pair_similarity
+from lexforge.training import LossStateCallback
+
+STEPS, JOINT_BATCH, LABELS = 4, 8, 5
+WORDS = "list array search index query document vector sparse token model train file graph tree".split()
+# The queue of 20 wraps in the third step.
+SETTINGS = {
+    "mean": {"aggregate": "mean", "queue_size": 20},
+    "max, without keys": {"aggregate": "max", "queue_size": 20, "use_keys": False, "alpha": 0.6},
+}
+
+
+def train(checkpoint: str, folder: Path, setting: str, batch_size: int):
+    """Model and loss after some steps, in float64 without dropout: only the order of sums may differ."""
+    torch.manual_seed(0)  # of the pooler, which the checkpoint lacks
+    transformer = Transformer(checkpoint, max_seq_length=32)
+    pooling = Pooling(transformer.get_embedding_dimension())
+    model = SentenceTransformer(modules=[transformer, pooling], device="cpu").double()
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+    rows = STEPS * JOINT_BATCH
+    generator = torch.Generator().manual_seed(3)
+    labels = (torch.rand(rows, LABELS, generator=generator) < 0.3).long()
+    torch.manual_seed(7 + (dist.get_rank() if dist.is_initialized() else 0))  # prototypes differ by rank
+    similarity = compute_label_pair_similarity(labels, "jaccard")
+    loss = NWSLoss(model, similarity, momentum=0.5, temperature=0.3, **SETTINGS[setting]).double()
+    arguments = SentenceTransformerTrainingArguments(
+        output_dir=str(folder),
+        max_steps=STEPS,
+        per_device_train_batch_size=batch_size,
+        optim="sgd",
+        learning_rate=0.05,
+        max_grad_norm=0.5,
+        dataloader_drop_last=True,
+        dataloader_pin_memory=False,
+        use_cpu=True,
+        save_strategy="no",
+        report_to="none",
+        disable_tqdm=True,
+    )
+    texts = [
+        f"{WORDS[row % 14]} {WORDS[(3 * row * row) % 13]} {WORDS[(7 * row) % 11]}" for row in range(rows)
+    ]
+    SentenceTransformerTrainer(
+        model=model,
+        args=arguments,
+        train_dataset=Dataset.from_dict({"text": texts, "label": labels.tolist()}),
+        loss=loss,
+        callbacks=[LossStateCallback(loss)],
+    ).train()
+    state = {name: tensor.detach().clone() for name, tensor in loss_tensors(loss).items()}
+    return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}, state
+
+
+def main(checkpoint: str, output: str) -> None:
+    dist.init_process_group("gloo")
+    share = JOINT_BATCH // dist.get_world_size()
+    results = {name: train(checkpoint, Path(output).parent / "run", name, share) for name in SETTINGS}
+    everything: list[object] = [None] * dist.get_world_size()
+    dist.all_gather_object(everything, results)
+    if dist.get_rank() == 0:
+        torch.save(everything, output)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
