@@ -1,5 +1,6 @@
 """Build and load encoders, thin over the modules of sentence-transformers."""
 
+from lexforge.models.dense import build_dense
 from lexforge.models.fused import fuse_splade_head, unfuse_splade_head
 from lexforge.models.inference_free import build_inference_free
 from lexforge.models.lexical_init import build_lexical_backbone
@@ -14,6 +15,7 @@ from lexforge.models.vocabulary import (
 
 __all__ = [
     "MomentumEncoder",
+    "build_dense",
     "build_inference_free",
     "build_lexical_backbone",
     "build_splade",

@@ -51,7 +51,7 @@ def build_splade(
     """
     if similarity not in ("dot", "cosine", None):
         raise ValueError(f"similarity must be 'dot' or 'cosine', got {similarity!r}")
-    name = _checked_name(name_or_path)
+    name = checked_name(name_or_path)
     if load_file_path(name, "modules.json") is not None:
         model = SparseEncoder(name, device=device, similarity_fn_name=similarity)
         if model.similarity_fn_name not in ("dot", "cosine"):
@@ -118,7 +118,7 @@ def vocabulary_size(model: SparseEncoder) -> int:
     return int(decoder.weight.shape[0])
 
 
-def _checked_name(name_or_path: str | Path) -> str:
+def checked_name(name_or_path: str | Path) -> str:
     """The name as sentence-transformers takes it; a path must exist."""
     path = Path(name_or_path)
     looks_like_path = isinstance(name_or_path, Path) or path.is_absolute() or len(path.parts) != 2

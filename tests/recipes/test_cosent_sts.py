@@ -1,0 +1,75 @@
+"""The STS recipe, as a user runs it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+TOPICS = {"sea": "ship harbour wave sailor tide", "field": "wheat plough farmer barn harvest"}
+
+
+@pytest.fixture
+def pairs(tmp_path: Path) -> Path:
+    """Sentences on two topics; a pair of one topic is scored high, and shares no word."""
+    lines = []
+    words = {topic: text.split() for topic, text in TOPICS.items()}
+    for i in range(60):
+        first, second = ("sea", "field")[i % 2], ("sea", "field")[(i // 2) % 2]
+        row = {
+            "sentence1": " ".join(words[first][(i + j) % 3] for j in range(2)),
+            "sentence2": words[second][3 + i // 4 % 2],
+            "score": 5.0 if first == second else 0.0,
+            "split": "test" if i % 3 == 0 else "train",
+        }
+        lines.append(json.dumps(row) + "\n")
+    path = tmp_path / "pairs.jsonl"
+    path.write_text("".join(lines), encoding="utf-8")
+    return path
+
+
+def run(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(ROOT / "recipes/cosent_sts.py"), *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=250)
+
+
+def test_the_recipe_learns_and_resumes_to_the_same_numbers(pairs: Path, tmp_path: Path) -> None:
+    """A user's whole way: train, read the numbers, load the model; a run resumed at half gives the same."""
+    quick = [
+        "--data",
+        pairs,
+        "--batch-size",
+        8,
+        "--max-seq-length",
+        16,
+        "--save-steps",
+        10,
+        "--learning-rate",
+        2e-3,
+    ]
+    whole = run(*quick, "--steps", 20, "--output-dir", tmp_path / "whole")
+    assert whole.returncode == 0, whole.stderr
+    metrics = json.loads((tmp_path / "whole" / "metrics.json").read_text())
+    assert metrics["initial"]["spearman_cosine"] < 0.5  # no word in common
+    assert metrics["trained"]["spearman_cosine"] > 0.8
+    assert "spearman_cosine" in whole.stdout
+    last = tmp_path / "whole" / "checkpoint-20"
+    last.rename(tmp_path / "gone")
+    (tmp_path / "whole" / "metrics.json").unlink()
+    resumed = run(*quick, "--steps", 20, "--output-dir", tmp_path / "whole", "--resume")
+    assert resumed.returncode == 0, resumed.stderr
+    assert json.loads((tmp_path / "whole" / "metrics.json").read_text()) == metrics
+
+
+def test_bad_input_is_refused_before_a_run_directory_exists(pairs: Path, tmp_path: Path) -> None:
+    """A file without a test split would train for hours and then have nothing to measure."""
+    text = pairs.read_text(encoding="utf-8").replace('"test"', '"train"')
+    pairs.write_text(text, encoding="utf-8")
+    result = run("--data", pairs, "--output-dir", tmp_path / "out")
+    assert result.returncode != 0
+    assert "has no split 'test'; its splits are ['train']" in result.stderr
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,58 @@
+"""The dense retrieval recipe, as a user runs it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+WORDS = "ship wave tide wheat barn plough star comet orbit violin flute drum".split()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Queries that share a word with their document, and more documents than a batch."""
+    root = tmp_path / "data"
+    (root / "qrels").mkdir(parents=True)
+    documents = [f"{word} {other} and more" for word in WORDS for other in WORDS if word != other]
+    corpus = [{"_id": f"d{i}", "title": "", "text": text} for i, text in enumerate(documents)]
+    queries = [{"_id": f"q{i}", "text": f"about {text.split(' and')[0]}"} for i, text in enumerate(documents)]
+    for name, rows in (("corpus", corpus), ("queries", queries)):
+        (root / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    for split, chosen in (("train", range(0, 100)), ("test", range(100, 132))):
+        lines = "".join(f"q{i}\td{i}\t1\n" for i in chosen)
+        (root / "qrels" / f"{split}.tsv").write_text("query-id\tcorpus-id\tscore\n" + lines, encoding="utf-8")
+    return root
+
+
+def run(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(ROOT / "recipes/infonce_retrieval.py"), *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=250)
+
+
+@pytest.mark.parametrize("loss", ["infonce", "moco", "hcl"])
+def test_each_loss_trains_and_leaves_the_files_of_a_run(folder: Path, tmp_path: Path, loss: str) -> None:
+    """The files are what other tools read; the measures are those of the model in the folder."""
+    out = tmp_path / "out"
+    result = run(
+        *("--data", folder, "--loss", loss, "--queue-size", 64, "--steps", 4, "--batch-size", 8),
+        *("--max-seq-length", 16, "--learning-rate", 1e-4, "--output-dir", out),
+    )
+    assert result.returncode == 0, result.stderr
+    metrics = json.loads((out / "metrics.json").read_text())
+    assert set(metrics) == {"bm25", "initial", "trained", "timing"}
+    assert 0 < metrics["trained"]["nDCG@10"] <= 1
+    for file in ("config.json", "env.json", "run.trec", "model/modules.json"):
+        assert (out / file).is_file()
+    assert (out / "checkpoint-4" / "loss_state.safetensors").is_file() == (loss == "moco")
+
+
+def test_negatives_that_the_loss_would_not_read_are_refused(folder: Path, tmp_path: Path) -> None:
+    """An option that nothing reads would let a user believe in hard negatives that never were."""
+    result = run("--data", folder, "--loss", "hcl", "--negatives", "bm25", "--output-dir", tmp_path / "out")
+    assert result.returncode != 0
+    assert "negatives are read by the loss infonce only; received the loss 'hcl'" in result.stderr
