@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from scipy import sparse
 
-from lexforge.kernels.postings import build_postings, join_postings, top_k
+from lexforge.kernels.postings import build_postings, top_k
+from lexforge.kernels.postings_layout import join_postings
 
 
 def csr(dense) -> sparse.csr_array:
@@ -52,11 +53,13 @@ matrices = st.tuples(st.integers(1, 12), st.integers(1, 40), st.integers(1, 6)).
 
 @pytest.mark.parametrize("impl", ["numba", "reference"])
 @settings(max_examples=60, deadline=None)
-@given(data=matrices, block_size=st.sampled_from([1, 2, 7, 64, 65536]), k=st.integers(1, 45))
-def test_equals_the_plain_loop_with_ties(impl: str, data, block_size: int, k: int) -> None:
+@given(
+    data=matrices, blocks=st.sampled_from([(1, 3), (2, 1), (4, 65536), (7, 2), (64, 9)]), k=st.integers(1, 45)
+)
+def test_equals_the_plain_loop_with_ties(impl: str, data, blocks: tuple[int, int], k: int) -> None:
     """Small whole weights tie at every rank: the order must be score, then position, in any blocking."""
     queries, documents = data
-    postings = build_postings(csr(documents), block_size)
+    postings = build_postings(csr(documents), *blocks)
     assert found(queries, postings, k, impl) == naive_hits(queries, documents, k)
 
 
@@ -108,11 +111,19 @@ def test_no_document_no_query_no_hit() -> None:
     assert found(np.zeros((0, 4)), build_postings(csr(np.ones((3, 4)))), 5, "numba") == []
 
 
-@pytest.mark.parametrize("block_size", [0, 65537])
-def test_a_block_must_fit_its_16_bit_places(block_size: int) -> None:
-    """A larger block would wrap places around and score the wrong documents."""
-    with pytest.raises(ValueError, match=f"block_size is {block_size}; it must be 1 to 65536"):
-        build_postings(csr([[1]]), block_size)
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"block_size": 0}, "block_size is 0; it must be at least 1"),
+        ({"segment_blocks": 65537}, "segment_blocks is 65537; it must be 1 to 65536"),
+        ({"segment_blocks": 0}, "segment_blocks is 0"),
+        ({"impacts": "int4"}, "impacts is 'int4'; allowed are 'float32' and 'uint8'"),
+    ],
+)
+def test_arguments_outside_their_range(arguments: dict, message: str) -> None:
+    """A larger segment would wrap its 16-bit blocks around and bound the wrong documents."""
+    with pytest.raises(ValueError, match=message):
+        build_postings(csr([[1]]), **arguments)
 
 
 def test_an_unknown_implementation_is_refused() -> None:

@@ -179,7 +179,7 @@ def resign(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["places.npy", "weights.npy", "offsets.npy", "starts.npy", "ids.json", "manifest.json"]
+    "name", ["terms.npy", "weights.npy", "offsets.npy", "dense.npy", "ids.json", "manifest.json"]
 )
 def test_a_cut_file_is_refused(name: str, tmp_path: Path) -> None:
     """A copy that stopped half-way must not be searched."""
@@ -193,14 +193,24 @@ def test_a_cut_file_is_refused(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "array"),
     [
-        ("places.npy", np.full(8, 9, np.uint16)),
+        ("terms.npy", np.full(8, 3, np.uint16)),
+        ("terms.npy", np.zeros(8, np.int64)),
         ("weights.npy", np.ones(8, np.float64)),
+        ("weights.npy", np.ones(8, np.uint8)),
         ("weights.npy", np.ones(7, np.float32)),
-        ("offsets.npy", np.array([[0, 9, 3, 8]])),
-        ("offsets.npy", np.array([[0, 3, 5, 9]])),
-        ("offsets.npy", np.array([[0, 3, 8]])),
+        ("offsets.npy", np.array([0, 9, 3, 6, 6, 8])),
+        ("offsets.npy", np.array([0, 3, 5, 6, 6, 9])),
+        ("offsets.npy", np.array([0, 3, 8])),
         ("starts.npy", np.array([0, 6])),
-        ("places.npy", np.array(["x"] * 8, object)),
+        ("first_blocks.npy", np.array([0, 3])),
+        ("positions.npy", np.array([0, 1, 2, 3, 3])),
+        ("positions.npy", np.array([0, 1, 2, 3, 5])),
+        ("positions.npy", np.array([0, 1, 2, 3, -1])),
+        ("scales.npy", np.ones((1, 2), np.float32)),
+        ("dense_starts.npy", np.array([[0, 2, 5]])),
+        ("list_starts.npy", np.array([[0, 0, 0, 1]])),
+        ("list_blocks.npy", np.zeros(1, np.uint16)),
+        ("terms.npy", np.array(["x"] * 8, object)),
     ],
 )
 def test_arrays_that_do_not_fit_are_refused_even_with_good_checksums(name, array, tmp_path: Path) -> None:

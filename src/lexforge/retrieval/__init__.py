@@ -5,6 +5,7 @@ from lexforge.retrieval.bm25 import BM25Index
 from lexforge.retrieval.faiss import HNSW, IVF, FaissIndex, Flat
 from lexforge.retrieval.inverted import InvertedIndex
 from lexforge.retrieval.milvus import MilvusIndex
+from lexforge.retrieval.seismic import SeismicIndex, SeismicSettings
 
 __all__ = [
     "HNSW",
@@ -16,5 +17,7 @@ __all__ = [
     "Index",
     "InvertedIndex",
     "MilvusIndex",
+    "SeismicIndex",
+    "SeismicSettings",
     "Similarity",
 ]

@@ -1,4 +1,4 @@
-"""Exact sparse search: an inverted index in memory or memory-mapped from disk."""
+"""Exact sparse search: an index in memory or memory-mapped from disk."""
 
 from __future__ import annotations
 
@@ -8,41 +8,54 @@ from typing import SupportsIndex
 import numpy as np
 from scipy import sparse
 
-from lexforge.kernels.postings import Postings, build_postings, join_postings, top_k
+from lexforge.kernels.postings import Impacts, build_postings, check_impacts, top_k
+from lexforge.kernels.postings_layout import Postings, check_postings, join_postings
 from lexforge.retrieval.base import DocumentIds, Hits, Similarity, check_k, check_similarity
 from lexforge.retrieval.storage import new_directory, read_ids, read_manifest, write_ids, write_manifest
 from lexforge.retrieval.vectors import Matrix, sparse_vectors, sparse_width
 
 FORMAT = "lexforge-inverted-index"
+ARRAYS = Postings._fields[1:]  # after the block size
 
 
 class InvertedIndex:
     """Exact top-k over sparse non-negative vectors, float32, on numba's threads.
 
-    Documents with score 0 are no hits. Ties stand in the order of document position. Sources: term-at-a-time
-    evaluation over an inverted file (Zobel and Moffat, "Inverted files for text search engines", 2006).
+    Documents with score 0 are no hits. Ties stand in the order of document position. How it searches:
+    `lexforge.kernels.postings`.
 
     Args:
         num_terms: Width V of the vectors.
         similarity: `dot`, or `cosine`: documents and queries are normalised to unit length here.
+        impacts: `float32` is exact. `uint8` stores a weight in 8 bits: half the size of the vectors, scores
+            that are rounded, and depend on how the documents were cut into additions.
     """
 
-    def __init__(self, num_terms: int, similarity: Similarity = "dot") -> None:
+    def __init__(self, num_terms: int, similarity: Similarity = "dot", impacts: Impacts = "float32") -> None:
         if num_terms < 1:
             raise ValueError(f"num_terms is {num_terms}; it must be at least 1")
         self.num_terms = num_terms
         self.similarity: Similarity = check_similarity(similarity)
+        self.impacts: Impacts = check_impacts(impacts)
         self._ids = DocumentIds()
-        self._parts = [build_postings(sparse.csr_array(np.zeros((0, num_terms), np.float32)))]
+        empty = sparse.csr_array(np.zeros((0, num_terms), np.float32))
+        self._parts = [build_postings(empty, impacts=self.impacts)]
 
     @classmethod
-    def build(cls, documents: Matrix, ids: list[str], similarity: Similarity = "dot") -> InvertedIndex:
+    def build(
+        cls,
+        documents: Matrix,
+        ids: list[str],
+        similarity: Similarity = "dot",
+        impacts: Impacts = "float32",
+    ) -> InvertedIndex:
         """An index of the documents.
 
         Args:
             documents: CSR `[N, V]`, finite and >= 0.
             ids: N distinct strings.
             similarity: `dot` or `cosine`.
+            impacts: `float32` or `uint8`.
 
         Returns:
             The index.
@@ -51,7 +64,7 @@ class InvertedIndex:
             TypeError: `documents` is not a scipy CSR matrix.
             ValueError: A negative or non-finite weight, another number of ids than documents, an id twice.
         """
-        index = cls(sparse_width(documents, "documents"), similarity)
+        index = cls(sparse_width(documents, "documents"), similarity, impacts)
         index.add(documents, ids)
         return index
 
@@ -68,7 +81,7 @@ class InvertedIndex:
         """
         vectors = sparse_vectors(documents, "documents", self.num_terms, self.similarity)
         self._ids.check(ids, vectors.shape[0])
-        self._parts.append(build_postings(vectors))
+        self._parts.append(build_postings(vectors, impacts=self.impacts))
         self._ids.extend(ids)
 
     def search(self, queries: Matrix, k: SupportsIndex) -> Hits:
@@ -91,7 +104,7 @@ class InvertedIndex:
         return self._ids.hits(positions, scores, counts)
 
     def save(self, directory: str | Path) -> None:
-        """Write the index: four arrays, the ids, and a manifest with checksums.
+        """Write the index: its arrays, the ids, and a manifest with checksums.
 
         Args:
             directory: New or empty.
@@ -100,10 +113,12 @@ class InvertedIndex:
             FileExistsError: The directory holds something.
         """
         path = new_directory(directory)
-        for name, array in self._postings()._asdict().items():
-            np.save(path / f"{name}.npy", array, allow_pickle=False)
+        postings = self._postings()
+        for name in ARRAYS:
+            np.save(path / f"{name}.npy", getattr(postings, name), allow_pickle=False)
         write_ids(path, self._ids)
-        write_manifest(path, FORMAT, {"num_terms": self.num_terms, "similarity": self.similarity})
+        fields = {"num_terms": self.num_terms, "similarity": self.similarity, "impacts": self.impacts}
+        write_manifest(path, FORMAT, {**fields, "block_size": postings.block_size})
 
     @classmethod
     def load(cls, directory: str | Path, verify: bool = False) -> InvertedIndex:
@@ -120,14 +135,16 @@ class InvertedIndex:
             FileNotFoundError: No index there, or a file of it is missing.
             ValueError: A file is cut, altered, or of another format.
         """
-        manifest = read_manifest(directory, FORMAT, verify).fields
-        path = Path(directory)
+        manifest = read_manifest(directory, FORMAT, verify)
+        path, fields = Path(directory), manifest.fields
         try:
-            index = cls(manifest["num_terms"], manifest["similarity"])
+            index = cls(fields["num_terms"], fields["similarity"], fields["impacts"])
             index._ids = read_ids(path)
-            files = [np.load(path / f"{name}.npy", mmap_mode="r") for name in Postings._fields]
-            postings = Postings(*(np.asarray(file) for file in files))
-            _check_structure(postings, index.num_terms, len(index), len(index))
+            files = [np.load(path / f"{name}.npy", mmap_mode="r") for name in ARRAYS]
+            postings = Postings(fields["block_size"], *(np.asarray(file) for file in files))
+            check_postings(postings, len(index), index.num_terms, deep="terms.npy" in manifest.hashed)
+            if postings.weights.dtype != np.dtype(index.impacts):
+                raise ValueError(f"weights of dtype {postings.weights.dtype} for impacts {index.impacts!r}")
         except (KeyError, TypeError, ValueError, OSError) as error:
             raise ValueError(f"{path} is not an inverted index of lexforge: {error}") from error
         index._parts = [postings]
@@ -139,30 +156,10 @@ class InvertedIndex:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the posting arrays."""
-        return sum(array.nbytes for part in self._parts for array in part)
+        """Bytes of the arrays."""
+        return sum(getattr(part, name).nbytes for part in self._parts for name in ARRAYS)
 
     def _postings(self) -> Postings:
         """All documents as one set of postings."""
         self._parts = [join_postings(self._parts)]
         return self._parts[0]
-
-
-def _check_structure(postings: Postings, num_terms: int, distinct_ids: int, ids: int) -> None:
-    """Refuse arrays that the compiled search could not read safely."""
-    places, weights, offsets, starts = postings
-    kinds = [(array.dtype.str, array.ndim) for array in postings]
-    if kinds != [("<u2", 1), ("<f4", 1), ("<i8", 2), ("<i8", 1)]:
-        raise ValueError(f"arrays of the kinds {kinds}")
-    sizes = np.diff(starts)
-    if offsets.shape != (len(sizes), num_terms + 1) or starts[0] != 0 or distinct_ids != ids:
-        raise ValueError(
-            f"offsets of shape {offsets.shape} for {len(sizes)} blocks, {num_terms} terms, {ids} ids"
-        )
-    if starts[-1] != ids or (len(sizes) and (sizes.min() < 1 or sizes.max() > 65536)):
-        raise ValueError(f"blocks of {sizes.tolist()[:5]}... documents for {ids} ids")
-    flat = offsets.reshape(-1)
-    if len(flat) and (flat[0] != 0 or flat[-1] != len(places) or (np.diff(flat) < 0).any()):
-        raise ValueError("offsets do not ascend from 0 to the number of postings")
-    if len(places) != len(weights) or (len(places) and len(sizes) and int(places.max()) >= sizes.max()):
-        raise ValueError("a posting names a place outside its block")

@@ -1,0 +1,226 @@
+"""One suite for every backend: what an index promises, whatever finds its hits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from lexforge.retrieval import HNSW, IVF, FaissIndex, Flat, Hits, Index, InvertedIndex, SeismicIndex
+from lexforge.retrieval.seismic import SeismicSettings
+
+WIDTH, COUNT = 12, 300
+IDS = [f"d{number}" for number in range(COUNT)]
+
+
+@dataclass(frozen=True)
+class Backend:
+    """A backend under test.
+
+    Args:
+        name: Shown by pytest.
+        index: The class.
+        options: Arguments of `build` beside documents and ids.
+        is_sparse: Takes CSR matrices, else arrays.
+        exact: Finds the k best; the others must find nine of ten.
+        package: What must be importable, else its tests skip.
+    """
+
+    name: str
+    index: Any
+    options: dict[str, Any]
+    is_sparse: bool
+    exact: bool
+    package: str | None = None
+
+    def vectors(self, dense: np.ndarray) -> Any:
+        """The rows as the backend takes them."""
+        values = np.asarray(dense, np.float32)
+        return sparse.csr_array(values) if self.is_sparse else values
+
+    def build(self, dense: np.ndarray, ids: list[str], similarity: str = "dot") -> Index:
+        return self.index.build(self.vectors(dense), ids, similarity=similarity, **self.options)
+
+
+SEISMIC = SeismicSettings(postings_per_term=COUNT, summary_energy=1.0, query_terms=WIDTH, heap_factor=0.1)
+BACKENDS = [
+    Backend("inverted", InvertedIndex, {}, True, True),
+    Backend("inverted-uint8", InvertedIndex, {"impacts": "uint8"}, True, False),
+    Backend("seismic", SeismicIndex, {"settings": SEISMIC}, True, False, "seismic"),
+    Backend("faiss-flat", FaissIndex, {"layout": Flat()}, False, True, "faiss"),
+    Backend("faiss-hnsw", FaissIndex, {"layout": HNSW(neighbours=64, ef_search=2 * COUNT)}, False, False, "faiss"),
+    Backend("faiss-ivf", FaissIndex, {"layout": IVF(lists=4, probes=4)}, False, False, "faiss"),
+]
+
+
+@pytest.fixture(params=BACKENDS, ids=lambda backend: backend.name)
+def backend(request) -> Backend:
+    if request.param.package is not None:
+        pytest.importorskip(request.param.package)
+    return request.param
+
+
+def whole_numbers(rows: int, seed: int) -> np.ndarray:
+    """Positive whole numbers, so that every sum is exact, ties abound and no score is 0."""
+    return np.random.default_rng(seed).integers(1, 4, (rows, WIDTH))
+
+
+def expected(queries: np.ndarray, documents: np.ndarray, k: int) -> list[list[int]]:
+    """By numpy's integer product and a stable sort: positions, best first, ties ascending."""
+    return np.argsort(-(queries @ documents.T), axis=1, kind="stable")[:, :k].tolist()
+
+
+def check_hits(
+    backend: Backend, hits: Hits, queries: np.ndarray, documents: np.ndarray, ids: list[str], k: int
+) -> None:
+    """Exact backends equal the oracle; the others find most, with its scores; all in one order."""
+    product = queries @ documents.T
+    place = {name: position for position, name in enumerate(ids)}
+    assert len(hits) == len(queries)
+    recall = []
+    for row, wanted in enumerate(expected(queries, documents, k)):
+        found = [place[name] for name in hits.ids[row]]
+        assert len(found) == len(set(found)) == len(hits.scores[row])
+        assert hits.scores[row].dtype == np.float32
+        order = sorted(zip((-hits.scores[row]).tolist(), found, strict=True))
+        assert [position for _, position in order] == found
+        # 2 % covers half precision and 8-bit weights; the exact backends equal whole numbers
+        np.testing.assert_allclose(hits.scores[row], product[row][found], rtol=0 if backend.exact else 0.02)
+        if backend.exact:
+            assert found == wanted
+        # of equal scores at rank k any may be found: what counts is the score
+        recall.append(np.mean(np.sort(product[row][found])[::-1] >= product[row][wanted][: len(found)] - 1))
+        assert len(found) >= 0.9 * len(wanted)
+    assert np.mean(recall) >= 0.9
+
+
+@pytest.mark.parametrize("k", [1, 10, COUNT, COUNT + 50])
+def test_build_add_save_and_load_find_the_same(backend: Backend, k: int, tmp_path: Path) -> None:
+    """Ties at every rank; an index filled in blocks, or read from disk, must not rank otherwise."""
+    documents, queries = whole_numbers(COUNT, 0), whole_numbers(9, 1)
+    whole = backend.build(documents, IDS)
+    check_hits(backend, whole.search(backend.vectors(queries), k), queries, documents, IDS, k)
+    pieces = backend.build(documents[:200], IDS[:200])
+    for start in (200, 201, 260):
+        stop = {200: 201, 201: 260, 260: COUNT}[start]
+        pieces.add(backend.vectors(documents[start:stop]), IDS[start:stop])
+    pieces.save(tmp_path / "index")
+    loaded = type(pieces).load(tmp_path / "index")
+    for index in (pieces, loaded):
+        check_hits(backend, index.search(backend.vectors(queries), k), queries, documents, IDS, k)
+        assert len(index) == COUNT
+        assert index.nbytes > 0
+    if backend.exact:
+        assert loaded.search(backend.vectors(queries), k).ids == whole.search(backend.vectors(queries), k).ids
+    assert len(type(pieces).load(tmp_path / "index", verify=True)) == COUNT
+
+
+def test_a_loaded_index_is_added_to(backend: Backend, tmp_path: Path) -> None:
+    """Documents that come later must not need the first ones again."""
+    documents, queries = whole_numbers(COUNT, 2), whole_numbers(5, 3)
+    backend.build(documents[:250], IDS[:250]).save(tmp_path / "index")
+    index = backend.index.load(tmp_path / "index")
+    index.add(backend.vectors(documents[250:]), IDS[250:])
+    check_hits(backend, index.search(backend.vectors(queries), 20), queries, documents, IDS, 20)
+
+
+def test_cosine_ranks_by_angle(backend: Backend, tmp_path: Path) -> None:
+    """Lengths must not count, also after loading."""
+    documents = np.random.default_rng(4).uniform(0.1, 1, (100, WIDTH))
+    index = backend.build(documents * np.linspace(1, 50, 100)[:, None], IDS[:100], "cosine")
+    index.save(tmp_path / "index")
+    loaded = backend.index.load(tmp_path / "index")
+    hits = loaded.search(backend.vectors(documents[:20] * 7), 3)
+    assert loaded.similarity == "cosine"
+    assert np.mean([row[0] == IDS[number] for number, row in enumerate(hits.ids)]) >= 0.9
+    for scores in hits.scores:
+        assert 0.97 < scores[0] <= 1.01  # 1, by 8-bit weights at worst
+
+
+def test_no_query_is_no_row(backend: Backend) -> None:
+    """Empty input has a defined, empty result."""
+    index = backend.build(whole_numbers(50, 0), IDS[:50])
+    assert index.search(backend.vectors(np.zeros((0, WIDTH))), 3).ids == []
+
+
+def test_an_empty_query_finds_nothing_in_a_sparse_index(backend: Backend) -> None:
+    """A document with score 0 is no hit where weights are not negative."""
+    if not backend.is_sparse:
+        pytest.skip("a dense index returns k documents, of score 0 too")
+    index = backend.build(whole_numbers(50, 0), IDS[:50])
+    rows = np.zeros((3, WIDTH))
+    rows[1, 2] = 1
+    hits = index.search(backend.vectors(rows), 3)
+    assert [len(row) for row in hits.ids] == [0, 3, 0]
+
+
+NAN, NARROW = np.full((1, WIDTH), np.nan), np.ones((1, 3))
+ONE, TWO = np.ones((1, WIDTH)), np.ones((2, WIDTH))
+REFUSALS: list[tuple[Callable[[Backend, Any], Any], str]] = [
+    (lambda backend, index: index.search(backend.vectors(ONE), 0), "k is 0"),
+    (lambda backend, index: index.search(backend.vectors(NARROW), 1), "queries have 3 columns"),
+    (lambda backend, index: index.search(backend.vectors(NAN), 1), "queries row 0"),
+    (lambda backend, index: index.add(backend.vectors(NARROW), ["new"]), "documents have 3 columns"),
+    (lambda backend, index: index.add(backend.vectors(NAN), ["new"]), "documents row 0"),
+    (lambda backend, index: index.add(backend.vectors(ONE), ["d7"]), "'d7', which an earlier"),
+    (lambda backend, index: index.add(backend.vectors(TWO), ["x", "x"]), "'x', which an earlier"),
+    (lambda backend, index: index.add(backend.vectors(TWO), ["x"]), "1 ids for 2 documents"),
+    (lambda backend, index: backend.build(TWO, IDS[:2], "euclid"), "similarity is 'euclid'"),
+]
+
+
+@pytest.mark.parametrize(("action", "message"), REFUSALS)
+def test_bad_input_is_refused_and_changes_nothing(backend: Backend, action, message: str) -> None:
+    """Each would otherwise be a wrong answer; after an error that the caller caught the index still works."""
+    documents = whole_numbers(50, 0)
+    index = backend.build(documents, IDS[:50])
+    with pytest.raises(ValueError, match=message):
+        action(backend, index)
+    assert len(index) == 50
+    queries = whole_numbers(4, 1)
+    check_hits(backend, index.search(backend.vectors(queries), 5), queries, documents, IDS[:50], 5)
+
+
+def test_a_negative_weight_is_refused_by_a_sparse_index(backend: Backend) -> None:
+    """Bounds are upper bounds only of weights that are not negative."""
+    if not backend.is_sparse:
+        pytest.skip("dense values have any sign")
+    with pytest.raises(ValueError, match="documents row 0, column 0: weight -1"):
+        backend.build(-np.ones((2, WIDTH)), ["a", "b"])
+
+
+def test_saved_files_that_were_cut_altered_or_lost_are_refused(backend: Backend, tmp_path: Path) -> None:
+    """A copy that stopped half-way, or a file of another index, must not be searched."""
+    folder = tmp_path / "index"
+    backend.build(whole_numbers(60, 0), IDS[:60]).save(folder)
+    for file in sorted(folder.iterdir()):
+        content = file.read_bytes()
+        for damaged in (content[:-4], content[:-4] + bytes([content[-4] ^ 1]) + content[-3:]):
+            file.write_bytes(damaged)
+            with pytest.raises(ValueError, match=file.name):
+                backend.index.load(folder)
+        file.unlink()
+        with pytest.raises(FileNotFoundError, match=file.name):
+            backend.index.load(folder)
+        file.write_bytes(content)
+    assert len(backend.index.load(folder)) == 60
+
+
+def test_a_save_overwrites_nothing(backend: Backend, tmp_path: Path) -> None:
+    """A memory-mapped index would be pulled from under its reader."""
+    index = backend.build(whole_numbers(50, 0), IDS[:50])
+    index.save(tmp_path / "index")
+    with pytest.raises(FileExistsError, match="not an empty directory"):
+        index.save(tmp_path / "index")
+
+
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The extra to install must stand in the error."""
+    monkeypatch.setitem(__import__("sys").modules, "seismic", None)
+    with pytest.raises(ImportError, match=r"lexforge\[seismic\]"):
+        SeismicIndex(3)
