@@ -31,7 +31,7 @@ def two_ranks(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -
         env={**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=280,
     )
     assert finished.returncode == 0, finished.stderr[-4000:]
     return torch.load(output)

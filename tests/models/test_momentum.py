@@ -87,10 +87,10 @@ def test_a_saved_average_continues_bit_for_bit(tiny_dense) -> None:
     saved = {name: tensor.clone() for name, tensor in encoder.tensors().items()}
     resumed_model = copy.deepcopy(model)
     resumed = MomentumEncoder(resumed_model, 0.7)
+    resumed.follow(resumed_model)
     with torch.no_grad():
         for name, tensor in resumed.tensors().items():
             tensor.copy_(saved[name])
-    resumed.resume(resumed_model)
     for one, of in ((encoder, model), (resumed, resumed_model)):
         one.encode(of, features)  # no step since: nothing moves
         torch.testing.assert_close(one.tensors(), saved, rtol=0, atol=0)

@@ -127,7 +127,7 @@ def load_loss_tensors(loss: nn.Module, saved: Mapping[str, Tensor]) -> None:
     Raises:
         ValueError: If a name is missing or foreign, or a shape or dtype differs; nothing is written then.
     """
-    current = loss_tensors(loss)
+    current = loss_tensors(loss)  # each average follows the model now; what is written stands until it moves
     problems = [f"{name} does not belong to this loss" for name in sorted(saved.keys() - current.keys())]
     problems += [f"{name} is missing" for name in sorted(current.keys() - saved.keys())]
     for name in sorted(current.keys() & saved.keys()):
@@ -143,8 +143,6 @@ def load_loss_tensors(loss: nn.Module, saved: Mapping[str, Tensor]) -> None:
     with torch.no_grad():
         for name, tensor in current.items():
             tensor.copy_(saved[name])
-    for _, owner, encoder in _momentum_encoders(loss):
-        encoder.resume(owner.get_submodule("model"))
 
 
 def loss_parameters(loss: nn.Module) -> list[nn.Parameter]:

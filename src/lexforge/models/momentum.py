@@ -81,7 +81,8 @@ class MomentumEncoder:
     def follow(self, model: nn.Module) -> None:
         """Move the average, if the model has changed since it last moved; start as the model the first time.
 
-        Whoever saves the average calls this first, so that no step is pending in what is saved.
+        Whoever saves the average calls this first, so that no step is pending in what is saved; whoever
+        writes a saved one back calls it first too, so that it stands until the model changes.
 
         Args:
             model: The model that is followed.
@@ -94,15 +95,6 @@ class MomentumEncoder:
             for average, parameter in self._pairs(model):
                 average.lerp_(parameter.detach().to(average.dtype), 1 - self.momentum)
         self._followed = current
-
-    def resume(self, model: nn.Module) -> None:
-        """Take the average as it stands, after its tensors were written, as having followed the model.
-
-        Args:
-            model: The model, with the parameters that it had when the average was saved.
-        """
-        self._place(model)
-        self._followed = _checksums(model)
 
     def tensors(self) -> dict[str, Tensor]:
         """The parameters and persistent buffers by name, not copied; tied ones once."""
