@@ -35,9 +35,8 @@ def main(checkpoint: str, folder: str) -> None:
         return positions
 
     negatives._mine_on_all_ranks = recorded
-    trainer = test.make_trainer(
-        test.fresh(Path(checkpoint)), Path(folder) / "run", negatives, per_device_train_batch_size=2
-    )
+    options = {"per_device_train_batch_size": 2, "save_strategy": "no"}
+    trainer = test.make_trainer(test.fresh(Path(checkpoint)), Path(folder) / "run", negatives, **options)
     trainer.train()
     weights = {name: value.tolist() for name, value in trainer.model.state_dict().items()}
 

@@ -44,7 +44,7 @@ def make_trainer(
         gradient_accumulation_steps=1,
         learning_rate=1e-2,
         precision="fp32",
-        save_steps=1,
+        save_steps=2,
         logging_steps=1,
     )
     loss = NeuralSparseLoss(model, infonce_weight=1.0, distillation_weight=0.0)
@@ -120,7 +120,7 @@ def test_the_best_ranked_by_the_model_of_the_moment_are_taken_every_n_epochs(
     negatives.on_epoch_begin = with_naive_search  # type: ignore[method-assign]
     seen = watch(negatives)
     # several queries have the same best document: no batch without a text twice could be made of them
-    plain = {"batch_sampler": BatchSamplers.BATCH_SAMPLER}
+    plain = {"batch_sampler": BatchSamplers.BATCH_SAMPLER, "save_strategy": "no"}
     make_trainer(fresh(tiny_checkpoint), tmp_path, negatives, **plain).train()
     assert [step for step, _ in seen] == [0, 3, 6]
     assert seen[0][1] == expected[0]
@@ -235,6 +235,7 @@ def test_bad_settings_are_refused(options: dict[str, Any], message: str) -> None
     [
         ({"batch_sampler": BatchSamplers.NO_DUPLICATES_HASHED}, "would not see them change"),
         ({"dataloader_num_workers": 1, "dataloader_persistent_workers": True}, "persistent workers"),
+        ({"restore_callback_states_from_checkpoint": True}, "switch it off"),
     ],
 )
 def test_what_would_not_see_the_rows_change_is_refused(
@@ -244,6 +245,15 @@ def test_what_would_not_see_the_rows_change_is_refused(
     negatives = MovingNegatives(retrieval_data(), NegativeRule())
     with pytest.raises(ValueError, match=message):
         make_trainer(tiny_splade, tmp_path, negatives, **arguments).train()
+
+
+def test_two_of_them_are_refused(tiny_splade: SparseEncoder, tmp_path: Path) -> None:
+    """A checkpoint would not tell whose negatives are whose."""
+    first, second = (MovingNegatives(retrieval_data(), NegativeRule()) for _ in range(2))
+    trainer = make_trainer(tiny_splade, tmp_path, first)
+    trainer.add_callback(second)
+    with pytest.raises(ValueError, match="takes one MovingNegatives"):
+        trainer.train()
 
 
 def test_a_checkpoint_of_other_rows_is_refused(tiny_checkpoint: Path, tmp_path: Path) -> None:

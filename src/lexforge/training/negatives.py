@@ -59,8 +59,8 @@ class MovingNegatives(TrainerCallback, ExportableState):
 
     Raises:
         ValueError: A number below 1, a rule that drops short rows, or a teacher and a rule that do not go
-            together. When training begins: a sampler or workers that would not see the rows change, or a
-            checkpoint of other rows.
+            together. When training begins: a sampler or workers that would not see the rows change, a second
+            callback of this class, or a checkpoint of other rows.
         DataError: A query without a positive, or a corpus too small to fill a row.
     """
 
@@ -125,6 +125,13 @@ class MovingNegatives(TrainerCallback, ExportableState):
             )
         if args.dataloader_num_workers and args.dataloader_persistent_workers:
             raise ValueError("persistent workers keep the rows they were started with; switch them off")
+        if args.restore_callback_states_from_checkpoint:
+            raise ValueError(
+                "restore_callback_states_from_checkpoint would build this callback anew, without its data; "
+                "switch it off: the callback restores itself"
+            )
+        if isinstance(self._saved(state), list):
+            raise ValueError("a trainer takes one MovingNegatives, and this one has several")
         self.mined_epoch = None
         if state.global_step:
             self._restore(state)
@@ -154,8 +161,12 @@ class MovingNegatives(TrainerCallback, ExportableState):
         }
         return {"args": {}, "attributes": attributes}
 
+    def _saved(self, state: TrainerState) -> Any:
+        callbacks: Any = state.stateful_callbacks  # by class; a list where there are several of one
+        return callbacks.get(type(self).__name__)
+
     def _restore(self, state: TrainerState) -> None:
-        saved = state.stateful_callbacks.get(type(self).__name__)  # type: ignore[union-attr]
+        saved = self._saved(state)
         if saved is None:
             raise ValueError(f"the checkpoint of step {state.global_step} holds no negatives to go on with")
         attributes = saved["attributes"]
