@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from lexforge.losses.distributed import rows_of_all_ranks, sum_over_ranks, world_size
+from lexforge.losses.distributed import first_gathered_row, rows_of_all_ranks, sum_over_ranks, world_size
 
 
 def test_a_single_process_needs_no_process_group() -> None:
@@ -13,3 +13,4 @@ def test_a_single_process_needs_no_process_group() -> None:
     assert world_size() == 1
     assert sum_over_ranks(rows) is rows
     assert rows_of_all_ranks(rows) is rows
+    assert first_gathered_row(5) == 0
