@@ -30,8 +30,9 @@ def fuse_splade_head(model: SparseEncoder) -> SparseEncoder:
     Every `Transformer` (task "fill-mask") followed by a `SpladePooling` is fused, also inside the routes of a
     `Router`; other modules stay. Activations are float32 (float64 for a float64 model) whatever the model's
     dtype. `SpladePooling.chunk_size` has nothing left to save and changes nothing. A fused model is
-    returned as it is. Fused models train under DistributedDataParallel; FSDP, DeepSpeed ZeRO-3 and
-    `nn.DataParallel`, which hide the parameters of a layer outside its own forward, need the plain head.
+    returned as it is. Fused models train under DistributedDataParallel, and under FSDP2 (`fully_shard`) as
+    long as the output embedding belongs to the root's group; FSDP1, DeepSpeed ZeRO-3 and `nn.DataParallel`,
+    which hide the parameters of a layer outside its own forward, need the plain head.
 
     Args:
         model: A SPLADE model on a masked language model whose logits are the output of its output embedding
