@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -41,7 +42,7 @@ def milvus_options(kind: str, tmp_path: Path) -> dict:
     return {"uri": str(tmp_path / "vectors.db"), "batch_rows": 2}
 
 
-@pytest.mark.parametrize("kind", sorted(stored_index.SPARSE_KINDS))
+@pytest.mark.parametrize("kind", ["inverted", "milvus"])
 @pytest.mark.parametrize("rows", [1, 5, 100])
 def test_a_sparse_index_finds_what_its_vectors_say(kind, rows, sparse_corpus, tiny_splade, tmp_path) -> None:
     """Built from blocks, saved and opened again, at any block size."""
@@ -57,6 +58,19 @@ def test_a_sparse_index_finds_what_its_vectors_say(kind, rows, sparse_corpus, ti
     assert len(index) == 9
     assert (source.kind, source.model, source.max_seq_length) == (kind, "tiny", 32)
     assert source.fingerprint == fingerprint(tiny_splade)
+
+
+@pytest.mark.parametrize("rows", [2, 100])
+def test_a_seismic_index_finds_about_that(rows: int, sparse_corpus, tiny_splade, tmp_path: Path) -> None:
+    """Among nine documents it misses none; its scores are rounded to half precision."""
+    pytest.importorskip("seismic", reason="the extra `seismic` is not installed")
+    build_index(sparse_corpus, tmp_path / "out", "seismic", rows=rows)
+    index, source = open_index(tmp_path / "out")
+    queries = encode(tiny_splade, TEXTS, "query")
+    products = (queries @ sparse_corpus.merged()[0].T).toarray()
+    for row, scores in enumerate(index.search(queries, 3).scores):
+        np.testing.assert_allclose(scores, np.sort(products[row])[::-1][:3], rtol=2e-3)  # 2^-11 a weight
+    assert (len(index), source.kind) == (9, "seismic")
 
 
 @pytest.mark.parametrize("kind", ["faiss-flat", "faiss-hnsw", "milvus"])
@@ -109,7 +123,12 @@ def test_a_collection_of_another_model_is_not_continued(sparse_corpus, tiny_spla
     ("kind", "vectors", "options", "message"),
     [
         ("bm42", "sparse", {}, "the index is 'bm42'; allowed are inverted, faiss-flat"),
-        ("faiss-flat", "sparse", {}, "a faiss-flat index does not hold sparse vectors; inverted, milvus"),
+        (
+            "faiss-flat",
+            "sparse",
+            {},
+            "a faiss-flat index does not hold sparse vectors; inverted, milvus, seismic",
+        ),
         ("inverted", "dense", {}, "a inverted index does not hold dense vectors; faiss-flat"),
         ("milvus", "dense", {}, "a Milvus address belongs to a milvus index"),
         ("inverted", "sparse", {"uri": "x.db"}, "a Milvus address belongs to a milvus index"),
@@ -119,6 +138,15 @@ def test_a_kind_that_cannot_be_is_refused(kind: str, vectors: str, options: dict
     """The mistake is named before anything is read or encoded."""
     with pytest.raises(ValueError, match=message):
         index_builder(kind, vectors, **options)
+
+
+@pytest.mark.parametrize("kind", ["seismic", "milvus"])
+def test_a_missing_extra_is_named_before_any_work(kind: str, tmp_path: Path, monkeypatch) -> None:
+    """Not after the hours in which a corpus was encoded."""
+    monkeypatch.setitem(sys.modules, {"milvus": "pymilvus"}.get(kind, kind), None)
+    options = {"uri": str(tmp_path / "vectors.db")} if kind == "milvus" else {}
+    with pytest.raises(ImportError, match="pip install"):
+        index_builder(kind, "sparse", **options)
 
 
 def test_what_is_there_is_not_overwritten_and_damage_is_refused(sparse_corpus, tmp_path: Path) -> None:

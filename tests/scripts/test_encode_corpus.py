@@ -6,10 +6,8 @@ import json
 import os
 import random
 import shutil
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -83,30 +81,45 @@ def test_two_launched_ranks_write_the_bytes_of_one(tiny_checkpoint: Path, tmp_pa
     assert contents(tmp_path / "two") == contents(tmp_path / "one")
 
 
+DRIVER = """
+import os, random, signal, sys, time
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+import encode_corpus, tyro
+cfg = tyro.cli(encode_corpus.Config, args=sys.argv[2:])
+count = lambda: len(list(cfg.output.glob("block-*s")))
+chance = random.Random(1)
+for kill in range(20):
+    before, child = count(), os.fork()
+    if child == 0:
+        encode_corpus.main(cfg)
+        os._exit(0)
+    while count() == before and not os.waitpid(child, os.WNOHANG)[0]:
+        time.sleep(0.001)  # until it has written a block of its own
+    time.sleep(chance.random() * 0.05)
+    os.kill(child, signal.SIGKILL)
+    assert os.waitpid(child, 0)[1] == signal.SIGKILL
+    print(count())
+"""
+
+
 @pytest.mark.slow
-@pytest.mark.timeout(1500)
 def test_twenty_kills_leave_the_bytes_of_an_undisturbed_run(tiny_checkpoint: Path, tmp_path: Path) -> None:
-    """SIGKILL at random moments, among them while a block is written, and the command once more."""
+    """SIGKILL at random moments, each after at least one more block, and the command once more."""
     pytest.importorskip("tyro", reason="the command line needs tyro")
-    data = write_corpus(tmp_path / "data", 4000)
-    whole = command(tiny_checkpoint, data, tmp_path / "whole", 8)
-    subprocess.run([sys.executable, *whole], check=True, env=environment(), timeout=600)
-    chance, kills = random.Random(1), 0
-    killed = command(tiny_checkpoint, data, tmp_path / "killed", 8)
-    counts = [0]
-    while kills < 20:
-        process = subprocess.Popen([sys.executable, *killed], env=environment(), stderr=subprocess.DEVNULL)
-        while process.poll() is None and len(list((tmp_path / "killed").glob("block-*s"))) <= counts[-1]:
-            time.sleep(0.005)  # until it has written a block of its own
-        time.sleep(chance.random() * 0.3)
-        assert process.poll() is None, "the run ended before it could be killed: make the corpus larger"
-        os.kill(process.pid, signal.SIGKILL)
-        process.wait()
-        kills += 1
-        counts.append(len(list((tmp_path / "killed").glob("block-*s"))))
+    data = write_corpus(tmp_path / "data", 1200)
+    options = {"check": True, "env": environment(), "timeout": 280}
+    whole = command(tiny_checkpoint, data, tmp_path / "whole", 4)
+    subprocess.run([sys.executable, *whole], **options)
+    script, *arguments = command(tiny_checkpoint, data, tmp_path / "killed", 4)
+    driver = [sys.executable, "-c", DRIVER, str(SCRIPT.parent), *arguments]
+    killed = subprocess.run(driver, **options, stdout=subprocess.PIPE, text=True)
+    counts = [int(line) for line in killed.stdout.splitlines() if line.isdigit()]
+    assert len(counts) == 20
+    assert len(set(counts)) == 20
     assert counts == sorted(counts)
-    assert 20 <= counts[-1] < 500
-    subprocess.run([sys.executable, *killed], check=True, env=environment(), timeout=600)
+    assert counts[-1] < 300
+    subprocess.run([sys.executable, script, *arguments], **options)
     assert contents(tmp_path / "killed") == contents(tmp_path / "whole")
 
 

@@ -3,40 +3,38 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from lexforge.evaluation.encoded_corpus import EncodedCorpus
+from lexforge.evaluation.encoded_corpus import EncodedCorpus, Manifest
 from lexforge.evaluation.encoding import Vectors
 from lexforge.evaluation.progress import Progress
-from lexforge.retrieval import HNSW, IVF, FaissIndex, Flat, Index, InvertedIndex, MilvusIndex
+from lexforge.retrieval import HNSW, IVF, FaissIndex, Flat, Index, InvertedIndex, MilvusIndex, SeismicIndex
 from lexforge.retrieval.storage import new_directory
 
 SOURCE = "source.json"
-IndexKind = Literal["inverted", "faiss-flat", "faiss-hnsw", "faiss-ivf", "milvus"]
-SPARSE_KINDS = {"inverted", "milvus"}
-DENSE_KINDS = {"faiss-flat", "faiss-hnsw", "faiss-ivf", "milvus"}
+IndexKind = Literal["inverted", "faiss-flat", "faiss-hnsw", "faiss-ivf", "seismic", "milvus"]
+LAYOUTS = {"faiss-flat": Flat(), "faiss-hnsw": HNSW(), "faiss-ivf": IVF()}
+SPARSE_KINDS = {"inverted", "seismic", "milvus"}
+DENSE_KINDS = {*LAYOUTS, "milvus"}
 
 
-def index_builder(
-    kind: IndexKind, vectors: Literal["sparse", "dense"], **options: Any
-) -> Callable[..., Index]:
-    """`build` of the class that a name on the command line stands for.
+def check_kind(kind: str, vectors: Literal["sparse", "dense"], options: Mapping[str, Any]) -> None:
+    """Refuse, before any work, an index that cannot be built.
 
     Args:
-        kind: One of `IndexKind`.
+        kind: A name of `IndexKind`.
         vectors: What it is to hold.
-        options: Further arguments of that `build`, such as Milvus's `uri`.
-
-    Returns:
-        `(documents, ids, similarity) -> Index`.
+        options: Further arguments of its `build`; Milvus needs `uri`, the others take none.
 
     Raises:
-        ConnectionError: No Milvus answers; that is seen here, before anything is encoded.
-        ValueError: An unknown name, one that does not hold these vectors, or Milvus without `uri`.
+        ConnectionError: No Milvus answers.
+        ImportError: The extra that the index needs is not installed.
+        ValueError: An unknown name, one that does not hold these vectors, or options that are not its own.
     """
     if kind not in get_args(IndexKind):
         raise ValueError(f"the index is {kind!r}; allowed are {', '.join(get_args(IndexKind))}")
@@ -47,14 +45,31 @@ def index_builder(
         raise ValueError(f"a Milvus address belongs to a milvus index, and only there; the index is {kind}")
     if kind == "milvus":
         MilvusIndex(**options).close()
-    builders: dict[IndexKind, Callable[..., Index]] = {
-        "inverted": InvertedIndex.build,
-        "faiss-flat": partial(FaissIndex.build, layout=Flat()),
-        "faiss-hnsw": partial(FaissIndex.build, layout=HNSW()),
-        "faiss-ivf": partial(FaissIndex.build, layout=IVF()),
-        "milvus": MilvusIndex.build,
-    }
-    return partial(builders[kind], **options)
+    if kind == "seismic":
+        SeismicIndex(1)
+
+
+def index_builder(
+    kind: IndexKind, vectors: Literal["sparse", "dense"], **options: Any
+) -> Callable[..., Index]:
+    """`build` of the class that a name on the command line stands for.
+
+    Args:
+        kind: What to build.
+        vectors: What it is to hold.
+        options: Further arguments of that `build`, such as Milvus's `uri`.
+
+    Returns:
+        `(documents, ids, similarity) -> Index`.
+
+    Raises:
+        ConnectionError, ImportError, ValueError: As for `check_kind`.
+    """
+    check_kind(kind, vectors, options)
+    if kind in LAYOUTS:
+        return partial(FaissIndex.build, layout=LAYOUTS[kind])
+    sparse_builders = {"inverted": InvertedIndex.build, "seismic": SeismicIndex.build}
+    return sparse_builders[kind] if kind in sparse_builders else partial(MilvusIndex.build, **options)
 
 
 @dataclass(frozen=True)
@@ -100,22 +115,19 @@ def build_index(
 
     Raises:
         FileExistsError: The directory holds something.
-        ValueError: A kind that does not hold the corpus's vectors, or damaged blocks.
+        ConnectionError, ImportError, ValueError: As for `check_kind`; also ValueError for damaged blocks, and
+            for a Milvus collection of something else.
     """
     manifest = corpus.manifest
-    build = index_builder(kind, manifest.kind, **options)
+    check_kind(kind, manifest.kind, options)
     path = new_directory(directory)
+    blocks = corpus.blocks(rows)
+    first = next(blocks)
+    index = _empty(kind, first[0].shape[1], manifest, options)
+    there = index.ids if isinstance(index, MilvusIndex) else []
     with Progress(len(corpus), "Index", show=show_progress_bar) as progress:
-        blocks = corpus.blocks(rows)
-        if kind == "milvus":
-            index: Index = MilvusIndex(similarity=manifest.similarity, origin=manifest.key, **options)
-            progress.update(len(index))
-            blocks = _without(index.ids, blocks)
-        else:
-            vectors, ids = next(blocks)
-            index = build(vectors, ids, similarity=manifest.similarity)
-            progress.update(len(ids))
-        for vectors, ids in blocks:
+        progress.update(len(there))
+        for vectors, ids in _without(there, chain([first], blocks)):
             index.add(vectors, ids)
             progress.update(len(ids))
     if len(index) != len(corpus):
@@ -154,11 +166,24 @@ def open_index(directory: str | Path, token: str = "") -> tuple[Index, Source]:
     folder = Path(directory) / "index"
     if source.kind == "milvus":
         return MilvusIndex.load(folder, token=token), source
+    if source.kind == "seismic":
+        return SeismicIndex.load(folder), source
     return (InvertedIndex if source.kind == "inverted" else FaissIndex).load(folder), source
 
 
+def _empty(kind: IndexKind, width: int, manifest: Manifest, options: Mapping[str, Any]) -> Index:
+    """An index without documents; Milvus's may hold what a killed call left."""
+    if kind == "milvus":
+        return MilvusIndex(similarity=manifest.similarity, origin=manifest.key, **options)
+    if kind == "inverted":
+        return InvertedIndex(width, manifest.similarity)
+    if kind == "seismic":
+        return SeismicIndex(width, manifest.similarity)
+    return FaissIndex(width, manifest.similarity, LAYOUTS[kind])
+
+
 def _without(
-    there: list[str], blocks: Iterator[tuple[Vectors, list[str]]]
+    there: list[str], blocks: Iterable[tuple[Vectors, list[str]]]
 ) -> Iterator[tuple[Vectors, list[str]]]:
     """The documents after those that a collection holds already, which must be the first ones."""
     start = 0
