@@ -1,18 +1,26 @@
-"""Exact sparse search: the inverted index beside scipy, sparse_dot_topn and sentence-transformers.
+"""Sparse search: the inverted index beside scipy, sparse_dot_topn, Seismic, BMP and sentence-transformers.
 
-    python scripts/bench/bench_index.py --model MODEL --data FOLDER
+    python scripts/bench/bench_index.py --vectors FILE --model MODEL --data FOLDER FOLDER ...
 
-Documents are recorded vectors: MODEL encodes the corpus of FOLDER (BEIR layout), the rows are repeated up to
-each size in `--sizes`, every repeated weight times a random factor in [.8, 1.2].
-Every peer must return the index's scores before it is timed; sparse_dot_topn is left out where not installed.
+records the vectors first: MODEL encodes the corpora and queries of the BEIR folders into FILE; without
+`--model` FILE is read. Documents are shuffled and repeated up to each of `--sizes`, every repeated weight
+times a random factor in [.8, 1.2]. An exact peer must find the k best before it is timed; of an approximate
+one the recall is given: the share of the k best that it finds, any document of equal score counting. A peer
+that is not installed is named and left out. `--searches` and `--sizes` cut the work; every piece times
+lexforge too.
+
+FAISS has no sparse vectors: as dense rows of vocabulary width the smaller corpus alone would fill 5 GB.
 """
 
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable
+import itertools
+import time
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import common
@@ -24,32 +32,90 @@ from scipy import sparse
 from sentence_transformers.util import dot_score, semantic_search
 
 from lexforge.data import load_beir
-from lexforge.evaluation.encoding import CorpusEncoder, encode
+from lexforge.evaluation.encoding import encode
 from lexforge.models import build_splade
-from lexforge.retrieval import InvertedIndex
+from lexforge.retrieval import InvertedIndex, SeismicIndex, SeismicSettings
 
 SLOW_QUERIES = 64  # queries given to semantic_search: it takes minutes for all
 CHUNK = 64  # queries a product of scipy: the scores of all of them at once would not fit into memory
+SEARCHES = ("uint8", "scipy", "semantic_search", "sparse_dot_topn", "seismic", "bmp")
+FIELDS = ("data", "indices", "indptr", "shape")
+SEISMIC = tuple(itertools.product((5, 10, 20), (0.9, 0.7)))  # query terms, heap factor
 
 
 @dataclass(frozen=True)
 class Config:
     """What to search."""
 
-    model: str
-    data: Path
-    split: str = "test"
+    vectors: Path
+    model: str | None = None
+    data: tuple[Path, ...] = ()
     queries: int = 1000
     sizes: tuple[int, ...] = (43_688, 349_504)
+    searches: tuple[str, ...] = SEARCHES
     k: int = 10
     max_seq_length: int = 128
-    cache_dir: Path | None = None  # keeps the encoded corpus
+    repeats: int = 3
     seed: int = 0
 
 
+@dataclass(frozen=True)
+class Search:
+    """A way to search, ready to be timed.
+
+    Args:
+        name: Column `search`.
+        setting: Its parameters.
+        queries: Number of queries given.
+        call: Searches; this is what is timed.
+        positions: What `call` returns, as the positions of each query's hits, best first.
+        build_s: Seconds to build.
+        nbytes: Size of the index, where it is known.
+        exact: Must find the k best.
+    """
+
+    name: str
+    setting: str
+    queries: int
+    call: Callable[[], Any]
+    positions: Callable[[Any], list[list[int]]]
+    build_s: float
+    nbytes: int | str
+    exact: bool
+
+
+def record(cfg: Config) -> None:
+    """Encode all corpora and an equal share of queries of each folder."""
+    model = build_splade(cfg.model or "", max_seq_length=cfg.max_seq_length)
+    documents, queries = [], []
+    for folder in cfg.data:
+        data = load_beir(folder)
+        documents.append(encode(model, list(data.corpus.values()), "document", show_progress_bar=True))
+        share = list(data.queries.values())[: -(-cfg.queries // len(cfg.data))]
+        queries.append(encode(model, share, "query"))
+    arrays = {}
+    for name, parts in (("documents", documents), ("queries", queries)):
+        matrix = sparse.csr_array(sparse.vstack(parts, format="csr"))
+        arrays |= {
+            f"{name}_{field}": getattr(matrix, field) for field in ("data", "indices", "indptr", "shape")
+        }
+    cfg.vectors.parent.mkdir(parents=True, exist_ok=True)
+    np.savez(cfg.vectors, **arrays)
+
+
+def read(path: Path, name: str) -> sparse.csr_array:
+    """A matrix of the recorded file."""
+    with np.load(path) as file:
+        data, indices, indptr, shape = (file[f"{name}_{field}"] for field in FIELDS)
+    matrix = sparse.csr_array((data.astype(np.float32), indices, indptr), shape=tuple(shape))
+    matrix.sort_indices()
+    return matrix
+
+
 def repeated(vectors: sparse.csr_array, rows: int, seed: int) -> sparse.csr_array:
-    """The vectors and jittered copies of them, up to a number of rows."""
+    """The vectors, shuffled, and jittered copies of them, up to a number of rows."""
     rng = np.random.default_rng(seed)
+    vectors = vectors[rng.permutation(vectors.shape[0])]
     copies = [vectors]
     for _ in range(1, -(-rows // vectors.shape[0])):
         factors = rng.uniform(0.8, 1.2, vectors.nnz).astype(np.float32)
@@ -59,75 +125,201 @@ def repeated(vectors: sparse.csr_array, rows: int, seed: int) -> sparse.csr_arra
     return sparse.csr_array(sparse.vstack(copies, format="csr"))[:rows]
 
 
-def scipy_scores(queries: sparse.csr_array, by_term: sparse.csr_array, k: int) -> np.ndarray:
-    """The k best scores of each query by sparse products."""
-    best = []
-    for start in range(0, queries.shape[0], CHUNK):
-        scores = (queries[start : start + CHUNK] @ by_term).toarray()
-        top = np.take_along_axis(scores, np.argpartition(-scores, k - 1, axis=1)[:, :k], axis=1)
-        best.append(-np.sort(-top, axis=1))
-    return np.concatenate(best)
+def timed(call: Callable[[], Any]) -> tuple[Any, float]:
+    """A result and the seconds it took."""
+    start = time.perf_counter()
+    result = call()
+    return result, round(time.perf_counter() - start, 2)
 
 
-def torch_sparse(matrix: sparse.csr_array) -> torch.Tensor:
-    coo = matrix.tocoo()
-    return torch.sparse_coo_tensor(
-        np.stack(coo.coords), coo.data, coo.shape, check_invariants=False
-    ).coalesce()
+def of_index(
+    name: str, setting: str, index: Any, queries: Any, k: int, build_s: float, exact: bool
+) -> Search:
+    """A search by one of the package's indexes, whose ids are positions."""
+    rows, size = queries.shape[0], index.nbytes
+
+    def positions(hits: Any) -> list[list[int]]:
+        return [[int(name) for name in row] for row in hits.ids]
+
+    return Search(name, setting, rows, lambda: index.search(queries, k), positions, build_s, size, exact)
 
 
-def peers(
-    queries: sparse.csr_array, documents: sparse.csr_array, k: int
-) -> dict[str, tuple[int, Callable[[], np.ndarray]]]:
-    """Name to the number of queries and a call that returns their best scores, `[queries, k]`."""
-    by_term = sparse.csr_array(documents.T.tocsr())
-    few, corpus = torch_sparse(queries[:SLOW_QUERIES]), torch_sparse(documents)
+def scipy_search(queries: sparse.csr_array, documents: sparse.csr_array, k: int) -> Search:
+    """Sparse products, and a partial sort of their rows."""
+    by_term, build_s = timed(lambda: sparse.csr_array(documents.T.tocsr()))
 
-    def semantic() -> np.ndarray:
-        found = semantic_search(few, corpus, top_k=k, score_function=dot_score)
-        return np.array([[hit["score"] for hit in row] for row in found])
+    def call() -> np.ndarray:
+        best = []
+        for start in range(0, queries.shape[0], CHUNK):
+            scores = (queries[start : start + CHUNK] @ by_term).toarray()
+            top = np.argpartition(-scores, k - 1, axis=1)[:, :k]
+            order = np.argsort(-np.take_along_axis(scores, top, axis=1), axis=1)
+            best.append(np.take_along_axis(top, order, axis=1))
+        return np.concatenate(best)
 
-    calls: dict[str, tuple[int, Callable[[], np.ndarray]]] = {
-        "scipy": (queries.shape[0], lambda: scipy_scores(queries, by_term, k)),
-        "semantic_search": (few.shape[0], semantic),
+    size = by_term.data.nbytes + by_term.indices.nbytes
+    return Search("scipy", "", queries.shape[0], call, lambda found: found.tolist(), build_s, size, True)
+
+
+def semantic_searches(queries: sparse.csr_array, documents: sparse.csr_array, k: int) -> Search:
+    """sentence-transformers' own search, over the tensors that its encoder returns."""
+
+    def tensor(matrix: sparse.csr_array) -> torch.Tensor:
+        coo = matrix.tocoo()
+        indices = np.stack(coo.coords)
+        return torch.sparse_coo_tensor(indices, coo.data, coo.shape, check_invariants=False).coalesce()
+
+    few, corpus = tensor(queries[:SLOW_QUERIES]), tensor(documents)
+
+    def positions(found: Any) -> list[list[int]]:
+        return [[hit["corpus_id"] for hit in row] for row in found]
+
+    def call() -> Any:
+        return semantic_search(few, corpus, top_k=k, score_function=dot_score)
+
+    return Search("semantic_search", "", few.shape[0], call, positions, 0.0, "", True)
+
+
+def topn_search(queries: sparse.csr_array, documents: sparse.csr_array, k: int) -> Search:
+    """sparse_dot_topn on all threads."""
+    from sparse_dot_topn import sp_matmul_topn
+
+    right, build_s = timed(lambda: sparse.csr_matrix(documents.T.tocsr()))
+    left, threads = sparse.csr_matrix(queries), numba.get_num_threads()
+
+    def call() -> Any:
+        return sp_matmul_topn(left, right, top_n=k, sort=True, n_threads=threads)
+
+    def positions(found: Any) -> list[list[int]]:
+        return [part.tolist() for part in np.split(found.indices, found.indptr[1:-1])]
+
+    return Search("sparse_dot_topn", "", queries.shape[0], call, positions, build_s, "", True)
+
+
+def seismic_searches(queries: sparse.csr_array, documents: sparse.csr_array, k: int) -> Iterator[Search]:
+    """One index, searched more and more carefully."""
+    ids = [str(row) for row in range(documents.shape[0])]
+    built, build_s = timed(lambda: SeismicIndex.build(documents, ids))
+    for terms, factor in SEISMIC:
+        built.settings = SeismicSettings(query_terms=terms, heap_factor=factor)
+        setting = f"query_terms={terms} heap_factor={factor}"
+        yield of_index("seismic", setting, built, queries, k, build_s, False)
+
+
+def bmp_search(queries: sparse.csr_array, documents: sparse.csr_array, k: int, folder: Path) -> Search:
+    """BMP, exact over weights of 8 bits; one thread: it takes a query a call."""
+    from bmp import Indexer, Searcher
+
+    file, scale = folder / "index.bmp", documents.data.max() / 255
+    levels = np.maximum(np.rint(documents.data / scale), 1).astype(int)
+
+    def vectors(matrix: sparse.csr_array, values: np.ndarray) -> Iterator[dict[str, Any]]:
+        for first, last in itertools.pairwise(matrix.indptr):
+            yield dict(zip(map(str, matrix.indices[first:last]), values[first:last].tolist(), strict=True))
+
+    def build() -> Any:
+        indexer = Indexer(str(file), 8, True)
+        for number, vector in enumerate(vectors(documents, levels)):
+            indexer.add_document(str(number), vector)
+        indexer.finish()
+        return Searcher(str(file))
+
+    searcher, build_s = timed(build)
+    asked = list(vectors(queries, queries.data))
+
+    def positions(found: Any) -> list[list[int]]:
+        return [[int(name) for name in names] for names, _ in found]
+
+    def call() -> Any:
+        return [searcher.search(query, k, 1.0, 1.0) for query in asked]
+
+    return Search("bmp", "8-bit", len(asked), call, positions, build_s, file.stat().st_size, False)
+
+
+def searches(queries: Any, documents: Any, cfg: Config, folder: Path) -> Iterator[Search]:
+    """lexforge, then the wanted others; each is built when its turn comes."""
+    ids = [str(row) for row in range(documents.shape[0])]
+    InvertedIndex.build(documents[:64], ids[:64])  # compiles
+    index, build_s = timed(lambda: InvertedIndex.build(documents, ids))
+    yield of_index("lexforge", "", index, queries, cfg.k, build_s, True)
+    del index
+    if "uint8" in cfg.searches:
+        index, build_s = timed(lambda: InvertedIndex.build(documents, ids, impacts="uint8"))
+        yield of_index("lexforge", "uint8", index, queries, cfg.k, build_s, False)
+        del index
+    makers: dict[str, tuple[str, Callable[[], Iterable[Search]]]] = {
+        "scipy": ("scipy", lambda: [scipy_search(queries, documents, cfg.k)]),
+        "semantic_search": ("torch", lambda: [semantic_searches(queries, documents, cfg.k)]),
+        "sparse_dot_topn": ("sparse_dot_topn", lambda: [topn_search(queries, documents, cfg.k)]),
+        "seismic": ("seismic", lambda: seismic_searches(queries, documents, cfg.k)),
+        "bmp": ("bmp", lambda: [bmp_search(queries, documents, cfg.k, folder)]),
     }
-    if importlib.util.find_spec("sparse_dot_topn"):
-        from sparse_dot_topn import sp_matmul_topn
-
-        left, right, threads = sparse.csr_matrix(queries), sparse.csr_matrix(by_term), numba.get_num_threads()
-
-        def topn() -> np.ndarray:
-            found = sp_matmul_topn(left, right, top_n=k, sort=True, n_threads=threads)
-            return found.data.reshape(-1, k)
-
-        calls["sparse_dot_topn"] = (queries.shape[0], topn)
-    return calls
+    for name, (package, make) in makers.items():
+        if name in cfg.searches and importlib.util.find_spec(package) is None:
+            print(f"{name} is left out: {package} is not installed")
+        elif name in cfg.searches:
+            yield from make()
 
 
-def bench(queries: sparse.csr_array, documents: sparse.csr_array, k: int) -> list[dict[str, Any]]:
-    """Rows for one corpus; every peer agrees with the index first."""
-    index = InvertedIndex.build(documents, [str(row) for row in range(documents.shape[0])])
-    expected = np.stack(index.search(queries, k).scores)  # every query of the set has k hits
-    calls = {"lexforge": (queries.shape[0], lambda: np.stack(index.search(queries, k).scores))}
-    rows = []
-    for name, (count, call) in (calls | peers(queries, documents, k)).items():
-        np.testing.assert_allclose(call(), expected[:count], rtol=1e-4)  # float32 sums in other orders
-        time = common.measure(call)
-        shape = {"documents": documents.shape[0], "active": round(documents.nnz / documents.shape[0], 1)}
-        asked = {"queries": count, "query_active": round(queries.nnz / queries.shape[0], 1), "k": k}
-        speed = {"queries_per_s": round(count / time["median_s"], 1)}
-        rows.append({"search": name, **shape, **asked, "threads": numba.get_num_threads(), **time, **speed})
-    return rows
+def recall(found: list[list[int]], queries: Any, documents: Any, kth: np.ndarray) -> int:
+    """How many of the k best were found, by the score: of equal ones any counts.
+
+    Args:
+        found: Positions of each query's hits.
+        queries: CSR, as many rows.
+        documents: CSR.
+        kth: `[rows]` the exact k-th score.
+    """
+    reached = 0
+    for row, positions in enumerate(found):
+        scores = (documents[positions] @ queries[[row]].T).toarray().ravel()
+        reached += np.count_nonzero(scores >= kth[row] * (1 - 1e-5))  # float32 sums in other orders
+    return reached
+
+
+def bench(queries: Any, documents: Any, cfg: Config) -> None:
+    """Rows for one corpus; an exact search must agree first."""
+    kth: np.ndarray | None = None
+    with TemporaryDirectory() as folder:
+        for search in searches(queries, documents, cfg, Path(folder)):
+            result = search.call()
+            if kth is None:
+                kth = np.array([scores[-1] for scores in result.scores])  # each query of the set has k hits
+            share = recall(search.positions(result), queries, documents, kth) / (search.queries * cfg.k)
+            if search.exact and share != 1:
+                raise AssertionError(f"{search.name} finds {share:.4f} of the {cfg.k} best")
+            time_and_peak = common.measure(search.call, cfg.repeats)
+            common.append_rows(
+                "index",
+                [
+                    {
+                        "search": search.name,
+                        "setting": search.setting,
+                        "documents": documents.shape[0],
+                        "active": round(documents.nnz / documents.shape[0], 1),
+                        "queries": search.queries,
+                        "query_active": round(queries.nnz / queries.shape[0], 1),
+                        "k": cfg.k,
+                        "threads": 1 if search.name == "bmp" else numba.get_num_threads(),
+                        **time_and_peak,
+                        "queries_per_s": round(search.queries / time_and_peak["median_s"], 1),
+                        "recall": round(share, 4),
+                        "build_s": search.build_s,
+                        "index_bytes": search.nbytes,
+                    }
+                ],
+            )
 
 
 def main(cfg: Config) -> None:
-    """Encode, repeat, search."""
-    data, model = load_beir(cfg.data), build_splade(cfg.model, max_seq_length=cfg.max_seq_length)
-    texts = list(data.split_queries(cfg.split).values())[: cfg.queries]
-    queries = encode(model, texts, "query")
-    documents, _ = CorpusEncoder(list(data.corpus.values()), 32, cfg.cache_dir).encode(model, True)
+    """Record if a model is given, repeat, search."""
+    if cfg.model is not None:
+        record(cfg)
+    documents, queries = read(cfg.vectors, "documents"), read(cfg.vectors, "queries")
+    rng = np.random.default_rng(cfg.seed)
+    queries = queries[np.sort(rng.permutation(queries.shape[0])[: cfg.queries])]
     for size in cfg.sizes:
-        common.append_rows("index", bench(queries, repeated(documents, size, cfg.seed), cfg.k))
+        bench(queries, repeated(documents, size, cfg.seed), cfg)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,39 @@
+"""Joined parts, the documents given back, and arrays that are refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from lexforge.kernels.postings import build_postings
+from lexforge.kernels.postings_layout import check_postings, documents_of, join_postings
+
+
+def csr(dense) -> sparse.csr_array:
+    return sparse.csr_array(np.asarray(dense, np.float32))
+
+
+def test_the_documents_come_back_in_their_order() -> None:
+    """The stored order is another one: a permutation applied twice, or backwards, swaps documents."""
+    dense = np.random.default_rng(0).integers(0, 4, (70, 9))
+    parts = [build_postings(csr(dense[a:b]), 4, 5) for a, b in ((0, 33), (33, 33), (33, 34), (34, 70))]
+    joined = join_postings(parts)
+    check_postings(joined, 70, 9, deep=True)
+    assert (documents_of(joined).toarray() == dense).all()
+
+
+def test_8_bit_weights_come_back_within_half_a_level() -> None:
+    """A level is a term's largest weight by 255; the smallest weights are kept as one level."""
+    dense = np.random.default_rng(1).uniform(0.1, 3, (50, 6)).astype(np.float32)
+    back = documents_of(build_postings(csr(dense), impacts="uint8")).toarray()
+    # a little more than half: the scale is rounded up to the next float32
+    assert (np.abs(back - dense) <= 0.5001 * dense.max(axis=0) / 255).all()
+
+
+@pytest.mark.parametrize("block_size", [0, -4, 2.0, "4"])
+def test_a_block_size_that_is_none(block_size) -> None:
+    """It is a field of the manifest; the arrays' own refusals are tested with files, in test_inverted.py."""
+    postings = build_postings(csr([[1.0]]))._replace(block_size=block_size)
+    with pytest.raises(ValueError, match="block_size is"):
+        check_postings(postings, 1, 1, deep=True)
