@@ -27,7 +27,7 @@ def nws(
     queries: Tensor,
     query_labels: Tensor,
     prototypes: Tensor | None,
-    label_similarity: Tensor,
+    label_similarity: NDArray | Tensor,
     *,
     keys: Tensor | None = None,
     key_labels: Tensor | None = None,
@@ -59,8 +59,7 @@ def nws(
 
     A query without a label, or without a negative of a weight above 0, adds 0. Where D_ic + eps is 0, label c
     has no weight. The sums are taken in log space, in float32 at least and outside autocast: no temperature
-    overflows. No tensor of more than two dimensions is made
-    (`reference_weights` says how).
+    overflows. No tensor of more than two dimensions is made (`reference_weights` says how).
 
     Args:
         queries: `[B, F]` float; normalised here, as all vectors below.
@@ -91,6 +90,7 @@ def nws(
     check_nws_settings(alpha, beta, temperature, aggregate, eps)
     if queries.dim() != 2:
         raise ValueError(f"queries must be [B, F]; received {tuple(queries.shape)}")
+    label_similarity = torch.as_tensor(label_similarity)
     check_label_similarity(label_similarity)
     width, label_count = queries.shape[1], len(label_similarity)
     check_multi_hot(query_labels, "query_labels", (len(queries), label_count))
@@ -210,7 +210,7 @@ class NWSLoss(EmbeddingLoss):
     retrieve by label or feed a classifier of rare labels. For the classifier alone, binary cross-entropy is
     simpler: compare (`recipes/nws_multilabel.py` does).
 
-    What to tune: the learning rate of `prototypes` (they start at random: give them 50 to 100 times the
+    What to tune: the learning rate of `prototypes` (they start at random: give them 30 to 100 times the
     encoder's, `learning_rate_mapping={"prototypes": 1e-3}` in the training arguments), `temperature` (.05 to
     .2), `queue_size` (some thousands; rare labels need more), then `alpha` and `beta`. Labels that often
     occur together repel each other less with `compute_label_pair_similarity` than with a matrix of zeros.
