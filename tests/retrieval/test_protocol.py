@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,22 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from lexforge.retrieval import HNSW, IVF, FaissIndex, Flat, Hits, Index, InvertedIndex, SeismicIndex
+from lexforge.retrieval import (
+    HNSW,
+    IVF,
+    FaissIndex,
+    Flat,
+    Hits,
+    Index,
+    InvertedIndex,
+    MilvusIndex,
+    SeismicIndex,
+)
 from lexforge.retrieval.seismic import SeismicSettings
 
 WIDTH, COUNT = 12, 300
 IDS = [f"d{number}" for number in range(COUNT)]
+COLLECTIONS = count()
 
 
 @dataclass(frozen=True)
@@ -44,24 +56,35 @@ class Backend:
         return sparse.csr_array(values) if self.is_sparse else values
 
     def build(self, dense: np.ndarray, ids: list[str], similarity: str = "dot") -> Index:
-        return self.index.build(self.vectors(dense), ids, similarity=similarity, **self.options)
+        options = self.options
+        if self.index is MilvusIndex:  # each build is an index of its own
+            options = {**options, "collection": f"c{next(COLLECTIONS)}"}
+        return self.index.build(self.vectors(dense), ids, similarity=similarity, **options)
 
 
 SEISMIC = SeismicSettings(postings_per_term=COUNT, summary_energy=1.0, query_terms=WIDTH, heap_factor=0.1)
+HNSW_WIDE = HNSW(neighbours=64, ef_search=2 * COUNT)
 BACKENDS = [
     Backend("inverted", InvertedIndex, {}, True, True),
     Backend("inverted-uint8", InvertedIndex, {"impacts": "uint8"}, True, False),
     Backend("seismic", SeismicIndex, {"settings": SEISMIC}, True, False, "seismic"),
     Backend("faiss-flat", FaissIndex, {"layout": Flat()}, False, True, "faiss"),
-    Backend("faiss-hnsw", FaissIndex, {"layout": HNSW(neighbours=64, ef_search=2 * COUNT)}, False, False, "faiss"),
+    Backend(
+        "faiss-hnsw", FaissIndex, {"layout": HNSW(neighbours=64, ef_search=2 * COUNT)}, False, False, "faiss"
+    ),
     Backend("faiss-ivf", FaissIndex, {"layout": IVF(lists=4, probes=4)}, False, False, "faiss"),
+    Backend("milvus-sparse", MilvusIndex, {"batch_rows": 64}, True, True, "milvus_lite"),
+    Backend("milvus-dense", MilvusIndex, {"batch_rows": 64}, False, True, "milvus_lite"),
 ]
 
 
 @pytest.fixture(params=BACKENDS, ids=lambda backend: backend.name)
-def backend(request) -> Backend:
+def backend(request, tmp_path_factory) -> Backend:
     if request.param.package is not None:
         pytest.importorskip(request.param.package)
+    if request.param.index is MilvusIndex:
+        uri = str(tmp_path_factory.mktemp("milvus") / "vectors.db")
+        return replace(request.param, options={**request.param.options, "uri": uri})
     return request.param
 
 
