@@ -24,7 +24,7 @@ LABELS = torch.tensor([[1, 0, 1], [0, 1, 0], [1, 1, 0], [0, 0, 1]])
 LABEL_SIMILARITY = torch.tensor([[0.0, 0.2, 0.5], [0.2, 0.0, 0.1], [0.5, 0.1, 0.0]])
 SCALE = 1024.0  # the least a gradient scaler does: small fp16 gradients are not zero
 # dtype -> largest error of a part (relative to its size or to 1) and of the gradients' norm, least cosine of
-# the gradients. Only the encoder runs in the short format, with 8 (bf16) and 11 (fp16) bits: errors of 2^-9 and
+# the gradients. Only the encoder runs in the short format, of 8 (bf16) and 11 (fp16) bits: errors of 2^-9 and
 # 2^-12 an operation, over two layers and divided by the temperature; and the maximum over tokens may fall on
 # another token. Measured, the worst of all losses: .0043, .0137, .9927 and .0022, .0056, .9974.
 BOUNDS = {torch.bfloat16: (0.01, 0.03, 0.98), torch.float16: (0.005, 0.012, 0.995)}
