@@ -15,6 +15,7 @@ SCRIPT = Path(__file__).with_name("sharded_ranks.py")
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_two_shards_equal_one_process_with_the_joint_batch(tiny_checkpoint: Path, tmp_path: Path) -> None:
     """The head reads the output embedding outside its forward, which FSDP1 forbids and FSDP2 allows as long
     as that layer belongs to the root's group. (`SpladeTrainer` refuses FSDP for what it would save.)
@@ -27,7 +28,7 @@ def test_two_shards_equal_one_process_with_the_joint_batch(tiny_checkpoint: Path
         env=environment,
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=800,
     )
     assert done.returncode == 0, done.stderr[-4000:]
     file = SCRIPT.with_name("neural_sparse_ranks.py")
