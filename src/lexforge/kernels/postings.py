@@ -39,7 +39,7 @@ from lexforge.kernels.postings_search import search
 
 Impacts = Literal["float32", "uint8"]
 
-BLOCK_SIZE = 4  # documents: small blocks have tight bounds, large ones are fewer
+BLOCK_SIZE = 2  # documents: a larger block means fewer bounds, but looser ones; from k = 100 on 4 costs more
 SEGMENT_BLOCKS = 65536  # a block of a segment is named by 16 bits
 LEVELS = 255  # of a bound, and of an 8-bit impact
 DENSE = 8  # a term in more than an eighth of a segment's blocks has a row: it is summed faster than a list
