@@ -153,7 +153,7 @@ def test_a_signal_saves_and_names_the_command_that_resumes(
     """
     run = data.parent / number.name
     process = server.start(arguments(data, model, run))
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 240
     while not (run / "checkpoint-3").exists():
         assert time.monotonic() < deadline, server.log.read_text()[-3000:]
         time.sleep(0.001)
