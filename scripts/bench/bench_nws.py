@@ -38,15 +38,19 @@ class Config:
 
 
 class Width(nn.Module):
-    """What NWSLoss asks of a model: a parameter and the width of its embeddings."""
+    """What NWSLoss asks of a model that it never calls: the width of its embeddings."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
         self.scale = nn.Parameter(torch.ones(width))
 
-    def get_embedding_dimension(self) -> int:
-        """The width of the embeddings."""
-        return len(self.scale)
+    def preprocess(self, texts: list[str]) -> dict[str, Tensor]:
+        """One row of ones a text."""
+        return {"ones": torch.ones(len(texts), len(self.scale))}
+
+    def forward(self, features: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The scaled rows."""
+        return {"sentence_embedding": features["ones"] * self.scale}
 
 
 def inputs(cfg: Config, labels_a_text: float) -> dict[str, Tensor]:
