@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from lexforge.data.lines import json_objects, numbered_lines, require_texts
+from lexforge.data.lines import excerpt, json_objects, numbered_lines, require_texts
 from lexforge.data.retrieval_data import (
     DataError,
     RetrievalData,
@@ -22,7 +22,7 @@ from lexforge.data.retrieval_data import (
 
 TRAINING_SPLIT = "train"
 _HEADER = ("query-id", "corpus-id", "score")
-_INTEGER = re.compile(r"[+-]?[0-9]+")
+_GRADE = re.compile(r"[+-]?[0-9]{1,9}")  # what the evaluation tools hold in 32 bits
 
 
 def load_beir(folder: str | Path, splits: Sequence[str] | None = None) -> RetrievalData:
@@ -107,7 +107,7 @@ def load_teacher_scores(path: str | Path, data: RetrievalData) -> dict[str, dict
     for line, query_id, document_id, text in _triples(path):
         where = f"{path}:{line}"
         if not _is_number(text) or not math.isfinite(float(text)):
-            raise DataError(f"{where}: the score must be a finite number, got {text!r}")
+            raise DataError(f"{where}: the score must be a finite number, got {excerpt(text)}")
         if query_id not in data.queries or document_id not in data.corpus:
             raise DataError(f"{where}: {query_id!r} or {document_id!r} is not an id of {data.name}")
         if document_id in scores.setdefault(query_id, {}):
@@ -155,12 +155,13 @@ def _triples(path: Path) -> Iterator[tuple[int, str, str, str]]:
         fields = line.split("\t")
         if len(fields) != 3:
             raise DataError(
-                f"{path}:{number}: expected query id, document id and score by tabs, got {line!r}"
+                f"{path}:{number}: expected query id, document id and score by tabs, got {excerpt(line)}"
             )
         if number == 1 and not _is_number(fields[2]):
             if tuple(fields) != _HEADER:
                 raise DataError(
-                    f"{path}:1: expected the header {' '.join(_HEADER)} or a first judgement, got {line!r}"
+                    f"{path}:1: expected the header {' '.join(_HEADER)} or a first judgement, "
+                    f"got {excerpt(line)}"
                 )
             continue
         yield number, fields[0], fields[1], fields[2]
@@ -177,6 +178,8 @@ def _is_number(text: str) -> bool:
 
 def _grades(path: Path) -> Iterator[tuple[int, str, str, int]]:
     for number, query_id, document_id, score in _triples(path):
-        if not _INTEGER.fullmatch(score):
-            raise DataError(f"{path}:{number}: the score must be an integer grade, got {score!r}")
+        if not _GRADE.fullmatch(score):
+            raise DataError(
+                f"{path}:{number}: the score must be an integer grade, got {excerpt(score)}; at most 9 digits"
+            )
         yield number, query_id, document_id, int(score)

@@ -8,11 +8,11 @@ position.
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from lexforge.data.lines import excerpt, is_finite, require_texts
 from lexforge.data.retrieval_data import DataError, RetrievalData
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def validate_columns(dataset: Dataset | Sequence[Mapping[str, Any]]) -> tuple[st
     if text_names != expected:
         raise DataError(
             f"expected the text columns anchor, positive, negative_1 .. negative_n in this order "
-            f"(and optionally label), got {names}"
+            f"(and optionally label), got {excerpt(names)}"
         )
     for name in text_names:
         for row, value in enumerate(_column(dataset, name)):
@@ -148,13 +148,16 @@ def _column(dataset: Any, name: str) -> list[Any]:
         return list(dataset[name][:])
     for row, record in enumerate(dataset):
         if record.keys() != dataset[0].keys():
-            raise DataError(f"row {row} has the columns {list(record)}, row 0 has {list(dataset[0])}")
+            raise DataError(
+                f"row {row} has the columns {excerpt(list(record))}, row 0 has {list(dataset[0])}"
+            )
     return [record[name] for record in dataset]
 
 
 def _check_text(name: str, row: int, value: object) -> None:
     if not isinstance(value, str):
-        raise DataError(f"column {name!r}, row {row}: expected text, got {value!r}")
+        raise DataError(f"column {name!r}, row {row}: expected text, got {excerpt(value)}")
+    require_texts(f"row {row}", **{name: value})
     # A blank document may be mined as a negative; nothing can be learnt from a blank query or positive.
     if name in (ANCHOR, POSITIVE) and not value.strip():
         raise DataError(f"column {name!r}, row {row}: the text is blank")
@@ -164,9 +167,7 @@ def _check_label(row: int, value: object, width: int) -> None:
     if not isinstance(value, (list, tuple)) or len(value) != width:
         raise DataError(
             f"column 'label', row {row}: expected {width} teacher scores (the positive, then each negative), "
-            f"got {value!r}"
+            f"got {excerpt(value)}"
         )
-    for score in value:
-        number = isinstance(score, (int, float)) and not isinstance(score, bool)
-        if not number or not math.isfinite(score):
-            raise DataError(f"column 'label', row {row}: expected finite numbers, got {value!r}")
+    if not all(map(is_finite, value)):
+        raise DataError(f"column 'label', row {row}: expected finite numbers, got {excerpt(value)}")

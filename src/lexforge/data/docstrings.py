@@ -233,7 +233,7 @@ def _cache_key(sources: list[tuple[str, Path]]) -> str:
 def _write_cache(cache_file: Path, pairs: list[Pair]) -> None:
     """Write beside and rename, so that a killed run leaves no half file under the final name."""
     body = "".join(json.dumps(asdict(pair), ensure_ascii=False) + "\n" for pair in pairs).encode()
-    head = json.dumps({"pairs": len(pairs), "sha256": hashlib.sha256(body).hexdigest()})
+    head = json.dumps({"sha256": hashlib.sha256(body).hexdigest()})
     cache_file.parent.mkdir(parents=True, exist_ok=True)
     descriptor, beside = tempfile.mkstemp(dir=cache_file.parent, prefix=f".{cache_file.name}.")
     try:
@@ -248,10 +248,8 @@ def _write_cache(cache_file: Path, pairs: list[Pair]) -> None:
 def _read_cache(cache_file: Path) -> list[Pair]:
     head, _, body = cache_file.read_bytes().partition(b"\n")
     try:
-        manifest = json.loads(head)
-        intact = manifest["sha256"] == hashlib.sha256(body).hexdigest()
-    except (ValueError, KeyError, TypeError):
-        intact = False
-    if not intact:
-        raise DataError(f"{cache_file} is broken: it does not match its checksum; delete it to parse again")
-    return [Pair(**json.loads(line)) for line in body.decode().split("\n")[:-1]]
+        if json.loads(head)["sha256"] != hashlib.sha256(body).hexdigest():
+            raise ValueError("it does not match its checksum")
+        return [Pair(**json.loads(line)) for line in body.decode().split("\n")[:-1]]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise DataError(f"{cache_file} is broken ({error!r}); delete it to parse again") from error

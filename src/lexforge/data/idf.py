@@ -10,6 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
+from lexforge.data.lines import numbered_lines
+
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
@@ -129,8 +131,7 @@ def stopword_ids(
 
 def _stopwords(language: str | Path | Sequence[str]) -> Iterable[str]:
     if isinstance(language, Path) or (isinstance(language, str) and language.endswith(".txt")):
-        lines = Path(language).read_text(encoding="utf-8").split("\n")
-        words = {line.strip() for line in lines} - {""}
+        words = {line.strip() for _, line in numbered_lines(Path(language))} - {""}
         if not words:
             raise ValueError(f"the stop-word file {language} holds no word")
         return words

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from lexforge.data.docstrings import load_docstrings
-from lexforge.data.lines import json_objects, require_texts
+from lexforge.data.lines import excerpt, json_objects, require_texts
 from lexforge.data.retrieval_data import DataError
 
 TEXT, LABEL = "text", "label"
@@ -192,7 +192,9 @@ def load_docstring_topics(max_labels: int = 30, cache_dir: str | Path | None = N
 
 def _checked_labels(where: str, labels: object) -> tuple[str, ...]:
     if not isinstance(labels, list) or not all(isinstance(name, str) and name for name in labels):
-        raise DataError(f"{where}: 'labels' must be a list of names, got {labels!r}")
+        raise DataError(f"{where}: 'labels' must be a list of names, got {excerpt(labels)}")
+    for name in labels:
+        require_texts(where, labels=name)
     return tuple(dict.fromkeys(labels))  # Reuters-21578 names "corn" twice in one story
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 
 from lexforge.data.docstrings import load_docstrings
 from lexforge.data.hub import PREFIX, from_hub, split_name
-from lexforge.data.lines import json_objects, require_texts
+from lexforge.data.lines import excerpt, is_finite, json_objects, require_texts
 from lexforge.data.retrieval_data import DataError, RetrievalData
 
 ScoredPair = dict[str, str | float]
@@ -127,8 +126,8 @@ def _collect(source: str, rows: Iterable[tuple[str, str, Mapping[str, Any]]]) ->
         require_texts(where, sentence1=first, sentence2=second)
         if not first.strip() or not second.strip():
             raise DataError(f"{where}: a sentence is blank")
-        if isinstance(score, bool) or not isinstance(score, (int, float)) or not math.isfinite(score):
-            raise DataError(f"{where}: the score must be a finite number, got {score!r}")
+        if not is_finite(score):
+            raise DataError(f"{where}: the score must be a finite number, got {excerpt(score)}")
         pair: ScoredPair = {"sentence1": first, "sentence2": second, "score": float(score)}
         splits.setdefault(split, []).append(pair)
     if not splits:

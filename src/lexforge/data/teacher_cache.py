@@ -199,15 +199,16 @@ def _block_folders(folder: Path) -> list[Path]:
     return blocks
 
 
-def _digest(keys: NDArray[np.uint64], embeddings: NDArray[np.float16]) -> str:
-    digest = hashlib.sha256(keys.tobytes())
+def _digest(teacher: str, keys: NDArray[np.uint64], embeddings: NDArray[np.float16]) -> str:
+    digest = hashlib.sha256(f"{teacher}\n".encode())
+    digest.update(keys.tobytes())
     digest.update(np.ascontiguousarray(embeddings).data)
     return digest.hexdigest()
 
 
 def _write_block(folder: Path, teacher: str, texts: Sequence[str], embeddings: NDArray[np.float16]) -> None:
     keys = _keys(texts)
-    checksum = _digest(keys, embeddings)
+    checksum = _digest(teacher, keys, embeddings)
     manifest = {
         "teacher": teacher,
         "dimension": embeddings.shape[1],
@@ -229,14 +230,16 @@ def _write_block(folder: Path, teacher: str, texts: Sequence[str], embeddings: N
 def _read_block(folder: Path) -> tuple[dict[str, Any], NDArray[np.uint64], NDArray[np.float16]]:
     try:
         manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
-        keys = np.load(folder / "keys.npy")
-        embeddings = np.load(folder / "embeddings.npy", mmap_mode="r")
+        keys = np.load(folder / "keys.npy", allow_pickle=False)
+        embeddings = np.load(folder / "embeddings.npy", mmap_mode="r", allow_pickle=False)
         intact = (
-            embeddings.shape == (manifest["count"], manifest["dimension"])
+            keys.shape == (manifest["count"],)
+            and keys.dtype == np.uint64
+            and embeddings.shape == (manifest["count"], manifest["dimension"])
             and embeddings.dtype == np.float16
-            and manifest["sha256"] == _digest(keys, embeddings)
+            and manifest["sha256"] == _digest(manifest["teacher"], keys, embeddings)
         )
-    except (OSError, ValueError, KeyError, TypeError, EOFError) as error:
+    except Exception as error:  # what numpy raises on damaged bytes is of many kinds, and open-ended
         raise DataError(f"the teacher cache block {folder} is broken ({error}); delete it") from error
     if not intact:
         raise DataError(f"the teacher cache block {folder} does not match its checksum; delete it")

@@ -15,18 +15,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save
 from scipy import sparse
 from sentence_transformers import SparseEncoder
 from sentence_transformers.base.model import BaseModel
 
 from lexforge.evaluation.encoding import Vectors, check_encoder, encode, fingerprint, text_digest
 from lexforge.evaluation.progress import Progress
+from lexforge.evaluation.vector_file import pack, unpack
 from lexforge.retrieval.base import Similarity, check_ids
 
 FORMAT = "lexforge-encoded-corpus"
@@ -267,47 +265,18 @@ def _write(path: Path, data: bytes, rank: int) -> None:
 
 
 def _block_bytes(vectors: Vectors, ids: Sequence[str], manifest: Manifest, number: int) -> bytes:
-    if isinstance(vectors, np.ndarray):
-        tensors: dict[str, NDArray[Any]] = {"dense": np.ascontiguousarray(vectors)}
-    else:
-        vectors.sum_duplicates()  # sorts the columns of a row, so that equal vectors are equal bytes
-        tensors = {
-            "data": vectors.data.astype(np.float32, copy=False),
-            "indices": vectors.indices.astype(np.int32),
-            "indptr": vectors.indptr.astype(np.int64),
-            "width": np.array([vectors.shape[1]], np.int64),
-        }
-    tensors["ids"] = np.frombuffer(json.dumps(list(ids), ensure_ascii=False).encode(), np.uint8)
-    # one entry: safetensors orders several by a random hash
-    return save(tensors, metadata={"block": _seal(tensors, manifest, number)})
-
-
-def _seal(tensors: Mapping[str, NDArray[Any]], manifest: Manifest, number: int) -> str:
-    """Digest of a block's arrays, its place, and its corpus."""
-    digest = hashlib.sha256(f"{manifest.key} {number}".encode())
-    for name in sorted(tensors):
-        array = tensors[name]
-        digest.update(f" {name} {array.dtype.str} {array.shape} ".encode())
-        digest.update(array.data)
-    return digest.hexdigest()
+    names = np.frombuffer(json.dumps(list(ids), ensure_ascii=False).encode(), np.uint8)
+    return pack(vectors, f"{manifest.key} {number}", ids=names)
 
 
 def _read_block(path: Path, manifest: Manifest, number: int) -> tuple[Vectors, list[str]]:
     """The vectors and ids of a block; one that is damaged or not this corpus's is refused."""
     try:
-        with safe_open(path, framework="numpy") as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
-            seal = (file.metadata() or {}).get("block")
-        if seal != _seal(tensors, manifest, number):
-            raise ValueError("its checksum does not fit")
-        ids = json.loads(tensors["ids"].tobytes())
-        vectors = tensors.get("dense")
-        if vectors is None:
-            shape = (len(ids), int(tensors["width"][0]))
-            vectors = sparse.csr_array(
-                (tensors["data"], tensors["indices"].copy(), tensors["indptr"]), shape=shape
-            )
-    except (SafetensorError, ValueError, KeyError, OSError) as error:
+        vectors, arrays = unpack(path, f"{manifest.key} {number}")
+        ids = json.loads(arrays["ids"].tobytes())
+        if len(ids) != vectors.shape[0]:
+            raise ValueError(f"{len(ids)} ids for {vectors.shape[0]} vectors")
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(
             f"{path} is cut, altered, or of another corpus ({error}); delete it and encode again"
         ) from error

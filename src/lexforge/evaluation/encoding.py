@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import re
-import zipfile
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -20,11 +19,12 @@ from sentence_transformers.base.model import BaseModel
 from sentence_transformers.util import load_file_path
 
 from lexforge.evaluation.progress import Progress
+from lexforge.evaluation.vector_file import pack, unpack
 from lexforge.models import build_splade
 from lexforge.retrieval.base import Similarity, check_similarity
 
 BATCHES_PER_BLOCK = 32
-_CACHED = re.compile(r"[0-9a-f]{40}-[0-9a-f]{40}\.npz")  # no other file of the folder is ever deleted
+_CACHED = re.compile(r"[0-9a-f]{40}-[0-9a-f]{40}\.safetensors")  # no other file of the folder is ever deleted
 
 Vectors: TypeAlias = Any  # CSR [N, V] of a SparseEncoder, float32 array [N, D] of a SentenceTransformer
 
@@ -184,7 +184,7 @@ class CorpusEncoder:
         key = f"{fingerprint(model)}-{self._corpus_key}"
         if self._kept is not None and self._kept[0] == key:
             return self._kept[1], False
-        path = None if self._cache_dir is None else self._cache_dir / f"{key}.npz"
+        path = None if self._cache_dir is None else self._cache_dir / f"{key}.safetensors"
         fresh = path is None or not path.is_file()
         if fresh:
             vectors = encode(
@@ -195,11 +195,14 @@ class CorpusEncoder:
                 show_progress_bar=show_progress_bar,
             )
             if path is not None:
-                _write_vectors(path, vectors)
+                _write(path, pack(vectors, key))
                 _delete_oldest(path, self._cache_bytes)
         else:
             assert path is not None
-            vectors = _read_vectors(path)
+            try:
+                vectors, _ = unpack(path, key)
+            except ValueError as error:
+                raise ValueError(f"cached vectors {path} cannot be read ({error}); delete the file") from error
             path.touch()
         self._kept = (key, vectors)
         return vectors, fresh
@@ -255,22 +258,19 @@ def _tokenizer_settings(tokenizer: Any) -> list[str]:
     return [type(tokenizer).__name__, *rules, text_digest([str(vocabulary)])]
 
 
-def _write_vectors(path: Path, vectors: Vectors) -> None:
-    if isinstance(vectors, np.ndarray):
-        arrays: dict[str, Any] = {"dense": vectors}
-    else:
-        shape = np.array(vectors.shape)
-        arrays = {"data": vectors.data, "indices": vectors.indices, "indptr": vectors.indptr, "shape": shape}
+def _write(path: Path, data: bytes) -> None:
+    """Write beside and rename: a name that exists is whole."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(f".{os.getpid()}.partial")
-    with partial.open("wb") as file:
-        np.savez(file, **arrays)
+    partial.write_bytes(data)
     partial.replace(path)
 
 
 def _delete_oldest(newest: Path, limit: int) -> None:
     """Keep the folder of cached vectors below a number of bytes, and the newest file in any case."""
-    files = [(path.stat(), path) for path in newest.parent.glob("*.npz") if _CACHED.fullmatch(path.name)]
+    files = [
+        (path.stat(), path) for path in newest.parent.glob("*.safetensors") if _CACHED.fullmatch(path.name)
+    ]
     total = sum(status.st_size for status, _ in files)
     for status, path in sorted(files, key=lambda entry: entry[0].st_mtime_ns):
         if total <= limit:
@@ -278,14 +278,3 @@ def _delete_oldest(newest: Path, limit: int) -> None:
         if path != newest:
             path.unlink(missing_ok=True)
             total -= status.st_size
-
-
-def _read_vectors(path: Path) -> Vectors:
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            if "dense" in file:
-                return file["dense"]
-            height, width = file["shape"].tolist()
-            return sparse.csr_array((file["data"], file["indices"], file["indptr"]), shape=(height, width))
-    except (zipfile.BadZipFile, KeyError, ValueError, EOFError, OSError) as error:
-        raise ValueError(f"cached vectors {path} cannot be read ({error}); delete the file") from error

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import gzip
 import math
+import re
+import zlib
 from collections.abc import Collection, Iterator
 from pathlib import Path
+from typing import IO
 
 from lexforge.evaluation.metrics import Qrels, Run
+
+MAX_LINE_BYTES = 2**20  # a longer line is refused unread: a small gzip file of one must not fill the memory
+_GRADE = re.compile(r"[+-]?[0-9]{1,9}")  # what the evaluation tools hold in 32 bits
 
 
 def write_run(path: str | Path, run: Run, tag: str = "lexforge") -> None:
@@ -49,8 +55,9 @@ def read_run(
         `{query id: {document id: score}}` in the order of the lines; the rank column is not read.
 
     Raises:
-        ValueError: A line that is not a run's, an unknown id, or a document twice for one query; the message
-            names file and line.
+        FileNotFoundError: There is no such file.
+        ValueError: Broken gzip data, a line that is not a run's, an unknown id, or a document twice for one
+            query; the message names file and line.
     """
     run: Run = {}
     for where, (query, _, document, _, text, _) in _rows(path, "query Q0 document rank score tag"):
@@ -61,7 +68,7 @@ def read_run(
         except ValueError:
             score = math.nan
         if not math.isfinite(score):
-            raise ValueError(f"{where}: score {text!r} is not a finite number")
+            raise ValueError(f"{where}: score {text[:40]!r} is not a finite number")
         if run.setdefault(query, {}).setdefault(document, score) is not score:
             raise ValueError(f"{where}: document {document!r} is there twice for query {query!r}")
     return run
@@ -96,24 +103,26 @@ def read_qrels(path: str | Path) -> Qrels:
         `{query id: {document id: grade}}`.
 
     Raises:
-        ValueError: A line that is not a judgement, or a pair judged twice; the message names file and line.
+        FileNotFoundError: There is no such file.
+        ValueError: Broken gzip data, a line that is not a judgement, or a pair judged twice; the message
+            names file and line.
     """
     qrels: Qrels = {}
     for where, (query, _, document, text) in _rows(path, "query 0 document grade"):
-        try:
-            grade = int(text)
-        except ValueError:
-            raise ValueError(f"{where}: grade {text!r} is not an integer") from None
+        if not _GRADE.fullmatch(text):
+            raise ValueError(f"{where}: grade {text[:40]!r} is not an integer of at most 9 digits")
         if document in qrels.setdefault(query, {}):
             raise ValueError(f"{where}: document {document!r} is judged twice for query {query!r}")
-        qrels[query][document] = grade
+        qrels[query][document] = int(text)
     return qrels
 
 
 def _rows(path: str | Path, layout: str) -> Iterator[tuple[str, list[str]]]:
     """Each line that is not blank as its place and its columns."""
     with gzip.open(path, "rb") if str(path).endswith(".gz") else open(path, "rb") as file:
-        for number, line in enumerate(file, start=1):
+        number = 0
+        while line := _line(path, number, file):
+            number += 1
             where = f"{path}:{number}"
             try:
                 columns = line.decode("utf-8").split()
@@ -123,6 +132,17 @@ def _rows(path: str | Path, layout: str) -> Iterator[tuple[str, list[str]]]:
                 raise ValueError(f"{where}: {len(columns)} columns; a line is `{layout}`")
             if columns:
                 yield where, columns
+
+
+def _line(path: str | Path, number: int, file: IO[bytes]) -> bytes:
+    """The line after line `number`."""
+    try:
+        line = file.readline(MAX_LINE_BYTES + 1)
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise ValueError(f"{path}: broken gzip data after line {number}: {error}") from error
+    if len(line) > MAX_LINE_BYTES:
+        raise ValueError(f"{path}:{number + 1}: the line is longer than {MAX_LINE_BYTES:,} bytes")
+    return line
 
 
 def _write(path: str | Path, text: str) -> None:

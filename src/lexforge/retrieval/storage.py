@@ -20,6 +20,7 @@ from lexforge.retrieval.base import DocumentIds
 
 MANIFEST = "manifest.json"
 VERSION = 2
+_MALFORMED = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
 SETTLED_NS = 2_000_000_000  # the coarsest clock of a common file system (FAT)
 
 
@@ -80,7 +81,8 @@ def read_manifest(directory: str | Path, kind: str, verify: bool = False) -> Man
 
     Raises:
         FileNotFoundError: No manifest, or a file of the index is missing.
-        ValueError: Another format or version, or a file whose size or checksum differs.
+        ValueError: Another format or version, a file whose size or checksum differs, one that the manifest
+            does not name, or one that lies elsewhere.
     """
     path = Path(directory) / MANIFEST
     if not path.is_file():
@@ -88,19 +90,27 @@ def read_manifest(directory: str | Path, kind: str, verify: bool = False) -> Man
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))
         found = (manifest["format"], manifest["version"])
-        if found != (kind, VERSION):
-            expected = f"{kind!r} version {VERSION}"
-            raise ValueError(f"{path} describes {found[0]!r} version {found[1]!r}; expected {expected}")
-        fields, settled = dict(manifest["fields"]), manifest["written_ns"] - SETTLED_NS
+    except _MALFORMED as error:
+        raise ValueError(f"{path} is not the manifest of an index: {error!r}") from error
+    if found != (kind, VERSION):
+        expected = f"{kind!r} version {VERSION}"
+        raise ValueError(f"{path} describes {found[0]!r} version {found[1]!r}; expected {expected}")
+    try:
+        fields, settled = {**manifest["fields"]}, int(manifest["written_ns"]) - SETTLED_NS
         files = [
-            (name, entry["bytes"], entry["modified_ns"], entry["sha256"])
+            (name, entry["bytes"], int(entry["modified_ns"]), entry["sha256"])
             for name, entry in manifest["files"].items()
         ]
-    except (UnicodeDecodeError, json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
+    except _MALFORMED as error:
         raise ValueError(f"{path} is not the manifest of an index: {error!r}") from error
+    found_files = {file.name for file in Path(directory).iterdir()} - {MANIFEST}
+    if strange := found_files - {name for name, *_ in files}:
+        raise ValueError(f"{directory} holds {sorted(strange)}, which {path} does not name")
     hashed = set()
     for name, size, modified, digest in files:
         file = Path(directory) / name
+        if file.name != name or file.is_symlink():
+            raise ValueError(f"{path} names {name!r}; a file of an index lies in its directory, as no link")
         if not file.is_file():
             raise FileNotFoundError(f"{file}, named in {path}, is missing")
         status = file.stat()

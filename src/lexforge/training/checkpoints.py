@@ -18,6 +18,7 @@ from pathlib import Path
 SEAL = "checkpoint.json"
 UNFINISHED = "unfinished"
 DISK_IS_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+NO_ROOM = 2**16  # bytes: what is left of a full disk
 logger = logging.getLogger(__name__)
 
 
@@ -68,7 +69,12 @@ def check_seal(folder: str | Path) -> None:
         expected = {name: (entry["bytes"], entry["sha256"]) for name, entry in sealed.items()}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DamagedCheckpointError(f"{folder / SEAL} is not a seal: {error!r}") from error
-    found = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
+    # A link counts as missing: what it leads to can change after this check.
+    found = {
+        path.relative_to(folder).as_posix(): path
+        for path in folder.rglob("*")
+        if path.is_file() and not path.is_symlink()
+    }
     # An added file is refused as well: the loaders of other packages look for names such as `scaler.pt`.
     strange = sorted(found.keys() - expected.keys() - {SEAL})
     missing = sorted(expected.keys() - found.keys())
@@ -161,12 +167,14 @@ def disk_full(run: Path, needed: int, written: int = 0, cause: BaseException | N
     Returns:
         A sentence with the missing bytes, or None if the checkpoint fits and the cause is another one.
     """
-    available = shutil.disk_usage(run).free + written
+    free = shutil.disk_usage(run).free
+    available = free + written
     full = isinstance(cause, OSError) and cause.errno in DISK_IS_FULL
+    full |= cause is not None and free < NO_ROOM  # torch and safetensors raise errors of their own
     if needed <= available and not full:
         return None
     # A quota or a limit of the process can be reached with the disk still free: then the rest is missing.
-    missing = needed - (available if needed > available else written)
+    missing = max(needed - (available if needed > available else written), NO_ROOM)
     return (
         f"a checkpoint of at least {_mebibytes(needed)} does not fit into {run}: {_mebibytes(missing)} are "
         f"missing. Nothing of it was kept; the last whole checkpoint is {last_checkpoint(run)}"

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
@@ -125,11 +125,15 @@ def _checkpoint_folder(args: TrainingArguments, state: TrainerState) -> Path:
 
 
 def _read(file: Path, step: int) -> dict[str, Tensor]:
-    with safe_open(file, framework="pt") as saved:
-        saved_step = (saved.metadata() or {}).get("global_step")
-        if saved_step != str(step):
-            raise ValueError(f"{file} was saved at step {saved_step}, and the run resumes at step {step}")
-        return {name: saved.get_tensor(name) for name in saved.keys()}  # noqa: SIM118 (not a mapping)
+    try:
+        with safe_open(file, framework="pt") as saved:
+            saved_step = (saved.metadata() or {}).get("global_step")
+            tensors = {name: saved.get_tensor(name) for name in saved.keys()}  # noqa: SIM118 (not a mapping)
+    except SafetensorError as error:
+        raise ValueError(f"{file} is cut or no state of a loss: {error}") from error
+    if saved_step != str(step):
+        raise ValueError(f"{file} was saved at step {saved_step}, and the run resumes at step {step}")
+    return tensors
 
 
 def _average_gradients(parameters: list[nn.Parameter]) -> None:

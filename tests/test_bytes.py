@@ -1,0 +1,394 @@
+"""Bytes from outside: no pickle is read, nothing leaves its directory, a changed byte does not pass."""
+
+from __future__ import annotations
+
+import ast
+import io
+import json
+import os
+import pickle
+import shutil
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from safetensors import SafetensorError
+from scipy import sparse
+
+ROOT = Path(__file__).resolve().parents[1]
+SOURCES = sorted(path for folder in ("src", "recipes", "scripts") for path in (ROOT / folder).rglob("*.py"))
+PICKLERS = {"pickle", "_pickle", "cPickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}
+
+
+def reads_pickle(source: str) -> Iterator[str]:
+    """What in a source file could load a pickle, or let a downloaded model run its own code."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module]
+            yield from (f"import {name}" for name in modules if name and name.split(".")[0] in PICKLERS)
+        elif isinstance(node, ast.Call):
+            name = ast.unparse(node.func)
+            given = {keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords}
+            if "trust_remote_code" in given:
+                yield f"{name}(trust_remote_code=...)"
+            if given.get("allow_pickle", "False") != "False":
+                yield f"{name}(allow_pickle=...)"
+            if name == "torch.load" and given.get("weights_only") != "True":
+                yield "torch.load without weights_only=True"
+            if name.endswith(("read_pickle", "to_pickle")) or name in ("yaml.load", "yaml.unsafe_load"):
+                yield name
+        elif isinstance(node, ast.Constant) and node.value == "trust_remote_code":
+            yield "trust_remote_code as a key"
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_source_file_reads_a_pickle_or_trusts_remote_code(path: Path) -> None:
+    """Whoever can hand us a file must not thereby run code; only the user may decide to trust a model's."""
+    assert list(reads_pickle(path.read_text(encoding="utf-8"))) == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import pickle",
+        "from joblib import load",
+        "import os, dill",
+        "def f():\n    import _pickle as p",
+        "torch.load(path)",
+        "torch.load(path, weights_only=False)",
+        "np.load(path, allow_pickle=True)",
+        "np.load(path, allow_pickle=flag)",
+        "SparseEncoder(name, trust_remote_code=False)",
+        'options = {"trust_remote_code": True}',
+        "pandas.read_pickle(path)",
+        "yaml.load(text)",
+    ],
+)
+def test_the_search_finds_each_way(source: str) -> None:
+    """A search that finds nothing must be able to find something."""
+    assert list(reads_pickle(source))
+    assert not list(reads_pickle("np.load(path, allow_pickle=False)\ntorch.load(path, weights_only=True)"))
+
+
+class Bomb:
+    """Unpickling this makes a folder: the harmless form of running what an attacker sent."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self.mark),)
+
+
+def bombs(mark: Path) -> dict[str, bytes]:
+    """The bomb in each wrapping that some reader of arrays or weights would open."""
+    array, weights, zipped = io.BytesIO(), io.BytesIO(), io.BytesIO()
+    np.save(array, np.array([Bomb(mark)], dtype=object), allow_pickle=True)
+    torch.save({"state": Bomb(mark)}, weights)
+    with zipfile.ZipFile(zipped, "w") as archive:
+        for name in ("data", "indices", "indptr", "format", "shape"):
+            archive.writestr(f"{name}.npy", array.getvalue())
+    return {
+        "pickle": pickle.dumps(Bomb(mark), protocol=2),  # others only warn torch's reader
+        "npy": array.getvalue(),
+        "npz": zipped.getvalue(),
+        "torch": weights.getvalue(),
+    }
+
+
+def test_the_bombs_are_live(tmp_path: Path) -> None:
+    """A pickle that does nothing would prove nothing: the careless readers do run it."""
+    mark = tmp_path / "mark"
+    readers: dict[str, Callable[[bytes], Any]] = {
+        "pickle": pickle.loads,
+        "npy": lambda data: np.load(io.BytesIO(data), allow_pickle=True),
+        "npz": lambda data: np.load(io.BytesIO(data), allow_pickle=True)["data"],
+        "torch": lambda data: torch.load(io.BytesIO(data), weights_only=False),
+    }
+    for kind, data in bombs(mark).items():
+        readers[kind](data)
+        assert mark.is_dir(), kind
+        mark.rmdir()
+
+
+class Store(NamedTuple):
+    """Something that lexforge keeps on disk: how to write it, how to read it, and what reading gives."""
+
+    write: Callable[[Path], object]
+    read: Callable[[Path], Any]
+    sign: Callable[[Path], object] = lambda folder: None
+    """Make the checksums fit the files as they are, as an attacker would."""
+
+
+class Teacher:
+    """Vectors that follow from the text alone."""
+
+    name = "teacher"
+
+    def encode(self, texts: Any) -> np.ndarray:
+        vectors = np.array([[len(text), text.count("a") + 1, 1] for text in texts], np.float32)
+        return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+TEXTS = ["sort a list", "open a file", "mean of an array", "search a text"]
+SPARSE = sparse.csr_array(np.array([[0, 1, 2], [3, 0, 1], [0, 0, 2], [1, 0, 0]], np.float32))
+
+
+def same_vectors(vectors: Any) -> str:
+    """Vectors as text, to compare what two readings gave."""
+    return str((vectors.toarray() if sparse.issparse(vectors) else vectors).tolist())
+
+
+def write_teacher(folder: Path) -> None:
+    from lexforge.data.teacher_cache import TeacherCache
+
+    TeacherCache.build(Teacher(), TEXTS, folder / "cache")
+
+
+def read_teacher(folder: Path) -> str:
+    from lexforge.data.teacher_cache import TeacherCache
+
+    return same_vectors(TeacherCache(folder / "cache")[TEXTS])
+
+
+def docstrings(folder: Path) -> str:
+    from lexforge.data import load_docstrings
+
+    (folder / "code").mkdir(exist_ok=True)
+    if not (folder / "code" / "m.py").exists():
+        rest = "words " * 20
+        (folder / "code" / "m.py").write_text(f'"""Sort a long list of names.\n\n{rest}\n"""\n')
+    data = load_docstrings(folder / "cache", roots={"p": folder / "code"})
+    return str((data.corpus, data.queries, data.qrels))
+
+
+def write_vectors(folder: Path) -> None:
+    from lexforge.evaluation.vector_file import pack
+
+    (folder / "vectors.safetensors").write_bytes(pack(SPARSE.copy(), "corpus and model"))
+
+
+def read_vectors(folder: Path) -> str:
+    from lexforge.evaluation.vector_file import unpack
+
+    return same_vectors(unpack(folder / "vectors.safetensors", "corpus and model")[0])
+
+
+def write_corpus(folder: Path) -> None:
+    from lexforge.evaluation import encoded_corpus as module
+
+    manifest = module.Manifest("m", "f", "sparse", "dot", 32, "c", 4, 2, 1)
+    folder = folder / "corpus"
+    folder.mkdir()
+    fields = {"format": module.FORMAT, "version": 1, **manifest.__dict__}
+    (folder / module.MANIFEST).write_text(json.dumps(fields))
+    for number in range(2):
+        part, ids = SPARSE[2 * number : 2 * number + 2], [f"d{2 * number}", f"d{2 * number + 1}"]
+        block = module._block_bytes(part, ids, manifest, number)
+        (folder / f"block-00000{number}.safetensors").write_bytes(block)
+
+
+def read_corpus(folder: Path) -> str:
+    from lexforge.evaluation.encoded_corpus import EncodedCorpus
+
+    corpus = EncodedCorpus(folder / "corpus")
+    vectors, ids = corpus.merged()
+    return f"{same_vectors(vectors)} {ids} {corpus.manifest.key}"
+
+
+def index_class(name: str) -> Any:
+    import lexforge.retrieval as retrieval
+
+    if name == "SeismicIndex":
+        pytest.importorskip("seismic")
+    return getattr(retrieval, name)
+
+
+def index_store(name: str) -> Store:
+    vectors = SPARSE if name != "FaissIndex" else SPARSE.toarray()
+
+    def read(folder: Path) -> str:
+        index = index_class(name).load(folder / "index")
+        hits = index.search(vectors, 4)
+        return f"{hits.ids} {[scores.tolist() for scores in hits.scores]} {index.similarity}"
+
+    def sign(folder: Path) -> None:
+        from lexforge.retrieval.storage import write_manifest
+
+        file = folder / "index" / "manifest.json"
+        manifest = json.loads(file.read_text())
+        file.unlink()
+        write_manifest(folder / "index", manifest["format"], manifest["fields"])
+
+    ids = ["a", "b", "c", "d"]
+    return Store(lambda folder: index_class(name).build(vectors, ids).save(folder / "index"), read, sign)
+
+
+STORES = {
+    "teacher cache": Store(write_teacher, read_teacher),
+    "docstring cache": Store(docstrings, docstrings),
+    "corpus vectors": Store(write_vectors, read_vectors),
+    "encoded corpus": Store(write_corpus, read_corpus),
+    **{name: index_store(name) for name in ("InvertedIndex", "FaissIndex", "SeismicIndex")},
+}
+
+
+def files_of(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file() and "code" not in path.parts)
+
+
+@pytest.mark.parametrize(
+    ("name", "signed"),
+    [*((name, False) for name in STORES), *((name, True) for name in STORES if name.endswith("Index"))],
+)
+def test_a_planted_pickle_is_refused_and_never_run(name: str, signed: bool, tmp_path: Path) -> None:
+    """In the place of each file of each store, also where the attacker has written fitting checksums."""
+    store, mark = STORES[name], tmp_path / "executed"
+    whole = tmp_path / "whole"
+    whole.mkdir()
+    store.write(whole)
+    expected = store.read(whole)
+    planted = 0
+    for place in range(len(files_of(whole))):
+        for kind, data in bombs(mark).items():
+            folder = tmp_path / f"{place}-{kind}"
+            shutil.copytree(whole, folder)
+            victim = files_of(folder)[place]
+            if signed and victim.name == "manifest.json":
+                continue  # signing writes it anew
+            victim.write_bytes(data)
+            if signed:
+                store.sign(folder)
+            if name == "docstring cache":  # its name says which sources it is of, and these are copies
+                for file in files_of(folder):
+                    shutil.copyfile(file, whole / file.relative_to(folder))
+                folder = whole
+            with pytest.raises((ValueError, FileNotFoundError)):
+                store.read(folder)
+            assert not mark.exists(), f"{kind} in {victim.name} was run"
+            planted += 1
+    assert planted >= 4
+    assert expected
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_a_flipped_bit_is_refused_or_changes_nothing(name: str, tmp_path: Path) -> None:
+    """Any bit of any file: what is read is what was written, or an error; never something else.
+
+    A bit of a field that only people read (the name of a model, a time) may pass.
+    """
+    store = STORES[name]
+    store.write(tmp_path)
+    expected = store.read(tmp_path)
+    refused = passed = 0
+    generator = np.random.default_rng(0)
+    for path in files_of(tmp_path):
+        content = path.read_bytes()
+        places = generator.permutation(len(content))[:60]
+        for place in places.tolist():
+            flipped = bytearray(content)
+            flipped[place] ^= 1 << int(generator.integers(8))
+            path.write_bytes(flipped)
+            try:
+                found = store.read(tmp_path)
+            except (ValueError, FileNotFoundError):
+                refused += 1
+            else:
+                assert found == expected, f"{path.name}, byte {place}: read as something else"
+                passed += 1
+        path.write_bytes(content)
+    assert store.read(tmp_path) == expected
+    assert refused > 3 * passed
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "pytorch_model.bin"])
+def test_a_pickle_in_a_model_folder_is_refused(name: str, tiny_checkpoint: Path, tmp_path: Path) -> None:
+    """A model from elsewhere is the commonest file from outside; torch's restricted reader stands guard."""
+    from lexforge.models import build_splade
+
+    for kind, data in bombs(tmp_path / "executed").items():
+        folder = tmp_path / kind
+        shutil.copytree(tiny_checkpoint, folder)
+        (folder / "model.safetensors").unlink()
+        (folder / name).write_bytes(data)
+        with pytest.raises((ValueError, OSError, SafetensorError, pickle.UnpicklingError)):
+            build_splade(folder)
+        assert not (tmp_path / "executed").exists(), kind
+
+
+def test_a_pickle_in_the_state_of_a_loss_is_refused(tmp_path: Path) -> None:
+    """Of a checkpoint of the stock trainer, which has no seal."""
+    from lexforge.training.loss_state import _read
+
+    for kind, data in bombs(tmp_path / "executed").items():
+        (tmp_path / kind).write_bytes(data)
+        with pytest.raises(ValueError, match="is cut or no state of a loss"):
+            _read(tmp_path / kind, 1)
+        assert not (tmp_path / "executed").exists(), kind
+
+
+OUTSIDE = ["../outside.npy", "/tmp/outside.npy", "a/../../outside.npy", "..", ".", "", "sub/terms.npy"]
+
+
+@pytest.mark.parametrize("path", OUTSIDE)
+def test_a_path_in_a_manifest_cannot_leave_its_directory(path: str, tmp_path: Path) -> None:
+    """A name is read as a file of the directory or not at all, even if what it leads to fits."""
+    from lexforge.training.checkpoints import DamagedCheckpointError, check_seal, seal
+
+    store = STORES["InvertedIndex"]
+    store.write(tmp_path)
+    file = tmp_path / "index" / "manifest.json"
+    manifest = json.loads(file.read_text())
+    shutil.copyfile(tmp_path / "index" / "terms.npy", tmp_path / "outside.npy")
+    manifest["files"][path] = manifest["files"].pop("terms.npy")
+    file.write_text(json.dumps(manifest))
+    (tmp_path / "index" / "terms.npy").unlink()
+    with pytest.raises((ValueError, FileNotFoundError), match=r"lies in its directory|is missing"):
+        store.read(tmp_path)
+    checkpoint = tmp_path / "checkpoint-1"
+    checkpoint.mkdir()
+    (checkpoint / "weights").write_bytes(b"x")
+    seal(checkpoint)
+    (checkpoint / "checkpoint.json").write_text(
+        (checkpoint / "checkpoint.json").read_text().replace('"weights"', json.dumps(path))
+    )
+    with pytest.raises(DamagedCheckpointError, match="missing files"):
+        check_seal(checkpoint)
+
+
+@pytest.mark.parametrize("name", ["InvertedIndex", "encoded corpus", "corpus vectors", "checkpoint"])
+def test_a_link_out_of_the_directory_is_refused(name: str, tmp_path: Path) -> None:
+    """What a link leads to can change after the check, and is not what was shipped."""
+    from lexforge.training.checkpoints import check_seal, seal
+
+    def write_checkpoint(folder: Path) -> None:
+        (folder / "checkpoint-1").mkdir()
+        (folder / "checkpoint-1" / "weights").write_bytes(b"x")
+        seal(folder / "checkpoint-1")
+
+    checkpoint = Store(write_checkpoint, lambda folder: check_seal(folder / "checkpoint-1"))
+    store = checkpoint if name == "checkpoint" else STORES[name]
+    store.write(tmp_path)
+    store.read(tmp_path)
+    manifests = ("manifest.json", "checkpoint.json")
+    victim = next(path for path in files_of(tmp_path) if path.name not in manifests)
+    victim.rename(tmp_path / "elsewhere")
+    victim.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ValueError, match=r"link|missing files"):
+        store.read(tmp_path)
+
+
+def test_a_file_that_the_manifest_does_not_name_is_refused(tmp_path: Path) -> None:
+    """It has no checksum; one that a loader reads could be left out of the manifest on purpose."""
+    store = STORES["InvertedIndex"]
+    store.write(tmp_path)
+    file = tmp_path / "index" / "manifest.json"
+    manifest = json.loads(file.read_text())
+    del manifest["files"]["weights.npy"]
+    file.write_text(json.dumps(manifest))
+    with pytest.raises(ValueError, match=r"holds \['weights.npy'\], which .* does not name"):
+        store.read(tmp_path)
