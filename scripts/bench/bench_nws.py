@@ -101,13 +101,11 @@ def run(cfg: Config, what: str, aggregate: Literal["mean", "max"], labels_a_text
 
 
 def main(cfg: Config) -> None:
-    """Every kind of step; rows are appended at the end."""
-    rows = []
+    """Every kind of step."""
     for labels_a_text in cfg.labels_a_text:
         for aggregate in ("mean", "max"):
             for what in ("nws", "NWSLoss"):
-                rows.append(in_own_process(run, cfg, what, aggregate, labels_a_text))
-    append_rows("nws", rows)
+                append_rows("nws", [in_own_process(run, cfg, what, aggregate, labels_a_text)])
 
 
 if __name__ == "__main__":
