@@ -312,7 +312,7 @@ print("LEFT:", sorted(path.name for path in run.iterdir()))
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("how", ["counted before", "surprise"])
-def test_a_disk_of_two_megabytes(tiny_checkpoint: Path, tmp_path: Path, how: str) -> None:
+def test_a_disk_of_600_kilobytes(tiny_checkpoint: Path, tmp_path: Path, how: str) -> None:
     """A real full disk (tmpfs): the second checkpoint does not fit, the first is whole."""
     mount, script = tmp_path / "disk", tmp_path / "script.py"
     mount.mkdir()
@@ -321,7 +321,7 @@ def test_a_disk_of_two_megabytes(tiny_checkpoint: Path, tmp_path: Path, how: str
     if subprocess.run(probe, capture_output=True).returncode:
         pytest.skip("needs the right to mount in a user namespace")
     run = [sys.executable, str(script), str(tiny_checkpoint), f"{mount}/run", how.split()[0]]
-    inside = f"mount -t tmpfs -o size=1500k tmpfs {mount} && exec {shlex.join(run)}"
+    inside = f"mount -t tmpfs -o size=600k tmpfs {mount} && exec {shlex.join(run)}"
     command = ["unshare", "-rm", "sh", "-c", inside]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=800)

@@ -91,8 +91,8 @@ class ResumableTraining(BaseTrainer):
         if any(found.values()):
             raise ValueError(
                 f"{' and '.join(name for name, used in found.items() if used)} is not supported: every rank "
-                "must hold the whole model. Train with DistributedDataParallel, one process a GPU: accelerate "
-                "launch --config_file recipes/accelerate/multi_gpu.yaml (one GPU: one_gpu.yaml)"
+                "must hold the whole model. Train with DistributedDataParallel, one process a GPU: "
+                "accelerate launch --config_file recipes/accelerate/multi_gpu.yaml (one GPU: one_gpu.yaml)"
             )
 
     def _has_finished(self, checkpoint: Path) -> bool:
@@ -140,9 +140,9 @@ class ResumableTraining(BaseTrainer):
                 self._name_best(place)
                 publish(self._beside / place.name, place)
         except Exception as error:  # the writers of a full disk raise OSError, RuntimeError, SafetensorError
-            written = size_of(self._beside)
+            message = disk_full(run, self._checkpoint_bytes(), size_of(self._beside), error)
             shutil.rmtree(self._beside, ignore_errors=True)
-            if message := disk_full(run, self._checkpoint_bytes(), written, error):
+            if message:
                 raise DiskFullError(message) from error
             raise
         finally:
