@@ -315,7 +315,8 @@ def test_a_pickle_in_a_model_folder_is_refused(name: str, tiny_checkpoint: Path,
         shutil.copytree(tiny_checkpoint, folder)
         (folder / "model.safetensors").unlink()
         (folder / name).write_bytes(data)
-        with pytest.raises((ValueError, OSError, SafetensorError, pickle.UnpicklingError)):
+        # as transformers and torch report it; a torch error of a file that is no archive is a RuntimeError
+        with pytest.raises((ValueError, OSError, RuntimeError, SafetensorError, pickle.UnpicklingError)):
             build_splade(folder)
         assert not (tmp_path / "executed").exists(), kind
 

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import gzip
+import tracemalloc
 from pathlib import Path
 
 import pytest
 
 from lexforge.data import DataError
-from lexforge.data.lines import json_objects, numbered_lines, require_texts
+from lexforge.data.lines import (
+    MAX_LINE_BYTES,
+    excerpt,
+    is_finite,
+    json_objects,
+    numbered_lines,
+    require_texts,
+)
 
 
 def test_lines_end_at_line_feeds_only(tmp_path: Path) -> None:
@@ -29,6 +37,7 @@ def test_lines_end_at_line_feeds_only(tmp_path: Path) -> None:
         (b"[1]\n", r":1: expected a JSON object, got list"),
         (b'{"b": 1}\n', r":1: the field 'a' is missing; found \['b'\]"),
         (b"[" * 100_000, r":1: not a JSON object"),
+        (b'{"a": ' + b"9" * 5000 + b"}", r":1: not a JSON object"),
     ],
 )
 def test_a_broken_line_is_named(tmp_path: Path, content: bytes, message: str) -> None:
@@ -52,3 +61,41 @@ def test_a_field_that_is_no_text_is_named(value: object, message: str) -> None:
     """Numbers and half characters would fail much later, in a tokenizer or a writer."""
     with pytest.raises(DataError, match=f"f:7: 'text' .*{message}"):
         require_texts("f:7", text=value)
+
+
+def test_a_line_beyond_the_limit_is_refused_unread(tmp_path: Path) -> None:
+    """64 kB of gzip can hold one line of 64 MiB, or of as many GB: it must not fill the memory."""
+    path = tmp_path / "x.jsonl.gz"
+    path.write_bytes(gzip.compress(b"{}\n" + b" " * (4 * MAX_LINE_BYTES)))
+    tracemalloc.start()
+    with pytest.raises(DataError, match=r"x\.jsonl\.gz:2: the line is longer than 16,777,216 bytes"):
+        list(json_objects(path, []))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 3 * MAX_LINE_BYTES  # the line up to the limit, and the buffer it grows in
+    path.write_bytes(gzip.compress(b"x" * (MAX_LINE_BYTES - 1) + b"\n"))
+    assert [len(line) for _, line in numbered_lines(path)] == [MAX_LINE_BYTES - 1]
+
+
+def test_a_value_in_a_message_is_cut() -> None:
+    """A line of megabytes, or a list 900 deep, must not become the message, nor fail while it does."""
+    assert excerpt("short") == "'short'"
+    assert len(excerpt("x" * 10_000)) == 200
+    deep: list = []
+    for _ in range(100_000):
+        deep = [deep]
+    assert len(excerpt(deep)) < 50
+    while deep:  # freed from the outside in: no recursion
+        deep = deep.pop()
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        *((value, True) for value in (1, -2.5, 10**300)),
+        *((value, False) for value in (True, "1", None, float("nan"), float("inf"), 10**400)),
+    ],
+)
+def test_numbers_are_told_from_what_looks_like_them(value: object, expected: bool) -> None:
+    """JSON has true, NaN and integers of any size; a loss has none of them."""
+    assert is_finite(value) is expected

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 
 import numpy as np
@@ -77,6 +78,8 @@ def test_a_bad_line_of_a_run(line: bytes, message: str, tmp_path: Path) -> None:
     [
         ("q1 0 a", "qrels:3: 3 columns"),
         ("q1 0 a 1.5", "qrels:3: grade '1.5' is not an integer"),
+        ("q1 0 a 1_0", "qrels:3: grade '1_0' is not an integer"),
+        ("q1 0 a 9999999999", "qrels:3: grade '9999999999' is not an integer of at most 9 digits"),
         ("q1 0 b 1", "qrels:3: document 'b' is judged twice for query 'q1'"),
     ],
 )
@@ -108,3 +111,16 @@ def test_judgements_with_spaces_are_not_written(tmp_path: Path) -> None:
     """As for runs."""
     with pytest.raises(ValueError, match="document id 'a b'"):
         write_qrels(tmp_path / "qrels", {"q": {"a b": 1}})
+
+
+def test_a_line_beyond_the_limit_and_broken_gzip_data_are_refused(tmp_path: Path) -> None:
+    """A kilobyte of gzip can hold a line of a megabyte; a download that broke off is no shorter run."""
+    path = tmp_path / "x.gz"
+    path.write_bytes(gzip.compress(b"q 0 d 1\n" + b" " * (2**20 + 1)))
+    with pytest.raises(ValueError, match=r"x\.gz:2: the line is longer than 1,048,576 bytes"):
+        read_qrels(path)
+    lines = "".join(f"q 0 d{number} 1\n" for number in range(1000)).encode()
+    for broken in (gzip.compress(lines)[:-10], lines):
+        path.write_bytes(broken)
+        with pytest.raises(ValueError, match=r"x\.gz: broken gzip data after line"):
+            read_qrels(path)

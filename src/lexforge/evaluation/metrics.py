@@ -138,6 +138,8 @@ def read_scores(path: str | Path) -> RunScores:
     """
     try:
         per_query = json.loads(Path(path).read_text(encoding="utf-8"))
+        # refuses NaN, infinities and halves of surrogate pairs
+        json.dumps(per_query, ensure_ascii=False, allow_nan=False).encode("utf-8")
         mean = {name: math.fsum(values.values()) / len(values) for name, values in per_query.items()}
     except (ValueError, AttributeError, TypeError, ArithmeticError, RecursionError) as error:
         raise ValueError(f"{path} does not hold scores by measure and query: {error}") from error
