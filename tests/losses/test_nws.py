@@ -334,6 +334,8 @@ def test_labels_of_any_dtype(kind: torch.dtype) -> None:
     for place in (1, 5, 7):
         tensors[place] = tensors[place].to(kind)
     assert call(tensors).item() == expected
+    tensors[3] = tensors[3].numpy()  # as compute_label_pair_similarity returns it
+    assert call(tensors).item() == expected
     tensors[4] = tensors[4].float()  # a float32 queue under a float64 model
     assert call(tensors).item() == pytest.approx(expected, rel=1e-6)
 
