@@ -3,12 +3,19 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+OLDEST := .venv-oldest
 
-.PHONY: quickstart test test-all lint format clean
+.PHONY: quickstart test test-all test-oldest lint format clean
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	touch $@
+
+$(OLDEST)/.installed: pyproject.toml constraints-oldest.txt
+	$(PYTHON) -m venv $(OLDEST)
+	$(OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-oldest.txt \
+		-e ".[triton]" hypothesis pytest pytest-timeout
 	touch $@
 
 quickstart: $(INSTALLED)
@@ -25,9 +32,13 @@ test: lint
 test-all: lint
 	$(BIN)/python -m pytest -m "not gpu"
 
+# What touches the interfaces of torch, transformers, sentence-transformers and accelerate, with their oldest versions.
+test-oldest: $(OLDEST)/.installed
+	$(OLDEST)/bin/python -m pytest tests/losses tests/models tests/training tests/evaluation tests/data tests/recipes
+
 format: $(INSTALLED)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(OLDEST) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,162 @@
+"""The package on other machines: as a wheel, with the oldest versions it allows, without what is optional."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import textwrap
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+SOURCES = {path.relative_to(ROOT / "src").as_posix() for path in (ROOT / "src").rglob("*.py")}
+OPTIONAL = ["datasets", "faiss", "milvus_lite", "pymilvus", "seismic", "triton", "tyro"]
+
+
+def run(code: str, *command: str, cwd: Path) -> str:
+    """The output of a Python program, run where the checkout cannot be imported by accident."""
+    command = command or (sys.executable,)
+    done = subprocess.run([*command, "-c", textwrap.dedent(code)], cwd=cwd, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+IMPORT_ALL = """
+    import importlib, pkgutil, sys
+    import lexforge
+    skipped = sys.argv[1:]
+    names = ["lexforge"]
+    for module in pkgutil.walk_packages(lexforge.__path__, "lexforge."):
+        if not module.name.startswith(tuple(skipped) or "-"):
+            names.append(module.name)
+            print(importlib.import_module(module.name).__file__)
+    print(lexforge.__file__)
+"""
+
+
+@pytest.mark.slow
+def test_the_wheel_installs_and_every_module_of_it_imports(tmp_path: Path) -> None:
+    """An editable installation finds files that a wheel lacks: a folder without `__init__.py`, `py.typed`."""
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, tmp_path / name)
+    shutil.copytree(
+        ROOT / "src", tmp_path / "src", ignore=shutil.ignore_patterns("*.egg-info", "__pycache__")
+    )
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
+    build = [*pip, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(tmp_path), str(tmp_path)]
+    subprocess.run(build, check=True, capture_output=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    inside = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+    assert inside == SOURCES | {"lexforge/py.typed"}
+
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "venv")], check=True)
+    python = tmp_path / "venv" / "bin" / "python"
+    subprocess.run(
+        [*pip, "--python", str(python), "install", "--no-deps", "--no-index", str(wheel)], check=True
+    )
+    (packages,) = (tmp_path / "venv").glob("lib/python*/site-packages")
+    # its dependencies; the .pth files there, the editable lexforge among them, are not read
+    (packages / "dependencies.pth").write_text(sysconfig.get_paths()["purelib"])
+    files = run(IMPORT_ALL, str(python), "-I", cwd=tmp_path).split()
+    assert all(Path(file).is_relative_to(packages) for file in files)
+    assert len(files) == len(SOURCES)
+
+
+WITHOUT = f"""
+    import importlib.machinery, importlib.metadata
+
+    find_spec = importlib.machinery.PathFinder.find_spec
+    importlib.machinery.PathFinder.find_spec = staticmethod(
+        lambda name, *rest: None if name.split(".")[0] in {OPTIONAL} else find_spec(name, *rest)
+    )
+    from_name = importlib.metadata.Distribution.from_name
+
+    def without(name):
+        if name in {OPTIONAL}:
+            raise importlib.metadata.PackageNotFoundError(name)
+        return from_name(name)
+
+    importlib.metadata.Distribution.from_name = staticmethod(without)
+"""
+
+
+@pytest.fixture(scope="module")
+def messages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What each function that needs an optional package says on a machine that has none of them."""
+    code = """
+        import lexforge.data, lexforge.retrieval, torch
+        from lexforge.evaluation.stored_index import check_kind
+        from lexforge.kernels.splade_head import splade_head
+        from lexforge.training import MovingNegatives
+
+        one = torch.ones(1, 1, 1)
+        data = lexforge.data.RetrievalData("n", {"d": "x", "e": "y"}, {"q": "z"}, {"train": {"q": {"d": 1}}})
+        calls = {
+            "triton": lambda: splade_head(one, one[0], None, one[0], impl="triton"),
+            "seismic": lambda: lexforge.retrieval.SeismicIndex(3),
+            "seismic by name": lambda: check_kind("seismic", "sparse", {}),
+            "pymilvus": lambda: lexforge.retrieval.MilvusIndex("x.db"),
+            "faiss": lambda: lexforge.retrieval.FaissIndex(3),
+            "datasets": lambda: lexforge.data.load_hub("a/b"),
+            "datasets for pairs": lambda: lexforge.data.load_sts("hf:a/b"),
+            "datasets for training": lambda: MovingNegatives(data, lexforge.data.NegativeRule()),
+        }
+        for name, call in calls.items():
+            try:
+                call()
+            except ImportError as error:
+                print(f"{name}\\t{error}")
+    """
+    output = run(textwrap.dedent(WITHOUT) + textwrap.dedent(code), cwd=tmp_path_factory.mktemp("without"))
+    return dict(line.split("\t", 1) for line in output.splitlines() if "\t" in line)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("triton", r"pip install lexforge\[triton\]"),
+        ("seismic", r"pip install 'lexforge\[seismic\]'"),
+        ("seismic by name", r"pip install 'lexforge\[seismic\]'"),
+        ("pymilvus", r"pip install 'lexforge\[milvus\]'"),
+        ("faiss", "pip install faiss-cpu"),
+        ("datasets", "No module named 'datasets'"),
+        ("datasets for pairs", "No module named 'datasets'"),
+        ("datasets for training", "No module named 'datasets'"),
+    ],
+)
+def test_a_missing_package_gives_one_line_that_names_it(
+    name: str, message: str, messages: dict[str, str]
+) -> None:
+    """A user must learn what to install, and not read a traceback of someone else's import."""
+    assert name in messages, f"raised no ImportError; those that did: {messages}"
+    assert re.search(message, messages[name]), messages[name]
+
+
+def test_every_module_imports_without_the_optional_packages(tmp_path: Path) -> None:
+    """Nothing but the Triton kernels may need more than what every machine has."""
+    code = textwrap.dedent(WITHOUT) + "import sys; sys.argv = ['-', 'lexforge.kernels.triton']"
+    files = run(code + "\n" + textwrap.dedent(IMPORT_ALL), cwd=tmp_path).split()
+    kernels = {name for name in SOURCES if name.startswith("lexforge/kernels/triton/")}
+    assert len(files) == len(SOURCES - kernels)
+
+
+def test_the_oldest_set_is_the_lower_bounds() -> None:
+    """`make test-oldest` proves what pyproject.toml says, not something newer; but for torch."""
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    names = r'"([\w.-]+)(?:\[[\w,]+\])?>=([\w.]+)'
+    bounds = dict(re.findall(names, text.partition("dependencies = [")[2].partition("[project.optional")[0]))
+    lines = (ROOT / "constraints-oldest.txt").read_text(encoding="utf-8").splitlines()
+    pins = dict(line.lower().replace("_", "-").split("==") for line in lines if not line.startswith("#"))
+    assert bounds.pop("torch") == "2.11"
+    assert pins["torch"] == "2.13.0"
+    assert len(bounds) > 10
+
+    def padded(version: str) -> str:
+        return ".".join([*version.split("."), "0", "0"][:3]) if version.count(".") < 2 else version
+
+    assert {name: padded(pins[name]) for name in bounds} == {name: padded(v) for name, v in bounds.items()}
