@@ -33,6 +33,7 @@ test-all: lint
 	$(BIN)/python -m pytest -m "not gpu"
 
 # What touches the interfaces of torch, transformers, sentence-transformers and accelerate, with their oldest versions.
+# Apart from `.ci/run`, whose time a second installation and a second run would double.
 test-oldest: $(OLDEST)/.installed
 	$(OLDEST)/bin/python -m pytest tests/losses tests/models tests/training tests/evaluation tests/data tests/recipes
 
