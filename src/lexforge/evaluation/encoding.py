@@ -202,7 +202,9 @@ class CorpusEncoder:
             try:
                 vectors, _ = unpack(path, key)
             except ValueError as error:
-                raise ValueError(f"cached vectors {path} cannot be read ({error}); delete the file") from error
+                raise ValueError(
+                    f"cached vectors {path} cannot be read ({error}); delete the file"
+                ) from error
             path.touch()
         self._kept = (key, vectors)
         return vectors, fresh
