@@ -32,12 +32,15 @@ def last_rows(name: str, *keys: str) -> dict[tuple[str, ...], Row]:
 def settings() -> list[tuple[str, Row, Row]]:
     """Each setting with a label, the peer's row and ours."""
     found = []
-    heads = last_rows("splade_head", "case", "density", "pass", "impl")
-    for (case, density, which, impl), ours in heads.items():
-        peer = heads.get((case, density, which, PEER))
+    heads = last_rows("splade_head", "case", "density", "tokens", "pass", "impl")
+    for (*setting, which, impl), ours in heads.items():
+        peer = heads.get((*setting, which, PEER))
         if impl == "tiled" and which == "forward + backward" and peer is not None:
             size = f"V {int(ours['terms']):,}, D {ours['width']}"
-            found.append((f"head, {size}\n{float(ours['active_per_row']):,.0f} active a row", peer, ours))
+            full = int(ours["tokens"]) / int(ours["padded_tokens"])
+            active = f"{float(ours['active_per_row']):,.0f} active a row"
+            padding = f", {1 - full:.0%} padding" if full < 1 else ""
+            found.append((f"head, {size}\n{active}{padding}", peer, ours))
     steps = last_rows("train_step", "impl")
     found.append(("training step\nsplade-tiny", steps[(PEER,)], steps[("fused",)]))
     encode = last_rows("encode", "impl")
