@@ -136,7 +136,7 @@ def test_a_damaged_block_is_refused(damage: str, tiny_splade, tmp_path: Path) ->
         lambda: EncodedCorpus(tmp_path / "blocks").merged(),
         lambda: write(tiny_splade, tmp_path / "blocks"),
     ):
-        with pytest.raises(ValueError, match="block-000001.* is cut, altered, or of another corpus"):
+        with pytest.raises(ValueError, match=r"block-000001.* is cut, altered, or of another corpus"):
             read()
 
 

@@ -18,7 +18,7 @@ from lexforge.retrieval.storage import new_directory
 
 SOURCE = "source.json"
 IndexKind = Literal["inverted", "faiss-flat", "faiss-hnsw", "faiss-ivf", "seismic", "milvus"]
-LAYOUTS = {"faiss-flat": Flat(), "faiss-hnsw": HNSW(), "faiss-ivf": IVF()}
+LAYOUTS: dict[str, Flat | HNSW | IVF] = {"faiss-flat": Flat(), "faiss-hnsw": HNSW(), "faiss-ivf": IVF()}
 SPARSE_KINDS = {"inverted", "seismic", "milvus"}
 DENSE_KINDS = {*LAYOUTS, "milvus"}
 
@@ -68,8 +68,9 @@ def index_builder(
     check_kind(kind, vectors, options)
     if kind in LAYOUTS:
         return partial(FaissIndex.build, layout=LAYOUTS[kind])
-    sparse_builders = {"inverted": InvertedIndex.build, "seismic": SeismicIndex.build}
-    return sparse_builders[kind] if kind in sparse_builders else partial(MilvusIndex.build, **options)
+    if kind == "milvus":
+        return partial(MilvusIndex.build, **options)
+    return InvertedIndex.build if kind == "inverted" else SeismicIndex.build
 
 
 @dataclass(frozen=True)
@@ -124,7 +125,7 @@ def build_index(
     blocks = corpus.blocks(rows)
     first = next(blocks)
     index = _empty(kind, first[0].shape[1], manifest, options)
-    there = index.ids if isinstance(index, MilvusIndex) else []
+    there: list[str] = index.ids if isinstance(index, MilvusIndex) else []
     with Progress(len(corpus), "Index", show=show_progress_bar) as progress:
         progress.update(len(there))
         for vectors, ids in _without(there, chain([first], blocks)):

@@ -134,7 +134,7 @@ def _rows(path: str | Path, layout: str) -> Iterator[tuple[str, list[str]]]:
                 yield where, columns
 
 
-def _line(path: str | Path, number: int, file: IO[bytes]) -> bytes:
+def _line(path: str | Path, number: int, file: IO[bytes] | gzip.GzipFile) -> bytes:
     """The line after line `number`."""
     try:
         line = file.readline(MAX_LINE_BYTES + 1)

@@ -70,8 +70,8 @@ class Index(Protocol):
     similarity: Similarity
 
     @classmethod
-    def build(cls, documents: Any, ids: list[str]) -> Index:
-        """An index of the documents; `ids` are unique, one a row."""
+    def build(cls, documents: Any, ids: list[str], *args: Any, **kwargs: Any) -> Index:
+        """An index of the documents; `ids` are unique, one a row. Backends take settings of their own."""
 
     def add(self, documents: Any, ids: list[str]) -> None:
         """Append documents; positions go on from the last one."""
