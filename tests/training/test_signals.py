@@ -5,12 +5,22 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from collections.abc import Iterator
 
 import pytest
 
 from lexforge.training.signals import StopRequest, TrainingInterrupted
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Python's own handler of SIGINT, which a shell takes away from jobs in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_the_first_signal_is_noted_and_the_second_acts() -> None:
     """Who presses Ctrl-C twice wants to leave at once."""
     before = signal.getsignal(signal.SIGTERM)
