@@ -81,7 +81,10 @@ class InvertedIndex:
         """
         vectors = sparse_vectors(documents, "documents", self.num_terms, self.similarity)
         self._ids.check(ids, vectors.shape[0])
-        self._parts.append(build_postings(vectors, impacts=self.impacts))
+        if len(self):
+            self._parts.append(build_postings(vectors, self._parts[0].block_size, impacts=self.impacts))
+        else:  # the first documents say how large the blocks are
+            self._parts = [build_postings(vectors, impacts=self.impacts)]
         self._ids.extend(ids)
 
     def search(self, queries: Matrix, k: SupportsIndex) -> Hits:
