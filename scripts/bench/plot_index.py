@@ -28,14 +28,15 @@ def last_rows() -> list[Row]:
     return list({(row["search"], row["setting"], row["documents"]): row for row in rows}.values())
 
 
-def draw(axis: plt.Axes, rows: list[Row]) -> None:
-    """One mark a setting; the settings of one search are joined."""
-    for search in dict.fromkeys(row["search"] for row in rows):
+def draw(axis: plt.Axes, rows: list[Row], names: list[str]) -> None:
+    """One mark a setting; the settings of one search are joined, in the colour of its place in `names`."""
+    for place, search in enumerate(names):
         own = sorted((row for row in rows if row["search"] == search), key=lambda row: float(row["recall"]))
         recall = [float(row["recall"]) for row in own]
         speed = [float(row["queries_per_s"]) for row in own]
         ours = search.startswith(OURS)
-        axis.plot(recall, speed, "o-" if ours else "s--", ms=8 if ours else 5, lw=1, label=search)
+        marks = {"marker": "o", "ms": 8} if ours else {"marker": "s", "ms": 5, "ls": "--"}
+        axis.plot(recall, speed, color=f"C{place}", lw=1, label=search, **marks)
     first = rows[0]
     axis.set_yscale("log")
     axis.set_xlabel(f"recall@{first['k']} against exact search")
@@ -48,10 +49,11 @@ def draw(axis: plt.Axes, rows: list[Row]) -> None:
 def main() -> None:
     """Write the plot, one panel a corpus size."""
     rows = last_rows()
+    names = list(dict.fromkeys(row["search"] for row in rows))
     sizes = sorted({int(row["documents"]) for row in rows})
     figure, axes = plt.subplots(1, len(sizes), figsize=(5.5 * len(sizes), 4), squeeze=False)
     for axis, size in zip(axes[0], sizes, strict=True):
-        draw(axis, [row for row in rows if int(row["documents"]) == size])
+        draw(axis, [row for row in rows if int(row["documents"]) == size], names)
     axes[0][0].legend(fontsize=8, frameon=False, loc="lower left")
     figure.tight_layout()
     OUTPUT.parent.mkdir(exist_ok=True)
