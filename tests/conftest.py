@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -80,3 +83,22 @@ def shared_folder() -> Path:
     if not (folder / "data").is_dir():
         pytest.skip("needs the folder ../shared with real data")
     return folder
+
+
+@pytest.fixture(scope="session")
+def run_script() -> Callable[..., None]:
+    """Run a Python file in a process of its own, or on several gloo ranks; it must end well."""
+
+    def run(script: Path, *arguments: object, ranks: int = 1, timeout: float = 280) -> None:
+        torchrun = ["-m", "torch.distributed.run", "--nproc-per-node", str(ranks), "--standalone"]
+        threads = {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+        finished = subprocess.run(
+            [sys.executable, *(torchrun if ranks > 1 else []), str(script), *map(str, arguments)],
+            env={**os.environ, **threads},
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+        )
+        assert finished.returncode == 0, finished.stderr[-4000:]
+
+    return run

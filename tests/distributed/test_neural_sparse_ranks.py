@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-import os
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -22,18 +20,12 @@ def load_script():
 
 
 @pytest.fixture(scope="module")
-def two_ranks(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> dict:
+def two_ranks(
+    run_script: Callable[..., None], tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory
+) -> dict:
     """What the script saved after one step on two ranks."""
     output = tmp_path_factory.mktemp("ranks") / "results.pt"
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
-    finished = subprocess.run(
-        [*command, str(SCRIPT), str(tiny_checkpoint), str(output)],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
-    assert finished.returncode == 0, finished.stderr[-4000:]
+    run_script(SCRIPT, tiny_checkpoint, output, ranks=2)
     return torch.load(output)
 
 

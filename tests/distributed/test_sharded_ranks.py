@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-import os
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,21 +14,14 @@ SCRIPT = Path(__file__).with_name("sharded_ranks.py")
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_two_shards_equal_one_process_with_the_joint_batch(tiny_checkpoint: Path, tmp_path: Path) -> None:
+def test_two_shards_equal_one_process_with_the_joint_batch(
+    run_script: Callable[..., None], tiny_checkpoint: Path, tmp_path: Path
+) -> None:
     """The head reads the output embedding outside its forward, which FSDP1 forbids and FSDP2 allows as long
     as that layer belongs to the root's group. (`SpladeTrainer` refuses FSDP for what it would save.)
     """
     output = tmp_path / "results.pt"
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run(
-        [*command, str(SCRIPT), str(tiny_checkpoint), str(output)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=800,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
+    run_script(SCRIPT, tiny_checkpoint, output, ranks=2, timeout=800)
     file = SCRIPT.with_name("neural_sparse_ranks.py")
     specification = importlib.util.spec_from_file_location("neural_sparse_ranks", file)
     assert specification is not None

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,34 +13,27 @@ from lexforge.training import PRESETS
 SCRIPT = Path(__file__).with_name("training_ranks.py")
 
 
-def run(launch: list[str], checkpoint: Path, output: Path) -> dict:
-    """What the script saved after training every preset."""
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    command = [sys.executable, *launch, str(SCRIPT), str(checkpoint), str(output)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=800)
-    assert done.returncode == 0, done.stderr[-4000:]
-    return torch.load(output)
-
-
 @pytest.fixture(scope="module")
-def two_ranks(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> dict:
-    launch = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
-    return run(launch, tiny_checkpoint, tmp_path_factory.mktemp("ranks") / "two.pt")
-
-
-@pytest.fixture(scope="module")
-def one_rank(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> dict:
-    return run([], tiny_checkpoint, tmp_path_factory.mktemp("ranks") / "one.pt")
+def trained(
+    run_script: Callable[..., None], tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory
+) -> dict[int, dict]:
+    """What the script saved after training every preset, by the number of ranks."""
+    results = {}
+    for ranks in (1, 2):
+        output = tmp_path_factory.mktemp("ranks") / "results.pt"
+        run_script(SCRIPT, tiny_checkpoint, output, ranks=ranks, timeout=800)
+        results[ranks] = torch.load(output)
+    return results
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1700)
 @pytest.mark.parametrize("preset", PRESETS)
-def test_twenty_steps_on_two_ranks_are_those_on_one(preset: str, two_ranks: dict, one_rank: dict) -> None:
+def test_twenty_steps_on_two_ranks_are_those_on_one(preset: str, trained: dict[int, dict]) -> None:
     """Hard negatives, teacher, curriculum, ramp, IDF FLOPS, clipping, AdamW and the schedule together: the
     same parts at every step, the same gradients at the first and the last, the same weights at the end.
     """
-    joint, one = two_ranks[preset], one_rank[preset]
+    joint, one = trained[2][preset], trained[1][preset]
     assert len(one["parts"]) == 20
     assert set(one["gradients"]) == {0, 19}
     # float64 throughout: the order of sums and the padding of a batch differ, and twenty steps of AdamW,

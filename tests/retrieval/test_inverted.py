@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from scipy import sparse
 
+from lexforge.kernels import postings
 from lexforge.retrieval import Hits, InvertedIndex
 
 DOCUMENTS = np.array([[1, 0, 2], [0, 3, 0], [1, 1, 1], [0, 0, 0], [1, 0, 2]])
@@ -38,6 +39,21 @@ def pairs(hits: Hits) -> list[list[tuple[str, float]]]:
         list(zip(row, scores.tolist(), strict=True))
         for row, scores in zip(hits.ids, hits.scores, strict=True)
     ]
+
+
+def test_additions_keep_the_block_size_of_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The default depends on the number of documents, and parts with unlike blocks cannot be joined."""
+    monkeypatch.setattr(postings, "LARGE_CORPUS", 8)
+    rng = np.random.default_rng(0)
+    documents, queries = rng.integers(0, 3, (40, 6)), rng.integers(0, 3, (9, 6))
+    ids = [f"d{i}" for i in range(40)]
+    expected = ranked(queries @ documents.T, ids, 5)
+    for cut, block_size in ((5, postings.SMALL_BLOCK), (30, postings.LARGE_BLOCK)):
+        index = InvertedIndex(6)
+        index.add(csr(documents[:cut]), ids[:cut])
+        index.add(csr(documents[cut:]), ids[cut:])
+        assert index._postings().block_size == block_size
+        assert pairs(index.search(csr(queries), 5)) == expected
 
 
 @settings(max_examples=40, deadline=None)

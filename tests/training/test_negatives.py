@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -192,17 +189,11 @@ def test_a_teacher_filters_what_is_mined(tiny_splade: SparseEncoder) -> None:
         assert np.array_equal(filtered._mine_on_all_ranks(tiny_splade, 0), best) == same
 
 
-def test_two_ranks_train_on_the_same_negatives(tiny_checkpoint: Path, tmp_path: Path) -> None:
+def test_two_ranks_train_on_the_same_negatives(
+    run_script: Callable[..., None], tiny_checkpoint: Path, tmp_path: Path
+) -> None:
     """Ranks that mined differently would draw different batches of the same rows."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
-    finished = subprocess.run(
-        [*command, str(RANKS_SCRIPT), str(tiny_checkpoint), str(tmp_path)],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
-    assert finished.returncode == 0, finished.stderr[-4000:]
+    run_script(RANKS_SCRIPT, tiny_checkpoint, tmp_path, ranks=2)
     ranks = [torch.load(tmp_path / f"rank{rank}.pt") for rank in range(2)]
     assert ranks[0] == ranks[1]
     assert len(ranks[0]["mined"]) == 3

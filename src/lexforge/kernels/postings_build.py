@@ -7,7 +7,7 @@ import numpy as np
 
 
 @numba.njit(cache=True)
-def count_blocks(term_offsets, rows, block_size):  # type: ignore[no-untyped-def]
+def count_blocks(term_offsets, rows, block_size):
     """The number of blocks that hold each term, `[V] int64`.
 
     Args:
@@ -26,7 +26,7 @@ def count_blocks(term_offsets, rows, block_size):  # type: ignore[no-untyped-def
 
 
 @numba.njit(cache=True)
-def fill_bounds(  # type: ignore[no-untyped-def]
+def fill_bounds(
     term_offsets, rows, levels, block_size, dense_row, list_starts, dense, list_blocks, list_levels
 ):
     """Write each term's largest level in every block, as a row over all blocks or as a list.

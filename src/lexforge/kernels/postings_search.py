@@ -12,13 +12,13 @@ SMALLEST = np.float32(1.2e-38)  # added to a factor: a product may be rounded do
 
 
 @numba.njit(cache=True)
-def _is_worse(score, position, other_score, other_position):  # type: ignore[no-untyped-def]
+def _is_worse(score, position, other_score, other_position):
     """The one order of hits: lower score, then higher position, is worse."""
     return score < other_score or (score == other_score and position > other_position)
 
 
 @numba.njit(cache=True)
-def _sift_down(scores, positions, size, hole):  # type: ignore[no-untyped-def]
+def _sift_down(scores, positions, size, hole):
     """Restore the heap below `hole`; its root is the worst hit."""
     score, position = scores[hole], positions[hole]
     while 2 * hole + 1 < size:
@@ -34,13 +34,13 @@ def _sift_down(scores, positions, size, hole):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True)
-def _heapify(scores, positions, count):  # type: ignore[no-untyped-def]
+def _heapify(scores, positions, count):
     for hole in range(count // 2 - 1, -1, -1):
         _sift_down(scores, positions, count, hole)
 
 
 @numba.njit(cache=True)
-def _sort_hits(scores, positions, count):  # type: ignore[no-untyped-def]
+def _sort_hits(scores, positions, count):
     """Heap sort, best first: the worst of what remains goes to the end."""
     _heapify(scores, positions, count)
     for last in range(count - 1, 0, -1):
@@ -50,7 +50,7 @@ def _sort_hits(scores, positions, count):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True)
-def _add_bounds(postings, segment, term, factor, low, high, bounds):  # type: ignore[no-untyped-def]
+def _add_bounds(postings, segment, term, factor, low, high, bounds):
     """Add a query term's part to the bounds of blocks `low` to `high - 1` of a segment."""
     start = postings.dense_starts[segment, term]
     if start >= 0:
@@ -65,7 +65,7 @@ def _add_bounds(postings, segment, term, factor, low, high, bounds):  # type: ig
 
 
 @numba.njit(cache=True)
-def _score(postings, segment, document, weight_of):  # type: ignore[no-untyped-def]
+def _score(postings, segment, document, weight_of):
     """The exact score of a document: a float32 sum over its terms, in ascending order."""
     score = np.float32(0)
     for posting in range(postings.offsets[document], postings.offsets[document + 1]):
@@ -80,7 +80,7 @@ def _score(postings, segment, document, weight_of):  # type: ignore[no-untyped-d
 
 
 @numba.njit(cache=True)
-def _offer(score, position, hit_scores, hit_positions, count):  # type: ignore[no-untyped-def]
+def _offer(score, position, hit_scores, hit_positions, count):
     """Put a document into the query's heap if it is a hit; returns the heap's new size."""
     k = len(hit_scores)
     if score == 0:
@@ -97,9 +97,7 @@ def _offer(score, position, hit_scores, hit_positions, count):  # type: ignore[n
 
 
 @numba.njit(cache=True)
-def _search_segment(  # type: ignore[no-untyped-def]
-    postings, segment, low, high, query, buffers, hit_scores, hit_positions, count
-):
+def _search_segment(postings, segment, low, high, query, buffers, hit_scores, hit_positions, count):
     """Search blocks `low` to `high - 1` of a segment, those of the highest bound first."""
     query_terms, query_weights = query
     bounds, group_best, weight_of = buffers
@@ -143,7 +141,7 @@ def _search_segment(  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True)
-def _search_query(postings, query, piece, ranges, buffers, hit_scores, hit_positions):  # type: ignore[no-untyped-def]
+def _search_query(postings, query, piece, ranges, buffers, hit_scores, hit_positions):
     """Fill a query's hits in one range of the blocks, best first; returns their number."""
     query_terms, query_weights = query
     weight_of = buffers[2]
@@ -166,7 +164,7 @@ def _search_query(postings, query, piece, ranges, buffers, hit_scores, hit_posit
 
 
 @numba.njit(cache=True)
-def _search_chunk(postings, queries, chunk, part, piece, positions, scores, counts):  # type: ignore[no-untyped-def]
+def _search_chunk(postings, queries, chunk, part, piece, positions, scores, counts):
     """Search a chunk of the queries in one range of the blocks."""
     offsets, terms, weights = queries
     widest = np.diff(postings.first_blocks).max()
@@ -183,7 +181,7 @@ def _search_chunk(postings, queries, chunk, part, piece, positions, scores, coun
 
 
 @numba.njit(parallel=True, cache=True)
-def search(postings, queries, chunk, positions, scores, counts):  # type: ignore[no-untyped-def]
+def search(postings, queries, chunk, positions, scores, counts):
     """Fill the hits of every query in every range of blocks.
 
     Args:

@@ -27,8 +27,9 @@ class InvertedIndex:
     Args:
         num_terms: Width V of the vectors.
         similarity: `dot`, or `cosine`: documents and queries are normalised to unit length here.
-        impacts: `float32` is exact. `uint8` stores a weight in 8 bits: half the size of the vectors, scores
-            that are rounded, and depend on how the documents were cut into additions.
+        impacts: `float32` is exact. `uint8` stores a weight in 8 bits: two thirds of the bytes, scores that
+            are rounded and depend on how the documents were cut into additions. Measured on SPLADE vectors
+            (scripts/bench/results/index.csv): recall@10 .997 of 43,688 documents, .995 of 349,504.
     """
 
     def __init__(self, num_terms: int, similarity: Similarity = "dot", impacts: Impacts = "float32") -> None:

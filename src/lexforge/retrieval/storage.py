@@ -61,7 +61,7 @@ def write_manifest(directory: Path, kind: str, fields: dict[str, Any]) -> None:
     files = {}
     for path in sorted(directory.iterdir()):
         status = path.stat()
-        digest = _sha256(path)
+        digest = file_sha256(path)
         files[path.name] = {"bytes": status.st_size, "modified_ns": status.st_mtime_ns, "sha256": digest}
     origin = {"format": kind, "version": VERSION, "written_ns": time.time_ns()}
     manifest = {**origin, "fields": fields, "files": files}
@@ -117,7 +117,7 @@ def read_manifest(directory: str | Path, kind: str, verify: bool = False) -> Man
         if status.st_size != size:
             raise ValueError(f"{file} has {status.st_size} bytes; {path} says {size}: cut or replaced")
         if verify or status.st_mtime_ns != modified or modified > settled:
-            if _sha256(file) != digest:
+            if file_sha256(file) != digest:
                 raise ValueError(f"{file} does not have the checksum in {path}: damaged or replaced")
             hashed.add(name)
     return Manifest(fields, frozenset(hashed))
@@ -143,7 +143,8 @@ def read_ids(directory: Path) -> DocumentIds:
     return ids
 
 
-def _sha256(path: Path) -> str:
+def file_sha256(path: Path) -> str:
+    """The SHA-256 of a file, in hexadecimal, read a mebibyte at a time."""
     with path.open("rb") as file:
         digest = hashlib.sha256()
         while chunk := file.read(1 << 20):

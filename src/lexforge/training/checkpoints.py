@@ -8,12 +8,13 @@ any moment leaves checkpoints that are whole and an `unfinished/` that nobody re
 from __future__ import annotations
 
 import errno
-import hashlib
 import json
 import logging
 import os
 import shutil
 from pathlib import Path
+
+from lexforge.retrieval.storage import file_sha256
 
 SEAL = "checkpoint.json"
 UNFINISHED = "unfinished"
@@ -42,7 +43,7 @@ def seal(folder: Path) -> None:
             with path.open("rb") as file:
                 os.fsync(file.fileno())
             name = path.relative_to(folder).as_posix()
-            files[name] = {"bytes": path.stat().st_size, "sha256": _sha256(path)}
+            files[name] = {"bytes": path.stat().st_size, "sha256": file_sha256(path)}
     with (folder / SEAL).open("w", encoding="utf-8") as file:
         json.dump({"files": files}, file, indent=1)
         file.flush()
@@ -84,7 +85,7 @@ def check_seal(folder: str | Path) -> None:
         if found[name].stat().st_size != size:
             actual = found[name].stat().st_size
             raise DamagedCheckpointError(f"{found[name]} has {actual} bytes, {SEAL} says {size}")
-        if _sha256(found[name]) != digest:
+        if file_sha256(found[name]) != digest:
             raise DamagedCheckpointError(f"{found[name]} does not have the checksum in {SEAL}")
 
 
@@ -188,11 +189,3 @@ def size_of(folder: Path) -> int:
 
 def _mebibytes(size: int) -> str:
     return f"{max(size, 0) / 2**20:.1f} MiB"
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        digest = hashlib.sha256()
-        while chunk := file.read(1 << 20):
-            digest.update(chunk)
-        return digest.hexdigest()
