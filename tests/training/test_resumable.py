@@ -214,6 +214,18 @@ def test_an_upload_gets_the_checkpoint_under_its_name(
     assert pushed == [str(tmp_path / f"checkpoint-{step}") for step in (2, 4, 6)]
 
 
+def test_only_the_rank_that_saves_writes_the_model(
+    tiny_splade: SparseEncoder, tmp_path: Path, make_trainer: MakeTrainer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """transformers 5.23 calls `_save` on every rank, and sentence-transformers 6.2 writes on each: two ranks
+    wrote into one folder, and one removed what the other was about to remove.
+    """
+    trainer = make_trainer(tiny_splade, tmp_path)
+    monkeypatch.setattr(type(trainer.args), "should_save", False)
+    trainer.save_model(str(tmp_path / "model"))
+    assert not (tmp_path / "model").exists()
+
+
 def test_a_checkpoint_that_cannot_fit_is_not_begun(
     tiny_splade: SparseEncoder, tmp_path: Path, make_trainer: MakeTrainer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

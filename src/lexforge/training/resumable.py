@@ -178,6 +178,8 @@ class ResumableTraining(BaseTrainer):
         """Wait for the checkpoint to have its name: the upload runs in the background."""
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
+        if not self.args.should_save:  # transformers >= 5.23 comes here on every rank
+            return
         super()._save(output_dir, state_dict)
         folder = Path(str(output_dir or self.args.output_dir))
         (folder / TRAINING_ARGS_NAME).unlink()  # a pickle that nothing reads
