@@ -101,9 +101,13 @@ def test_gradcheck(impl: str, shift: float, twice: bool) -> None:
     )
 
 
+@pytest.mark.parametrize("screening", [True, False])
 @pytest.mark.parametrize("shift", [-20.0, -8.0, 100.0])
-def test_error_is_within_twice_the_reference_error(shift: float) -> None:
+def test_error_is_within_twice_the_reference_error(
+    shift: float, screening: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Truth is the reference in float64; the fast path may not be less exact than the plain float32 one."""
+    monkeypatch.setattr(splade_head_tiled, "can_screen", lambda *_: screening)
     hidden, weight, bias, mask = inputs(seed=2, shift=shift, shape=(6, 40, 64, 9000))
     upstream = torch.randn(6, 9000, generator=torch.Generator().manual_seed(3))
     exact_tensors = [t.detach().double().requires_grad_() for t in (hidden, weight, bias)]
@@ -312,8 +316,11 @@ def test_the_logits_are_never_built(shift: float) -> None:
 
 
 @pytest.mark.parametrize(("shift", "all_of_them"), [(-10.0, False), (100.0, True)])
-def test_the_measured_density_chooses_where_winners_are_sought(shift: float, all_of_them: bool) -> None:
-    """Few active pairs: only those are searched for their token; nearly all: the whole tile."""
+def test_the_measured_density_chooses_where_winners_are_sought(
+    shift: float, all_of_them: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without screening: few active pairs, only those are searched for their token; nearly all, the tile."""
+    monkeypatch.setattr(splade_head_tiled, "can_screen", lambda *_: False)
     hidden, weight, bias, mask = inputs(shift=shift, shape=(4, 8, 8, 1000))
     with _Sizes("aten::argmax") as searched:
         out = splade_head(hidden, weight, bias, mask, impl="tiled")
