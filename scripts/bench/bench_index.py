@@ -84,17 +84,20 @@ class Search:
     exact: bool
 
 
+def encoded(model: Any, folders: tuple[Path, ...], count: int) -> Iterator[tuple[str, list[Any]]]:
+    """The vectors of all documents, folder by folder, and of an equal share of `count` queries of each."""
+    sets = [load_beir(folder) for folder in folders]
+    corpora = [encode(model, list(data.corpus.values()), "document", show_progress_bar=True) for data in sets]
+    yield "documents", corpora
+    share = -(-count // len(sets))
+    yield "queries", [encode(model, list(data.queries.values())[:share], "query") for data in sets]
+
+
 def record(cfg: Config) -> None:
-    """Encode all corpora and an equal share of queries of each folder."""
+    """Encode the corpora and queries of the folders."""
     model = build_splade(cfg.model or "", max_seq_length=cfg.max_seq_length)
-    documents, queries = [], []
-    for folder in cfg.data:
-        data = load_beir(folder)
-        documents.append(encode(model, list(data.corpus.values()), "document", show_progress_bar=True))
-        share = list(data.queries.values())[: -(-cfg.queries // len(cfg.data))]
-        queries.append(encode(model, share, "query"))
     arrays = {}
-    for name, parts in (("documents", documents), ("queries", queries)):
+    for name, parts in encoded(model, cfg.data, cfg.queries):
         matrix = sparse.csr_array(sparse.vstack(parts, format="csr"))
         arrays |= {
             f"{name}_{field}": getattr(matrix, field) for field in ("data", "indices", "indptr", "shape")
