@@ -54,7 +54,7 @@ def measure(function: Callable[[], object], repeats: int = 3) -> dict[str, float
     """
     before = reset_peak()
     function()
-    peak = _status_kb("VmHWM") - before
+    peak = peak_mb() - before
     seconds = []
     for _ in range(repeats):
         start = time.perf_counter()
@@ -64,14 +64,19 @@ def measure(function: Callable[[], object], repeats: int = 3) -> dict[str, float
         "median_s": round(statistics.median(seconds), 5),
         "min_s": round(min(seconds), 5),
         "max_s": round(max(seconds), 5),
-        "peak_mb": round(peak * 1024 / 1e6, 1),
+        "peak_mb": round(peak, 1),
     }
 
 
-def reset_peak() -> int:
-    """Set this process's peak of resident memory back to what it holds now; returns that, in KiB (Linux)."""
+def reset_peak() -> float:
+    """Set this process's peak of resident memory back to what it holds now; returns that, in MB (Linux)."""
     Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
-    return _status_kb("VmRSS")
+    return _status_mb("VmRSS")
+
+
+def peak_mb() -> float:
+    """The most resident memory of this process since `reset_peak`, in MB (10^6 bytes)."""
+    return _status_mb("VmHWM")
 
 
 def append_rows(name: str, rows: list[dict[str, Any]]) -> Path:
@@ -100,10 +105,10 @@ def append_rows(name: str, rows: list[dict[str, Any]]) -> Path:
     return path
 
 
-def _status_kb(key: str) -> int:
+def _status_mb(key: str) -> float:
     for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
         if line.startswith(key + ":"):
-            return int(line.split()[1])
+            return int(line.split()[1]) * 1024 / 1e6
     raise RuntimeError(f"/proc/self/status has no {key}")
 
 

@@ -2,7 +2,7 @@
 
     python scripts/bench/plot_index.py
 
-Reads the rows with a recall in results/index.csv (the last of each setting) and writes docs/retrieval.png.
+Reads the rows of k = 10 in results/index.csv (the last of each setting) and writes docs/retrieval.png.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Row = dict[str, str]
 def last_rows() -> list[Row]:
     """The last row of each search, setting and corpus."""
     with (RESULTS / "index.csv").open(encoding="utf-8", newline="") as stream:
-        rows = [row for row in csv.DictReader(stream) if row["recall"]]
+        rows = [row for row in csv.DictReader(stream) if row["recall"] and row["k"] == "10"]
     return list({(row["search"], row["setting"], row["documents"]): row for row in rows}.values())
 
 
