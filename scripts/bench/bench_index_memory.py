@@ -4,8 +4,8 @@
 
 FILE is what bench_index.py recorded. Each block is one jittered copy of its documents, made when it is added,
 so that the peak is the index' own: the largest resident memory of the process, of which the interpreter, its
-libraries and one block hold `start_mb`. A loaded index is memory-mapped: a page counts once it was read, and the
-system may drop it again.
+libraries and one block hold `start_mb`. A loaded index is memory-mapped: a page counts once it was read, and
+the system may drop it again.
 """
 
 from __future__ import annotations
