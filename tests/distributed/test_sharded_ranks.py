@@ -18,7 +18,7 @@ def test_two_shards_equal_one_process_with_the_joint_batch(
     run_script: Callable[..., None], tiny_checkpoint: Path, tmp_path: Path
 ) -> None:
     """The head reads the output embedding outside its forward, which FSDP1 forbids and FSDP2 allows as long
-    as that layer belongs to the root's group. (`SpladeTrainer` refuses FSDP for what it would save.)
+    as that layer belongs to the root's group; `ShardedTraining` sees to that.
     """
     output = tmp_path / "results.pt"
     run_script(SCRIPT, tiny_checkpoint, output, ranks=2, timeout=800)

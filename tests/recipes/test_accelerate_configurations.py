@@ -13,9 +13,10 @@ import yaml
 from accelerate.commands.config.config_args import ClusterConfig, load_config_from_file
 
 FILES = Path(__file__).resolve().parents[2] / "recipes" / "accelerate"
-NAMES = ("one_gpu", "multi_gpu", "multi_node")
+NAMES = ("one_gpu", "multi_gpu", "multi_node", "fsdp")
 # Finds its process group as the recipes do, also without a GPU, and says where it stands.
 SCRIPT = """
+import sys
 import torch
 from accelerate import PartialState
 state = PartialState(cpu=not torch.accelerator.is_available())
@@ -23,7 +24,7 @@ total = torch.ones(1, device=state.device)
 if state.num_processes > 1:
     torch.distributed.all_reduce(total)
     torch.distributed.destroy_process_group()
-print(f"rank {state.process_index} of {state.num_processes}, sum {int(total)}", flush=True)
+sys.stdout.write(f"rank {state.process_index} of {state.num_processes}, sum {int(total)}\\n")  # in one piece
 """
 
 
@@ -66,7 +67,7 @@ def test_accelerate_launches_the_file(name: str, tmp_path: Path) -> None:
     if name == "multi_node":
         common = ("--num_processes", "2", "--main_process_port", port)
         machines = [(*common, "--machine_rank", str(rank)) for rank in range(2)]
-    elif name == "multi_gpu":
+    elif name in ("multi_gpu", "fsdp"):
         machines = [("--main_process_port", port)]
     processes = [launch(name, script, *options) for options in machines]
     finished = [process.communicate(timeout=200) for process in processes]

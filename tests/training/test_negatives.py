@@ -238,6 +238,16 @@ def test_what_would_not_see_the_rows_change_is_refused(
         make_trainer(tiny_splade, tmp_path, negatives, **arguments).train()
 
 
+def test_a_sharded_model_is_refused(
+    tiny_splade: SparseEncoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ranks encode other texts each, and a shard waits for the others at every layer."""
+    negatives = MovingNegatives(retrieval_data(), NegativeRule())
+    monkeypatch.setattr("lexforge.training.negatives.FSDPModule", SparseEncoder)
+    with pytest.raises(ValueError, match=r"MovingNegatives .* FSDP2 does not allow; .*multi_gpu\.yaml"):
+        make_trainer(tiny_splade, tmp_path, negatives).train()
+
+
 def test_two_of_them_are_refused(tiny_splade: SparseEncoder, tmp_path: Path) -> None:
     """A checkpoint would not tell whose negatives are whose."""
     first, second = (MovingNegatives(retrieval_data(), NegativeRule()) for _ in range(2))

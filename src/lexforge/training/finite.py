@@ -14,6 +14,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from lexforge.losses.distributed import world_size
 from lexforge.training.checkpoints import last_checkpoint
+from lexforge.training.sharded import whole_tensor
 
 ROWS_KEY = "lexforge_rows"  # of a batch: its rows' texts, one tuple a row
 SHOWN_ROWS, SHOWN_LETTERS = 8, 40
@@ -97,10 +98,11 @@ class FiniteTraining(BaseTrainer):
         self, prefix: str, tensors: Iterable[tuple[str, Tensor]], *, parameters: bool = False
     ) -> None:
         named = [(name, tensor.detach()) for name, tensor in tensors]
-        norm = get_total_norm([tensor for _, tensor in named])  # one pass over all; finite if each entry is
+        # One pass over all; finite if each entry is.
+        norm = whole_tensor(get_total_norm([tensor for _, tensor in named]))
         if not _on_any_rank(not bool(torch.isfinite(norm)), norm.device):
             return
-        broken = [f"{prefix} {name}".strip() for name, tensor in named if not torch.isfinite(tensor).all()]
+        broken = [f"{prefix} {name}".strip() for name, tensor in named if not _is_finite(tensor)]
         if not broken and not parameters and not torch.isfinite(norm):
             broken = ["the norm of the gradients"]  # each entry is finite, the sum of squares is not
         if _on_any_rank(bool(broken), norm.device):
@@ -137,7 +139,7 @@ class FiniteTraining(BaseTrainer):
         )
 
     def _model_is_finite(self) -> bool:
-        finite = all(bool(torch.isfinite(parameter).all()) for _, parameter in self._named_parameters())
+        finite = all(_is_finite(parameter) for _, parameter in self._named_parameters())
         return not _on_any_rank(not finite, self.args.device)
 
     def _describe(self, rows: Sequence[Row]) -> str:
@@ -175,6 +177,11 @@ class _ParameterCheck(TrainerCallback):
 def texts_of(row: dict[str, Any]) -> Row:
     """The texts of a row, in the order of its columns."""
     return tuple(value for value in row.values() if isinstance(value, str))
+
+
+def _is_finite(tensor: Tensor) -> bool:
+    """Whether every entry is; of a tensor in shards, on every rank, which all must ask."""
+    return bool(torch.isfinite(whole_tensor(tensor)).all())
 
 
 def _on_any_rank(flag: bool, device: torch.device) -> bool:

@@ -19,6 +19,7 @@ from scipy import sparse
 from sentence_transformers import SparseEncoder
 from sentence_transformers.base.model import BaseModel
 from sentence_transformers.base.training_args import BatchSamplers
+from torch.distributed.fsdp import FSDPModule
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_callback import ExportableState
 
@@ -59,8 +60,8 @@ class MovingNegatives(TrainerCallback, ExportableState):
 
     Raises:
         ValueError: A number below 1, a rule that drops short rows, or a teacher and a rule that do not go
-            together. When training begins: a sampler or workers that would not see the rows change, a second
-            callback of this class, or a checkpoint of other rows.
+            together. When training begins: a sampler or workers that would not see the rows change, a model
+            sharded by FSDP2, a second callback of this class, or a checkpoint of other rows.
         DataError: A query without a positive, or a corpus too small to fill a row.
     """
 
@@ -118,6 +119,11 @@ class MovingNegatives(TrainerCallback, ExportableState):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Take up the negatives of the checkpoint that a run is resumed from."""
+        if isinstance(kwargs.get("model"), FSDPModule):
+            raise ValueError(
+                "MovingNegatives encodes other texts on each rank by the model in training, which FSDP2 does "
+                "not allow; train with DistributedDataParallel (recipes/accelerate/multi_gpu.yaml)"
+            )
         if getattr(args, "batch_sampler", None) == BatchSamplers.NO_DUPLICATES_HASHED:
             raise ValueError(
                 "the sampler no_duplicates_hashed hashes the rows once and would not see them change; "

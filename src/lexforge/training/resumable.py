@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from sentence_transformers.base.trainer import BaseTrainer
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer import TRAINER_STATE_NAME, TRAINING_ARGS_NAME
 from transformers.trainer_utils import TrainOutput
@@ -29,10 +28,11 @@ from lexforge.training.checkpoints import (
     size_of,
 )
 from lexforge.training.run_directory import write_json
+from lexforge.training.sharded import ShardedTraining
 from lexforge.training.signals import StopRequest, TrainingInterrupted
 
 
-class ResumableTraining(BaseTrainer):
+class ResumableTraining(ShardedTraining):
     """Mixed into a sentence-transformers trainer: whole checkpoints or none, and an orderly stop.
 
     - A checkpoint, with what the callbacks write in `on_save`, is made beside its place, sealed with a
@@ -45,8 +45,7 @@ class ResumableTraining(BaseTrainer):
     - No pickled object of ours is written: the training arguments are saved as JSON.
 
     Raises:
-        ValueError: At construction under FSDP, DeepSpeed or `nn.DataParallel`: sentence-transformers would
-            save shards as if they were the model.
+        ValueError: As `ShardedTraining` does.
         DamagedCheckpointError: By `train`, for a checkpoint that is not whole.
         DiskFullError: By `train`, for a checkpoint that does not fit.
         TrainingInterrupted: By `train`, on every rank, after a signal.
@@ -54,11 +53,11 @@ class ResumableTraining(BaseTrainer):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._refuse_shards()
         self._stop = StopRequest()
         self._beside: Path | None = None  # where checkpoints are written, while one is
         self._newest: Path | None = None  # the last checkpoint this process published
         self.add_callback(_StopCallback(self._stop))
+        self.add_callback(_SamplerEpoch())
         self.callback_handler.on_save = self._callbacks_have_saved  # type: ignore[method-assign]
 
     def train(
@@ -81,19 +80,6 @@ class ResumableTraining(BaseTrainer):
         if self._stop.number:
             self._leave()
         return output
-
-    def _refuse_shards(self) -> None:
-        found = {
-            "FSDP": self.is_fsdp_enabled,
-            "DeepSpeed": self.is_deepspeed_enabled,
-            "nn.DataParallel over the GPUs of one process": self.args.n_gpu > 1,
-        }
-        if any(found.values()):
-            raise ValueError(
-                f"{' and '.join(name for name, used in found.items() if used)} is not supported: every rank "
-                "must hold the whole model. Train with DistributedDataParallel, one process a GPU: "
-                "accelerate launch --config_file recipes/accelerate/multi_gpu.yaml (one GPU: one_gpu.yaml)"
-            )
 
     def _has_finished(self, checkpoint: Path) -> bool:
         """Whether the last step was taken before; the Trainer would take one more."""
@@ -208,6 +194,21 @@ class _StopCallback(TrainerCallback):
             self.stop.number = int(number)
         if self.stop.number:
             control.should_save = control.should_training_stop = True
+
+
+class _SamplerEpoch(TrainerCallback):
+    """Tells the sampler its epoch, also when a run is resumed inside one on several ranks: there accelerate
+    wraps it twice, the Trainer looks through one, and the batches would be those of the first epoch.
+    """
+
+    def on_epoch_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        sampler: Any = getattr(kwargs["train_dataloader"], "batch_sampler", None)
+        while hasattr(sampler, "batch_sampler"):
+            sampler = sampler.batch_sampler
+        if hasattr(sampler, "set_epoch"):
+            sampler.set_epoch(int(state.epoch or 0))
 
 
 def _resume_command(checkpoint: Path) -> str:

@@ -1,0 +1,120 @@
+"""Twenty steps of `SpladeTrainer` under FSDP2 and a resumed run: run by its test, on two shards and on one.
+
+accelerate launch --config_file recipes/accelerate/fsdp.yaml fsdp_ranks.py CHECKPOINT OUTPUT
+python fsdp_ranks.py CHECKPOINT OUTPUT
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from accelerate import PartialState
+from accelerate.utils import DistributedType
+from datasets import Dataset
+from sentence_transformers import SparseEncoder
+from sentence_transformers.sparse_encoder.modules import SpladePooling, Transformer
+from torch.distributed.tensor import DTensor
+from training_ranks import JOINT_BATCH, ROWS, STEPS, RandomTeacher
+from transformers import TrainerCallback
+
+from lexforge.evaluation import RetrievalEvaluator
+from lexforge.losses import NeuralSparseLoss
+from lexforge.training import PRESETS, SpladeTrainer, TrainingSettings
+
+RANKS = int(os.environ.get("WORLD_SIZE", "1"))
+
+
+class CountShards(TrainerCallback):
+    """Keeps how many parameters are in shards after the first step."""
+
+    def on_step_end(self, args: Any, state: Any, control: Any, model: Any, **kwargs: Any) -> None:
+        self.shards = sum(isinstance(parameter, DTensor) for parameter in model.parameters())
+
+
+def make_trainer(
+    checkpoint: str, folder: Path, dtype: torch.dtype, *callbacks: TrainerCallback, **settings: Any
+) -> SpladeTrainer:
+    """V26 without dropout; on several ranks sharded, as accelerate does on GPUs."""
+    numbers = PRESETS["v26"]
+    transformer = Transformer(checkpoint, transformer_task="fill-mask", max_seq_length=32)
+    model = SparseEncoder(modules=[transformer, SpladePooling("max")], device="cpu").to(dtype)
+    model.similarity_fn_name = numbers.similarity
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+    special = model.tokenizer.all_special_ids
+    penalties = numbers.penalty_weights(torch.linspace(0.1, 3, len(model.tokenizer)), special, [7, 8, 9])
+    queries = {str(place): row["anchor"] for place, row in enumerate(ROWS)}
+    documents = {str(place): row["positive"] for place, row in enumerate(ROWS)}
+    # Two micro-batches a step, so that gradients are kept back once.
+    training = TrainingSettings(
+        **{
+            "steps": STEPS,
+            "batch_size": JOINT_BATCH // RANKS // 2,
+            "gradient_accumulation_steps": 2,
+            "learning_rate": 1e-3,
+            "precision": "fp32",
+            "save_steps": 7,
+            "logging_steps": 1,
+        }
+        | settings
+    )
+    arguments = training.arguments(folder, disable_tqdm=True, eval_strategy="steps", eval_steps=10)
+    if RANKS > 1:  # accelerate shards on devices that it calls so, and ignores FSDP elsewhere
+        PartialState().distributed_type = DistributedType.MULTI_GPU
+    trainer = SpladeTrainer(
+        model,
+        NeuralSparseLoss(
+            model,
+            penalty_weights=penalties,
+            special_token_ids=special,
+            gather_across_devices=True,
+            **numbers.loss_arguments(),
+        ),
+        args=arguments,
+        train_dataset=Dataset.from_list(ROWS),
+        eval_dataset=Dataset.from_list(ROWS[:JOINT_BATCH]),
+        evaluator=RetrievalEvaluator(queries, documents, {query: {query: 1} for query in queries}),
+        teacher=RandomTeacher(),
+        phases=numbers.phases,
+        ramp_fraction=numbers.ramp_fraction,
+        callbacks=list(callbacks),
+    )
+    assert trainer.is_fsdp_enabled == (RANKS > 1)
+    return trainer
+
+
+def main(checkpoint: str, output: str) -> None:
+    folder = Path(output)
+    count = CountShards()
+    trainer = make_trainer(checkpoint, folder / "run", torch.float64, count)
+    model = trainer.model
+    trainer.train()
+    assert trainer.model is model
+    assert trainer.loss.model is model
+    trainer.save_model(str(folder / "final"))
+    resumed = make_trainer(checkpoint, folder / "resumed", torch.float64)
+    resumed.train(resume_from_checkpoint=str(folder / "run" / "checkpoint-7"))
+    autocast = make_trainer(checkpoint, folder / "bf16", torch.float32, precision="bf16", steps=1)
+    autocast.train()
+    results = {
+        "shards": count.shards,
+        "log": trainer.state.log_history,
+        "weights": dict(model.state_dict()),
+        "resumed": dict(resumed.model.state_dict()),
+        "bf16": autocast.state.log_history[0],
+    }
+    if trainer.is_world_process_zero():
+        torch.save(results, folder / "results.pt")
+    if RANKS > 1:
+        dist.barrier()
+        dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
