@@ -11,7 +11,7 @@ from hypothesis.extra import numpy as hnp
 from scipy import sparse
 
 from lexforge.kernels.postings import build_postings, top_k
-from lexforge.kernels.postings_layout import join_postings
+from lexforge.kernels.postings_layout import documents_of, join_postings
 
 
 def csr(dense) -> sparse.csr_array:
@@ -61,6 +61,48 @@ def test_equals_the_plain_loop_with_ties(impl: str, data, blocks: tuple[int, int
     queries, documents = data
     postings = build_postings(csr(documents), *blocks)
     assert found(queries, postings, k, impl) == naive_hits(queries, documents, k)
+
+
+@pytest.mark.parametrize("impacts", ["float32", "uint8"])
+@settings(max_examples=25, deadline=None)
+@given(
+    seed=st.integers(0, 2**16),
+    blocks=st.sampled_from([(1, 65536), (2, 65536), (2, 150), (4, 100), (64, 3)]),
+    k=st.sampled_from([1, 2, 7, 60, 100, 300, 599, 600, 601, 900]),
+    queries=st.sampled_from([1, 5]),
+)
+def test_two_sweeps_equal_a_stable_sort(
+    impacts: str, seed: int, blocks: tuple[int, int], k: int, queries: int
+) -> None:
+    """Over hundreds of documents the first sweep leaves blocks out, and the second must find every tie there.
+
+    Few levels of weights, the largest in every term, are kept exactly by 8 bits too.
+    """
+    rng = np.random.default_rng(seed)
+    share = rng.random(9)
+    documents = np.where(rng.random((600, 9)) < share, rng.choice([51, 102, 255], (600, 9)), 0)
+    documents[rng.integers(600)] = 255
+    asked = rng.integers(0, 3, (queries, 9))
+    scores = (asked @ documents.T).astype(np.float32)
+    postings = build_postings(csr(documents), *blocks, impacts=impacts)
+    if impacts == "uint8":  # a scale is a float32 just above 1: compare with what the index holds
+        scores = np.zeros_like(scores)
+        for term, column in enumerate(documents_of(postings).toarray().T):
+            scores += np.float32(asked[:, term, None]) * column  # the order of the definition
+    expected = []
+    for row in scores:
+        order = np.argsort(-row, kind="stable")[:k]
+        expected.append([(int(place), row[place]) for place in order if row[place] > 0])
+    assert found(asked, postings, k, "numba") == expected
+
+
+def test_an_infinite_8_bit_weight_that_the_query_lacks() -> None:
+    """A level times its scale may overflow; times a query weight of 0 that is NaN, a lost document."""
+    documents = [[3.4028235e38, 1], [0, 1]]
+    with np.errstate(over="ignore"):
+        postings = build_postings(csr(documents), impacts="uint8")
+    hits = found([[0, 1]], postings, 2, "numba")[0]
+    assert [position for position, _ in hits] == [0, 1]
 
 
 @pytest.mark.parametrize("block_size", [3, 50, 1000])

@@ -6,9 +6,10 @@ blocks for a frequent term, a list of the blocks that hold it for the others. Th
 the same order, term by term, for the exact scores.
 
 Search. A query's bounds of all blocks are summed first, a row at a time, in cache and in vector registers.
-Then blocks are scored, the highest bound first, until the next bound lies below the k-th score (block-max
-pruning: Mallia, Suel and Tonellotto, "Faster learned sparse retrieval with block-max pruning", SIGIR 2024;
-here without its approximations, with smaller blocks, and with float32 weights).
+Then two sweeps: the blocks of the 1.5 k to 2 k highest bounds are scored, and with the k-th score found in
+them every other block whose bound reaches it (block-max pruning: Mallia, Suel and Tonellotto, "Faster learned
+sparse retrieval with block-max pruning", SIGIR 2024; here without its approximations, with smaller blocks,
+without a queue of blocks, and with float32 weights).
 
 Exactness. A score is the sum over the query's terms in ascending order of `query weight * document weight`,
 each operation rounded to float32, whatever the blocks, their order and the number of threads. A bound is
@@ -35,7 +36,7 @@ from lexforge.kernels.postings_layout import (
     of_arrays,
     starts_of,
 )
-from lexforge.kernels.postings_search import search
+from lexforge.kernels.postings_search import search, unpack
 
 Impacts = Literal["float32", "uint8"]
 
@@ -172,29 +173,11 @@ def top_k(
         return _search_reference(queries, documents_of(postings), width)
     threads = numba.get_num_threads()
     ranges = -(-threads // rows)
-    positions = np.zeros((rows, ranges, width), np.int64)
-    scores = np.zeros((rows, ranges, width), np.float32)
-    counts = np.zeros((rows, ranges), np.int64)
+    hits = np.empty((rows, ranges, width), np.int64)
     offsets, terms = frozen(queries.indptr, np.int64), frozen(queries.indices, np.int64)
     chunk = -(-rows // (CHUNKS_PER_THREAD * threads))
-    vectors = (offsets, terms, frozen(queries.data, np.float32))
-    search(postings, vectors, chunk, positions, scores, counts)
-    if ranges > 1:
-        _merge_ranges(positions, scores, counts)
-    return positions[:, 0], scores[:, 0], counts[:, 0]
-
-
-def _merge_ranges(
-    positions: NDArray[np.int64], scores: NDArray[np.float32], counts: NDArray[np.int64]
-) -> None:
-    """Put the best hits of all ranges into the first."""
-    width = positions.shape[2]
-    for row, found in enumerate(counts):
-        held = np.arange(width) < found[:, None]
-        places, values = positions[row][held], scores[row][held]
-        best = np.lexsort((places, -values))[:width]
-        positions[row, 0, : len(best)], scores[row, 0, : len(best)] = places[best], values[best]
-        counts[row, 0] = len(best)
+    search(postings, (offsets, terms, frozen(queries.data, np.float32)), chunk, hits)
+    return unpack(hits, width)
 
 
 def _search_reference(

@@ -5,48 +5,57 @@ from __future__ import annotations
 import numba
 import numpy as np
 
-GROUP = 256  # blocks whose largest bound is kept: about the square root of a segment's blocks
+SCAN = 64  # bounds looked at together
 LARGEST = np.float32(1e35)  # a bound above it counts as reached: sums beyond float32 may be infinite
 LARGEST_FACTOR = np.float32(1e36)  # times a level it is finite still: infinity times level 0 is no number
 SMALLEST = np.float32(1.2e-38)  # added to a factor: a product may be rounded down below the normal numbers
+INFINITE = np.int64(0x7F800000)  # the bits of the largest score
 
 
 @numba.njit(cache=True)
-def _is_worse(score, position, other_score, other_position):
-    """The one order of hits: lower score, then higher position, is worse."""
-    return score < other_score or (score == other_score and position > other_position)
+def _as_float(bits):
+    """The float32 of the bits."""
+    return np.int32(bits).view(np.float32)
 
 
 @numba.njit(cache=True)
-def _sift_down(scores, positions, size, hole):
-    """Restore the heap below `hole`; its root is the worst hit."""
-    score, position = scores[hole], positions[hole]
+def _key(score, position):
+    """A hit as one integer, the smaller the better: by score, then by position.
+
+    The bits of a float32 that is not negative are ordered as the numbers are.
+    """
+    return (INFINITE - np.int64(np.float32(score).view(np.int32))) << 32 | position
+
+
+NO_HIT = INFINITE << 32  # score 0: no better than any hit
+
+
+@numba.njit(cache=True)
+def _sift_down(hits, size, hole, key):
+    """Put a key into a heap at the hole or below; the root is the worst hit."""
     while 2 * hole + 1 < size:
         child = 2 * hole + 1
-        other = child + 1
-        if other < size and _is_worse(scores[other], positions[other], scores[child], positions[child]):
-            child = other
-        if not _is_worse(scores[child], positions[child], score, position):
+        if child + 1 < size:
+            child += hits[child + 1] > hits[child]
+        if hits[child] <= key:
             break
-        scores[hole], positions[hole] = scores[child], positions[child]
+        hits[hole] = hits[child]
         hole = child
-    scores[hole], positions[hole] = score, position
+    hits[hole] = key
 
 
 @numba.njit(cache=True)
-def _heapify(scores, positions, count):
-    for hole in range(count // 2 - 1, -1, -1):
-        _sift_down(scores, positions, count, hole)
-
-
-@numba.njit(cache=True)
-def _sort_hits(scores, positions, count):
-    """Heap sort, best first: the worst of what remains goes to the end."""
-    _heapify(scores, positions, count)
-    for last in range(count - 1, 0, -1):
-        scores[0], scores[last] = scores[last], scores[0]
-        positions[0], positions[last] = positions[last], positions[0]
-        _sift_down(scores, positions, last, 0)
+def _offer(hits, count, key):
+    """Take a hit among the best, a heap as soon as they are k; returns how many they are."""
+    if count < len(hits):
+        hits[count] = key
+        count += 1
+        if count == len(hits):
+            for hole in range(count // 2 - 1, -1, -1):
+                _sift_down(hits, count, hole, hits[hole])
+    elif key < hits[0]:
+        _sift_down(hits, count, 0, key)
+    return count
 
 
 @numba.njit(cache=True)
@@ -66,85 +75,114 @@ def _add_bounds(postings, segment, term, factor, low, high, bounds):
 
 @numba.njit(cache=True)
 def _score(postings, segment, document, weight_of):
-    """The exact score of a document: a float32 sum over its terms, in ascending order."""
+    """The exact score of a document: a float32 sum over its terms, in ascending order.
+
+    A term that the query lacks adds 0, which changes no sum and costs less than a mispredicted branch.
+    """
+    start, end = postings.offsets[document], postings.offsets[document + 1]
+    terms, weights = postings.terms[start:end], postings.weights[start:end]
     score = np.float32(0)
-    for posting in range(postings.offsets[document], postings.offsets[document + 1]):
-        term = postings.terms[posting]
-        query_weight = weight_of[term]
-        if query_weight != 0:
-            weight = np.float32(postings.weights[posting])
-            if postings.weights.itemsize == 1:
-                weight *= postings.scales[segment, term]
-            score += query_weight * weight
+    for place in range(len(terms)):
+        query_weight = weight_of[terms[place]]
+        weight = np.float32(weights[place])
+        if weights.itemsize == 1:  # the factor 0: a level times its scale may be infinite, 0 times that NaN
+            weight *= postings.scales[segment, terms[place]] * np.float32(query_weight != 0)
+        score += query_weight * weight
     return score
 
 
 @numba.njit(cache=True)
-def _offer(score, position, hit_scores, hit_positions, count):
-    """Put a document into the query's heap if it is a hit; returns the heap's new size."""
-    k = len(hit_scores)
-    if score == 0:
-        return count
-    if count < k:
-        hit_scores[count], hit_positions[count] = score, position
-        if count + 1 == k:
-            _heapify(hit_scores, hit_positions, k)
-        return count + 1
-    if _is_worse(hit_scores[0], hit_positions[0], score, position):
-        hit_scores[0], hit_positions[0] = score, position
-        _sift_down(hit_scores, hit_positions, k, 0)
+def _count(bounds, floor):
+    """How many bounds are at least the floor."""
+    count = 0
+    for block in range(len(bounds)):
+        count += bounds[block] >= floor
     return count
 
 
 @numba.njit(cache=True)
-def _search_segment(postings, segment, low, high, query, buffers, hit_scores, hit_positions, count):
-    """Search blocks `low` to `high - 1` of a segment, those of the highest bound first."""
+def _starting_floor(bounds, k):
+    """A floor that about 1.5 k to 2 k bounds reach, found by bisection; any floor is safe."""
+    bits = bounds.view(np.int32)  # compared many at a time
+    largest = np.int32(0)
+    for block in range(len(bits)):
+        largest = max(largest, bits[block])
+    low, high = np.float32(0), _as_float(largest)
+    for _ in range(12):
+        middle = np.float32(0.5) * low + np.float32(0.5) * high
+        reached = _count(bounds, middle)
+        if 2 * reached < 3 * k:
+            high = middle
+        else:
+            low = middle
+            if reached <= 2 * k:
+                break
+    return low
+
+
+@numba.njit(cache=True)
+def _worst(hits, count):
+    """The k-th score so far, 0 while there are fewer."""
+    return np.float32(0) if count < len(hits) else _as_float(INFINITE - (hits[0] >> 32))
+
+
+@numba.njit(cache=True)
+def _floor(worst, slack):
+    """The lowest bound of a block that may hold one of the k best; a bound of 0 never does."""
+    return max(min(worst, LARGEST) / slack, SMALLEST)
+
+
+@numba.njit(cache=True)
+def _visit(postings, segment, low, floor, slack, bounds, buffers, hits, count):
+    """Score the blocks whose bounds reach the floor, which rises with the hits; their bounds become 0."""
+    weight_of, found = buffers
+    blocks = 0
+    for begin in range(0, len(bounds), SCAN):
+        part = bounds[begin : begin + SCAN]
+        if _count(part, floor) > 0:
+            for block in range(len(part)):
+                if part[block] >= floor:
+                    found[blocks] = begin + block
+                    blocks += 1
+    worst = _worst(hits, count)
+    for block in found[:blocks]:
+        bound, bounds[block] = bounds[block], 0
+        if bound < floor:
+            continue
+        first = postings.starts[segment] + (low + block) * postings.block_size
+        for document in range(first, min(first + postings.block_size, postings.starts[segment + 1])):
+            score = _score(postings, segment, document, weight_of)
+            if score > 0 and score >= worst:
+                count = _offer(hits, count, _key(score, postings.positions[document]))
+                worst = _worst(hits, count)
+                floor = max(floor, _floor(worst, slack))
+    return count
+
+
+@numba.njit(cache=True)
+def _search_segment(postings, segment, low, high, query, buffers, hits, count):
+    """Search blocks `low` to `high - 1` of a segment, those of the highest bounds first."""
     query_terms, query_weights = query
-    bounds, group_best, weight_of = buffers
-    blocks = high - low
-    bounds[:blocks] = 0
+    bounds = buffers[0][: high - low]
+    bounds[:] = 0
     for entry in range(len(query_terms)):
         scale = postings.scales[segment, query_terms[entry]]
         if scale > 0:  # else no document of the segment holds the term
             factor = min(query_weights[entry] * scale + SMALLEST, LARGEST_FACTOR)
             _add_bounds(postings, segment, query_terms[entry], factor, low, high, bounds)
-    bits = bounds.view(np.int32)  # not negative: ordered as the floats, and compared many at a time
-    groups = (blocks + GROUP - 1) // GROUP
-    for group in range(groups):
-        best = np.int32(0)
-        for block in range(group * GROUP, min(blocks, (group + 1) * GROUP)):
-            best = max(best, bits[block])
-        group_best[group] = best
     slack = np.float32(1 + 2.4e-7 * (len(query_terms) + 8))  # of two sums of rounded float32 products
-    while True:
-        group, best = 0, group_best[0]
-        for other in range(1, groups):
-            if group_best[other] > best:
-                group, best = other, group_best[other]
-        if best == 0:
-            return count
-        begin, end = group * GROUP, min(blocks, (group + 1) * GROUP)
-        block = begin
-        while bits[block] != best:
-            block += 1
-        if count == len(hit_scores) and bounds[block] * slack < min(hit_scores[0], LARGEST):
-            return count
-        bits[block] = 0
-        best = np.int32(0)
-        for other in range(begin, end):
-            best = max(best, bits[other])
-        group_best[group] = best
-        first = postings.starts[segment] + (low + block) * postings.block_size
-        for document in range(first, min(first + postings.block_size, postings.starts[segment + 1])):
-            score = _score(postings, segment, document, weight_of)
-            count = _offer(score, postings.positions[document], hit_scores, hit_positions, count)
+    if count < len(hits):
+        floor = max(_starting_floor(bounds, len(hits)), SMALLEST)
+        count = _visit(postings, segment, low, floor, slack, bounds, buffers[1:], hits, count)
+    floor = _floor(_worst(hits, count), slack)
+    return _visit(postings, segment, low, floor, slack, bounds, buffers[1:], hits, count)
 
 
 @numba.njit(cache=True)
-def _search_query(postings, query, piece, ranges, buffers, hit_scores, hit_positions):
-    """Fill a query's hits in one range of the blocks, best first; returns their number."""
+def _search_query(postings, query, piece, ranges, buffers, hits):
+    """Fill a query's hits in one range of the blocks, in any order."""
     query_terms, query_weights = query
-    weight_of = buffers[2]
+    weight_of = buffers[1]
     for entry in range(len(query_terms)):
         weight_of[query_terms[entry]] = query_weights[entry]
     blocks = postings.first_blocks[-1]
@@ -154,46 +192,58 @@ def _search_query(postings, query, piece, ranges, buffers, hit_scores, hit_posit
         start, end = postings.first_blocks[segment], postings.first_blocks[segment + 1]
         low, high = max(lowest, start) - start, min(highest, end) - start
         if low < high:
-            count = _search_segment(
-                postings, segment, low, high, query, buffers, hit_scores, hit_positions, count
-            )
+            count = _search_segment(postings, segment, low, high, query, buffers, hits, count)
+    hits[count:] = NO_HIT
     for entry in range(len(query_terms)):
         weight_of[query_terms[entry]] = 0
-    _sort_hits(hit_scores, hit_positions, count)
-    return count
 
 
 @numba.njit(cache=True)
-def _search_chunk(postings, queries, chunk, part, piece, positions, scores, counts):
+def _search_chunk(postings, queries, chunk, part, piece, hits):
     """Search a chunk of the queries in one range of the blocks."""
     offsets, terms, weights = queries
     widest = np.diff(postings.first_blocks).max()
     buffers = (
         np.zeros(widest, np.float32),
-        np.zeros((widest + GROUP - 1) // GROUP, np.int32),
         np.zeros(postings.scales.shape[1], np.float32),
+        np.zeros(widest, np.int32),
     )
-    for row in range(part * chunk, min(len(counts), (part + 1) * chunk)):
+    for row in range(part * chunk, min(len(hits), (part + 1) * chunk)):
         first, last = offsets[row], offsets[row + 1]
         query = (terms[first:last], weights[first:last])
-        hits = (scores[row, piece], positions[row, piece])
-        counts[row, piece] = _search_query(postings, query, piece, counts.shape[1], buffers, hits[0], hits[1])
+        _search_query(postings, query, piece, hits.shape[1], buffers, hits[row, piece])
 
 
 @numba.njit(parallel=True, cache=True)
-def search(postings, queries, chunk, positions, scores, counts):
+def search(postings, queries, chunk, hits):
     """Fill the hits of every query in every range of blocks.
 
     Args:
-        postings: The documents.
+        postings: The documents, fewer than 2^32.
         queries: Offsets `[Q + 1] int64`, terms `[...] int64`, ascending in a query, and weights
             `[...] float32`, > 0.
         chunk: Queries a task.
-        positions: `[Q, R, K] int64`, filled; the blocks are cut into R ranges, each with hits of its own.
-        scores: `[Q, R, K] float32`, filled.
-        counts: `[Q, R] int64`, filled: hits found.
+        hits: `[Q, R, K] int64`, filled with keys, unsorted; the blocks are cut into R ranges, each with hits
+            of its own. `unpack` reads them.
     """
-    ranges = counts.shape[1]
-    parts = (len(counts) + chunk - 1) // chunk
+    ranges = hits.shape[1]
+    parts = (len(hits) + chunk - 1) // chunk
     for task in numba.prange(parts * ranges):
-        _search_chunk(postings, queries, chunk, task // ranges, task % ranges, positions, scores, counts)
+        _search_chunk(postings, queries, chunk, task // ranges, task % ranges, hits)
+
+
+def unpack(hits, k):
+    """Sort the keys of all ranges and read the k best.
+
+    Args:
+        hits: `[Q, R, K] int64`, what `search` filled; overwritten.
+        k: K.
+
+    Returns:
+        Positions `[Q, K] int64`, scores `[Q, K] float32`, and the number of hits `[Q] int64`.
+    """
+    keys = hits.reshape(len(hits), -1)
+    keys.sort(axis=1)
+    keys = keys[:, :k]
+    scores = (INFINITE - (keys >> 32)).astype(np.int32).view(np.float32)
+    return keys & 0xFFFFFFFF, scores, np.count_nonzero(scores, axis=1)
