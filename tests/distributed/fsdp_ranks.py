@@ -24,7 +24,7 @@ from transformers import TrainerCallback
 
 from lexforge.evaluation import RetrievalEvaluator
 from lexforge.losses import NeuralSparseLoss
-from lexforge.training import PRESETS, SpladeTrainer, TrainingSettings
+from lexforge.training import PRESETS, NonFiniteError, SpladeTrainer, TrainingSettings
 
 RANKS = int(os.environ.get("WORLD_SIZE", "1"))
 
@@ -89,6 +89,24 @@ def make_trainer(
     return trainer
 
 
+def break_gradients(trainer: SpladeTrainer) -> str:
+    """Turn the gradients of the last rank to NaN in the second step; returns the error."""
+    compute, calls = trainer.loss.compute_loss, []
+
+    def broken(embeddings: list[torch.Tensor], *args: Any) -> Any:
+        calls.append(embeddings[0])
+        if len(calls) == 3 and trainer.args.process_index == RANKS - 1:
+            embeddings[0].register_hook(lambda gradient: gradient * torch.nan)
+        return compute(embeddings, *args)
+
+    trainer.loss.compute_loss = broken
+    try:
+        trainer.train()
+    except NonFiniteError as error:
+        return str(error)
+    return "no error"
+
+
 def main(checkpoint: str, output: str) -> None:
     folder = Path(output)
     count = CountShards()
@@ -102,7 +120,9 @@ def main(checkpoint: str, output: str) -> None:
     resumed.train(resume_from_checkpoint=str(folder / "run" / "checkpoint-7"))
     autocast = make_trainer(checkpoint, folder / "bf16", torch.float32, precision="bf16", steps=1)
     autocast.train()
+    nan = break_gradients(make_trainer(checkpoint, folder / "nan", torch.float32))
     results = {
+        "error": nan,
         "shards": count.shards,
         "log": trainer.state.log_history,
         "weights": dict(model.state_dict()),

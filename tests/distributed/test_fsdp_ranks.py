@@ -97,3 +97,15 @@ def test_autocast_of_shards_is_that_of_one_process(runs: dict[str, Path]) -> Non
     # 4e-7 apart where products are rounded alike; activations in bfloat16 are 4e-3 apart
     assert math.isclose(sharded["loss"], one["loss"], rel_tol=1e-5)
     assert math.isclose(sharded["grad_norm"], one["grad_norm"], rel_tol=1e-3)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1700)
+def test_a_gradient_that_is_not_finite_stops_every_rank(runs: dict[str, Path]) -> None:
+    """Its shards lie on all ranks, one norm over them tells, and the names are those without shards."""
+    messages = [results(folder)["error"] for folder in runs.values()]
+    named = [message.split(" became NaN")[0] for message in messages]
+    assert named[0] == named[1]
+    assert named[0].startswith("the gradient of 0.model.bert.embeddings.word_embeddings.weight")
+    assert all("in the step after 1. The last good checkpoint is /" in message for message in messages)
+    assert "on rank 1" in messages[0]

@@ -145,6 +145,11 @@ def test_other_shards_are_refused(
     monkeypatch.setattr(Trainer, "create_accelerator_and_postprocess", deepspeed)
     with pytest.raises(ValueError, match=r"^DeepSpeed is not supported.*multi_gpu\.yaml"):
         make_trainer(tiny_splade, tmp_path)
+    monkeypatch.undo()
+    trainer = make_trainer(tiny_splade, tmp_path)
+    trainer.args._n_gpu = 2
+    with pytest.raises(ValueError, match=r"^nn\.DataParallel over the GPUs .*multi_gpu\.yaml"):
+        trainer._refuse_other_shards()
 
 
 def test_a_checkpoint_of_the_other_kind_is_refused(
