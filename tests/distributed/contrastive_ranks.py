@@ -134,7 +134,9 @@ def main(checkpoint: str, output: str) -> None:
     rank, ranks = dist.get_rank(), dist.get_world_size()
     share = ROWS // ranks
     own = slice(rank * share, (rank + 1) * share)
-    wrap = partial(nn.parallel.DistributedDataParallel, find_unused_parameters=True)  # BERT's pooler
+    # BERT's pooler is unused; buffers as sentence-transformers' arguments say
+    options = {"find_unused_parameters": True, "broadcast_buffers": False}
+    wrap = partial(nn.parallel.DistributedDataParallel, **options)
     results: dict[str, object] = {setting: steps_of(checkpoint, setting, own, wrap) for setting in SETTINGS}
     for kind in ("moco", "prototypes"):
         folder = Path(output).parent / kind

@@ -64,7 +64,14 @@ def make_trainer(
         }
         | settings
     )
-    arguments = training.arguments(folder, disable_tqdm=True, eval_strategy="steps", eval_steps=10)
+    saves = "no" if folder.name == "resumed" else "steps"  # a save and an evaluation gather, too
+    arguments = training.arguments(
+        folder,
+        disable_tqdm=True,
+        eval_strategy=saves,
+        eval_steps=10,
+        save_strategy=saves,
+    )
     if RANKS > 1:  # accelerate shards on devices that it calls so, and ignores FSDP elsewhere
         PartialState().distributed_type = DistributedType.MULTI_GPU
     trainer = SpladeTrainer(

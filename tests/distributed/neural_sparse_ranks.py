@@ -6,6 +6,7 @@ torchrun --nproc-per-node 2 neural_sparse_ranks.py CHECKPOINT OUTPUT
 from __future__ import annotations
 
 import sys
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -94,7 +95,8 @@ def main(checkpoint: str, output: str) -> None:
             checkpoint,
             setting,
             slice(rank * share, (rank + 1) * share),
-            torch.nn.parallel.DistributedDataParallel,
+            # sentence-transformers' arguments say so: several forward passes come before a backward pass
+            partial(torch.nn.parallel.DistributedDataParallel, broadcast_buffers=False),
         )
         for part in parts.values():
             dist.all_reduce(part)
