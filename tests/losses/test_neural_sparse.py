@@ -6,7 +6,9 @@ import math
 from types import SimpleNamespace
 
 import pytest
+import sentence_transformers
 import torch
+from packaging.version import Version
 from sentence_transformers import SparseEncoder
 from sentence_transformers.sparse_encoder import SparseEncoderTrainer
 from sentence_transformers.sparse_encoder.data_collator import SparseEncoderDataCollator
@@ -517,8 +519,10 @@ def test_cached_splade_loss_gives_the_gradients_of_splade_loss(model) -> None:
         gradients.append([parameter.grad.clone() for parameter in model.parameters()])
     assert names[0] == names[1]
     assert {"infonce", "triplet_margin", "minimum_activation", "distillation"} < names[0]
-    # float64, summed in another order
-    torch.testing.assert_close(gradients[0], gradients[1], rtol=1e-9, atol=1e-9)
+    # float64, summed in another order; before 6.2 the wrapper takes its cached gradients in float32
+    exact = Version(sentence_transformers.__version__) >= Version("6.2")
+    tolerance = {"rtol": 1e-9, "atol": 1e-9} if exact else {"rtol": 1e-4, "atol": 1e-5}
+    torch.testing.assert_close(gradients[0], gradients[1], **tolerance)
 
 
 def test_the_trainer_of_sentence_transformers_runs_it(tiny_splade, tmp_path) -> None:
