@@ -74,7 +74,7 @@ def test_equals_the_plain_loop_with_ties(impl: str, data, blocks: tuple[int, int
 def test_two_sweeps_equal_a_stable_sort(
     impacts: str, seed: int, blocks: tuple[int, int], k: int, queries: int
 ) -> None:
-    """Over hundreds of documents the first sweep leaves blocks out, and the second must find every tie there."""
+    """Over hundreds of documents the first sweep leaves blocks out; the second must find every tie there."""
     rng = np.random.default_rng(seed)
     share = rng.random(9)
     documents = np.where(rng.random((600, 9)) < share, rng.choice([51, 102, 255], (600, 9)), 0)

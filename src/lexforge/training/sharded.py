@@ -29,7 +29,7 @@ class ShardedTraining(BaseTrainer):
     of each rank's CPU, and takes over the values of the shards when it is evaluated or saved and when
     training ends: so checkpoints are those of any other run, and after `train` the model is as after training
     on one GPU. (If `train` raises, it is as it was last saved.) The optimizer's state is saved whole; a run
-    is resumed under FSDP2 on any number of ranks. Without FSDP2 nothing changes.
+    is resumed under FSDP2. Without FSDP2 nothing changes.
 
     Raises:
         ValueError: At construction, under DeepSpeed, FSDP1 or `nn.DataParallel`, and under FSDP2 with what it
