@@ -73,14 +73,12 @@ def head(impl: str, hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tens
 
 
 def run(impl: str, backward: bool, inputs: list[Any], repeats: int) -> dict[str, Any]:
-    """Check against the reference on two rows, then time one implementation; runs in a process of its own."""
+    """Measure one implementation, then check it against the reference on two rows; in a process of its own.
+
+    Nothing of the batch is computed before: memory that was used and freed would not count again.
+    """
     hidden, weight, bias, mask = random_inputs(*inputs) if len(inputs) == 3 else recorded_inputs(*inputs)
     tensors = [t.requires_grad_(backward) for t in (hidden, weight, bias)]
-    with torch.no_grad():
-        pooled = splade_head(hidden, weight, bias, mask)
-        if impl != "matrix product":
-            expected = head("reference", hidden[:2], weight, bias, mask[:2])
-            torch.testing.assert_close(head(impl, hidden[:2], weight, bias, mask[:2]), expected)
 
     def call() -> None:
         with torch.set_grad_enabled(backward):
@@ -88,6 +86,12 @@ def run(impl: str, backward: bool, inputs: list[Any], repeats: int) -> dict[str,
             if backward:
                 torch.autograd.grad(out, tensors, torch.ones_like(out))
 
+    cost = measure(call, repeats)
+    with torch.no_grad():
+        pooled = splade_head(hidden, weight, bias, mask)
+        if impl != "matrix product":
+            expected = head("reference", hidden[:2], weight, bias, mask[:2])
+            torch.testing.assert_close(head(impl, hidden[:2], weight, bias, mask[:2]), expected)
     return {
         "terms": len(weight),
         "width": hidden.shape[2],
@@ -97,7 +101,7 @@ def run(impl: str, backward: bool, inputs: list[Any], repeats: int) -> dict[str,
         "active_per_row": round(float((pooled > 0).sum(1).float().mean()), 1),
         "impl": impl,
         "pass": "forward + backward" if backward else "forward",
-        **measure(call, repeats),
+        **cost,
     }
 
 
