@@ -10,13 +10,14 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from sentence_transformers import SparseEncoder
+from sentence_transformers.base.sampler import DefaultBatchSampler
 from sentence_transformers.base.trainer import BaseTrainer
 from sentence_transformers.sparse_encoder.modules import SpladePooling, Transformer
 from transformers import Trainer, TrainerCallback
@@ -156,6 +157,33 @@ def test_true_resumes_from_the_newest_whole_checkpoint_or_starts(
     again.train(resume_from_checkpoint=True)
     assert taken == [5], "continued from checkpoint-4"
     check_seal(tmp_path / "checkpoint-6")
+
+
+def test_a_run_that_ends_early_says_so(
+    tiny_splade: SparseEncoder,
+    tmp_path: Path,
+    make_trainer: MakeTrainer,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The Trainer counts epochs by the sampler's length; a sampler that yields less ends the run early."""
+
+    class Short(DefaultBatchSampler):
+        def __iter__(self) -> Iterator[list[int]]:
+            yield from list(super().__iter__())[1:]
+
+    class Early(TrainerCallback):
+        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            control.should_training_stop = state.global_step == 3
+
+    def train(folder: str, **options: Any) -> list[str]:
+        caplog.clear()
+        make_trainer(tiny_splade, tmp_path / folder, **options).train()
+        return [record.message for record in caplog.records if "steps" in record.message]
+
+    assert train("whole") == []
+    assert train("stopped", callbacks=[Early()]) == []
+    (message,) = train("short", arguments={"batch_sampler": Short})
+    assert message.startswith("trained 4 of 6 steps: the batch sampler yielded fewer")
 
 
 def test_a_signal_outside_training_acts_as_ever(

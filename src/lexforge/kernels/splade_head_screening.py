@@ -95,16 +95,20 @@ def _screen(
     relative = _SAFETY * (2 * _UNIT + _UNIT**2 + flat.shape[1] * 2.0**-23)
     half, lengths = flat.bfloat16(), _lengths(flat)
     states = [half.index_select(0, places.flatten()) for _, places in groups]
+    rounded = half.new_empty(min(_TILE_TERMS, len(weight)), flat.shape[1])
+    products = half.new_empty(len(rounded) * max(map(len, states), default=0))
     longest = [relative * lengths[places].amax(1) for _, places in groups]
     found, count = [], 0
     for first in range(0, len(weight), _TILE_TERMS):
         tile = slice(first, first + _TILE_TERMS)
-        half, lengths = weight[tile].bfloat16(), _lengths(weight[tile])
+        lengths = _lengths(weight[tile])
+        half = rounded[: len(lengths)].copy_(weight[tile])
         for (members, places), tokens, of_row in zip(groups, states, longest, strict=True):
             error = torch.outer(lengths, of_row)
             if not error.max() < _LARGEST:
                 return None
-            logits = torch.mm(half, tokens.t()).view(len(half), *places.shape)
+            logits = products[: len(half) * len(tokens)].view(len(half), -1)
+            logits = torch.mm(half, tokens.t(), out=logits).view(-1, *places.shape)
             top = _largest(logits)
             error.add_(top.abs(), alpha=_SAFETY * _UNIT)
             upper = error + top if bias is None else (error + top).add_(bias[tile].unsqueeze(1))
@@ -138,8 +142,14 @@ def _largest(logits: Tensor) -> Tensor:
 
 
 def _products(flat: Tensor, places: Tensor, weight: Tensor, terms: Tensor) -> Tensor:
-    """The float32 products `flat[places[i]] . weight[terms[i]]`, `[Q]`."""
-    chunks = zip(places.split(_CHECKED_AT_ONCE), terms.split(_CHECKED_AT_ONCE), strict=True)
-    return torch.cat(
-        [torch.linalg.vecdot(flat.index_select(0, at), weight.index_select(0, of)) for at, of in chunks]
-    )
+    """The float32 products `flat[places[i]] . weight[terms[i]]`, `[Q]`, in two buffers."""
+    out = flat.new_empty(len(places))
+    left = flat.new_empty(min(_CHECKED_AT_ONCE, len(places)), flat.shape[1])
+    right = torch.empty_like(left)
+    for first in range(0, len(places), _CHECKED_AT_ONCE):
+        chunk = slice(first, min(first + _CHECKED_AT_ONCE, len(places)))
+        size = chunk.stop - first
+        tokens = torch.index_select(flat, 0, places[chunk], out=left[:size])
+        vectors = torch.index_select(weight, 0, terms[chunk], out=right[:size])
+        torch.sum(tokens.mul_(vectors), dim=1, out=out[chunk])
+    return out

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import logging
 import shlex
 import shutil
 import sys
@@ -30,6 +31,9 @@ from lexforge.training.checkpoints import (
 from lexforge.training.run_directory import write_json
 from lexforge.training.sharded import ShardedTraining
 from lexforge.training.signals import StopRequest, TrainingInterrupted
+
+
+logger = logging.getLogger(__name__)
 
 
 class ResumableTraining(ShardedTraining):
@@ -79,6 +83,12 @@ class ResumableTraining(ShardedTraining):
             output = super().train(checkpoint or None, *args, **kwargs)
         if self._stop.number:
             self._leave()
+        if self.state.global_step < self.args.max_steps and not self.control.should_training_stop:
+            logger.warning(
+                f"trained {self.state.global_step} of {self.args.max_steps} steps: the batch sampler yielded "
+                "fewer batches than its length promised (with no_duplicates before sentence-transformers 6.2: "
+                "rows that share a text). Upgrade, lower the batch size or ask for more steps"
+            )
         return output
 
     def _has_finished(self, checkpoint: Path) -> bool:
