@@ -159,6 +159,17 @@ def test_true_resumes_from_the_newest_whole_checkpoint_or_starts(
     check_seal(tmp_path / "checkpoint-6")
 
 
+class Short(DefaultBatchSampler):
+    """Yields one batch less than its length says."""
+
+    def __iter__(self) -> Iterator[list[int]]:
+        yield from list(super().__iter__())[1:]
+
+
+def short(dataset: Any, **options: Any) -> Short:
+    return Short(range(len(dataset)), **options)
+
+
 def test_a_run_that_ends_early_says_so(
     tiny_splade: SparseEncoder,
     tmp_path: Path,
@@ -166,10 +177,6 @@ def test_a_run_that_ends_early_says_so(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The Trainer counts epochs by the sampler's length; a sampler that yields less ends the run early."""
-
-    class Short(DefaultBatchSampler):
-        def __iter__(self) -> Iterator[list[int]]:
-            yield from list(super().__iter__())[1:]
 
     class Early(TrainerCallback):
         def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -182,7 +189,7 @@ def test_a_run_that_ends_early_says_so(
 
     assert train("whole") == []
     assert train("stopped", callbacks=[Early()]) == []
-    (message,) = train("short", arguments={"batch_sampler": Short})
+    (message,) = train("short", arguments={"batch_sampler": short})
     assert message.startswith("trained 4 of 6 steps: the batch sampler yielded fewer")
 
 

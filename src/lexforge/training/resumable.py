@@ -85,8 +85,8 @@ class ResumableTraining(ShardedTraining):
         if self.state.global_step < self.args.max_steps and not self.control.should_training_stop:
             logger.warning(
                 f"trained {self.state.global_step} of {self.args.max_steps} steps: the batch sampler yielded "
-                "fewer batches than its length promised (before sentence-transformers 6.2, no_duplicates where "
-                "rows share a text). Upgrade, lower the batch size or ask for more steps"
+                "fewer batches than its length promised (before sentence-transformers 6.2, no_duplicates "
+                "where rows share a text). Upgrade, lower the batch size or ask for more steps"
             )
         return output
 
