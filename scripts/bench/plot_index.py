@@ -47,10 +47,10 @@ def draw(axis: plt.Axes, rows: list[Row], names: list[str]) -> None:
 
 
 def main() -> None:
-    """Write the plot, one panel a corpus size."""
+    """Write the plot, one panel a corpus size with approximate searches."""
     rows = last_rows()
     names = list(dict.fromkeys(row["search"] for row in rows))
-    sizes = sorted({int(row["documents"]) for row in rows})
+    sizes = sorted({int(row["documents"]) for row in rows if float(row["recall"]) < 1})
     figure, axes = plt.subplots(1, len(sizes), figsize=(5.5 * len(sizes), 4), squeeze=False)
     for axis, size in zip(axes[0], sizes, strict=True):
         draw(axis, [row for row in rows if int(row["documents"]) == size], names)
