@@ -32,10 +32,9 @@ test: lint
 test-all: lint
 	$(BIN)/python -m pytest -m "not gpu"
 
-# What touches the interfaces of torch, transformers, sentence-transformers and accelerate, with their oldest versions.
-# Apart from `.ci/run`, whose time a second installation and a second run would double.
+# What touches the interfaces of transformers, sentence-transformers and accelerate, with their oldest versions.
 test-oldest: $(OLDEST)/.installed
-	$(OLDEST)/bin/python -m pytest tests/losses tests/models tests/training tests/evaluation tests/data tests/recipes
+	$(OLDEST)/bin/python -m pytest tests/losses tests/models tests/training tests/evaluation tests/distributed
 
 format: $(INSTALLED)
 	$(BIN)/ruff check --fix .
