@@ -34,7 +34,7 @@ test-all: lint
 
 # What touches the interfaces of transformers, sentence-transformers and accelerate, with their oldest versions.
 test-oldest: $(OLDEST)/.installed
-	$(OLDEST)/bin/python -m pytest tests/losses tests/models tests/training tests/evaluation tests/distributed
+	$(OLDEST)/bin/python -m pytest tests/losses tests/models tests/training tests/distributed
 
 format: $(INSTALLED)
 	$(BIN)/ruff check --fix .
