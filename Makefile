@@ -3,7 +3,9 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
-OLDEST := .venv-oldest
+# The oldest torch is 2.11.0, which brings 4 GB of CUDA libraries: make test-oldest OLDEST_TORCH=2.11.0
+OLDEST_TORCH := 2.13.0
+OLDEST := .venv-oldest-$(OLDEST_TORCH)
 
 .PHONY: quickstart test test-all test-oldest lint format clean
 
@@ -14,7 +16,8 @@ $(INSTALLED): pyproject.toml constraints.txt
 
 $(OLDEST)/.installed: pyproject.toml constraints-oldest.txt
 	$(PYTHON) -m venv $(OLDEST)
-	$(OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-oldest.txt \
+	sed 's/^torch==.*/torch==$(OLDEST_TORCH)/' constraints-oldest.txt > $(OLDEST)/constraints.txt
+	$(OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check -c $(OLDEST)/constraints.txt \
 		-e ".[triton]" hypothesis pytest pytest-timeout
 	touch $@
 
