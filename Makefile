@@ -44,4 +44,4 @@ format: $(INSTALLED)
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) $(OLDEST) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) .venv-oldest-* build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache

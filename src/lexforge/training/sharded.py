@@ -187,7 +187,8 @@ class ShardedTraining(BaseTrainer):
         plugin = self.accelerator.state.fsdp_plugin
         save_fsdp_optimizer(plugin, self.accelerator, self.optimizer, self.model, output_dir)
         if self.args.should_save:
-            torch.save(self.lr_scheduler.state_dict(), Path(output_dir) / SCHEDULER_NAME)  # type: ignore[union-attr]
+            assert self.lr_scheduler is not None  # made before the first step
+            torch.save(self.lr_scheduler.state_dict(), Path(output_dir) / SCHEDULER_NAME)
 
 
 def _listed(found: dict[str, bool]) -> str:
