@@ -3,11 +3,13 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
-# The oldest torch is 2.11.0, which brings 4 GB of CUDA libraries: make test-oldest OLDEST_TORCH=2.11.0
-OLDEST_TORCH := 2.13.0
-OLDEST := .venv-oldest-$(OLDEST_TORCH)
+OLDEST := .venv-oldest
+# Tests run in this many processes; their threads sleep while they wait for each other's.
+WORKERS := 2
+PYTEST := -m pytest -n $(WORKERS)
+test test-slow test-oldest: export OMP_WAIT_POLICY = passive
 
-.PHONY: quickstart test test-all test-oldest lint format clean
+.PHONY: quickstart test test-slow test-all test-oldest lint format clean
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -16,9 +18,8 @@ $(INSTALLED): pyproject.toml constraints.txt
 
 $(OLDEST)/.installed: pyproject.toml constraints-oldest.txt
 	$(PYTHON) -m venv $(OLDEST)
-	sed 's/^torch==.*/torch==$(OLDEST_TORCH)/' constraints-oldest.txt > $(OLDEST)/constraints.txt
-	$(OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check -c $(OLDEST)/constraints.txt \
-		-e ".[triton]" hypothesis pytest pytest-timeout
+	$(OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-oldest.txt \
+		-e ".[triton]" hypothesis pytest pytest-timeout pytest-xdist
 	touch $@
 
 quickstart: $(INSTALLED)
@@ -30,18 +31,21 @@ lint: $(INSTALLED)
 	$(BIN)/mypy
 
 test: lint
-	$(BIN)/python -m pytest
+	$(BIN)/python $(PYTEST)
 
-test-all: lint
-	$(BIN)/python -m pytest -m "not gpu"
+test-slow: $(INSTALLED)
+	$(BIN)/python $(PYTEST) -m "slow and not gpu"
 
-# What touches the interfaces of transformers, sentence-transformers and accelerate, with their oldest versions.
+test-all: test test-slow
+
+# What touches the interfaces of torch, transformers, sentence-transformers and accelerate, with their oldest versions.
+# PyPI's wheel of the oldest torch brings CUDA libraries: 4 GB.
 test-oldest: $(OLDEST)/.installed
-	$(OLDEST)/bin/python -m pytest tests/losses tests/models tests/training tests/distributed
+	$(OLDEST)/bin/python $(PYTEST) tests/losses tests/models tests/training tests/distributed
 
 format: $(INSTALLED)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) .venv-oldest-* build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(OLDEST) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache

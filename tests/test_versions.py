@@ -146,14 +146,12 @@ def test_every_module_imports_without_the_optional_packages(tmp_path: Path) -> N
 
 
 def test_the_oldest_set_is_the_lower_bounds() -> None:
-    """`make test-oldest` proves what pyproject.toml says, not something newer; but for torch."""
+    """`make test-oldest` proves what pyproject.toml says, not something newer."""
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     names = r'"([\w.-]+)(?:\[[\w,]+\])?>=([\w.]+)'
     bounds = dict(re.findall(names, text.partition("dependencies = [")[2].partition("[project.optional")[0]))
     lines = (ROOT / "constraints-oldest.txt").read_text(encoding="utf-8").splitlines()
     pins = dict(line.lower().replace("_", "-").split("==") for line in lines if not line.startswith("#"))
-    assert bounds.pop("torch") == "2.11"
-    assert pins["torch"] == "2.13.0"
     assert len(bounds) > 10
 
     def padded(version: str) -> str:

@@ -7,6 +7,7 @@ import os
 import random
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -122,12 +123,19 @@ def arguments(data: Path, model: Path, run: Path) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def whole(server: Server, data: Path, model: Path) -> Path:
-    """The run that nobody stopped."""
+def timed(server: Server, data: Path, model: Path) -> tuple[Path, float]:
+    """The run that nobody stopped, and the seconds that it took."""
     run = data.parent / "whole"
+    began = time.monotonic()
     assert server.run(arguments(data, model, run)) == 0, server.log.read_text()[-3000:]
+    seconds = time.monotonic() - began
     assert [path.name for path in by_step(run)] == [f"checkpoint-{step}" for step in range(3, STEPS + 1, 3)]
-    return run
+    return run, seconds
+
+
+@pytest.fixture(scope="module")
+def whole(timed: tuple[Path, float]) -> Path:
+    return timed[0]
 
 
 def assert_same_state(checkpoint: Path, expected: Path) -> None:
@@ -185,12 +193,12 @@ def test_resuming_a_finished_run_trains_no_further_step(
     assert [path.name for path in by_step(whole)][-1] == f"checkpoint-{STEPS}"
 
 
-def kills(seed: int) -> list[dict[str, Any]]:
+def kills(seed: int, seconds: float) -> list[dict[str, Any]]:
     """Ten kills: at a file operation, with part of a checkpoint on the disk, and at any time."""
     draw = random.Random(seed)
     operations = [{"operation": draw.randint(1, 300)} for _ in range(4)]
     written = [{"bytes": draw.randint(1, 9_000_000)} for _ in range(3)]
-    moments = [{"seconds": draw.uniform(0.2, 5.0)} for _ in range(3)]
+    moments = [{"seconds": seconds * draw.uniform(0.05, 0.95)} for _ in range(3)]
     found: list[dict[str, Any]] = [*operations, *written, *moments]
     draw.shuffle(found)
     return found
@@ -200,24 +208,31 @@ def kills(seed: int) -> list[dict[str, Any]]:
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_sigkill_at_random_points_leaves_whole_checkpoints_or_none(
-    seed: int, server: Server, data: Path, model: Path, whole: Path
+    seed: int, server: Server, data: Path, model: Path, timed: tuple[Path, float]
 ) -> None:
-    """Thirty kills in three runs, between, during and after the writing of checkpoints. After each, every
-    checkpoint is whole and holds the very state that the uninterrupted run had at that step; at last the run
-    ends as the uninterrupted one.
+    """Thirty kills, between, during and after the writing of checkpoints. After each, every checkpoint is whole
+    and holds the very state that the uninterrupted run had at that step; a run that comes to its end, in between
+    or at last, ends as the uninterrupted one.
     """
+    whole, seconds = timed
     run = data.parent / f"killed-{seed}"
     unfinished = 0
-    for number, kill in enumerate(kills(seed)):
+
+    def go_on(**kill: Any) -> int:
         resume = ["--resume"] if (run / "config.json").exists() else []
         code = server.run([*arguments(data, model, run), *resume], **kill)
         assert code in (-signal.SIGKILL, 0), f"{kill}: {server.log.read_text()[-3000:]}"
-        print(f"seed {seed}, kill {number} {kill}: ended with {code}, {[p.name for p in by_step(run)][-1:]}")
+        return code
+
+    for number, kill in enumerate(kills(seed, seconds)):
+        while go_on(**kill) == 0:  # too late: what is left of the run is shorter; the next one meets it
+            assert_same_end(run, whole)
+            shutil.rmtree(run)
+        print(f"seed {seed}, kill {number} {kill}: left {[path.name for path in by_step(run)][-1:]}")
         for checkpoint in by_step(run):
             check_seal(checkpoint)
             assert_same_state(checkpoint, whole / checkpoint.name)
         unfinished += (run / "unfinished").exists()
     assert unfinished >= 2, "kills that hit a checkpoint while it was written"
-    resume = ["--resume"] if (run / "config.json").exists() else []
-    assert server.run([*arguments(data, model, run), *resume]) == 0, server.log.read_text()[-3000:]
+    assert go_on() == 0
     assert_same_end(run, whole)
