@@ -210,9 +210,9 @@ def kills(seed: int, seconds: float) -> list[dict[str, Any]]:
 def test_sigkill_at_random_points_leaves_whole_checkpoints_or_none(
     seed: int, server: Server, data: Path, model: Path, timed: tuple[Path, float]
 ) -> None:
-    """Thirty kills, between, during and after the writing of checkpoints. After each, every checkpoint is whole
-    and holds the very state that the uninterrupted run had at that step; a run that comes to its end, in between
-    or at last, ends as the uninterrupted one.
+    """Thirty kills, between, during and after the writing of checkpoints. After each, every checkpoint is
+    whole and holds the very state that the uninterrupted run had at that step; a run that comes to its end,
+    in between or at last, ends as the uninterrupted one.
     """
     whole, seconds = timed
     run = data.parent / f"killed-{seed}"
