@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sentence_transformers import SentenceTransformerTrainingArguments
 from sentence_transformers.base.training_args import BatchSamplers
 
 from lexforge.training import TrainingSettings
@@ -30,6 +31,16 @@ def test_steps_win_over_epochs_and_others_over_all(tmp_path: Path) -> None:
     assert (arguments.max_steps, arguments.logging_steps, arguments.weight_decay) == (7, 3, 0.5)
 
 
+def test_arguments_of_another_trainer(tmp_path: Path) -> None:
+    """The dense trainer takes the same settings, as its own class and with its own fields."""
+    arguments = TrainingSettings(precision="fp32", seed=7).arguments(
+        tmp_path, SentenceTransformerTrainingArguments, prompts={"anchor": "query: "}
+    )
+    assert type(arguments) is SentenceTransformerTrainingArguments
+    assert (arguments.seed, arguments.prompts) == (7, {"anchor": "query: "})
+    assert (arguments.per_device_train_batch_size, arguments.dataloader_drop_last) == (24, True)
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -41,6 +52,7 @@ def test_steps_win_over_epochs_and_others_over_all(tmp_path: Path) -> None:
         {"gradient_accumulation_steps": 0},
         {"learning_rate": float("nan")},
         {"logging_steps": -1},
+        {"weight_decay": -0.1},
     ],
 )
 def test_a_wrong_number_is_named(wrong: dict[str, Any]) -> None:

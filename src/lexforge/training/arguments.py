@@ -54,6 +54,8 @@ class TrainingSettings:
             raise ValueError(f"precision must be one of {get_args(Precision)}; received {self.precision!r}")
         if not 0 <= self.warmup_fraction < 1:
             raise ValueError(f"warmup_fraction must lie in [0, 1); received {self.warmup_fraction}")
+        if not self.weight_decay >= 0:
+            raise ValueError(f"weight_decay must be 0 or more; received {self.weight_decay}")
         positive = ("epochs", "batch_size", "gradient_accumulation_steps", "learning_rate", "save_steps")
         for name in ("steps", *positive, "logging_steps", "max_gradient_norm"):
             value = getattr(self, name)
