@@ -21,9 +21,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
-import torch
 import tyro
-from accelerate import PartialState
 from datasets import Dataset
 from sentence_transformers import SentenceTransformerTrainingArguments
 from sentence_transformers.base.training_args import BatchSamplers
@@ -54,7 +52,7 @@ class Config:
 
 def main(cfg: Config) -> None:
     """Data, encoder, training, evaluation."""
-    process = PartialState(cpu=not torch.accelerator.is_available())
+    process = training.join_processes()
     set_seed(cfg.train.seed)
     splits = data.load_sts(cfg.data)
     if missing := [split for split in ("train", "test") if split not in splits]:
@@ -64,7 +62,7 @@ def main(cfg: Config) -> None:
     source = cfg.output_dir / "backbone" if cfg.model == "lexical" else cfg.model
     if process.is_main_process:
         training.open_run(cfg.output_dir, asdict(replace(cfg, resume=False)), resume=cfg.resume)
-        if cfg.model == "lexical" and not cfg.resume:
+        if cfg.model == "lexical" and not Path(source).is_dir():
             texts = sorted({*train["sentence1"], *train["sentence2"]})
             models.build_lexical_backbone(
                 texts, source, max_seq_length=cfg.max_seq_length, seed=cfg.train.seed

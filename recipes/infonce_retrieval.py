@@ -19,9 +19,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
-import torch
 import tyro
-from accelerate import PartialState
 from datasets import Dataset
 from sentence_transformers import SentenceTransformer, SentenceTransformerTrainingArguments
 from transformers import set_seed
@@ -69,7 +67,7 @@ def main(cfg: Config) -> None:
     """Data, encoder, training, evaluation."""
     if cfg.negatives != "none" and cfg.loss != "infonce":
         raise ValueError(f"negatives are read by the loss infonce only; received the loss {cfg.loss!r}")
-    process = PartialState(cpu=not torch.accelerator.is_available())
+    process = training.join_processes()
     set_seed(cfg.train.seed)
     retrieval = data.load_retrieval_data(cfg.data)
     texts = list(retrieval.corpus.values())
@@ -83,7 +81,7 @@ def main(cfg: Config) -> None:
     source = cfg.output_dir / "backbone" if cfg.model == "lexical" else cfg.model
     if process.is_main_process:
         training.open_run(cfg.output_dir, asdict(replace(cfg, resume=False)), resume=cfg.resume)
-        if cfg.model == "lexical" and not cfg.resume:
+        if cfg.model == "lexical" and not Path(source).is_dir():
             models.build_lexical_backbone(
                 texts, source, max_seq_length=cfg.max_seq_length, seed=cfg.train.seed
             )

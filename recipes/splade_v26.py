@@ -24,7 +24,6 @@ from typing import Annotated, Literal, get_args
 
 import torch
 import tyro
-from accelerate import PartialState
 from datasets import Dataset
 from transformers import set_seed
 
@@ -62,7 +61,7 @@ class Config:
 
 def main(cfg: Config) -> None:
     """Data, encoder, teacher, training, evaluation."""
-    process = PartialState(cpu=not torch.accelerator.is_available())
+    process = training.join_processes()
     set_seed(cfg.train.seed)
     retrieval = data.load_retrieval_data(cfg.data)
     texts = list(retrieval.corpus.values())
