@@ -1,5 +1,4 @@
-"""A run of `SpladeTrainer` on two ranks that one rank is asked to stop, and one that nobody stopped: run by its
-test.
+"""Runs of `SpladeTrainer` on two ranks, one of them asked to stop, beside a whole run: run by its test.
 
 torchrun --nproc-per-node 2 resumed_ranks.py CHECKPOINT FOLDER
 """
