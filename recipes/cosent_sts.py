@@ -57,6 +57,8 @@ def main(cfg: Config) -> None:
     splits = data.load_sts(cfg.data)
     if missing := [split for split in ("train", "test") if split not in splits]:
         raise ValueError(f"{cfg.data} has no split {missing[0]!r}; its splits are {list(splits)}")
+    if len({row["score"] for row in splits["test"]}) < 2:
+        raise ValueError(f"{cfg.data}: all scores of the split 'test' are equal; a correlation needs two")
     train = Dataset.from_list(splits["train"])
     test = Dataset.from_list(splits["test"])
     source = cfg.output_dir / "backbone" if cfg.model == "lexical" else cfg.model

@@ -77,6 +77,7 @@ def main(cfg: Config) -> None:
         negatives = bm25.negatives(retrieval.split_queries("train"), retrieval.split("train"), k=50)
     rows = data.training_rows(retrieval, "train", negatives)
     queries, judged = retrieval.split_queries("test"), retrieval.split("test")
+    evaluation.check_run_ids(queries, retrieval.corpus)
     evaluator = evaluation.RetrievalEvaluator(queries, retrieval.corpus, judged)
     source = cfg.output_dir / "backbone" if cfg.model == "lexical" else cfg.model
     if process.is_main_process:
@@ -101,7 +102,6 @@ def main(cfg: Config) -> None:
 
     trained = evaluator.evaluate(model)
     model.save_pretrained(str(cfg.output_dir / "model"))
-    evaluation.write_run(cfg.output_dir / "run.trec", trained.run)
     found = bm25.search(evaluator.query_texts, k=evaluator.k).to_run(evaluator.query_ids)
     metrics = {
         "bm25": evaluation.evaluate_run(found, judged),
@@ -109,6 +109,7 @@ def main(cfg: Config) -> None:
         "trained": trained.metrics,
     }
     training.write_json(cfg.output_dir / "metrics.json", metrics | {"timing": trained.timing})
+    evaluation.write_run(cfg.output_dir / "run.trec", trained.run)
     print(evaluation.metrics_table(metrics))
 
 

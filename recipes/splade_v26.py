@@ -74,6 +74,7 @@ def main(cfg: Config) -> None:
     mined = data.read_training_rows(cfg.negatives) if isinstance(cfg.negatives, Path) else None
     rows = mined or data.training_rows(retrieval, "train", negatives, **options)
     queries, judged = retrieval.split_queries("test"), retrieval.split("test")
+    evaluation.check_run_ids(queries, retrieval.corpus)
     evaluator = evaluation.RetrievalEvaluator(queries, retrieval.corpus, judged)
     folder, lexical = cfg.output_dir, cfg.model == "lexical"
     source = folder / "backbone" if lexical else cfg.model
@@ -121,10 +122,8 @@ def main(cfg: Config) -> None:
     trainer.train(resume_from_checkpoint=cfg.resume)
     if initial is None:
         return
-
     trained = evaluator.evaluate(model)
     model.save_pretrained(str(folder / "model"))
-    evaluation.write_run(folder / "run.trec", trained.run)
     found = bm25.search(evaluator.query_texts, k=evaluator.k).to_run(evaluator.query_ids)
     metrics = {
         "bm25": evaluation.evaluate_run(found, judged),
@@ -132,6 +131,7 @@ def main(cfg: Config) -> None:
         "trained": trained.metrics | trained.sparsity,
     }
     training.write_json(folder / "metrics.json", metrics | {"timing": trained.timing})
+    evaluation.write_run(folder / "run.trec", trained.run)
     examples = dict(list(queries.items())[:3])
     print(evaluation.metrics_table(metrics))
     print(evaluation.example_searches(model, examples, retrieval.corpus, trained.run, relevant=judged))

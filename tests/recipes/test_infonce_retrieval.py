@@ -66,6 +66,24 @@ def test_a_run_killed_while_it_built_the_encoder_goes_on(folder: Path, tmp_path:
     assert (out / "metrics.json").is_file()
 
 
+def test_an_id_that_the_run_file_cannot_carry_is_refused_before_training(
+    folder: Path, tmp_path: Path
+) -> None:
+    """The run file is written last: its error would come after the whole training."""
+    for name, key in (("corpus.jsonl", "d100"), ("queries.jsonl", "q100"), ("qrels/test.tsv", "d100")):
+        path = folder / name
+        path.write_text(
+            path.read_text().replace(f'"{key}"', f'"{key} b"').replace(f"\t{key}\t", f"\t{key} b\t")
+        )
+    (folder / "qrels/test.tsv").write_text(
+        (folder / "qrels/test.tsv").read_text().replace("q100\t", "q100 b\t")
+    )
+    result = run("--data", folder, "--output-dir", tmp_path / "out")
+    assert result.returncode != 0
+    assert "query id 'q100 b': a TREC file separates its columns by white space" in result.stderr
+    assert not (tmp_path / "out").exists()
+
+
 def test_negatives_that_the_loss_would_not_read_are_refused(folder: Path, tmp_path: Path) -> None:
     """An option that nothing reads would let a user believe in hard negatives that never were."""
     result = run("--data", folder, "--loss", "hcl", "--negatives", "bm25", "--output-dir", tmp_path / "out")
