@@ -19,7 +19,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 $(OLDEST)/.installed: pyproject.toml constraints-oldest.txt
 	$(PYTHON) -m venv $(OLDEST)
 	$(OLDEST)/bin/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints-oldest.txt \
-		-e ".[triton]" hypothesis pytest pytest-timeout pytest-xdist
+		-e ".[triton,seismic,milvus]" hypothesis pytest pytest-timeout pytest-xdist
 	touch $@
 
 quickstart: $(INSTALLED)
@@ -38,10 +38,12 @@ test-slow: $(INSTALLED)
 
 test-all: test test-slow
 
-# What touches the interfaces of torch, transformers, sentence-transformers and accelerate, with their oldest versions.
+# What touches the interfaces of torch, transformers, sentence-transformers, accelerate and the extras, with their
+# oldest versions.
 # PyPI's wheel of the oldest torch brings CUDA libraries: 4 GB.
 test-oldest: $(OLDEST)/.installed
-	$(OLDEST)/bin/python $(PYTEST) tests/losses tests/models tests/training tests/distributed
+	$(OLDEST)/bin/python $(PYTEST) tests/losses tests/models tests/training tests/distributed \
+		tests/retrieval/test_milvus.py tests/retrieval/test_milvus_format.py tests/retrieval/test_seismic.py
 
 format: $(INSTALLED)
 	$(BIN)/ruff check --fix .

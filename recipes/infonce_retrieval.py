@@ -48,6 +48,7 @@ class Config:
     tau_plus: float = 0.01  # hcl: share of false negatives
     beta: float = 1.0  # hcl: how much harder negatives count
     negatives: Literal["none", "judged", "bm25"] = "none"  # infonce: judged not relevant, or BM25's best
+    negatives_shortage: Literal["random", "drop"] = "random"  # a row that lacks one: filled up, left out
     output_dir: Path = Path("runs/infonce_retrieval")  # must be new, unless `resume`
     resume: bool = False
     max_seq_length: int = 128  # tokens a text
@@ -75,7 +76,7 @@ def main(cfg: Config) -> None:
     negatives = data.judged_negatives(retrieval) if cfg.negatives == "judged" else None
     if cfg.negatives == "bm25":
         negatives = bm25.negatives(retrieval.split_queries("train"), retrieval.split("train"), k=50)
-    rows = data.training_rows(retrieval, "train", negatives)
+    rows = data.training_rows(retrieval, "train", negatives, shortage=cfg.negatives_shortage)
     queries, judged = retrieval.split_queries("test"), retrieval.split("test")
     evaluation.check_run_ids(queries, retrieval.corpus)
     evaluator = evaluation.RetrievalEvaluator(queries, retrieval.corpus, judged)

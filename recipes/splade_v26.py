@@ -46,10 +46,11 @@ class Config:
     data: str = "docstrings"  # `docstrings` (embedded), a folder in BEIR layout, or `hf:organisation/name`
     model: str = "lexical"  # a masked language model, or `lexical`: from scratch, starting as a bag of words
     teacher: str = "lsa"  # a SentenceTransformer; `lsa`, `lsa-char`: fitted on the corpus' words, characters
-    teacher_scores: Path | None = None  # precomputed scores in qrels format, in the place of a teacher
+    teacher_scores: Path | None = None  # in qrels format; they, or `label` in a file, replace a teacher
     teacher_cache: Path | None = None  # embeddings of the teacher; None keeps them in the user's cache
     negatives: Literal["none", "judged", "bm25"] | Path = "none"  # or a file of scripts/mine_negatives.py
     negatives_per_row: int = 1  # of those judged not relevant, or BM25's best; a file has its own number
+    negatives_shortage: Literal["random", "drop"] = "random"  # a row with too few: filled at random, left out
     output_vocabulary: Literal["all", "seen"] = "all"  # `seen`: terms of the corpus, no special token
     inference_free: bool = False  # queries by idf lookup, without the encoder
     language: str = "en"  # of the stop words (ISO 639-1), or a file with one a line
@@ -63,6 +64,8 @@ def main(cfg: Config) -> None:
     """Data, encoder, teacher, training, evaluation."""
     process = training.join_processes()
     set_seed(cfg.train.seed)
+    if isinstance(cfg.negatives, Path) and cfg.teacher_scores is not None:
+        raise ValueError(f"--teacher-scores is by ids, which {cfg.negatives} lacks; put `label` there")
     retrieval = data.load_retrieval_data(cfg.data)
     texts = list(retrieval.corpus.values())
     bm25 = BM25Index.build(texts, list(retrieval.corpus))
@@ -70,9 +73,9 @@ def main(cfg: Config) -> None:
     negatives = data.judged_negatives(retrieval) if cfg.negatives == "judged" else None
     if cfg.negatives == "bm25":
         negatives = bm25.negatives(retrieval.split_queries("train"), retrieval.split("train"), k=50)
-    options = {"negatives_per_row": cfg.negatives_per_row, "scores": scores}
+    options = {"negatives_per_row": cfg.negatives_per_row, "shortage": cfg.negatives_shortage}
     mined = data.read_training_rows(cfg.negatives) if isinstance(cfg.negatives, Path) else None
-    rows = mined or data.training_rows(retrieval, "train", negatives, **options)
+    rows = mined or data.training_rows(retrieval, "train", negatives, scores=scores, **options)
     queries, judged = retrieval.split_queries("test"), retrieval.split("test")
     evaluation.check_run_ids(queries, retrieval.corpus)
     evaluator = evaluation.RetrievalEvaluator(queries, retrieval.corpus, judged)
@@ -98,7 +101,7 @@ def main(cfg: Config) -> None:
     routes = dict.fromkeys(rows[0], "document") | {"anchor": "query"} if cfg.inference_free else {}
     stopwords = data.stopword_ids(model.tokenizer, cfg.language)
     teacher = None
-    if cfg.loss.distillation_weight and scores is None:
+    if cfg.loss.distillation_weight and "label" not in rows[0]:
         with process.main_process_first():
             dense = data.load_teacher(cfg.teacher, texts)
             training_texts = (text for row in rows for text in row.values())

@@ -105,11 +105,7 @@ def main(cfg: Config) -> None:
     score = scorer(cfg, retrieval)
     rows = [row for run in rankings(cfg, miner) for row in miner.mine(run, score(run) if score else None)]
     data.write_training_rows(cfg.output, data.mined_columns(retrieval, rows))
-    dropped = len(miner.pairs) - len(rows)
-    filled = sum(row.mined < cfg.rule.per_row for row in rows)
-    print(
-        f"{len(rows)} rows of {cfg.rule.per_row} negatives; {filled} filled up at random, {dropped} dropped"
-    )
+    print(miner.summary(rows))
 
 
 if __name__ == "__main__":

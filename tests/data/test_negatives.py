@@ -216,5 +216,5 @@ def test_bad_input_is_refused(options: dict, message: str) -> None:
 def test_a_query_without_a_positive_is_refused() -> None:
     """No row could be made of it."""
     data = RetrievalData("sample", CORPUS, {"q": "a"}, {"train": {"q": {"a": 0}}})
-    with pytest.raises(DataError, match="query 'q' has no positive"):
+    with pytest.raises(DataError, match="sample, split 'train', query 'q': no positive"):
         NegativeMiner(data, NegativeRule())

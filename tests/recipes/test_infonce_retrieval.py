@@ -89,3 +89,25 @@ def test_negatives_that_the_loss_would_not_read_are_refused(folder: Path, tmp_pa
     result = run("--data", folder, "--loss", "hcl", "--negatives", "bm25", "--output-dir", tmp_path / "out")
     assert result.returncode != 0
     assert "negatives are read by the loss infonce only; received the loss 'hcl'" in result.stderr
+
+
+def test_a_query_without_a_candidate_is_trained_on(folder: Path, tmp_path: Path) -> None:
+    """BM25 finds nothing for a query of other words, as any real set has."""
+    queries = (folder / "queries.jsonl").read_text().splitlines()
+    queries[7] = json.dumps({"_id": "q7", "text": "zebra"})
+    (folder / "queries.jsonl").write_text("\n".join(queries))
+    result = run(
+        *("--data", folder, "--negatives", "bm25", "--steps", 1, "--batch-size", 8),
+        *("--max-seq-length", 16, "--output-dir", tmp_path / "out"),
+    )
+    assert result.returncode == 0, result.stderr
+    line = "data, split 'train': 100 rows of 1 negatives; 1 filled up at random, 0 dropped"
+    assert result.stderr.count(line) == 1
+
+
+def test_negatives_that_no_query_has_are_refused(folder: Path, tmp_path: Path) -> None:
+    """Nothing in this set was judged not relevant; random documents alone are not what was asked."""
+    result = run("--data", folder, "--negatives", "judged", "--output-dir", tmp_path / "out")
+    assert result.returncode != 0
+    assert "none of the 100 queries has a negative to draw" in result.stderr
+    assert not (tmp_path / "out").exists()

@@ -176,6 +176,47 @@ def test_precomputed_scores_take_the_place_of_a_teacher(beir: Path, tiny_checkpo
     assert not (beir.parent / "teacher").exists()
 
 
+def test_rows_with_scores_need_no_teacher(beir: Path, tiny_checkpoint: Path) -> None:
+    """A cross-encoder's scores in the file of rows; a route by column must not take them for texts."""
+    rows = [
+        {"anchor": word, "positive": f"the {word}", "negative_1": f"no {word}", "label": [0.9, 0.1]}
+        for word in WORDS
+    ]
+    write_lines(beir.parent / "mined.jsonl", rows)
+    others = {"preset": "v26", "loss": PRESETS["v26"], "negatives": beir.parent / "mined.jsonl"}
+    others |= {"model": str(tiny_checkpoint), "inference_free": True, "teacher": "no/such/teacher"}
+    recipe.main(config(beir, **others))
+    state = json.loads((beir.parent / "run" / "checkpoint-4" / "trainer_state.json").read_text())
+    assert state["log_history"][-1]["distillation"] > 0
+    assert not (beir.parent / "teacher").exists()
+
+
+def test_scores_by_id_beside_rows_of_texts_are_refused(beir: Path) -> None:
+    """They would be read and ignored, and the run would fail at its first step."""
+    others = {"negatives": beir.parent / "mined.jsonl", "teacher_scores": beir.parent / "scores.tsv"}
+    with pytest.raises(
+        ValueError, match=r"--teacher-scores is by ids, which .*mined\.jsonl lacks; put `label` there"
+    ):
+        recipe.main(config(beir, **others))
+
+
+@pytest.mark.parametrize("negatives", ["bm25", "judged"])
+def test_a_query_without_a_candidate_is_trained_on(
+    beir: Path, tiny_checkpoint: Path, negatives: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Any real set has one: nobody judged another document, or BM25 finds only the positive."""
+    qrels = beir / "qrels" / "train.tsv"
+    qrels.write_text(qrels.read_text().replace("q3\td8\t0\n", ""))
+    lines = [json.loads(line) for line in (beir / "queries.jsonl").read_text().splitlines()]
+    write_lines(
+        beir / "queries.jsonl", [line | ({"text": "zebra"} if line["_id"] == "q3" else {}) for line in lines]
+    )
+    others = {"preset": "v22", "loss": PRESETS["v22"], "negatives": negatives, "model": str(tiny_checkpoint)}
+    recipe.main(config(beir, **others))
+    line = "data, split 'train': 8 rows of 1 negatives; 1 filled up at random, 0 dropped"
+    assert [record.getMessage() for record in caplog.records if record.name == "lexforge.data.rows"] == [line]
+
+
 def test_mined_rows_are_trained_on(
     beir: Path, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,7 +2,7 @@
 
 from lexforge.data.beir import load_beir, load_corpus, load_teacher_scores
 from lexforge.data.cache import cache_folder
-from lexforge.data.columns import judged_negatives, training_rows, validate_columns
+from lexforge.data.columns import validate_columns
 from lexforge.data.docstrings import load_docstrings
 from lexforge.data.hub import load_hub
 from lexforge.data.idf import corpus_idf, document_frequency, stopword_ids
@@ -16,6 +16,7 @@ from lexforge.data.negatives import (
     write_training_rows,
 )
 from lexforge.data.retrieval_data import DataError, RetrievalData, hold_out
+from lexforge.data.rows import judged_negatives, training_rows
 from lexforge.data.source import load_retrieval_data
 from lexforge.data.sts import load_sts
 from lexforge.data.teacher import LsaTeacher, SentenceTransformerTeacher, TeacherCache, load_teacher

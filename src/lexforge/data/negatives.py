@@ -111,7 +111,8 @@ class NegativeMiner:
         for query, grades in data.split(split).items():
             self._positives[query] = [document for document, grade in grades.items() if grade > 0]
             if not self._positives[query]:
-                raise DataError(f"{data.name}, split {split!r}: query {query!r} has no positive to train on")
+                where = f"{data.name}, split {split!r}, query {query!r}"
+                raise DataError(f"{where}: no positive (a grade above 0) to train on")
             self._by_text.setdefault(self.queries[query], set()).update(self._positives[query])
 
     @property
@@ -154,6 +155,14 @@ class NegativeMiner:
                 if row is not None:
                     rows.append(row)
         return rows
+
+    def summary(self, rows: Sequence[MinedRow]) -> str:
+        """One line on all rows of the split: how many there are, were filled up, and were dropped."""
+        filled = sum(row.mined < self.rule.per_row for row in rows)
+        return (
+            f"{len(rows)} rows of {self.rule.per_row} negatives; {filled} filled up at random, "
+            f"{len(self.pairs) - len(rows)} dropped"
+        )
 
     def _window(self, query: str, scores: Mapping[str, float]) -> list[str]:
         """The documents between the two ranks that may be a negative of the query at all, best first."""

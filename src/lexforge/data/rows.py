@@ -1,0 +1,111 @@
+"""Training rows of judged pairs, with negatives that are given for each query and a teacher's scores."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from lexforge.data.columns import LABEL
+from lexforge.data.negatives import (
+    MinedRow,
+    NegativeMiner,
+    NegativeRule,
+    Scores,
+    Shortage,
+    mined_columns,
+)
+from lexforge.data.retrieval_data import DataError, RetrievalData
+
+logger = logging.getLogger(__name__)
+
+
+def training_rows(
+    data: RetrievalData,
+    split: str = "train",
+    negatives: Mapping[str, Sequence[str]] | None = None,
+    *,
+    negatives_per_row: int = 1,
+    shortage: Shortage = "random",
+    scores: Scores | None = None,
+    seed: int = 0,
+) -> list[dict[str, Any]]:
+    """One row for each (query, positive) pair of a split, in the order of its judgements.
+
+    Args:
+        data: The retrieval set.
+        split: The split to train on; every query of it needs a positive.
+        negatives: Query id -> document ids to draw negatives from, such as `judged_negatives` or mined ones;
+            without it a row has none. `NegativeMiner` says which of them may be one.
+        negatives_per_row: How many negatives each row gets, drawn without replacement.
+        shortage: What becomes of a row whose query has too few, as in `NegativeRule`; the log counts them.
+        scores: Query id -> document id -> teacher score; fills `label` for the documents of each row.
+        seed: Of the draw of negatives.
+
+    Returns:
+        Rows under the column contract; `datasets.Dataset.from_list` makes a dataset of them.
+
+    Raises:
+        ValueError: An unknown split or shortage, or `negatives_per_row` below 1.
+        DataError: A query without a positive, negatives for none of the rows, a negative that is a positive
+            of its query or no document at all, a corpus too small to fill a row, or a missing score.
+    """
+    where = f"{data.name}, split {split!r}"
+    longest = max(map(len, negatives.values()), default=0) if negatives else 0
+    rule = NegativeRule(negatives_per_row, last_rank=max(1, longest), shortage=shortage, seed=seed)
+    miner = NegativeMiner(data, rule, split)
+    if negatives is None:
+        rows = [MinedRow(query, positive, (), 0) for query, positive in miner.pairs]
+    else:
+        grades = data.split(split)
+        rows = miner.mine(
+            {
+                query: _candidates(f"{where}, query {query!r}", data, negatives, query, grades[query])
+                for query in grades
+            }
+        )
+        if not any(row.mined for row in rows):
+            raise DataError(f"{where}: none of the {len(grades)} queries has a negative to draw")
+        if sum(row.mined == negatives_per_row for row in rows) < len(miner.pairs):
+            logger.warning("%s: %s", where, miner.summary(rows))
+    columns = mined_columns(data, rows)
+    if scores is not None:
+        for row, column in zip(rows, columns, strict=True):
+            column[LABEL] = _row_scores(f"{where}, query {row.query!r}", scores.get(row.query, {}), row)
+    return columns
+
+
+def judged_negatives(data: RetrievalData, split: str = "train") -> dict[str, list[str]]:
+    """The documents that were judged and found not relevant (grade 0 or below), by query id."""
+    return {
+        query_id: [document_id for document_id, grade in grades.items() if grade <= 0]
+        for query_id, grades in data.split(split).items()
+    }
+
+
+def _candidates(
+    where: str,
+    data: RetrievalData,
+    negatives: Mapping[str, Sequence[str]],
+    query_id: str,
+    grades: Mapping[str, int],
+) -> dict[str, float]:
+    """The negatives of a query as a ranking, all of one score."""
+    candidates = dict.fromkeys(negatives.get(query_id, ()), 0.0)
+    for document_id in candidates:
+        if document_id not in data.corpus:
+            raise DataError(f"{where}: the negative {document_id!r} is not in the corpus")
+        if grades.get(document_id, 0) > 0:
+            raise DataError(f"{where}: {document_id!r} is both a positive and a negative")
+    return candidates
+
+
+def _row_scores(where: str, scores: Mapping[str, float], row: MinedRow) -> list[float]:
+    for document_id in (row.positive, *row.negatives):
+        if document_id not in scores:
+            filled = document_id in row.negatives[row.mined :]
+            hint = (
+                ", which fills the row up at random; shortage='drop' leaves such rows out" if filled else ""
+            )
+            raise DataError(f"{where}: no teacher score for the document {document_id!r}{hint}")
+    return [float(scores[document_id]) for document_id in (row.positive, *row.negatives)]

@@ -1,0 +1,115 @@
+"""Training rows of judged pairs: their negatives, the rows that lack some, and a teacher's scores."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from lexforge.data import DataError, RetrievalData, judged_negatives, training_rows, validate_columns
+
+DATA = RetrievalData(
+    "toy",
+    {"d1": "heap", "d2": "sort", "d3": "graph", "d4": "tree", "d5": ""},
+    {"q1": "least element", "q2": "order a list"},
+    {"train": {"q1": {"d1": 2, "d3": 1, "d2": 0, "d4": 0}, "q2": {"d2": 1, "d1": 0, "d4": -1}}},
+)
+
+
+def test_one_row_for_each_positive() -> None:
+    """Graded positives count alike, judged negatives are none, and the order is that of the judgements."""
+    rows = training_rows(DATA)
+    assert rows == [
+        {"anchor": "least element", "positive": "heap"},
+        {"anchor": "least element", "positive": "graph"},
+        {"anchor": "order a list", "positive": "sort"},
+    ]
+    assert validate_columns(rows) == ("anchor", "positive")
+
+
+def test_judged_negatives_become_columns() -> None:
+    """Documents judged not relevant are the surest negatives there are."""
+    negatives = judged_negatives(DATA)
+    assert negatives == {"q1": ["d2", "d4"], "q2": ["d1", "d4"]}
+    rows = training_rows(DATA, negatives=negatives, negatives_per_row=2)
+    assert validate_columns(rows) == ("anchor", "positive", "negative_1", "negative_2")
+    assert [{row["negative_1"], row["negative_2"]} for row in rows] == [
+        {"sort", "tree"},
+        {"sort", "tree"},
+        {"heap", "tree"},
+    ]
+
+
+def test_the_draw_of_negatives_follows_the_seed() -> None:
+    """Two ranks must draw the same rows, and another seed must be able to draw others."""
+    negatives = {"q1": ["d2", "d4", "d5"], "q2": ["d1", "d3", "d4"]}
+    draws = [training_rows(DATA, negatives=negatives, seed=seed) for seed in (0, 0, 1, 2, 3)]
+    assert draws[0] == draws[1]
+    assert any(draw != draws[0] for draw in draws[2:])
+
+
+def test_teacher_scores_follow_their_documents() -> None:
+    """A score must stand at the place of its document, the positive's first."""
+    scores = {"q1": {"d1": 0.9, "d3": 0.8, "d2": 0.1}, "q2": {"d2": 0.7, "d1": 0.2}}
+    rows = training_rows(DATA, negatives={"q1": ["d2"], "q2": ["d1"]}, scores=scores)
+    assert [row["label"] for row in rows] == [[0.9, 0.1], [0.8, 0.1], [0.7, 0.2]]
+    assert validate_columns(rows) == ("anchor", "positive", "negative_1")
+    with pytest.raises(DataError, match="query 'q2': no teacher score for the document 'd2'"):
+        training_rows(DATA, scores={"q1": scores["q1"]})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"split": "test"}, r"no split 'test'; its splits are \['train'\]"),
+        ({"negatives": {}}, "none of the 2 queries has a negative to draw"),
+        ({"negatives": {"q1": ["d5"]}}, "none of the 2 queries has a negative to draw"),
+        ({"negatives": {"q1": ["d2"]}, "shortage": "refuse"}, "shortage must be one of"),
+        (
+            {"negatives": {"q1": ["d2", "d4"]}, "negatives_per_row": 3},
+            "2 documents can be negatives of query 'q1', fewer than the 3 asked",
+        ),
+        ({"negatives": {"q1": ["d9"], "q2": ["d1"]}}, "query 'q1': the negative 'd9' is not in the corpus"),
+        ({"negatives": {"q1": ["d3"], "q2": ["d1"]}}, "'d3' is both a positive and a negative"),
+        ({"negatives_per_row": 0}, "at least 1, got 0"),
+    ],
+)
+def test_rows_that_cannot_be_made_are_refused(arguments: dict[str, Any], message: str) -> None:
+    """Each of these would train on something else than asked."""
+    with pytest.raises(ValueError, match=message):
+        training_rows(DATA, **arguments)
+
+
+def test_a_query_without_a_positive_is_refused() -> None:
+    """A set made in memory has passed no loader."""
+    data = RetrievalData("toy", {"d1": "heap"}, {"q1": "least"}, {"train": {"q1": {"d1": 0}}})
+    with pytest.raises(DataError, match="toy, split 'train', query 'q1': no positive"):
+        training_rows(data)
+
+
+def test_a_query_without_a_candidate_gets_random_negatives(caplog: pytest.LogCaptureFixture) -> None:
+    """Any real set has such queries; their pairs are trained on all the same, and the log counts them."""
+    draws = [training_rows(DATA, negatives={"q1": ["d2"]}, seed=seed) for seed in range(20)]
+    assert {row["negative_1"] for rows in draws for row in rows[:2]} == {"sort"}
+    assert {rows[2]["negative_1"] for rows in draws} == {"heap", "graph", "tree"}, (
+        "neither positive nor blank"
+    )
+    line = "toy, split 'train': 3 rows of 1 negatives; 1 filled up at random, 0 dropped"
+    assert [record.getMessage() for record in caplog.records] == [line] * 20
+
+
+def test_rows_that_are_short_may_be_dropped(caplog: pytest.LogCaptureFixture) -> None:
+    """Precomputed scores cannot know what is drawn at random."""
+    scores = {"q1": {"d1": 0.9, "d3": 0.8, "d2": 0.1}, "q2": {"d2": 0.7}}
+    rows = training_rows(DATA, negatives={"q1": ["d2"]}, shortage="drop", scores=scores)
+    assert [row["label"] for row in rows] == [[0.9, 0.1], [0.8, 0.1]]
+    assert caplog.messages == ["toy, split 'train': 2 rows of 1 negatives; 0 filled up at random, 1 dropped"]
+    with pytest.raises(DataError, match=r"query 'q2': no teacher score .* at random; shortage='drop' leaves"):
+        training_rows(DATA, negatives={"q1": ["d2"]}, scores=scores)
+
+
+def test_rows_that_have_what_was_asked_are_not_counted(caplog: pytest.LogCaptureFixture) -> None:
+    """A line on every run would not be read on the one that matters."""
+    training_rows(DATA)
+    training_rows(DATA, negatives={"q1": ["d2", "d4"], "q2": ["d1"]})
+    assert caplog.messages == []
