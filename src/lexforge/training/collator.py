@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol, Self
 
 import numpy as np
 import torch
@@ -13,9 +13,6 @@ from sentence_transformers.sparse_encoder import SparseEncoderDataCollator
 
 from lexforge.losses.base import TEACHER_KEY
 from lexforge.training.finite import ROWS_KEY, texts_of
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 
 class TeacherEmbeddings(Protocol):
