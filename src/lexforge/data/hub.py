@@ -54,8 +54,7 @@ def load_hub(
             row).
         ValueError: An unknown split.
     """
-    import datasets
-
+    datasets = import_datasets()
     path = name.removeprefix(PREFIX)
     configurations = from_hub(path, datasets.get_dataset_config_names, path)
     if {"corpus", "queries"} <= set(configurations):
@@ -79,9 +78,17 @@ def from_hub(path: str, load: Callable[..., Any], *arguments: Any) -> Any:
         raise DataError(f"the data set {path!r} cannot be loaded: {reason}") from error
 
 
-def _beir_layout(path: str, configurations: Sequence[str], qrels: str | None) -> RetrievalData:
-    import datasets
+def import_datasets() -> Any:
+    """The package `datasets`, which this package needs for hub data sets alone."""
+    try:
+        import datasets
+    except ImportError as error:
+        raise ImportError(f"this needs the package datasets: pip install datasets ({error})") from None
+    return datasets
 
+
+def _beir_layout(path: str, configurations: Sequence[str], qrels: str | None) -> RetrievalData:
+    datasets = import_datasets()
     texts = {
         part: collect_texts(
             f"{path} [{part}]",

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from lexforge.data.docstrings import load_docstrings
-from lexforge.data.hub import PREFIX, from_hub, split_name
+from lexforge.data.hub import PREFIX, from_hub, import_datasets, split_name
 from lexforge.data.lines import excerpt, is_finite, json_objects, require_texts
 from lexforge.data.retrieval_data import DataError, RetrievalData
 
@@ -102,9 +102,7 @@ def _package(name: str) -> str:
 
 
 def _hub_rows(name: str) -> Iterable[tuple[str, str, Mapping[str, Any]]]:
-    import datasets
-
-    for split, rows in from_hub(name, datasets.load_dataset, name).items():
+    for split, rows in from_hub(name, import_datasets().load_dataset, name).items():
         if missing := [field for field in FIELDS if field not in rows.column_names]:
             raise DataError(f"{name} [{split}]: no column {missing[0]!r}, only {sorted(rows.column_names)}")
         for row, record in enumerate(rows):
