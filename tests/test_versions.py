@@ -10,10 +10,12 @@ import subprocess
 import sys
 import sysconfig
 import textwrap
+import tomllib
 import zipfile
 from pathlib import Path
 
 import pytest
+from packaging.specifiers import SpecifierSet
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = {path.relative_to(ROOT / "src").as_posix() for path in (ROOT / "src").rglob("*.py")}
@@ -180,6 +182,23 @@ def test_every_imported_package_is_declared() -> None:
     }
     assert len(owners) > 10
     assert not {package: names for package, names in owners.items() if not names & lower_bounds().keys()}
+
+
+def test_the_oldest_python_is_one_that_the_tested_set_installs_on() -> None:
+    """The first command of the README must not end in "no matching distribution"; all name one number."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    oldest = project["project"]["requires-python"].removeprefix(">=")
+    assert project["tool"]["mypy"]["python_version"] == oldest
+    assert project["tool"]["ruff"]["target-version"] == "py" + oldest.replace(".", "")
+    assert f"Python {oldest} or newer" in (ROOT / "README.md").read_text(encoding="utf-8")
+    installed = {distribution.name: distribution for distribution in importlib.metadata.distributions()}
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    names = [line.split("==")[0] for line in lines if not line.startswith("#")]
+    asked = {name: installed[name].metadata.get("Requires-Python") for name in names if name in installed}
+    assert len(asked) > 50
+    assert not {
+        name: versions for name, versions in asked.items() if oldest not in SpecifierSet(versions or "")
+    }
 
 
 def test_the_oldest_set_is_the_lower_bounds() -> None:
