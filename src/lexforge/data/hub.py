@@ -53,6 +53,7 @@ def load_hub(
         DataError: The set cannot be loaded, is in neither layout, or holds wrong data (with configuration and
             row).
         ValueError: An unknown split.
+        ImportError: `datasets` is not installed.
     """
     datasets = import_datasets()
     path = name.removeprefix(PREFIX)
@@ -79,7 +80,14 @@ def from_hub(path: str, load: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def import_datasets() -> Any:
-    """The package `datasets`, which this package needs for hub data sets alone."""
+    """The package `datasets`, imported where it is needed.
+
+    Returns:
+        The module.
+
+    Raises:
+        ImportError: It is not installed; the message says how to.
+    """
     try:
         import datasets
     except ImportError as error:

@@ -33,6 +33,7 @@ def load_sts(source: str) -> dict[str, list[ScoredPair]]:
         FileNotFoundError: There is no such file.
         DataError: No pair, a sentence that is blank or no text, or a score that is no finite number, with
             file and line.
+        ImportError: A hub data set, and `datasets` is not installed.
     """
     if source == "docstrings":
         return docstring_pairs(load_docstrings())
