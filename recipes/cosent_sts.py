@@ -21,9 +21,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
-import torch
 import tyro
-from accelerate import PartialState
 from datasets import Dataset
 from sentence_transformers import SentenceTransformerTrainingArguments
 from sentence_transformers.base.training_args import BatchSamplers
@@ -54,17 +52,19 @@ class Config:
 
 def main(cfg: Config) -> None:
     """Data, encoder, training, evaluation."""
-    process = PartialState(cpu=not torch.accelerator.is_available())
+    process = training.join_processes()
     set_seed(cfg.train.seed)
     splits = data.load_sts(cfg.data)
     if missing := [split for split in ("train", "test") if split not in splits]:
         raise ValueError(f"{cfg.data} has no split {missing[0]!r}; its splits are {list(splits)}")
+    if len({row["score"] for row in splits["test"]}) < 2:
+        raise ValueError(f"{cfg.data}: all scores of the split 'test' are equal; a correlation needs two")
     train = Dataset.from_list(splits["train"])
     test = Dataset.from_list(splits["test"])
     source = cfg.output_dir / "backbone" if cfg.model == "lexical" else cfg.model
     if process.is_main_process:
         training.open_run(cfg.output_dir, asdict(replace(cfg, resume=False)), resume=cfg.resume)
-        if cfg.model == "lexical" and not cfg.resume:
+        if cfg.model == "lexical" and not Path(source).is_dir():
             texts = sorted({*train["sentence1"], *train["sentence2"]})
             models.build_lexical_backbone(
                 texts, source, max_seq_length=cfg.max_seq_length, seed=cfg.train.seed

@@ -19,9 +19,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
-import torch
 import tyro
-from accelerate import PartialState
 from datasets import Dataset
 from sentence_transformers import SentenceTransformer, SentenceTransformerTrainingArguments
 from transformers import set_seed
@@ -70,7 +68,7 @@ def main(cfg: Config) -> None:
     """Data, encoder, training, evaluation."""
     if cfg.negatives != "none" and cfg.loss != "infonce":
         raise ValueError(f"negatives are read by the loss infonce only; received the loss {cfg.loss!r}")
-    process = PartialState(cpu=not torch.accelerator.is_available())
+    process = training.join_processes()
     set_seed(cfg.train.seed)
     retrieval = data.load_retrieval_data(cfg.data)
     texts = list(retrieval.corpus.values())
@@ -80,11 +78,12 @@ def main(cfg: Config) -> None:
         negatives = bm25.negatives(retrieval.split_queries("train"), retrieval.split("train"), k=50)
     rows = data.training_rows(retrieval, "train", negatives, shortage=cfg.negatives_shortage)
     queries, judged = retrieval.split_queries("test"), retrieval.split("test")
+    evaluation.check_run_ids(queries, retrieval.corpus)
     evaluator = evaluation.RetrievalEvaluator(queries, retrieval.corpus, judged)
     source = cfg.output_dir / "backbone" if cfg.model == "lexical" else cfg.model
     if process.is_main_process:
         training.open_run(cfg.output_dir, asdict(replace(cfg, resume=False)), resume=cfg.resume)
-        if cfg.model == "lexical" and not cfg.resume:
+        if cfg.model == "lexical" and not Path(source).is_dir():
             models.build_lexical_backbone(
                 texts, source, max_seq_length=cfg.max_seq_length, seed=cfg.train.seed
             )
@@ -104,7 +103,6 @@ def main(cfg: Config) -> None:
 
     trained = evaluator.evaluate(model)
     model.save_pretrained(str(cfg.output_dir / "model"))
-    evaluation.write_run(cfg.output_dir / "run.trec", trained.run)
     found = bm25.search(evaluator.query_texts, k=evaluator.k).to_run(evaluator.query_ids)
     metrics = {
         "bm25": evaluation.evaluate_run(found, judged),
@@ -112,6 +110,7 @@ def main(cfg: Config) -> None:
         "trained": trained.metrics,
     }
     training.write_json(cfg.output_dir / "metrics.json", metrics | {"timing": trained.timing})
+    evaluation.write_run(cfg.output_dir / "run.trec", trained.run)
     print(evaluation.metrics_table(metrics))
 
 

@@ -25,7 +25,6 @@ from typing import Annotated, Literal
 import numpy as np
 import torch
 import tyro
-from accelerate import PartialState
 from datasets import Dataset
 from safetensors.torch import save_file
 from sentence_transformers import SentenceTransformer, SentenceTransformerTrainingArguments
@@ -97,7 +96,7 @@ def build_loss(cfg: Config, model: SentenceTransformer, labels: np.ndarray) -> l
 
 def main(cfg: Config) -> None:
     """Data, encoder, training, evaluation."""
-    process = PartialState(cpu=not torch.accelerator.is_available())
+    process = training.join_processes()
     set_seed(cfg.train.seed)
     texts = data.load_docstring_topics() if cfg.data == "docstrings" else data.load_multilabel(cfg.data)
     columns = texts.columns("train")

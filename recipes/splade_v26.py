@@ -24,7 +24,6 @@ from typing import Annotated, Literal, get_args
 
 import torch
 import tyro
-from accelerate import PartialState
 from datasets import Dataset
 from transformers import set_seed
 
@@ -63,7 +62,7 @@ class Config:
 
 def main(cfg: Config) -> None:
     """Data, encoder, teacher, training, evaluation."""
-    process = PartialState(cpu=not torch.accelerator.is_available())
+    process = training.join_processes()
     set_seed(cfg.train.seed)
     if isinstance(cfg.negatives, Path) and cfg.teacher_scores is not None:
         raise ValueError(f"--teacher-scores is by ids, which {cfg.negatives} lacks; put `label` there")
@@ -78,6 +77,7 @@ def main(cfg: Config) -> None:
     mined = data.read_training_rows(cfg.negatives) if isinstance(cfg.negatives, Path) else None
     rows = mined or data.training_rows(retrieval, "train", negatives, scores=scores, **options)
     queries, judged = retrieval.split_queries("test"), retrieval.split("test")
+    evaluation.check_run_ids(queries, retrieval.corpus)
     evaluator = evaluation.RetrievalEvaluator(queries, retrieval.corpus, judged)
     folder, lexical = cfg.output_dir, cfg.model == "lexical"
     source = folder / "backbone" if lexical else cfg.model
@@ -125,10 +125,8 @@ def main(cfg: Config) -> None:
     trainer.train(resume_from_checkpoint=cfg.resume)
     if initial is None:
         return
-
     trained = evaluator.evaluate(model)
     model.save_pretrained(str(folder / "model"))
-    evaluation.write_run(folder / "run.trec", trained.run)
     found = bm25.search(evaluator.query_texts, k=evaluator.k).to_run(evaluator.query_ids)
     metrics = {
         "bm25": evaluation.evaluate_run(found, judged),
@@ -136,6 +134,7 @@ def main(cfg: Config) -> None:
         "trained": trained.metrics | trained.sparsity,
     }
     training.write_json(folder / "metrics.json", metrics | {"timing": trained.timing})
+    evaluation.write_run(folder / "run.trec", trained.run)
     examples = dict(list(queries.items())[:3])
     print(evaluation.metrics_table(metrics))
     print(evaluation.example_searches(model, examples, retrieval.corpus, trained.run, relevant=judged))

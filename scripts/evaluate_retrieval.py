@@ -20,7 +20,14 @@ import tyro
 from sentence_transformers import SparseEncoder
 
 from lexforge.data import load_beir
-from lexforge.evaluation import RetrievalEvaluator, compare_runs, read_run, score_run, write_run
+from lexforge.evaluation import (
+    RetrievalEvaluator,
+    check_run_ids,
+    compare_runs,
+    read_run,
+    score_run,
+    write_run,
+)
 from lexforge.evaluation.encoding import load_encoder
 from lexforge.evaluation.metrics import METRICS
 from lexforge.evaluation.stored_index import IndexKind, index_builder
@@ -59,8 +66,10 @@ def main(cfg: Config) -> None:
     for file in (cfg.run, cfg.json):
         if file is not None and not file.resolve().parent.is_dir():
             raise FileNotFoundError(f"the folder of {file} does not exist")
-    data = load_beir(cfg.data)
+    data = load_beir(cfg.data, splits=[cfg.split])
     qrels = data.split(cfg.split)
+    if cfg.run is not None:
+        check_run_ids(qrels, data.corpus)
     other = cfg.compare and read_run(cfg.compare, queries=data.queries, documents=data.corpus)
     evaluator = RetrievalEvaluator(
         data.queries,

@@ -35,6 +35,7 @@ class Config:
     k: int = 5
     terms: int = 10  # terms shown for a document
     width: int = 200  # characters of its text shown
+    verify: bool = False  # compare every file of the index with its checksum: a second a gigabyte
 
 
 def show(hits: list[Found], cfg: Config) -> None:
@@ -52,7 +53,7 @@ def show(hits: list[Found], cfg: Config) -> None:
 
 def main(cfg: Config, lines: Iterable[str] = sys.stdin) -> None:
     """Search for the query, or for each line as it comes."""
-    index, source = open_index(cfg.index, token=os.environ.get("MILVUS_TOKEN", ""))
+    index, source = open_index(cfg.index, os.environ.get("MILVUS_TOKEN", ""), cfg.verify)
     model = load_encoder(cfg.model or source.model, source.max_seq_length)
     searcher = Searcher(index, model, load_corpus(cfg.data), source)
     for number, line in enumerate(lines if cfg.query is None else [cfg.query], start=1):

@@ -8,6 +8,7 @@ import json
 import os
 import pickle
 import shutil
+import time
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -271,6 +272,14 @@ def index_store(name: str) -> Store:
     return Store(lambda folder: index_class(name).build(vectors, ids).save(folder / "index"), read, sign)
 
 
+def own_checksum(manifest: dict[str, Any]) -> dict[str, Any]:
+    """A changed manifest with the checksum that an attacker would write."""
+    from lexforge.retrieval.storage import content_sha256
+
+    content = {key: value for key, value in manifest.items() if key != "sha256"}
+    return content | {"sha256": content_sha256(content)}
+
+
 STORES = {
     "teacher cache": Store(write_teacher, read_teacher),
     "docstring cache": Store(docstrings, docstrings),
@@ -348,6 +357,77 @@ def test_a_flipped_bit_is_refused_or_changes_nothing(name: str, tmp_path: Path) 
     assert refused > 3 * passed
 
 
+def test_a_flipped_bit_where_nothing_is_hashed_crashes_nothing(tmp_path: Path) -> None:
+    """The large arrays of an index are memory-mapped and trusted while size and time are those of `save`: a
+    failing disk keeps both. A term beyond the vocabulary would read foreign memory; a crash ends the tests.
+    """
+    from lexforge.retrieval import InvertedIndex
+    from lexforge.retrieval.inverted import MAPPED
+
+    generator = np.random.default_rng(0)
+    width = 100_000  # so that a stray term lies outside of all memory
+    rare = sparse.random_array((300, width), density=40 / width, dtype=np.float32, rng=generator)
+    frequent = sparse.random_array((300, 20), density=0.4, dtype=np.float32, rng=generator)
+    vectors = sparse.csr_array(sparse.hstack([frequent, rare.tocsr()[:, 20:]]))
+    index, ids = tmp_path / "index", [f"d{row}" for row in range(300)]
+    InvertedIndex.build(vectors, ids).save(index)
+    minute_ago = time.time_ns() - 60 * 10**9
+    for path in files_of(tmp_path):
+        os.utime(path, ns=(minute_ago, minute_ago))
+    index_store("InvertedIndex").sign(tmp_path)
+
+    def hits() -> str:
+        found = InvertedIndex.load(index).search(vectors[:40], 20)
+        assert all(set(row) <= set(ids) for row in found.ids)
+        return f"{found.ids} {[row.tolist() for row in found.scores]}"
+
+    expected = hits()
+    outcomes = dict.fromkeys(("refused", "same", "other"), 0)
+    for name in sorted(MAPPED):
+        path = index / name
+        content = path.read_bytes()
+        places = [*generator.permutation(128)[:12], *generator.integers(128, len(content), 16)]
+        for place in places:
+            flipped = bytearray(content)
+            flipped[place] ^= 1 << int(generator.integers(8))
+            path.write_bytes(flipped)
+            os.utime(path, ns=(minute_ago, minute_ago))
+            try:
+                found = hits()
+            except ValueError:
+                outcomes["refused"] += 1
+            else:
+                outcomes["same" if found == expected else "other"] += 1
+            with pytest.raises(ValueError, match="does not have the checksum"):
+                InvertedIndex.load(index, verify=True)
+        path.write_bytes(content)
+        os.utime(path, ns=(minute_ago, minute_ago))
+    assert hits() == expected
+    assert min(outcomes.values()) > 0, outcomes  # other: they were not hashed
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [
+        ("InvertedIndex", '"similarity": "dot"', '"similarity": "cosine"'),
+        ("FaissIndex", '"similarity": "dot"', '"similarity": "cosine"'),
+        ("SeismicIndex", '"heap_factor": 0.7', '"heap_factor": 0.3'),
+        ("SeismicIndex", '"query_terms": 10', '"query_terms": 30'),
+    ],
+)
+def test_a_changed_setting_in_a_manifest_is_refused(name: str, old: str, new: str, tmp_path: Path) -> None:
+    """All files are intact then, and the index would answer otherwise than the one that was saved."""
+    store = STORES[name]
+    store.write(tmp_path)
+    file = tmp_path / "index" / "manifest.json"
+    assert file.read_text().count(old) == 1
+    file.write_text(file.read_text().replace(old, new))
+    with pytest.raises(ValueError, match="does not have its own checksum"):
+        store.read(tmp_path)
+    store.sign(tmp_path)
+    store.read(tmp_path)  # it is a setting that an index may have
+
+
 @pytest.mark.parametrize("name", ["model.safetensors", "pytorch_model.bin"])
 def test_a_pickle_in_a_model_folder_is_refused(name: str, tiny_checkpoint: Path, tmp_path: Path) -> None:
     """A model from elsewhere is the commonest file from outside; torch's restricted reader stands guard."""
@@ -389,7 +469,7 @@ def test_a_path_in_a_manifest_cannot_leave_its_directory(path: str, tmp_path: Pa
     manifest = json.loads(file.read_text())
     shutil.copyfile(tmp_path / "index" / "terms.npy", tmp_path / "outside.npy")
     manifest["files"][path] = manifest["files"].pop("terms.npy")
-    file.write_text(json.dumps(manifest))
+    file.write_text(json.dumps(own_checksum(manifest)))
     (tmp_path / "index" / "terms.npy").unlink()
     with pytest.raises((ValueError, FileNotFoundError), match=r"lies in its directory|is missing"):
         store.read(tmp_path)
@@ -433,6 +513,6 @@ def test_a_file_that_the_manifest_does_not_name_is_refused(tmp_path: Path) -> No
     file = tmp_path / "index" / "manifest.json"
     manifest = json.loads(file.read_text())
     del manifest["files"]["weights.npy"]
-    file.write_text(json.dumps(manifest))
+    file.write_text(json.dumps(own_checksum(manifest)))
     with pytest.raises(ValueError, match=r"holds \['weights.npy'\], which .* does not name"):
         store.read(tmp_path)

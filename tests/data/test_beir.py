@@ -48,6 +48,12 @@ def test_reads_texts_grades_and_splits(tmp_path: Path) -> None:
     assert load_beir(folder, splits=["test"]).splits == ("test",)
 
 
+def test_a_title_of_null_is_none(tmp_path: Path) -> None:
+    """`datasets` writes null where a record has no title; the hub and its copy in a folder read the same."""
+    corpus = '{"_id": "d1", "title": null, "text": "a"}\n{"_id": "d2", "title": "B", "text": "b"}\n'
+    assert load_beir(write_set(tmp_path / "toy", corpus=corpus)).corpus == {"d1": "a", "d2": "B b"}
+
+
 def test_gzip_windows_line_ends_and_a_missing_header_are_read(tmp_path: Path) -> None:
     """Sets are published in these forms, and each says without doubt what it means."""
     folder = write_set(tmp_path / "toy", train="q1\td1\t1\r\nq2\td2\t1\r\n")
@@ -66,7 +72,7 @@ def test_gzip_windows_line_ends_and_a_missing_header_are_read(tmp_path: Path) ->
         ("corpus", '{"_id": "d1", "text": "a"}\n{"_id": "d1", "text": "b"}\n', r"corpus\.jsonl:2: .*second"),
         ("corpus", '{"_id": "d1", "text": 5}\n', r"corpus\.jsonl:1: 'text' must be a string, got 5"),
         ("corpus", '{"_id": 7, "text": "a"}\n', r"corpus\.jsonl:1: '_id' must be a string, got 7"),
-        ("corpus", '{"_id": "d1", "text": "a", "title": null}\n', r"corpus\.jsonl:1: 'title' must be"),
+        ("corpus", '{"_id": "d1", "text": "a", "title": 0}\n', r"corpus\.jsonl:1: 'title' must be"),
         ("corpus", '{"_id": "", "text": "a"}\n', r"corpus\.jsonl:1: the id is empty"),
         ("corpus", '{"_id": "d1"}\n', r"corpus\.jsonl:1: the field 'text' is missing"),
         ("corpus", '{"_id": "d1", "text": "a"}\n\n', r"corpus\.jsonl:2: not a JSON object"),
@@ -83,6 +89,8 @@ def test_gzip_windows_line_ends_and_a_missing_header_are_read(tmp_path: Path) ->
         ("train", HEADER + "q1\td1\tnan\n", r"train\.tsv:2: the score must be an integer grade, got 'nan'"),
         ("train", HEADER + "q1\td1\t0.5\n", r"train\.tsv:2: the score must be an integer grade"),
         ("train", "q1\td1\tnan\n", r"train\.tsv:1: the score must be an integer grade, got 'nan'"),
+        ("train", HEADER + "q1\td1\t10000\n", r"train\.tsv:2: .*got 10000; allowed are -9999 to 9999"),
+        ("train", HEADER + "q1\td1\t-9999999999\n", r"train\.tsv:2: .*got '-9999999999'; allowed are"),
         ("train", "query\tdocument\trelevance\n", r"train\.tsv:1: expected the header"),
         ("train", HEADER + "q1 d1 1\n", r"train\.tsv:2: expected query id, document id and score by tabs"),
         ("train", HEADER + "q9\td1\t1\n", r"train\.tsv:2: the query id 'q9' is not among the queries"),

@@ -103,6 +103,10 @@ def test_judgements_in_a_data_set_of_their_own(tmp_path: Path) -> None:
             r"\[train\]:0: the score must be an integer .* 0\.5",
         ),
         ({"query-id": "1", "corpus-id": "1", "score": None}, r"\[train\]:0: the score must be an integer"),
+        (
+            {"query-id": "1", "corpus-id": "1", "score": 1_700_000_000_000},
+            r"\[train\]:0: .*got 1700000000000; allowed are -9999 to 9999",
+        ),
         ({"query-id": "9", "corpus-id": "1", "score": 1}, r"\[train\]:0: the query id '9'"),
         ({"query-id": "1", "corpus-id": "9", "score": 1}, r"\[train\]:0: the document id '9'"),
         ({"query-id": "1", "corpus-id": "1", "score": 0}, "no positive judgement"),
@@ -114,6 +118,22 @@ def test_wrong_judgements_are_refused(tmp_path: Path, judgement: dict[str, Any],
     """The same faults as in a folder, with the row in place of the line."""
     with pytest.raises(DataError, match=message):
         load_hub(str(beir_on_the_hub(tmp_path / "toy", [judgement], validation=judgement)))
+
+
+@pytest.mark.parametrize(
+    ("record", "message"),
+    [
+        ({"_id": 1, "text": "least"}, r"\[corpus\]:0: '_id' must be a string, got 1"),
+        ({"_id": "1", "text": "least", "title": 0}, r"\[corpus\]:0: 'title' must be a string, got 0"),
+        ({"_id": "1", "text": None}, r"\[corpus\]:0: 'text' must be a string, got None"),
+    ],
+)
+def test_a_text_follows_the_rule_of_a_folder(tmp_path: Path, record: dict[str, Any], message: str) -> None:
+    """A set that is read from the hub is read from its copy in a folder, and the other way round."""
+    folder = beir_on_the_hub(tmp_path / "toy", [{"query-id": "1", "corpus-id": "1"}])
+    write(folder / "corpus.jsonl", [record])
+    with pytest.raises(DataError, match=message):
+        load_hub(str(folder))
 
 
 def test_a_file_that_datasets_cannot_read_is_refused(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Every preset trains the same model on two ranks as on one."""
+"""Every preset and every contrastive loss trains the same model on two ranks as on one."""
 
 from __future__ import annotations
 
@@ -28,12 +28,15 @@ def trained(
 
 @pytest.mark.slow
 @pytest.mark.timeout(1700)
-@pytest.mark.parametrize("preset", PRESETS)
-def test_twenty_steps_on_two_ranks_are_those_on_one(preset: str, trained: dict[int, dict]) -> None:
-    """Hard negatives, teacher, curriculum, ramp, IDF FLOPS, clipping, AdamW and the schedule together: the
-    same parts at every step, the same gradients at the first and the last, the same weights at the end.
+@pytest.mark.parametrize(
+    "setting", [*PRESETS, "infonce", "infonce, symmetric", "hcl", "cosent", "moco", "nws"]
+)
+def test_twenty_steps_on_two_ranks_are_those_on_one(setting: str, trained: dict[int, dict]) -> None:
+    """Hard negatives, teacher, curriculum, ramp, IDF FLOPS, clipping, AdamW and the schedule together; of a
+    contrastive loss its queue, prototypes and momentum encoder. The same parts at every step, the same
+    gradients at the first and the last, the same weights at the end.
     """
-    joint, one = trained[2][preset], trained[1][preset]
+    joint, one = trained[2][setting], trained[1][setting]
     assert len(one["parts"]) == 20
     assert set(one["gradients"]) == {0, 19}
     # float64 throughout: the order of sums and the padding of a batch differ, and twenty steps of AdamW,

@@ -1,4 +1,4 @@
-"""Twenty steps of `SpladeTrainer` on a share of each joint batch: run by its test, on two ranks and on one.
+"""Twenty steps of our trainers on a share of each joint batch: run by its test, on two ranks and on one.
 
 torchrun --nproc-per-node 2 training_ranks.py CHECKPOINT OUTPUT
 python training_ranks.py CHECKPOINT OUTPUT
@@ -15,12 +15,25 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from datasets import Dataset
-from sentence_transformers import SparseEncoder
+from sentence_transformers import (
+    SentenceTransformer,
+    SentenceTransformerTrainingArguments,
+    SparseEncoder,
+    sentence_transformer,
+)
 from sentence_transformers.sparse_encoder.modules import SpladePooling, Transformer
 from transformers import TrainerCallback
 
-from lexforge.losses import NeuralSparseLoss
-from lexforge.training import PRESETS, SpladeTrainer, TrainingSettings
+from lexforge.losses import (
+    CoSENTLoss,
+    HCLLoss,
+    InfoNCELoss,
+    MoCoLoss,
+    NeuralSparseLoss,
+    NWSLoss,
+    loss_tensors,
+)
+from lexforge.training import PRESETS, DenseTrainer, SpladeTrainer, TrainingSettings
 
 JOINT_BATCH, STEPS = 8, 20
 WORDS = (
@@ -35,6 +48,18 @@ ROWS = [  # no text twice: batches then follow the order of the sampler, however
     }
     for a, b, c in zip(WORDS, WORDS[1:] + WORDS[:1], WORDS[2:] + WORDS[:2], strict=True)
 ]
+
+
+LABELS = [[i % 2, (i // 2) % 2, 1 - i % 2] for i in range(len(ROWS))]
+LABEL_SIMILARITY = np.array([[1, 0.2, 0], [0.2, 1, 0.1], [0, 0.1, 1]])
+CONTRASTIVE = {
+    "infonce": lambda model: InfoNCELoss(model, 0.3, gather_across_devices=True),
+    "infonce, symmetric": lambda model: InfoNCELoss(model, 0.3, symmetric=True, gather_across_devices=True),
+    "hcl": lambda model: HCLLoss(model, 0.3, 0.01, 1.0, gather_across_devices=True),
+    "cosent": lambda model: CoSENTLoss(model, 5.0, gather_across_devices=True),
+    "moco": lambda model: MoCoLoss(model, queue_size=20, momentum=0.6, temperature=0.3),
+    "nws": lambda model: NWSLoss(model, LABEL_SIMILARITY, aggregate="mean", queue_size=20, momentum=0.6),
+}
 
 
 class RandomTeacher:
@@ -53,6 +78,15 @@ class Recording(SpladeTrainer):
         super().track_loss_components(loss)
 
 
+class RecordingDense(DenseTrainer):
+    """Keeps the loss of every step."""
+
+    def compute_loss(self, *args: Any, **kwargs: Any) -> Any:
+        loss = super().compute_loss(*args, **kwargs)
+        self.__dict__.setdefault("recorded", []).append({"loss": loss.detach().clone()})
+        return loss
+
+
 class Gradients(TrainerCallback):
     """Keeps the gradients that the first and the last step hand to the optimizer, clipped."""
 
@@ -65,15 +99,34 @@ class Gradients(TrainerCallback):
             self.found[state.global_step] = gradients
 
 
+QUIET: dict[str, Any] = {"disable_tqdm": True, "save_strategy": "no", "logging_strategy": "no"}
+
+
+def settings(ranks: int) -> TrainingSettings:
+    """Twenty steps over the joint batch."""
+    return TrainingSettings(
+        steps=STEPS,
+        batch_size=JOINT_BATCH // ranks,
+        gradient_accumulation_steps=1,
+        learning_rate=1e-3,
+        precision="fp32",
+    )
+
+
+def exact(model: Any) -> Any:
+    """The model in float64 and without dropout: only the order of sums may differ."""
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+    return model.double()
+
+
 def train(checkpoint: str, preset: str, ranks: int) -> dict[str, Any]:
     """Train in float64 without dropout; parts of every step, gradients of two, the weights at the end."""
     numbers = PRESETS[preset]  # type: ignore[index]
     transformer = Transformer(checkpoint, transformer_task="fill-mask", max_seq_length=32)
-    model = SparseEncoder(modules=[transformer, SpladePooling("max")], device="cpu").double()
+    model = exact(SparseEncoder(modules=[transformer, SpladePooling("max")], device="cpu"))
     model.similarity_fn_name = numbers.similarity
-    for module in model.modules():
-        if isinstance(module, torch.nn.Dropout):
-            module.p = 0.0
     special = model.tokenizer.all_special_ids
     idf = torch.linspace(0.1, 3, len(model.tokenizer))
     loss = NeuralSparseLoss(
@@ -83,19 +136,12 @@ def train(checkpoint: str, preset: str, ranks: int) -> dict[str, Any]:
         gather_across_devices=True,
         **numbers.loss_arguments(),
     )
-    settings = TrainingSettings(
-        steps=STEPS,
-        batch_size=JOINT_BATCH // ranks,
-        gradient_accumulation_steps=1,
-        learning_rate=1e-3,
-        precision="fp32",
-    )
     gradients = Gradients()
     with tempfile.TemporaryDirectory() as folder:
         trainer = Recording(
             model,
             loss,
-            args=settings.arguments(folder, disable_tqdm=True, save_strategy="no", logging_strategy="no"),
+            args=settings(ranks).arguments(folder, **QUIET),
             train_dataset=Dataset.from_list(ROWS),
             teacher=RandomTeacher() if numbers.distillation_weight else None,
             phases=numbers.phases,
@@ -107,9 +153,37 @@ def train(checkpoint: str, preset: str, ranks: int) -> dict[str, Any]:
     return {"parts": trainer.__dict__["recorded"], "gradients": gradients.found, "weights": weights}
 
 
+def train_dense(checkpoint: str, name: str, ranks: int) -> dict[str, Any]:
+    """The same of a dense encoder with a contrastive loss, whose queue and prototypes count as weights."""
+    modules = sentence_transformer.modules
+    torch.manual_seed(0)  # of the pooler, which the checkpoint lacks, and of prototypes
+    transformer = modules.Transformer(checkpoint, max_seq_length=32)
+    pooling = modules.Pooling(transformer.get_embedding_dimension())
+    model = exact(SentenceTransformer(modules=[transformer, pooling], device="cpu"))
+    loss = CONTRASTIVE[name](model).double()
+    columns: dict[str, Any] = {key: [row[key] for row in ROWS] for key in ("anchor", "positive")}
+    if name == "cosent":
+        columns["score"] = [i / len(ROWS) for i in range(len(ROWS))]
+    if name == "nws":
+        columns = {"text": columns["positive"], "label": LABELS}
+    gradients = Gradients()
+    with tempfile.TemporaryDirectory() as folder:
+        trainer = RecordingDense(
+            model,
+            loss,
+            args=settings(ranks).arguments(folder, SentenceTransformerTrainingArguments, **QUIET),
+            train_dataset=Dataset.from_dict(columns),
+            callbacks=[gradients],
+        )
+        trainer.train()
+    weights = {name: parameter.detach() for name, parameter in model.named_parameters()} | loss_tensors(loss)
+    return {"parts": trainer.__dict__["recorded"], "gradients": gradients.found, "weights": weights}
+
+
 def main(checkpoint: str, output: str) -> None:
     ranks = int(os.environ.get("WORLD_SIZE", "1"))
     results = {preset: train(checkpoint, preset, ranks) for preset in PRESETS}
+    results |= {name: train_dense(checkpoint, name, ranks) for name in CONTRASTIVE}
     if ranks > 1:
         assert dist.get_world_size() == ranks
         for part in (

@@ -84,6 +84,17 @@ def test_grades_count_and_per_query_values_average(tiny_splade) -> None:
     assert list(result.run) == ["q0"]
 
 
+def test_what_would_fail_after_the_evaluation_is_refused_at_once() -> None:
+    """In a Trainer that is after a stretch of training."""
+    sample = data()
+    spaced = sample | {"corpus": sample["corpus"] | {"d 99": "file"}}
+    RetrievalEvaluator(**spaced)
+    with pytest.raises(ValueError, match="document id 'd 99': a TREC file"):
+        RetrievalEvaluator(**spaced, write_run=True)
+    with pytest.raises(ValueError, match=r"query 'q1', document 'd0': .*got 10000"):
+        RetrievalEvaluator(**sample | {"qrels": {"q1": {"d0": 10_000}}})
+
+
 def test_keys_files_and_primary_metric(tiny_splade, tmp_path: Path) -> None:
     """The Trainer selects the best checkpoint by `primary_metric`; every key carries the name."""
     evaluator = RetrievalEvaluator(**data(), name="dev", write_run=True, write_per_query=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from pathlib import Path
 
 import numpy as np
@@ -100,6 +101,24 @@ def test_empty_and_nan_input(run, qrels, metrics, message: str) -> None:
     """A mean over nothing and an order by NaN are no numbers."""
     with pytest.raises(ValueError, match=message):
         evaluate_run(run, qrels, metrics)
+
+
+@pytest.mark.parametrize("grade", [10_000, -10_000, 2**31 - 1, 2**40, 1.5, float("nan"), "1", None])
+def test_a_grade_that_trec_eval_cannot_hold_is_refused(grade) -> None:
+    """It answers with 0, with gigabytes or with the death of the process."""
+    with pytest.raises(ValueError, match=r"query 'q', document 'b': the score must be .*-9999 to 9999"):
+        evaluate_run({"q": {"a": 1.0}}, {"q": {"a": 1, "b": grade}})
+
+
+def test_the_largest_grades_are_measured_right_and_soon() -> None:
+    """The limit is where trec_eval is exact and as fast as at small grades; numpy's integers are integers."""
+    run = {f"q{i}": {"a": 2.0, "b": 1.0, "c": 0.5} for i in range(1000)}
+    qrels = {query: {"a": 1, "b": np.int64(9999), "c": -9999.0} for query in run}
+    expected = (1 + 9999 / math.log2(3)) / (9999 + 1 / math.log2(3))
+    started = time.perf_counter()
+    scores = evaluate_run(run, qrels)
+    assert time.perf_counter() - started < 5  # .1 s; a grade of 9 digits takes minutes
+    assert scores == pytest.approx({"nDCG@10": expected, "RR@10": 1, "R@100": 1}, rel=1e-12)
 
 
 def test_cutoffs() -> None:

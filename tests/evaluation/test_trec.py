@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lexforge.evaluation import read_qrels, read_run, write_qrels, write_run
+from lexforge.evaluation import check_run_ids, read_qrels, read_run, write_qrels, write_run
 from lexforge.retrieval import Hits
 
 RUN = {"q1": {"b": 2.5, "한글": 1.0, "a": -0.125}, "q2": {"a": 1e-7}}
@@ -77,9 +77,10 @@ def test_a_bad_line_of_a_run(line: bytes, message: str, tmp_path: Path) -> None:
     ("line", "message"),
     [
         ("q1 0 a", "qrels:3: 3 columns"),
-        ("q1 0 a 1.5", "qrels:3: grade '1.5' is not an integer"),
-        ("q1 0 a 1_0", "qrels:3: grade '1_0' is not an integer"),
-        ("q1 0 a 9999999999", "qrels:3: grade '9999999999' is not an integer of at most 9 digits"),
+        ("q1 0 a 1.5", "qrels:3: the score must be an integer grade, got '1.5'"),
+        ("q1 0 a 1_0", "qrels:3: the score must be an integer grade, got '1_0'"),
+        ("q1 0 a 9999999999", "qrels:3: the score must be an integer grade, got '9999999999'"),
+        ("q1 0 a 10000", "qrels:3: the score must be an integer grade, got 10000; allowed are -9999 to 9999"),
         ("q1 0 b 1", "qrels:3: document 'b' is judged twice for query 'q1'"),
     ],
 )
@@ -105,6 +106,24 @@ def test_what_a_file_cannot_carry_is_not_written(run, tag: str, message: str, tm
     with pytest.raises(ValueError, match=message):
         write_run(tmp_path / "run", run, tag)
     assert not (tmp_path / "run").exists()
+
+
+def test_ids_are_checked_as_they_are_written() -> None:
+    """What passes before a training must be written after it."""
+    check_run_ids(["q1", "한글"], ["d\u00ad1", "a\ufeffb"])
+    for name in ("", "a b", "a\tb", "a\u00a0", "\ufeffa", "\u3000"):
+        with pytest.raises(ValueError, match="query id"):
+            check_run_ids(["q1", name], [])
+        with pytest.raises(ValueError, match="document id"):
+            check_run_ids([], ["d1", name])
+
+
+@pytest.mark.parametrize("read", [read_run, read_qrels])
+def test_a_byte_order_mark_is_refused(read, tmp_path: Path) -> None:
+    """It would become part of the first query's id, which then has no judgement."""
+    (tmp_path / "x").write_text("\ufeffq1 Q0 d1 1 2.0 t\n" if read is read_run else "\ufeffq1 0 d1 1\n")
+    with pytest.raises(ValueError, match="x:1: a byte order mark; allowed is UTF-8 without one"):
+        read(tmp_path / "x")
 
 
 def test_judgements_with_spaces_are_not_written(tmp_path: Path) -> None:

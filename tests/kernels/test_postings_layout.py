@@ -19,7 +19,7 @@ def test_the_documents_come_back_in_their_order() -> None:
     dense = np.random.default_rng(0).integers(0, 4, (70, 9))
     parts = [build_postings(csr(dense[a:b]), 4, 5) for a, b in ((0, 33), (33, 33), (33, 34), (34, 70))]
     joined = join_postings(parts)
-    check_postings(joined, 70, 9, deep=True)
+    check_postings(joined, 70, 9)
     assert (documents_of(joined).toarray() == dense).all()
 
 
@@ -36,4 +36,39 @@ def test_a_block_size_that_is_none(block_size) -> None:
     """It is a field of the manifest; the arrays' own refusals are tested with files, in test_inverted.py."""
     postings = build_postings(csr([[1.0]]))._replace(block_size=block_size)
     with pytest.raises(ValueError, match="block_size is"):
-        check_postings(postings, 1, 1, deep=True)
+        check_postings(postings, 1, 1)
+
+
+LARGEST = 2**63 - 1
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("terms", lambda array: np.where(array == 8, 9, array), "a posting of term 9; there are 9 terms"),
+        ("dense_starts", lambda array: np.where(array >= 0, LARGEST, array), "a row of bounds ends behind"),
+        ("dense_starts", lambda array: array + 1, "a row of bounds ends behind"),
+        ("offsets", lambda array: overflowing(array), "offsets do not ascend from 0 to"),
+        ("starts", lambda array: array[:0], "starts do not ascend from 0 to 70"),
+        ("positions", lambda array: np.where(array == 69, 70, array), "positions are not those of 70"),
+    ],
+)
+def test_an_index_out_of_its_array_is_refused(name: str, change, message: str) -> None:
+    """The compiled search checks no index: one that passed would read foreign memory, or end the process."""
+    dense = np.random.default_rng(0).integers(0, 4, (70, 9))
+    postings = build_postings(csr(dense), 4)
+    check_postings(postings, 70, 9)
+    array = getattr(postings, name)
+    changed = change(array).astype(array.dtype)
+    assert not np.array_equal(changed, array)
+    with pytest.raises(ValueError, match=message):
+        check_postings(postings._replace(**{name: changed}), 70, 9)
+
+
+def overflowing(starts: np.ndarray) -> np.ndarray:
+    """Starts whose differences, taken in 64 bits, are all 0 or more."""
+    changed = starts.copy()
+    changed[1:4] = LARGEST, -LARGEST - 1, -1
+    with np.errstate(over="ignore"):
+        assert (np.diff(changed) >= 0).all()
+    return changed

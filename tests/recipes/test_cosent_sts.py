@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -64,9 +65,24 @@ def test_the_recipe_learns_and_resumes_to_the_same_numbers(pairs: Path, tmp_path
     assert resumed.returncode == 0, resumed.stderr
     assert json.loads((tmp_path / "whole" / "metrics.json").read_text()) == metrics
 
+    for path in (tmp_path / "whole").iterdir():  # killed while it built the encoder
+        if path.name not in ("config.json", "env.json"):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    resumed = run(*quick, "--steps", 20, "--output-dir", tmp_path / "whole", "--resume")
+    assert resumed.returncode == 0, resumed.stderr
+    assert json.loads((tmp_path / "whole" / "metrics.json").read_text()) == metrics
+
 
 def test_bad_input_is_refused_before_a_run_directory_exists(pairs: Path, tmp_path: Path) -> None:
-    """A file without a test split would train for hours and then have nothing to measure."""
+    """A test split that is missing, or whose scores correlate with nothing, would show after hours only."""
+    lines = pairs.read_text(encoding="utf-8").splitlines()
+    equal = tmp_path / "equal.jsonl"
+    equal.write_text(
+        "".join(line.replace("5.0", "0.0") + "\n" if '"test"' in line else f"{line}\n" for line in lines)
+    )
+    result = run("--data", equal, "--output-dir", tmp_path / "out")
+    assert result.returncode != 0
+    assert "all scores of the split 'test' are equal" in result.stderr
     text = pairs.read_text(encoding="utf-8").replace('"test"', '"train"')
     pairs.write_text(text, encoding="utf-8")
     result = run("--data", pairs, "--output-dir", tmp_path / "out")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -49,6 +50,38 @@ def test_each_loss_trains_and_leaves_the_files_of_a_run(folder: Path, tmp_path: 
     for file in ("config.json", "env.json", "run.trec", "model/modules.json"):
         assert (out / file).is_file()
     assert (out / "checkpoint-4" / "loss_state.safetensors").is_file() == (loss == "moco")
+
+
+def test_a_run_killed_while_it_built_the_encoder_goes_on(folder: Path, tmp_path: Path) -> None:
+    """Then the folder holds the records, no encoder and no checkpoint."""
+    out = tmp_path / "out"
+    options = ["--data", folder, "--steps", 2, "--batch-size", 8, "--max-seq-length", 16, "--output-dir", out]
+    result = run(*options)
+    assert result.returncode == 0, result.stderr
+    for path in out.iterdir():
+        if path.name not in ("config.json", "env.json"):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    result = run(*options, "--resume")
+    assert result.returncode == 0, result.stderr
+    assert (out / "metrics.json").is_file()
+
+
+def test_an_id_that_the_run_file_cannot_carry_is_refused_before_training(
+    folder: Path, tmp_path: Path
+) -> None:
+    """The run file is written last: its error would come after the whole training."""
+    for name, key in (("corpus.jsonl", "d100"), ("queries.jsonl", "q100"), ("qrels/test.tsv", "d100")):
+        path = folder / name
+        path.write_text(
+            path.read_text().replace(f'"{key}"', f'"{key} b"').replace(f"\t{key}\t", f"\t{key} b\t")
+        )
+    (folder / "qrels/test.tsv").write_text(
+        (folder / "qrels/test.tsv").read_text().replace("q100\t", "q100 b\t")
+    )
+    result = run("--data", folder, "--output-dir", tmp_path / "out")
+    assert result.returncode != 0
+    assert "query id 'q100 b': a TREC file separates its columns by white space" in result.stderr
+    assert not (tmp_path / "out").exists()
 
 
 def test_negatives_that_the_loss_would_not_read_are_refused(folder: Path, tmp_path: Path) -> None:

@@ -263,6 +263,7 @@ def spoil(path: str, line: str) -> Callable[[Path], None]:
         (spoil("qrels/test.tsv", "q9\td1\tnan"), {}, r"test\.tsv:10.*nan"),
         (spoil("qrels/train.tsv", "q9\td1\t0"), {}, "q9"),
         (spoil("corpus.jsonl", '{"_id": "x", "title": "", "text": 3}'), {}, r"corpus\.jsonl:13"),
+        (spoil("corpus.jsonl", '{"_id": "x y", "text": "a"}'), {}, r"document id 'x y': a TREC file"),
         (None, {"model": "no/such/model"}, "no/such/model"),
         (None, {"teacher": "no/such/teacher", "loss": PRESETS["v26"]}, "no/such/teacher"),
         (None, {"data": "nowhere"}, "nowhere"),
@@ -274,6 +275,7 @@ def spoil(path: str, line: str) -> Callable[[Path], None]:
         "NaN score",
         "no positive",
         "no text",
+        "id with a space",
         "model",
         "teacher",
         "data",
@@ -288,6 +290,19 @@ def test_bad_input_is_one_clear_error_before_training(
     with pytest.raises((ValueError, FileNotFoundError), match=message):
         recipe.main(config(beir, **others))
     assert not list((beir.parent).glob("run/checkpoint-*"))
+
+
+def test_the_numbers_are_written_before_the_run_file(beir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run file that cannot be written, as on a full disk, must not take the numbers of the run with it."""
+
+    def fail(*_: Any) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(recipe.evaluation, "write_run", fail)
+    with pytest.raises(OSError, match="no space left"):
+        recipe.main(config(beir))
+    assert (beir.parent / "run" / "metrics.json").is_file()
+    assert (beir.parent / "run" / "model").is_dir()
 
 
 def test_a_directory_that_holds_a_run_is_not_touched(beir: Path) -> None:

@@ -175,9 +175,56 @@ def test_a_signal_saves_and_names_the_command_that_resumes(
     assert saved[2] == str(run / f"checkpoint-{saved[1]}") == last_checkpoint(run)
     assert "Traceback" not in said
     command = shlex.split(re.search("resume: (.*)", said)[1])  # type: ignore[index]
-    assert command[:3] == ["accelerate", "launch", str(RECIPE)]
-    assert server.run(command[3:]) == 0
+    assert command == [sys.executable, str(RECIPE), *arguments(data, model, run), "--resume"]
+    assert server.run(command[2:]) == 0
     assert_same_end(run, whole)
+
+
+ONE = "--num_processes 1 --num_machines 1 --mixed_precision no --dynamo_backend no"
+LAUNCHERS = {
+    "accelerate": ["accelerate.commands.accelerate_cli", "launch", *ONE.split()],
+    "torchrun": ["torch.distributed.run", "--nproc-per-node", "2", "--standalone"],
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_a_signal_to_the_launcher_stops_the_run_and_its_command_resumes(
+    launcher: str, data: Path, model: Path, whole: Path
+) -> None:
+    """`kill` of the process that the user started. accelerate passes nothing on to a single process, which
+    would train on with nobody to stop it; with several, the printed command has to start as many again.
+    """
+    run = data.parent / launcher
+    launch = [sys.executable, "-m", *LAUNCHERS[launcher]]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    environment |= {"TOKENIZERS_PARALLELISM": "false", "CUDA_VISIBLE_DEVICES": ""}
+    deadline = time.monotonic() + 240
+    log = data.parent / f"{launcher}.txt"
+    with log.open("w") as file:
+        command = [*launch, str(RECIPE), *arguments(data, model, run)]
+        process = subprocess.Popen(command, stdout=file, stderr=file, env=environment)
+    while not (run / "checkpoint-3").exists():
+        assert time.monotonic() < deadline, log.read_text()[-3000:]
+        time.sleep(0.001)
+    process.terminate()
+    process.wait(timeout=200)
+    while not (found := re.search("resume: (.*)\n", log.read_text())):
+        assert time.monotonic() < deadline, log.read_text()[-3000:]
+        time.sleep(0.01)
+    assert (run / "checkpoint-30").exists() is False
+    resume = shlex.split(found[1])
+    assert resume[-len(command) :] == [*command[1:], "--resume"]
+    finished = subprocess.run(resume, env=environment, capture_output=True, text=True, timeout=200)
+    assert finished.returncode == 0, finished.stderr[-3000:]
+    assert "does not go on as it began" not in finished.stderr
+    if launcher == "accelerate":
+        assert_same_end(run, whole)
+    else:
+        assert {path.name for path in (run / "checkpoint-30").glob("rng_state*")} == {
+            "rng_state_0.pth",
+            "rng_state_1.pth",
+        }
 
 
 def test_resuming_a_finished_run_trains_no_further_step(

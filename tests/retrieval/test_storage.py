@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from lexforge.retrieval import storage
 from lexforge.retrieval.base import DocumentIds
 from lexforge.retrieval.storage import new_directory, read_ids, read_manifest, write_ids, write_manifest
 
@@ -23,29 +24,53 @@ def saved(tmp_path: Path) -> Path:
 
 def test_round_trip_with_a_known_digest(saved: Path) -> None:
     """The SHA-256 of `abc` is the first example of FIPS 180-2."""
-    manifest = read_manifest(saved, "kind")
-    assert (manifest.fields, manifest.hashed) == ({"extra": 7}, {"a.bin"})
+    assert read_manifest(saved, "kind") == {"extra": 7}
     digest = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
     entry = json.loads((saved / "manifest.json").read_text())["files"]["a.bin"]
     assert (entry["bytes"], entry["sha256"]) == (3, digest)
 
 
-def test_a_file_as_save_left_it_is_not_read_again_unless_asked(saved: Path) -> None:
+def test_a_mapped_file_as_save_left_it_is_not_read_again_unless_asked(saved: Path, monkeypatch) -> None:
     """Hashing a memory-mapped index at every load would read it whole; a change must still be found."""
     (saved / "manifest.json").unlink()
     minute_ago = time.time_ns() - 60 * 10**9
     os.utime(saved / "a.bin", ns=(minute_ago, minute_ago))
     write_manifest(saved, "kind", {})
-    assert read_manifest(saved, "kind").hashed == set()
-    assert read_manifest(saved, "kind", verify=True).hashed == {"a.bin"}
+    hashed: list[str] = []
+    sha256 = storage.file_sha256
+    monkeypatch.setattr(storage, "file_sha256", lambda path: hashed.append(path.name) or sha256(path))
+
+    def read(**options) -> list[str]:
+        hashed.clear()
+        read_manifest(saved, "kind", **options)
+        return list(hashed)
+
+    assert read(mapped={"a.bin"}) == []
+    assert read(mapped={"a.bin"}, verify=True) == ["a.bin"]
+    assert read() == ["a.bin"]  # one that is read whole in any case
     os.utime(saved / "a.bin")  # a copy, or written again with the same bytes
-    assert read_manifest(saved, "kind").hashed == {"a.bin"}
+    assert read(mapped={"a.bin"}) == ["a.bin"]
     (saved / "a.bin").write_bytes(b"abd")
     with pytest.raises(ValueError, match="does not have the checksum"):
-        read_manifest(saved, "kind")
+        read(mapped={"a.bin"})
     os.utime(saved / "a.bin", ns=(minute_ago, minute_ago))  # as a failing disk would leave it
-    with pytest.raises(ValueError, match="does not have the checksum"):
-        read_manifest(saved, "kind", verify=True)
+    assert read(mapped={"a.bin"}) == []
+    for options in ({"mapped": {"a.bin"}, "verify": True}, {}):
+        with pytest.raises(ValueError, match="does not have the checksum"):
+            read(**options)
+
+
+def test_a_changed_field_of_the_manifest_is_refused(saved: Path) -> None:
+    """Settings stand in the manifest alone: a changed one would give other hits with all files intact."""
+    file = saved / "manifest.json"
+    text = file.read_text()
+    for old, new in (('"extra": 7', '"extra": 3'), ('"bytes": 3', '"bytes": 2'), ('"sha256"', '"sha257"')):
+        assert old in text
+        file.write_text(text.replace(old, new))
+        with pytest.raises(ValueError, match="does not have its own checksum"):
+            read_manifest(saved, "kind")
+    file.write_text(json.dumps(json.loads(text)))  # the same, laid out in another way
+    assert read_manifest(saved, "kind") == {"extra": 7}
 
 
 def test_ids_are_stored_as_they_are(tmp_path: Path) -> None:
@@ -80,12 +105,12 @@ def test_damage_is_refused(saved: Path, damage, error: type[Exception], message:
 
 
 def test_another_kind_or_version_is_refused(saved: Path) -> None:
-    """A later format must not be read as this one."""
-    with pytest.raises(ValueError, match="describes 'kind' version 2; expected 'other' version 2"):
+    """Another format must not be read as this one; up to version 2 a manifest had no checksum."""
+    with pytest.raises(ValueError, match="describes 'kind' version 3; expected 'other' version 3"):
         read_manifest(saved, "other")
     manifest = json.loads((saved / "manifest.json").read_text())
-    (saved / "manifest.json").write_text(json.dumps(manifest | {"version": 3}))
-    with pytest.raises(ValueError, match="version 3; expected 'kind' version 2"):
+    (saved / "manifest.json").write_text(json.dumps(manifest | {"version": 2}))
+    with pytest.raises(ValueError, match="version 2; expected 'kind' version 3"):
         read_manifest(saved, "kind")
 
 

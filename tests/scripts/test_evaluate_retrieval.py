@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -139,6 +140,33 @@ def test_bad_input_fails_before_encoding(
     monkeypatch.setattr(script.RetrievalEvaluator, "evaluate", lambda *_: pytest.fail("it was evaluated"))
     with pytest.raises(error, match=message):
         script.main(script.Config(**{"model": str(tiny_checkpoint), "data": folder, **change}))
+
+
+@pytest.mark.parametrize("name", ["corpus", "queries"])
+def test_an_id_that_a_run_file_cannot_carry_fails_before_encoding(
+    name: str, script, folder, tmp_path: Path, tiny_checkpoint, monkeypatch
+) -> None:
+    """The run is written last: only where one is asked for, and then before the work."""
+    with (folder / "corpus.jsonl").open("a") as file:
+        file.write('{"_id": "d 9", "text": "spam"}\n')
+    if name == "queries":
+        for path in (folder / "corpus.jsonl", folder / "queries.jsonl", folder / "qrels" / "test.tsv"):
+            path.write_text(path.read_text().replace("q1", "q 1").replace("d 9", "d9"))
+    config = script.Config(str(tiny_checkpoint), folder, run=tmp_path / "run", json=tmp_path / "json")
+    monkeypatch.setattr(script.RetrievalEvaluator, "evaluate", lambda *_: 1 / 0)
+    message = "query id 'q 1': a TREC file" if name == "queries" else "document id 'd 9': a TREC file"
+    with pytest.raises(ValueError, match=message):
+        script.main(config)
+    with pytest.raises(ZeroDivisionError):  # without a run file the id is no fault
+        script.main(replace(config, run=None))
+
+
+def test_only_the_split_asked_for_is_read(script, folder, tiny_checkpoint, monkeypatch) -> None:
+    """A fault of the training split is none of an evaluation's."""
+    (folder / "qrels" / "train.tsv").write_text("q9\td9\t1\n")
+    monkeypatch.setattr(script.RetrievalEvaluator, "evaluate", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        script.main(script.Config(str(tiny_checkpoint), folder))
 
 
 def test_a_compared_run_of_other_data_is_refused(script, folder, tmp_path: Path, tiny_checkpoint) -> None:

@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from sentence_transformers import SparseEncoder
+from sentence_transformers import SentenceTransformer, SparseEncoder
+from sentence_transformers.sentence_transformer.data_collator import SentenceTransformerDataCollator
 from sentence_transformers.sparse_encoder import SparseEncoderDataCollator
 
-from lexforge.training.collator import SpladeCollator
+from lexforge.training.collator import DenseCollator, SpladeCollator
 from lexforge.training.finite import ROWS_KEY
 
 ROWS = [
@@ -41,6 +42,17 @@ def test_only_keys_are_added(tiny_splade: SparseEncoder) -> None:
     assert batch.keys() == stock.keys()
     for key, value in stock.items():
         assert torch.equal(batch[key], value) if isinstance(value, torch.Tensor) else batch[key] == value
+
+
+def test_a_dense_batch_names_its_rows_too(tiny_dense: SentenceTransformer) -> None:
+    """And keeps every setting of the collator that the trainer makes."""
+    stock = SentenceTransformerDataCollator(tiny_dense.preprocess, ["label"], prompts={"anchor": "query: "})
+    collator = DenseCollator.like(stock)
+    assert collator.prompts == {"anchor": "query: "}
+    batch, expected = collator(ROWS), stock(ROWS)
+    assert batch.pop(ROWS_KEY) == [("sort list", "sort a list"), ("search", "search an index")]
+    assert batch.keys() == expected.keys()
+    assert torch.equal(batch["anchor_input_ids"], expected["anchor_input_ids"])
 
 
 def test_the_teacher_is_asked_for_each_text_column(tiny_splade: SparseEncoder) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import torch
+from datasets import Dataset
 from sentence_transformers import SparseEncoder
 from sentence_transformers.base.sampler import DefaultBatchSampler
 from sentence_transformers.base.trainer import BaseTrainer
@@ -23,7 +24,7 @@ from sentence_transformers.sparse_encoder.modules import SpladePooling, Transfor
 from transformers import Trainer, TrainerCallback
 
 from lexforge.training import DamagedCheckpointError, DiskFullError, SpladeTrainer, TrainingInterrupted
-from lexforge.training.checkpoints import check_seal, last_checkpoint, seal
+from lexforge.training.checkpoints import by_step, check_seal, last_checkpoint, seal
 
 MakeTrainer = Callable[..., SpladeTrainer]
 
@@ -209,23 +210,131 @@ def test_a_signal_outside_training_acts_as_ever(
     assert last_checkpoint(tmp_path) == interrupted.value.checkpoint
 
 
-def test_the_best_checkpoint_is_known_by_its_name_and_kept(
-    tiny_splade: SparseEncoder, tmp_path: Path, make_trainer: MakeTrainer, training_rows: list[dict[str, str]]
-) -> None:
-    """The Trainer notes the best checkpoint's path while it still lies beside its place."""
-    from datasets import Dataset
+BEST = {
+    "eval_strategy": "steps",
+    "eval_steps": 2,
+    "load_best_model_at_end": True,
+    "save_total_limit": 1,
+    "greater_is_better": True,  # so that the first is the best
+    "metric_for_best_model": "eval_loss",
+}
 
-    arguments = {
-        "eval_strategy": "steps",
-        "eval_steps": 2,
-        "load_best_model_at_end": True,
-        "save_total_limit": 1,
-        "greater_is_better": True,
-        "metric_for_best_model": "eval_loss",
-    }
-    trainer = make_trainer(
-        tiny_splade, tmp_path, arguments=arguments, eval_dataset=Dataset.from_list(training_rows)
-    )
+
+@pytest.fixture
+def make_best(
+    tiny_checkpoint: Path, make_trainer: MakeTrainer, training_rows: list[dict[str, str]]
+) -> MakeTrainer:
+    """Folder, arguments -> a trainer that evaluates and loads the best model in the end."""
+
+    def make(folder: Path, **arguments: Any) -> SpladeTrainer:
+        rows = Dataset.from_list(training_rows)
+        model = plain_model(tiny_checkpoint)
+        return make_trainer(model, folder, arguments=BEST | arguments, eval_dataset=rows)
+
+    return make
+
+
+def checkpoints(folder: Path) -> list[str]:
+    return [path.name for path in by_step(folder)]
+
+
+def test_a_signal_keeps_the_newest_checkpoint_beside_the_best(make_best: MakeTrainer, tmp_path: Path) -> None:
+    """The Trainer would end by deleting all but the best: what was saved a moment ago, and named as saved."""
+    trainer = make_best(tmp_path)
+    trainer.add_callback(AtStep(4, lambda: os.kill(os.getpid(), signal.SIGTERM)))
+    with pytest.raises(TrainingInterrupted) as interrupted:
+        trainer.train()
+    step = interrupted.value.step
+    assert checkpoints(tmp_path) == ["checkpoint-2", f"checkpoint-{step}"]
+    assert interrupted.value.checkpoint == last_checkpoint(tmp_path) == str(tmp_path / f"checkpoint-{step}")
+    assert trainer.args.save_total_limit == 1
+    saved = json.loads((tmp_path / "checkpoint-2" / "training_args.json").read_text())
+    assert saved["save_total_limit"] == 1
+
+
+def test_a_finished_run_resumed_is_what_training_left(make_best: MakeTrainer, tmp_path: Path) -> None:
+    """Killed while it evaluated; the best model is the result, and no further step is taken."""
+    whole = make_best(tmp_path)
+    whole.train()
+    assert checkpoints(tmp_path) == ["checkpoint-2", "checkpoint-6"]
+    resumed = make_best(tmp_path)
+    resumed.add_callback(AtStep(7, lambda: pytest.fail("trained on")))
+    resumed.train(resume_from_checkpoint=True)
+    assert resumed.state.global_step == 6
+    torch.testing.assert_close(resumed.model.state_dict(), whole.model.state_dict(), rtol=0, atol=0)
+
+
+def test_a_signal_at_the_end_of_an_epoch_keeps_its_evaluation(make_best: MakeTrainer, tmp_path: Path) -> None:
+    """The step's checkpoint comes before the epoch's evaluation, which says which model is the best."""
+    by_epoch = {"eval_strategy": "epoch", "save_strategy": "epoch", "eval_steps": None}
+    whole = make_best(tmp_path / "whole", **by_epoch)
+    whole.train()
+    stopped = make_best(tmp_path / "stopped", **by_epoch)
+    assert whole.state.best_model_checkpoint == str(tmp_path / "whole" / "checkpoint-3")
+    in_third = AtStep(2, lambda: os.kill(os.getpid(), signal.SIGTERM))  # seen at the end of the third
+    stopped.add_callback(in_third)
+    with pytest.raises(TrainingInterrupted):
+        stopped.train()
+    assert checkpoints(tmp_path / "stopped") == ["checkpoint-3"]
+    resumed = make_best(tmp_path / "stopped", **by_epoch)
+    resumed.train(resume_from_checkpoint=True)
+    assert resumed.state.best_model_checkpoint == str(tmp_path / "stopped" / "checkpoint-3")
+    torch.testing.assert_close(resumed.model.state_dict(), whole.model.state_dict(), rtol=0, atol=0)
+
+
+def test_what_an_abandoned_run_left_is_set_aside(
+    tiny_checkpoint: Path, tmp_path: Path, make_trainer: MakeTrainer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Resumed from an earlier step: its later checkpoints would count as newer than those of the new run."""
+    make_trainer(plain_model(tiny_checkpoint), tmp_path).train()
+    limit = {"save_total_limit": 1, "learning_rate": 5e-4}
+    trainer = make_trainer(plain_model(tiny_checkpoint), tmp_path, arguments=limit)
+    trainer.add_callback(AtStep(3, lambda: os.kill(os.getpid(), signal.SIGTERM)))
+    with pytest.raises(TrainingInterrupted) as interrupted:
+        trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+    assert checkpoints(tmp_path) == ["checkpoint-4"]
+    assert interrupted.value.checkpoint == last_checkpoint(tmp_path) == str(tmp_path / "checkpoint-4")
+    assert checkpoints(tmp_path / "abandoned") == ["checkpoint-6"]
+    (warning,) = [record.message for record in caplog.records if "earlier step" in record.message]
+    assert warning.endswith(f"checkpoint-6: moved to {tmp_path / 'abandoned'}")
+
+
+def test_a_second_training_writes_its_own_checkpoints(
+    tiny_splade: SparseEncoder, tmp_path: Path, make_trainer: MakeTrainer
+) -> None:
+    """Of the same steps, by the same trainer, over those of the first."""
+    trainer = make_trainer(tiny_splade, tmp_path)
+    for _ in range(2):
+        trainer.train()
+        saved = plain_model(tmp_path / "checkpoint-6").state_dict()
+        torch.testing.assert_close(saved, trainer.model.state_dict(), rtol=0, atol=0)
+
+
+def test_other_batches_than_before_are_warned_of(
+    tiny_checkpoint: Path, tmp_path: Path, make_trainer: MakeTrainer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Another seed, another batch or another number of ranks: resumed is not as if uninterrupted."""
+
+    def resume(**arguments: Any) -> list[str]:
+        caplog.clear()
+        trainer = make_trainer(plain_model(tiny_checkpoint), tmp_path, arguments=arguments)
+        trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-4"))
+        return [record.message for record in caplog.records if "as it began" in record.message]
+
+    make_trainer(plain_model(tiny_checkpoint), tmp_path).train()
+    assert resume(logging_steps=2) == []
+    (message,) = resume(seed=7, per_device_train_batch_size=2)
+    assert message.endswith("per_device_train_batch_size was 4 and is 2, seed was 42 and is 7")
+    file = tmp_path / "checkpoint-4" / "training_args.json"
+    file.write_text(file.read_text().replace('"world_size": 1', '"world_size": 2'))
+    seal(tmp_path / "checkpoint-4")
+    (message,) = resume()
+    assert message.endswith("does not go on as it began: world_size was 2 and is 1")
+
+
+def test_the_best_checkpoint_is_known_by_its_name_and_kept(make_best: MakeTrainer, tmp_path: Path) -> None:
+    """The Trainer notes the best checkpoint's path while it still lies beside its place."""
+    trainer = make_best(tmp_path)
     trainer.train()
     losses = {line["step"]: line["eval_loss"] for line in trainer.state.log_history if "eval_loss" in line}
     best = tmp_path / f"checkpoint-{max(losses, key=losses.__getitem__)}"
@@ -263,9 +372,11 @@ def test_only_the_rank_that_saves_writes_the_model(
 def test_a_checkpoint_that_cannot_fit_is_not_begun(
     tiny_splade: SparseEncoder, tmp_path: Path, make_trainer: MakeTrainer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Known beforehand: weights and two moments of Adam, 12 bytes a parameter (float32)."""
+    """Known beforehand: weights and two moments of Adam, 12 bytes a parameter (float32), tied ones once."""
     trainer = make_trainer(tiny_splade, tmp_path)
     numbers = sum(parameter.numel() for parameter in tiny_splade.parameters())
+    counted: list[int] = []
+    trainer.add_callback(AtStep(3, lambda: counted.append(trainer._checkpoint_bytes())))
     usage = shutil.disk_usage(tmp_path)
     fill = AtStep(4, lambda: monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=10_000)))
     trainer.add_callback(fill)
@@ -273,6 +384,10 @@ def test_a_checkpoint_that_cannot_fit_is_not_begun(
         trainer.train()
     missing = float(str(error.value).split("fit into")[1].split(": ")[1].split(" MiB")[0])
     assert missing == pytest.approx((12 * numbers - 10_000) / 2**20, abs=0.06)  # printed to 0.1
+    steps = 4 * len(list(tiny_splade.parameters()))  # Adam counts them for each
+    assert counted == [12 * numbers + steps]
+    saved = tmp_path / "checkpoint-2"
+    assert counted[0] < sum((saved / name).stat().st_size for name in ("model.safetensors", "optimizer.pt"))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-2"]
 
 

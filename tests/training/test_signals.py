@@ -1,4 +1,4 @@
-"""A signal is a request once, and itself the second time."""
+"""A signal is a request; Ctrl-C pressed again is itself."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from lexforge.training import signals
 from lexforge.training.signals import StopRequest, TrainingInterrupted
 
 
@@ -21,19 +22,37 @@ def interruptible() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("interruptible")
-def test_the_first_signal_is_noted_and_the_second_acts() -> None:
+def test_the_first_signal_is_noted_and_ctrl_c_again_acts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who presses Ctrl-C twice wants to leave at once."""
+    now = [5.0]
+    monkeypatch.setattr(signals.time, "monotonic", lambda: now[0])
     before = signal.getsignal(signal.SIGTERM)
     with StopRequest() as stop:
         assert stop.number == 0
         os.kill(os.getpid(), signal.SIGINT)
         assert stop.number == signal.SIGINT
-        assert signal.getsignal(signal.SIGTERM) is before
+        now[0] += 2
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
     with stop:
         assert signal.getsignal(signal.SIGTERM) is not before
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+@pytest.mark.usefixtures("interruptible")
+@pytest.mark.parametrize("first", [signal.SIGTERM, signal.SIGINT])
+def test_what_a_launcher_passes_on_is_no_second_request(
+    first: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A scheduler signals every process, a terminal the whole group, and the launcher its ranks again."""
+    now = [5.0]
+    monkeypatch.setattr(signals.time, "monotonic", lambda: now[0])
+    with StopRequest() as stop:
+        os.kill(os.getpid(), first)
+        os.kill(os.getpid(), signal.SIGINT)
+        now[0] += 60
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert stop.number == first
 
 
 def test_in_another_thread_signals_are_left_alone() -> None:

@@ -173,6 +173,22 @@ def test_wrong_columns_are_refused_before_training(
     assert not (tmp_path / "run").exists()
 
 
+def test_evaluation_data_may_be_named(
+    tiny_splade: SparseEncoder,
+    tmp_path: Path,
+    make_trainer: Callable[..., SpladeTrainer],
+    training_rows: list[dict[str, str]],
+) -> None:
+    """Several sets by name, as sentence-transformers takes them; the columns of each are checked."""
+    rows = Dataset.from_list(training_rows)
+    trainer = make_trainer(tiny_splade, tmp_path, eval_dataset={"first": rows, "second": rows})
+    measured = trainer.evaluate()
+    assert {"eval_first_loss", "eval_second_loss"} <= measured.keys()
+    wrong = rows.rename_column("negative_1", "negative_2")
+    with pytest.raises(ValueError, match="negative"):
+        make_trainer(tiny_splade, tmp_path, eval_dataset={"first": rows, "second": wrong})
+
+
 def test_a_schedule_without_factors_cannot_follow_phases(
     tiny_splade: SparseEncoder, tmp_path: Path, make_trainer: Callable[..., SpladeTrainer]
 ) -> None:

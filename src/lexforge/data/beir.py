@@ -8,10 +8,11 @@ U+0085.
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+from lexforge.data.grades import parse_grade
 from lexforge.data.lines import excerpt, json_objects, numbered_lines, require_texts
 from lexforge.data.retrieval_data import (
     DataError,
@@ -22,7 +23,6 @@ from lexforge.data.retrieval_data import (
 
 TRAINING_SPLIT = "train"
 _HEADER = ("query-id", "corpus-id", "score")
-_GRADE = re.compile(r"[+-]?[0-9]{1,9}")  # what the evaluation tools hold in 32 bits
 
 
 def load_beir(folder: str | Path, splits: Sequence[str] | None = None) -> RetrievalData:
@@ -40,8 +40,8 @@ def load_beir(folder: str | Path, splits: Sequence[str] | None = None) -> Retrie
         FileNotFoundError: The folder or one of its parts is missing.
         ValueError: A split that does not exist.
         DataError: Anything wrong inside a file, with file and line: bytes that are not UTF-8, malformed JSON,
-            a missing field or one of another type, a repeated id, a grade that is not an integer, an unknown
-            id, a query of the split "train" without a positive.
+            a missing field or one of another type, a repeated id, a grade that `check_grade` refuses, an
+            unknown id, a query of the split "train" without a positive.
     """
     folder = Path(folder)
     if not folder.is_dir():
@@ -142,9 +142,22 @@ def _qrels_files(folder: Path) -> dict[str, Path]:
 def _records(path: Path) -> Iterator[tuple[int, str, str]]:
     """(line, id, title and text joined) of a JSON-lines file."""
     for number, record in json_objects(path, ("_id", "text")):
-        title = record.get("title", "")
-        require_texts(f"{path}:{number}", _id=record["_id"], text=record["text"], title=title)
-        yield number, record["_id"], f"{title} {record['text']}"
+        yield number, record["_id"], record_text(f"{path}:{number}", record)
+
+
+def record_text(where: str, record: Mapping[str, Any]) -> str:
+    """Title and text of a record of documents or queries, joined by a space.
+
+    Args:
+        where: File and line, or data set and row.
+        record: `_id`, `text` and, where there is one, `title`; null is none, as `datasets` writes it.
+
+    Raises:
+        DataError: One of the three is not a string.
+    """
+    title = "" if record.get("title") is None else record["title"]
+    require_texts(where, _id=record["_id"], text=record["text"], title=title)
+    return f"{title} {record['text']}"
 
 
 def _triples(path: Path) -> Iterator[tuple[int, str, str, str]]:
@@ -178,8 +191,4 @@ def _is_number(text: str) -> bool:
 
 def _grades(path: Path) -> Iterator[tuple[int, str, str, int]]:
     for number, query_id, document_id, score in _triples(path):
-        if not _GRADE.fullmatch(score):
-            raise DataError(
-                f"{path}:{number}: the score must be an integer grade, got {excerpt(score)}; at most 9 digits"
-            )
-        yield number, query_id, document_id, int(score)
+        yield number, query_id, document_id, parse_grade(f"{path}:{number}", score)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from lexforge.data.beir import TRAINING_SPLIT
+from lexforge.data.beir import TRAINING_SPLIT, record_text
+from lexforge.data.grades import check_grade
 from lexforge.data.lines import require_texts
 from lexforge.data.retrieval_data import (
     DataError,
@@ -124,21 +125,16 @@ def _records(source: str, loaded: Mapping[str, Any]) -> Iterator[tuple[int, str,
         for field in ("_id", "text"):
             if field not in record:
                 raise DataError(f"{source}: no column {field!r}, only {sorted(record)}")
-        title = record.get("title") or ""
-        require_texts(where, text=record["text"], title=title)
-        yield row, _identifier(where, record["_id"]), f"{title} {record['text']}"
+        yield row, record["_id"], record_text(where, record)
 
 
 def _grades(source: str, rows: Iterable[Mapping[str, Any]]) -> Iterator[tuple[int, str, str, int]]:
     for row, record in enumerate(rows):
         if not {"query-id", "corpus-id"} <= record.keys():
             raise DataError(f"{source}: expected the columns query-id and corpus-id, got {sorted(record)}")
-        score = record.get("score", 1)
-        whole = isinstance(score, int) or (isinstance(score, float) and score.is_integer())
-        if not whole:
-            raise DataError(f"{source}:{row}: the score must be an integer grade, got {score!r}")
         where = f"{source}:{row}"
-        yield row, _identifier(where, record["query-id"]), _identifier(where, record["corpus-id"]), int(score)
+        grade = check_grade(where, record.get("score", 1))
+        yield row, _identifier(where, record["query-id"]), _identifier(where, record["corpus-id"]), grade
 
 
 def _pair_layout(path: str, loaded: Mapping[str, Any], columns: Mapping[str, str]) -> RetrievalData:
@@ -187,7 +183,7 @@ def split_name(split: str) -> str:
 
 
 def _identifier(where: str, value: object) -> str:
-    """Ids are strings; some published judgements hold the same ids as integers."""
+    """The id of a text as judgements name it; some published ones hold it as an integer."""
     if not isinstance(value, (str, int)) or isinstance(value, bool):
         raise DataError(f"{where}: an id must be a string or an integer, got {value!r}")
     return str(value)

@@ -13,7 +13,7 @@ from lexforge.evaluation.metrics import (
 from lexforge.evaluation.multilabel import LabelledVectors, evaluate_multilabel, f1_on_test
 from lexforge.evaluation.report import example_searches, metrics_table
 from lexforge.evaluation.sparsity import Sparsity, measure_sparsity
-from lexforge.evaluation.trec import read_qrels, read_run, write_qrels, write_run
+from lexforge.evaluation.trec import check_run_ids, read_qrels, read_run, write_qrels, write_run
 
 __all__ = [
     "Comparison",
@@ -22,6 +22,7 @@ __all__ = [
     "RetrievalResult",
     "RunScores",
     "Sparsity",
+    "check_run_ids",
     "compare_runs",
     "evaluate_multilabel",
     "evaluate_run",

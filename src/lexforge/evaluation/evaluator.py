@@ -17,8 +17,18 @@ from sentence_transformers.base.model import BaseModel
 
 from lexforge.evaluation.encoding import CorpusEncoder, check_encoder, encode
 from lexforge.evaluation.latency import search_latency
-from lexforge.evaluation.metrics import METRICS, Qrels, Run, RunScores, cutoff, score_run, write_scores
+from lexforge.evaluation.metrics import (
+    METRICS,
+    Qrels,
+    Run,
+    RunScores,
+    check_qrels,
+    cutoff,
+    score_run,
+    write_scores,
+)
 from lexforge.evaluation.sparsity import measure_sparsity
+from lexforge.evaluation.trec import check_run_ids
 from lexforge.evaluation.trec import write_run as write_run_file
 from lexforge.retrieval.base import Hits, Index, check_k
 from lexforge.retrieval.faiss import FaissIndex
@@ -83,8 +93,9 @@ class RetrievalEvaluator(BaseEvaluator):
         latency_queries: Queries searched one by one for the percentiles of `timing`; 0 measures none.
 
     Raises:
-        ValueError: No judged query, judgements that name an unknown query or document, an unknown measure,
-            one whose cutoff is above k, or a number out of range.
+        ValueError: No judged query, judgements that name an unknown query or document, a grade that is no
+            integer from -9999 to 9999, an unknown measure, one whose cutoff is above k, a number out of
+            range, or with `write_run` an id that a TREC file cannot carry.
     """
 
     def __init__(
@@ -109,12 +120,14 @@ class RetrievalEvaluator(BaseEvaluator):
     ) -> None:
         super().__init__()
         _check_data(queries, corpus, qrels)
+        if write_run:
+            check_run_ids(qrels, corpus)
         if not metrics:
             raise ValueError("no measure was given")
         for metric in metrics:
             if (cutoff(metric) or 0) > k:
                 raise ValueError(f"measure {metric!r} looks at more than the k = {k} documents retrieved")
-        self.qrels = {query: judged for query, judged in qrels.items() if judged}
+        self.qrels = {query: judged for query, judged in check_qrels(qrels).items() if judged}
         self.query_ids = list(self.qrels)
         self.query_texts = [queries[query] for query in self.query_ids]
         self.document_ids = list(corpus)

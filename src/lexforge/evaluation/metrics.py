@@ -15,6 +15,8 @@ import ir_measures
 import numpy as np
 from scipy import stats
 
+from lexforge.data.grades import check_grade
+
 Run = dict[str, dict[str, float]]
 Qrels = dict[str, dict[str, int]]
 
@@ -48,7 +50,8 @@ def evaluate_run(run: Run, qrels: Qrels, metrics: Sequence[str] = METRICS) -> di
         The mean of each measure by its name.
 
     Raises:
-        ValueError: No judged query, an unknown measure, or a score that is not a number.
+        ValueError: No judged query, a grade that is no integer from -9999 to 9999, an unknown measure, or a
+            score that is not a number.
     """
     return score_run(run, qrels, metrics).mean
 
@@ -60,12 +63,24 @@ def score_run(run: Run, qrels: Qrels, metrics: Sequence[str] = METRICS) -> RunSc
     if not metrics:
         raise ValueError("no measure was given")
     measures = {parse_metric(name): name for name in metrics}
+    judged = check_qrels(qrels)
     ranked = {query: _ranked(query, run[query]) for query in qrels if run.get(query)}
     per_query = {name: dict.fromkeys(qrels, 0.0) for name in metrics}
-    for result in ir_measures.iter_calc(list(measures), qrels, ranked):
+    for result in ir_measures.iter_calc(list(measures), judged, ranked):
         per_query[measures[result.measure]][result.query_id] = float(result.value)
     mean = {name: math.fsum(values.values()) / len(values) for name, values in per_query.items()}
     return RunScores(mean, per_query)
+
+
+def check_qrels(qrels: Qrels) -> Qrels:
+    """Judgements with their grades as integers; a grade that `check_grade` refuses is a ValueError."""
+    return {
+        query: {
+            document: check_grade(f"query {query!r}, document {document!r}", grade)
+            for document, grade in documents.items()
+        }
+        for query, documents in qrels.items()
+    }
 
 
 @dataclass(frozen=True)

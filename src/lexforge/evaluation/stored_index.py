@@ -141,12 +141,13 @@ def build_index(
     return index
 
 
-def open_index(directory: str | Path, token: str = "") -> tuple[Index, Source]:
+def open_index(directory: str | Path, token: str = "", verify: bool = False) -> tuple[Index, Source]:
     """Load what `build_index` saved.
 
     Args:
         directory: The same.
         token: Credentials of a Milvus server.
+        verify: Compare every file with its checksum, also large ones that were not written since.
 
     Returns:
         The index, and what it was made of.
@@ -166,10 +167,10 @@ def open_index(directory: str | Path, token: str = "") -> tuple[Index, Source]:
         raise ValueError(f"{path} does not describe an index of lexforge: {error}") from error
     folder = Path(directory) / "index"
     if source.kind == "milvus":
-        return MilvusIndex.load(folder, token=token), source
+        return MilvusIndex.load(folder, verify, token=token), source
     if source.kind == "seismic":
-        return SeismicIndex.load(folder), source
-    return (InvertedIndex if source.kind == "inverted" else FaissIndex).load(folder), source
+        return SeismicIndex.load(folder, verify), source
+    return (InvertedIndex if source.kind == "inverted" else FaissIndex).load(folder, verify), source
 
 
 def _empty(kind: IndexKind, width: int, manifest: Manifest, options: Mapping[str, Any]) -> Index:

@@ -4,16 +4,32 @@ from __future__ import annotations
 
 import gzip
 import math
-import re
 import zlib
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import IO
 
+from lexforge.data.grades import check_grade, parse_grade
 from lexforge.evaluation.metrics import Qrels, Run
 
+BYTE_ORDER_MARK = "\ufeff"
 MAX_LINE_BYTES = 2**20  # a longer line is refused unread: a small gzip file of one must not fill the memory
-_GRADE = re.compile(r"[+-]?[0-9]{1,9}")  # what the evaluation tools hold in 32 bits
+
+
+def check_run_ids(queries: Iterable[str], documents: Iterable[str]) -> None:
+    """Refuse ids that `write_run` could not write; called before the work whose run is to be written.
+
+    Args:
+        queries: Ids of the queries.
+        documents: Ids of all documents that may be found.
+
+    Raises:
+        ValueError: An id is empty, holds white space or begins with a byte order mark.
+    """
+    for query in queries:
+        _check_token(query, "query id")
+    for document in documents:
+        _check_token(document, "document id")
 
 
 def write_run(path: str | Path, run: Run, tag: str = "lexforge") -> None:
@@ -25,7 +41,7 @@ def write_run(path: str | Path, run: Run, tag: str = "lexforge") -> None:
         tag: Last column.
 
     Raises:
-        ValueError: An id or the tag is empty or holds white space, or a score is not finite.
+        ValueError: An id that `check_run_ids` refuses, a tag like it, or a score that is not finite.
     """
     _check_token(tag, "tag")
     lines = []
@@ -56,8 +72,8 @@ def read_run(
 
     Raises:
         FileNotFoundError: There is no such file.
-        ValueError: Broken gzip data, a line that is not a run's, an unknown id, or a document twice for one
-            query; the message names file and line.
+        ValueError: Broken gzip data, a byte order mark, a line that is not a run's, an unknown id, or
+            a document twice for one query; the message names file and line.
     """
     run: Run = {}
     for where, (query, _, document, _, text, _) in _rows(path, "query Q0 document rank score tag"):
@@ -82,14 +98,15 @@ def write_qrels(path: str | Path, qrels: Qrels) -> None:
         qrels: `{query id: {document id: grade}}`.
 
     Raises:
-        ValueError: An id is empty or holds white space.
+        ValueError: An id that `check_run_ids` refuses, or a grade that `check_grade` refuses.
     """
     lines = []
     for query, documents in qrels.items():
         _check_token(query, "query id")
         for document, grade in documents.items():
             _check_token(document, "document id")
-            lines.append(f"{query} 0 {document} {int(grade)}\n")
+            number = check_grade(f"query {query!r}, document {document!r}", grade)
+            lines.append(f"{query} 0 {document} {number}\n")
     _write(path, "".join(lines))
 
 
@@ -104,16 +121,15 @@ def read_qrels(path: str | Path) -> Qrels:
 
     Raises:
         FileNotFoundError: There is no such file.
-        ValueError: Broken gzip data, a line that is not a judgement, or a pair judged twice; the message
-            names file and line.
+        ValueError: Broken gzip data, a byte order mark, a line that is not a judgement, or a pair
+            judged twice; the message names file and line.
     """
     qrels: Qrels = {}
     for where, (query, _, document, text) in _rows(path, "query 0 document grade"):
-        if not _GRADE.fullmatch(text):
-            raise ValueError(f"{where}: grade {text[:40]!r} is not an integer of at most 9 digits")
+        grade = parse_grade(where, text)
         if document in qrels.setdefault(query, {}):
             raise ValueError(f"{where}: document {document!r} is judged twice for query {query!r}")
-        qrels[query][document] = int(text)
+        qrels[query][document] = grade
     return qrels
 
 
@@ -128,6 +144,8 @@ def _rows(path: str | Path, layout: str) -> Iterator[tuple[str, list[str]]]:
                 columns = line.decode("utf-8").split()
             except UnicodeDecodeError as error:
                 raise ValueError(f"{where}: not UTF-8: {error}") from error
+            if number == 1 and columns and columns[0].startswith(BYTE_ORDER_MARK):
+                raise ValueError(f"{where}: a byte order mark; allowed is UTF-8 without one")
             if columns and len(columns) != len(layout.split()):
                 raise ValueError(f"{where}: {len(columns)} columns; a line is `{layout}`")
             if columns:
@@ -151,8 +169,11 @@ def _write(path: str | Path, text: str) -> None:
 
 
 def _check_token(token: str, what: str) -> None:
-    if not token or token.split() != [token]:
-        raise ValueError(f"{what} {token!r} is empty or holds white space: a TREC file cannot carry it")
+    if token.split() != [token] or token.startswith(BYTE_ORDER_MARK):
+        raise ValueError(
+            f"{what} {token!r}: a TREC file separates its columns by white space; allowed are one or more "
+            "characters without any, and no byte order mark before them"
+        )
 
 
 def _check_known(where: str, what: str, name: str, known: Collection[str] | None) -> None:

@@ -89,14 +89,13 @@ def starts_of(counts: NDArray) -> NDArray[np.int64]:
     return np.append(0, np.cumsum(counts, dtype=np.int64))
 
 
-def check_postings(postings: Postings, documents: int, terms: int, deep: bool) -> None:
-    """Refuse arrays from a file that the compiled search could not read safely.
+def check_postings(postings: Postings, documents: int, terms: int) -> None:
+    """Refuse arrays from a file that the compiled search could not read safely, whose indices nothing checks.
 
     Args:
         postings: What was read.
         documents: Number of documents expected.
         terms: Number of terms expected.
-        deep: Read the large array of terms too.
 
     Raises:
         ValueError: An array of another kind, size or order than `Postings` says.
@@ -105,15 +104,15 @@ def check_postings(postings: Postings, documents: int, terms: int, deep: bool) -
     term_kind, weight_kind = postings.terms.dtype.str, postings.weights.dtype.str
     if kinds != _KINDS or term_kind not in ("<u2", "<u4") or weight_kind not in ("<f4", "|u1"):
         raise ValueError(f"arrays of the kinds {kinds}, terms {term_kind}, weights {weight_kind}")
-    if not isinstance(postings.block_size, int) or postings.block_size < 1:
+    if not isinstance(postings.block_size, int) or not 1 <= postings.block_size < 2**31:
         raise ValueError(f"block_size is {postings.block_size!r}")
+    _check_starts("starts", postings.starts, documents)
     sizes = np.diff(postings.starts)
     segments = len(sizes)
     blocks = -(-sizes // postings.block_size)
     shapes = [postings.scales.shape, postings.dense_starts.shape, postings.list_starts.shape]
     if shapes != [(segments, terms), (segments, terms), (segments, terms + 1)]:
         raise ValueError(f"arrays of the shapes {shapes} for {segments} segments and {terms} terms")
-    _check_starts("starts", postings.starts, documents)
     if not np.array_equal(postings.first_blocks, starts_of(blocks)):
         raise ValueError("first_blocks do not fit starts")
     if not np.array_equal(np.sort(postings.positions), np.arange(documents)):
@@ -124,15 +123,15 @@ def check_postings(postings: Postings, documents: int, terms: int, deep: bool) -
     if len(postings.list_blocks) != len(postings.list_levels):
         raise ValueError(f"{len(postings.list_blocks)} blocks and {len(postings.list_levels)} levels")
     _check_starts("list_starts", postings.list_starts.reshape(-1), len(postings.list_blocks))
-    dense_ends = np.where(postings.dense_starts >= 0, postings.dense_starts + blocks[:, None], 0)
-    if dense_ends.max(initial=0) > len(postings.dense):
+    last_rows = len(postings.dense) - blocks[:, None]  # no sum: it could overflow
+    if ((postings.dense_starts >= 0) & (postings.dense_starts > last_rows)).any():
         raise ValueError("a row of bounds ends behind them")
-    if deep and len(postings.terms) and int(postings.terms.max()) >= terms:
+    if len(postings.terms) and int(postings.terms.max()) >= terms:
         raise ValueError(f"a posting of term {postings.terms.max()}; there are {terms} terms")
 
 
 def _check_starts(name: str, starts: NDArray[np.int64], last: int) -> None:
-    if len(starts) and (starts[0] != 0 or starts[-1] != last or (np.diff(starts) < 0).any()):
+    if not len(starts) or starts[0] != 0 or starts[-1] != last or (starts[1:] < starts[:-1]).any():
         raise ValueError(f"{name} do not ascend from 0 to {last}")
 
 

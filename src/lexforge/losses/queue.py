@@ -7,6 +7,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 
+class NonFiniteKeysError(ValueError):
+    """Keys that are NaN or infinite were to enter a queue, where they would spoil every later batch."""
+
+
 class KeyQueue(nn.Module):
     """The last `size` keys, L2-normalised, with their labels if they have any.
 
@@ -51,7 +55,8 @@ class KeyQueue(nn.Module):
             labels: `[N, L]` of 0 and 1, given if and only if the queue keeps labels.
 
         Raises:
-            ValueError: If N exceeds the size of the queue, a shape is wrong or a key is not finite.
+            ValueError: If N exceeds the size of the queue or a shape is wrong.
+            NonFiniteKeysError: If a key is not finite.
         """
         size, dimension = self.keys.shape
         if keys.dim() != 2 or keys.shape[1] != dimension:
@@ -68,7 +73,7 @@ class KeyQueue(nn.Module):
                 f"the labels of these keys must be {expected} for this queue; received {received}"
             )
         if not bool(keys.isfinite().all()):
-            raise ValueError(
+            raise NonFiniteKeysError(
                 f"{int((~keys.isfinite()).any(dim=1).sum())} of {len(keys)} keys are NaN or infinite; they "
                 "would stay in the queue and spoil every later batch"
             )

@@ -229,7 +229,7 @@ class MilvusIndex:
 
         Args:
             directory: What `save` wrote. A Milvus Lite file is found from there by its relative path.
-            verify: Compare the files with their checksums, also those that were not written since.
+            verify: Changes nothing here: every file is read, and compared with its checksum, in any case.
             token: Credentials.
 
         Raises:
@@ -237,7 +237,7 @@ class MilvusIndex:
             ValueError: A damaged or foreign file, or a collection that has changed.
             ConnectionError: The server does not answer.
         """
-        fields = read_manifest(directory, FORMAT, verify).fields
+        fields = read_manifest(directory, FORMAT, verify)
         try:
             uri, lite, collection = str(fields["uri"]), fields["lite"], str(fields["collection"])
             ids = read_ids(Path(directory))

@@ -184,7 +184,7 @@ class SeismicIndex:
 
         Args:
             directory: What `save` wrote.
-            verify: Compare every file with its checksum, also those that were not written since.
+            verify: Changes nothing here: every file is read, and compared with its checksum, in any case.
 
         Returns:
             The index.
@@ -194,7 +194,7 @@ class SeismicIndex:
             FileNotFoundError: No index there, or a file of it is missing.
             ValueError: A file is cut, altered, or of another format.
         """
-        fields = read_manifest(directory, FORMAT, verify).fields
+        fields = read_manifest(directory, FORMAT, verify)
         path = Path(directory)
         try:
             settings = SeismicSettings(**fields["settings"])

@@ -1,10 +1,10 @@
-"""Indexes on disk: a directory of files and a manifest with the size and SHA-256 of each.
+"""Indexes on disk: a directory of files and a manifest with the size and SHA-256 of each, and its own.
 
-Reading a large index through only to check it would undo memory-mapping. So a file is hashed at loading only
-where it may have changed since `save`: its time of modification differs from the one in the manifest, or lies
-too close to the manifest's writing to tell (`SETTLED_NS`; that bounds the cost by what is written in two
-seconds). A change that keeps size and time, such as a failing disk, is found with `verify=True`, which hashes
-everything: about one second a gigabyte.
+What loading reads anyway is hashed at every loading. Reading a large memory-mapped file through only to check
+it would undo the mapping. So such a file is hashed only where it may have changed since `save`: its time of
+modification differs from the one in the manifest, or lies too close to the manifest's writing to tell
+(`SETTLED_NS`; that bounds the cost by what is written in two seconds). A change that keeps size and time, as
+by a failing disk, is found with `verify=True`, which hashes everything: about one second a gigabyte.
 """
 
 from __future__ import annotations
@@ -12,29 +12,16 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from dataclasses import dataclass
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 from lexforge.retrieval.base import DocumentIds
 
 MANIFEST = "manifest.json"
-VERSION = 2
+VERSION = 3
 _MALFORMED = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
 SETTLED_NS = 2_000_000_000  # the coarsest clock of a common file system (FAT)
-
-
-@dataclass(frozen=True)
-class Manifest:
-    """What a manifest says, after the check of the files it names.
-
-    Args:
-        fields: What the index wrote beside its files.
-        hashed: The files that were read and have their checksum; the others are as `save` left them.
-    """
-
-    fields: dict[str, Any]
-    hashed: frozenset[str]
 
 
 def new_directory(directory: str | Path) -> Path:
@@ -65,24 +52,28 @@ def write_manifest(directory: Path, kind: str, fields: dict[str, Any]) -> None:
         files[path.name] = {"bytes": status.st_size, "modified_ns": status.st_mtime_ns, "sha256": digest}
     origin = {"format": kind, "version": VERSION, "written_ns": time.time_ns()}
     manifest = {**origin, "fields": fields, "files": files}
+    manifest["sha256"] = content_sha256(manifest)
     (directory / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
 
 
-def read_manifest(directory: str | Path, kind: str, verify: bool = False) -> Manifest:
-    """Read a manifest and check every file it names.
+def read_manifest(
+    directory: str | Path, kind: str, verify: bool = False, mapped: Collection[str] = ()
+) -> dict[str, Any]:
+    """Read a manifest and check it and every file it names.
 
     Args:
         directory: What an index was saved to.
         kind: Name of the format.
-        verify: Hash every file, also those that are as `save` left them.
+        verify: Hash every file.
+        mapped: Files that the index memory-maps: hashed only if they are not as `save` left them.
 
     Returns:
-        The manifest.
+        What the index wrote beside its files.
 
     Raises:
         FileNotFoundError: No manifest, or a file of the index is missing.
-        ValueError: Another format or version, a file whose size or checksum differs, one that the manifest
-            does not name, or one that lies elsewhere.
+        ValueError: Another format or version, a manifest or a file whose size or checksum differs, a file
+            that the manifest does not name, or one that lies elsewhere.
     """
     path = Path(directory) / MANIFEST
     if not path.is_file():
@@ -96,6 +87,8 @@ def read_manifest(directory: str | Path, kind: str, verify: bool = False) -> Man
         expected = f"{kind!r} version {VERSION}"
         raise ValueError(f"{path} describes {found[0]!r} version {found[1]!r}; expected {expected}")
     try:
+        if manifest.pop("sha256", None) != content_sha256(manifest):
+            raise ValueError("it does not have its own checksum: damaged or changed")
         fields, settled = {**manifest["fields"]}, int(manifest["written_ns"]) - SETTLED_NS
         files = [
             (name, entry["bytes"], int(entry["modified_ns"]), entry["sha256"])
@@ -106,7 +99,6 @@ def read_manifest(directory: str | Path, kind: str, verify: bool = False) -> Man
     found_files = {file.name for file in Path(directory).iterdir()} - {MANIFEST}
     if strange := found_files - {name for name, *_ in files}:
         raise ValueError(f"{directory} holds {sorted(strange)}, which {path} does not name")
-    hashed = set()
     for name, size, modified, digest in files:
         file = Path(directory) / name
         if file.name != name or file.is_symlink():
@@ -116,11 +108,10 @@ def read_manifest(directory: str | Path, kind: str, verify: bool = False) -> Man
         status = file.stat()
         if status.st_size != size:
             raise ValueError(f"{file} has {status.st_size} bytes; {path} says {size}: cut or replaced")
-        if verify or status.st_mtime_ns != modified or modified > settled:
-            if file_sha256(file) != digest:
-                raise ValueError(f"{file} does not have the checksum in {path}: damaged or replaced")
-            hashed.add(name)
-    return Manifest(fields, frozenset(hashed))
+        trusted = name in mapped and status.st_mtime_ns == modified and modified <= settled
+        if (verify or not trusted) and file_sha256(file) != digest:
+            raise ValueError(f"{file} does not have the checksum in {path}: damaged or replaced")
+    return fields
 
 
 def write_ids(directory: Path, ids: DocumentIds) -> None:
@@ -141,6 +132,11 @@ def read_ids(directory: Path) -> DocumentIds:
     ids.check(names, len(names))
     ids.extend(names)
     return ids
+
+
+def content_sha256(manifest: dict[str, Any]) -> str:
+    """The SHA-256 of what a manifest says, however it is laid out."""
+    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
 
 
 def file_sha256(path: Path) -> str:

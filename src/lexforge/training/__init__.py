@@ -3,10 +3,11 @@
 from lexforge.training.arguments import TrainingSettings
 from lexforge.training.callbacks import CollapseCallback, CurriculumCallback
 from lexforge.training.checkpoints import DamagedCheckpointError, DiskFullError, last_checkpoint
-from lexforge.training.collator import SpladeCollator
+from lexforge.training.collator import DenseCollator, SpladeCollator
 from lexforge.training.curriculum import Phase, phase_at, ramp_at
 from lexforge.training.dense import DenseTrainer
 from lexforge.training.finite import FiniteTraining, NonFiniteError
+from lexforge.training.launch import join_processes
 from lexforge.training.loss_state import LossStateCallback
 from lexforge.training.negatives import MovingNegatives
 from lexforge.training.presets import PRESETS, Preset, PresetName
@@ -20,6 +21,7 @@ __all__ = [
     "CollapseCallback",
     "CurriculumCallback",
     "DamagedCheckpointError",
+    "DenseCollator",
     "DenseTrainer",
     "DiskFullError",
     "FiniteTraining",
@@ -34,6 +36,7 @@ __all__ = [
     "SpladeTrainer",
     "TrainingInterrupted",
     "TrainingSettings",
+    "join_processes",
     "last_checkpoint",
     "open_run",
     "phase_at",

@@ -18,6 +18,7 @@ from lexforge.retrieval.storage import file_sha256
 
 SEAL = "checkpoint.json"
 UNFINISHED = "unfinished"
+ABANDONED = "abandoned"
 DISK_IS_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 NO_ROOM = 2**16  # bytes: what is left of a full disk
 logger = logging.getLogger(__name__)
@@ -108,6 +109,27 @@ def publish(staged: Path, place: Path) -> None:
     remove_unfinished(place.parent)
 
 
+def set_aside_after(place: Path) -> None:
+    """Move the checkpoints of later steps, which belong to a run that was given up, out of sight.
+
+    They would count as newer than what is written now: `last_checkpoint` would go on from them, and `rotate`
+    would keep them and delete the run's own.
+
+    Args:
+        place: Where the next checkpoint of the run will lie; later ones of its folder go to `abandoned/`,
+            over those of the same step there.
+    """
+    aside = place.parent / ABANDONED
+    later = [path for path in by_step(place.parent) if _step(path) > _step(place)]
+    for checkpoint in later:
+        aside.mkdir(exist_ok=True)
+        shutil.rmtree(aside / checkpoint.name, ignore_errors=True)
+        checkpoint.replace(aside / checkpoint.name)
+    if later:
+        names = ", ".join(path.name for path in later)
+        logger.warning("the run goes on from an earlier step than %s: moved to %s", names, aside)
+
+
 def remove_unfinished(run: Path) -> None:
     """Remove what an interrupted save, replacement or rotation left."""
     if (run / UNFINISHED).exists():
@@ -134,7 +156,11 @@ def rotate(run: Path, keep: int | None, best: str | None) -> None:
 def by_step(run: str | Path) -> list[Path]:
     """The folders `checkpoint-<step>` of a run, whole or not, earliest step first."""
     found = [path for path in Path(run).glob("checkpoint-*") if path.name.split("-", 1)[1].isdecimal()]
-    return sorted(found, key=lambda path: int(path.name.split("-", 1)[1]))
+    return sorted(found, key=_step)
+
+
+def _step(checkpoint: Path) -> int:
+    return int(checkpoint.name.split("-", 1)[1])
 
 
 def last_checkpoint(run: str | Path) -> str | None:

@@ -1,13 +1,14 @@
-"""Token batches with the teacher's embeddings and the names of their rows beside them."""
+"""Token batches with the names of their rows, and the teacher's embeddings, beside them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from dataclasses import dataclass, field, fields
+from typing import Any, Protocol, Self
 
 import numpy as np
 import torch
+from sentence_transformers.sentence_transformer.data_collator import SentenceTransformerDataCollator
 from sentence_transformers.sparse_encoder import SparseEncoderDataCollator
 
 from lexforge.losses.base import TEACHER_KEY
@@ -20,10 +21,32 @@ class TeacherEmbeddings(Protocol):
     def __getitem__(self, texts: Sequence[str]) -> np.ndarray: ...
 
 
+class NamedRows:
+    """Mixed into a collator: under `ROWS_KEY` the texts of each row, by which an error names the batch."""
+
+    @classmethod
+    def like(cls, stock: Any, **others: Any) -> Self:
+        """A collator with the settings of another one of sentence-transformers."""
+        return cls(
+            **{field.name: getattr(stock, field.name) for field in fields(stock) if field.init}, **others
+        )
+
+    def __call__(self, features: list[dict[str, Any]]) -> dict[str, Any]:
+        """Collate rows of texts (and labels) into one batch."""
+        batch: dict[str, Any] = super().__call__(features)  # type: ignore[misc]
+        batch[ROWS_KEY] = [texts_of(row) for row in features]
+        return batch
+
+
 @dataclass
-class SpladeCollator(SparseEncoderDataCollator):
-    """The collator of sentence-transformers plus `<column>_teacher_embedding [B, D]` for every text column
-    and, under `ROWS_KEY`, the texts of each row, by which an error names the batch.
+class DenseCollator(NamedRows, SentenceTransformerDataCollator):
+    """The collator of sentence-transformers, and the texts of each row under `ROWS_KEY`."""
+
+
+@dataclass
+class SpladeCollator(NamedRows, SparseEncoderDataCollator):
+    """The collator of sentence-transformers plus `<column>_teacher_embedding [B, D]` for every text column,
+    and the texts of each row under `ROWS_KEY`.
 
     The Trainer groups every batch key by its column, so the embeddings reach the loss as
     `features[i]["teacher_embedding"]`; the rows reach the trainer alone.
@@ -37,7 +60,6 @@ class SpladeCollator(SparseEncoderDataCollator):
     def __call__(self, features: list[dict[str, Any]]) -> dict[str, Any]:
         """Collate rows of texts (and labels) into one batch."""
         batch = super().__call__(features)
-        batch[ROWS_KEY] = [texts_of(row) for row in features]
         if self.teacher is not None:
             for column in [key for key in features[0] if f"{key}_input_ids" in batch]:
                 rows = self.teacher[[row[column] for row in features]]

@@ -7,6 +7,7 @@ from typing import Any
 from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer
 
 from lexforge.losses import EmbeddingLoss
+from lexforge.training.collator import DenseCollator
 from lexforge.training.finite import FiniteTraining
 from lexforge.training.loss_state import LossStateCallback
 from lexforge.training.resumable import ResumableTraining
@@ -32,3 +33,8 @@ class DenseTrainer(ResumableTraining, FiniteTraining, SentenceTransformerTrainer
     def __init__(self, model: SentenceTransformer, loss: EmbeddingLoss, **kwargs: Any) -> None:
         super().__init__(model=model, loss=loss, **kwargs)
         self.add_callback(LossStateCallback(loss))
+
+    def get_data_collator(self, model: Any, args: Any, processing_class: Any = None) -> DenseCollator:
+        """The stock collator's settings; its batches name their rows."""
+        stock = super().get_data_collator(model=model, args=args, processing_class=processing_class)
+        return DenseCollator.like(stock)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -13,6 +13,7 @@ from torch.nn.utils import get_total_norm
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from lexforge.losses.distributed import world_size
+from lexforge.losses.queue import NonFiniteKeysError
 from lexforge.training.checkpoints import last_checkpoint
 from lexforge.training.sharded import whole_tensor
 
@@ -60,7 +61,10 @@ class FiniteTraining(BaseTrainer):
         """The loss; if it is not finite, its parts that are not."""
         rows = inputs.pop(ROWS_KEY, [])
         self._parts = {}
-        result = super().compute_loss(model, inputs, *args, **kwargs)
+        try:
+            result = super().compute_loss(model, inputs, *args, **kwargs)
+        except NonFiniteKeysError:  # on every rank: the keys are those of all
+            self._stop_run(["the keys of the queue"], rows)
         loss = (result[0] if isinstance(result, tuple) else result).detach()
         if _on_any_rank(not bool(torch.isfinite(loss)), loss.device):
             parts = self._parts or {"the loss": loss}
@@ -112,7 +116,7 @@ class FiniteTraining(BaseTrainer):
         scaler = getattr(self.accelerator, "scaler", None)
         return scaler is not None and scaler.get_scale() >= 1
 
-    def _stop_run(self, broken: Sequence[str], rows: Sequence[Row], *, parameters: bool = False) -> None:
+    def _stop_run(self, broken: Sequence[str], rows: Sequence[Row], *, parameters: bool = False) -> NoReturn:
         """Raise on every rank, telling of all that saw something broken."""
         ranks: list[Any] = [(list(broken), self._describe(rows))]
         if world_size() > 1:

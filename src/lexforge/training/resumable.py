@@ -8,6 +8,8 @@ import logging
 import shlex
 import shutil
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +28,17 @@ from lexforge.training.checkpoints import (
     publish,
     remove_unfinished,
     rotate,
+    set_aside_after,
     size_of,
 )
+from lexforge.training.loss_state import LossStateCallback
 from lexforge.training.run_directory import write_json
 from lexforge.training.sharded import ShardedTraining
 from lexforge.training.signals import StopRequest, TrainingInterrupted
 
+ARGUMENTS = "training_args.json"
+# Arguments of which the batches of the rest of a run are made.
+BATCHES = ("world_size", "per_device_train_batch_size", "gradient_accumulation_steps", "seed", "data_seed")
 logger = logging.getLogger(__name__)
 
 
@@ -44,6 +51,8 @@ class ResumableTraining(ShardedTraining):
     - `train(resume_from_checkpoint=...)` checks the seal first. `True` takes the newest checkpoint that is
       whole and starts from the beginning where there is none.
     - SIGTERM or SIGINT lets the step finish, saves, names the command that resumes and ends the process.
+    - The checkpoint of the highest step is always the last one written: what an abandoned run left of later
+      steps is moved to `abandoned/`. `save_total_limit` keeps the newest and the best, also at the end.
     - A checkpoint that does not fit on the disk says how much is missing; earlier ones stay.
     - No pickled object of ours is written: the training arguments are saved as JSON.
 
@@ -57,8 +66,10 @@ class ResumableTraining(ShardedTraining):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._stop = StopRequest()
+        self._limit = self.args.save_total_limit
         self._beside: Path | None = None  # where checkpoints are written, while one is
-        self._newest: Path | None = None  # the last checkpoint this process published
+        self._newest: Path | None = None  # the last checkpoint that this training published
+        self._newest_state: object = None  # what the trainer knew when it did
         self.add_callback(_StopCallback(self._stop))
         self.add_callback(_SamplerEpoch())
         self.callback_handler.on_save = self._callbacks_have_saved  # type: ignore[method-assign]
@@ -72,13 +83,14 @@ class ResumableTraining(ShardedTraining):
             checkpoint = last_checkpoint(str(self.args.output_dir))
         elif checkpoint:
             check_seal(checkpoint)
-        if checkpoint and self._has_finished(Path(checkpoint)):
-            self._load_from_checkpoint(checkpoint)
-            return TrainOutput(self.state.global_step, 0.0, {})
         if checkpoint:
             self.args.resume_from_checkpoint = str(checkpoint)  # for callbacks that read from it
+            self._compare_batches(Path(checkpoint))
+        if checkpoint and self._has_finished(Path(checkpoint)):
+            return self._restore_finished(checkpoint)
         self._stop.number = 0
-        with self._stop:
+        self._newest = None
+        with self._stop, self._limit_hidden():
             output = super().train(checkpoint or None, *args, **kwargs)
         if self._stop.number:
             self._leave()
@@ -101,6 +113,42 @@ class ResumableTraining(ShardedTraining):
             self.state = state
         return finished
 
+    def _restore_finished(self, checkpoint: str) -> TrainOutput:
+        """What the end of training left: the model, or the best one, and the state of the loss."""
+        self.state.is_local_process_zero = self.is_local_process_zero()
+        self.state.is_world_process_zero = self.is_world_process_zero()
+        self._load_from_checkpoint(checkpoint)
+        for callback in self.callback_handler.callbacks:
+            if isinstance(callback, LossStateCallback):
+                callback.on_train_begin(self.args, self.state, self.control)
+        if self.args.load_best_model_at_end and self.state.best_model_checkpoint is not None:
+            self._load_best_model()
+        return TrainOutput(self.state.global_step, 0.0, {})
+
+    def _compare_batches(self, checkpoint: Path) -> None:
+        """Warn where the rest of the run would have other batches than its beginning."""
+        file = checkpoint / ARGUMENTS
+        before = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+        now = self._arguments()
+        changed = [name for name in BATCHES if name in before and before[name] != now[name]]
+        if changed:
+            said = ", ".join(f"{name} was {before[name]} and is {now[name]}" for name in changed)
+            logger.warning(f"the run resumed from {checkpoint} does not go on as it began: {said}")
+
+    def _arguments(self) -> dict[str, Any]:
+        """The training arguments in JSON types, and what decides about the batches beside them."""
+        given = self.args.to_sanitized_dict() | {"save_total_limit": self._limit}
+        return given | {"world_size": world_size()}
+
+    @contextmanager
+    def _limit_hidden(self) -> Iterator[None]:
+        """Hide `save_total_limit`: in the end the Trainer would delete the newest checkpoint for the best."""
+        self._limit, self.args.save_total_limit = self.args.save_total_limit, None
+        try:
+            yield
+        finally:
+            self.args.save_total_limit = self._limit
+
     def _leave(self) -> None:
         checkpoint = self._newest or Path(str(self.args.output_dir))
         if self.is_world_process_zero():
@@ -118,7 +166,8 @@ class ResumableTraining(ShardedTraining):
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         run = Path(super()._get_output_dir(trial))
         place = run / f"checkpoint-{self.state.global_step}"
-        if self._newest == place:  # a signal, an error or an epoch's end asks for the step just saved
+        known = (len(self.state.log_history), self.state.best_metric)
+        if self._newest == place and self._newest_state == known:  # a signal, an error or an epoch's end
             return
         if self.args.should_save:
             run.mkdir(parents=True, exist_ok=True)
@@ -133,6 +182,7 @@ class ResumableTraining(ShardedTraining):
             self.accelerator.wait_for_everyone()
             if self.args.should_save:
                 self._name_best(place)
+                set_aside_after(place)
                 publish(self._beside / place.name, place)
         except Exception as error:  # the writers of a full disk raise OSError, RuntimeError, SafetensorError
             message = disk_full(run, self._checkpoint_bytes(), size_of(self._beside), error)
@@ -143,11 +193,11 @@ class ResumableTraining(ShardedTraining):
         finally:
             self._beside = None
         self.accelerator.wait_for_everyone()
-        self._newest = place
+        self._newest, self._newest_state = place, known
         if self.args.push_to_hub:
             super()._push_from_checkpoint(str(place))
         if self.args.should_save:
-            rotate(run, self.args.save_total_limit, self.state.best_model_checkpoint)
+            rotate(run, self._limit, self.state.best_model_checkpoint)
 
     def _save_callbacks(self) -> None:
         arguments = copy.copy(self.args)
@@ -178,11 +228,11 @@ class ResumableTraining(ShardedTraining):
         super()._save(output_dir, state_dict)
         folder = Path(str(output_dir or self.args.output_dir))
         (folder / TRAINING_ARGS_NAME).unlink()  # a pickle that nothing reads
-        write_json(folder / "training_args.json", self.args.to_sanitized_dict())
+        write_json(folder / ARGUMENTS, self._arguments())
 
     def _checkpoint_bytes(self) -> int:
-        """Bytes of the parameters and of the optimizer's state: the least that a checkpoint takes."""
-        tensors = list(self.model.state_dict().values())
+        """Bytes of the parameters, tied ones once, and of the optimizer: the least of a checkpoint."""
+        tensors: list[torch.Tensor] = list(self.model.parameters())
         for state in getattr(self.optimizer, "state", {}).values():
             tensors += [value for value in state.values() if isinstance(value, torch.Tensor)]
         return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
@@ -226,5 +276,4 @@ def _resume_command(checkpoint: Path) -> str:
     if not record.is_file():
         return f"trainer.train(resume_from_checkpoint={str(checkpoint)!r})"
     run = json.loads(record.read_text(encoding="utf-8"))
-    ranks = ["--num_processes", str(run["ranks"])] if run["ranks"] > 1 else []
-    return shlex.join(["accelerate", "launch", *ranks, *run["command"], "--resume"])
+    return shlex.join([*run["command"], "--resume"])

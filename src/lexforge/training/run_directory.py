@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import os
 import platform
-import sys
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
+
+from lexforge.training.launch import launch_command
 
 RECORDS = {"config.json", "env.json"}
 PACKAGES = (
@@ -79,7 +80,7 @@ def environment() -> dict[str, Any]:
         except PackageNotFoundError:
             versions[package] = "not installed"
     return {
-        "command": sys.argv,
+        "command": launch_command(),
         "python": platform.python_version(),
         "platform": platform.platform(),
         "cpus": os.cpu_count(),

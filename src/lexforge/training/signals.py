@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from types import FrameType, TracebackType
 from typing import Any
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
+PASSED_ON = 1.0  # seconds in which a launcher has passed on the terminal's Ctrl-C
 
 
 class TrainingInterrupted(SystemExit):
@@ -30,13 +32,16 @@ class TrainingInterrupted(SystemExit):
 
 
 class StopRequest:
-    """While entered, the first SIGTERM or SIGINT is only noted in `number`; a second acts as it did before.
+    """While entered, SIGTERM and SIGINT are only noted in `number`; a second Ctrl-C acts as it did before.
 
-    Signals can be caught in a process's main thread only; elsewhere nothing is changed.
+    A second SIGTERM, or a SIGINT within a second of the first signal, changes nothing: launchers pass on what
+    the process has got already. Signals can be caught in a process's main thread only; elsewhere nothing is
+    changed.
     """
 
     def __init__(self) -> None:
         self.number = 0
+        self._noted = 0.0  # when
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> StopRequest:
@@ -49,13 +54,13 @@ class StopRequest:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Put back what handled the signals before."""
-        self._restore()
-
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        self.number = number
-        self._restore()
-
-    def _restore(self) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
         self._before = {}
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if not self.number:
+            self.number, self._noted = number, time.monotonic()
+        elif number == signal.SIGINT and time.monotonic() > self._noted + PASSED_ON:
+            signal.signal(number, self._before[number])
+            signal.raise_signal(number)

@@ -57,8 +57,10 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, SparseEncoderTrainer):
         **kwargs: Any,
     ) -> None:
         for name in ("train_dataset", "eval_dataset"):
-            if kwargs.get(name) is not None:
-                validate_columns(kwargs[name])
+            given = kwargs.get(name)
+            for dataset in given.values() if isinstance(given, dict) else [given]:
+                if dataset is not None:
+                    validate_columns(dataset)
         self.teacher = teacher
         self.curriculum = CurriculumCallback(loss, phases, ramp_fraction)
         super().__init__(model=fuse_splade_head(model), loss=loss, **kwargs)
@@ -70,13 +72,7 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, SparseEncoderTrainer):
     def get_data_collator(self, model: Any, args: Any, processing_class: Any = None) -> SpladeCollator:
         """The stock collator's settings, with the teacher's embeddings beside the tokens."""
         stock = super().get_data_collator(model=model, args=args, processing_class=processing_class)
-        return SpladeCollator(
-            preprocess_fn=stock.preprocess_fn,
-            router_mapping=stock.router_mapping,
-            prompts=stock.prompts,
-            max_length=stock.max_length,
-            teacher=self.teacher,
-        )
+        return SpladeCollator.like(stock, teacher=self.teacher)
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> LRScheduler:
         """The schedule of the arguments times the learning-rate factor of the phase."""
