@@ -25,25 +25,53 @@ SOURCES = sorted(path for folder in ("src", "recipes", "scripts") for path in (R
 PICKLERS = {"pickle", "_pickle", "cPickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}
 
 
+UNPICKLING = {"torch.load", "torch.serialization.load", "yaml.load", "yaml.unsafe_load", "yaml.full_load"}
+
+
+def full_names(tree: ast.AST) -> dict[str, str]:
+    """What each imported name of a file stands for: `np` for `numpy`, `load` for `torch.load`."""
+    names = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names.update({alias.asname: alias.name for alias in node.names if alias.asname})
+        elif isinstance(node, ast.ImportFrom):
+            names.update({alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names})
+    return names
+
+
 def reads_pickle(source: str) -> Iterator[str]:
     """What in a source file could load a pickle, or let a downloaded model run its own code."""
-    for node in ast.walk(ast.parse(source)):
+    tree = ast.parse(source)
+    names = full_names(tree)
+    checked = set()
+    for node in ast.walk(tree):
         if isinstance(node, (ast.Import, ast.ImportFrom)):
             modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module]
             yield from (f"import {name}" for name in modules if name and name.split(".")[0] in PICKLERS)
+            yield from (f"import * of {modules[0]}" for alias in node.names if alias.name == "*")
         elif isinstance(node, ast.Call):
-            name = ast.unparse(node.func)
+            name = resolved(node.func, names)
             given = {keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords}
             if "trust_remote_code" in given:
                 yield f"{name}(trust_remote_code=...)"
-            if given.get("allow_pickle", "False") != "False":
+            if given.get("allow_pickle", "False") != "False" or (name == "numpy.load" and len(node.args) > 2):
                 yield f"{name}(allow_pickle=...)"
-            if name == "torch.load" and given.get("weights_only") != "True":
-                yield "torch.load without weights_only=True"
-            if name.endswith(("read_pickle", "to_pickle")) or name in ("yaml.load", "yaml.unsafe_load"):
+            if name.startswith("torch.") and given.get("weights_only") == "True":
+                checked.add(node.func)
+            if name.endswith(("import_module", "__import__")) and not isinstance(node.args[0], ast.Constant):
+                yield f"{name} of a name that only the run knows"
+        elif isinstance(node, (ast.Name, ast.Attribute)) and node not in checked:
+            name = resolved(node, names)
+            if name in UNPICKLING or name.endswith(("read_pickle", "to_pickle")):
                 yield name
-        elif isinstance(node, ast.Constant) and node.value == "trust_remote_code":
-            yield "trust_remote_code as a key"
+        elif isinstance(node, ast.Constant) and node.value in {"trust_remote_code", *PICKLERS}:
+            yield f"{node.value} as a key or a name"
+
+
+def resolved(node: ast.expr, names: dict[str, str]) -> str:
+    """The full name of what an expression such as `np.load` stands for."""
+    first, dot, rest = ast.unparse(node).partition(".")
+    return names.get(first, first) + dot + rest
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
@@ -67,12 +95,27 @@ def test_no_source_file_reads_a_pickle_or_trusts_remote_code(path: Path) -> None
         'options = {"trust_remote_code": True}',
         "pandas.read_pickle(path)",
         "yaml.load(text)",
+        "from torch import load\nload(path)",
+        "from torch import load as read\nread(path, weights_only=False)",
+        "from torch.serialization import load\nload(path)",
+        "import torch as t\nt.load(path)",
+        "from torch import *",
+        "read = torch.load",
+        "list(map(torch.load, paths))",
+        "from numpy import load\nload(path, None, True)",
+        "import numpy\nnumpy.load(path, allow_pickle=True)",
+        "from pandas import read_pickle as read\nread(path)",
+        "from yaml import unsafe_load\nunsafe_load(text)",
+        "importlib.import_module('pickle')",
+        "__import__('dill')",
+        "__import__(name)",
     ],
 )
 def test_the_search_finds_each_way(source: str) -> None:
     """A search that finds nothing must be able to find something."""
     assert list(reads_pickle(source))
     assert not list(reads_pickle("np.load(path, allow_pickle=False)\ntorch.load(path, weights_only=True)"))
+    assert not list(reads_pickle("from torch import load as read\nread(path, weights_only=True)"))
 
 
 class Bomb:

@@ -54,9 +54,9 @@ def load_hub(
         DataError: The set cannot be loaded, is in neither layout, or holds wrong data (with configuration and
             row).
         ValueError: An unknown split.
+        ImportError: `datasets` is not installed.
     """
-    import datasets
-
+    datasets = import_datasets()
     path = name.removeprefix(PREFIX)
     configurations = from_hub(path, datasets.get_dataset_config_names, path)
     if {"corpus", "queries"} <= set(configurations):
@@ -80,9 +80,24 @@ def from_hub(path: str, load: Callable[..., Any], *arguments: Any) -> Any:
         raise DataError(f"the data set {path!r} cannot be loaded: {reason}") from error
 
 
-def _beir_layout(path: str, configurations: Sequence[str], qrels: str | None) -> RetrievalData:
-    import datasets
+def import_datasets() -> Any:
+    """The package `datasets`, imported where it is needed.
 
+    Returns:
+        The module.
+
+    Raises:
+        ImportError: It is not installed; the message says how to.
+    """
+    try:
+        import datasets
+    except ImportError as error:
+        raise ImportError(f"this needs the package datasets: pip install datasets ({error})") from None
+    return datasets
+
+
+def _beir_layout(path: str, configurations: Sequence[str], qrels: str | None) -> RetrievalData:
+    datasets = import_datasets()
     texts = {
         part: collect_texts(
             f"{path} [{part}]",

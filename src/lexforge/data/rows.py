@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from lexforge.data.columns import LABEL
@@ -51,19 +51,17 @@ def training_rows(
             of its query or no document at all, a corpus too small to fill a row, or a missing score.
     """
     where = f"{data.name}, split {split!r}"
-    longest = max(map(len, negatives.values()), default=0) if negatives else 0
-    rule = NegativeRule(negatives_per_row, last_rank=max(1, longest), shortage=shortage, seed=seed)
+    longest = max([1, *map(len, (negatives or {}).values())])
+    rule = NegativeRule(negatives_per_row, last_rank=longest, shortage=shortage, seed=seed)
     miner = NegativeMiner(data, rule, split)
     if negatives is None:
         rows = [MinedRow(query, positive, (), 0) for query, positive in miner.pairs]
     else:
         grades = data.split(split)
-        rows = miner.mine(
-            {
-                query: _candidates(f"{where}, query {query!r}", data, negatives, query, grades[query])
-                for query in grades
-            }
-        )
+        run = {query: dict.fromkeys(negatives.get(query, ()), 0.0) for query in grades}
+        for query, candidates in run.items():
+            _check_candidates(f"{where}, query {query!r}", data, candidates, grades[query])
+        rows = miner.mine(run)
         if not any(row.mined for row in rows):
             raise DataError(f"{where}: none of the {len(grades)} queries has a negative to draw")
         if sum(row.mined == negatives_per_row for row in rows) < len(miner.pairs):
@@ -83,21 +81,14 @@ def judged_negatives(data: RetrievalData, split: str = "train") -> dict[str, lis
     }
 
 
-def _candidates(
-    where: str,
-    data: RetrievalData,
-    negatives: Mapping[str, Sequence[str]],
-    query_id: str,
-    grades: Mapping[str, int],
-) -> dict[str, float]:
-    """The negatives of a query as a ranking, all of one score."""
-    candidates = dict.fromkeys(negatives.get(query_id, ()), 0.0)
+def _check_candidates(
+    where: str, data: RetrievalData, candidates: Iterable[str], grades: Mapping[str, int]
+) -> None:
     for document_id in candidates:
         if document_id not in data.corpus:
             raise DataError(f"{where}: the negative {document_id!r} is not in the corpus")
         if grades.get(document_id, 0) > 0:
             raise DataError(f"{where}: {document_id!r} is both a positive and a negative")
-    return candidates
 
 
 def _row_scores(where: str, scores: Mapping[str, float], row: MinedRow) -> list[float]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from lexforge.data.docstrings import load_docstrings
-from lexforge.data.hub import PREFIX, from_hub, split_name
+from lexforge.data.hub import PREFIX, from_hub, import_datasets, split_name
 from lexforge.data.lines import excerpt, is_finite, json_objects, require_texts
 from lexforge.data.retrieval_data import DataError, RetrievalData
 
@@ -33,6 +33,7 @@ def load_sts(source: str) -> dict[str, list[ScoredPair]]:
         FileNotFoundError: There is no such file.
         DataError: No pair, a sentence that is blank or no text, or a score that is no finite number, with
             file and line.
+        ImportError: A hub data set, and `datasets` is not installed.
     """
     if source == "docstrings":
         return docstring_pairs(load_docstrings())
@@ -102,9 +103,7 @@ def _package(name: str) -> str:
 
 
 def _hub_rows(name: str) -> Iterable[tuple[str, str, Mapping[str, Any]]]:
-    import datasets
-
-    for split, rows in from_hub(name, datasets.load_dataset, name).items():
+    for split, rows in from_hub(name, import_datasets().load_dataset, name).items():
         if missing := [field for field in FIELDS if field not in rows.column_names]:
             raise DataError(f"{name} [{split}]: no column {missing[0]!r}, only {sorted(rows.column_names)}")
         for row, record in enumerate(rows):

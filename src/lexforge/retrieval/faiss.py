@@ -223,5 +223,5 @@ def _import_faiss() -> Any:
     try:
         import faiss
     except ImportError as error:
-        raise ImportError("dense search needs FAISS: pip install faiss-cpu") from error
+        raise ImportError(f"dense search needs FAISS: pip install faiss-cpu ({error})") from None
     return faiss

@@ -63,7 +63,7 @@ class MilvusIndex:
         timeout_s: Seconds a request may take; a failing one is tried `ATTEMPTS` times.
 
     Raises:
-        ImportError: pymilvus is not installed.
+        ImportError: The extra `milvus` is not installed.
         ConnectionError: No server answers, or the file cannot be opened.
         ValueError: The collection is not lexforge's, or was made otherwise than asked for here.
     """
@@ -378,7 +378,9 @@ def _connect(index: MilvusIndex, uri: str, token: str, timeout_s: float) -> tupl
         if file is not None:
             import milvus_lite  # noqa: F401 - the client imports it, and reports its absence as a bad address
     except ImportError as error:
-        raise ImportError("MilvusIndex needs pymilvus: pip install 'lexforge[milvus]'") from error
+        raise ImportError(
+            f"MilvusIndex needs the extra 'milvus': pip install 'lexforge[milvus]' ({error})"
+        ) from None
     try:
         client = MilvusClient(file or uri, token=token, timeout=timeout_s)
     except MilvusException as error:

@@ -255,6 +255,6 @@ def _import_seismic() -> Any:
         import seismic
     except ImportError as error:
         raise ImportError(
-            "SeismicIndex needs the extra 'seismic': pip install 'lexforge[seismic]'"
-        ) from error
+            f"SeismicIndex needs the extra 'seismic': pip install 'lexforge[seismic]' ({error})"
+        ) from None
     return seismic

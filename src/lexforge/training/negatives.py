@@ -25,6 +25,7 @@ from transformers.trainer_callback import ExportableState
 
 from lexforge.data import NegativeMiner, NegativeRule, RetrievalData, score_by_teacher
 from lexforge.data.columns import ANCHOR, POSITIVE
+from lexforge.data.hub import import_datasets
 from lexforge.data.negatives import Embeddings, MinedRow
 from lexforge.evaluation.encoding import Vectors, check_encoder, encode, text_digest
 from lexforge.losses.distributed import world_size
@@ -103,15 +104,13 @@ class MovingNegatives(TrainerCallback, ExportableState):
         self.dataset = self._make_dataset(rows)
 
     def _make_dataset(self, rows: list[MinedRow]) -> Dataset:
-        from datasets import Dataset
-
         columns = {
             ANCHOR: [self.data.queries[row.query] for row in rows],
             POSITIVE: [self.data.corpus[row.positive] for row in rows],
         }
         numbers = list(range(len(rows)))
         negatives = dict.fromkeys(self._texts.columns, numbers)
-        dataset = Dataset.from_dict({**columns, **negatives})
+        dataset: Dataset = import_datasets().Dataset.from_dict({**columns, **negatives})
         dataset.set_transform(self._texts)
         return dataset
 

@@ -56,7 +56,9 @@ try:
     import triton
     import triton.language as tl
 except ImportError as error:
-    raise ImportError("the Triton SPLADE head needs triton: pip install lexforge[triton]") from error
+    raise ImportError(
+        f"the Triton SPLADE head needs triton: pip install 'lexforge[triton]' ({error})"
+    ) from None
 
 INTERPRETING: bool = triton.knobs.runtime.interpret  # read once, as `triton.jit` reads it when it decorates
 _WIDEN = tl.constexpr(INTERPRETING)
