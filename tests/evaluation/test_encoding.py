@@ -12,7 +12,7 @@ from scipy import sparse
 from sentence_transformers import SentenceTransformer, SparseEncoder
 
 from lexforge.evaluation import encoding
-from lexforge.evaluation.encoding import CorpusEncoder, check_encoder, encode, fingerprint, load_encoder
+from lexforge.evaluation.encoding import CorpusEncoder, check_encoder, encode, load_encoder
 
 TEXTS = ["search index", "a", "sort the list of words in the file", "", "vector", "search index", "서울 검색"]
 
@@ -56,33 +56,6 @@ def test_the_model_decides_the_similarity(tiny_splade, tiny_dense) -> None:
         check_encoder(torch.nn.Linear(2, 2))
 
 
-def changed_weight(model) -> None:
-    with torch.no_grad():
-        next(iter(model.parameters())).view(-1)[0] += 1e-6
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        changed_weight,
-        lambda model: setattr(model, "max_seq_length", 8),
-        lambda model: setattr(model, "max_active_dims", 5),
-        lambda model: model.prompts.update(document="d: "),
-        lambda model: setattr(model[1], "pooling_strategy", "sum"),
-        lambda model: setattr(model[0].auto_model.config, "layer_norm_eps", 0.5),
-        lambda model: model.tokenizer.add_tokens(["searching"]),
-        lambda model: setattr(model.tokenizer.backend_tokenizer, "normalizer", None),
-        lambda model: model.bfloat16(),
-    ],
-)
-def test_a_changed_model_has_another_fingerprint(tiny_splade, change) -> None:
-    """Stale vectors would evaluate the model of an earlier step."""
-    before = fingerprint(tiny_splade)
-    assert fingerprint(tiny_splade) == before
-    change(tiny_splade)
-    assert fingerprint(tiny_splade) != before
-
-
 def test_kept_vectors_are_used_until_the_model_changes(tiny_splade) -> None:
     """An evaluation after the last step of training encodes nothing."""
     corpus = CorpusEncoder(TEXTS, 4)
@@ -91,36 +64,9 @@ def test_kept_vectors_are_used_until_the_model_changes(tiny_splade) -> None:
     again, fresh = corpus.encode(tiny_splade)
     assert again is first
     assert not fresh
-    changed_weight(tiny_splade)
-    assert corpus.encode(tiny_splade)[1]
-
-
-def test_what_a_model_did_before_does_not_change_its_fingerprint(tiny_splade, tiny_checkpoint) -> None:
-    """Encoding sets the tokenizer's padding and truncation; a folder's name is no part of a model."""
-    from sentence_transformers import SparseEncoder
-
-    before = fingerprint(tiny_splade)
-    tiny_splade.encode(["a text", "another, longer text"])
-    assert fingerprint(tiny_splade) == before
-    tiny_splade.train()
-    assert fingerprint(tiny_splade) == before
-    again = SparseEncoder(modules=list(tiny_splade.children()), device="cpu")
-    again[0].auto_model.config._name_or_path = "elsewhere"
-    assert fingerprint(again) == before
-
-
-def test_a_tied_weight_is_hashed_once_and_an_untied_one_counts(tiny_splade) -> None:
-    """The same values in two tensors or in one: both change with either."""
-    masked = tiny_splade[0].auto_model
-    embeddings, decoder = masked.get_input_embeddings(), masked.get_output_embeddings()
-    assert embeddings.weight.data_ptr() == decoder.weight.data_ptr()
-    tied = fingerprint(tiny_splade)
-    decoder.weight = torch.nn.Parameter(decoder.weight.detach().clone())
-    untied = fingerprint(tiny_splade)
-    assert untied != tied
     with torch.no_grad():
-        decoder.weight[-1, -1] += 1e-6
-    assert fingerprint(tiny_splade) != untied
+        next(iter(tiny_splade.parameters())).view(-1)[0] += 1e-6
+    assert corpus.encode(tiny_splade)[1]
 
 
 def test_the_folder_keeps_the_files_used_last(tiny_splade, tmp_path: Path) -> None:

@@ -22,9 +22,10 @@ from scipy import sparse
 from sentence_transformers import SparseEncoder
 from sentence_transformers.base.model import BaseModel
 
-from lexforge.evaluation.encoding import Vectors, check_encoder, encode, fingerprint, text_digest
+from lexforge.evaluation.encoding import Vectors, check_encoder, encode
 from lexforge.evaluation.progress import Progress
 from lexforge.evaluation.vector_file import pack, unpack
+from lexforge.models.fingerprint import fingerprint, text_digest
 from lexforge.retrieval.base import Similarity, check_ids
 
 FORMAT = "lexforge-encoded-corpus"

@@ -26,8 +26,9 @@ from transformers.trainer_callback import ExportableState
 from lexforge.data import NegativeMiner, NegativeRule, RetrievalData, score_by_teacher
 from lexforge.data.columns import ANCHOR, POSITIVE
 from lexforge.data.negatives import Embeddings, MinedRow
-from lexforge.evaluation.encoding import Vectors, check_encoder, encode, text_digest
+from lexforge.evaluation.encoding import Vectors, check_encoder, encode
 from lexforge.losses.distributed import world_size
+from lexforge.models.fingerprint import text_digest
 from lexforge.retrieval import FaissIndex, InvertedIndex
 
 if TYPE_CHECKING:
