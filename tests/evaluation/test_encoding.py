@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 
@@ -106,6 +107,50 @@ def test_vectors_outlive_the_process_in_a_folder(kind: str, tiny_splade, tiny_de
     assert second.shape == first.shape
     assert CorpusEncoder([*TEXTS[1:], TEXTS[0]], 4, tmp_path).encode(model)[1]
     assert len(list(tmp_path.iterdir())) == 2
+
+
+@pytest.mark.parametrize("when", ["before", "while"])
+def test_a_file_that_another_process_deletes_is_encoded_again(
+    when, tiny_splade, tmp_path, monkeypatch
+) -> None:
+    """Two evaluations may share a folder; an empty file left there would be refused ever after."""
+    first, _ = CorpusEncoder(TEXTS, 4, tmp_path).encode(tiny_splade)
+    (file,) = tmp_path.iterdir()
+    unpack, read = encoding.unpack, []
+
+    def deleting(path: Path, key: str):
+        read.append(path)
+        if when == "before":
+            path.unlink()
+            return unpack(path, key)
+        vectors = unpack(path, key)
+        path.unlink()
+        return vectors
+
+    monkeypatch.setattr(encoding, "unpack", deleting)
+    vectors, fresh = CorpusEncoder(TEXTS, 4, tmp_path).encode(tiny_splade)
+    assert read == [file]
+    assert abs(vectors - first).max() == 0
+    assert fresh == file.exists() == (when == "before")
+    monkeypatch.undo()
+    CorpusEncoder(TEXTS, 4, tmp_path).encode(tiny_splade)
+    assert not CorpusEncoder(TEXTS, 4, tmp_path).encode(tiny_splade)[1]
+
+
+def test_what_a_killed_process_left_is_deleted_after_an_hour(tiny_splade, tmp_path: Path) -> None:
+    """Before, the process may still be writing it; and a folder may hold other people's files."""
+    for text, age, kept in (("a", 0, True), ("b", 2 * 3600, False)):
+        CorpusEncoder([text], 4, tmp_path).encode(tiny_splade)
+        (file,) = (path for path in tmp_path.iterdir() if path.suffix == ".safetensors")
+        leftover = file.rename(tmp_path / f"{file.name}.12-ab.0.partial")
+        other = tmp_path / "other.partial"
+        other.touch()
+        for path in (leftover, other):
+            os.utime(path, (time.time() - age, time.time() - age))
+        CorpusEncoder([f"{text} again"], 4, tmp_path).encode(tiny_splade)
+        assert (leftover.exists(), other.exists()) == (kept, True)
+        for path in tmp_path.iterdir():
+            path.unlink()
 
 
 def test_a_damaged_file_is_refused(tiny_splade, tmp_path: Path) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import re
+import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -18,13 +20,16 @@ from sentence_transformers.base.model import BaseModel
 from sentence_transformers.util import load_file_path
 
 from lexforge.evaluation.progress import Progress
-from lexforge.evaluation.vector_file import pack, unpack
+from lexforge.evaluation.vector_file import pack, unpack, write_whole
 from lexforge.models import build_splade
 from lexforge.models.fingerprint import fingerprint, text_digest
 from lexforge.retrieval.base import Similarity, check_similarity
 
 BATCHES_PER_BLOCK = 32
-_CACHED = re.compile(r"[0-9a-f]{40}-[0-9a-f]{40}\.safetensors")  # no other file of the folder is ever deleted
+LEFTOVER_SECONDS = 3600  # a file of vectors is written in minutes at most
+# no other file of the folder is ever deleted
+_CACHED = re.compile(r"[0-9a-f]{40}-[0-9a-f]{40}\.safetensors")
+_PARTIAL = re.compile(rf"{_CACHED.pattern}\..*\.partial")
 
 Vectors: TypeAlias = Any  # CSR [N, V] of a SparseEncoder, float32 array [N, D] of a SentenceTransformer
 
@@ -185,7 +190,8 @@ class CorpusEncoder:
         if self._kept is not None and self._kept[0] == key:
             return self._kept[1], False
         path = None if self._cache_dir is None else self._cache_dir / f"{key}.safetensors"
-        fresh = path is None or not path.is_file()
+        vectors = None if path is None else _read(path, key)
+        fresh = vectors is None
         if fresh:
             vectors = encode(
                 model,
@@ -195,34 +201,43 @@ class CorpusEncoder:
                 show_progress_bar=show_progress_bar,
             )
             if path is not None:
-                _write(path, pack(vectors, key))
+                path.parent.mkdir(parents=True, exist_ok=True)
+                _delete_leftovers(path.parent)
+                write_whole(path, pack(vectors, key))
                 _delete_oldest(path, self._cache_bytes)
-        else:
-            assert path is not None
-            try:
-                vectors, _ = unpack(path, key)
-            except ValueError as error:
-                raise ValueError(
-                    f"cached vectors {path} cannot be read ({error}); delete the file"
-                ) from error
-            path.touch()
         self._kept = (key, vectors)
         return vectors, fresh
 
 
-def _write(path: Path, data: bytes) -> None:
-    """Write beside and rename: a name that exists is whole."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(f".{os.getpid()}.partial")
-    partial.write_bytes(data)
-    partial.replace(path)
+def _read(path: Path, key: str) -> Vectors | None:
+    """Cached vectors; None where there are none, or another process deletes them now for the room."""
+    try:
+        os.utime(path)  # the file used last is deleted last
+        return unpack(path, key)[0]
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        if not path.exists():
+            return None
+        raise ValueError(f"cached vectors {path} cannot be read ({error}); delete the file") from error
+
+
+def _delete_leftovers(folder: Path) -> None:
+    """Delete what killed processes left half written; what is younger may still be being written."""
+    for path in folder.glob("*.partial"):
+        if _PARTIAL.fullmatch(path.name):
+            with suppress(FileNotFoundError):  # another process deletes it, or has just written it
+                if time.time() - path.stat().st_mtime > LEFTOVER_SECONDS:
+                    path.unlink()
 
 
 def _delete_oldest(newest: Path, limit: int) -> None:
     """Keep the folder of cached vectors below a number of bytes, and the newest file in any case."""
-    files = [
-        (path.stat(), path) for path in newest.parent.glob("*.safetensors") if _CACHED.fullmatch(path.name)
-    ]
+    files = []
+    for path in newest.parent.glob("*.safetensors"):
+        with suppress(FileNotFoundError):  # another process deletes, too
+            if _CACHED.fullmatch(path.name):
+                files.append((path.stat(), path))
     total = sum(status.st_size for status, _ in files)
     for status, path in sorted(files, key=lambda entry: entry[0].st_mtime_ns):
         if total <= limit:
