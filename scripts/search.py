@@ -4,7 +4,8 @@
     cat queries.txt | python scripts/search.py --index INDEX --data FOLDER
 
 INDEX is what `scripts/build_index.py` saved, FOLDER the corpus in BEIR layout. Without a query, each line of
-the standard input is one. A term's number is what it adds to the score.
+the standard input is one; a line that is blank or not UTF-8 is named, and the others are answered. A term's
+number is what it adds to the score.
 """
 
 from __future__ import annotations
@@ -51,17 +52,36 @@ def show(hits: list[Found], cfg: Config) -> None:
         print("  no document shares a term with the query")
 
 
-def main(cfg: Config, lines: Iterable[str] = sys.stdin) -> None:
-    """Search for the query, or for each line as it comes."""
+def check_query(text: str, number: int) -> str:
+    """The query of a line, or a ValueError that says what is wrong with it."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:  # bytes that are no UTF-8 came as halves of surrogate pairs
+        raise ValueError(f"line {number} is not UTF-8: {text[:40]!r}") from error
+    if not text.strip():
+        raise ValueError(f"line {number} is blank: there is nothing to search for")
+    return text.strip()
+
+
+def main(cfg: Config, lines: Iterable[str] | None = None) -> None:
+    """Search for the query, or for each line as it comes (of the standard input)."""
+    if lines is None:
+        lines = (line.decode("utf-8", "surrogateescape") for line in sys.stdin.buffer)
     index, source = open_index(cfg.index, os.environ.get("MILVUS_TOKEN", ""), cfg.verify)
     model = load_encoder(cfg.model or source.model, source.max_seq_length)
     searcher = Searcher(index, model, load_corpus(cfg.data), source)
+    refused = []
     for number, line in enumerate(lines if cfg.query is None else [cfg.query], start=1):
-        query = line.strip()
-        if not query:
-            raise ValueError(f"line {number} is blank: there is nothing to search for")
+        try:
+            query = check_query(line, number)
+        except ValueError as error:
+            print(error, file=sys.stderr)
+            refused.append(str(error))
+            continue
         print(f"query: {query}")
         show(searcher.search([query], cfg.k)[0], cfg)
+    if refused:
+        raise ValueError(f"{len(refused)} of {number} lines were not searched for: {refused[0]}")
 
 
 if __name__ == "__main__":

@@ -124,6 +124,21 @@ def test_pairs_are_the_first_paragraph_and_the_rest(tmp_path: Path, sources: dic
     assert judged == {f"query:{name}": {name: 1} for name in data.corpus}
 
 
+def test_a_docstring_that_utf8_cannot_hold_is_left_out(tmp_path: Path) -> None:
+    """One escape in one installed package must not cost the whole corpus."""
+    for name, escape in (("good", ""), ("half", "\\ud800"), ("pair", "\\U0001f600")):
+        text = f'"""Sort a long list of {escape} names.\n\n{name} {REST}\n"""\n'
+        (tmp_path / "code" / f"{name}").mkdir(parents=True)
+        (tmp_path / "code" / name / "m.py").write_text(text)
+    roots = {name: tmp_path / "code" / name for name in ("good", "half", "pair")}
+    assert set(load_docstrings(tmp_path / "cache", roots=roots).corpus) == {"good.m", "pair.m"}
+    if os.name == "posix":  # a file's name can be any bytes
+        (tmp_path / "code" / "good" / os.fsdecode(b"caf\xe9.py")).write_text(
+            f'"""Sort a short list of numbers.\n\nbytes {REST}\n"""\n'
+        )
+        assert set(load_docstrings(tmp_path / "cache", roots=roots).corpus) == {"good.m", "pair.m"}
+
+
 def test_a_module_is_on_one_side(tmp_path: Path) -> None:
     """Docstrings of one file resemble each other: in two splits they would leak."""
     folder = tmp_path / "sources"

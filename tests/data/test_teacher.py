@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from lexforge.data import DataError
-from lexforge.data.teacher import LsaTeacher, SentenceTransformerTeacher, load_teacher
+from lexforge.data.teacher import LsaTeacher, SentenceTransformerTeacher, TeacherCache, load_teacher
 
 TOPICS = {
     "sort": "sort order list array quick merge bubble ascending",
@@ -132,6 +132,36 @@ def test_the_name_of_a_sentence_transformer_follows_its_weights(
     tiny_dense[0].auto_model.embeddings.word_embeddings.weight.data += 0.01
     tiny_dense.save(str(dense_folder))
     assert SentenceTransformerTeacher(str(dense_folder), device="cpu").name != name
+
+
+def other_pooling(model) -> None:
+    model[1] = type(model[1])(model[1].embedding_dimension, "max")
+
+
+def other_prompt(model) -> None:
+    model.prompts, model.default_prompt_name = {"query": "q: "}, "query"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        other_pooling,
+        other_prompt,
+        lambda model: model.tokenizer.add_tokens(["searching"]),
+        lambda model: model[0].auto_model.embeddings.word_embeddings.weight.data[-1, -2].add_(1e-4),
+    ],
+    ids=["pooling", "prompt", "tokenizer", "one weight"],
+)
+def test_the_cache_of_another_teacher_is_refused(change, tiny_dense, tmp_path: Path) -> None:
+    """Whatever decides the vectors is in the name: else the cache would hand out those of another teacher."""
+    tiny_dense.save(str(tmp_path / "one" / "teacher"))
+    first = SentenceTransformerTeacher(str(tmp_path / "one" / "teacher"), device="cpu")
+    TeacherCache.build(first, ["SORT the list", "a file"], tmp_path / "cache")
+    change(tiny_dense)
+    tiny_dense.save(str(tmp_path / "two" / "teacher"))
+    second = SentenceTransformerTeacher(str(tmp_path / "two" / "teacher"), device="cpu")
+    with pytest.raises(DataError, match="teacher-"):
+        TeacherCache.build(second, ["SORT the list", "a file"], tmp_path / "cache")
 
 
 @pytest.mark.parametrize("name", ["nobody/has-this-model", "./no-such-folder", "/no/such/folder"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -76,6 +77,23 @@ def test_only_what_is_missing_is_encoded(tiny_splade, tmp_path: Path) -> None:
     assert write(tiny_splade, tmp_path / "killed") == 1
     assert contents(tmp_path / "killed") == whole
     assert write(tiny_splade, tmp_path / "killed") == 0
+
+
+def test_the_same_command_started_twice_spoils_nothing(tiny_splade, tmp_path: Path, monkeypatch) -> None:
+    """At its start, in the middle of any writing, the second takes the file of the first for a leftover."""
+    write(tiny_splade, tmp_path / "whole")
+    replace, starts = os.replace, []
+
+    def start_again(beside: Path, path: Path) -> None:
+        if path.name not in starts:
+            starts.append(path.name)
+            write(tiny_splade, tmp_path / "twice")
+        replace(beside, path)
+
+    monkeypatch.setattr(os, "replace", start_again)
+    write(tiny_splade, tmp_path / "twice")
+    assert starts == ["manifest.json", *(f"block-00000{number}.safetensors" for number in range(5))]
+    assert contents(tmp_path / "twice") == contents(tmp_path / "whole")
 
 
 def test_a_rank_leaves_the_half_written_files_of_others(tiny_splade, tmp_path: Path) -> None:

@@ -12,8 +12,9 @@ import pytest
 
 from lexforge.evaluation import stored_index
 from lexforge.evaluation.encoded_corpus import EncodedCorpus, encode_corpus
-from lexforge.evaluation.encoding import encode, fingerprint
+from lexforge.evaluation.encoding import encode
 from lexforge.evaluation.stored_index import build_index, index_builder, open_index
+from lexforge.models.fingerprint import fingerprint
 from lexforge.retrieval.inverted import InvertedIndex
 
 TEXTS = "search index|sort the list|file|vector|hash of a key|검색 서울|open|tree node|search the tree".split(

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import io
+import json
+import os
+import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+
+from lexforge.retrieval.storage import write_manifest
 
 
 @pytest.fixture
@@ -34,6 +41,43 @@ def test_the_text_of_a_document_finds_it(
     assert " more" in out
     search.main(search.Config(tmp_path / "index", corpus_folder, k=1), lines=["open the file\n", "key"])
     assert capsys.readouterr().out.count("query: ") == 2
+
+
+def test_a_line_that_is_no_query_costs_no_other_line(
+    load_script, vectors, corpus_folder, tmp_path, capsys, monkeypatch
+) -> None:
+    """The lines of a file stand for themselves; the command still fails, and says at which line."""
+    build, search = load_script("build_index"), load_script("search")
+    build.main(build.Config(vectors, tmp_path / "index", "inverted"))
+    stdin = io.TextIOWrapper(io.BytesIO("tree\n\n caf\xe9\n".encode("latin-1") + "서울\n".encode()))
+    monkeypatch.setattr("sys.stdin", stdin)
+    with pytest.raises(ValueError, match="2 of 4 lines were not searched for: line 2 is blank"):
+        search.main(search.Config(tmp_path / "index", corpus_folder, k=1))
+    out, err = capsys.readouterr()
+    assert [line for line in out.splitlines() if line.startswith("query")] == ["query: tree", "query: 서울"]
+    assert "line 2 is blank" in err
+    assert "line 3 is not UTF-8: ' caf\\udce9" in err
+
+
+def test_a_damaged_array_is_found_when_asked_for(load_script, vectors, corpus_folder, tmp_path) -> None:
+    """A failing disk leaves size and time of a file: only reading it all finds that."""
+    build, search = load_script("build_index"), load_script("search")
+    build.main(build.Config(vectors, tmp_path / "index", "inverted"))
+    folder = tmp_path / "index" / "index"
+    file, manifest = folder / "weights.npy", folder / "manifest.json"
+    fields = json.loads(manifest.read_text())["fields"]
+    manifest.unlink()
+    minute_ago = time.time_ns() - 60 * 10**9
+    os.utime(file, ns=(minute_ago, minute_ago))
+    write_manifest(folder, "lexforge-inverted-index", fields)
+    content = bytearray(file.read_bytes())
+    content[-2] ^= 1
+    file.write_bytes(content)
+    os.utime(file, ns=(minute_ago, minute_ago))
+    config = search.Config(tmp_path / "index", corpus_folder, "tree")
+    search.main(config)
+    with pytest.raises(ValueError, match=r"weights\.npy does not have the checksum"):
+        search.main(replace(config, verify=True))
 
 
 def test_bad_input_is_refused(load_script, vectors, corpus_folder, tmp_path, tiny_dense) -> None:

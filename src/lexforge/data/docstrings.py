@@ -67,10 +67,10 @@ def load_docstrings(
     """The docstring retrieval set of this machine; parsed once, then read from a cache.
 
     A pair is left out where either side is too short or too long to be one (`QUERY_WORDS`, `DOCUMENT_WORDS`;
-    a longer document is cut), where the document holds the query, at licence texts, and where query or
-    document occurred before. Doctest blocks and underlined section titles are taken out of the documents. A
-    module, as a whole, belongs to train, dev or test (80, 10 and 10 % of modules, by the hash of its name),
-    so no file is on two sides.
+    a longer document is cut), where UTF-8 cannot hold them, where the document holds the query, at licence
+    texts, and where query or document occurred before. Doctest blocks and underlined section titles are taken
+    out of the documents. A module, as a whole, belongs to train, dev or test (80, 10 and 10 % of modules, by
+    the hash of its name), so no file is on two sides.
 
     Args:
         cache_dir: Where the parsed pairs are kept; by default `lexforge` in `$XDG_CACHE_HOME` or `~/.cache`.
@@ -145,7 +145,7 @@ def _extract(sources: list[tuple[str, Path]]) -> list[Pair]:
     for module, path in tqdm(sources, desc="reading docstrings", unit="file", disable=None):
         for name, docstring in _docstrings(module, path.read_bytes()):
             pair = _pair(module, name, docstring)
-            if pair is None:
+            if pair is None or not _is_text(pair):
                 continue
             keys = {f"name {name}", f"query {pair.query.lower()}", f"document {pair.document.lower()}"}
             if seen.isdisjoint(keys):
@@ -195,6 +195,15 @@ def _pair(module: str, name: str, docstring: str) -> Pair | None:
     ):
         return None
     return Pair(module, name, query, document)
+
+
+def _is_text(pair: Pair) -> bool:
+    """Whether UTF-8 can hold the pair: an escape or a byte of a file's name may be half a surrogate pair."""
+    try:
+        "".join(asdict(pair).values()).encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _plain_text(rest: str) -> str:

@@ -5,16 +5,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lexforge.data.retrieval_data import DataError
 from lexforge.data.teacher_cache import Teacher, TeacherCache
-
-if TYPE_CHECKING:
-    from sentence_transformers import SentenceTransformer
 
 __all__ = ["LsaTeacher", "SentenceTransformerTeacher", "Teacher", "TeacherCache", "load_teacher"]
 
@@ -44,6 +41,8 @@ class SentenceTransformerTeacher:
     ) -> None:
         from sentence_transformers import SentenceTransformer
 
+        from lexforge.models.fingerprint import fingerprint
+
         try:
             self._encoder = SentenceTransformer(model_name_or_path, device=device, model_kwargs=model_kwargs)
         except (OSError, ValueError) as error:
@@ -54,8 +53,7 @@ class SentenceTransformerTeacher:
         if max_seq_length is not None:
             self._encoder.max_seq_length = max_seq_length
         self._batch_size = batch_size
-        stem = Path(model_name_or_path).name
-        self.name = f"{stem}-{self._encoder.max_seq_length}-{_weights_digest(self._encoder)}"
+        self.name = f"{Path(model_name_or_path).name}-{fingerprint(self._encoder)}"
 
     def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Embed texts: [N, D] float32, rows of L2 norm 1."""
@@ -148,13 +146,3 @@ def load_teacher(name: str, corpus_texts: Sequence[str]) -> Teacher:
         dimensions = min(256, len(corpus_texts) - 1)
         return LsaTeacher.fit(corpus_texts, dimensions, analyzer="word" if name == "lsa" else "char_wb")
     return SentenceTransformerTeacher(name)
-
-
-def _weights_digest(model: SentenceTransformer) -> str:
-    """A short fingerprint of a model: names, shapes and evenly spaced samples of all its weights."""
-    digest = hashlib.sha256()
-    for name, tensor in model.state_dict().items():
-        flat = tensor.flatten()
-        sample = flat[:: max(1, len(flat) // 64)].double().cpu().numpy()
-        digest.update(f"{name} {tuple(tensor.shape)}".encode() + sample.tobytes())
-    return digest.hexdigest()[:12]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -22,9 +21,10 @@ from scipy import sparse
 from sentence_transformers import SparseEncoder
 from sentence_transformers.base.model import BaseModel
 
-from lexforge.evaluation.encoding import Vectors, check_encoder, encode, fingerprint, text_digest
+from lexforge.evaluation.encoding import Vectors, check_encoder, encode
 from lexforge.evaluation.progress import Progress
-from lexforge.evaluation.vector_file import pack, unpack
+from lexforge.evaluation.vector_file import pack, unpack, write_whole
+from lexforge.models.fingerprint import fingerprint, text_digest
 from lexforge.retrieval.base import Similarity, check_ids
 
 FORMAT = "lexforge-encoded-corpus"
@@ -85,7 +85,8 @@ def encode_corpus(
     """Encode this rank's share of the missing blocks; memory holds the vectors of one block.
 
     Ranks share the directory and nothing else: block `i` belongs to rank `i % ranks`. Blocks are written
-    beside and renamed, so a killed process leaves whole blocks only, and the next call encodes the others.
+    beside and renamed, so a killed process leaves whole blocks only, and the next call encodes the others;
+    the same call in two processes at once does some work twice, and spoils nothing.
 
     Args:
         model: A `SparseEncoder` or a `SentenceTransformer`.
@@ -140,7 +141,7 @@ def encode_corpus(
             else:
                 chosen = ids[number * block_rows : (number + 1) * block_rows]
                 vectors = encode(model, [corpus[i] for i in chosen], "document", batch_size=batch_size)
-                _write(path, _block_bytes(vectors, chosen, manifest, number), rank)
+                write_whole(path, _block_bytes(vectors, chosen, manifest, number), rank)
                 encoded += 1
             progress.update(_rows(manifest, number))
     return encoded
@@ -214,7 +215,8 @@ def _block_path(folder: Path, number: int) -> Path:
 def _claim(folder: Path, manifest: Manifest, rank: int, ranks: int) -> None:
     """Write the manifest, or compare it with the one there; remove what killed processes left half written.
 
-    A rank removes the leftovers of its own number, and of numbers that no rank has now.
+    A rank removes the leftovers of its own number, and of numbers that no rank has now. Where the same
+    command runs already, its process writes the file again.
     """
     if folder.exists() and not folder.is_dir():
         raise FileExistsError(f"{folder} is a file; a corpus is encoded into a folder")
@@ -224,11 +226,11 @@ def _claim(folder: Path, manifest: Manifest, rank: int, ranks: int) -> None:
         if match is None:
             raise FileExistsError(f"{folder} holds {path.name}, which is no part of an encoded corpus")
         if match[1] is not None and int(match[1]) % ranks == rank:
-            path.unlink()
+            path.unlink(missing_ok=True)
     path = folder / MANIFEST
     if not path.exists():
         fields = {"format": FORMAT, "version": 1, **asdict(manifest)}
-        _write(path, (json.dumps(fields, indent=1, ensure_ascii=False) + "\n").encode(), rank)
+        write_whole(path, (json.dumps(fields, indent=1, ensure_ascii=False) + "\n").encode(), rank)
     there = _read_manifest(folder)
     if there.key != manifest.key:
         found, now = asdict(there), asdict(manifest)
@@ -255,13 +257,6 @@ def _read_manifest(folder: Path) -> Manifest:
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path} is not the manifest of an encoded corpus: {error!r}") from error
     return manifest
-
-
-def _write(path: Path, data: bytes, rank: int) -> None:
-    """Write beside and rename: a name that exists is whole."""
-    beside = path.with_name(f"{path.name}.{rank}.partial")
-    beside.write_bytes(data)
-    os.replace(beside, path)
 
 
 def _block_bytes(vectors: Vectors, ids: Sequence[str], manifest: Manifest, number: int) -> bytes:

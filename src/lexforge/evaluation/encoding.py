@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -19,12 +20,16 @@ from sentence_transformers.base.model import BaseModel
 from sentence_transformers.util import load_file_path
 
 from lexforge.evaluation.progress import Progress
-from lexforge.evaluation.vector_file import pack, unpack
+from lexforge.evaluation.vector_file import pack, unpack, write_whole
 from lexforge.models import build_splade
+from lexforge.models.fingerprint import fingerprint, text_digest
 from lexforge.retrieval.base import Similarity, check_similarity
 
 BATCHES_PER_BLOCK = 32
-_CACHED = re.compile(r"[0-9a-f]{40}-[0-9a-f]{40}\.safetensors")  # no other file of the folder is ever deleted
+LEFTOVER_SECONDS = 3600  # a file of vectors is written in minutes at most
+# no other file of the folder is ever deleted
+_CACHED = re.compile(r"[0-9a-f]{40}-[0-9a-f]{40}\.safetensors")
+_PARTIAL = re.compile(rf"{_CACHED.pattern}\..*\.partial")
 
 Vectors: TypeAlias = Any  # CSR [N, V] of a SparseEncoder, float32 array [N, D] of a SentenceTransformer
 
@@ -185,7 +190,8 @@ class CorpusEncoder:
         if self._kept is not None and self._kept[0] == key:
             return self._kept[1], False
         path = None if self._cache_dir is None else self._cache_dir / f"{key}.safetensors"
-        fresh = path is None or not path.is_file()
+        vectors = None if path is None else _read(path, key)
+        fresh = vectors is None
         if fresh:
             vectors = encode(
                 model,
@@ -195,84 +201,43 @@ class CorpusEncoder:
                 show_progress_bar=show_progress_bar,
             )
             if path is not None:
-                _write(path, pack(vectors, key))
+                path.parent.mkdir(parents=True, exist_ok=True)
+                _delete_leftovers(path.parent)
+                write_whole(path, pack(vectors, key))
                 _delete_oldest(path, self._cache_bytes)
-        else:
-            assert path is not None
-            try:
-                vectors, _ = unpack(path, key)
-            except ValueError as error:
-                raise ValueError(
-                    f"cached vectors {path} cannot be read ({error}); delete the file"
-                ) from error
-            path.touch()
         self._kept = (key, vectors)
         return vectors, fresh
 
 
-def text_digest(texts: Iterable[str]) -> str:
-    """A digest of texts and of where one ends and the next begins."""
-    digest = hashlib.blake2b(digest_size=20)
-    for text in texts:
-        data = text.encode("utf-8", "surrogatepass")
-        digest.update(len(data).to_bytes(8, "little") + data)
-    return digest.hexdigest()
+def _read(path: Path, key: str) -> Vectors | None:
+    """Cached vectors; None where there are none, or another process deletes them now for the room."""
+    try:
+        os.utime(path)  # the file used last is deleted last
+        return unpack(path, key)[0]
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        if not path.exists():
+            return None
+        raise ValueError(f"cached vectors {path} cannot be read ({error}); delete the file") from error
 
 
-def fingerprint(model: BaseModel) -> str:
-    """A digest of everything that decides a document's vector."""
-    # SpladePooling learns its width, which the weights decide anyway, only when it first runs
-    modules = re.sub(r"'embedding_dimension': \w+", "", repr(model))
-    settings = {
-        "class": type(model).__name__,
-        "modules": modules,
-        "max_seq_length": model.max_seq_length,
-        "max_active_dims": getattr(model, "max_active_dims", None),
-        "truncate_dim": getattr(model, "truncate_dim", None),
-        "prompts": model.prompts,
-        "default_prompt_name": model.default_prompt_name,
-        "configurations": _configurations(model),
-        "tokenizer": _tokenizer_settings(model.tokenizer),
-    }
-    digest = hashlib.blake2b(json.dumps(settings, sort_keys=True, default=str).encode(), digest_size=20)
-    names: dict[Any, str] = {}  # where a tensor lies -> its first name: tied weights are hashed once
-    for name, tensor in model.state_dict().items():
-        place = tensor.device, tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)} {names.get(place)}".encode())
-        if names.setdefault(place, name) == name:
-            digest.update(tensor.detach().cpu().reshape(-1).contiguous().view(torch.uint8).numpy())
-    return digest.hexdigest()
-
-
-def _configurations(model: BaseModel) -> list[dict[str, Any]]:
-    """The backbones' configurations, without the name of the folder that they were loaded from."""
-    configs: list[Any] = [module.config for module in model.modules() if hasattr(module, "config")]
-    found = {id(config): config for config in configs}
-    settings = [config.to_dict() if hasattr(config, "to_dict") else vars(config) for config in found.values()]
-    return [{key: value for key, value in each.items() if key != "_name_or_path"} for each in settings]
-
-
-def _tokenizer_settings(tokenizer: Any) -> list[str]:
-    """Vocabulary and rules of a tokenizer; its padding and truncation change with every call."""
-    backend = getattr(tokenizer, "backend_tokenizer", tokenizer)
-    rules = [str(getattr(backend, name, None)) for name in ("normalizer", "pre_tokenizer", "post_processor")]
-    vocabulary = sorted(tokenizer.get_vocab().items()) if hasattr(tokenizer, "get_vocab") else repr(tokenizer)
-    return [type(tokenizer).__name__, *rules, text_digest([str(vocabulary)])]
-
-
-def _write(path: Path, data: bytes) -> None:
-    """Write beside and rename: a name that exists is whole."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(f".{os.getpid()}.partial")
-    partial.write_bytes(data)
-    partial.replace(path)
+def _delete_leftovers(folder: Path) -> None:
+    """Delete what killed processes left half written; what is younger may still be being written."""
+    for path in folder.glob("*.partial"):
+        if _PARTIAL.fullmatch(path.name):
+            with suppress(FileNotFoundError):  # another process deletes it, or has just written it
+                if time.time() - path.stat().st_mtime > LEFTOVER_SECONDS:
+                    path.unlink()
 
 
 def _delete_oldest(newest: Path, limit: int) -> None:
     """Keep the folder of cached vectors below a number of bytes, and the newest file in any case."""
-    files = [
-        (path.stat(), path) for path in newest.parent.glob("*.safetensors") if _CACHED.fullmatch(path.name)
-    ]
+    files = []
+    for path in newest.parent.glob("*.safetensors"):
+        with suppress(FileNotFoundError):  # another process deletes, too
+            if _CACHED.fullmatch(path.name):
+                files.append((path.stat(), path))
     total = sum(status.st_size for status, _ in files)
     for status, path in sorted(files, key=lambda entry: entry[0].st_mtime_ns):
         if total <= limit:

@@ -12,8 +12,9 @@ from scipy import sparse
 from sentence_transformers import SparseEncoder
 from sentence_transformers.base.model import BaseModel
 
-from lexforge.evaluation.encoding import check_encoder, encode, fingerprint, text_digest
+from lexforge.evaluation.encoding import check_encoder, encode
 from lexforge.evaluation.stored_index import Source
+from lexforge.models.fingerprint import fingerprint, text_digest
 from lexforge.retrieval.base import Index
 from lexforge.retrieval.vectors import sparse_vectors
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import os
+import secrets
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -40,6 +43,25 @@ def pack(vectors: Any, owner: str, **arrays: NDArray[Any]) -> bytes:
     tensors |= arrays
     # one entry: safetensors orders several by a random hash
     return save(tensors, metadata={SEAL: _digest(tensors, owner)})
+
+
+def write_whole(path: Path, data: bytes, rank: int = 0) -> None:
+    """Write beside and rename: a name that exists is whole, also where several processes write it.
+
+    Args:
+        path: The file; what it held is replaced.
+        data: Its bytes.
+        rank: This process; the file beside is called `<name>.<process id>-<random>.<rank>.partial`.
+    """
+    while True:
+        beside = path.with_name(f"{path.name}.{os.getpid()}-{secrets.token_hex(8)}.{rank}.partial")
+        try:
+            beside.write_bytes(data)
+            os.replace(beside, path)
+            return
+        except OSError as error:  # a process that starts may take the file for a leftover: written again
+            if error.errno not in (errno.ENOENT, errno.ESTALE) or not path.parent.is_dir():
+                raise
 
 
 def unpack(path: Path, owner: str) -> tuple[Any, dict[str, NDArray[Any]]]:

@@ -27,8 +27,9 @@ from lexforge.data import NegativeMiner, NegativeRule, RetrievalData, score_by_t
 from lexforge.data.columns import ANCHOR, POSITIVE
 from lexforge.data.hub import import_datasets
 from lexforge.data.negatives import Embeddings, MinedRow
-from lexforge.evaluation.encoding import Vectors, check_encoder, encode, text_digest
+from lexforge.evaluation.encoding import Vectors, check_encoder, encode
 from lexforge.losses.distributed import world_size
+from lexforge.models.fingerprint import text_digest
 from lexforge.retrieval import FaissIndex, InvertedIndex
 
 if TYPE_CHECKING:

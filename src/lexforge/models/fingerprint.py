@@ -1,0 +1,62 @@
+"""What decides a model's vectors, as a digest: two models with the same one give the same vectors."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from sentence_transformers.base.model import BaseModel
+
+
+def text_digest(texts: Iterable[str]) -> str:
+    """A digest of texts and of where one ends and the next begins."""
+    digest = hashlib.blake2b(digest_size=20)
+    for text in texts:
+        data = text.encode("utf-8", "surrogatepass")
+        digest.update(len(data).to_bytes(8, "little") + data)
+    return digest.hexdigest()
+
+
+def fingerprint(model: BaseModel) -> str:
+    """A digest of everything that decides a document's vector."""
+    # SpladePooling learns its width, which the weights decide anyway, only when it first runs
+    modules = re.sub(r"'embedding_dimension': \w+", "", repr(model))
+    settings = {
+        "class": type(model).__name__,
+        "modules": modules,
+        "max_seq_length": model.max_seq_length,
+        "max_active_dims": getattr(model, "max_active_dims", None),
+        "truncate_dim": getattr(model, "truncate_dim", None),
+        "prompts": model.prompts,
+        "default_prompt_name": model.default_prompt_name,
+        "configurations": _configurations(model),
+        "tokenizer": _tokenizer_settings(model.tokenizer),
+    }
+    digest = hashlib.blake2b(json.dumps(settings, sort_keys=True, default=str).encode(), digest_size=20)
+    names: dict[Any, str] = {}  # where a tensor lies -> its first name: tied weights are hashed once
+    for name, tensor in model.state_dict().items():
+        place = tensor.device, tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)} {names.get(place)}".encode())
+        if names.setdefault(place, name) == name:
+            digest.update(tensor.detach().cpu().reshape(-1).contiguous().view(torch.uint8).numpy())
+    return digest.hexdigest()
+
+
+def _configurations(model: BaseModel) -> list[dict[str, Any]]:
+    """The backbones' configurations, without the name of the folder that they were loaded from."""
+    configs: list[Any] = [module.config for module in model.modules() if hasattr(module, "config")]
+    found = {id(config): config for config in configs}
+    settings = [config.to_dict() if hasattr(config, "to_dict") else vars(config) for config in found.values()]
+    return [{key: value for key, value in each.items() if key != "_name_or_path"} for each in settings]
+
+
+def _tokenizer_settings(tokenizer: Any) -> list[str]:
+    """Vocabulary and rules of a tokenizer; its padding and truncation change with every call."""
+    backend = getattr(tokenizer, "backend_tokenizer", tokenizer)
+    rules = [str(getattr(backend, name, None)) for name in ("normalizer", "pre_tokenizer", "post_processor")]
+    vocabulary = sorted(tokenizer.get_vocab().items()) if hasattr(tokenizer, "get_vocab") else repr(tokenizer)
+    return [type(tokenizer).__name__, *rules, text_digest([str(vocabulary)])]

@@ -1,0 +1,69 @@
+"""Everything that changes a model's vectors changes its fingerprint, and nothing else does."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from lexforge.models.fingerprint import fingerprint, text_digest
+
+
+def changed_weight(model) -> None:
+    with torch.no_grad():
+        next(iter(model.parameters())).view(-1)[0] += 1e-6
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        changed_weight,
+        lambda model: setattr(model, "max_seq_length", 8),
+        lambda model: setattr(model, "max_active_dims", 5),
+        lambda model: model.prompts.update(document="d: "),
+        lambda model: setattr(model[1], "pooling_strategy", "sum"),
+        lambda model: setattr(model[0].auto_model.config, "layer_norm_eps", 0.5),
+        lambda model: model.tokenizer.add_tokens(["searching"]),
+        lambda model: setattr(model.tokenizer.backend_tokenizer, "normalizer", None),
+        lambda model: model.bfloat16(),
+    ],
+)
+def test_a_changed_model_has_another_fingerprint(tiny_splade, change) -> None:
+    """Stale vectors would evaluate the model of an earlier step."""
+    before = fingerprint(tiny_splade)
+    assert fingerprint(tiny_splade) == before
+    change(tiny_splade)
+    assert fingerprint(tiny_splade) != before
+
+
+def test_what_a_model_did_before_does_not_change_its_fingerprint(tiny_splade, tiny_checkpoint) -> None:
+    """Encoding sets the tokenizer's padding and truncation; a folder's name is no part of a model."""
+    from sentence_transformers import SparseEncoder
+
+    before = fingerprint(tiny_splade)
+    tiny_splade.encode(["a text", "another, longer text"])
+    assert fingerprint(tiny_splade) == before
+    tiny_splade.train()
+    assert fingerprint(tiny_splade) == before
+    again = SparseEncoder(modules=list(tiny_splade.children()), device="cpu")
+    again[0].auto_model.config._name_or_path = "elsewhere"
+    assert fingerprint(again) == before
+
+
+def test_a_tied_weight_is_hashed_once_and_an_untied_one_counts(tiny_splade) -> None:
+    """The same values in two tensors or in one: both change with either."""
+    masked = tiny_splade[0].auto_model
+    embeddings, decoder = masked.get_input_embeddings(), masked.get_output_embeddings()
+    assert embeddings.weight.data_ptr() == decoder.weight.data_ptr()
+    tied = fingerprint(tiny_splade)
+    decoder.weight = torch.nn.Parameter(decoder.weight.detach().clone())
+    untied = fingerprint(tiny_splade)
+    assert untied != tied
+    with torch.no_grad():
+        decoder.weight[-1, -1] += 1e-6
+    assert fingerprint(tiny_splade) != untied
+
+
+def test_texts_are_told_apart_from_their_joins() -> None:
+    """Where one text ends is part of what they are."""
+    digests = {text_digest(texts) for texts in (["ab", "c"], ["a", "bc"], ["abc"], ["abc", ""], ["\ud800"])}
+    assert len(digests) == 5
