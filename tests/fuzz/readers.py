@@ -132,9 +132,9 @@ READERS = {
         ),
     ),
     "run": Reader(
-        ("run.trec",), _named(read_run, "run"), ValueError, b"q1 Q0 d1 1 2.5 tag\nq1 Q0 d2 2 1e-3 tag\n"
+        ("run.trec",), _named(read_run, "run"), DataError, b"q1 Q0 d1 1 2.5 tag\nq1 Q0 d2 2 1e-3 tag\n"
     ),
-    "qrels": Reader(("qrels.trec",), _named(read_qrels, "qrels"), ValueError, b"q1 0 d1 1\nq1 0 d2 -1\n"),
+    "qrels": Reader(("qrels.trec",), _named(read_qrels, "qrels"), DataError, b"q1 0 d1 1\nq1 0 d2 -1\n"),
     "measures": Reader(
         ("scores.json",),
         lambda folder: (

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import IO
 
+from lexforge.data import DataError
 from lexforge.data.grades import check_grade, parse_grade
 from lexforge.evaluation.metrics import Qrels, Run
 
@@ -72,7 +73,7 @@ def read_run(
 
     Raises:
         FileNotFoundError: There is no such file.
-        ValueError: Broken gzip data, a byte order mark, a line that is not a run's, an unknown id, or
+        DataError: Broken gzip data, a byte order mark, a line that is not a run's, an unknown id, or
             a document twice for one query; the message names file and line.
     """
     run: Run = {}
@@ -84,9 +85,9 @@ def read_run(
         except ValueError:
             score = math.nan
         if not math.isfinite(score):
-            raise ValueError(f"{where}: score {text[:40]!r} is not a finite number")
+            raise DataError(f"{where}: score {text[:40]!r} is not a finite number")
         if run.setdefault(query, {}).setdefault(document, score) is not score:
-            raise ValueError(f"{where}: document {document!r} is there twice for query {query!r}")
+            raise DataError(f"{where}: document {document!r} is there twice for query {query!r}")
     return run
 
 
@@ -121,14 +122,14 @@ def read_qrels(path: str | Path) -> Qrels:
 
     Raises:
         FileNotFoundError: There is no such file.
-        ValueError: Broken gzip data, a byte order mark, a line that is not a judgement, or a pair
+        DataError: Broken gzip data, a byte order mark, a line that is not a judgement, or a pair
             judged twice; the message names file and line.
     """
     qrels: Qrels = {}
     for where, (query, _, document, text) in _rows(path, "query 0 document grade"):
         grade = parse_grade(where, text)
         if document in qrels.setdefault(query, {}):
-            raise ValueError(f"{where}: document {document!r} is judged twice for query {query!r}")
+            raise DataError(f"{where}: document {document!r} is judged twice for query {query!r}")
         qrels[query][document] = grade
     return qrels
 
@@ -143,11 +144,11 @@ def _rows(path: str | Path, layout: str) -> Iterator[tuple[str, list[str]]]:
             try:
                 columns = line.decode("utf-8").split()
             except UnicodeDecodeError as error:
-                raise ValueError(f"{where}: not UTF-8: {error}") from error
+                raise DataError(f"{where}: not UTF-8: {error}") from error
             if number == 1 and columns and columns[0].startswith(BYTE_ORDER_MARK):
-                raise ValueError(f"{where}: a byte order mark; allowed is UTF-8 without one")
+                raise DataError(f"{where}: a byte order mark; allowed is UTF-8 without one")
             if columns and len(columns) != len(layout.split()):
-                raise ValueError(f"{where}: {len(columns)} columns; a line is `{layout}`")
+                raise DataError(f"{where}: {len(columns)} columns; a line is `{layout}`")
             if columns:
                 yield where, columns
 
@@ -157,9 +158,9 @@ def _line(path: str | Path, number: int, file: IO[bytes] | gzip.GzipFile) -> byt
     try:
         line = file.readline(MAX_LINE_BYTES + 1)
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise ValueError(f"{path}: broken gzip data after line {number}: {error}") from error
+        raise DataError(f"{path}: broken gzip data after line {number}: {error}") from error
     if len(line) > MAX_LINE_BYTES:
-        raise ValueError(f"{path}:{number + 1}: the line is longer than {MAX_LINE_BYTES:,} bytes")
+        raise DataError(f"{path}:{number + 1}: the line is longer than {MAX_LINE_BYTES:,} bytes")
     return line
 
 
@@ -178,4 +179,4 @@ def _check_token(token: str, what: str) -> None:
 
 def _check_known(where: str, what: str, name: str, known: Collection[str] | None) -> None:
     if known is not None and name not in known:
-        raise ValueError(f"{where}: {what} {name!r} is not in the data")
+        raise DataError(f"{where}: {what} {name!r} is not in the data")
