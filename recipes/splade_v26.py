@@ -1,5 +1,4 @@
-"""Train a neural sparse retriever (SPLADE) with the seven-term loss of V26, and measure it on held-out
-queries.
+"""Train a SPLADE retriever with the seven-term loss of V26, and measure it on held-out queries.
 
     accelerate launch recipes/splade_v26.py
 
@@ -80,19 +79,18 @@ def main(cfg: Config) -> None:
     evaluation.check_run_ids(queries, retrieval.corpus)
     evaluator = evaluation.RetrievalEvaluator(queries, retrieval.corpus, judged)
     folder, lexical = cfg.output_dir, cfg.model == "lexical"
+    length = {"max_seq_length": cfg.max_seq_length}
     source = folder / "backbone" if lexical else cfg.model
     if process.is_main_process:
         training.open_run(folder, asdict(replace(cfg, resume=False)), resume=cfg.resume)
         if lexical and not (folder / "backbone").is_dir():
-            models.build_lexical_backbone(
-                texts, source, max_seq_length=cfg.max_seq_length, seed=cfg.train.seed
-            )
+            models.build_lexical_backbone(texts, source, **length, seed=cfg.train.seed)
     process.wait_for_everyone()
 
     # The encoder, and what the corpus says of its vocabulary.
-    model = models.build_splade(source, max_seq_length=cfg.max_seq_length, similarity=cfg.loss.similarity)
+    model = models.build_splade(source, **length, similarity=cfg.loss.similarity)
     special = models.special_token_ids(model.tokenizer)
-    corpus = {"max_seq_length": cfg.max_seq_length, "vocabulary_size": models.vocabulary_size(model)}
+    corpus = length | {"vocabulary_size": models.vocabulary_size(model)}
     idf = data.corpus_idf(texts, model.tokenizer, **corpus)
     if cfg.output_vocabulary == "seen":
         frequency = data.document_frequency(texts, model.tokenizer, **corpus)
