@@ -37,7 +37,7 @@ def _turn(postings, first, last, starts, places, weights):
         if in_row[term]:
             weights[starts[term] : starts[term + 1]] = 0
     free = starts[:-1].copy()
-    segment = np.searchsorted(postings.starts, first, side="right") - 1
+    segment = 0
     for place in range(size):
         document = first + place
         while document >= postings.starts[segment + 1]:
