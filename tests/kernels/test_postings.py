@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from unittest import mock
+
 import numba
 import numpy as np
 import pytest
@@ -10,8 +13,12 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from scipy import sparse
 
-from lexforge.kernels.postings import build_postings, top_k
-from lexforge.kernels.postings_layout import documents_of, join_postings
+from lexforge.kernels import postings as postings_module
+from lexforge.kernels.postings import build_postings, exhaustive_pays, top_k
+from lexforge.kernels.postings_layout import Postings, documents_of, join_postings
+
+COMPILED = ["pruned", "exhaustive"]
+TILES = st.sampled_from([1, 5, 64, 150, 4096])  # documents of the exhaustive search at a time
 
 
 def csr(dense) -> sparse.csr_array:
@@ -42,6 +49,11 @@ def found(queries, postings, k: int, impl: str) -> list[list[tuple[int, np.float
     ]
 
 
+def tiles_of(documents: int) -> mock._patch:
+    """The exhaustive search with small tiles: real ones would hold all documents of a test."""
+    return mock.patch.object(postings_module, "TILE", documents)
+
+
 weights = st.sampled_from([0, 0, 0, 1, 2, 3])
 matrices = st.tuples(st.integers(1, 12), st.integers(1, 40), st.integers(1, 6)).flatmap(
     lambda shape: st.tuples(
@@ -51,18 +63,23 @@ matrices = st.tuples(st.integers(1, 12), st.integers(1, 40), st.integers(1, 6)).
 )
 
 
-@pytest.mark.parametrize("impl", ["numba", "reference"])
+@pytest.mark.parametrize("impl", [*COMPILED, "auto", "reference"])
 @settings(max_examples=60, deadline=None)
 @given(
-    data=matrices, blocks=st.sampled_from([(1, 3), (2, 1), (4, 65536), (7, 2), (64, 9)]), k=st.integers(1, 45)
+    data=matrices,
+    blocks=st.sampled_from([(1, 3), (2, 1), (4, 65536), (7, 2), (64, 9)]),
+    tile=TILES,
+    k=st.integers(1, 45),
 )
-def test_equals_the_plain_loop_with_ties(impl: str, data, blocks: tuple[int, int], k: int) -> None:
+def test_equals_the_plain_loop_with_ties(impl: str, data, blocks: tuple[int, int], tile: int, k: int) -> None:
     """Small whole weights tie at every rank: the order must be score, then position, in any blocking."""
     queries, documents = data
     postings = build_postings(csr(documents), *blocks)
-    assert found(queries, postings, k, impl) == naive_hits(queries, documents, k)
+    with tiles_of(tile):
+        assert found(queries, postings, k, impl) == naive_hits(queries, documents, k)
 
 
+@pytest.mark.parametrize("impl", COMPILED)
 @pytest.mark.parametrize("impacts", ["float32", "uint8"])
 @settings(max_examples=25, deadline=None)
 @given(
@@ -70,11 +87,13 @@ def test_equals_the_plain_loop_with_ties(impl: str, data, blocks: tuple[int, int
     blocks=st.sampled_from([(1, 65536), (2, 65536), (2, 150), (4, 100), (64, 3)]),
     k=st.sampled_from([1, 2, 7, 60, 100, 300, 599, 600, 601, 900]),
     queries=st.sampled_from([1, 5]),
+    tile=TILES,
 )
-def test_two_sweeps_equal_a_stable_sort(
-    impacts: str, seed: int, blocks: tuple[int, int], k: int, queries: int
+def test_hundreds_of_documents_equal_a_stable_sort(
+    impl: str, impacts: str, seed: int, blocks: tuple[int, int], k: int, queries: int, tile: int
 ) -> None:
-    """Over hundreds of documents the first sweep leaves blocks out; the second must find every tie there."""
+    """The first sweep of the pruned search leaves blocks out, and the hits of the exhaustive one are cut down
+    again and again: neither may lose a tie."""
     rng = np.random.default_rng(seed)
     share = rng.random(9)
     documents = np.where(rng.random((600, 9)) < share, rng.choice([51, 102, 255], (600, 9)), 0)
@@ -90,64 +109,123 @@ def test_two_sweeps_equal_a_stable_sort(
     for row in scores:
         order = np.argsort(-row, kind="stable")[:k]
         expected.append([(int(place), row[place]) for place in order if row[place] > 0])
-    assert found(asked, postings, k, "numba") == expected
+    with tiles_of(tile):
+        assert found(asked, postings, k, impl) == expected
 
 
-def test_an_infinite_8_bit_weight_that_the_query_lacks() -> None:
+@pytest.mark.parametrize("impl", COMPILED)
+def test_an_infinite_8_bit_weight_that_the_query_lacks(impl: str) -> None:
     """A level times its scale may overflow; times a query weight of 0 that is NaN, a lost document."""
     documents = [[3.4028235e38, 1], [0, 1]]
     with np.errstate(over="ignore"):
         postings = build_postings(csr(documents), impacts="uint8")
-    hits = found([[0, 1]], postings, 2, "numba")[0]
+    hits = found([[0, 1]], postings, 2, impl)[0]
     assert [position for position, _ in hits] == [0, 1]
 
 
+@pytest.mark.parametrize("impl", COMPILED)
 @pytest.mark.parametrize("block_size", [3, 50, 1000])
-def test_scores_are_the_float32_sums_to_the_last_bit(block_size: int) -> None:
+def test_scores_are_the_float32_sums_to_the_last_bit(impl: str, block_size: int) -> None:
     """Blocks and threads must not change the order of additions, or two machines rank differently."""
     rng = np.random.default_rng(3)
     documents = rng.gamma(1, 1, (160, 30)) * (rng.random((160, 30)) < 0.4)
     queries = rng.gamma(1, 1, (20, 30)) * (rng.random((20, 30)) < 0.4)
     postings = build_postings(csr(documents), block_size)
-    assert found(queries, postings, 25, "numba") == naive_hits(queries, documents, 25)
+    with tiles_of(60):
+        assert found(queries, postings, 25, impl) == naive_hits(queries, documents, 25)
 
 
-def test_many_queries_on_one_thread_and_on_all() -> None:
+def test_8_bit_scores_of_both_searches_are_equal_to_the_last_bit() -> None:
+    """A level times its scale must be rounded before the query's weight comes in, in either search."""
+    rng = np.random.default_rng(13)
+    documents = rng.gamma(1, 1, (300, 30)) * (rng.random((300, 30)) < 0.4)
+    queries = rng.gamma(1, 1, (20, 30)) * (rng.random((20, 30)) < 0.4)
+    postings = build_postings(csr(documents), 4, 20, "uint8")  # four segments with scales of their own
+    expected = found(queries, postings, 70, "reference")
+    assert found(queries, postings, 70, "pruned") == expected
+    for tile in (1, 60, 81, 4096):
+        with tiles_of(tile):
+            assert found(queries, postings, 70, "exhaustive") == expected
+
+
+@pytest.mark.parametrize("impl", COMPILED)
+def test_many_equal_scores_keep_the_first_documents(impl: str) -> None:
+    """The stored order is not that of the positions: of equal scores the first found are not the hits."""
+    documents = np.random.default_rng(11).permutation(np.repeat(np.eye(9), 100, axis=0))
+    queries = np.ones((3, 9))
+    postings = build_postings(csr(documents))
+    for k in (1, 30, 899):
+        with tiles_of(128):
+            assert found(queries, postings, k, impl) == [[(place, 1) for place in range(k)]] * 3
+
+
+@pytest.mark.parametrize("impl", COMPILED)
+def test_many_queries_on_one_thread_and_on_all(impl: str) -> None:
     """Queries are cut into chunks by the number of threads; every chunk must be searched, once."""
     rng = np.random.default_rng(5)
     documents, queries = rng.integers(0, 3, (300, 12)), rng.integers(0, 3, (101, 12))
     postings = build_postings(csr(documents), 64)
     threads = numba.get_num_threads()
-    everything = found(queries, postings, 9, "numba")
-    try:
-        numba.set_num_threads(1)
-        assert found(queries, postings, 9, "numba") == everything
-    finally:
-        numba.set_num_threads(threads)
+    with tiles_of(50):
+        everything = found(queries, postings, 9, impl)
+        try:
+            numba.set_num_threads(1)
+            assert found(queries, postings, 9, impl) == everything
+        finally:
+            numba.set_num_threads(threads)
     assert everything == found(queries, postings, 9, "reference")
 
 
-def test_joined_parts_equal_one_build() -> None:
+@pytest.mark.parametrize("impl", COMPILED)
+def test_memory_mapped_arrays_are_searched_by_the_same_kernel(impl: str, tmp_path: Path) -> None:
+    """An index on disk is read-only, and must not compile everything again at the first search."""
+    rng = np.random.default_rng(17)
+    queries, documents = rng.integers(0, 3, (5, 12)), rng.integers(0, 3, (200, 12))
+    postings = build_postings(csr(documents))
+    arrays = []
+    for name, array in postings._asdict().items():
+        if name != "block_size":
+            np.save(tmp_path / f"{name}.npy", array)
+            arrays.append(np.asarray(np.load(tmp_path / f"{name}.npy", mmap_mode="r")))
+    expected = found(queries, postings, 50, impl)
+    kernel = {"pruned": postings_module.search, "exhaustive": postings_module.search_exhaustively}[impl]
+    compiled = len(kernel.signatures)
+    assert found(queries, Postings(postings.block_size, *arrays), 50, impl) == expected
+    assert len(kernel.signatures) == compiled
+
+
+@pytest.mark.parametrize("impl", COMPILED)
+def test_joined_parts_equal_one_build(impl: str) -> None:
     """Positions and offsets of a later part are shifted; an error there swaps documents."""
     documents = np.random.default_rng(7).integers(0, 3, (90, 8))
     queries = np.eye(8)
     parts = [build_postings(csr(documents[a:b]), 16) for a, b in ((0, 0), (0, 33), (33, 34), (34, 90))]
     joined = join_postings(parts)
     assert joined.num_documents == 90
-    assert found(queries, joined, 90, "numba") == naive_hits(queries, documents, 90)
+    assert found(queries, joined, 90, impl) == naive_hits(queries, documents, 90)
 
 
-def test_scores_beyond_float32_are_infinite_and_still_ordered() -> None:
+@pytest.mark.parametrize("impl", COMPILED)
+def test_scores_beyond_float32_are_infinite_and_still_ordered(impl: str) -> None:
     """An overflow must not turn into NaN, which compares false with everything."""
     postings = build_postings(csr([[1e30, 0], [3e38, 3e38], [0, 1]]))
-    assert found([[3e38, 3e38]], postings, 3, "numba")[0] == [(0, np.inf), (1, np.inf), (2, np.float32(3e38))]
+    assert found([[3e38, 3e38]], postings, 3, impl)[0] == [(0, np.inf), (1, np.inf), (2, np.float32(3e38))]
 
 
-def test_no_document_no_query_no_hit() -> None:
+@pytest.mark.parametrize("impl", COMPILED)
+def test_no_document_no_query_no_hit(impl: str) -> None:
     """Empty input has a defined, empty result."""
-    assert found(np.ones((2, 4)), build_postings(csr(np.zeros((0, 4)))), 5, "numba") == [[], []]
-    assert found(np.zeros((2, 4)), build_postings(csr(np.ones((3, 4)))), 5, "numba") == [[], []]
-    assert found(np.zeros((0, 4)), build_postings(csr(np.ones((3, 4)))), 5, "numba") == []
+    assert found(np.ones((2, 4)), build_postings(csr(np.zeros((0, 4)))), 5, impl) == [[], []]
+    assert found(np.zeros((2, 4)), build_postings(csr(np.ones((3, 4)))), 5, impl) == [[], []]
+    assert found(np.zeros((0, 4)), build_postings(csr(np.ones((3, 4)))), 5, impl) == []
+    assert found([[0], [1]], build_postings(csr([[0], [1], [0]])), 5, impl) == [[], [(1, 1)]]
+
+
+def test_the_faster_search_is_chosen() -> None:
+    """Turning all documents pays for many hits of many queries only; a single query never waits for it."""
+    measured = {(875, 1000, 43_688): True, (875, 10, 43_688): False, (1, 1000, 43_688): False}
+    measured |= {(875, 1000, 349_504): True, (875, 100, 349_504): False, (1, 1000, 349_504): False}
+    assert {point: exhaustive_pays(*point) for point in measured} == measured
 
 
 @pytest.mark.parametrize(

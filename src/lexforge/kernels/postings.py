@@ -11,6 +11,9 @@ them every other block whose bound reaches it (block-max pruning: Mallia, Suel a
 sparse retrieval with block-max pruning", SIGIR 2024; here without its approximations, with smaller blocks,
 without a queue of blocks, and with float32 weights).
 
+Where many hits are wanted, few blocks can be left out; if there are many queries too, all documents are
+searched, turned into postings by term for the call (`lexforge.kernels.postings_exhaustive`).
+
 Exactness. A score is the sum over the query's terms in ascending order of `query weight * document weight`,
 each operation rounded to float32, whatever the blocks, their order and the number of threads. A bound is
 rounded up at every step, so no block that holds a hit is left out.
@@ -19,7 +22,7 @@ rounded up at every step, so no block that holds a hit is left out.
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Literal, cast
+from typing import Literal, cast, get_args
 
 import numba
 import numpy as np
@@ -28,6 +31,7 @@ from scipy import sparse
 
 from lexforge.kernels.document_order import similar_neighbours
 from lexforge.kernels.postings_build import count_blocks, fill_bounds
+from lexforge.kernels.postings_exhaustive import search_exhaustively
 from lexforge.kernels.postings_layout import (
     Postings,
     documents_of,
@@ -39,6 +43,7 @@ from lexforge.kernels.postings_layout import (
 from lexforge.kernels.postings_search import search, unpack
 
 Impacts = Literal["float32", "uint8"]
+Impl = Literal["auto", "pruned", "exhaustive", "reference"]
 
 # Documents a block: a larger one means fewer bounds, but looser ones. In a large corpus neighbours are more
 # alike (measured at 43,688 and 349,504 documents, the latter jittered copies).
@@ -47,6 +52,11 @@ SEGMENT_BLOCKS = 65536  # a block of a segment is named by 16 bits
 LEVELS = 255  # of a bound, and of an 8-bit impact
 DENSE = 8  # a term in more than an eighth of a segment's blocks has a row: it is summed faster than a list
 CHUNKS_PER_THREAD = 8  # query chunks, to balance threads
+# The exhaustive search pays once HIT_COST * k > N * (1 + TURN_COST / Q). Fitted to where both took equally
+# long (one thread): of 43,688 documents k = 50 for 875 queries and 250 for 128, of 349,504 k = 200 and 1,000.
+# Pruning took 1 to 2 ns a document and 1 to 3 us a hit; the other 2 ns a document and .9 us / Q to turn it.
+HIT_COST, TURN_COST = 3000, 2000
+TILE = 4096  # documents of the exhaustive search at a time: their scores take 16 KiB
 
 
 def build_postings(
@@ -144,7 +154,7 @@ def top_k(
     queries: sparse.csr_matrix | sparse.csr_array,
     postings: Postings,
     k: int,
-    impl: Literal["auto", "reference", "numba"] = "auto",
+    impl: Impl = "auto",
 ) -> tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.int64]]:
     """The k documents of highest score for each query; a document with score 0 is no hit.
 
@@ -152,16 +162,16 @@ def top_k(
         queries: CSR `[Q, V] float32`, canonical, every stored weight > 0.
         postings: The documents.
         k: Hits wanted, at least 1.
-        impl: `numba` is compiled and runs on `numba.get_num_threads()` threads, over queries, and over ranges
-            of blocks where there are fewer queries than threads; `reference` is numpy, for tests; `auto` is
-            `numba`.
+        impl: `pruned` and `exhaustive` are compiled and run on `numba.get_num_threads()` threads, over
+            queries, and `pruned` over ranges of blocks where there are fewer queries than threads; `auto` is
+            that of them expected to be faster; `reference` is numpy, for tests.
 
     Returns:
         Positions `[Q, K] int64` and scores `[Q, K] float32` with `K = min(k, N)`, by descending score, then
         ascending position, and the number of hits in each row `[Q] int64`; what stands behind them is void.
     """
-    if impl not in ("auto", "reference", "numba"):
-        raise ValueError(f"impl is {impl!r}; allowed are 'auto', 'reference' and 'numba'")
+    if impl not in get_args(Impl):
+        raise ValueError(f"impl is {impl!r}; allowed are {', '.join(map(repr, get_args(Impl)))}")
     rows, width = queries.shape[0], min(k, postings.num_documents)
     if width == 0 or queries.nnz == 0:
         return (
@@ -171,13 +181,28 @@ def top_k(
         )
     if impl == "reference":
         return _search_reference(queries, documents_of(postings), width)
+    if impl == "auto":
+        impl = "exhaustive" if exhaustive_pays(rows, width, postings.num_documents) else "pruned"
     threads = numba.get_num_threads()
-    ranges = -(-threads // rows)
-    hits = np.empty((rows, ranges, width), np.int64)
-    offsets, terms = frozen(queries.indptr, np.int64), frozen(queries.indices, np.int64)
     chunk = -(-rows // (CHUNKS_PER_THREAD * threads))
-    search(postings, (offsets, terms, frozen(queries.data, np.float32)), chunk, hits)
+    offsets, terms = frozen(queries.indptr, np.int64), frozen(queries.indices, np.int64)
+    asked = (offsets, terms, frozen(queries.data, np.float32))
+    if impl == "exhaustive":
+        return unpack(search_exhaustively(postings, asked, width, TILE, threads, chunk)[:, :width], width)
+    hits = np.empty((rows, -(-threads // rows), width), np.int64)
+    search(postings, asked, chunk, hits)
     return unpack(hits, width)
+
+
+def exhaustive_pays(rows: int, k: int, documents: int) -> bool:
+    """Whether the exhaustive search of a call is expected to be faster than the pruned one.
+
+    Args:
+        rows: Queries, at least 1.
+        k: Hits wanted of each.
+        documents: Number of documents.
+    """
+    return HIT_COST * k > documents * (1 + TURN_COST / rows)
 
 
 def _search_reference(

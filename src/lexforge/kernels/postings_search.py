@@ -5,7 +5,7 @@ from __future__ import annotations
 import numba
 import numpy as np
 
-SCAN = 64  # bounds looked at together
+SCAN = 64  # bounds, or scores, looked at together
 LARGEST = np.float32(1e35)  # a bound above it counts as reached: sums beyond float32 may be infinite
 LARGEST_FACTOR = np.float32(1e36)  # times a level it is finite still: infinity times level 0 is no number
 SMALLEST = np.float32(1.2e-38)  # added to a factor: a product may be rounded down below the normal numbers
@@ -19,7 +19,7 @@ def _as_float(bits):
 
 
 @numba.njit(cache=True)
-def _key(score, position):
+def make_key(score, position):
     """A hit as one integer, the smaller the better: by score, then by position.
 
     The bits of a float32 that is not negative are ordered as the numbers are.
@@ -92,8 +92,8 @@ def _score(postings, segment, document, weight_of):
 
 
 @numba.njit(cache=True)
-def _count(bounds, floor):
-    """How many bounds are at least the floor."""
+def count_reached(bounds, floor):
+    """How many are at least the floor."""
     count = 0
     for block in range(len(bounds)):
         count += bounds[block] >= floor
@@ -110,7 +110,7 @@ def _starting_floor(bounds, k):
     low, high = np.float32(0), _as_float(largest)
     for _ in range(12):
         middle = np.float32(0.5) * low + np.float32(0.5) * high
-        reached = _count(bounds, middle)
+        reached = count_reached(bounds, middle)
         if 2 * reached < 3 * k:
             high = middle
         else:
@@ -139,7 +139,7 @@ def _visit(postings, segment, low, floor, slack, bounds, buffers, hits, count):
     blocks = 0
     for begin in range(0, len(bounds), SCAN):
         part = bounds[begin : begin + SCAN]
-        if _count(part, floor) > 0:
+        if count_reached(part, floor) > 0:
             for block in range(len(part)):
                 if part[block] >= floor:
                     found[blocks] = begin + block
@@ -153,7 +153,7 @@ def _visit(postings, segment, low, floor, slack, bounds, buffers, hits, count):
         for document in range(first, min(first + postings.block_size, postings.starts[segment + 1])):
             score = _score(postings, segment, document, weight_of)
             if score > 0 and score >= worst:
-                count = _offer(hits, count, _key(score, postings.positions[document]))
+                count = _offer(hits, count, make_key(score, postings.positions[document]))
                 worst = _worst(hits, count)
                 floor = max(floor, _floor(worst, slack))
     return count
