@@ -13,12 +13,12 @@ test test-slow test-oldest: export OMP_WAIT_POLICY = passive
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
 	touch $@
 
 $(OLDEST)/.installed: pyproject.toml constraints-oldest.txt
 	$(PYTHON) -m venv $(OLDEST)
-	$(OLDEST)/bin/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints-oldest.txt \
+	$(OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-oldest.txt \
 		-e ".[triton,seismic,milvus]" hypothesis pytest pytest-timeout pytest-xdist
 	touch $@
 

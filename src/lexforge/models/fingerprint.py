@@ -13,7 +13,14 @@ from sentence_transformers.base.model import BaseModel
 
 
 def text_digest(texts: Iterable[str]) -> str:
-    """A digest of texts and of where one ends and the next begins."""
+    """A digest of texts and of where one ends and the next begins.
+
+    Args:
+        texts: In the order that counts.
+
+    Returns:
+        40 hexadecimal digits.
+    """
     digest = hashlib.blake2b(digest_size=20)
     for text in texts:
         data = text.encode("utf-8", "surrogatepass")
@@ -22,7 +29,14 @@ def text_digest(texts: Iterable[str]) -> str:
 
 
 def fingerprint(model: BaseModel) -> str:
-    """A digest of everything that decides a document's vector."""
+    """A digest of everything that decides a document's vector.
+
+    Args:
+        model: An encoder of sentence-transformers.
+
+    Returns:
+        40 hexadecimal digits.
+    """
     # SpladePooling learns its width, which the weights decide anyway, only when it first runs
     modules = re.sub(r"'embedding_dimension': \w+", "", repr(model))
     settings = {
