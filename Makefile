@@ -4,9 +4,9 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 OLDEST := .venv-oldest
-# Tests run in this many processes, a file in one of them; their threads sleep while they wait for each other's.
+# Tests run in this many processes; their threads sleep while they wait for each other's.
 WORKERS := 2
-PYTEST := -m pytest -n $(WORKERS) --dist loadfile
+PYTEST := -m pytest -n $(WORKERS)
 test test-slow test-oldest: export OMP_WAIT_POLICY = passive
 
 .PHONY: quickstart test test-slow test-all test-oldest lint format clean
