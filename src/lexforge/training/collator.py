@@ -27,13 +27,12 @@ class NamedRows:
     @classmethod
     def like(cls, stock: Any, **others: Any) -> Self:
         """A collator with the settings of another one of sentence-transformers."""
-        return cls(
-            **{field.name: getattr(stock, field.name) for field in fields(stock) if field.init}, **others
-        )
+        settings = {field.name: getattr(stock, field.name) for field in fields(stock) if field.init}
+        return cls(**settings, **others)
 
     def __call__(self, features: list[dict[str, Any]]) -> dict[str, Any]:
         """Collate rows of texts (and labels) into one batch."""
-        batch: dict[str, Any] = super().__call__(features)  # type: ignore[misc]
+        batch: dict[str, Any] = super().__call__(features)  # type: ignore[misc]  # of the class mixed into
         batch[ROWS_KEY] = [texts_of(row) for row in features]
         return batch
 

@@ -131,7 +131,7 @@ class ResumableTraining(ShardedTraining):
         before = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
         now = self._arguments()
         changed = [name for name in BATCHES if name in before and before[name] != now[name]]
-        if changed:
+        if changed and self.is_world_process_zero():
             said = ", ".join(f"{name} was {before[name]} and is {now[name]}" for name in changed)
             logger.warning(f"the run resumed from {checkpoint} does not go on as it began: {said}")
 
