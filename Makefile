@@ -43,7 +43,7 @@ test-all: test test-slow
 # PyPI's wheel of the oldest torch brings CUDA libraries: 4 GB.
 test-oldest: $(OLDEST)/.installed
 	$(OLDEST)/bin/python $(PYTEST) tests/losses tests/models tests/training tests/distributed \
-		tests/retrieval/test_milvus.py tests/retrieval/test_milvus_format.py tests/retrieval/test_seismic.py
+		tests/retrieval/engines/test_milvus.py tests/retrieval/engines/test_milvus_format.py tests/retrieval/test_seismic.py
 
 format: $(INSTALLED)
 	$(BIN)/ruff check --fix .

@@ -28,7 +28,7 @@ from sentence_transformers.base.training_args import BatchSamplers
 from sentence_transformers.sentence_transformer.evaluation import EmbeddingSimilarityEvaluator
 from transformers import set_seed
 
-from lexforge import data, evaluation, models, training
+from lexforge import data, evaluation, models, runs, training
 from lexforge.losses import CoSENTLoss
 
 # A few minutes on two cores.
@@ -52,7 +52,7 @@ class Config:
 
 def main(cfg: Config) -> None:
     """Data, encoder, training, evaluation."""
-    process = training.join_processes()
+    process = runs.join_processes()
     set_seed(cfg.train.seed)
     splits = data.load_sts(cfg.data)
     if missing := [split for split in ("train", "test") if split not in splits]:
@@ -63,7 +63,7 @@ def main(cfg: Config) -> None:
     test = Dataset.from_list(splits["test"])
     source = cfg.output_dir / "backbone" if cfg.model == "lexical" else cfg.model
     if process.is_main_process:
-        training.open_run(cfg.output_dir, asdict(replace(cfg, resume=False)), resume=cfg.resume)
+        runs.open_run(cfg.output_dir, asdict(replace(cfg, resume=False)), resume=cfg.resume)
         if cfg.model == "lexical" and not Path(source).is_dir():
             texts = sorted({*train["sentence1"], *train["sentence2"]})
             models.build_lexical_backbone(
@@ -90,7 +90,7 @@ def main(cfg: Config) -> None:
 
     model.save_pretrained(str(cfg.output_dir / "model"))
     metrics = {"initial": initial, "trained": evaluator(model)}
-    training.write_json(cfg.output_dir / "metrics.json", metrics)
+    runs.write_json(cfg.output_dir / "metrics.json", metrics)
     print(evaluation.metrics_table(metrics))
 
 

@@ -24,7 +24,7 @@ from datasets import Dataset
 from sentence_transformers import SentenceTransformer, SentenceTransformerTrainingArguments
 from transformers import set_seed
 
-from lexforge import data, evaluation, models, training
+from lexforge import data, evaluation, models, runs, training
 from lexforge.losses import EmbeddingLoss, HCLLoss, InfoNCELoss, MoCoLoss
 from lexforge.retrieval import BM25Index
 
@@ -68,7 +68,7 @@ def main(cfg: Config) -> None:
     """Data, encoder, training, evaluation."""
     if cfg.negatives != "none" and cfg.loss != "infonce":
         raise ValueError(f"negatives are read by the loss infonce only; received the loss {cfg.loss!r}")
-    process = training.join_processes()
+    process = runs.join_processes()
     set_seed(cfg.train.seed)
     retrieval = data.load_retrieval_data(cfg.data)
     texts = list(retrieval.corpus.values())
@@ -82,7 +82,7 @@ def main(cfg: Config) -> None:
     evaluator = evaluation.RetrievalEvaluator(queries, retrieval.corpus, judged)
     source = cfg.output_dir / "backbone" if cfg.model == "lexical" else cfg.model
     if process.is_main_process:
-        training.open_run(cfg.output_dir, asdict(replace(cfg, resume=False)), resume=cfg.resume)
+        runs.open_run(cfg.output_dir, asdict(replace(cfg, resume=False)), resume=cfg.resume)
         if cfg.model == "lexical" and not Path(source).is_dir():
             models.build_lexical_backbone(
                 texts, source, max_seq_length=cfg.max_seq_length, seed=cfg.train.seed
@@ -109,7 +109,7 @@ def main(cfg: Config) -> None:
         "initial": initial.metrics,
         "trained": trained.metrics,
     }
-    training.write_json(cfg.output_dir / "metrics.json", metrics | {"timing": trained.timing})
+    runs.write_json(cfg.output_dir / "metrics.json", metrics | {"timing": trained.timing})
     evaluation.write_run(cfg.output_dir / "run.trec", trained.run)
     print(evaluation.metrics_table(metrics))
 

@@ -32,8 +32,8 @@ from sentence_transformers.base.training_args import BatchSamplers
 from torch import Tensor, nn
 from transformers import set_seed
 
-from lexforge import data, evaluation, losses, models, training
-from lexforge.evaluation.encoding import encode
+from lexforge import data, evaluation, losses, models, runs, training
+from lexforge.corpus.encoding import encode
 from lexforge.losses.functional import compute_label_pair_similarity
 
 # A few minutes on two cores.
@@ -96,7 +96,7 @@ def build_loss(cfg: Config, model: SentenceTransformer, labels: np.ndarray) -> l
 
 def main(cfg: Config) -> None:
     """Data, encoder, training, evaluation."""
-    process = training.join_processes()
+    process = runs.join_processes()
     set_seed(cfg.train.seed)
     texts = data.load_docstring_topics() if cfg.data == "docstrings" else data.load_multilabel(cfg.data)
     columns = texts.columns("train")
@@ -105,7 +105,7 @@ def main(cfg: Config) -> None:
     folder, lexical = cfg.output_dir, cfg.model == "lexical"
     source = folder / "backbone" if lexical else cfg.model
     if process.is_main_process:
-        training.open_run(folder, asdict(replace(cfg, resume=False)), resume=cfg.resume)
+        runs.open_run(folder, asdict(replace(cfg, resume=False)), resume=cfg.resume)
         if lexical and not (folder / "backbone").is_dir():
             settings = {"max_seq_length": cfg.max_seq_length, "seed": cfg.train.seed}
             models.build_lexical_backbone(columns["text"], source, **settings)
@@ -139,7 +139,7 @@ def main(cfg: Config) -> None:
     head = evaluation.f1_on_test(scores[1], splits[1].labels, scores[2], splits[2].labels)
     trained = evaluation.evaluate_multilabel(*splits) | {f"head_{name}": f1 for name, f1 in head.items()}
     metrics = {"initial": initial, "trained": trained}
-    training.write_json(folder / "metrics.json", metrics)
+    runs.write_json(folder / "metrics.json", metrics)
     print(evaluation.metrics_table(metrics))
 
 

@@ -26,7 +26,7 @@ import tyro
 from datasets import Dataset
 from transformers import set_seed
 
-from lexforge import data, evaluation, models, training
+from lexforge import data, evaluation, models, runs, training
 from lexforge.losses import NeuralSparseLoss
 from lexforge.retrieval import BM25Index
 
@@ -61,7 +61,7 @@ class Config:
 
 def main(cfg: Config) -> None:
     """Data, encoder, teacher, training, evaluation."""
-    process = training.join_processes()
+    process = runs.join_processes()
     set_seed(cfg.train.seed)
     if isinstance(cfg.negatives, Path) and cfg.teacher_scores is not None:
         raise ValueError(f"--teacher-scores is by ids, which {cfg.negatives} lacks; put `label` there")
@@ -82,7 +82,7 @@ def main(cfg: Config) -> None:
     length = {"max_seq_length": cfg.max_seq_length}
     source = folder / "backbone" if lexical else cfg.model
     if process.is_main_process:
-        training.open_run(folder, asdict(replace(cfg, resume=False)), resume=cfg.resume)
+        runs.open_run(folder, asdict(replace(cfg, resume=False)), resume=cfg.resume)
         if lexical and not (folder / "backbone").is_dir():
             models.build_lexical_backbone(texts, source, **length, seed=cfg.train.seed)
     process.wait_for_everyone()
@@ -131,7 +131,7 @@ def main(cfg: Config) -> None:
         "initial": initial.metrics | initial.sparsity,
         "trained": trained.metrics | trained.sparsity,
     }
-    training.write_json(folder / "metrics.json", metrics | {"timing": trained.timing})
+    runs.write_json(folder / "metrics.json", metrics | {"timing": trained.timing})
     evaluation.write_run(folder / "run.trec", trained.run)
     examples = dict(list(queries.items())[:3])
     print(evaluation.metrics_table(metrics))

@@ -18,8 +18,8 @@ from pathlib import Path
 
 import tyro
 
-from lexforge.evaluation.encoded_corpus import EncodedCorpus
-from lexforge.evaluation.stored_index import IndexKind, build_index
+from lexforge.corpus.encoded_corpus import EncodedCorpus
+from lexforge.corpus.stored_index import IndexKind, build_index
 
 
 @dataclass(frozen=True)

@@ -19,9 +19,9 @@ from pathlib import Path
 import torch
 import tyro
 
+from lexforge.corpus.encoded_corpus import encode_corpus
 from lexforge.data import load_corpus
-from lexforge.evaluation.encoded_corpus import encode_corpus
-from lexforge.evaluation.encoding import load_encoder
+from lexforge.models.load import load_encoder
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from pathlib import Path
 import tyro
 from sentence_transformers import SparseEncoder
 
+from lexforge.corpus.stored_index import IndexKind, index_builder
 from lexforge.data import load_beir
 from lexforge.evaluation import (
     RetrievalEvaluator,
@@ -28,9 +29,8 @@ from lexforge.evaluation import (
     score_run,
     write_run,
 )
-from lexforge.evaluation.encoding import load_encoder
 from lexforge.evaluation.metrics import METRICS
-from lexforge.evaluation.stored_index import IndexKind, index_builder
+from lexforge.models.load import load_encoder
 
 
 @dataclass(frozen=True)

@@ -19,9 +19,10 @@ import tyro
 from sentence_transformers import SparseEncoder
 
 from lexforge import data
+from lexforge.common.progress import Progress
+from lexforge.corpus.encoding import CorpusEncoder, encode
 from lexforge.evaluation import read_run
-from lexforge.evaluation.encoding import CorpusEncoder, check_encoder, encode, load_encoder
-from lexforge.evaluation.progress import Progress
+from lexforge.models.load import check_encoder, load_encoder
 from lexforge.retrieval import BM25Index, FaissIndex, Hits, InvertedIndex
 
 Search = Callable[[list[str], int], Hits]

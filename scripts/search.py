@@ -19,10 +19,10 @@ from pathlib import Path
 
 import tyro
 
+from lexforge.corpus.search import Found, Searcher
+from lexforge.corpus.stored_index import open_index
 from lexforge.data import load_corpus
-from lexforge.evaluation.encoding import load_encoder
-from lexforge.evaluation.search import Found, Searcher
-from lexforge.evaluation.stored_index import open_index
+from lexforge.models.load import load_encoder
 
 
 @dataclass(frozen=True)

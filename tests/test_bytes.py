@@ -211,19 +211,19 @@ def docstrings(folder: Path) -> str:
 
 
 def write_vectors(folder: Path) -> None:
-    from lexforge.evaluation.vector_file import pack
+    from lexforge.corpus.vector_file import pack
 
     (folder / "vectors.safetensors").write_bytes(pack(SPARSE.copy(), "corpus and model"))
 
 
 def read_vectors(folder: Path) -> str:
-    from lexforge.evaluation.vector_file import unpack
+    from lexforge.corpus.vector_file import unpack
 
     return same_vectors(unpack(folder / "vectors.safetensors", "corpus and model")[0])
 
 
 def write_corpus(folder: Path) -> None:
-    from lexforge.evaluation import encoded_corpus as module
+    from lexforge.corpus import encoded_corpus as module
 
     manifest = module.Manifest("m", "f", "sparse", "dot", 32, "c", 4, 2, 1)
     folder = folder / "corpus"
@@ -237,7 +237,7 @@ def write_corpus(folder: Path) -> None:
 
 
 def read_corpus(folder: Path) -> str:
-    from lexforge.evaluation.encoded_corpus import EncodedCorpus
+    from lexforge.corpus.encoded_corpus import EncodedCorpus
 
     corpus = EncodedCorpus(folder / "corpus")
     vectors, ids = corpus.merged()
@@ -261,7 +261,7 @@ def index_store(name: str) -> Store:
         return f"{hits.ids} {[scores.tolist() for scores in hits.scores]} {index.similarity}"
 
     def sign(folder: Path) -> None:
-        from lexforge.retrieval.storage import write_manifest
+        from lexforge.common.files import write_manifest
 
         file = folder / "index" / "manifest.json"
         manifest = json.loads(file.read_text())
@@ -274,7 +274,7 @@ def index_store(name: str) -> Store:
 
 def own_checksum(manifest: dict[str, Any]) -> dict[str, Any]:
     """A changed manifest with the checksum that an attacker would write."""
-    from lexforge.retrieval.storage import content_sha256
+    from lexforge.common.files import content_sha256
 
     content = {key: value for key, value in manifest.items() if key != "sha256"}
     return content | {"sha256": content_sha256(content)}
@@ -446,7 +446,7 @@ def test_a_pickle_in_a_model_folder_is_refused(name: str, tiny_checkpoint: Path,
 
 def test_a_pickle_in_the_state_of_a_loss_is_refused(tmp_path: Path) -> None:
     """Of a checkpoint of the stock trainer, which has no seal."""
-    from lexforge.training.loss_state import _read
+    from lexforge.runs.loss_state import _read
 
     for kind, data in bombs(tmp_path / "executed").items():
         (tmp_path / kind).write_bytes(data)
@@ -461,7 +461,7 @@ OUTSIDE = ["../outside.npy", "/tmp/outside.npy", "a/../../outside.npy", "..", ".
 @pytest.mark.parametrize("path", OUTSIDE)
 def test_a_path_in_a_manifest_cannot_leave_its_directory(path: str, tmp_path: Path) -> None:
     """A name is read as a file of the directory or not at all, even if what it leads to fits."""
-    from lexforge.training.checkpoints import DamagedCheckpointError, check_seal, seal
+    from lexforge.runs.checkpoints import DamagedCheckpointError, check_seal, seal
 
     store = STORES["InvertedIndex"]
     store.write(tmp_path)
@@ -487,7 +487,7 @@ def test_a_path_in_a_manifest_cannot_leave_its_directory(path: str, tmp_path: Pa
 @pytest.mark.parametrize("name", ["InvertedIndex", "encoded corpus", "corpus vectors", "checkpoint"])
 def test_a_link_out_of_the_directory_is_refused(name: str, tmp_path: Path) -> None:
     """What a link leads to can change after the check, and is not what was shipped."""
-    from lexforge.training.checkpoints import check_seal, seal
+    from lexforge.runs.checkpoints import check_seal, seal
 
     def write_checkpoint(folder: Path) -> None:
         (folder / "checkpoint-1").mkdir()

@@ -96,7 +96,7 @@ def messages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     code = """
         import traceback
         import lexforge.data, lexforge.retrieval, torch
-        from lexforge.evaluation.stored_index import check_kind
+        from lexforge.corpus.stored_index import check_kind
         from lexforge.kernels.splade_head import splade_head
         from lexforge.training import MovingNegatives
 

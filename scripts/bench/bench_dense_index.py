@@ -21,7 +21,7 @@ import tyro
 from bench_index import encoded, timed
 from sentence_transformers.util import dot_score, semantic_search
 
-from lexforge.evaluation.encoding import load_encoder
+from lexforge.models.load import load_encoder
 from lexforge.retrieval import HNSW, IVF, FaissIndex, Flat
 
 LAYOUTS = (Flat(), HNSW(ef_search=32), HNSW(ef_search=128), IVF(probes=8), IVF(probes=32))

@@ -31,8 +31,8 @@ import tyro
 from scipy import sparse
 from sentence_transformers.util import dot_score, semantic_search
 
+from lexforge.corpus.encoding import encode
 from lexforge.data import load_beir
-from lexforge.evaluation.encoding import encode
 from lexforge.models import build_splade
 from lexforge.retrieval import InvertedIndex, SeismicIndex, SeismicSettings
 

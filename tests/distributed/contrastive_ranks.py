@@ -24,7 +24,7 @@ from torch import nn
 from lexforge.losses import CoSENTLoss, HCLLoss, InfoNCELoss, MoCoLoss, loss_tensors
 from lexforge.losses.base import EmbeddingLoss
 from lexforge.models import is_training
-from lexforge.training import LossStateCallback
+from lexforge.runs import LossStateCallback
 
 ROWS, STEPS = 6, 3
 WORDS = (

@@ -24,7 +24,8 @@ from transformers import TrainerCallback
 
 from lexforge.evaluation import RetrievalEvaluator
 from lexforge.losses import NeuralSparseLoss
-from lexforge.training import PRESETS, NonFiniteError, SpladeTrainer, TrainingSettings
+from lexforge.runs import NonFiniteError
+from lexforge.training import PRESETS, SpladeTrainer, TrainingSettings
 
 RANKS = int(os.environ.get("WORLD_SIZE", "1"))
 

@@ -15,9 +15,9 @@ from sentence_transformers.sparse_encoder import SparseEncoderTrainer
 from sentence_transformers.sparse_encoder.data_collator import SparseEncoderDataCollator
 from sentence_transformers.sparse_encoder.modules import SpladePooling, Transformer
 
+from lexforge.common.ranks import rows_of_all_ranks, sum_over_ranks
 from lexforge.losses import NeuralSparseLoss
 from lexforge.losses.base import TEACHER_KEY
-from lexforge.losses.distributed import rows_of_all_ranks, sum_over_ranks
 
 ROWS = 6
 TEXTS = {

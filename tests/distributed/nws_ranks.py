@@ -21,7 +21,7 @@ from torch import nn
 
 from lexforge.losses import NWSLoss, loss_tensors
 from lexforge.losses.functional import compute_label_pair_similarity
-from lexforge.training import LossStateCallback
+from lexforge.runs import LossStateCallback
 
 STEPS, JOINT_BATCH, LABELS = 4, 8, 5
 WORDS = "list array search index query document vector sparse token model train file graph tree".split()

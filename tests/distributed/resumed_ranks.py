@@ -21,7 +21,8 @@ from training_ranks import ROWS, RandomTeacher
 from transformers import TrainerCallback, set_seed
 
 from lexforge.losses import NeuralSparseLoss
-from lexforge.training import SpladeTrainer, TrainingInterrupted, TrainingSettings
+from lexforge.runs import TrainingInterrupted
+from lexforge.training import SpladeTrainer, TrainingSettings
 from lexforge.training.presets import V26
 
 STEPS, STOPPED = 10, (1, 4, 7)  # 4 batches of each rank an epoch, two a step

@@ -646,7 +646,7 @@ def test_a_resumed_run_continues_with_the_same_state(tiny_checkpoint, topics) ->
     from sentence_transformers import SentenceTransformerTrainingArguments as Arguments
     from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 
-    from lexforge.training import LossStateCallback
+    from lexforge.runs import LossStateCallback
 
     dataset = Dataset.from_list(label_rows(topics))
 

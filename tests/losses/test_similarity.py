@@ -7,7 +7,8 @@ import math
 import pytest
 import torch
 
-from lexforge.losses.similarity import check_similarity, similarity_of, similarity_scores
+from lexforge.common.similarity import check_similarity, similarity_of
+from lexforge.losses.similarity import similarity_scores
 
 
 @pytest.mark.parametrize("seed", range(4))

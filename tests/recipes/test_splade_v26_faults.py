@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from lexforge.training.checkpoints import by_step, check_seal, last_checkpoint
+from lexforge.runs.checkpoints import by_step, check_seal, last_checkpoint
 
 ROOT = Path(__file__).resolve().parents[2]
 RECIPE = ROOT / "recipes" / "splade_v26.py"

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lexforge.retrieval.base import Hits, check_ids, check_k, check_similarity
+from lexforge.common.similarity import check_similarity
+from lexforge.retrieval.base import Hits, check_ids, check_k
 
 
 def test_a_run_has_no_ties_and_keeps_the_order() -> None:

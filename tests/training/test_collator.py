@@ -10,8 +10,8 @@ from sentence_transformers import SentenceTransformer, SparseEncoder
 from sentence_transformers.sentence_transformer.data_collator import SentenceTransformerDataCollator
 from sentence_transformers.sparse_encoder import SparseEncoderDataCollator
 
+from lexforge.runs.finite import ROWS_KEY
 from lexforge.training.collator import DenseCollator, SpladeCollator
-from lexforge.training.finite import ROWS_KEY
 
 ROWS = [
     {"anchor": "sort list", "positive": "sort a list", "label": 1},

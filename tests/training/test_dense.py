@@ -14,7 +14,8 @@ from sentence_transformers import SentenceTransformer, SentenceTransformerTraini
 
 from lexforge.losses import EmbeddingLoss, HCLLoss, InfoNCELoss, MoCoLoss, loss_tensors
 from lexforge.models import build_dense
-from lexforge.training import DenseTrainer, NonFiniteError, TrainingSettings
+from lexforge.runs import NonFiniteError
+from lexforge.training import DenseTrainer, TrainingSettings
 
 ROWS = {"anchor": ["sort a list", "read a file", "search text", "save a model"] * 2}
 

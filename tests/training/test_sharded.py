@@ -15,8 +15,8 @@ from sentence_transformers.sentence_transformer.training_args import SentenceTra
 from transformers import Trainer
 
 from lexforge.losses import EmbeddingLoss, MoCoLoss, NWSLoss
+from lexforge.runs.checkpoints import seal
 from lexforge.training import DenseTrainer, SpladeTrainer, TrainingSettings
-from lexforge.training.checkpoints import seal
 
 MakeTrainer = Callable[..., SpladeTrainer]
 SUPPORTED = {

@@ -15,14 +15,8 @@ from sentence_transformers import SparseEncoder
 from transformers import TrainerState
 
 from lexforge.losses import NeuralSparseLoss
-from lexforge.training import (
-    CurriculumCallback,
-    NonFiniteError,
-    Phase,
-    SpladeTrainer,
-    TrainingSettings,
-    last_checkpoint,
-)
+from lexforge.runs import NonFiniteError, last_checkpoint
+from lexforge.training import CurriculumCallback, Phase, SpladeTrainer, TrainingSettings
 from lexforge.training.presets import V26
 
 STEPS = 6

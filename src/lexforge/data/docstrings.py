@@ -23,8 +23,9 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from lexforge.common.types import Qrels
 from lexforge.data.cache import cache_folder
-from lexforge.data.retrieval_data import DataError, Judgements, RetrievalData
+from lexforge.data.retrieval_data import DataError, RetrievalData
 
 # Dependencies of lexforge and theirs, by import name; those that are not installed are left out.
 PACKAGES = (
@@ -220,7 +221,7 @@ def _plain_text(rest: str) -> str:
 
 
 def _retrieval_data(pairs: list[Pair]) -> RetrievalData:
-    qrels: dict[str, Judgements] = {"train": {}, "dev": {}, "test": {}}
+    qrels: dict[str, Qrels] = {"train": {}, "dev": {}, "test": {}}
     for pair in pairs:
         qrels[split_of(pair.module)][f"query:{pair.name}"] = {pair.name: 1}
     return RetrievalData(

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from lexforge.common.types import Qrels
 from lexforge.data.beir import TRAINING_SPLIT, record_text
 from lexforge.data.grades import check_grade
 from lexforge.data.lines import require_texts
 from lexforge.data.retrieval_data import (
     DataError,
-    Judgements,
     RetrievalData,
     collect_judgements,
     collect_texts,
@@ -108,7 +108,7 @@ def _beir_layout(path: str, configurations: Sequence[str], qrels: str | None) ->
     }
     inside = [known for known in ([qrels] if qrels else ["qrels", "default"]) if known in configurations]
     source, *configuration = (path, inside[0]) if inside else (qrels or f"{path}-qrels",)
-    judged: dict[str, Judgements] = {}
+    judged: dict[str, Qrels] = {}
     for split, rows in from_hub(source, datasets.load_dataset, source, *configuration).items():
         where = f"{source} [{split}]"
         judged[split_name(split)] = collect_judgements(
@@ -142,7 +142,7 @@ def _pair_layout(path: str, loaded: Mapping[str, Any], columns: Mapping[str, str
         raise ValueError(f"columns names {sorted(unknown)}; it may name {sorted(_ALIASES)}")
     query_ids: dict[str, str] = {}
     document_ids: dict[str, str] = {}
-    judged: dict[str, Judgements] = {}
+    judged: dict[str, Qrels] = {}
     for split, rows in loaded.items():
         anchor, positive = (
             _column(path, rows.column_names, role, columns) for role in ("anchor", "positive")

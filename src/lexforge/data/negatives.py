@@ -14,10 +14,11 @@ import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
+from lexforge.common.types import Embeddings
 from lexforge.data.columns import ANCHOR, POSITIVE, validate_columns
 from lexforge.data.lines import json_objects
 from lexforge.data.retrieval_data import DataError, RetrievalData
@@ -25,12 +26,6 @@ from lexforge.data.retrieval_data import DataError, RetrievalData
 Scores = Mapping[str, Mapping[str, float]]
 Choice = Literal["random", "top"]
 Shortage = Literal["random", "drop"]
-
-
-class Embeddings(Protocol):
-    """Texts -> `[N, D]` float array, rows of L2 norm 1, such as a `TeacherCache`."""
-
-    def __getitem__(self, texts: Sequence[str]) -> np.ndarray: ...
 
 
 class MinedRow(NamedTuple):

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-Judgements = dict[str, dict[str, int]]
+from lexforge.common.types import Qrels
 
 
 class DataError(ValueError):
@@ -28,14 +28,14 @@ class RetrievalData:
     name: str
     corpus: dict[str, str]
     queries: dict[str, str]
-    qrels: dict[str, Judgements]
+    qrels: dict[str, Qrels]
 
     @property
     def splits(self) -> tuple[str, ...]:
         """The names of the splits that have judgements."""
         return tuple(self.qrels)
 
-    def split(self, name: str) -> Judgements:
+    def split(self, name: str) -> Qrels:
         """The judgements of one split.
 
         Args:
@@ -75,7 +75,7 @@ def hold_out(data: RetrievalData, fractions: Mapping[str, float], split: str = "
         raise ValueError(f"fractions must be above 0 and sum to less than 1, got {dict(fractions)}")
     if known := [name for name in fractions if name in data.qrels]:
         raise ValueError(f"{data.name} has the splits {known} already")
-    parts: dict[str, Judgements] = {name: {} for name in (*fractions, split)}
+    parts: dict[str, Qrels] = {name: {} for name in (*fractions, split)}
     for query_id, grades in data.split(split).items():
         digest = hashlib.sha256(data.queries[query_id].encode("utf-8")).digest()
         position = int.from_bytes(digest[:8], "big") / 2**64
@@ -128,7 +128,7 @@ def collect_judgements(
     queries: Mapping[str, str],
     *,
     training: bool,
-) -> Judgements:
+) -> Qrels:
     """Gather the judgements of one split.
 
     Args:
@@ -145,7 +145,7 @@ def collect_judgements(
     Raises:
         DataError: An unknown id, a pair judged twice, no positive at all, or (training) a query without one.
     """
-    judgements: Judgements = {}
+    judgements: Qrels = {}
     first_line: dict[str, int] = {}
     for line, query_id, document_id, grade in rows:
         if query_id not in queries:

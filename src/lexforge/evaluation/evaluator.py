@@ -15,7 +15,7 @@ from sentence_transformers import SparseEncoder
 from sentence_transformers.base.evaluation.evaluator import BaseEvaluator
 from sentence_transformers.base.model import BaseModel
 
-from lexforge.evaluation.encoding import CorpusEncoder, check_encoder, encode
+from lexforge.corpus.encoding import CorpusEncoder, encode
 from lexforge.evaluation.latency import search_latency
 from lexforge.evaluation.metrics import (
     METRICS,
@@ -30,6 +30,7 @@ from lexforge.evaluation.metrics import (
 from lexforge.evaluation.sparsity import measure_sparsity
 from lexforge.evaluation.trec import check_run_ids
 from lexforge.evaluation.trec import write_run as write_run_file
+from lexforge.models.load import check_encoder
 from lexforge.retrieval.base import Hits, Index, check_k
 from lexforge.retrieval.faiss import FaissIndex
 from lexforge.retrieval.inverted import InvertedIndex

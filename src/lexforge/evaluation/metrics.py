@@ -15,10 +15,8 @@ import ir_measures
 import numpy as np
 from scipy import stats
 
+from lexforge.common.types import Qrels, Run
 from lexforge.data.grades import check_grade
-
-Run = dict[str, dict[str, float]]
-Qrels = dict[str, dict[str, int]]
 
 METRICS = ("nDCG@10", "RR@10", "R@100")
 _NAME = re.compile(r"(?P<name>\w+)(\(rel=(?P<rel>\d+)\))?(@(?P<cutoff>[1-9]\d*))?")

@@ -8,9 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from lexforge.common.ranks import rows_of_all_ranks
+from lexforge.common.similarity import Similarity, check_similarity, similarity_of
 from lexforge.losses.base import EmbeddingLoss, Features
-from lexforge.losses.distributed import rows_of_all_ranks
-from lexforge.losses.similarity import Similarity, check_similarity, similarity_of
 
 
 def check_scale(scale: float) -> None:

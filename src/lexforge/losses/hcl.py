@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from lexforge.common.ranks import first_gathered_row, rows_of_all_ranks
 from lexforge.losses.base import EmbeddingLoss, Features
-from lexforge.losses.distributed import first_gathered_row, rows_of_all_ranks
 from lexforge.losses.infonce import check_temperature
 
 Estimator = Literal["hard", "easy"]

@@ -8,9 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from lexforge.common.ranks import first_gathered_row, rows_of_all_ranks
+from lexforge.common.similarity import Similarity, check_similarity, similarity_of
 from lexforge.losses.base import EmbeddingLoss, Features
-from lexforge.losses.distributed import first_gathered_row, rows_of_all_ranks
-from lexforge.losses.similarity import Similarity, check_similarity, similarity_of, similarity_scores
+from lexforge.losses.similarity import similarity_scores
 
 
 def check_temperature(temperature: float) -> None:

@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from lexforge.common.ranks import first_gathered_row, rows_of_all_ranks
 from lexforge.losses.base import EmbeddingLoss, Features
-from lexforge.losses.distributed import first_gathered_row, rows_of_all_ranks
 from lexforge.losses.infonce import check_temperature, ranking_cross_entropy
 from lexforge.losses.queue import KeyQueue
 from lexforge.models.momentum import MomentumEncoder, is_training
@@ -70,7 +70,7 @@ class MoCoLoss(EmbeddingLoss):
     negative), `momentum` (.999; lower, .99, for runs of a few thousand steps), `temperature` (.05 to .1).
     The similarity is the cosine: search the model by cosine, too.
 
-    Its state (queue, moving average) is saved and restored by `lexforge.training.LossStateCallback`.
+    Its state (queue, moving average) is saved and restored by `lexforge.runs.LossStateCallback`.
 
     Args:
         model: The `SentenceTransformer` or `SparseEncoder` to train. The queue is as wide as its embedding:

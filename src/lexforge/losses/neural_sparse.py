@@ -8,15 +8,16 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
+from lexforge.common.ranks import first_gathered_row, rows_of_all_ranks, sum_over_ranks, world_size
+from lexforge.common.similarity import Similarity, check_similarity, similarity_of
 from lexforge.losses.base import TEACHER_KEY, EmbeddingLoss, Features
 from lexforge.losses.distillation import distillation
-from lexforge.losses.distributed import first_gathered_row, rows_of_all_ranks, sum_over_ranks, world_size
 from lexforge.losses.flops import flops, idf_flops
 from lexforge.losses.infonce import check_temperature, ranking_cross_entropy
 from lexforge.losses.minimum_activation import minimum_activation
 from lexforge.losses.positive_activation import positive_activation
 from lexforge.losses.self_reconstruction import self_reconstruction
-from lexforge.losses.similarity import Similarity, check_similarity, similarity_of, similarity_scores
+from lexforge.losses.similarity import similarity_scores
 from lexforge.losses.triplet import triplet_margin
 
 

@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from lexforge.common.ranks import rows_of_all_ranks
 from lexforge.losses.base import EmbeddingLoss, Features
-from lexforge.losses.distributed import rows_of_all_ranks
 from lexforge.losses.infonce import check_temperature
 from lexforge.losses.label_similarity import check_label_similarity, check_multi_hot
 from lexforge.losses.moco import embedding_dimension
@@ -215,7 +215,7 @@ class NWSLoss(EmbeddingLoss):
     .2), `queue_size` (some thousands; rare labels need more), then `alpha` and `beta`. Labels that often
     occur together repel each other less with `compute_label_pair_similarity` than with a matrix of zeros.
 
-    State (prototypes, queue, moving average) is saved and restored by `lexforge.training.LossStateCallback`.
+    State (prototypes, queue, moving average) is saved and restored by `lexforge.runs.LossStateCallback`.
 
     Args:
         model: The `SentenceTransformer` (or, with a short queue, `SparseEncoder`) to train, and to search by

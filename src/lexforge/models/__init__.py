@@ -4,6 +4,7 @@ from lexforge.models.dense import build_dense
 from lexforge.models.fused import fuse_splade_head, unfuse_splade_head
 from lexforge.models.inference_free import build_inference_free
 from lexforge.models.lexical_init import build_lexical_backbone
+from lexforge.models.load import check_encoder, load_encoder
 from lexforge.models.momentum import MomentumEncoder, is_training
 from lexforge.models.splade import build_splade, vocabulary_size
 from lexforge.models.vocabulary import (
@@ -19,9 +20,11 @@ __all__ = [
     "build_inference_free",
     "build_lexical_backbone",
     "build_splade",
+    "check_encoder",
     "foreign_script_ids",
     "fuse_splade_head",
     "is_training",
+    "load_encoder",
     "restrict_output_vocabulary",
     "special_token_ids",
     "unfuse_splade_head",

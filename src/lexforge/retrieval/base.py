@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import operator
 from collections.abc import Container
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol, SupportsIndex, cast
+from typing import Any, Protocol, SupportsIndex
 
 import numpy as np
 from numpy.typing import NDArray
 
-Similarity = Literal["dot", "cosine"]
+from lexforge.common.similarity import Similarity
+from lexforge.common.types import Run
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,7 @@ class Hits:
         """Number of queries."""
         return len(self.ids)
 
-    def to_run(self, query_ids: list[str]) -> dict[str, dict[str, float]]:
+    def to_run(self, query_ids: list[str]) -> Run:
         """The hits as a run, `{query id: {document id: score}}`, with strictly descending scores.
 
         A tool that sorts a run again has its own order for ties (trec_eval: by document id, in float32). So a
@@ -92,13 +94,6 @@ class Index(Protocol):
     @property
     def nbytes(self) -> int:
         """Bytes of the index, document ids not counted."""
-
-
-def check_similarity(similarity: str) -> Similarity:
-    """The similarity, if an index offers it."""
-    if similarity not in ("dot", "cosine"):
-        raise ValueError(f"similarity is {similarity!r}; an index offers 'dot' and 'cosine'")
-    return cast(Similarity, similarity)
 
 
 def check_k(k: SupportsIndex) -> int:
@@ -181,3 +176,23 @@ def check_ids(ids: list[str], rows: int, known: Container[str]) -> None:
         if document in seen or document in known:
             raise ValueError(f"ids[{position}] is {document!r}, which an earlier document has already")
         seen.add(document)
+
+
+def write_ids(directory: Path, ids: DocumentIds) -> None:
+    """Write the ids of an index's documents, in the order of their positions."""
+    (directory / "ids.json").write_text(json.dumps(ids.names), encoding="utf-8")
+
+
+def read_ids(directory: Path) -> DocumentIds:
+    """Read what `write_ids` wrote.
+
+    Raises:
+        ValueError: The file holds something else than distinct strings.
+    """
+    names = json.loads((directory / "ids.json").read_text(encoding="utf-8"))
+    if not isinstance(names, list):
+        raise ValueError(f"ids.json holds a {type(names).__name__}, not a list of ids")
+    ids = DocumentIds()
+    ids.check(names, len(names))
+    ids.extend(names)
+    return ids

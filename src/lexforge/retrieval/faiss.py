@@ -9,8 +9,9 @@ from typing import Any, SupportsIndex
 import numpy as np
 from numpy.typing import NDArray
 
-from lexforge.retrieval.base import DocumentIds, Hits, Similarity, check_k, check_similarity
-from lexforge.retrieval.storage import new_directory, read_ids, read_manifest, write_ids, write_manifest
+from lexforge.common.files import new_directory, read_manifest, write_manifest
+from lexforge.common.similarity import Similarity, check_similarity
+from lexforge.retrieval.base import DocumentIds, Hits, check_k, read_ids, write_ids
 from lexforge.retrieval.vectors import dense_vectors, dense_width
 
 FORMAT = "lexforge-faiss-index"

@@ -8,10 +8,11 @@ from typing import SupportsIndex
 import numpy as np
 from scipy import sparse
 
+from lexforge.common.files import new_directory, read_manifest, write_manifest
+from lexforge.common.similarity import Similarity, check_similarity
 from lexforge.kernels.postings import Impacts, build_postings, check_impacts, top_k
 from lexforge.kernels.postings_layout import Postings, check_postings, join_postings
-from lexforge.retrieval.base import DocumentIds, Hits, Similarity, check_k, check_similarity
-from lexforge.retrieval.storage import new_directory, read_ids, read_manifest, write_ids, write_manifest
+from lexforge.retrieval.base import DocumentIds, Hits, check_k, read_ids, write_ids
 from lexforge.retrieval.vectors import Matrix, sparse_vectors, sparse_width
 
 FORMAT = "lexforge-inverted-index"

@@ -11,8 +11,9 @@ import numba
 import numpy as np
 from scipy import sparse
 
-from lexforge.retrieval.base import DocumentIds, Hits, Similarity, check_k, check_similarity
-from lexforge.retrieval.storage import new_directory, read_ids, read_manifest, write_ids, write_manifest
+from lexforge.common.files import new_directory, read_manifest, write_manifest
+from lexforge.common.similarity import Similarity, check_similarity
+from lexforge.retrieval.base import DocumentIds, Hits, check_k, read_ids, write_ids
 from lexforge.retrieval.vectors import Matrix, sparse_vectors, sparse_width
 
 FORMAT = "lexforge-seismic-index"

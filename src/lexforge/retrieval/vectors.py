@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from lexforge.retrieval.base import Similarity
+from lexforge.common.similarity import Similarity
 
 Matrix = sparse.csr_matrix | sparse.csr_array
 

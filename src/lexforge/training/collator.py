@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
 from sentence_transformers.sentence_transformer.data_collator import SentenceTransformerDataCollator
 from sentence_transformers.sparse_encoder import SparseEncoderDataCollator
 
+from lexforge.common.types import Embeddings
 from lexforge.losses.base import TEACHER_KEY
-from lexforge.training.finite import ROWS_KEY, texts_of
-
-
-class TeacherEmbeddings(Protocol):
-    """Texts -> `[N, D]` float array; what a `lexforge.data.TeacherCache` is."""
-
-    def __getitem__(self, texts: Sequence[str]) -> np.ndarray: ...
+from lexforge.runs.finite import ROWS_KEY, texts_of
 
 
 class NamedRows:
@@ -54,7 +48,7 @@ class SpladeCollator(NamedRows, SparseEncoderDataCollator):
         teacher: Where the embeddings come from; None adds nothing.
     """
 
-    teacher: TeacherEmbeddings | None = field(default=None, repr=False)
+    teacher: Embeddings | None = field(default=None, repr=False)
 
     def __call__(self, features: list[dict[str, Any]]) -> dict[str, Any]:
         """Collate rows of texts (and labels) into one batch."""

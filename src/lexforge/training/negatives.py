@@ -23,13 +23,15 @@ from torch.distributed.fsdp import FSDPModule
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_callback import ExportableState
 
+from lexforge.common.ranks import world_size
+from lexforge.common.types import Embeddings
+from lexforge.corpus.encoding import Vectors, encode
 from lexforge.data import NegativeMiner, NegativeRule, RetrievalData, score_by_teacher
 from lexforge.data.columns import ANCHOR, POSITIVE
 from lexforge.data.hub import import_datasets
-from lexforge.data.negatives import Embeddings, MinedRow
-from lexforge.evaluation.encoding import Vectors, check_encoder, encode
-from lexforge.losses.distributed import world_size
+from lexforge.data.negatives import MinedRow
 from lexforge.models.fingerprint import text_digest
+from lexforge.models.load import check_encoder
 from lexforge.retrieval import FaissIndex, InvertedIndex
 
 if TYPE_CHECKING:

@@ -12,15 +12,16 @@ from sentence_transformers.sparse_encoder import SparseEncoder, SparseEncoderTra
 from torch import Tensor
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
+from lexforge.common.types import Embeddings
 from lexforge.data import validate_columns
 from lexforge.losses import NeuralSparseLoss, loss_tensors
 from lexforge.models import fuse_splade_head, vocabulary_size
+from lexforge.runs.finite import FiniteTraining
+from lexforge.runs.loss_state import LossStateCallback
+from lexforge.runs.resumable import ResumableTraining
 from lexforge.training.callbacks import CollapseCallback, CurriculumCallback
-from lexforge.training.collator import SpladeCollator, TeacherEmbeddings
+from lexforge.training.collator import SpladeCollator
 from lexforge.training.curriculum import Phase, phase_at
-from lexforge.training.finite import FiniteTraining
-from lexforge.training.loss_state import LossStateCallback
-from lexforge.training.resumable import ResumableTraining
 
 
 class SpladeTrainer(ResumableTraining, FiniteTraining, SparseEncoderTrainer):
@@ -51,7 +52,7 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, SparseEncoderTrainer):
         model: SparseEncoder,
         loss: NeuralSparseLoss,
         *,
-        teacher: TeacherEmbeddings | None = None,
+        teacher: Embeddings | None = None,
         phases: Sequence[Phase] = (),
         ramp_fraction: float = 0.0,
         **kwargs: Any,

@@ -1,0 +1,1 @@
+"""What every room shares: the similarity, shared types, ranks, files and progress."""

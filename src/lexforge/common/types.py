@@ -1,0 +1,23 @@
+"""The types that several rooms exchange: runs, judgements and embeddings of texts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Run: TypeAlias = dict[str, dict[str, float]]
+"""What a search found: query id -> document id -> score."""
+
+Qrels: TypeAlias = dict[str, dict[str, int]]
+"""Relevance judgements: query id -> document id -> grade."""
+
+
+class Embeddings(Protocol):
+    """Embeddings that are looked up by text, such as a `lexforge.data.TeacherCache`."""
+
+    def __getitem__(self, texts: Sequence[str]) -> NDArray[np.floating]:
+        """Return the embeddings of texts: `[N, D]` float, each row of L2 norm 1, in the order of `texts`."""
+        ...

@@ -1,0 +1,1 @@
+"""Indexes that a server or another project keeps, behind the same protocol."""

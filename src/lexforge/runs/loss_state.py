@@ -1,0 +1,146 @@
+"""The state of a loss through training: equal on all ranks, clipped, saved with each checkpoint, restored."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from lexforge.losses.base import load_loss_tensors, loss_parameters, loss_tensors
+from lexforge.common.ranks import sum_over_ranks, world_size
+
+LOSS_STATE_FILE = "loss_state.safetensors"
+
+
+class LossStateCallback(TrainerCallback):
+    """Keep what a loss carries beside the model: prototypes, queues, momentum encoders.
+
+    The trainers of sentence-transformers put a loss' parameters into the optimizer and stop there. This
+    callback, added to any of them, does the rest, for any loss and for a dictionary of losses:
+
+    - When training begins, rank 0's state is sent to all ranks.
+    - Before each optimizer step the gradients of the loss' own parameters are averaged over ranks, as
+      DistributedDataParallel does for the model's, and clipped to `max_grad_norm` by their own norm: the
+      Trainer has clipped the model's by theirs before any callback can act, so a joint norm is not to be had.
+      After the step they are cleared, which sentence-transformers 6.0 leaves undone.
+    - Each checkpoint gets a `loss_state.safetensors`, written beside and renamed. (Trials of a hyperparameter
+      search, which are not resumed, get none.)
+    - A resumed run reads it back and continues as if it had not stopped. Where it is not found the run stops:
+      a queue or prototypes that start anew are never passed off as a resumed run.
+
+    A loss without state costs nothing and writes nothing.
+
+    Args:
+        loss: The loss that the trainer is given, or its dictionary of losses.
+        checkpoint: The checkpoint that a run is resumed from. By default `args.resume_from_checkpoint` where
+            that names a folder, else `checkpoint-<step>` under `args.output_dir`; a callback does not see the
+            argument of `Trainer.train`, so name it here if it lies elsewhere.
+
+    Raises:
+        TypeError: If the loss is not built yet.
+        FileNotFoundError: On resume, if the checkpoint has no `loss_state.safetensors`.
+        ValueError: On resume, if the file is of another step or of another loss.
+    """
+
+    def __init__(
+        self, loss: nn.Module | Mapping[str, nn.Module], checkpoint: str | Path | None = None
+    ) -> None:
+        if isinstance(loss, Mapping):
+            loss = nn.ModuleDict(dict(loss))
+        if not isinstance(loss, nn.Module):
+            raise TypeError(
+                f"LossStateCallback needs the loss itself, built with its model; received {loss!r}"
+            )
+        self.loss = loss
+        self.checkpoint = checkpoint
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Restore the state of a resumed run and make it equal on all ranks."""
+        tensors = loss_tensors(self.loss)
+        if not tensors:
+            return
+        if state.global_step:
+            load_loss_tensors(self.loss, _read(self._resumed_file(args, state), state.global_step))
+        if world_size() > 1:
+            for name in sorted(tensors):
+                dist.broadcast(tensors[name].detach(), src=0)
+
+    def on_pre_optimizer_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Average the gradients of the loss' own parameters over ranks, and clip them."""
+        parameters = loss_parameters(self.loss)
+        if parameters and world_size() > 1:
+            _average_gradients(parameters)
+        if parameters and args.max_grad_norm > 0:
+            nn.utils.clip_grad_norm_(parameters, args.max_grad_norm)
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Clear the gradients, which `model.zero_grad()` of the Trainer does not reach."""
+        for parameter in loss_parameters(self.loss):
+            parameter.grad = None
+
+    def on_save(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Write the state beside the model of the checkpoint."""
+        tensors = loss_tensors(self.loss)
+        if not tensors or not state.is_world_process_zero or state.is_hyper_param_search:
+            return
+        file = _checkpoint_folder(args, state) / LOSS_STATE_FILE
+        beside = file.with_name(file.name + ".tmp")
+        copies = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+        save_file(copies, beside, metadata={"global_step": str(state.global_step)})
+        beside.replace(file)
+
+    def _resumed_file(self, args: TrainingArguments, state: TrainerState) -> Path:
+        named = self.checkpoint or args.resume_from_checkpoint
+        folder = _checkpoint_folder(args, state)
+        if self.checkpoint or (isinstance(named, str) and Path(named).is_dir()):
+            folder = Path(str(named))
+        file = folder / LOSS_STATE_FILE
+        if not file.is_file():
+            raise FileNotFoundError(
+                f"{type(self.loss).__name__} has a state that this run, resumed at step {state.global_step}, "
+                f"needs, and {file} does not exist. If the checkpoint lies elsewhere, name it: "
+                "LossStateCallback(loss, checkpoint=...); if it was cut off while it was saved, resume from "
+                "the one before"
+            )
+        return file
+
+
+def _checkpoint_folder(args: TrainingArguments, state: TrainerState) -> Path:
+    return Path(str(args.output_dir)) / f"checkpoint-{state.global_step}"
+
+
+def _read(file: Path, step: int) -> dict[str, Tensor]:
+    try:
+        with safe_open(file, framework="pt") as saved:
+            saved_step = (saved.metadata() or {}).get("global_step")
+            tensors = {name: saved.get_tensor(name) for name in saved.keys()}  # noqa: SIM118 (not a mapping)
+    except SafetensorError as error:
+        raise ValueError(f"{file} is cut or no state of a loss: {error}") from error
+    if saved_step != str(step):
+        raise ValueError(f"{file} was saved at step {saved_step}, and the run resumes at step {step}")
+    return tensors
+
+
+def _average_gradients(parameters: list[nn.Parameter]) -> None:
+    """The mean over ranks; a rank without a gradient counts as zero, a parameter without any stays so."""
+    present = torch.tensor([parameter.grad is not None for parameter in parameters]).float()
+    present = sum_over_ranks(present.to(parameters[0].device))
+    for parameter, ranks in zip(parameters, present.tolist(), strict=True):
+        if ranks:
+            gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+            parameter.grad = sum_over_ranks(gradient.detach()) / world_size()

@@ -1,0 +1,98 @@
+"""The folder of a run: what it was told, where it ran, what it measured."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from lexforge.runs.launch import launch_command
+
+RECORDS = {"config.json", "env.json"}
+PACKAGES = (
+    "lexforge",
+    "torch",
+    "transformers",
+    "sentence-transformers",
+    "accelerate",
+    "datasets",
+    "numpy",
+    "numba",
+)
+
+
+def open_run(folder: str | Path, config: Mapping[str, Any], *, resume: bool = False) -> Path:
+    """Claim a folder for a run and write `config.json` and `env.json` into it.
+
+    Args:
+        folder: Created if missing. It must be empty or hold only the records of a run that failed before it
+            did anything.
+        config: JSON-serialisable settings of the run.
+        resume: Continue the run that the folder holds; its settings must be the same.
+
+    Returns:
+        The folder.
+
+    Raises:
+        FileExistsError: If the folder holds anything else and `resume` is not set; nothing is changed.
+        FileNotFoundError: If `resume` is set and the folder holds no run.
+        ValueError: If `resume` is set and a setting differs.
+    """
+    folder = Path(folder)
+    settings = json.loads(json.dumps(config, default=str))
+    config_file = folder / "config.json"
+    if resume:
+        if not config_file.is_file():
+            raise FileNotFoundError(f"nothing to resume: {config_file} does not exist")
+        before = json.loads(config_file.read_text(encoding="utf-8"))
+        changed = [key for key in sorted({*before, *settings}) if before.get(key) != settings.get(key)]
+        if changed:
+            raise ValueError(
+                f"cannot resume {folder}: "
+                + "; ".join(
+                    f"{key} was {before.get(key)!r} and is now {settings.get(key)!r}" for key in changed
+                )
+            )
+        return folder
+    if folder.exists() and (not folder.is_dir() or {path.name for path in folder.iterdir()} - RECORDS):
+        raise FileExistsError(
+            f"{folder} already holds another run or other files; choose another output directory, "
+            "or resume the run it holds"
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(config_file, settings)
+    write_json(folder / "env.json", environment())
+    return folder
+
+
+def environment() -> dict[str, Any]:
+    """Versions, machine and command of this process."""
+    import torch
+
+    versions = {}
+    for package in PACKAGES:
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            versions[package] = "not installed"
+    return {
+        "command": launch_command(),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "cpus": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
+        "ranks": int(os.environ.get("WORLD_SIZE", "1")),
+        "versions": versions,
+    }
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write JSON beside the file and rename, so that a killed process leaves the old file or the new one."""
+    beside = path.with_name(path.name + ".tmp")
+    beside.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    beside.replace(path)

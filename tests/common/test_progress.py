@@ -1,0 +1,47 @@
+"""Progress of long work where no terminal is: lines, not a bar."""
+
+from __future__ import annotations
+
+import logging
+
+from lexforge.common import progress
+from lexforge.common.progress import Progress
+
+
+def count_to_ten(show: bool = True) -> None:
+    with Progress(10, "Work", "steps", show=show) as counter:
+        for _ in range(5):
+            counter.update(2)
+
+
+def test_lines_are_rare_and_the_last_one_is_there(caplog, capsys) -> None:
+    """A job's log must say that the work ended, and must not hold a line a batch."""
+    with caplog.at_level(logging.INFO):
+        count_to_ten()
+    assert caplog.messages == ["Work: 10 of 10 steps"]
+    assert capsys.readouterr().err == ""
+
+
+def test_a_line_every_interval(caplog, monkeypatch) -> None:
+    """Hours of work must show that they go on."""
+    monkeypatch.setattr(progress, "LOG_SECONDS", 0.0)
+    with caplog.at_level(logging.INFO):
+        count_to_ten()
+    assert caplog.messages == [f"Work: {done} of 10 steps" for done in (2, 4, 6, 8, 10)]
+
+
+def test_a_terminal_gets_a_bar(caplog, capsys, monkeypatch) -> None:
+    """On a terminal a bar replaces the lines."""
+    monkeypatch.setattr(progress.sys.stderr, "isatty", lambda: True, raising=False)
+    with caplog.at_level(logging.INFO):
+        count_to_ten()
+    assert "10/10" in capsys.readouterr().err
+    assert not caplog.messages
+
+
+def test_silence_when_not_wanted(caplog, capsys) -> None:
+    """An evaluation inside training prints nothing unless asked."""
+    with caplog.at_level(logging.INFO):
+        count_to_ten(show=False)
+    assert not caplog.messages
+    assert capsys.readouterr().err == ""

@@ -1,0 +1,181 @@
+"""Texts to vectors: the rows of the model's own encoding, and a cache that knows when a model changed."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from scipy import sparse
+from sentence_transformers import SentenceTransformer, SparseEncoder
+
+from lexforge.corpus import encoding
+from lexforge.corpus.encoding import CorpusEncoder, encode
+from lexforge.models.load import check_encoder, load_encoder
+
+TEXTS = ["search index", "a", "sort the list of words in the file", "", "vector", "search index", "서울 검색"]
+
+
+@pytest.mark.parametrize("kind", ["query", "document"])
+def test_sparse_rows_stand_in_the_order_of_the_texts(tiny_splade, kind: str, monkeypatch) -> None:
+    """Texts are sorted by length and cut into blocks: a row in the wrong place is another document's."""
+    monkeypatch.setattr(encoding, "BATCHES_PER_BLOCK", 1)
+    tiny_splade.prompts = {"query": "find ", "document": "text "}
+    vectors = encode(tiny_splade, TEXTS, kind, batch_size=2)
+    prefix = tiny_splade.prompts[kind]
+    alone = torch.stack([tiny_splade.encode(prefix + text) for text in TEXTS]).to_dense().numpy()
+    assert isinstance(vectors, sparse.csr_array)
+    assert vectors.dtype == np.float32
+    np.testing.assert_allclose(vectors.toarray(), alone, rtol=1e-5, atol=1e-5)  # padding changes the sums
+
+
+def test_dense_rows_stand_in_the_order_of_the_texts(tiny_dense, monkeypatch) -> None:
+    """As for sparse vectors."""
+    monkeypatch.setattr(encoding, "BATCHES_PER_BLOCK", 1)
+    vectors = encode(tiny_dense, TEXTS, "document", batch_size=3)
+    alone = np.stack([tiny_dense.encode(text) for text in TEXTS])
+    assert vectors.dtype == np.float32
+    np.testing.assert_allclose(vectors, alone, rtol=1e-5, atol=1e-5)  # padding changes the sums
+
+
+def test_no_text_is_refused(tiny_dense) -> None:
+    """No row has no width."""
+    with pytest.raises(ValueError, match="no query to encode"):
+        encode(tiny_dense, [], "query")
+
+
+def test_the_model_decides_the_similarity(tiny_splade, tiny_dense) -> None:
+    """A SPLADE model is searched by dot product unless it says otherwise; distances have no index."""
+    assert check_encoder(tiny_splade) == "dot"
+    assert check_encoder(tiny_dense) == "cosine"
+    tiny_dense.similarity_fn_name = "manhattan"
+    with pytest.raises(ValueError, match="similarity is 'manhattan'"):
+        check_encoder(tiny_dense)
+    with pytest.raises(TypeError, match="the model is a Linear"):
+        check_encoder(torch.nn.Linear(2, 2))
+
+
+def test_kept_vectors_are_used_until_the_model_changes(tiny_splade) -> None:
+    """An evaluation after the last step of training encodes nothing."""
+    corpus = CorpusEncoder(TEXTS, 4)
+    first, fresh = corpus.encode(tiny_splade)
+    assert fresh
+    again, fresh = corpus.encode(tiny_splade)
+    assert again is first
+    assert not fresh
+    with torch.no_grad():
+        next(iter(tiny_splade.parameters())).view(-1)[0] += 1e-6
+    assert corpus.encode(tiny_splade)[1]
+
+
+def test_the_folder_keeps_the_files_used_last(tiny_splade, tmp_path: Path) -> None:
+    """A model of every step must not fill the disk; other files in the folder are not ours to delete."""
+    (tmp_path / "notes.npz").write_bytes(b"x" * 10_000)
+    size = 0
+    made: list[Path] = []
+    for step in range(4):
+        limit = 10_000_000 if step == 0 else 2 * size
+        corpus = CorpusEncoder([*TEXTS, str(step)], 4, tmp_path, limit)
+        before = set(tmp_path.iterdir())
+        assert corpus.encode(tiny_splade)[1]
+        (new,) = set(tmp_path.iterdir()) - before
+        made.append(new)
+        size = max(size, 100 + new.stat().st_size)
+        if step == 1:  # read again: now the second one is the older
+            assert not CorpusEncoder([*TEXTS, "0"], 4, tmp_path, limit).encode(tiny_splade)[1]
+            time.sleep(0.02)  # file systems count time in steps
+        if step == 2:
+            assert [path.exists() for path in made] == [True, False, True]
+    assert [path.exists() for path in made] == [False, False, True, True]
+    assert (tmp_path / "notes.npz").exists()
+    CorpusEncoder(["alone"], 4, tmp_path, 0).encode(tiny_splade)
+    assert len(list(tmp_path.iterdir())) == 2  # the notes, and what was written last
+    with pytest.raises(ValueError, match="cache_bytes must be at least 0"):
+        CorpusEncoder(TEXTS, 4, tmp_path, -1)
+
+
+@pytest.mark.parametrize("kind", ["sparse", "dense"])
+def test_vectors_outlive_the_process_in_a_folder(kind: str, tiny_splade, tiny_dense, tmp_path: Path) -> None:
+    """A second process with the same model and corpus reads them; another corpus does not."""
+    model = tiny_splade if kind == "sparse" else tiny_dense
+    first, _ = CorpusEncoder(TEXTS, 4, tmp_path).encode(model)
+    second, fresh = CorpusEncoder(TEXTS, 4, tmp_path).encode(model)
+    assert not fresh
+    assert abs(first - second).max() == 0
+    assert second.shape == first.shape
+    assert CorpusEncoder([*TEXTS[1:], TEXTS[0]], 4, tmp_path).encode(model)[1]
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+@pytest.mark.parametrize("when", ["before", "while"])
+def test_a_file_that_another_process_deletes_is_encoded_again(
+    when, tiny_splade, tmp_path, monkeypatch
+) -> None:
+    """Two evaluations may share a folder; an empty file left there would be refused ever after."""
+    first, _ = CorpusEncoder(TEXTS, 4, tmp_path).encode(tiny_splade)
+    (file,) = tmp_path.iterdir()
+    unpack, read = encoding.unpack, []
+
+    def deleting(path: Path, key: str):
+        read.append(path)
+        if when == "before":
+            path.unlink()
+            return unpack(path, key)
+        vectors = unpack(path, key)
+        path.unlink()
+        return vectors
+
+    monkeypatch.setattr(encoding, "unpack", deleting)
+    vectors, fresh = CorpusEncoder(TEXTS, 4, tmp_path).encode(tiny_splade)
+    assert read == [file]
+    assert abs(vectors - first).max() == 0
+    assert fresh == file.exists() == (when == "before")
+    monkeypatch.undo()
+    CorpusEncoder(TEXTS, 4, tmp_path).encode(tiny_splade)
+    assert not CorpusEncoder(TEXTS, 4, tmp_path).encode(tiny_splade)[1]
+
+
+def test_what_a_killed_process_left_is_deleted_after_an_hour(tiny_splade, tmp_path: Path) -> None:
+    """Before, the process may still be writing it; and a folder may hold other people's files."""
+    for text, age, kept in (("a", 0, True), ("b", 2 * 3600, False)):
+        CorpusEncoder([text], 4, tmp_path).encode(tiny_splade)
+        (file,) = (path for path in tmp_path.iterdir() if path.suffix == ".safetensors")
+        leftover = file.rename(tmp_path / f"{file.name}.12-ab.0.partial")
+        other = tmp_path / "other.partial"
+        other.touch()
+        for path in (leftover, other):
+            os.utime(path, (time.time() - age, time.time() - age))
+        CorpusEncoder([f"{text} again"], 4, tmp_path).encode(tiny_splade)
+        assert (leftover.exists(), other.exists()) == (kept, True)
+        for path in tmp_path.iterdir():
+            path.unlink()
+
+
+def test_a_damaged_file_is_refused(tiny_splade, tmp_path: Path) -> None:
+    """It is not encoded anew in silence: something else may be wrong with the disk."""
+    CorpusEncoder(TEXTS, 4, tmp_path).encode(tiny_splade)
+    (file,) = tmp_path.iterdir()
+    data = bytearray(file.read_bytes())
+    data[len(data) // 3] ^= 0xFF
+    file.write_bytes(bytes(data))
+    with pytest.raises(ValueError, match=r"cannot be read .* delete the file"):
+        CorpusEncoder(TEXTS, 4, tmp_path).encode(tiny_splade)
+
+
+@pytest.mark.parametrize("kind", ["bare", "sparse", "dense"])
+def test_every_kind_of_model_is_loaded(
+    kind, tiny_checkpoint, tiny_splade, tiny_dense, tmp_path: Path
+) -> None:
+    """The command lines take a checkpoint and saved encoders by one argument."""
+    if kind != "bare":
+        (tiny_splade if kind == "sparse" else tiny_dense).save_pretrained(str(tmp_path))
+    model = load_encoder(str(tiny_checkpoint if kind == "bare" else tmp_path), 9)
+    assert type(model) is (SentenceTransformer if kind == "dense" else SparseEncoder)
+    assert model.max_seq_length == 9
+    same = tiny_dense if kind == "dense" else tiny_splade
+    same.max_seq_length = 9
+    difference = encode(model, TEXTS, "query") - encode(same, TEXTS, "query")
+    assert abs(difference).max() < 1e-5  # the fused head sums in another order

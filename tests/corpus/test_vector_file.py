@@ -1,0 +1,50 @@
+"""A file of vectors: equal input gives equal bytes, and only its owner reads it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from lexforge.corpus.vector_file import pack, unpack
+
+DENSE = np.arange(6, dtype=np.float32).reshape(2, 3)
+SPARSE = sparse.csr_array(np.array([[0, 1.5, 0], [2, 0, 0.25], [0, 0, 0]], np.float32))
+
+
+@pytest.mark.parametrize("vectors", [DENSE, SPARSE, DENSE[:, ::2], SPARSE[:0]], ids=str)
+def test_what_is_packed_is_read(vectors: Any, tmp_path: Path) -> None:
+    """Both kinds, a view that is not contiguous, and no rows at all."""
+    path = tmp_path / "vectors.safetensors"
+    path.write_bytes(pack(vectors, "owner", lengths=np.array([3, 1])))
+    found, arrays = unpack(path, "owner")
+    assert found.shape == vectors.shape
+    assert found.dtype == np.float32
+    assert abs(found - vectors).sum() == 0
+    assert arrays["lengths"].tolist() == [3, 1]
+
+
+def test_equal_vectors_are_equal_bytes() -> None:
+    """Columns out of order and weights in two pieces are the same vector; a resumed corpus compares bytes."""
+    indptr, columns = np.array([0, 1, 4, 4]), np.array([1, 2, 0, 2])
+    pieces = sparse.csr_array((np.array([1.5, 0.125, 2, 0.125], np.float32), columns, indptr), shape=(3, 3))
+    assert pack(pieces, "owner") == pack(SPARSE.copy(), "owner")
+    assert pack(SPARSE, "owner") != pack(SPARSE, "another")
+
+
+def test_only_whole_files_of_the_owner_are_read(tmp_path: Path) -> None:
+    """Each refusal says why; which file it was is added by who reads it."""
+    path, link = tmp_path / "vectors.safetensors", tmp_path / "link.safetensors"
+    path.write_bytes(pack(DENSE, "owner"))
+    link.symlink_to(path)
+    for file, owner, reason in ((path, "another", "checksum"), (link, "owner", "link")):
+        with pytest.raises(ValueError, match=reason):
+            unpack(file, owner)
+    path.write_bytes(path.read_bytes()[:-4])
+    with pytest.raises(ValueError, match="incomplete"):
+        unpack(path, "owner")
+    with pytest.raises(ValueError, match="No such file"):
+        unpack(tmp_path / "missing", "owner")

@@ -1,0 +1,350 @@
+"""Milvus collections: exact answers in one order, and what retries, kills and other writers leave."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+pytest.importorskip("pymilvus", reason="the extra `milvus` is not installed")
+pytest.importorskip("milvus_lite", reason="the extra `milvus` is not installed")
+from pymilvus.exceptions import MilvusException
+
+from lexforge.retrieval.engines import milvus
+from lexforge.retrieval.engines.milvus import MilvusIndex
+from lexforge.retrieval.faiss import HNSW
+from lexforge.retrieval.inverted import InvertedIndex
+
+WIDTH = 12
+
+
+def sparse_rows(count: int, seed: int = 0) -> sparse.csr_array:
+    """Small whole weights: many equal scores, and every sum exact in float32."""
+    rng = np.random.default_rng(seed)
+    shape = (max(3, count), WIDTH)
+    matrix = rng.integers(0, 4, shape) * (rng.random(shape) < 0.4)
+    matrix[2] = 0  # nothing to find it by, or nothing to ask for
+    return sparse.csr_array(matrix[:count].astype(np.float32))
+
+
+def names(count: int, start: int = 0) -> list[str]:
+    return [f"d{number}" for number in range(start, start + count)]
+
+
+def naive(documents: np.ndarray, query: np.ndarray, k: int, *, positive: bool) -> list[tuple[int, float]]:
+    scores = [
+        (float(sum(a * b for a, b in zip(row, query, strict=True))), -i) for i, row in enumerate(documents)
+    ]
+    best = sorted(scores, reverse=True)[:k]
+    return [(-place, score) for score, place in best if score > 0 or not positive]
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> str:
+    return str(tmp_path / "vectors.db")
+
+
+@pytest.fixture(autouse=True)
+def _no_waiting(monkeypatch) -> None:
+    monkeypatch.setattr(milvus, "FIRST_DELAY_S", 0.0)
+
+
+@pytest.mark.parametrize("kind", ["sparse", "dense"])
+def test_hits_are_those_of_a_naive_loop(kind: str, file: str) -> None:
+    """Scores, ties by position also where they are cut by k, and all documents for a large k."""
+    documents, queries = sparse_rows(60), sparse_rows(6, seed=1)
+    stored = documents if kind == "sparse" else documents.toarray() - 1
+    asked = queries if kind == "sparse" else queries.toarray() - 1
+    with MilvusIndex.build(stored, names(60), uri=file, batch_rows=25) as index:
+        assert len(index) == 60
+        for k in (1, 5, 60, 1000):
+            hits = index.search(asked, k)
+            for row in range(6):
+                dense = (stored.toarray(), asked.toarray()[row]) if kind == "sparse" else (stored, asked[row])
+                expected = naive(*dense, k, positive=kind == "sparse")
+                assert hits.ids[row] == [f"d{place}" for place, _ in expected]
+                np.testing.assert_array_equal(hits.scores[row], [score for _, score in expected])
+                assert hits.scores[row].dtype == np.float32
+        with pytest.raises(ValueError, match="k is 0"):
+            index.search(asked, 0)
+
+
+def test_a_long_tie_at_rank_k_is_seen_whole(file: str) -> None:
+    """Milvus returns any of the equal documents; the project's order wants the first."""
+    weights = np.ones((100, WIDTH), np.float32)
+    weights[97] = 2
+    with MilvusIndex.build(sparse.csr_array(weights), names(100), uri=file) as index:
+        hits = index.search(sparse.csr_array(weights[:1]), 3)
+    assert hits.ids == [["d97", "d0", "d1"]]
+
+
+def test_cosine_is_the_exact_indexs(file: str) -> None:
+    """The similarity of the model decides, and rows are scaled here and not by Milvus."""
+    documents, queries = sparse_rows(30), sparse_rows(4, seed=2)
+    with MilvusIndex.build(documents, names(30), "cosine", uri=file) as index:
+        found = index.search(queries, 30)
+    exact = InvertedIndex.build(documents, names(30), "cosine").search(queries, 30)
+    for ours, theirs in zip(found.scores, exact.scores, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-6)  # summed in another order
+
+
+def test_a_graph_layout_is_built_and_searched(file: str) -> None:
+    """HNSW is what makes a dense collection fast; the layout is kept with it."""
+    pytest.importorskip("faiss", reason="Milvus Lite searches graphs by FAISS")
+    vectors = np.random.default_rng(0).normal(size=(200, 16)).astype(np.float32)
+    layout = HNSW(neighbours=8, ef_construction=40, ef_search=20)
+    with MilvusIndex.build(vectors, names(200), "cosine", uri=file, layout=layout) as index:
+        assert [row[0] for row in index.search(vectors[:20], 1).ids] == names(20)
+        with MilvusIndex(file) as again:
+            assert again.layout == layout
+            assert again.nbytes == index.nbytes == 200 * 16 * 4
+
+
+def test_blocks_a_reopened_file_and_a_saved_index_are_one_build(file: str, tmp_path: Path) -> None:
+    """However the documents came in and the collection was found again, it answers alike."""
+    documents, queries = sparse_rows(40), sparse_rows(5, seed=3)
+    whole = InvertedIndex.build(documents, names(40)).search(queries, 10)
+    with MilvusIndex(file) as index:
+        assert index.search(queries, 3).ids == [[]] * 5
+        index.add(documents[:15], names(15))
+    with MilvusIndex(file) as index:
+        assert len(index) == 15
+        index.add(documents[15:], names(25, 15))
+        index.save(tmp_path / "saved")
+        with MilvusIndex.load(tmp_path / "saved", verify=True) as loaded:
+            for one in (index, loaded):
+                hits = one.search(queries, 10)
+                assert hits.ids == whole.ids
+                assert one.nbytes == 8 * documents.nnz
+        assert index.search(queries, 10).ids == whole.ids  # the other's close left this one its server
+        with pytest.raises(FileExistsError):
+            index.save(tmp_path / "saved")
+
+
+def test_a_closed_file_is_free(file: str) -> None:
+    """The next process must not wait for this one to end."""
+    index = MilvusIndex.build(sparse_rows(3), names(3), uri=file)
+    index.close()
+    with open(Path(file) / "LOCK") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def test_a_second_build_of_the_same_documents_changes_nothing(file: str) -> None:
+    """A run that is repeated must neither lose nor double, and takes the newest vectors."""
+    MilvusIndex.build(sparse_rows(30), names(30), uri=file, batch_rows=7).close()
+    newer = sparse_rows(30, seed=9)
+    with MilvusIndex.build(newer, names(30), uri=file, batch_rows=11) as index:
+        expected = InvertedIndex.build(newer, names(30)).search(newer, 5)
+        assert index.search(newer, 5).ids == expected.ids
+    with MilvusIndex(file) as index:
+        assert len(index) == 30
+    with MilvusIndex.build(newer[:20], names(20), uri=file) as index:
+        expected = InvertedIndex.build(newer[:20], names(20)).search(newer, 5)
+        assert index.search(newer, 5).ids == expected.ids
+
+
+WRITER = """
+import sys
+sys.path.insert(0, sys.argv[2])
+from test_milvus import names, sparse_rows
+from lexforge.retrieval.engines.milvus import MilvusIndex
+with MilvusIndex(sys.argv[1], batch_rows=4) as index:
+    for start in range(0, 400, 20):
+        index.add(sparse_rows(400)[start : start + 20], names(20, start))
+        print(len(index), flush=True)
+"""
+
+
+@pytest.mark.parametrize("way", ["continued", "built again"])
+def test_a_killed_process_loses_and_doubles_nothing(way: str, file: str) -> None:
+    """SIGKILL between or inside batches, then the rest: the collection of an undisturbed run."""
+    code = WRITER.replace("test_milvus", Path(__file__).stem)
+    with subprocess.Popen(
+        [sys.executable, "-c", code, file, str(Path(__file__).parent)], stdout=subprocess.PIPE, text=True
+    ) as writer:
+        acknowledged = [int(writer.stdout.readline()) for _ in range(3)][-1]
+        os.kill(writer.pid, signal.SIGKILL)
+    documents = sparse_rows(400)
+    if way == "continued":
+        index = MilvusIndex(file)
+        assert acknowledged <= len(index) < 400
+        index.add(documents[len(index) :], names(400 - len(index), len(index)))
+    else:
+        index = MilvusIndex.build(documents, names(400), uri=file)
+    with index:
+        assert len(index) == 400
+        expected = InvertedIndex.build(documents, names(400)).search(documents[:9], 400)
+        assert index.search(documents[:9], 400).ids == expected.ids
+    with MilvusIndex(file) as index:
+        assert len(index) == 400
+
+
+def fail(index: MilvusIndex, monkeypatch, failures: int, code: object) -> list[int]:
+    """The next upserts fail, after they have reached the server, as when an answer is lost."""
+    real, calls = index._client.upsert, []
+
+    def upsert(collection: str, data: list, **options):
+        calls.append(len(data))
+        real(collection, data, **options)
+        if len(calls) <= failures:
+            raise MilvusException(code, "no\n answer")
+
+    monkeypatch.setattr(index._client, "upsert", upsert)
+    return calls
+
+
+class Unavailable:
+    name = "UNAVAILABLE"
+
+
+def test_a_failing_batch_is_sent_again(file: str, monkeypatch) -> None:
+    """A lost answer is not a lost batch, and the second sending doubles nothing."""
+    with MilvusIndex(file, batch_rows=10) as index:
+        index.add(sparse_rows(5), names(5))
+        calls = fail(index, monkeypatch, 3, Unavailable())
+        index.add(sparse_rows(20, seed=4), names(20, 5))
+        assert calls == [10, 10, 10, 10, 10]
+    with MilvusIndex(file) as index:
+        assert len(index) == 25
+
+
+def test_retries_end_with_one_clear_line(file: str, monkeypatch) -> None:
+    """After the last attempt the message names the server; what was sent before counts, and one goes on."""
+    with MilvusIndex(file, batch_rows=10) as index:
+        index.add(sparse_rows(5), names(5))
+        with monkeypatch.context() as broken:
+            calls = fail(index, broken, 100, Unavailable())
+            with pytest.raises(ConnectionError, match=r"did not answer upsert in 4 attempts: no answer$"):
+                index.add(sparse_rows(20, seed=4), names(20, 5))
+            assert calls == [10] * 4
+        with monkeypatch.context() as broken:
+            fail(index, broken, 1, 65535)
+            with pytest.raises(RuntimeError, match="refused upsert: no answer"):
+                index.add(sparse_rows(20, seed=4), names(20, 5))
+        assert len(index) == 5
+        index.add(sparse_rows(20, seed=4), names(20, 5))
+    with MilvusIndex(file) as index:
+        assert len(index) == 25
+
+
+def test_rows_that_lack_a_position_are_not_searched(file: str) -> None:
+    """When half of a batch was kept, an answer from the rest would be wrong; sending it again mends it."""
+    documents = sparse_rows(30)
+    with MilvusIndex.build(documents, names(30), uri=file) as index:
+        index._client.delete(index.collection, filter="position == 12")
+    with MilvusIndex(file) as index:
+        for action in (lambda: index.search(documents, 3), lambda: index.save(Path(file).parent / "saved")):
+            with pytest.raises(ValueError, match="lacks position 12: add the documents from there on"):
+                action()
+        assert index.ids == names(12)
+        index.add(documents[12:25], names(13, 12))
+        assert (
+            index.search(documents, 5).ids
+            == InvertedIndex.build(documents[:25], names(25)).search(documents, 5).ids
+        )
+        index._client.delete(index.collection, filter="position == 3")
+    with MilvusIndex.build(documents[:20], names(20), uri=file) as index:
+        assert len(index) == 20
+    with MilvusIndex(file) as index:
+        assert index.ids == names(20)
+
+
+def test_a_collection_of_something_else_is_refused(file: str) -> None:
+    """Two corpora or two models in one collection would answer for neither."""
+    MilvusIndex.build(sparse_rows(10), names(10), uri=file, origin="model 1").close()
+    with pytest.raises(ValueError, match="holds 'd0' at position 0, these documents 'd1': drop"):
+        MilvusIndex.build(sparse_rows(10), names(10, 1), uri=file)
+    with pytest.raises(ValueError, match="has similarity 'dot', not 'cosine'"):
+        MilvusIndex.build(sparse_rows(10), names(10), "cosine", uri=file)
+    with pytest.raises(ValueError, match="has origin 'model 1', not 'model 2'"):
+        MilvusIndex(file, origin="model 2")
+    with MilvusIndex(file) as index:
+        with pytest.raises(ValueError, match="'d3', which an earlier document has"):
+            index.add(sparse_rows(1), ["d3"])
+        with pytest.raises(TypeError, match="documents must be a 2-dimensional scipy CSR matrix"):
+            index.add(np.zeros((1, WIDTH), np.float32), ["new"])
+        with pytest.raises(ValueError, match="queries have 11 columns; the index has 12"):
+            index.search(sparse_rows(2)[:, :11], 1)
+        index._client.create_collection("foreign", dimension=4)
+    with pytest.raises(ValueError, match=r"collection 'foreign' .* was not made by lexforge"):
+        MilvusIndex(file, "foreign")
+    with MilvusIndex(file, "other") as index:
+        assert len(index) == 0
+
+
+@pytest.mark.parametrize("weight", [-1.0, np.nan, np.inf])
+def test_bad_weights_create_no_collection(weight: float, file: str) -> None:
+    """A refused build leaves nothing that the corrected one would stumble over."""
+    bad = sparse_rows(4)
+    bad.data[0] = weight
+    with pytest.raises(ValueError, match="weights must be finite and >= 0"):
+        MilvusIndex.build(bad, names(4), uri=file)
+    with pytest.raises(ValueError, match="3 ids for 4 documents"):
+        MilvusIndex.build(sparse_rows(4), names(3), uri=file)
+    with MilvusIndex(file) as index:
+        assert index._client.list_collections() == []
+
+
+def test_a_saved_index_notices_what_happened_to_its_collection(file: str, tmp_path: Path) -> None:
+    """The vectors are not in the saved folder: they can be gone or others."""
+    with MilvusIndex.build(sparse_rows(10), names(10), uri=file) as index:
+        index.save(tmp_path / "saved")
+        index.add(sparse_rows(1), ["later"])
+    with pytest.raises(ValueError, match="holds 11 documents, not the 10 that"):
+        MilvusIndex.load(tmp_path / "saved")
+    Path(file).rename(tmp_path / "moved.db")
+    with pytest.raises(FileNotFoundError, match=r"vectors\.db .* does not exist"):
+        MilvusIndex.load(tmp_path / "saved")
+    (tmp_path / "saved" / "ids.json").write_text("[]")
+    with pytest.raises(ValueError, match=r"ids\.json has 2 bytes"):
+        MilvusIndex.load(tmp_path / "saved")
+
+
+def test_an_absent_server_is_one_clear_line() -> None:
+    """What a user sees first when the address is wrong."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with pytest.raises(
+        ConnectionError, match=rf"^no Milvus at http://127\.0\.0\.1:{port}; is the server there\? .*$"
+    ):
+        MilvusIndex(f"http://127.0.0.1:{port}", timeout_s=2)
+
+
+@pytest.mark.parametrize("package", ["pymilvus", "milvus_lite"])
+def test_a_missing_extra_is_named(package: str, file: str, monkeypatch) -> None:
+    """The message is the command that installs it."""
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ImportError, match=r"pip install 'lexforge\[milvus\]'"):
+        MilvusIndex(file)
+
+
+@pytest.mark.parametrize(
+    ("uri", "error", "message"),
+    [
+        ("vectors.txt", ValueError, "allowed are http://host:port"),
+        ("ftp://host", ValueError, "allowed are http://host:port"),
+        ("http://me:secret@host:19530", ValueError, "pass `token`"),
+        ("no-such-folder/vectors.db", FileNotFoundError, "folder of no-such-folder"),
+    ],
+)
+def test_a_wrong_address_is_refused(uri: str, error: type, message: str) -> None:
+    """Before anything is connected; a password does not stand in the message."""
+    with pytest.raises(error, match=message) as caught:
+        MilvusIndex(uri)
+    assert "secret" not in str(caught.value)
+
+
+def test_settings_outside_their_range_are_refused(file: str) -> None:
+    """A batch of no rows would never end."""
+    for change in ({"batch_rows": 0}, {"timeout_s": 0.0}):
+        with pytest.raises(ValueError, match="both must be above 0"):
+            MilvusIndex(file, **change)

@@ -1,0 +1,274 @@
+"""The state of a loss through a killed and resumed run, in any trainer of sentence-transformers."""
+
+from __future__ import annotations
+
+import shutil
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from datasets import Dataset
+from safetensors.torch import load_file, save_file
+from sentence_transformers import (
+    SentenceTransformer,
+    SentenceTransformerTrainer,
+    SentenceTransformerTrainingArguments,
+)
+from sentence_transformers.sentence_transformer.losses import SoftmaxLoss
+from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
+from torch import nn
+
+from lexforge.losses import CoSENTLoss, MoCoLoss, NeuralSparseLoss, loss_tensors
+from lexforge.losses.base import EmbeddingLoss
+from lexforge.models import is_training
+from lexforge.runs import LossStateCallback
+from lexforge.training import SpladeTrainer, TrainingSettings
+from lexforge.runs.loss_state import LOSS_STATE_FILE
+
+WORDS = "list array search index query document vector sparse token model train file graph tree".split()
+STEPS = 6
+
+
+class Prototypes(EmbeddingLoss):
+    """The class of a text by its nearest prototype, with a buffer that counts batches."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__(model)
+        self.prototypes = nn.Parameter(torch.randn(3, 32))
+        self.register_buffer("batches", torch.zeros((), dtype=torch.int64))
+
+    def compute_loss(self, embeddings, features, labels):
+        if is_training(self.model):
+            self.batches += 1
+        return nn.functional.cross_entropy(10 * embeddings[0] @ self.prototypes.T, labels)
+
+
+def moco(model: nn.Module) -> MoCoLoss:
+    return MoCoLoss(model, queue_size=10, momentum=0.7, temperature=0.1, train_mode=True)
+
+
+LOSSES = {"moco": moco, "prototypes": Prototypes, "softmax": lambda m: SoftmaxLoss(m, 32, 3)}
+
+
+def dense(checkpoint: Path) -> SentenceTransformer:
+    torch.manual_seed(0)  # of the pooler, which the checkpoint lacks
+    transformer = Transformer(str(checkpoint), max_seq_length=32)
+    pooling = Pooling(transformer.get_embedding_dimension())
+    return SentenceTransformer(modules=[transformer, pooling], device="cpu")
+
+
+def rows(kind: str) -> Dataset:
+    data: dict[str, list] = {"anchor": [f"{a} {b}" for a, b in pairwise(WORDS)] * 3}
+    if kind != "prototypes":
+        data["positive"] = [f"the {text} of it" for text in data["anchor"]]
+    if kind != "moco":
+        data["label"] = [row % 3 for row in range(len(data["anchor"]))]
+    return Dataset.from_dict(data)
+
+
+def make_trainer(
+    checkpoint: Path, folder: Path, kind: str, *callbacks: Any, seed: int = 0, **settings: Any
+) -> SentenceTransformerTrainer:
+    """Six steps of two micro-batches, with dropout and the Trainer's own (fused) optimizer."""
+    model = dense(checkpoint)
+    torch.manual_seed(seed)
+    loss = LOSSES[kind](model)
+    arguments = SentenceTransformerTrainingArguments(
+        output_dir=str(folder),
+        **{
+            "max_steps": STEPS,
+            "save_steps": 2,
+            "per_device_train_batch_size": 4,
+            "gradient_accumulation_steps": 2,
+            "learning_rate": 1e-2,
+            "dataloader_drop_last": True,
+            "dataloader_pin_memory": False,
+            "use_cpu": True,
+            "report_to": "none",
+            "disable_tqdm": True,
+        }
+        | settings,
+    )
+    return SentenceTransformerTrainer(
+        model=model,
+        args=arguments,
+        train_dataset=rows(kind),
+        loss=loss,
+        callbacks=[*callbacks, LossStateCallback(loss)],
+    )
+
+
+def outcome(trainer: Any) -> tuple[dict, dict]:
+    state = {name: tensor.detach().clone() for name, tensor in loss_tensors(trainer.loss).items()}
+    return dict(trainer.model.state_dict()), state
+
+
+class Killed(Exception):
+    pass
+
+
+def kill_after(trainer: Any, steps: int) -> None:
+    """Train, and die in the step after `steps`, once its first micro-batch has moved the queue."""
+    step = trainer.training_step
+
+    def counted(*args: Any, **kwargs: Any) -> torch.Tensor:
+        loss = step(*args, **kwargs)
+        if trainer.state.global_step == steps:
+            raise Killed
+        return loss
+
+    trainer.training_step = counted
+    with pytest.raises(Killed):
+        trainer.train()
+
+
+@pytest.mark.parametrize("kind", LOSSES)
+def test_a_killed_and_resumed_run_is_the_run_never_stopped(
+    kind: str, tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    """Model, queue, momentum encoder and prototypes, bit for bit; a loss of sentence-transformers too."""
+    whole = make_trainer(tiny_checkpoint, tmp_path / "whole", kind)
+    whole.train()
+    kill_after(make_trainer(tiny_checkpoint, tmp_path / "killed", kind), 5)
+    # built anew, and drawn anew: what is not restored differs
+    resumed = make_trainer(tiny_checkpoint, tmp_path / "killed", kind, seed=99)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "killed" / "checkpoint-4"))
+    assert len(outcome(whole)[1]) >= 2
+    torch.testing.assert_close(outcome(resumed), outcome(whole), rtol=0, atol=0)
+
+
+def test_a_checkpoint_that_lies_elsewhere_is_named(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    """A callback sees `args.resume_from_checkpoint`, and not the argument of `train`."""
+    first = make_trainer(tiny_checkpoint, tmp_path / "first", "prototypes", max_steps=2)
+    first.train()
+    moved = str(shutil.move(tmp_path / "first" / "checkpoint-2", tmp_path / "moved"))
+    expected = None
+    for settings, checkpoint in (({"resume_from_checkpoint": moved}, None), ({}, moved)):
+        trainer = make_trainer(
+            tiny_checkpoint, tmp_path / "second", "prototypes", seed=9, max_steps=3, **settings
+        )
+        next(
+            c for c in trainer.callback_handler.callbacks if isinstance(c, LossStateCallback)
+        ).checkpoint = checkpoint
+        trainer.train(resume_from_checkpoint=moved)
+        expected = expected or outcome(trainer)
+        torch.testing.assert_close(outcome(trainer), expected, rtol=0, atol=0)
+        assert trainer.loss.batches == 6
+
+
+@pytest.mark.parametrize(
+    ("damage", "error", "message"),
+    [
+        (lambda file: file.unlink(), FileNotFoundError, "resumed at step 2.*does not exist.*checkpoint="),
+        (
+            lambda file: save_file(load_file(file), file, metadata={"global_step": "4"}),
+            ValueError,
+            "saved at step 4, and the run resumes at step 2",
+        ),
+        (
+            lambda file: save_file({"a": torch.zeros(1)}, file, metadata={"global_step": "2"}),
+            ValueError,
+            "a does not belong",
+        ),
+    ],
+    ids=["missing", "another step", "another loss"],
+)
+def test_a_state_that_is_not_there_stops_the_run(
+    damage: Any, error: type[Exception], message: str, tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    """A fresh queue must never pass for a resumed one."""
+    make_trainer(tiny_checkpoint, tmp_path, "moco", max_steps=2).train()
+    checkpoint = tmp_path / "checkpoint-2"
+    damage(checkpoint / LOSS_STATE_FILE)
+    with pytest.raises(error, match=message):
+        make_trainer(tiny_checkpoint, tmp_path, "moco").train(resume_from_checkpoint=str(checkpoint))
+
+
+def test_gradients_are_clipped_by_their_own_norm_and_cleared(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    """The Trainer clips the model's gradients only, and before 6.1 clears the model's only."""
+    from transformers import TrainerCallback
+
+    norms: list[tuple[float, bool]] = []
+
+    class Watch(TrainerCallback):
+        def on_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            norms.append((float(trainer.loss.prototypes.grad.norm()), False))
+
+        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            norms.append((0.0, trainer.loss.prototypes.grad is None))
+
+    trainer = make_trainer(tiny_checkpoint, tmp_path, "prototypes", max_steps=2, max_grad_norm=0.01)
+    trainer.add_callback(Watch())
+    trainer.train()
+    # float32; torch divides by the norm plus 1e-6
+    assert [norm for norm, _ in norms[::2]] == pytest.approx([0.01, 0.01], rel=1e-3)
+    assert all(cleared for _, cleared in norms[1::2])
+
+
+def test_a_loss_without_state_costs_nothing(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    """No file, and a resume that looks for none."""
+    for resume in (None, str(tmp_path / "checkpoint-2")):
+        model = dense(tiny_checkpoint)
+        loss = CoSENTLoss(model)
+        trainer = SentenceTransformerTrainer(
+            model=model,
+            args=SentenceTransformerTrainingArguments(
+                output_dir=str(tmp_path),
+                max_steps=3,
+                save_steps=2,
+                use_cpu=True,
+                dataloader_pin_memory=False,
+                report_to="none",
+                disable_tqdm=True,
+            ),
+            train_dataset=rows("softmax"),
+            loss=loss,
+            callbacks=[LossStateCallback(loss)],
+        )
+        trainer.train(resume_from_checkpoint=resume)
+        assert not (tmp_path / "checkpoint-2" / LOSS_STATE_FILE).exists()
+
+
+def test_a_dictionary_of_losses_is_one_state(tiny_checkpoint: Path) -> None:
+    """The Trainer takes one loss a data set."""
+    model = dense(tiny_checkpoint)
+    callback = LossStateCallback({"pairs": moco(model), "classes": Prototypes(model)})
+    names = set(loss_tensors(callback.loss))
+    assert {"pairs.queue.keys", "classes.prototypes", "classes.batches"} <= names
+    with pytest.raises(TypeError, match="built with its model"):
+        LossStateCallback(Prototypes)
+
+
+class SparseWithPrototypes(NeuralSparseLoss):
+    """A loss of ours that has a state."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__(model, self_reconstruction_weight=0, distillation_weight=0)
+        self.scale = nn.Parameter(torch.ones(1))
+
+    def compute_loss(self, embeddings, features, labels):
+        return {"scaled": self.scale.sum() * sum(super().compute_loss(embeddings, features, labels).values())}
+
+
+def test_our_trainer_adds_it_itself(tiny_splade, tmp_path: Path) -> None:
+    """Whoever trains with `SpladeTrainer` need not know of the callback."""
+    settings = TrainingSettings(
+        steps=2,
+        batch_size=4,
+        gradient_accumulation_steps=1,
+        learning_rate=1e-3,
+        precision="fp32",
+        save_steps=2,
+    )
+    trainer = SpladeTrainer(
+        tiny_splade,
+        SparseWithPrototypes(tiny_splade),
+        args=settings.arguments(tmp_path, disable_tqdm=True),
+        train_dataset=rows("moco"),
+    )
+    trainer.train()
+    saved = load_file(tmp_path / "checkpoint-2" / LOSS_STATE_FILE)
+    assert saved["scale"].item() != 1
+    torch.testing.assert_close(saved["scale"], trainer.loss.scale.detach(), rtol=0, atol=0)

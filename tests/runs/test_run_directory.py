@@ -1,0 +1,45 @@
+"""A run directory is claimed once, resumed only by the same run, and says where it ran."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from lexforge.runs.run_directory import open_run
+
+
+def test_a_new_run_leaves_its_configuration_and_environment(tmp_path: Path) -> None:
+    """Without them a number cannot be traced to the run that gave it."""
+    folder = open_run(tmp_path / "run", {"steps": 3, "data": Path("x")})
+    assert json.loads((folder / "config.json").read_text()) == {"steps": 3, "data": "x"}
+    environment = json.loads((folder / "env.json").read_text())
+    assert environment["versions"]["torch"] != "not installed"
+    assert environment["ranks"] == 1
+
+
+@pytest.mark.parametrize("found", ["metrics.json", "model", "notes.txt"])
+def test_a_folder_with_anything_in_it_is_refused_and_untouched(tmp_path: Path, found: str) -> None:
+    """Overwriting somebody's finished run is the costliest mistake a trainer can make."""
+    (tmp_path / found).write_text("precious")
+    with pytest.raises(FileExistsError, match="already holds"):
+        open_run(tmp_path, {"steps": 3})
+    assert [path.name for path in tmp_path.iterdir()] == [found]
+
+
+def test_a_run_that_failed_before_it_did_anything_can_be_started_again(tmp_path: Path) -> None:
+    """After a wrong model name the user corrects the flag and runs the same command."""
+    open_run(tmp_path, {"model": "wrong"})
+    open_run(tmp_path, {"model": "right"})
+    assert json.loads((tmp_path / "config.json").read_text()) == {"model": "right"}
+
+
+def test_resume_needs_a_run_with_the_same_settings(tmp_path: Path) -> None:
+    """A resumed run with another learning rate would be neither of the two."""
+    with pytest.raises(FileNotFoundError, match="nothing to resume"):
+        open_run(tmp_path / "run", {"steps": 3}, resume=True)
+    open_run(tmp_path / "run", {"steps": 3, "phases": (1, 2)})
+    open_run(tmp_path / "run", {"steps": 3, "phases": (1, 2)}, resume=True)
+    with pytest.raises(ValueError, match="steps was 3 and is now 4"):
+        open_run(tmp_path / "run", {"steps": 4, "phases": (1, 2)}, resume=True)
