@@ -52,7 +52,7 @@ def test_the_model_decides_the_similarity(tiny_splade, tiny_dense) -> None:
     assert check_encoder(tiny_splade) == "dot"
     assert check_encoder(tiny_dense) == "cosine"
     tiny_dense.similarity_fn_name = "manhattan"
-    with pytest.raises(ValueError, match="similarity is 'manhattan'"):
+    with pytest.raises(ValueError, match="received 'manhattan'"):
         check_encoder(tiny_dense)
     with pytest.raises(TypeError, match="the model is a Linear"):
         check_encoder(torch.nn.Linear(2, 2))

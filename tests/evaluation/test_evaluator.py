@@ -180,7 +180,7 @@ def test_bad_input_is_refused_before_anything_is_encoded(change: dict, message: 
 def test_a_model_of_another_similarity_is_refused(tiny_splade) -> None:
     """Distances are not ranked as dot products in silence."""
     tiny_splade.similarity_fn_name = "euclidean"
-    with pytest.raises(ValueError, match="similarity is 'euclidean'"):
+    with pytest.raises(ValueError, match="received 'euclidean'"):
         RetrievalEvaluator(**data()).evaluate(tiny_splade)
 
 

@@ -63,5 +63,5 @@ def test_k_is_a_positive_integer() -> None:
 def test_similarities() -> None:
     """A model trained with another similarity must not be searched by dot product."""
     assert check_similarity("cosine") == "cosine"
-    with pytest.raises(ValueError, match="similarity is 'euclidean'"):
+    with pytest.raises(ValueError, match="received 'euclidean'"):
         check_similarity("euclidean")

@@ -97,7 +97,7 @@ def test_an_empty_index_finds_nothing() -> None:
         (lambda index: index.add(np.ones((1, 2)), ["a"]), ValueError, "'a', which an earlier"),
         (lambda index: index.search(np.ones(2), 1), TypeError, "2-dimensional float array"),
         (lambda index: index.search([[1.0, 1.0]], 1), TypeError, "not list"),
-        (lambda index: FaissIndex(2, "manhattan"), ValueError, "similarity is 'manhattan'"),
+        (lambda index: FaissIndex(2, "manhattan"), ValueError, "received 'manhattan'"),
         (
             lambda index: FaissIndex.build(np.ones((2, 2)), ["a", "b"], layout=IVF(lists=3)),
             ValueError,

@@ -158,7 +158,7 @@ def test_weights_are_finite_and_not_negative(value: float) -> None:
         (lambda index: index.search(csr([[1, 1, 1]]).tocsc(), 1), TypeError, "scipy CSR matrix"),
         (lambda index: index.search(csr([[1, 1, 1]]).astype(complex), 1), ValueError, "dtype complex128"),
         (lambda index: InvertedIndex(0), ValueError, "num_terms is 0"),
-        (lambda index: InvertedIndex(3, "euclidean"), ValueError, "similarity is 'euclidean'"),
+        (lambda index: InvertedIndex(3, "euclidean"), ValueError, "received 'euclidean'"),
     ],
 )
 def test_refusals(action, error: type[Exception], message: str) -> None:

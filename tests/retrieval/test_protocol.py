@@ -193,7 +193,7 @@ REFUSALS: list[tuple[Callable[[Backend, Any], Any], str]] = [
     (lambda backend, index: index.add(backend.vectors(ONE), ["d7"]), "'d7', which an earlier"),
     (lambda backend, index: index.add(backend.vectors(TWO), ["x", "x"]), "'x', which an earlier"),
     (lambda backend, index: index.add(backend.vectors(TWO), ["x"]), "1 ids for 2 documents"),
-    (lambda backend, index: backend.build(TWO, IDS[:2], "euclid"), "similarity is 'euclid'"),
+    (lambda backend, index: backend.build(TWO, IDS[:2], "euclid"), "received 'euclid'"),
 ]
 
 
