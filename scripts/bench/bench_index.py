@@ -14,6 +14,7 @@ FAISS has no sparse vectors: as dense rows of vocabulary width the smaller corpu
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import itertools
 import time
@@ -29,12 +30,13 @@ import numpy as np
 import torch
 import tyro
 from scipy import sparse
+from seismic_search import SeismicSearch
 from sentence_transformers.util import dot_score, semantic_search
 
-from lexforge.corpus.encoding import encode
+from lexforge.corpus import encode
 from lexforge.data import load_beir
 from lexforge.models import build_splade
-from lexforge.retrieval import InvertedIndex, SeismicIndex, SeismicSettings
+from lexforge.retrieval import InvertedIndex
 
 SLOW_QUERIES = 64  # queries given to semantic_search: it takes minutes for all
 CHUNK = 64  # queries a product of scipy: the scores of all of them at once would not fit into memory
@@ -200,13 +202,18 @@ def topn_search(queries: sparse.csr_array, documents: sparse.csr_array, k: int) 
 
 
 def seismic_searches(queries: sparse.csr_array, documents: sparse.csr_array, k: int) -> Iterator[Search]:
-    """One index, searched more and more carefully."""
-    ids = [str(row) for row in range(documents.shape[0])]
-    built, build_s = timed(lambda: SeismicIndex.build(documents, ids))
+    """One index of Seismic, searched more and more carefully."""
+    rows = queries.shape[0]
+    index, build_s = timed(lambda: SeismicSearch(documents, numba.get_num_threads()))
+    size = index.nbytes
+
+    def positions(found: Any) -> list[list[int]]:
+        return SeismicSearch.positions(found, rows)
+
     for terms, factor in SEISMIC:
-        built.settings = SeismicSettings(query_terms=terms, heap_factor=factor)
+        call = functools.partial(index.search, queries, k, terms, factor)
         setting = f"query_terms={terms} heap_factor={factor}"
-        yield of_index("seismic", setting, built, queries, k, build_s, False)
+        yield Search("seismic", setting, rows, call, positions, build_s, size, False)
 
 
 def bmp_search(queries: sparse.csr_array, documents: sparse.csr_array, k: int, folder: Path) -> Search:
