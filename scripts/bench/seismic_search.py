@@ -56,7 +56,8 @@ class SeismicSearch:
         Args:
             queries: CSR `[Q, V] float32`.
             k: Number of hits wanted per query.
-            query_terms: Number of the heaviest terms of a query whose lists are searched; more terms find more.
+            query_terms: Number of the heaviest terms of a query whose lists are searched; more terms find
+                more.
             heap_factor: A cluster is skipped if its summary's score divided by this does not reach the k-th
                 hit; a smaller factor finds more.
 
@@ -81,7 +82,9 @@ class SeismicSearch:
         rows: list[list[int]] = [[] for _ in range(queries)]
         for hits in filter(None, found):
             # a hit is (name of the query, score, name of the document); the queries come in any order
-            rows[int(hits[0][0])] = [int(document) for _, _, document in sorted(hits, key=lambda hit: -hit[1])]
+            rows[int(hits[0][0])] = [
+                int(document) for _, _, document in sorted(hits, key=lambda hit: -hit[1])
+            ]
         return rows
 
     @property

@@ -78,10 +78,11 @@ def find_backend(kind: str, vectors: VectorKind, options: Mapping[str, Any]) -> 
             f"the index {kind!r} does not hold {vectors} vectors; indexes that do are {', '.join(allowed)}"
         )
     if missing := [name for name in backend.required if name not in options]:
-        raise ValueError(f"the index {kind!r} needs the option {', '.join(missing)}, which is missing")
+        flags = ", ".join(f"{name} (--{name})" for name in missing)
+        raise ValueError(f"the index {kind!r} needs the option {flags}; received {sorted(options)}")
     if unknown := [name for name in options if name not in backend.options]:
-        allowed = list(backend.options) or ["no options"]
-        raise ValueError(f"the index {kind!r} takes {', '.join(allowed)}; received {', '.join(unknown)}")
+        takes = ", ".join(backend.options) or "no options"
+        raise ValueError(f"the index {kind!r} takes {takes}; received {', '.join(unknown)}")
     backend.index.check_available(**backend.settings, **options)
     return backend
 

@@ -73,19 +73,19 @@ class Hits:
 class Index(Protocol):
     """Exact or approximate search for the documents of highest similarity to a query.
 
-    Vectors are scipy CSR matrices for sparse indexes and `float32` arrays for dense ones, `[rows, width]`. The
-    similarity is the dot product or the cosine; for the cosine the index normalises documents and queries
+    Vectors are scipy CSR matrices for sparse indexes and `float32` arrays for dense ones, `[rows, width]`.
+    The similarity is the dot product or the cosine; for the cosine the index normalises documents and queries
     itself.
     """
 
     similarity: Similarity
 
     @classmethod
-    def check_available(cls, **options: Any) -> None:
+    def check_available(cls, *args: Any, **kwargs: Any) -> None:
         """Raise now what would stop a build: a package that is missing, or a server that does not answer."""
 
     @classmethod
-    def create(cls, width: int, similarity: Similarity, origin: str, **options: Any) -> Index:
+    def create(cls, width: int, similarity: Similarity, origin: str, *args: Any, **kwargs: Any) -> Index:
         """Return an index to which a corpus is added block by block.
 
         `origin` names what made the vectors. The index is empty, unless a server keeps the vectors: then it
@@ -106,7 +106,7 @@ class Index(Protocol):
         """Write the index to a new or empty directory."""
 
     @classmethod
-    def load(cls, directory: str | Path, verify: bool = False) -> Index:
+    def load(cls, directory: str | Path, verify: bool = False, *args: Any, **kwargs: Any) -> Index:
         """Read what `save` wrote and refuse what is damaged or foreign; `verify` compares every checksum."""
 
     def __len__(self) -> int:
@@ -157,8 +157,8 @@ class DocumentIds:
             rows: The number of documents to add.
 
         Raises:
-            ValueError: If the number of ids is not `rows`, or an id is not a string, is empty, occurs twice or
-                is in the index already.
+            ValueError: If the number of ids is not `rows`, or an id is not a string, is empty, occurs twice
+                or is in the index already.
         """
         check_ids(names, rows, self._known)
 
@@ -209,7 +209,7 @@ def check_ids(ids: list[str], rows: int, known: Container[str]) -> None:
         if not isinstance(document, str) or not document:
             raise ValueError(f"ids[{position}] must be a string that is not empty; received {document!r}")
         if document in seen or document in known:
-            raise ValueError(f"ids[{position}] is {document!r}, which is the id of an earlier document")
+            raise ValueError(f"ids[{position}] is {document!r}, which an earlier document has already")
         seen.add(document)
 
 

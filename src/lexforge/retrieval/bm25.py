@@ -28,9 +28,9 @@ _CJK = re.compile(
 class BM25Index:
     """BM25 over texts, in Lucene's variant (Kamphuis et al., "Which BM25 do you mean?", 2020).
 
-    The score of a document is the sum of the weights of the query's tokens in it; a repeated token of the query
-    counts as often as it occurs. A document that shares no token with the query is no hit. Documents of equal
-    score stand in the order of their positions.
+    The score of a document is the sum of the weights of the query's tokens in it; a repeated token of the
+    query counts as often as it occurs. A document that shares no token with the query is no hit. Documents of
+    equal score stand in the order of their positions.
 
     Args:
         index: The weights as an inverted index with one column per token.
@@ -70,8 +70,8 @@ class BM25Index:
             ValueError: If no document holds a token, a parameter is outside its range, or
                 `InvertedIndex.build` would refuse the ids.
         """
-        # Imported here because importing bm25s sets the level of its logger to DEBUG, which is undone at once:
-        # the logger follows the root logger again.
+        # Imported here because importing bm25s sets the level of its logger to DEBUG, which is undone at
+        # once: the logger follows the root logger again.
         import bm25s
 
         logging.getLogger("bm25s").setLevel(logging.NOTSET)
@@ -169,6 +169,6 @@ def tokens(text: str, tokenize: Tokenization) -> list[str]:
 
 
 def _choose(texts: list[str]) -> Tokenization:
-    """Return `bigrams` if most letters of the texts are Hangul, kana or Han, which leave words unseparated."""
+    """Return `bigrams` if most letters of the texts are Hangul, kana or Han, and `words` otherwise."""
     letters = sum(len(_LETTER.findall(text)) for text in texts)
     return "bigrams" if 2 * sum(len(_CJK.findall(text)) for text in texts) > letters else "words"

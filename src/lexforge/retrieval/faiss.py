@@ -1,7 +1,7 @@
 """Dense search through FAISS: exact (flat) or approximate (HNSW, IVF).
 
-FAISS is imported in the functions that use it: a machine that trains and searches sparse vectors only, such as
-a borrowed GPU, can import this package without it.
+FAISS is imported in the functions that use it: a machine that trains and searches sparse vectors only, such
+as a borrowed GPU, can import this package without it.
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ class IVF:
 class FaissIndex:
     """Search for the k best dense vectors by inner product or cosine.
 
-    Documents of equal score stand in the order of their positions. With `Flat` the k best are exact, also where
-    several documents have the k-th score. FAISS computes a score by one of two routines, depending on the
-    number of queries, and the two round differently in the last bits. HNSW and IVF can miss documents and then
-    return fewer than k.
+    Documents of equal score stand in the order of their positions. With `Flat` the k best are exact, also
+    where several documents have the k-th score. FAISS computes a score by one of two routines, depending on
+    the number of queries, and the two round differently in the last bits. HNSW and IVF can miss documents and
+    then return fewer than k.
 
     Args:
         width: Number D of dimensions.
@@ -144,8 +144,8 @@ class FaissIndex:
 
         Raises:
             TypeError: If `documents` is not a 2-dimensional float array.
-            ValueError: If `build` would refuse the documents or ids, D is not the width of the index, or an id
-                is in the index already.
+            ValueError: If `build` would refuse the documents or ids, D is not the width of the index, or an
+                id is in the index already.
         """
         vectors = dense_vectors(documents, "documents", self.width, self.similarity)
         self._ids.check(ids, len(vectors))
@@ -164,7 +164,8 @@ class FaissIndex:
 
         Args:
             queries: Finite floats `[Q, D]`.
-            k: Number of hits wanted per query, at least 1; above the number of documents it means all of them.
+            k: Number of hits wanted per query, at least 1; above the number of documents it means all of
+                them.
 
         Returns:
             The hits; their scores can have any sign.
@@ -232,8 +233,8 @@ class FaissIndex:
             raise ValueError(f"{path} is not a FAISS index of lexforge: {error}") from error
         if index._index.ntotal != len(index) or index._index.d != index.width:
             raise ValueError(
-                f"{path}: the file of FAISS holds {index._index.ntotal} vectors of width {index._index.d}; the "
-                f"other files say {len(index)} of width {index.width}"
+                f"{path}: the file of FAISS holds {index._index.ntotal} vectors of width {index._index.d}; "
+                f"the other files say {len(index)} of width {index.width}"
             )
         return index
 

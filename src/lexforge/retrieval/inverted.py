@@ -25,16 +25,16 @@ MAPPED = {f"{name}.npy" for name in ("terms", "weights", "scales", "dense", "lis
 class InvertedIndex:
     """Exact search for the k best sparse, non-negative vectors, in float32, on the threads of numba.
 
-    A document with score 0 is never a hit. Documents of equal score stand in the order of their positions. The
-    algorithm is described in `lexforge.kernels.postings`.
+    A document with score 0 is never a hit. Documents of equal score stand in the order of their positions.
+    The algorithm is described in `lexforge.kernels.postings`.
 
     Args:
         num_terms: Width V of the vectors.
         similarity: `dot` or `cosine`. For `cosine` the index scales documents and queries to unit length.
-        impacts: `float32` is exact. `uint8` stores each weight in 8 bits, which takes two thirds of the bytes;
-            the scores are rounded and depend on how the documents were divided among calls of `add`. Measured
-            on SPLADE vectors (scripts/bench/results/index.csv), recall@10 is .997 for 43,688 documents and .995
-            for 349,504.
+        impacts: `float32` is exact. `uint8` stores each weight in 8 bits, which takes two thirds of the
+            bytes; the scores are rounded and depend on how the documents were divided among calls of `add`.
+            Measured on SPLADE vectors (scripts/bench/results/index.csv), recall@10 is .997 for 43,688
+            documents and .995 for 349,504.
 
     Raises:
         ValueError: If `num_terms` is below 1, or the similarity or the impacts are unknown.
@@ -101,8 +101,8 @@ class InvertedIndex:
 
         Raises:
             TypeError: If `documents` is not a scipy CSR matrix.
-            ValueError: If `build` would refuse the documents or ids, V is not the width of the index, or an id
-                is in the index already.
+            ValueError: If `build` would refuse the documents or ids, V is not the width of the index, or an
+                id is in the index already.
         """
         vectors = sparse_vectors(documents, "documents", self.num_terms, self.similarity)
         self._ids.check(ids, vectors.shape[0])
@@ -117,14 +117,16 @@ class InvertedIndex:
 
         Args:
             queries: CSR `[Q, V]` with finite weights >= 0.
-            k: Number of hits wanted per query, at least 1; above the number of documents it means all of them.
+            k: Number of hits wanted per query, at least 1; above the number of documents it means all of
+                them.
 
         Returns:
             The hits; a query without a weight has none.
 
         Raises:
             TypeError: If `queries` is not a scipy CSR matrix, or `k` not an integer.
-            ValueError: If a weight is negative or not finite, V is not the width of the index, or k is below 1.
+            ValueError: If a weight is negative or not finite, V is not the width of the index, or k is below
+                1.
         """
         wanted = check_k(k)
         vectors = sparse_vectors(queries, "queries", self.num_terms, self.similarity)
@@ -173,7 +175,9 @@ class InvertedIndex:
             postings = Postings(fields["block_size"], *(np.asarray(file) for file in files))
             check_postings(postings, len(index), index.num_terms)
             if postings.weights.dtype != np.dtype(index.impacts):
-                raise ValueError(f"weights have dtype {postings.weights.dtype}, impacts are {index.impacts!r}")
+                raise ValueError(
+                    f"weights have dtype {postings.weights.dtype}, impacts are {index.impacts!r}"
+                )
         except Exception as error:  # numpy raises errors of many types for a damaged header
             raise ValueError(f"{path} is not an inverted index of lexforge: {error}") from error
         index._parts = [postings]

@@ -49,8 +49,8 @@ def sparse_vectors(matrix: Matrix, what: str, width: int, similarity: Similarity
 
     Raises:
         TypeError: If the matrix is not a CSR matrix.
-        ValueError: If the width differs, the dtype is not a real number, the structure is damaged, or a weight
-            is negative or not finite.
+        ValueError: If the width differs, the dtype is not a real number, the structure is damaged, or a
+            weight is negative or not finite.
     """
     columns = sparse_width(matrix, what)
     if columns != width:
@@ -112,10 +112,8 @@ def dense_vectors(matrix: NDArray, what: str, width: int, similarity: Similarity
 
 def _described(matrix: object) -> str:
     """Return the type, dtype and shape of what was given in the place of a matrix."""
-    kind = f"{type(matrix).__name__}"
-    if isinstance(matrix, np.ndarray) or sparse.issparse(matrix):
-        return f"{kind} of dtype {matrix.dtype} and shape {matrix.shape}"
-    return kind
+    name, dtype, shape = type(matrix).__name__, getattr(matrix, "dtype", None), getattr(matrix, "shape", None)
+    return name if dtype is None else f"{name} of dtype {dtype} and shape {shape}"
 
 
 def _check_weights(matrix: Matrix, what: str) -> None:

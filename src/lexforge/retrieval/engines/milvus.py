@@ -1,4 +1,4 @@
-"""Search in a Milvus collection, kept by the user's server or in a Milvus Lite file opened by this process."""
+"""Search in a Milvus collection, which a server keeps or a Milvus Lite file that this process opens."""
 
 from __future__ import annotations
 
@@ -49,15 +49,15 @@ class MilvusIndex:
     The primary key of a row is the document's position, and rows are upserted, so a batch that is sent twice,
     or again after a kill, changes nothing. An index that is opened on a collection continues after the
     documents that are there; `build` starts at position 0 again. Sparse vectors and `Flat()` are searched
-    exactly. `close()`, or the end of a `with` statement, disconnects; the last index on a Milvus Lite file also
-    stops its server. At the exit of the process both happen by themselves.
+    exactly. `close()`, or the end of a `with` statement, disconnects; the last index on a Milvus Lite file
+    also stops its server. At the exit of the process both happen by themselves.
 
     Args:
         uri: `http://host:19530`, or the name of a file that ends in `.db`, which Milvus Lite opens in this
             process. Only one process at a time can open a file.
         collection: Name of the collection. It is created with the first documents.
-        similarity: `dot` or `cosine`; None takes that of the collection, and `dot` for a new one. For `cosine`
-            the index scales documents and queries to unit length.
+        similarity: `dot` or `cosine`; None takes that of the collection, and `dot` for a new one. For
+            `cosine` the index scales documents and queries to unit length.
         layout: Layout of dense vectors; None takes that of the collection, and `Flat()` for a new one.
         origin: Names what made the vectors; a collection of another origin is refused. None accepts any.
         token: `user:password` or an API key, if the server wants one. It is never written to a file.
@@ -68,8 +68,8 @@ class MilvusIndex:
         ImportError: If the extra `milvus` is not installed.
         ConnectionError: If no server answers, or the file cannot be opened.
         FileNotFoundError: If the folder of the file does not exist.
-        ValueError: If lexforge did not make the collection, or it has another similarity, layout or origin than
-            the arguments say.
+        ValueError: If lexforge did not make the collection, or it has another similarity, layout or origin
+            than the arguments say.
     """
 
     def __init__(
@@ -198,8 +198,8 @@ class MilvusIndex:
         Raises:
             ConnectionError: If the server does not answer.
             TypeError: If the documents are of another kind than those of the collection.
-            ValueError: If `build` would refuse the documents or ids, their width is not that of the collection,
-                or an id is in the index already.
+            ValueError: If `build` would refuse the documents or ids, their width is not that of the
+                collection, or an id is in the index already.
         """
         kind, width = (self._kind, self._width) if self._kind else kind_and_width(documents)
         vectors = checked(documents, "documents", kind, width, self.similarity)
@@ -222,7 +222,8 @@ class MilvusIndex:
 
         Args:
             queries: Vectors of the same kind and width as the documents.
-            k: Number of hits wanted per query, at least 1; above the number of documents it means all of them.
+            k: Number of hits wanted per query, at least 1; above the number of documents it means all of
+                them.
 
         Returns:
             The hits. For sparse vectors no document has score 0, and a query without a weight has no hit.
@@ -338,8 +339,8 @@ class MilvusIndex:
         for name, wanted in (("similarity", similarity), ("layout", layout), ("origin", origin)):
             if wanted not in (None, getattr(self, name)):
                 raise ValueError(f"{self.where} has {name} {getattr(self, name)!r}; received {wanted!r}")
-        # The ids are read in windows of positions, because an answer holds at most MAX_HITS rows. Reading stops
-        # at the first position that is missing.
+        # The ids are read in windows of positions, because an answer holds at most MAX_HITS rows. Reading
+        # stops at the first position that is missing.
         count = int(self._call("query", output_fields=["count(*)"])[0]["count(*)"])
         columns = ["position", "document", "weights"]
         for start in range(0, count, MAX_HITS // 2):
@@ -359,7 +360,9 @@ class MilvusIndex:
             ValueError: If a position is missing.
         """
         if self._torn:
-            raise ValueError(f"{self.where} lacks position {len(self)}; add the documents from there on again")
+            raise ValueError(
+                f"{self.where} lacks position {len(self)}; add the documents from there on again"
+            )
 
     def _create(self, kind: Kind, width: int) -> None:
         """Create the collection with its index on the vectors."""

@@ -39,8 +39,8 @@ def lite_file(uri: str) -> str | None:
     if _SERVER.match(uri):
         if "@" in uri:
             raise ValueError(
-                "the uri of Milvus must not contain credentials, because it is saved with the index; pass them "
-                "as `token`"
+                "the uri of Milvus must not contain credentials, because it is saved with the index; pass "
+                "them as `token`"
             )
         return None
     if not uri.endswith(".db"):
@@ -135,8 +135,8 @@ def is_transient(error: Exception) -> bool:
     """Return whether the same request may succeed later, because no answer came or the server is overloaded.
 
     Args:
-        error: A `MilvusException`, whose attribute `code` is a number or a status of gRPC, or an error of gRPC,
-            whose method `code()` returns the status.
+        error: A `MilvusException`, whose attribute `code` is a number or a status of gRPC, or an error of
+            gRPC, whose method `code()` returns the status.
     """
     code = getattr(error, "code", None)
     status = code() if callable(code) else code
