@@ -175,8 +175,8 @@ def _check_token(token: str, what: str) -> None:
     """
     if token.split() != [token] or token.startswith(BYTE_ORDER_MARK):
         raise ValueError(
-            f"{what} {token!r}: a TREC file separates its columns by white space; an id or tag must be one or "
-            "more characters without white space, and must not begin with a byte order mark"
+            f"{what} {token!r}: a TREC file separates its columns by white space; an id or tag must be one "
+            "or more characters without white space, and must not begin with a byte order mark"
         )
 
 
