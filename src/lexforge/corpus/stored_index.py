@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from lexforge.common.files import new_directory
+from lexforge.common.files import check_new, new_directory
+from lexforge.common.manifest import pack_manifest, unpack_manifest
 from lexforge.common.progress import Progress
 from lexforge.corpus.encoded_corpus import EncodedCorpus
 from lexforge.corpus.encoding import Vectors
@@ -17,6 +17,7 @@ from lexforge.retrieval import Index, IndexKind
 from lexforge.retrieval.backends import BACKENDS, find_backend
 
 SOURCE = "source.json"
+FORMAT = "lexforge-stored-index"
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ def build_index(
     """
     manifest = corpus.manifest
     backend = find_backend(kind, manifest.kind, options)
-    path = new_directory(directory)
+    check_new(directory)
     # The first block is read before the index is made, because it says how wide the vectors are.
     blocks = corpus.blocks(rows)
     first = next(blocks)
@@ -88,12 +89,10 @@ def build_index(
             f"the collection must hold the {len(corpus)} documents of the corpus; it holds {len(index)}: "
             "drop it, or choose another name"
         )
-    index.save(path / "index")
-    # The description is written last: without it, the directory is not taken for a finished index.
     source = Source(kind, manifest.model, manifest.fingerprint, manifest.max_seq_length, manifest.corpus)
-    (path / SOURCE).write_text(
-        json.dumps(vars(source), indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
-    )
+    with new_directory(directory) as path:
+        index.save(path / "index")
+        (path / SOURCE).write_text(pack_manifest(FORMAT, vars(source)) + "\n", encoding="utf-8")
     return index
 
 
@@ -118,7 +117,7 @@ def open_index(directory: str | Path, token: str = "", verify: bool = False) -> 
     if not path.is_file():
         raise FileNotFoundError(f"{directory} holds no finished index: {SOURCE} is missing")
     try:
-        source = Source(**json.loads(path.read_text(encoding="utf-8")))
+        source = Source(**unpack_manifest(path.read_bytes(), FORMAT))
         if source.kind not in BACKENDS:
             raise ValueError(f"kind must be one of {', '.join(BACKENDS)}; received {source.kind!r}")
     except (ValueError, TypeError) as error:
