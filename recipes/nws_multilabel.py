@@ -45,6 +45,7 @@ from lexforge.losses.functional import compute_label_pair_similarity
 QUICK = training.TrainingSettings(
     steps=300, batch_size=32, gradient_accumulation_steps=1, learning_rate=1e-3, precision="fp32"
 )
+LabelSimilarity = Literal["npmi", "jaccard", "none"]
 # The classifier of a loss: the prototypes of NWS, or the linear head of binary cross-entropy.
 CLASSIFIER_PARAMETERS = ("prototypes", "head.weight", "head.bias")
 
@@ -56,9 +57,8 @@ class LossSettings:
     name: Annotated[Literal["nws", "bce"], tyro.conf.arg(name="loss")] = "nws"
     """The loss: `nws`, or `bce` for binary cross-entropy, which reads none of the numbers below."""
 
-    label_similarity: Annotated[Literal["npmi", "jaccard", "none"], tyro.conf.arg(name="similarity")] = "npmi"
-    """How the similarity of two labels is counted; a negative with similar labels weighs less. With `none` all
-    negatives weigh the same."""
+    label_similarity: Annotated[LabelSimilarity, tyro.conf.arg(name="similarity")] = "npmi"
+    """Similarity of two labels; a negative with similar labels weighs less; `none` weighs all alike."""
 
     aggregate: Literal["mean", "max"] = "mean"
     """How the similarity of two sets of labels is made from the similarities of their labels."""

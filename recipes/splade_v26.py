@@ -54,8 +54,7 @@ class Config:
     """A masked language model, or `lexical`: a small one built from the corpus, at first a bag of words."""
 
     teacher: str = "lsa"
-    """The teacher of distillation: a SentenceTransformer, or `lsa` (on words) or `lsa-char` (on characters),
-    fitted to the corpus; it is loaded if the weight of distillation is above 0."""
+    """The teacher of distillation: a SentenceTransformer, or `lsa` (words) or `lsa-char` (characters)."""
 
     teacher_scores: Path | None = None
     """File in qrels format with the scores of a teacher, which replace the teacher."""
