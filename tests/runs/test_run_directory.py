@@ -43,3 +43,11 @@ def test_resume_needs_a_run_with_the_same_settings(tmp_path: Path) -> None:
     open_run(tmp_path / "run", {"steps": 3, "phases": (1, 2)}, resume=True)
     with pytest.raises(ValueError, match="steps was 3 and is now 4"):
         open_run(tmp_path / "run", {"steps": 4, "phases": (1, 2)}, resume=True)
+
+
+def test_a_nested_setting_that_changed_is_named_alone(tmp_path: Path) -> None:
+    """The settings of the loss are some twenty numbers; the message names the one to put back."""
+    open_run(tmp_path / "run", {"loss": {"temperature": 0.1, "alpha": 1.0}})
+    changed = {"loss": {"temperature": 0.2, "alpha": 1.0}}
+    with pytest.raises(ValueError, match=r"run: loss\.temperature was 0\.1 and is now 0\.2$"):
+        open_run(tmp_path / "run", changed, resume=True)

@@ -1,4 +1,6 @@
-"""What keeps a run alive: directory, checkpoints, resume, signals, state of the loss, finite numbers."""
+"""What keeps a run alive: its directory, whole checkpoints, resume, signals, the state of a loss, finite
+numbers.
+"""
 
 from lexforge.runs.checkpoints import DamagedCheckpointError, DiskFullError, last_checkpoint
 from lexforge.runs.finite import FiniteTraining, NonFiniteError
@@ -7,6 +9,7 @@ from lexforge.runs.loss_state import LossStateCallback
 from lexforge.runs.resumable import ResumableTraining
 from lexforge.runs.run_directory import open_run, write_json
 from lexforge.runs.signals import TrainingInterrupted
+from lexforge.runs.start import claim_run_directory, start_processes
 
 __all__ = [
     "DamagedCheckpointError",
@@ -16,8 +19,10 @@ __all__ = [
     "NonFiniteError",
     "ResumableTraining",
     "TrainingInterrupted",
+    "claim_run_directory",
     "join_processes",
     "last_checkpoint",
     "open_run",
+    "start_processes",
     "write_json",
 ]
