@@ -24,8 +24,8 @@ from lexforge.losses import CoSENTLoss, MoCoLoss, NeuralSparseLoss, loss_tensors
 from lexforge.losses.base import EmbeddingLoss
 from lexforge.models import is_training
 from lexforge.runs import LossStateCallback
-from lexforge.training import SpladeTrainer, TrainingSettings
 from lexforge.runs.loss_state import LOSS_STATE_FILE
+from lexforge.training import SpladeTrainer, TrainingSettings
 
 WORDS = "list array search index query document vector sparse token model train file graph tree".split()
 STEPS = 6

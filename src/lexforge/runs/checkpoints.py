@@ -12,6 +12,8 @@ import json
 import logging
 import os
 import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from lexforge.common.files import file_sha256
@@ -88,6 +90,47 @@ def check_seal(folder: str | Path) -> None:
             raise DamagedCheckpointError(f"{found[name]} has {actual} bytes, {SEAL} says {size}")
         if file_sha256(found[name]) != digest:
             raise DamagedCheckpointError(f"{found[name]} does not have the checksum in {SEAL}")
+
+
+@contextmanager
+def new_checkpoint(
+    staged: Path, place: Path, *, size: Callable[[], int], writes: bool, wait: Callable[[], None]
+) -> Iterator[None]:
+    """A block that writes a checkpoint; when it ends without an error, the checkpoint is sealed and moved.
+
+    All ranks must enter the block together. If it fails, nothing of the checkpoint is left.
+
+    Args:
+        staged: The folder into which the block writes, under `unfinished/` of the same run.
+        place: The folder that the checkpoint becomes.
+        size: Returns the number of bytes that the checkpoint needs at least.
+        writes: Whether this rank writes files; one rank per folder does.
+        wait: Waits until all ranks have called it.
+
+    Raises:
+        DiskFullError: If the checkpoint does not fit on the disk; found before the block begins or within it.
+    """
+    run = place.parent
+    unfinished = run / UNFINISHED
+    if writes:
+        run.mkdir(parents=True, exist_ok=True)
+        remove_unfinished(run)
+        if message := disk_full(run, size()):
+            raise DiskFullError(message)
+    wait()  # no rank writes before what an earlier run left unfinished has been removed
+    try:
+        yield
+        wait()  # every rank has written its files
+        if writes:
+            set_aside_after(place)
+            publish(staged, place)
+    except Exception as error:  # the writers of a full disk raise OSError, RuntimeError, SafetensorError
+        message = disk_full(run, size(), size_of(unfinished), error)
+        shutil.rmtree(unfinished, ignore_errors=True)
+        if message:
+            raise DiskFullError(message) from error
+        raise
+    wait()  # every rank finds the checkpoint in its place
 
 
 def publish(staged: Path, place: Path) -> None:

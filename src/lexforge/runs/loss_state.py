@@ -13,8 +13,8 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from lexforge.losses.base import load_loss_tensors, loss_parameters, loss_tensors
 from lexforge.common.ranks import sum_over_ranks, world_size
+from lexforge.losses.base import load_loss_tensors, loss_parameters, loss_tensors
 
 LOSS_STATE_FILE = "loss_state.safetensors"
 

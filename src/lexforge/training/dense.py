@@ -7,10 +7,10 @@ from typing import Any
 from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer
 
 from lexforge.losses import EmbeddingLoss
-from lexforge.runs.finite import FiniteTraining
 from lexforge.runs.loss_state import LossStateCallback
-from lexforge.runs.resumable import ResumableTraining
 from lexforge.training.collator import DenseCollator
+from lexforge.training.finite import FiniteTraining
+from lexforge.training.resumable import ResumableTraining
 
 
 class DenseTrainer(ResumableTraining, FiniteTraining, SentenceTransformerTrainer):

@@ -16,12 +16,12 @@ from lexforge.common.types import Embeddings
 from lexforge.data import validate_columns
 from lexforge.losses import NeuralSparseLoss, loss_tensors
 from lexforge.models import fuse_splade_head, vocabulary_size
-from lexforge.runs.finite import FiniteTraining
 from lexforge.runs.loss_state import LossStateCallback
-from lexforge.runs.resumable import ResumableTraining
 from lexforge.training.callbacks import CollapseCallback, CurriculumCallback
 from lexforge.training.collator import SpladeCollator
 from lexforge.training.curriculum import Phase, phase_at
+from lexforge.training.finite import FiniteTraining
+from lexforge.training.resumable import ResumableTraining
 
 
 class SpladeTrainer(ResumableTraining, FiniteTraining, SparseEncoderTrainer):

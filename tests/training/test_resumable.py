@@ -24,8 +24,8 @@ from sentence_transformers.sparse_encoder.modules import SpladePooling, Transfor
 from transformers import Trainer, TrainerCallback
 
 from lexforge.runs import DamagedCheckpointError, DiskFullError, TrainingInterrupted
-from lexforge.training import SpladeTrainer
 from lexforge.runs.checkpoints import by_step, check_seal, last_checkpoint, seal
+from lexforge.training import SpladeTrainer
 
 MakeTrainer = Callable[..., SpladeTrainer]
 
@@ -462,7 +462,7 @@ arguments = settings.arguments(run, disable_tqdm=True)
 trainer = SpladeTrainer(model, loss, args=arguments, train_dataset=Dataset.from_list(rows))
 if sys.argv[3] == "surprise":  # as if the room had been taken after it was counted
     counted = trainer._checkpoint_bytes
-    trainer._checkpoint_bytes = lambda: counted() if trainer._beside else 1
+    trainer._checkpoint_bytes = lambda: counted() if trainer._given.get("output_dir") else 1
 try:
     trainer.train()
 except DiskFullError as error:
