@@ -1,5 +1,6 @@
 """Build and load encoders, thin over the modules of sentence-transformers."""
 
+from lexforge.models.backbone import resolve_backbone
 from lexforge.models.dense import build_dense
 from lexforge.models.embedding_dimension import embedding_dimension
 from lexforge.models.fused import fuse_splade_head, unfuse_splade_head
@@ -27,6 +28,7 @@ __all__ = [
     "fuse_splade_head",
     "is_training",
     "load_encoder",
+    "resolve_backbone",
     "restrict_output_vocabulary",
     "special_token_ids",
     "unfuse_splade_head",

@@ -9,6 +9,7 @@ from lexforge.runs.launch import join_processes
 from lexforge.runs.loss_state import LossStateCallback
 from lexforge.runs.run_directory import open_run, write_json
 from lexforge.runs.signals import TrainingInterrupted
+from lexforge.runs.start import claim_run_directory, start_processes
 
 __all__ = [
     "DamagedCheckpointError",
@@ -16,8 +17,10 @@ __all__ = [
     "LossStateCallback",
     "NonFiniteError",
     "TrainingInterrupted",
+    "claim_run_directory",
     "join_processes",
     "last_checkpoint",
     "open_run",
+    "start_processes",
     "write_json",
 ]

@@ -51,14 +51,11 @@ def open_run(folder: str | Path, config: Mapping[str, Any], *, resume: bool = Fa
         if not config_file.is_file():
             raise FileNotFoundError(f"nothing to resume: {config_file} does not exist")
         before = json.loads(config_file.read_text(encoding="utf-8"))
-        changed = [key for key in sorted({*before, *settings}) if before.get(key) != settings.get(key)]
+        then, now = _flat(before), _flat(settings)
+        changed = [name for name in sorted({*then, *now}) if then.get(name) != now.get(name)]
         if changed:
-            raise ValueError(
-                f"cannot resume {folder}: "
-                + "; ".join(
-                    f"{key} was {before.get(key)!r} and is now {settings.get(key)!r}" for key in changed
-                )
-            )
+            differences = (f"{name} was {then.get(name)!r} and is now {now.get(name)!r}" for name in changed)
+            raise ValueError(f"cannot resume {folder}: {'; '.join(differences)}")
         return folder
     if folder.exists() and (
         not folder.is_dir() or any(not _is_record(path.name) for path in folder.iterdir())
@@ -71,6 +68,17 @@ def open_run(folder: str | Path, config: Mapping[str, Any], *, resume: bool = Fa
     write_json(config_file, settings)
     write_json(folder / "env.json", environment())
     return folder
+
+
+def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings as one mapping, with names such as `loss.temperature`."""
+    flat: dict[str, Any] = {}
+    for name, value in settings.items():
+        if isinstance(value, dict):
+            flat |= _flat(value, f"{prefix}{name}.")
+        else:
+            flat[f"{prefix}{name}"] = value
+    return flat
 
 
 def environment() -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from lexforge.training.arguments import TrainingSettings
 from lexforge.training.callbacks import CollapseCallback, CurriculumCallback
 from lexforge.training.collator import DenseCollator, SpladeCollator
+from lexforge.training.command_line import preset_on_command_line
 from lexforge.training.curriculum import Phase, phase_at, ramp_at
 from lexforge.training.dense import DenseTrainer
 from lexforge.training.finite import FiniteTraining
@@ -27,5 +28,6 @@ __all__ = [
     "SpladeTrainer",
     "TrainingSettings",
     "phase_at",
+    "preset_on_command_line",
     "ramp_at",
 ]
