@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
@@ -54,7 +55,25 @@ class CurriculumCallback(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Set the loss for the step that begins."""
-        progress = state.global_step / state.max_steps
+        self._write(state.global_step / state.max_steps)
+
+    @contextmanager
+    def final_values(self) -> Iterator[None]:
+        """A block in which the loss has the values of the end of training, for an evaluation.
+
+        The values of the step under way would make the evaluation loss move with the schedule: one and the
+        same model would seem to improve, and the best checkpoint would be chosen by its step.
+        """
+        loss = self.loss
+        before = loss.regularizer_ramp, loss.temperature, dict(loss.weights), self.phase_index
+        self._write(1.0)
+        try:
+            yield
+        finally:
+            loss.regularizer_ramp, loss.temperature, loss.weights, self.phase_index = before
+
+    def _write(self, progress: float) -> None:
+        """Write the values for a share of training, in [0, 1], into the loss."""
         self.loss.regularizer_ramp = ramp_at(progress, self.ramp_fraction)
         if self.phases:
             self.phase_index = phase_at(self.phases, progress)

@@ -113,6 +113,11 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, SparseEncoderTrainer):
         for group, base_lr, factor in groups:
             group["lr"] = base_lr * factor(0)
 
+    def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
+        """Evaluate with the weights and the temperature of the end of training, at every step."""
+        with self.curriculum.final_values():
+            return super().evaluate(*args, **kwargs)
+
     def track_loss_components(self, loss: dict[str, Tensor]) -> None:
         """Log each part, its share of the total, the active dimensions and the phase."""
         parts = {name: value.detach() for name, value in loss.items()}
