@@ -46,6 +46,7 @@ class Config:
     """Name of the preset that gives the numbers of the loss."""
 
     loss: training.Preset = training.PRESETS["lexforge"]
+    """The numbers of the loss, by default those of the preset; docs/losses.md defines its terms by section."""
 
     data: str = "docstrings"
     """What to train and test on: `docstrings`, a folder in BEIR layout, or `hf:organisation/name`."""
