@@ -19,7 +19,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 $(OLDEST)/.installed: pyproject.toml constraints-oldest.txt
 	$(PYTHON) -m venv $(OLDEST)
 	$(OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-oldest.txt \
-		-e ".[triton,seismic,milvus]" hypothesis pytest pytest-timeout pytest-xdist
+		-e ".[triton,milvus]" hypothesis pytest pytest-timeout pytest-xdist
 	touch $@
 
 quickstart: $(INSTALLED)
@@ -43,7 +43,7 @@ test-all: test test-slow
 # PyPI's wheel of the oldest torch brings CUDA libraries: 4 GB.
 test-oldest: $(OLDEST)/.installed
 	$(OLDEST)/bin/python $(PYTEST) tests/losses tests/models tests/training tests/distributed \
-		tests/retrieval/engines/test_milvus.py tests/retrieval/engines/test_milvus_format.py tests/retrieval/test_seismic.py
+		tests/retrieval/engines/test_milvus.py tests/retrieval/engines/test_milvus_format.py
 
 format: $(INSTALLED)
 	$(BIN)/ruff check --fix .

@@ -26,7 +26,6 @@ MAY_IMPORT: dict[str, set[str]] = {
 # An optional package is imported only in the files that own it.
 OWNERS = {
     "triton": {"kernels/triton"},
-    "seismic": {"retrieval/seismic.py"},
     "pymilvus": {"retrieval/engines/milvus.py"},
 }
 

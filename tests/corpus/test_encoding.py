@@ -43,7 +43,7 @@ def test_dense_rows_stand_in_the_order_of_the_texts(tiny_dense, monkeypatch) -> 
 
 def test_no_text_is_refused(tiny_dense) -> None:
     """No row has no width."""
-    with pytest.raises(ValueError, match="no query to encode"):
+    with pytest.raises(ValueError, match="at least one query is needed to encode; received none"):
         encode(tiny_dense, [], "query")
 
 

@@ -123,7 +123,7 @@ def test_keys_files_and_primary_metric(tiny_splade, tmp_path: Path) -> None:
 def test_a_csv_of_other_columns_is_not_appended_to(tiny_splade, tmp_path: Path) -> None:
     """Numbers under the wrong heading are worse than none."""
     RetrievalEvaluator(**data())(tiny_splade, str(tmp_path))
-    with pytest.raises(ValueError, match="has the columns"):
+    with pytest.raises(ValueError, match=r"must have the columns .* it has"):
         RetrievalEvaluator(**data(), metrics=("AP@10",))(tiny_splade, str(tmp_path))
     RetrievalEvaluator(**data(), metrics=("AP@10",), write_csv=False)(tiny_splade, str(tmp_path))
 
@@ -156,17 +156,17 @@ def test_another_index_can_be_passed(tiny_dense) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"corpus": {}}, "the corpus is empty"),
-        ({"qrels": {}}, "no query to evaluate"),
-        ({"qrels": {"q0": {}}}, "no query to evaluate"),
+        ({"corpus": {}}, "corpus must hold at least one document"),
+        ({"qrels": {}}, "must judge at least one query; received none"),
+        ({"qrels": {"q0": {}}}, "must judge at least one query; received none"),
         ({"qrels": {"nobody": {"d0": 1}}}, "name query 'nobody'"),
         ({"qrels": {"q0": {"nothing": 1}}}, "of query 'q0' name document 'nothing'"),
-        ({"corpus": {"d0": None}}, "document 'd0' is a NoneType"),
-        ({"queries": {"q0": 3}}, "query 'q0' is a int"),
-        ({"metrics": ("nDCG@200",)}, "'nDCG@200' looks at more than the k = 100"),
+        ({"corpus": {"d0": None}}, "text of document 'd0' must be a string; received NoneType"),
+        ({"queries": {"q0": 3}}, "text of query 'q0' must be a string; received int"),
+        ({"metrics": ("nDCG@200",)}, "cutoff of measure 'nDCG@200' must be at most k; received k = 100"),
         ({"metrics": ("ndcg",)}, "unknown measure 'ndcg'"),
-        ({"metrics": ()}, "no measure"),
-        ({"k": 0, "metrics": ("AP",)}, "k is 0"),
+        ({"metrics": ()}, "at least one measure; received none"),
+        ({"k": 0, "metrics": ("AP",)}, "k must be at least 1; received 0"),
         ({"latency_queries": -1}, "latency_queries must be at least 0"),
         ({"cache_bytes": -1}, "cache_bytes must be at least 0"),
     ],

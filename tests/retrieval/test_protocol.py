@@ -21,9 +21,7 @@ from lexforge.retrieval import (
     Index,
     InvertedIndex,
     MilvusIndex,
-    SeismicIndex,
 )
-from lexforge.retrieval.seismic import SeismicSettings
 
 WIDTH, COUNT = 12, 300
 IDS = [f"d{number}" for number in range(COUNT)]
@@ -62,12 +60,10 @@ class Backend:
         return self.index.build(self.vectors(dense), ids, similarity=similarity, **options)
 
 
-SEISMIC = SeismicSettings(postings_per_term=COUNT, summary_energy=1.0, query_terms=WIDTH, heap_factor=0.1)
 HNSW_WIDE = HNSW(neighbours=64, ef_search=2 * COUNT)
 BACKENDS = [
     Backend("inverted", InvertedIndex, {}, True, True),
     Backend("inverted-uint8", InvertedIndex, {"impacts": "uint8"}, True, False),
-    Backend("seismic", SeismicIndex, {"settings": SEISMIC}, True, False, "seismic"),
     Backend("faiss-flat", FaissIndex, {"layout": Flat()}, False, True, "faiss"),
     Backend(
         "faiss-hnsw", FaissIndex, {"layout": HNSW(neighbours=64, ef_search=2 * COUNT)}, False, False, "faiss"
@@ -112,7 +108,7 @@ def check_hits(
         assert hits.scores[row].dtype == np.float32
         order = sorted(zip((-hits.scores[row]).tolist(), found, strict=True))
         assert [position for _, position in order] == found
-        # 2 % covers half precision and 8-bit weights; the exact backends equal whole numbers
+        # 2 % covers 8-bit weights; the exact backends equal whole numbers
         np.testing.assert_allclose(hits.scores[row], product[row][found], rtol=0 if backend.exact else 0.02)
         if backend.exact:
             assert found == wanted
@@ -185,7 +181,7 @@ def test_an_empty_query_finds_nothing_in_a_sparse_index(backend: Backend) -> Non
 NAN, NARROW = np.full((1, WIDTH), np.nan), np.ones((1, 3))
 ONE, TWO = np.ones((1, WIDTH)), np.ones((2, WIDTH))
 REFUSALS: list[tuple[Callable[[Backend, Any], Any], str]] = [
-    (lambda backend, index: index.search(backend.vectors(ONE), 0), "k is 0"),
+    (lambda backend, index: index.search(backend.vectors(ONE), 0), "k must be at least 1; received 0"),
     (lambda backend, index: index.search(backend.vectors(NARROW), 1), "queries have 3 columns"),
     (lambda backend, index: index.search(backend.vectors(NAN), 1), "queries row 0"),
     (lambda backend, index: index.add(backend.vectors(NARROW), ["new"]), "documents have 3 columns"),
@@ -240,10 +236,3 @@ def test_a_save_overwrites_nothing(backend: Backend, tmp_path: Path) -> None:
     index.save(tmp_path / "index")
     with pytest.raises(FileExistsError, match="not an empty directory"):
         index.save(tmp_path / "index")
-
-
-def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The extra to install must stand in the error."""
-    monkeypatch.setitem(__import__("sys").modules, "seismic", None)
-    with pytest.raises(ImportError, match=r"lexforge\[seismic\]"):
-        SeismicIndex(3)

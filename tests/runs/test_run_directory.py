@@ -31,8 +31,11 @@ def test_a_folder_with_anything_in_it_is_refused_and_untouched(tmp_path: Path, f
 def test_a_run_that_failed_before_it_did_anything_can_be_started_again(tmp_path: Path) -> None:
     """After a wrong model name the user corrects the flag and runs the same command."""
     open_run(tmp_path, {"model": "wrong"})
+    half = f"config.json.12-{'ab' * 8}.0.partial"  # it was killed while it wrote its settings
+    (tmp_path / half).write_text('{"mod')
     open_run(tmp_path, {"model": "right"})
     assert json.loads((tmp_path / "config.json").read_text()) == {"model": "right"}
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["config.json", "env.json"]
 
 
 def test_resume_needs_a_run_with_the_same_settings(tmp_path: Path) -> None:

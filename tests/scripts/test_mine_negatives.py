@@ -97,7 +97,7 @@ def test_a_teacher_filters(script, folder: Path, tmp_path: Path) -> None:
             ValueError,
             "either --teacher or --teacher-scores",
         ),
-        ({"model": "bm25", "block_queries": 0}, ValueError, "block_queries must be at least 1, got 0"),
+        ({"model": "bm25", "block_queries": 0}, ValueError, "block_queries must be at least 1; received 0"),
         ({"model": "bm25", "split": "dev"}, ValueError, "no split 'dev'"),
         ({"model": "bm25", "output": Path("no-such-folder/rows")}, FileNotFoundError, "no-such-folder"),
         ({"run": Path("no-such-run")}, FileNotFoundError, "no-such-run"),

@@ -90,7 +90,7 @@ def test_bad_input_is_refused(load_script, vectors, corpus_folder, tmp_path, tin
     build.main(build.Config(vectors, tmp_path / "index", "inverted"))
     with pytest.raises(ValueError, match="line 2 is blank"):
         search.main(search.Config(tmp_path / "index", corpus_folder), lines=["tree\n", "\n"])
-    with pytest.raises(ValueError, match="k is 0"):
+    with pytest.raises(ValueError, match="k must be at least 1; received 0"):
         search.main(search.Config(tmp_path / "index", corpus_folder, "tree", k=0))
     tiny_dense.save_pretrained(str(tmp_path / "other"))
     with pytest.raises(ValueError, match="has other weights or settings"):

@@ -1,7 +1,8 @@
-"""A run and its judgements turned into numbers."""
+"""Turn runs and judgements into numbers: measures, comparisons, TREC files and the page of a run."""
 
 from lexforge.evaluation.evaluator import RetrievalEvaluator, RetrievalResult
 from lexforge.evaluation.metrics import (
+    METRICS,
     Comparison,
     RunScores,
     compare_runs,
@@ -17,6 +18,7 @@ from lexforge.evaluation.sparsity import Sparsity, measure_sparsity
 from lexforge.evaluation.trec import check_run_ids, read_qrels, read_run, write_qrels, write_run
 
 __all__ = [
+    "METRICS",
     "Comparison",
     "LabelledVectors",
     "RetrievalEvaluator",

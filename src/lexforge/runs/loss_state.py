@@ -134,7 +134,7 @@ def _read(file: Path, step: int) -> dict[str, Tensor]:
     try:
         with safe_open(file, framework="pt") as saved:
             tensors = {name: saved.get_tensor(name) for name in saved.keys()}  # noqa: SIM118 (not a mapping)
-            manifest = (saved.metadata() or {}).get(METADATA, "")
+            manifest = (saved.metadata() or {}).get(METADATA)
         saved_step = unpack_manifest(manifest, FORMAT, _parts(tensors))["global_step"]
     except (SafetensorError, ValueError, LookupError) as error:
         raise ValueError(f"{file} is cut, altered or no state of a loss: {error}") from error

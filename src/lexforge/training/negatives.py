@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch.distributed as dist
 from numpy.typing import NDArray
-from scipy import sparse
-from sentence_transformers import SparseEncoder
 from sentence_transformers.base.model import BaseModel
 from sentence_transformers.base.training_args import BatchSamplers
 from torch.distributed.fsdp import FSDPModule
@@ -25,14 +23,14 @@ from transformers.trainer_callback import ExportableState
 
 from lexforge.common.ranks import world_size
 from lexforge.common.types import Embeddings
-from lexforge.corpus.encoding import Vectors, encode
+from lexforge.corpus import Vectors, encode, join_vectors
 from lexforge.data import NegativeMiner, NegativeRule, RetrievalData, score_by_teacher
 from lexforge.data.columns import ANCHOR, POSITIVE
 from lexforge.data.hub import import_datasets
 from lexforge.data.negatives import MinedRow
 from lexforge.models.fingerprint import text_digest
 from lexforge.models.load import check_encoder
-from lexforge.retrieval import FaissIndex, InvertedIndex
+from lexforge.retrieval import build_exact
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -207,8 +205,7 @@ class MovingNegatives(TrainerCallback, ExportableState):
         return outcome[0]
 
     def _mine(self, model: BaseModel, queries: Vectors, documents: Vectors, epoch: int) -> NDArray[np.int32]:
-        build: Any = InvertedIndex.build if isinstance(model, SparseEncoder) else FaissIndex.build
-        index = build(documents, list(self._place), similarity=check_encoder(model))
+        index = build_exact(documents, list(self._place), check_encoder(model))
         names = list(self._miner.queries)
         rows: list[MinedRow] = []
         for start in range(0, len(names), self.block_queries):
@@ -262,6 +259,4 @@ def _encode_by_ranks(model: BaseModel, texts: list[str], kind: Any, batch_size: 
     if parts is None:
         return own
     back = np.argsort(np.concatenate([np.arange(first, len(texts), ranks) for first in range(ranks)]))
-    if isinstance(own, np.ndarray):
-        return np.concatenate(parts)[back]
-    return sparse.csr_array(sparse.vstack(parts, format="csr"))[back]
+    return join_vectors(parts)[back]

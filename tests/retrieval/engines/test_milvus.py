@@ -73,7 +73,7 @@ def test_hits_are_those_of_a_naive_loop(kind: str, file: str) -> None:
                 assert hits.ids[row] == [f"d{place}" for place, _ in expected]
                 np.testing.assert_array_equal(hits.scores[row], [score for _, score in expected])
                 assert hits.scores[row].dtype == np.float32
-        with pytest.raises(ValueError, match="k is 0"):
+        with pytest.raises(ValueError, match="k must be at least 1; received 0"):
             index.search(asked, 0)
 
 
@@ -242,7 +242,7 @@ def test_rows_that_lack_a_position_are_not_searched(file: str) -> None:
         index._client.delete(index.collection, filter="position == 12")
     with MilvusIndex(file) as index:
         for action in (lambda: index.search(documents, 3), lambda: index.save(Path(file).parent / "saved")):
-            with pytest.raises(ValueError, match="lacks position 12: add the documents from there on"):
+            with pytest.raises(ValueError, match="lacks position 12; add the documents from there on"):
                 action()
         assert index.ids == names(12)
         index.add(documents[12:25], names(13, 12))
@@ -262,9 +262,9 @@ def test_a_collection_of_something_else_is_refused(file: str) -> None:
     MilvusIndex.build(sparse_rows(10), names(10), uri=file, origin="model 1").close()
     with pytest.raises(ValueError, match="holds 'd0' at position 0, these documents 'd1': drop"):
         MilvusIndex.build(sparse_rows(10), names(10, 1), uri=file)
-    with pytest.raises(ValueError, match="has similarity 'dot', not 'cosine'"):
+    with pytest.raises(ValueError, match="has similarity 'dot'; received 'cosine'"):
         MilvusIndex.build(sparse_rows(10), names(10), "cosine", uri=file)
-    with pytest.raises(ValueError, match="has origin 'model 1', not 'model 2'"):
+    with pytest.raises(ValueError, match="has origin 'model 1'; received 'model 2'"):
         MilvusIndex(file, origin="model 2")
     with MilvusIndex(file) as index:
         with pytest.raises(ValueError, match="'d3', which an earlier document has"):
@@ -330,9 +330,9 @@ def test_a_missing_extra_is_named(package: str, file: str, monkeypatch) -> None:
 @pytest.mark.parametrize(
     ("uri", "error", "message"),
     [
-        ("vectors.txt", ValueError, "allowed are http://host:port"),
-        ("ftp://host", ValueError, "allowed are http://host:port"),
-        ("http://me:secret@host:19530", ValueError, "pass `token`"),
+        ("vectors.txt", ValueError, "uri must be http://host:port"),
+        ("ftp://host", ValueError, "uri must be http://host:port"),
+        ("http://me:secret@host:19530", ValueError, "pass them as `token`"),
         ("no-such-folder/vectors.db", FileNotFoundError, "folder of no-such-folder"),
     ],
 )
@@ -346,5 +346,5 @@ def test_a_wrong_address_is_refused(uri: str, error: type, message: str) -> None
 def test_settings_outside_their_range_are_refused(file: str) -> None:
     """A batch of no rows would never end."""
     for change in ({"batch_rows": 0}, {"timeout_s": 0.0}):
-        with pytest.raises(ValueError, match="both must be above 0"):
+        with pytest.raises(ValueError, match="batch_rows and timeout_s must be above 0; received"):
             MilvusIndex(file, **change)
