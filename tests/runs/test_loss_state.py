@@ -161,7 +161,7 @@ def test_a_checkpoint_that_lies_elsewhere_is_named(tiny_checkpoint: Path, tmp_pa
 @pytest.mark.parametrize(
     ("damage", "error", "message"),
     [
-        (lambda file: file.unlink(), FileNotFoundError, "resumed at step 2.*does not exist.*checkpoint="),
+        (lambda file: file.unlink(), FileNotFoundError, "does not exist.*resumed at step 2.*checkpoint="),
         (
             lambda file: loss_state._write(load_file(file), 4, file),
             ValueError,

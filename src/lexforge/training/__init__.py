@@ -7,8 +7,10 @@ from lexforge.training.collator import DenseCollator, SpladeCollator
 from lexforge.training.command_line import preset_on_command_line
 from lexforge.training.curriculum import Phase, phase_at, ramp_at
 from lexforge.training.dense import DenseTrainer
+from lexforge.training.finite import FiniteTraining
 from lexforge.training.negatives import MovingNegatives
 from lexforge.training.presets import PRESETS, Preset, PresetName
+from lexforge.training.resumable import ResumableTraining
 from lexforge.training.trainer import SpladeTrainer
 
 __all__ = [
@@ -17,10 +19,12 @@ __all__ = [
     "CurriculumCallback",
     "DenseCollator",
     "DenseTrainer",
+    "FiniteTraining",
     "MovingNegatives",
     "Phase",
     "Preset",
     "PresetName",
+    "ResumableTraining",
     "SpladeCollator",
     "SpladeTrainer",
     "TrainingSettings",
