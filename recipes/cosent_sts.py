@@ -83,6 +83,7 @@ def main(cfg: Config) -> None:
 
     # Data.
     train, test = load_pairs(cfg.data)
+    training.check_full_batch(len(train), cfg.train, process.num_processes)
     evaluator = EmbeddingSimilarityEvaluator(
         test["sentence1"], test["sentence2"], test["score"], main_similarity="cosine"
     )

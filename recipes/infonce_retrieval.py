@@ -132,6 +132,7 @@ def main(cfg: Config) -> None:
     documents = list(retrieval.corpus.values())
     bm25 = BM25Index.build(documents, list(retrieval.corpus))
     rows = load_rows(cfg, retrieval, bm25)
+    training.check_full_batch(len(rows), cfg.train, process.num_processes)
     evaluator = evaluation.evaluator_of_split(retrieval, "test")
 
     # Run directory. It is claimed after the data is loaded, so that bad data leaves no folder behind.

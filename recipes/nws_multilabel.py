@@ -174,6 +174,7 @@ def main(cfg: Config) -> None:
     # Data. Training takes all texts of its split; the measures take a sample of each split.
     texts = data.load_docstring_topics() if cfg.data == "docstrings" else data.load_multilabel(cfg.data)
     train_columns = texts.columns("train")
+    training.check_full_batch(len(train_columns["text"]), cfg.train, process.num_processes)
     sample = texts.sample(cfg.measured_texts, cfg.train.seed)
     measured_columns = [sample.columns(split) for split in ("train", "dev", cfg.measured_split)]
 
