@@ -85,7 +85,7 @@ def main(cfg: Config) -> None:
     )
     model = load_encoder(cfg.model, cfg.max_seq_length)
     if cfg.index is not None or cfg.uri is not None:
-        evaluator.build_index = index_builder(cfg.index or "", vector_kind(model), **milvus_options(cfg))
+        evaluator.build_index = index_builder(cfg.index, vector_kind(model), **milvus_options(cfg))
     result = evaluator.evaluate(model)
     report = {"metrics": result.metrics, "sparsity": result.sparsity, "timing": result.timing}
     for values in report.values():

@@ -66,5 +66,5 @@ def test_bad_input_is_refused(tiny_splade, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="received another of 9 documents"):
         Searcher(index, tiny_splade, {**CORPUS, "d0": "other"}, source)
     tiny_splade.max_seq_length = 4
-    with pytest.raises(ValueError, match=r"made by tiny at 32 tokens; this model \(at 4 tokens\)"):
+    with pytest.raises(ValueError, match=r"tiny at 32 tokens; received a model \(at 4 tokens\)"):
         Searcher(index, tiny_splade, CORPUS, source)

@@ -95,7 +95,7 @@ def test_a_teacher_filters(script, folder: Path, tmp_path: Path) -> None:
         (
             {"model": "bm25", "teacher": "lsa", "teacher_scores": Path("scores")},
             ValueError,
-            "either --teacher or --teacher-scores",
+            "pass --teacher or --teacher-scores; received both",
         ),
         ({"model": "bm25", "block_queries": 0}, ValueError, "block_queries must be at least 1; received 0"),
         ({"model": "bm25", "split": "dev"}, ValueError, "no split 'dev'"),

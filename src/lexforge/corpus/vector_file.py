@@ -77,7 +77,7 @@ def unpack(path: Path, owner: str) -> tuple[Any, dict[str, NDArray[Any]]]:
 
 
 def _parts(tensors: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
-    """Return the bytes of each array; the names hold dtype and shape, so that the checksum covers them too."""
+    """Return the bytes of each array under a name with dtype and shape, so that these are checked too."""
     return {
         f"{name} {array.dtype.str} {array.shape}": array.reshape(-1).view(np.uint8)
         for name, array in tensors.items()
