@@ -90,6 +90,8 @@ def test_bad_input_is_refused(load_script, vectors, corpus_folder, tmp_path, tin
     build.main(build.Config(vectors, tmp_path / "index", "inverted"))
     with pytest.raises(ValueError, match="line 2 is blank"):
         search.main(search.Config(tmp_path / "index", corpus_folder), lines=["tree\n", "\n"])
+    with pytest.raises(ValueError, match="--width >= 3; received -1 and 200"):
+        search.main(search.Config(tmp_path / "index", corpus_folder, "tree", terms=-1))
     with pytest.raises(ValueError, match="k must be at least 1; received 0"):
         search.main(search.Config(tmp_path / "index", corpus_folder, "tree", k=0))
     tiny_dense.save_pretrained(str(tmp_path / "other"))
