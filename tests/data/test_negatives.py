@@ -68,7 +68,7 @@ def test_a_teacher_takes_out_what_it_takes_for_an_answer() -> None:
     teacher = {"q": {"c": 0.8, "a": 0.73, "b": 0.72, "d": 0.9, "f": -1.0}}
     options = {"teacher": teacher, "teacher_margin": 0.1, "choice": "top"}
     assert negatives(per_row=2, last_rank=6, **options) == "bf"
-    with pytest.raises(DataError, match="query 'q': no teacher score for the document 'g'"):
+    with pytest.raises(DataError, match="query 'q': there is no teacher score for the document 'g'"):
         mine(last_rank=7, **options)
 
 
@@ -102,7 +102,7 @@ def test_short_rows_are_filled_with_random_documents_or_dropped(choice: str) -> 
     assert mine(per_row=5, last_rank=3, choice=choice, shortage="drop") == []
     (empty,) = mine({"q": {}}, per_row=8)
     assert set(empty.negatives) == set("abdfghij")
-    with pytest.raises(DataError, match="8 documents can be negatives of query 'q', fewer than the 9"):
+    with pytest.raises(DataError, match="only 8 documents can be negatives of query 'q'; received per_row=9"):
         mine(per_row=9)
 
 
@@ -172,7 +172,7 @@ def test_columns_come_back_from_a_file(name: str, tmp_path: Path) -> None:
         (b"", "holds no row"),
         (b'{"anchor": "a", "positive": "b"}\n{"anchor"\n', "rows.jsonl:2: not a JSON object"),
         (b"\xff\n", "rows.jsonl:1: not UTF-8"),
-        (b"[]\n", "rows.jsonl:1: expected a JSON object, got list"),
+        (b"[]\n", "rows.jsonl:1: expected a JSON object; received list"),
         (b'{"anchor": "a", "positive": "b"}\n{"anchor": "a"}\n', "row 1 has the columns"),
         (b'{"anchor": "a", "negative_1": "b"}\n', "expected the text columns"),
         (b'{"anchor": "a", "positive": 3}\n', "column 'positive', row 0"),
@@ -190,17 +190,17 @@ def test_a_broken_file_is_refused(content: bytes, message: str, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"per_row": 0}, "per_row must be at least 1, got 0"),
-        ({"first_rank": 0}, "ranks must be 1 <= first <= last, got 0 to 50"),
-        ({"first_rank": 9, "last_rank": 8}, "got 9 to 8"),
+        ({"per_row": 0}, "per_row must be at least 1; received 0"),
+        ({"first_rank": 0}, "1 <= first_rank <= last_rank; received 0 and 50"),
+        ({"first_rank": 9, "last_rank": 8}, "received 9 and 8"),
         ({"margin": -0.1}, "margin is a share"),
         ({"margin": 1.0}, "margin is a share"),
         ({"margin": float("nan")}, "margin is a share"),
         ({"teacher_margin": 2}, "teacher_margin is a share"),
         ({"choice": "best"}, "choice must be one of"),
         ({"shortage": "raise"}, "shortage must be one of"),
-        ({"teacher_margin": 0.1}, "teacher's scores were not given"),
-        ({"teacher": {"q": {}}}, "teacher_margin is None"),
+        ({"teacher_margin": 0.1}, "teacher_margin=0.1 without scores"),
+        ({"teacher": {"q": {}}}, "teacher_margin=None with scores"),
         ({"run": {"nobody": {}}}, "names query 'nobody'"),
         ({"run": {"other": {}}}, "names query 'other'"),
         ({"run": {"q": {"z": 1.0}}}, "names document 'z' for query 'q'"),

@@ -1,11 +1,15 @@
-"""Files and hubs turned into columns."""
+"""Files and hub data sets become queries, documents, judgements and training columns.
 
+Importing this room loads neither `datasets`, `stopwordsiso` nor scikit-learn: the functions that need them
+import them. Machines that only run losses and models may lack them, and scikit-learn takes a second to load.
+"""
+
+from lexforge.common.idf import corpus_idf, document_frequency
 from lexforge.data.beir import load_beir, load_corpus, load_teacher_scores
 from lexforge.data.cache import cache_folder
 from lexforge.data.columns import validate_columns
 from lexforge.data.docstrings import load_docstrings
 from lexforge.data.hub import load_hub
-from lexforge.data.idf import corpus_idf, document_frequency, stopword_ids
 from lexforge.data.multilabel import MultiLabelData, load_docstring_topics, load_multilabel, multi_hot
 from lexforge.data.negatives import (
     NegativeMiner,
@@ -18,6 +22,7 @@ from lexforge.data.negatives import (
 from lexforge.data.retrieval_data import DataError, RetrievalData, hold_out
 from lexforge.data.rows import judged_negatives, training_rows
 from lexforge.data.source import load_retrieval_data
+from lexforge.data.stopwords import stopword_ids
 from lexforge.data.sts import load_sts
 from lexforge.data.teacher import LsaTeacher, SentenceTransformerTeacher, TeacherCache, load_teacher
 

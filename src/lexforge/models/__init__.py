@@ -6,7 +6,8 @@ from lexforge.models.inference_free import build_inference_free
 from lexforge.models.lexical_init import build_lexical_backbone
 from lexforge.models.load import check_encoder, load_encoder
 from lexforge.models.momentum import MomentumEncoder, is_training
-from lexforge.models.splade import build_splade, vocabulary_size
+from lexforge.models.splade import build_splade
+from lexforge.models.structure import vocabulary_size
 from lexforge.models.vocabulary import (
     foreign_script_ids,
     restrict_output_vocabulary,

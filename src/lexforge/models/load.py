@@ -1,4 +1,4 @@
-"""Load whatever encoder a name stands for, and check what it is searched by."""
+"""Load the encoder that a name stands for, and check which similarity it is searched by."""
 
 from __future__ import annotations
 
@@ -16,24 +16,25 @@ from lexforge.models.splade import build_splade
 def load_encoder(
     name: str, max_seq_length: int | None = None, device: str | None = None
 ) -> SparseEncoder | SentenceTransformer:
-    """The encoder as it was saved; SPLADE models, saved or bare, with the fused head.
+    """Load an encoder as it was saved; SPLADE models, saved or bare, get the fused head.
 
     Args:
         name: A folder or a hub name: a saved `SparseEncoder` or `SentenceTransformer`, or a bare masked
             language model, which becomes a SPLADE encoder.
-        max_seq_length: Texts are cut after this many tokens; None leaves what the model was saved with.
-        device: Where the model is put; by default what sentence-transformers finds.
+        max_seq_length: Texts are cut after this many tokens; None keeps what the model was saved with.
+        device: Where the model is put; None leaves the choice to sentence-transformers.
 
     Returns:
         The encoder.
 
     Raises:
-        FileNotFoundError: `name` looks like a path and there is nothing.
-        ValueError: As for `lexforge.models.build_splade`.
+        FileNotFoundError: If `name` is a path where nothing is.
+        ValueError: If `lexforge.models.build_splade` refuses a SPLADE model.
     """
     modules = load_file_path(name, "modules.json")
     if modules is None or "SpladePooling" in Path(modules).read_text(encoding="utf-8"):
         return build_splade(name, max_seq_length=max_seq_length, device=device)
+    # Other sparse encoders are told from dense ones by what sentence-transformers wrote when it saved them.
     config = load_file_path(name, "config_sentence_transformers.json")
     settings = json.loads(Path(config).read_text(encoding="utf-8")) if config else {}
     encoder = SparseEncoder if settings.get("model_type") == "SparseEncoder" else SentenceTransformer
@@ -44,17 +45,20 @@ def load_encoder(
 
 
 def check_encoder(model: BaseModel) -> Similarity:
-    """The similarity that a model was trained for and carries, `dot` or `cosine`.
+    """Check that a model can be searched with, and return the similarity that it was trained for.
 
     Args:
         model: A `SparseEncoder` or a `SentenceTransformer`.
 
+    Returns:
+        "cosine" or "dot".
+
     Raises:
-        TypeError: The model is of another class.
-        ValueError: Its `similarity_fn_name` is another one.
+        TypeError: If the model is of another class.
+        ValueError: If its `similarity_fn_name` is another one.
     """
     if not isinstance(model, SparseEncoder | SentenceTransformer):
         raise TypeError(
-            f"the model is a {type(model).__name__}, neither SparseEncoder nor SentenceTransformer"
+            f"the model must be a SparseEncoder or a SentenceTransformer; received a {type(model).__name__}"
         )
     return check_similarity(model.similarity_fn_name)
