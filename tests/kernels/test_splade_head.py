@@ -8,6 +8,8 @@ import sys
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -18,9 +20,11 @@ IMPLEMENTATIONS = ("reference", "tiled")
 
 @pytest.fixture
 def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tiles of 5 terms and about 6 tokens, so that small tensors cross every tile border."""
+    """Tiles of 5 terms and about 6 tokens, sums in blocks of 2: small tensors cross every border."""
     monkeypatch.setattr(splade_head_tiled, "_TILE_TERMS", 5)
     monkeypatch.setattr(splade_head_tiled, "_TILE_TOKENS", {"cpu": 6, "other": 6})
+    monkeypatch.setattr(splade_head_tiled, "_ROWS_IN_BLOCK", 2)
+    monkeypatch.setattr(splade_head_tiled, "_ROWS_AT_ONCE", 7)
 
 
 def inputs(
@@ -102,14 +106,23 @@ def test_gradcheck(impl: str, shift: float, twice: bool) -> None:
 
 
 @pytest.mark.parametrize("screening", [True, False])
-@pytest.mark.parametrize("shift", [-20.0, -8.0, 100.0])
+@pytest.mark.parametrize(
+    ("shift", "shape"),
+    [
+        pytest.param(-20.0, (6, 40, 64, 9000), id="few-active"),
+        pytest.param(-8.0, (6, 40, 64, 9000), id="most-active"),
+        pytest.param(100.0, (6, 40, 64, 9000), id="all-active"),
+        pytest.param(100.0, (4, 12, 96, 30_522), id="thousands-of-terms-for-a-token"),
+        pytest.param(100.0, (2000, 1, 64, 50), id="thousands-of-rows-for-a-term"),
+    ],
+)
 def test_error_is_within_twice_the_reference_error(
-    shift: float, screening: bool, monkeypatch: pytest.MonkeyPatch
+    shift: float, shape: tuple[int, ...], screening: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Truth is the reference in float64; the fast path may not be less exact than the plain float32 one."""
     monkeypatch.setattr(splade_head_tiled, "can_screen", lambda *_: screening)
-    hidden, weight, bias, mask = inputs(seed=2, shift=shift, shape=(6, 40, 64, 9000))
-    upstream = torch.randn(6, 9000, generator=torch.Generator().manual_seed(3))
+    hidden, weight, bias, mask = inputs(seed=2, shift=shift, shape=shape)
+    upstream = torch.randn(shape[0], shape[3], generator=torch.Generator().manual_seed(3))
     exact_tensors = [t.detach().double().requires_grad_() for t in (hidden, weight, bias)]
     exact = gradients("reference", exact_tensors, mask, upstream.double())
     plain = gradients("reference", [hidden, weight, bias], mask, upstream)
@@ -119,6 +132,64 @@ def test_error_is_within_twice_the_reference_error(
     ):
         allowed = 2 * (reference.double() - truth).abs().max()
         assert (ours.double() - truth).abs().max() <= allowed, name
+
+
+@pytest.mark.parametrize("wanted", ["hidden", "weight", "bias"])
+def test_a_long_sum_keeps_its_small_numbers(wanted: str) -> None:
+    """Worked by hand, on any processor: 1 and 65,536 times 2**-25 are 1 + 2**-9, but 1 + 2**-25 rounds to 1.
+
+    The logits are 1, so the slope of log1p is 1/2 and an upstream gradient of 2 makes every weight 1.
+    """
+    numbers = torch.full((65_537,), 2.0**-25)
+    numbers[0] = 1.0
+    count = len(numbers)
+    if wanted == "hidden":  # one token, the sum runs over the terms
+        hidden, weight, upstream = torch.zeros(1, 1, 1), numbers.view(-1, 1), torch.full((1, count), 2.0)
+    elif wanted == "weight":  # one term, the sum runs over the rows
+        hidden, weight, upstream = numbers.view(-1, 1, 1), torch.zeros(1, 1), torch.full((count, 1), 2.0)
+    else:
+        hidden, weight, upstream = torch.zeros(count, 1, 1), torch.zeros(1, 1), 2 * numbers.view(-1, 1)
+    tensors = {"hidden": hidden, "weight": weight, "bias": torch.ones(len(weight))}
+    tensors[wanted].requires_grad_()
+    _, grad = gradients("tiled", list(tensors.values()), torch.ones(hidden.shape[:2]), upstream)
+    # four levels of blocks of 32 numbers, each addition off by at most 2**-24 of the sum
+    assert abs(float(grad) - (1 + 2**-9)) <= 4 * 32 * 2**-24
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    counts=st.lists(st.sampled_from([0, 1, 2, 3, 4, 9, 30]), max_size=12),
+    block=st.integers(2, 5),
+    at_once=st.integers(1, 40),
+    seed=st.integers(0, 99),
+)
+def test_sums_in_blocks_equal_plain_sums(counts: list[int], block: int, at_once: int, seed: int) -> None:
+    """Whatever the lengths of the bags, empty ones included, each row is added once and to its own bag."""
+    generator = torch.Generator().manual_seed(seed)
+    bag = torch.repeat_interleave(torch.tensor(counts, dtype=torch.int64))
+    table = torch.randn(7, 3, dtype=torch.float64, generator=generator)
+    index = torch.randint(7, bag.shape, generator=generator)
+    scale = torch.randn(len(bag), dtype=torch.float64, generator=generator)
+    expected = torch.zeros(len(counts), 3, dtype=torch.float64)
+    for row, owner, weight in zip(index.tolist(), bag.tolist(), scale.tolist(), strict=True):
+        expected[owner] += weight * table[row]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(splade_head_tiled, "_ROWS_IN_BLOCK", block)
+        patch.setattr(splade_head_tiled, "_ROWS_AT_ONCE", at_once)
+        received = splade_head_tiled._sum_of_rows(table, index, bag, scale, len(counts))
+    # float64, sums of at most 30 numbers below 20
+    torch.testing.assert_close(received, expected, rtol=0, atol=1e-12)
+
+
+def test_the_sums_of_blocks_take_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where every bag is longer than a block, all sums of blocks at once would outgrow the result."""
+    monkeypatch.setattr(splade_head_tiled, "_ROWS_IN_BLOCK", 2)
+    monkeypatch.setattr(splade_head_tiled, "_ROWS_AT_ONCE", 128)
+    table, bag = torch.ones(100, 16), torch.arange(200).repeat_interleave(64)
+    with _Sizes() as seen:
+        total = splade_head_tiled._sum_of_rows(table, bag % 100, bag, torch.ones(len(bag)), 200)
+    assert (total == 64).all()
+    assert max(seen.sizes) == len(bag)  # the sums of all blocks would be 16 / 2 times as many numbers
 
 
 @pytest.mark.parametrize("impl", IMPLEMENTATIONS)

@@ -10,11 +10,13 @@ screened first (`splade_head_screening`), which gives the same maxima in less ti
 
 Backward. With z = relu(logit of the winning token), log1p has the slope 1 / (1 + z), and log1p applied twice
 1 / ((1 + z) (1 + log1p(z))). An active pair of gradient g adds g * weight[v] to its token and g * token to
-its term; inactive pairs add nothing. Both are weighted sums of gathered rows, in a fixed order.
+its term; inactive pairs add nothing. Both are weighted sums of gathered rows, taken in a fixed order and in
+blocks: a token that wins thousands of terms would gather the rounding of thousands of additions otherwise.
 """
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -28,6 +30,10 @@ from lexforge.kernels.splade_head_screening import can_screen, screened_maximum
 # a GPU wants launches that fill it.
 _TILE_TERMS = 8192
 _TILE_TOKENS = {"cpu": 256, "other": 8192}
+# Measured for sums of 10 to 30,000 rows with AVX2 and AVX-512: in blocks of 32 their largest error is 0.3 to
+# 0.8 of that of a float32 matrix product; with one row added after another it is up to 12 times as large.
+_ROWS_IN_BLOCK = 32
+_ROWS_AT_ONCE = 65_536
 _ONEDNN_LINEAR = (
     getattr(torch.ops.mkldnn, "_linear_pointwise", None) if torch.backends.mkldnn.is_available() else None
 )
@@ -59,32 +65,33 @@ class _TiledHead(torch.autograd.Function):
         screened = screened_maximum(*inputs) if can_screen(hidden, weight) else None
         maximum, winner = screened or _maximum_over_tokens(*inputs)
         out = maximum.relu_()
-        slope = 1 / (1 + out) if training else None
+        divisor = 1 + out if training else None  # [B, V], the slope of the activation is 1 / divisor
         out = out.log1p_()
         if double_log1p:
-            slope = slope / (1 + out) if slope is not None else None
+            divisor = divisor.mul_(1 + out) if divisor is not None else None
             out = out.log1p_()
         if training:
-            ctx.save_for_backward(flat, weight, winner, slope)
+            ctx.save_for_backward(flat, weight, winner, divisor)
             ctx.shape, ctx.bias_dtype = hidden.shape, None if bias is None else bias.dtype
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
-        flat, weight, winner, slope = ctx.saved_tensors
-        terms, rows = (winner.t() >= 0).nonzero(as_tuple=True)
-        places, grad = winner[rows, terms], grad_out[rows, terms] * slope[rows, terms]
+        flat, weight, winner, divisor = ctx.saved_tensors
+        active = winner >= 0  # [B, V]
+        grad_logits = (grad_out / divisor).masked_fill_(~active, 0.0)  # [B, V], of the largest logits
+        terms, rows = active.t().nonzero(as_tuple=True)  # [P] each, by ascending term
+        places, grad = winner[rows, terms], grad_logits[rows, terms]
         grad_hidden = grad_weight = grad_bias = None
         if ctx.needs_input_grad[0]:
-            order = places.argsort(stable=True)
-            grad_flat = _sum_of_rows(weight, terms[order], places[order], grad[order], len(flat))
+            by_place, order = places.sort(stable=True)
+            grad_flat = _sum_of_rows(weight, terms[order], by_place, grad[order], len(flat))
             grad_hidden = grad_flat.view(ctx.shape)
         if ctx.needs_input_grad[1]:
             grad_weight = _sum_of_rows(flat, places, terms, grad, len(weight))
         if ctx.needs_input_grad[2]:
-            grad_bias = torch.segment_reduce(grad, "sum", offsets=_offsets(terms, len(weight)))
-            grad_bias = grad_bias.to(ctx.bias_dtype)
+            grad_bias = grad_logits.sum(0).to(ctx.bias_dtype)
         return grad_hidden, grad_weight, grad_bias, None, None, None
 
 
@@ -193,18 +200,61 @@ def _write_winners(winner: Tensor, members: Tensor, places: Tensor, logits: Tens
 
 
 def _sum_of_rows(table: Tensor, index: Tensor, bag: Tensor, scale: Tensor, bags: int) -> Tensor:
-    """out[k] = sum of scale[i] * table[index[i]] over bag[i] == k, in the dtype of `scale`; `bag` ascends."""
-    total = F.embedding_bag(
-        index.long(),
-        table.to(scale.dtype),
-        _offsets(bag, bags),
-        mode="sum",
-        per_sample_weights=scale,
-        include_last_offset=True,
-    )
+    """out[k] = sum of scale[i] * table[index[i]] over bag[i] == k, in blocks.
+
+    Adding n numbers one after another is off by at most n rounding units (float32: 2^-24) of the sum of their
+    absolute values; in blocks of m numbers, then blocks of the sums of blocks and so on, by at most
+    m ceil(log n / log m) units (Higham, "The accuracy of floating point summation", SIAM J. Sci. Comput. 14,
+    1993, section 3).
+
+    Args:
+        table: `[T, D]` float.
+        index: `[P]` integer, rows of `table`.
+        bag: `[P]` integer, ascending.
+        scale: `[P]` float32 or float64, the dtype in which the sums are taken.
+        bags: Number of sums.
+
+    Returns:
+        `[bags, D]` in the dtype of `table`, 0 for an empty bag.
+    """
+    rows, index = table.to(scale.dtype), index.long()
+    counts = torch.bincount(bag, minlength=bags)  # [bags]
+    if not (counts > _ROWS_IN_BLOCK).any():
+        return _sum_in_blocks(rows, index, counts, scale).to(table.dtype)
+    # Whole bags of about `_ROWS_AT_ONCE` rows at a time: the sums of their blocks take little memory.
+    starts = _offsets(counts)
+    wanted = torch.arange(0, len(index), _ROWS_AT_ONCE, device=index.device)
+    cuts = F.pad(torch.searchsorted(starts, wanted), (0, 1), value=bags).unique()  # bags, 0 to `bags`
+    sums = [
+        _sum_in_blocks(rows, index[of_rows], counts[of_bags], scale[of_rows])
+        for of_rows, of_bags in zip(_slices(starts[cuts]), _slices(cuts), strict=True)
+    ]
+    total = sums[0] if len(sums) == 1 else torch.cat(sums)
     return total.to(table.dtype)
 
 
-def _offsets(bag: Tensor, bags: int) -> Tensor:
-    """Where each bag starts, `[bags + 1]`, for ascending numbers of bags."""
-    return F.pad(torch.bincount(bag, minlength=bags).cumsum(0), (1, 0))
+def _sum_in_blocks(table: Tensor, index: Tensor, counts: Tensor, scale: Tensor | None) -> Tensor:
+    """The sums of `_sum_of_rows`, `[bags, D]`, for bags of `counts` rows in turn; no scale means ones."""
+    starts = _offsets(counts)
+    blocks = (counts + _ROWS_IN_BLOCK - 1) // _ROWS_IN_BLOCK  # [bags]
+    several = bool((blocks > 1).any())
+    if several:  # sum each block first
+        owner = torch.repeat_interleave(blocks)  # [all blocks], the bag of each
+        place = torch.arange(len(owner), device=owner.device) - _offsets(blocks)[owner]
+        starts = F.pad(starts[owner] + place * _ROWS_IN_BLOCK, (0, 1), value=len(index))
+    sums = F.embedding_bag(
+        index, table, starts, mode="sum", per_sample_weights=scale, include_last_offset=True
+    )
+    if not several:
+        return sums
+    return _sum_in_blocks(sums, torch.arange(len(sums), device=sums.device), blocks, None)
+
+
+def _offsets(counts: Tensor) -> Tensor:
+    """Where each of consecutive bags of `counts` rows starts, and where the last one ends: `[bags + 1]`."""
+    return F.pad(counts.cumsum(0), (1, 0))
+
+
+def _slices(cuts: Tensor) -> list[slice]:
+    """The slices from each number to the next."""
+    return [slice(first, end) for first, end in pairwise(cuts.tolist())]
