@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from tokenizers import pre_tokenizers
+from transformers import AutoTokenizer, BertTokenizer, PreTrainedTokenizerFast
 
-from lexforge.data.stopwords import stopword_ids
+from lexforge.data.stopwords import PARTICLES, stopword_ids, stopword_summary
 
 
 @pytest.fixture(scope="module")
@@ -86,3 +87,60 @@ def test_unknown_languages_and_hollow_files_are_refused(tokenizer, tmp_path: Pat
         stopword_ids(tokenizer, tmp_path / "words.txt")
     with pytest.raises(FileNotFoundError):
         stopword_ids(tokenizer, tmp_path / "nowhere.txt")
+
+
+def test_korean_particles_as_continuations_of_word_pieces() -> None:
+    """Without them "--language ko" penalises no particle that a text holds: they follow a noun."""
+    words = "[PAD] [UNK] [CLS] [SEP] [MASK] 서울 은 ##은 ##에서 ##가 ##울 ##구".split()
+    made = BertTokenizer(vocab={word: number for number, word in enumerate(words)}, strip_accents=False)
+    assert made.tokenize("서울은 서울에서") == ["서울", "##은", "서울", "##에서"]
+    found = made.convert_ids_to_tokens(stopword_ids(made, "ko"))
+    assert found == ["은", "##은", "##에서", "##가"]
+    assert made.convert_ids_to_tokens(stopword_ids(made, "en")) == []
+
+
+def test_particles_as_continuations_of_sentence_pieces() -> None:
+    """In XLM-R's vocabulary the particle is the piece without the word mark; "▁은" begins a word."""
+    pieces = ["▁서울", "은", "▁은", "에서", "▁東京", "東京", "は", "까지", "울", "▁"]
+    made = sentence_piece(pieces)
+    assert made.tokenize("서울은 서울에서") == ["▁서울", "은", "▁서울", "에서"]
+    assert set(made.convert_ids_to_tokens(stopword_ids(made, "ko"))) >= {"은", "▁은", "에서", "까지"}
+    assert not set(made.convert_ids_to_tokens(stopword_ids(made, "ko"))) & {"▁서울", "울", "▁東京", "は"}
+    japanese = set(made.convert_ids_to_tokens(stopword_ids(made, "ja")))
+    assert "は" in japanese
+    assert not japanese & {"▁東京", "東京", "은"}
+
+
+def test_particles_of_byte_level_tokens() -> None:
+    """The vocabulary spells "은" as three other characters, one for each byte."""
+    to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    spelt = {word: to_bytes.pre_tokenize_str(word)[0][0] for word in ("은", "에서", "서울")}
+    made = byte_level_bpe([*spelt.values()])
+    assert made.tokenize("서울은") == [spelt["서울"], spelt["은"]]
+    ids = stopword_ids(made, "ko")
+    assert set(made.convert_tokens_to_ids([spelt["은"], spelt["에서"]])) <= set(ids)
+    assert made.convert_tokens_to_ids(spelt["서울"]) not in ids
+
+
+def test_a_file_and_another_language_bring_no_particles(tmp_path: Path) -> None:
+    """The list is added for the languages that attach particles and for nothing else."""
+    made = sentence_piece(["▁서울", "은", "▁은", "▁"])
+    (tmp_path / "words.txt").write_text("서울\n", encoding="utf-8")
+    assert made.convert_ids_to_tokens(stopword_ids(made, tmp_path / "words.txt")) == ["▁서울"]
+    assert stopword_ids(made, "en") == []
+
+
+def test_the_number_of_ids_and_ten_of_them_are_said(caplog: pytest.LogCaptureFixture) -> None:
+    """A language that finds next to nothing in a vocabulary must be seen before a day of training."""
+    words = ["[UNK]", "[PAD]", "[CLS]", "[SEP]", "[MASK]", *(f"##{word}" for word in PARTICLES["ko"])]
+    made = BertTokenizer(vocab={word: number for number, word in enumerate(words)}, strip_accents=False)
+    with caplog.at_level("INFO", logger="lexforge.data.stopwords"):
+        ids = stopword_ids(made, "ko")
+    count = len(PARTICLES["ko"])
+    assert len(ids) == count
+    assert caplog.messages == [stopword_summary(made, ids, "ko")]
+    head, _, examples = caplog.messages[0].partition(", such as ")
+    assert head == f"stop words (ko): {count} ids"
+    assert len(examples.split()) == 10
+    assert set(examples.split()) <= set(words)
+    assert stopword_summary(made, [], ["en", "ko"]) == "stop words (en, ko): 0 ids"

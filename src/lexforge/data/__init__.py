@@ -22,7 +22,7 @@ from lexforge.data.negatives import (
 from lexforge.data.retrieval_data import DataError, RetrievalData, hold_out
 from lexforge.data.rows import judged_negatives, training_rows
 from lexforge.data.source import load_retrieval_data
-from lexforge.data.stopwords import stopword_ids
+from lexforge.data.stopwords import stopword_ids, stopword_summary
 from lexforge.data.sts import load_sts
 from lexforge.data.teacher import LsaTeacher, SentenceTransformerTeacher, TeacherCache, load_teacher
 
@@ -55,6 +55,7 @@ __all__ = [
     "read_training_rows",
     "score_by_teacher",
     "stopword_ids",
+    "stopword_summary",
     "training_rows",
     "validate_columns",
     "write_training_rows",
