@@ -30,10 +30,18 @@ ROWS, STEPS = 6, 3
 WORDS = (
     "list array search index query document vector sparse token model train file graph tree 서울 검색".split()
 )
+
+
+def by_dot_product(model: SentenceTransformer) -> SentenceTransformer:
+    """The model as one that is searched by dot product, which a loss by dot product requires."""
+    model.similarity_fn_name = "dot"
+    return model
+
+
 # name -> (loss of a model, number of text columns)
 SETTINGS = {
     "cosent, cosine": (lambda m: CoSENTLoss(m, 5.0, gather_across_devices=True), 2),
-    "cosent, dot": (lambda m: CoSENTLoss(m, 0.05, "dot", gather_across_devices=True), 2),
+    "cosent, dot": (lambda m: CoSENTLoss(by_dot_product(m), 0.05, gather_across_devices=True), 2),
     "infonce": (lambda m: InfoNCELoss(m, 0.3, gather_across_devices=True), 4),
     "infonce, symmetric": (lambda m: InfoNCELoss(m, 0.3, symmetric=True, gather_across_devices=True), 3),
     "hcl, hard": (lambda m: HCLLoss(m, 0.3, 0.01, 1.0, gather_across_devices=True), 2),

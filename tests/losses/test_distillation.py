@@ -1,4 +1,4 @@
-"""Distillation against the seed's formula in plain Python (seed 003, section 7)."""
+"""Distillation against the original formula in plain Python (docs/losses.md, section 7)."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def case(seed: int) -> tuple[torch.Tensor, torch.Tensor]:
 def test_equals_a_loop(seed: int, kl_weight: float, mse_weight: float, temperature: float) -> None:
     """KL(teacher || student) a row with T^2; z-scores over the whole batch with the unbiased deviation."""
     student, teacher = case(seed)
-    # the seed adds 1e-8 to a deviation near 0.3; we leave it out
+    # the original adds 1e-8 to a deviation near 0.3; we leave it out
     assert distillation(student, teacher, temperature, kl_weight, mse_weight).item() == pytest.approx(
         naive(student, teacher, temperature, kl_weight, mse_weight), rel=1e-6
     )
@@ -84,7 +84,7 @@ def test_perfect_agreement_costs_nothing() -> None:
 @pytest.mark.parametrize("value", [0.0, 0.1, 1e-30, -7.3, 12345.678])
 @pytest.mark.parametrize("shape", [(1, 1), (3, 5), (700, 900)])
 def test_equal_scores_have_no_z_score_and_a_zero_gradient(dtype, value: float, shape) -> None:
-    """At the start every score may be equal; the seed's std has a NaN gradient there, and rounding noise of
+    """At the start every score may be equal; the original std has a NaN gradient there, and rounding noise of
     the mean must not be blown up to +-1."""
     student = torch.full(shape, value, dtype=dtype, requires_grad=True)
     teacher = torch.full(shape, 0.3, dtype=dtype)

@@ -1,4 +1,4 @@
-"""FLOPS, its IDF-aware form and the penalty weights against the seed written out (seed 003, section 5)."""
+"""FLOPS, its IDF-aware form and the penalty weights written out (docs/losses.md, section 5)."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_weights_of_another_vocabulary_are_refused(shape: tuple[int, ...]) -> No
 
 
 def seed_weights(idf, alpha, special, special_penalty, stopwords, stopword_penalty) -> list[float]:
-    """Section 5 of the seed, a list at a time."""
+    """Section 5 of docs/losses.md, a list at a time."""
     real = [value for token, value in enumerate(idf) if token not in special]
     low, high = min(real), max(real)
     weights = [math.exp(-alpha * (value - low) / (high - low)) for value in idf]

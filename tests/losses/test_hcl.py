@@ -1,4 +1,4 @@
-"""HCL against the seed's formula in plain exponentials, where those do not overflow (seed 004)."""
+"""HCL against the formula in plain exponentials (docs/losses.md, section 13), where those do not overflow."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lexforge.losses.hcl import hcl
 
 
 def naive(view_a, view_b, temperature, tau_plus, beta, estimator) -> float:
-    """The seed's lines, row by row and number by number."""
+    """The original lines, row by row and number by number."""
     rows = view_a.tolist() + view_b.tolist()
     batch = len(view_a)
     total = 0.0
@@ -45,7 +45,7 @@ def views(seed: int, rows: int | None = None, noise: float = 1.0) -> list[torch.
 @pytest.mark.parametrize("temperature", [0.5, 0.05, 0.005])
 @pytest.mark.parametrize(("tau_plus", "beta"), [(0.1, 1.0), (0.0, 0.5), (0.4, 0.0), (0.01, 2.0)])
 def test_hard_equals_the_seeds_formula(seed: int, temperature: float, tau_plus: float, beta: float) -> None:
-    """In float64 the plain exponentials still hold e^600, so the seed's lines are an oracle down to .005."""
+    """In float64 the plain exponentials still hold e^600, so the original code is an oracle."""
     rows = views(seed)
     expected = naive(*rows, temperature, tau_plus, beta, "hard")
     # a subtraction of nearly equal terms loses digits, in the oracle as here
@@ -134,7 +134,7 @@ def test_rows_that_cannot_be_told_apart(estimator: str, fill: float) -> None:
 
 @pytest.mark.parametrize("rows", [0, 1])
 def test_no_negative_is_zero_and_connected(rows: int) -> None:
-    """The mean over no negative is NaN in the seed's formula."""
+    """The mean over no negative is NaN in the original formula."""
     given = [torch.rand(rows, 3, requires_grad=True) for _ in range(2)]
     loss = hcl(*given)
     loss.backward()

@@ -1,4 +1,4 @@
-"""InfoNCE against a loop over anchors and candidates (seed 003, section 1)."""
+"""InfoNCE against a loop over anchors and candidates (docs/losses.md, section 1)."""
 
 from __future__ import annotations
 
@@ -144,7 +144,8 @@ def columns(seed: int, names: int) -> list[torch.Tensor]:
 @pytest.mark.parametrize("negatives", [0, 1, 3])
 def test_the_module_takes_any_number_of_negative_columns(tiny_dense, similarity: str, negatives: int) -> None:
     """The data's columns are stacked as the loop reads them."""
-    loss = InfoNCELoss(tiny_dense, 0.4, similarity)
+    tiny_dense.similarity_fn_name = similarity
+    loss = InfoNCELoss(tiny_dense, 0.4)
     anchor, positive, *others = columns(negatives, 2 + negatives)
     stacked = torch.stack(others, dim=1) if others else None
     assert loss.compute_loss_from_embeddings([anchor, positive, *others]).item() == pytest.approx(
@@ -172,7 +173,7 @@ def test_module_errors_and_settings(tiny_dense, tiny_splade) -> None:
         InfoNCELoss(tiny_dense).compute_loss_from_embeddings([torch.rand(2, 3)])
     assert InfoNCELoss(tiny_dense).similarity == "cosine"
     assert InfoNCELoss(tiny_splade).similarity == "dot"
-    loss = InfoNCELoss(tiny_dense, 0.1, "dot", symmetric=True, gather_across_devices=True)
+    loss = InfoNCELoss(tiny_splade, 0.1, "dot", symmetric=True, gather_across_devices=True)
     assert loss.get_config_dict() == {
         "temperature": 0.1,
         "similarity": "dot",

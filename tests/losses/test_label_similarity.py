@@ -1,4 +1,4 @@
-"""Similarity of label pairs against counts in a loop (seed 001, section 2)."""
+"""Similarity of label pairs against counts in a loop (docs/losses.md, section 14)."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_labels_that_are_no_multi_hot_matrix_are_refused(labels, message: str) -
 
 
 def test_the_method_has_no_default() -> None:
-    """The seed asks for an explicit choice."""
+    """The definition asks for an explicit choice."""
     with pytest.raises(ValueError, match="'cosine'"):
         compute_label_pair_similarity(np.eye(2), "cosine")
     with pytest.raises(TypeError, match="method"):

@@ -1,4 +1,4 @@
-"""Minimum activation against sorted rows (seed 003, section 6)."""
+"""Minimum activation against sorted rows (docs/losses.md, section 6)."""
 
 from __future__ import annotations
 

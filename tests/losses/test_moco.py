@@ -1,4 +1,4 @@
-"""MoCo against PyTorch's cross-entropy, as the seed computes it, and against a loop over a whole run."""
+"""MoCo against PyTorch's cross-entropy, as its authors compute it, and against a loop over a whole run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lexforge.losses.moco import moco
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("temperature", [1.0, 0.07, 0.005])
 def test_equals_cross_entropy_with_the_positive_in_column_0(seed: int, temperature: float) -> None:
-    """The seed's lines: einsum, cat, divide, CrossEntropyLoss with labels of zero."""
+    """The original lines: einsum, cat, divide, CrossEntropyLoss with labels of zero."""
     generator = torch.Generator().manual_seed(seed)
     rows, length = (int(torch.randint(1, 8, (), generator=generator)) for _ in range(2))
     q, k = (torch.randn(rows, 4, generator=generator, dtype=torch.float64) for _ in range(2))
@@ -192,6 +192,7 @@ def test_module_errors_and_settings(tiny_dense) -> None:
 def test_it_separates_topics(tiny_dense, tiny_splade, topics, way: str) -> None:
     """Through each door of sentence-transformers, on texts that it was not trained on."""
     model = tiny_splade if way == "sparse trainer" else tiny_dense
+    model.similarity_fn_name = "cosine"
     before = topics.separation(model)
     rows = [{"anchor": a, "positive": b} for a, b in topics.pairs(96)]
     loss = MoCoLoss(model, queue_size=64, momentum=0.9, temperature=0.1)
@@ -204,6 +205,7 @@ def test_a_fused_sparse_model_has_a_momentum_encoder_too(tiny_splade) -> None:
     """The fused head is copied with the model."""
     from lexforge.models import fuse_splade_head
 
+    tiny_splade.similarity_fn_name = "cosine"
     model = fuse_splade_head(tiny_splade).train()
     loss = MoCoLoss(model, queue_size=8, momentum=0.5)
     for number in range(2):

@@ -26,6 +26,7 @@ from lexforge.losses.functional import (
     self_reconstruction,
     triplet_margin,
 )
+from lexforge.losses.sparse_numbers import NUMBER_NAMES
 
 TEXTS = {
     "anchor": ["sort a list", "parse the tree", "write a file", "hash of a key"],
@@ -280,7 +281,7 @@ def test_queries_take_the_documents_weight_unless_told(model) -> None:
 
 @pytest.mark.parametrize("ramp", [0.0, 0.5, 1.0])
 def test_the_ramp_scales_the_term_and_the_penalties_above_one(model, ramp: float) -> None:
-    """100 for a special token from step 0 collapses a model; at 1 the term is the seed's, at 0 it is off."""
+    """A penalty of 100 from step 0 collapses a model; at ramp 1 the term is in full force, at 0 it is off."""
     weights = torch.tensor([100.0, 15.0, 1.0, 0.4, 0.0])
     effective = torch.tensor([1 + ramp * 99, 1 + ramp * 14, 1.0, 0.4, 0.0])
     rows = [torch.rand(3, 5) for _ in range(3)]
@@ -556,3 +557,20 @@ def test_the_trainer_of_sentence_transformers_runs_it(tiny_splade, tmp_path) -> 
         # the log is rounded to a few digits
         assert math.fsum(entry[name] for name in WEIGHTS) == pytest.approx(entry["loss"], rel=1e-2)
     assert any(not torch.equal(old, new) for old, new in zip(before, tiny_splade.parameters(), strict=True))
+
+
+def test_settings_for_the_model_card(model) -> None:
+    """A model card that lacks a number describes another training run."""
+    loss = make_loss(model, penalty_weights=penalties(model), temperature=0.5)
+    settings = loss.get_config_dict()
+    assert settings["temperature"] == 0.5
+    assert settings["triplet_margin_weight"] == WEIGHTS["triplet_margin"]
+    assert (settings["similarity"], settings["idf_aware_flops"]) == ("dot", True)
+    assert set(NUMBER_NAMES) < set(settings)
+    assert "SPLADE" in loss.citation
+
+
+def test_an_unknown_number_is_refused(model) -> None:
+    """A misspelt weight must not leave its default in force without a word."""
+    with pytest.raises(TypeError, match="flop_weight"):
+        NeuralSparseLoss(model, flop_weight=0.1)

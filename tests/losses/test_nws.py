@@ -1,4 +1,4 @@
-"""NWS against a loop over queries, references and labels in Python numbers (seeds 000 and 001)."""
+"""NWS against a loop over queries, references and labels in Python numbers (docs/losses.md, section 14)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lexforge.losses.functional import compute_label_pair_similarity, nws
 def naive(
     queries, query_labels, prototypes, similarity, keys, key_labels, queue, queue_labels, settings
 ) -> float:
-    """The formulas of seed 000 in the order in which they stand there; None for a section that is absent."""
+    """The formulas of docs/losses.md, section 14, in their order; None for references that are absent."""
     alpha, beta, temperature, aggregate, eps = settings
     unit = lambda vector: [x / math.hypot(*vector) for x in vector]  # noqa: E731
     z = [unit(row) for row in queries.tolist()]
@@ -134,7 +134,7 @@ SETTINGS = [
 @pytest.mark.parametrize("settings", SETTINGS)
 @pytest.mark.parametrize("sections", SECTIONS)
 def test_equals_a_loop(settings, sections: str) -> None:
-    """Every formula of the seed, term by term, over random shapes, labels and references."""
+    """Every formula of the definition, term by term, over random shapes, labels and references."""
     seen = set()
     for seed in range(30):
         tensors = case(seed, sections, density=0.2 + 0.02 * seed)
@@ -632,6 +632,7 @@ def test_separates_topics(tiny_dense, topics, way: str, aggregate: str) -> None:
 def test_trains_a_sparse_encoder(tiny_splade, topics) -> None:
     """Cosine of sparse vectors, with a short queue as wide as the vocabulary."""
     rows = label_rows(topics)
+    tiny_splade.similarity_fn_name = "cosine"
     before = topics.separation(tiny_splade)
     torch.manual_seed(0)
     loss = NWSLoss(tiny_splade, torch.zeros(9, 9), aggregate="mean", queue_size=32, momentum=0.9)

@@ -1,4 +1,4 @@
-"""Positive activation against a loop over token sets (seed 003, section 3)."""
+"""Positive activation against a loop over token sets (docs/losses.md, section 3)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The weights of references against sums over labels written out (seed 000, supplements 2 and 3)."""
+"""The weights of references against sums over labels written out (docs/losses.md, section 14 and 3)."""
 
 from __future__ import annotations
 

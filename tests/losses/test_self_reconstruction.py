@@ -1,4 +1,4 @@
-"""Self-reconstruction against the cross-entropy written out element by element (seed 003, section 2)."""
+"""Self-reconstruction against the cross-entropy of each element (docs/losses.md, section 2)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def case(seed: int):
 
 @pytest.mark.parametrize("seed", range(6))
 def test_equals_a_loop(seed: int) -> None:
-    """The formula is the seed's, with repeated tokens counted once and padding not at all."""
+    """The formula is the original, with repeated tokens counted once and padding not at all."""
     activations, ids, mask = case(seed)
     # float64; the loop's log(1 - p) loses a few digits
     assert self_reconstruction(activations, ids, mask).item() == pytest.approx(

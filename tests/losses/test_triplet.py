@@ -1,4 +1,4 @@
-"""The triplet margin against a loop over rows (seed 003, section 4)."""
+"""The triplet margin against a loop over rows (docs/losses.md, section 4)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The curriculum returns the table of seed 003, section 9, and nothing but a function of progress."""
+"""The curriculum returns the table of docs/losses.md, section 9, and nothing but a function of progress."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_the_ramp_grows_from_zero_to_one(one: float, other: float, length: float
 
 
 def test_the_ramp_is_quadratic_and_absent_at_length_zero() -> None:
-    """Worked by hand: half way through the ramp a quarter of the weight is in force; length 0 is the seed's
+    """Worked by hand: half way through the ramp a quarter of the weight is in force; length 0 is the original
     form.
     """
     assert ramp_at(0.1, 0.2) == 0.25

@@ -1,4 +1,8 @@
-"""The two similarities of the field, dot product and cosine: one type and one check for every room."""
+"""The two similarities of this package, dot product and cosine: one type, one check and one policy.
+
+The policy: a model is trained by the similarity that it is searched by, which its `similarity_fn_name` says.
+A loss takes that similarity and refuses any other one, because rankings by cosine and by dot product differ.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +30,7 @@ def check_similarity(similarity: object) -> Similarity:
 
 
 def similarity_of(model: object) -> Similarity:
-    """Return the similarity by which a model is searched, which training should use too.
+    """Return the similarity by which a model is searched.
 
     Args:
         model: An encoder with the attribute `similarity_fn_name`; without it, or where it is None, the
@@ -39,3 +43,31 @@ def similarity_of(model: object) -> Similarity:
         ValueError: If the model's similarity is another one.
     """
     return check_similarity(getattr(model, "similarity_fn_name", None) or "dot")
+
+
+def agreed_similarity(model: object, similarity: object = None, *, loss: str) -> Similarity:
+    """Return the one similarity of training and search, or refuse a loss that would train by another one.
+
+    Args:
+        model: The encoder to train; see `similarity_of`. An encoder that states no similarity agrees with
+            every one.
+        similarity: The similarity that the loss was given or is defined on; None takes the model's.
+        loss: Name of the loss, for the message.
+
+    Returns:
+        "cosine" or "dot".
+
+    Raises:
+        ValueError: If one of the two names is unknown, or the loss and the model name different ones.
+    """
+    stated = getattr(model, "similarity_fn_name", None)
+    if similarity is None:
+        return similarity_of(model)
+    wanted = check_similarity(similarity)
+    if stated and check_similarity(stated) != wanted:
+        raise ValueError(
+            f"{loss} trains by {wanted!r}, but the model is searched by {similarity_of(model)!r}; "
+            f"set model.similarity_fn_name = {wanted!r} before the loss is made, so that training and search "
+            "agree"
+        )
+    return wanted

@@ -1,4 +1,4 @@
-"""Plug-in losses: one idea a file, the pure function on tensors and under it the module."""
+"""Plug-in losses: each file holds one idea, its pure function on tensors and below it the module."""
 
 from lexforge.losses.base import EmbeddingLoss, load_loss_tensors, loss_parameters, loss_tensors
 from lexforge.losses.cosent import CoSENTLoss
@@ -7,6 +7,7 @@ from lexforge.losses.infonce import InfoNCELoss
 from lexforge.losses.moco import MoCoLoss
 from lexforge.losses.neural_sparse import NeuralSparseLoss
 from lexforge.losses.nws import NWSLoss
+from lexforge.losses.sparse_numbers import SparseLossNumbers
 
 __all__ = [
     "CoSENTLoss",
@@ -16,6 +17,7 @@ __all__ = [
     "MoCoLoss",
     "NWSLoss",
     "NeuralSparseLoss",
+    "SparseLossNumbers",
     "load_loss_tensors",
     "loss_parameters",
     "loss_tensors",

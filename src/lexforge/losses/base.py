@@ -1,4 +1,4 @@
-"""What every plug-in loss shares: encode the columns, hand their embeddings to the loss, carry its state."""
+"""What every plug-in loss shares: it encodes the columns, computes a loss of the embeddings, has a state."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ class EmbeddingLoss(nn.Module):
         """Encode each column and compute the loss.
 
         Args:
-            sentence_features: One dict a text column, as the data collator makes them: `input_ids [B, L]`,
-                `attention_mask [B, L]` and what else the model or the loss reads.
+            sentence_features: One dict per text column, as the data collator makes them: `input_ids [B, L]`,
+                `attention_mask [B, L]` and whatever else the model or the loss reads.
             labels: `[B]` or `[B, C]`, or None.
 
         Returns:
@@ -57,7 +57,7 @@ class EmbeddingLoss(nn.Module):
         """Compute the loss where another loss (`SpladeLoss`, `CachedSpladeLoss`) has encoded the columns.
 
         Args:
-            embeddings: One `[B, D]` float tensor a column.
+            embeddings: One `[B, D]` float tensor per column.
             labels: `[B]` or `[B, C]`, or None.
 
         Returns:
@@ -72,17 +72,26 @@ class EmbeddingLoss(nn.Module):
         """Encode the columns.
 
         Args:
-            inputs: One dict a text column, with what the model reads.
+            inputs: One dict per text column, with what the model reads.
 
         Returns:
-            One `[B, D]` float tensor a column.
+            One `[B, D]` float tensor per column.
         """
         return embed_columns(self.model, inputs)
 
     def compute_loss(
         self, embeddings: list[Tensor], features: list[Features] | None, labels: Tensor | None
     ) -> Tensor | dict[str, Tensor]:
-        """The loss itself; see `forward`. `features` is None where only embeddings are at hand."""
+        """Compute the loss of the embeddings; see `forward`.
+
+        Args:
+            embeddings: One `[B, D]` float tensor per column.
+            features: One dict per column, or None where only embeddings are at hand.
+            labels: `[B]` or `[B, C]`, or None.
+
+        Returns:
+            As `forward`.
+        """
         raise NotImplementedError(f"{type(self).__name__} must implement compute_loss")
 
     def _compute(
@@ -95,13 +104,13 @@ class EmbeddingLoss(nn.Module):
 
 
 def loss_tensors(loss: nn.Module) -> dict[str, Tensor]:
-    """Everything that a loss carries beside the model it trains: parameters, buffers, momentum encoders.
+    """Collect what a loss carries beside the model it trains: parameters, buffers, momentum encoders.
 
     A momentum encoder first follows the model, so that no optimizer step is pending.
 
     Args:
         loss: Any loss of sentence-transformers, also one that wraps another. The trained model is the child
-            of the name `model`, at any depth.
+            named `model`, at any depth.
 
     Returns:
         Name -> the tensor itself, not a copy; empty for a loss without state.
@@ -125,9 +134,10 @@ def load_loss_tensors(loss: nn.Module, saved: Mapping[str, Tensor]) -> None:
         saved: What `loss_tensors` gave.
 
     Raises:
-        ValueError: If a name is missing or foreign, or a shape or dtype differs; nothing is written then.
+        ValueError: If a name is missing or unknown, or a shape or dtype differs. Nothing is written then.
     """
-    current = loss_tensors(loss)  # each average follows the model now; what is written stands until it moves
+    # Each moving average follows the model here, so that what is written below stands until the model moves.
+    current = loss_tensors(loss)
     problems = [f"{name} does not belong to this loss" for name in sorted(saved.keys() - current.keys())]
     problems += [f"{name} is missing" for name in sorted(current.keys() - saved.keys())]
     for name in sorted(current.keys() & saved.keys()):
@@ -146,7 +156,14 @@ def load_loss_tensors(loss: nn.Module, saved: Mapping[str, Tensor]) -> None:
 
 
 def loss_parameters(loss: nn.Module) -> list[nn.Parameter]:
-    """The trainable parameters of a loss beside those of the model it trains."""
+    """Return the trainable parameters of a loss beside those of the model it trains.
+
+    Args:
+        loss: As in `loss_tensors`.
+
+    Returns:
+        The parameters, in the order of `named_parameters`.
+    """
     return [
         parameter
         for name, parameter in loss.named_parameters()

@@ -1,4 +1,4 @@
-"""CoSENT: rank pairs of sentences by their graded labels (seed 002)."""
+"""CoSENT: rank pairs of sentences by their graded labels (docs/losses.md, section 11)."""
 
 from __future__ import annotations
 
@@ -9,30 +9,33 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lexforge.common.ranks import rows_of_all_ranks
-from lexforge.common.similarity import Similarity, check_similarity, similarity_of
+from lexforge.common.similarity import Similarity, agreed_similarity
 from lexforge.losses.base import EmbeddingLoss, Features
 
 
 def check_scale(scale: float) -> None:
     """Refuse a scale that is not a positive finite number.
 
+    Args:
+        scale: The number to check.
+
     Raises:
-        ValueError: With the value received.
+        ValueError: If it is not above 0 and finite.
     """
     if not 0 < scale < float("inf"):
         raise ValueError(f"scale must be > 0 and finite; received {scale}")
 
 
 def cosent(similarities: Tensor, labels: Tensor, scale: float = 20.0) -> Tensor:
-    """Penalise each two pairs whose similarities are not in the order of their labels.
+    """Penalise every two pairs whose similarities are not in the order of their labels.
 
-    L = log( 1 + sum over (i, j) with y_i < y_j of exp(scale * (s_i - s_j)) ), in O(N log N): pairs sorted by
-    label, the sum over all higher labels is a cumulative log-sum-exp from the end.
+    L = log( 1 + sum over (i, j) with y_i < y_j of exp(scale * (s_i - s_j)) ), in O(N log N): once the
+    pairs are sorted by label, the sum over all higher labels is a cumulative log-sum-exp from the end.
 
     Args:
-        similarities: `[N]` float, one a pair of sentences.
+        similarities: `[N]` float, one per pair of sentences.
         labels: `[N]` number or bool, higher for more similar pairs; only their order counts.
-        scale: lambda of the seed, > 0; the inverse of a temperature.
+        scale: lambda, > 0; the inverse of a temperature.
 
     Returns:
         0-dim float; 0 where no two labels differ, connected to the graph.
@@ -40,7 +43,7 @@ def cosent(similarities: Tensor, labels: Tensor, scale: float = 20.0) -> Tensor:
     Raises:
         ValueError: If the shapes differ, a label is NaN or the scale is not positive.
 
-    Source: seed 002; Huang et al. 2024 (doi 10.1109/TASLP.2024.3402087).
+    Source: docs/losses.md, section 11; Huang et al. 2024 (doi 10.1109/TASLP.2024.3402087).
     """
     check_scale(scale)
     if similarities.dim() != 1 or similarities.shape != labels.shape:
@@ -52,9 +55,9 @@ def cosent(similarities: Tensor, labels: Tensor, scale: float = 20.0) -> Tensor:
         raise ValueError(f"labels must be numbers; received NaN in row {int(labels.isnan().nonzero()[0])}")
     labels, order = (labels.int() if labels.dtype == torch.bool else labels).sort()
     scores = scale * similarities.to(torch.promote_types(similarities.dtype, torch.float32))[order]
-    # from_here[i] = log of the sum over j >= i of exp(-score_j)
+    # from_here[i] is the logarithm of the sum over j >= i of exp(-score_j).
     from_here = torch.logcumsumexp(-scores.flip(0), dim=0).flip(0)
-    higher = torch.searchsorted(labels, labels, right=True)  # the first pair of a higher label
+    higher = torch.searchsorted(labels, labels, right=True)  # [N], index of the first higher label
     has_higher = higher < len(labels)
     terms = scores[has_higher] + from_here[higher[has_higher]]
     return torch.cat([scores.new_zeros(1), terms]).logsumexp(dim=0)
@@ -67,26 +70,26 @@ class CoSENTLoss(EmbeddingLoss):
 
     When to use it: rows `(sentence1, sentence2, label)` with a similarity score of any range, as of STS
     benchmarks, or with 0 and 1, as of paraphrase and NLI data. It learns the order of the scores, which is
-    what Spearman's correlation measures, and not their values. With pairs of queries and answers and no
+    what Spearman's correlation measures, and not their values. For pairs of queries and answers without a
     score, take `InfoNCELoss`.
 
-    What to tune: `scale` (20; more makes the worst inversions count alone), the batch size (each batch
+    What to tune: `scale` (20; at higher values only the worst inversions count), the batch size (each batch
     compares its own pairs only, so with few distinct labels it should be large) and
-    `gather_across_devices`, which compares the pairs of all ranks: R ranks of B rows then train like one of
-    R * B.
+    `gather_across_devices`, which compares the pairs of all ranks: R ranks of B rows then train like one
+    rank of R * B rows.
 
     Args:
         model: The `SentenceTransformer` or `SparseEncoder` to train.
         scale: lambda, > 0.
-        similarity: "cosine" or "dot"; None takes the model's own, by which it is searched.
-        gather_across_devices: Compare pairs across ranks, with gradient. Every rank needs as many rows
-            (`dataloader_drop_last=True`).
+        similarity: "cosine" or "dot", which must be the model's `similarity_fn_name`; None takes that.
+        gather_across_devices: Compare pairs across ranks, with gradient. Every rank needs the same number of
+            rows (`dataloader_drop_last=True`).
 
     Raises:
-        ValueError: At construction for a wrong scale or similarity; at the first call if the data has not
-            two text columns and one number a row.
+        ValueError: If the scale is not positive, the similarity is not the model's, or a batch does not have
+            two text columns and one number per row.
 
-    Source: seed 002; Huang et al. 2024.
+    Source: docs/losses.md, section 11; Huang et al. 2024.
     """
 
     def __init__(
@@ -98,8 +101,7 @@ class CoSENTLoss(EmbeddingLoss):
     ) -> None:
         super().__init__(model)
         check_scale(scale)
-        self.similarity: Similarity = similarity_of(model) if similarity is None else similarity
-        check_similarity(self.similarity)
+        self.similarity = agreed_similarity(model, similarity, loss="CoSENTLoss")
         self.scale = scale
         self.gather_across_devices = gather_across_devices
 
@@ -118,20 +120,20 @@ class CoSENTLoss(EmbeddingLoss):
         """
         if len(embeddings) != 2 or labels is None or labels.shape != (len(embeddings[0]),):
             raise ValueError(
-                "CoSENTLoss needs columns (sentence1, sentence2) and one number a row as label; received "
-                f"{len(embeddings)} text columns and "
+                "CoSENTLoss needs the columns (sentence1, sentence2) and one number per row as label; "
+                f"received {len(embeddings)} text columns and "
                 + ("no label" if labels is None else f"labels of shape {tuple(labels.shape)}")
             )
         first, second = embeddings
         if self.similarity == "cosine":
             first, second = F.normalize(first, dim=-1), F.normalize(second, dim=-1)
         similarities = (first * second).sum(dim=-1)
-        if self.gather_across_devices:  # every rank computes the joint loss
+        if self.gather_across_devices:  # Every rank computes the loss of the joint batch.
             similarities, labels = rows_of_all_ranks(similarities), rows_of_all_ranks(labels)
         return cosent(similarities, labels, self.scale)
 
     def get_config_dict(self) -> dict[str, Any]:
-        """The settings, for the model card."""
+        """Return the settings, for the model card."""
         return {
             "scale": self.scale,
             "similarity": self.similarity,

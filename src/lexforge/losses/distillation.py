@@ -1,4 +1,4 @@
-"""Distillation of a teacher's scores: softened KL plus MSE of z-scores (seed 003, section 7)."""
+"""Distillation of a teacher's scores: softened KL plus MSE of z-scores (docs/losses.md, section 7)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def distillation(
     Raises:
         ValueError: If the shapes differ or the temperature is not positive.
 
-    Source: seed 003, section 7; KL with the factor T^2: Hinton et al. 2015 (arXiv 1503.02531), section 2.
+    Source: docs/losses.md, section 7; the factor T^2 after Hinton et al. 2015 (arXiv 1503.02531), section 2.
     """
     if student_scores.shape != teacher_scores.shape or student_scores.dim() != 2:
         raise ValueError(
@@ -56,13 +56,14 @@ def distillation(
 
 
 def _z_scores(scores: Tensor) -> Tensor:
-    """Zero mean and unit (unbiased) standard deviation over all elements; all 0, with zero gradient, if
-    constant.
+    """Shift and scale all elements to mean 0 and (unbiased) standard deviation 1.
 
-    The seed divides by `std + 1e-8`, whose gradient is NaN where all scores are equal. Here a spread within
-    rounding error of the largest score counts as constant, and elsewhere the 1e-8 is left out.
+    Constant scores become 0, with zero gradient.
+
+    Dividing by `std + 1e-8`, as is often done, gives a gradient of NaN where all scores are equal. Here a
+    spread within the rounding error of the largest score counts as constant, and nothing is added elsewhere.
     """
-    # z-scores do not change under a shift; this one makes equal scores exactly 0 before the mean rounds.
+    # z-scores do not change under a shift; this shift makes equal scores exactly 0 before the mean rounds.
     shifted = scores - scores.detach().max()
     centred = shifted - shifted.mean()
     variance = centred.square().sum() / max(scores.numel() - 1, 1)

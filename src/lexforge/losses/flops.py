@@ -1,4 +1,4 @@
-"""Sparsity by FLOPS, plain and IDF-aware (seed 003, section 5)."""
+"""Sparsity by FLOPS, plain and IDF-aware (docs/losses.md, section 5)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def idf_flops(activations: Tensor, penalty_weights: Tensor, l2_ratio: float = 0.
     Args:
         activations: `[B, V]` float, >= 0.
         penalty_weights: `[V]` float, >= 0, from `idf_penalty_weights`.
-        l2_ratio: beta of the seed, the weight of the squared part.
+        l2_ratio: beta, the weight of the squared part.
 
     Returns:
         0-dim float; 0 for an empty batch, connected to the graph.
@@ -41,11 +41,11 @@ def idf_flops(activations: Tensor, penalty_weights: Tensor, l2_ratio: float = 0.
     Raises:
         ValueError: If the number of weights differs from the vocabulary.
 
-    Source: seed 003, section 5.
+    Source: docs/losses.md, section 5.
     """
     if penalty_weights.shape != activations.shape[1:]:
         raise ValueError(
-            f"penalty_weights must be [{activations.shape[1]}], one a term; received "
+            f"penalty_weights must be [{activations.shape[1]}], one per term; received "
             f"{tuple(penalty_weights.shape)}"
         )
     if not len(activations):
@@ -62,8 +62,7 @@ def idf_penalty_weights(
     stopword_ids: Sequence[int] = (),
     stopword_penalty: float = 15.0,
 ) -> Tensor:
-    """Turn the inverse document frequency of each term into its penalty: rare terms are cheap, frequent ones
-    dear.
+    """Turn the inverse document frequency of each term into its penalty: high for frequent terms.
 
     w_j = exp(-alpha * (idf_j - min) / (max - min)), with min and max over the terms that are not special
     tokens. Special tokens, which never occur in a corpus and would otherwise stretch the range, get a fixed
@@ -84,7 +83,7 @@ def idf_penalty_weights(
         ValueError: If idf is not a finite vector, an id lies outside it, every term is special, or a number
             is negative.
 
-    Source: seed 003, section 5 (V26).
+    Source: docs/losses.md, section 5 (V26).
     """
     if idf.dim() != 1 or not torch.isfinite(idf).all():
         raise ValueError(

@@ -1,4 +1,4 @@
-"""HCL: contrast against hard negatives, corrected for false ones (seed 004)."""
+"""HCL: contrast against hard negatives, corrected for false ones (docs/losses.md, section 13)."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lexforge.common.ranks import first_gathered_row, rows_of_all_ranks
+from lexforge.common.similarity import agreed_similarity
 from lexforge.losses.base import EmbeddingLoss, Features
 from lexforge.losses.infonce import check_temperature
 
@@ -19,8 +20,14 @@ Estimator = Literal["hard", "easy"]
 def check_hcl(temperature: float, tau_plus: float, beta: float, estimator: str) -> None:
     """Refuse numbers that the estimator is not defined for.
 
+    Args:
+        temperature: As in `hcl`.
+        tau_plus: As in `hcl`.
+        beta: As in `hcl`.
+        estimator: As in `hcl`.
+
     Raises:
-        ValueError: With the value received.
+        ValueError: If one of them is out of its range.
     """
     check_temperature(temperature)
     if not 0 <= tau_plus < 1:
@@ -49,9 +56,9 @@ def hcl(
         hard:  Ng = max( (sum_j n_j^(1 + beta) / mean_j n_j^beta - tau_plus N p) / (1 - tau_plus),
                          N exp(-1 / T) )
 
-    `hard` weighs the negatives by their own hardness and takes off what the share `tau_plus` of false
-    negatives is expected to add. All in log space: no temperature overflows. Where the lower bound holds, Ng
-    has no gradient, as in the seed.
+    `hard` weighs the negatives by their own hardness and subtracts what the share `tau_plus` of false
+    negatives is expected to add. Everything is computed in log space, so that no temperature overflows. Where
+    the lower bound holds, Ng has no gradient.
 
     Args:
         view_a: `[B, D]` float.
@@ -68,7 +75,7 @@ def hcl(
     Raises:
         ValueError: If shapes disagree, a number is out of range or the estimator unknown.
 
-    Source: seed 004, section 2; Robinson et al. 2021 (arXiv 2010.04592); the correction for false
+    Source: docs/losses.md, section 13; Robinson et al. 2021 (arXiv 2010.04592); the correction for false
     negatives: Chuang et al. 2020 (arXiv 2007.00224).
     """
     check_hcl(temperature, tau_plus, beta, estimator)
@@ -133,7 +140,7 @@ def _debiased(
 
 
 class HCLLoss(EmbeddingLoss):
-    """HCL on pairs of texts that say the same: hard negatives count more, false ones are allowed for.
+    """HCL on pairs of texts that say the same: hard negatives count more, and some may be false.
 
     With p the exponential of a row's similarity to its partner over T, n_j that to each of the N = 2B - 2
     rows of other texts:
@@ -144,13 +151,14 @@ class HCLLoss(EmbeddingLoss):
         easy:  Ng = sum of n_j, the SimCLR loss
 
     When to use it: pairs `(anchor, positive)` without mined negatives, where many other texts of a batch may
-    be positives too (few topics, near-duplicates): `tau_plus` is about the chance of that. Both columns are
-    contrasted with both, so they should be texts of a kind; for short queries and long documents take
-    `InfoNCELoss`.
+    be positives too (few topics, near-duplicates): `tau_plus` is about the chance of that. Each column is
+    contrasted with both columns, so they should hold texts of the same kind; for short queries and long
+    documents take `InfoNCELoss`.
 
-    What to tune: `beta` (0 weighs negatives alike; .5 to 2; too much chases false negatives), `tau_plus` (0
-    where no other row is a positive; .01 to .1), `temperature` (.5 as in the paper; .05 to .1 for pretrained
-    text encoders, with `tau_plus` smaller). The similarity is the cosine: search the model by cosine, too.
+    What to tune: `beta` (0 weighs all negatives alike; useful values are .5 to 2, and high values chase false
+    negatives), `tau_plus` (0 where no other row is a positive, otherwise .01 to .1) and `temperature` (.5 as
+    in the paper; .05 to .1 for pretrained text encoders, with a smaller `tau_plus`). The similarity is the
+    cosine by definition: a model that is searched by dot product is refused.
 
     Args:
         model: The `SentenceTransformer` or `SparseEncoder` to train.
@@ -159,13 +167,14 @@ class HCLLoss(EmbeddingLoss):
         beta: Concentration on hard negatives, >= 0; `hard` only.
         estimator: "hard" or "easy".
         gather_across_devices: Contrast with the texts of all ranks, with gradient, so that R ranks of B rows
-            train like one of R * B. Every rank needs as many rows (`dataloader_drop_last=True`).
+            train like one rank of R * B rows. Every rank needs the same number of rows
+            (`dataloader_drop_last=True`).
 
     Raises:
-        ValueError: At construction for a number out of range or an unknown estimator; at the first call if
-            the data has not two text columns.
+        ValueError: If a number is out of range, the estimator is unknown, the model is searched by dot
+            product, or a batch does not have two text columns.
 
-    Source: seed 004, section 2; Robinson et al. 2021 (arXiv 2010.04592).
+    Source: docs/losses.md, section 13; Robinson et al. 2021 (arXiv 2010.04592).
     """
 
     def __init__(
@@ -179,6 +188,7 @@ class HCLLoss(EmbeddingLoss):
     ) -> None:
         super().__init__(model)
         check_hcl(temperature, tau_plus, beta, estimator)
+        agreed_similarity(model, "cosine", loss="HCLLoss")
         self.temperature = temperature
         self.tau_plus = tau_plus
         self.beta = beta
@@ -200,7 +210,7 @@ class HCLLoss(EmbeddingLoss):
         """
         if len(embeddings) != 2:
             raise ValueError(
-                f"HCLLoss needs columns (anchor, positive); received {len(embeddings)} text columns"
+                f"HCLLoss needs the columns (anchor, positive); received {len(embeddings)} text columns"
             )
         views = [F.normalize(rows, dim=-1) for rows in embeddings]
         gathered, first = views, 0
@@ -209,7 +219,7 @@ class HCLLoss(EmbeddingLoss):
         return _contrast(views, gathered, first, self.temperature, self.tau_plus, self.beta, self.estimator)
 
     def get_config_dict(self) -> dict[str, Any]:
-        """The settings, for the model card."""
+        """Return the settings, for the model card."""
         return {
             "temperature": self.temperature,
             "tau_plus": self.tau_plus,

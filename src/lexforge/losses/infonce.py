@@ -1,4 +1,4 @@
-"""InfoNCE with in-batch and hard negatives (seed 003, section 1; seed 004)."""
+"""InfoNCE with in-batch and hard negatives (docs/losses.md, section 1)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lexforge.common.ranks import first_gathered_row, rows_of_all_ranks
-from lexforge.common.similarity import Similarity, check_similarity, similarity_of
+from lexforge.common.similarity import Similarity, agreed_similarity
 from lexforge.losses.base import EmbeddingLoss, Features
 from lexforge.losses.similarity import similarity_scores
 
@@ -17,8 +17,11 @@ from lexforge.losses.similarity import similarity_scores
 def check_temperature(temperature: float) -> None:
     """Refuse a temperature that is not a positive number.
 
+    Args:
+        temperature: The number to check.
+
     Raises:
-        ValueError: With the value received.
+        ValueError: If it is not above 0.
     """
     if not temperature > 0:
         raise ValueError(f"temperature must be > 0; received {temperature}")
@@ -39,7 +42,7 @@ def info_nce(
     Args:
         anchor: `[B, D]` float.
         positive: `[B, D]` float; row i belongs to anchor i.
-        negatives: `[B, K, D]` float, K hard negatives an anchor, or None.
+        negatives: `[B, K, D]` float, K hard negatives per anchor, or None.
         temperature: T, > 0.
         similarity: "cosine" or "dot".
 
@@ -49,7 +52,7 @@ def info_nce(
     Raises:
         ValueError: If shapes disagree, the temperature is not positive or the similarity is unknown.
 
-    Source: seed 003, section 1; van den Oord et al. 2018 (arXiv 1807.03748), equation 4.
+    Source: docs/losses.md, section 1; van den Oord et al. 2018 (arXiv 1807.03748), equation 4.
     """
     check_temperature(temperature)
     if anchor.dim() != 2 or anchor.shape != positive.shape:
@@ -99,22 +102,23 @@ class InfoNCELoss(EmbeddingLoss):
     What to tune: the batch size first (more negatives; `gather_across_devices` takes those of all ranks),
     then `temperature` (.02 to .1 for the cosine; near 1 for the dot product of a sparse model), then mined
     negatives. Use a batch sampler without duplicates: a text that repeats in a batch counts as its own
-    negative. `symmetric` helps where both columns are texts of a kind.
+    negative. `symmetric` helps where both columns hold texts of the same kind.
 
     Args:
         model: The `SentenceTransformer` or `SparseEncoder` to train.
         temperature: T, > 0.
-        similarity: "cosine" or "dot"; None takes the model's own, by which it is searched.
+        similarity: "cosine" or "dot", which must be the model's `similarity_fn_name`; None takes that.
         symmetric: Also rank the anchors for each positive.
         gather_across_devices: Take the candidates of all ranks, with gradient, so that R ranks of B rows
-            train like one of R * B. Every rank needs as many rows (`dataloader_drop_last=True`).
+            train like one rank of R * B rows. Every rank needs the same number of rows
+            (`dataloader_drop_last=True`).
 
     Raises:
-        ValueError: At construction for a wrong temperature or similarity; at the first call if the data has
+        ValueError: If the temperature is not positive, the similarity is not the model's, or a batch has
             fewer than two text columns.
 
-    Source: seed 003, section 1; van den Oord et al. 2018 (arXiv 1807.03748), equation 4; in-batch negatives:
-    Henderson et al. 2017 (arXiv 1705.00652).
+    Source: docs/losses.md, section 1; van den Oord et al. 2018 (arXiv 1807.03748), equation 4; in-batch
+    negatives: Henderson et al. 2017 (arXiv 1705.00652).
     """
 
     def __init__(
@@ -127,8 +131,7 @@ class InfoNCELoss(EmbeddingLoss):
     ) -> None:
         super().__init__(model)
         check_temperature(temperature)
-        self.similarity: Similarity = similarity_of(model) if similarity is None else similarity
-        check_similarity(self.similarity)
+        self.similarity = agreed_similarity(model, similarity, loss="InfoNCELoss")
         self.temperature = temperature
         self.symmetric = symmetric
         self.gather_across_devices = gather_across_devices
@@ -139,7 +142,7 @@ class InfoNCELoss(EmbeddingLoss):
         """Compute the loss; see `EmbeddingLoss.forward`.
 
         Args:
-            embeddings: `[B, D]` float a column: anchors, positives, negatives.
+            embeddings: One `[B, D]` float tensor per column: anchors, positives, negatives.
             features: Not read.
             labels: Not read.
 
@@ -148,7 +151,7 @@ class InfoNCELoss(EmbeddingLoss):
         """
         if len(embeddings) < 2:
             raise ValueError(
-                "InfoNCELoss needs columns (anchor, positive, negative_1, ...); received "
+                "InfoNCELoss needs the columns (anchor, positive, negative_1, ...); received "
                 f"{len(embeddings)} text column"
             )
         anchor, positive, *_ = embeddings
@@ -167,7 +170,7 @@ class InfoNCELoss(EmbeddingLoss):
         return ranking_cross_entropy(scores, target, self.temperature)
 
     def get_config_dict(self) -> dict[str, Any]:
-        """The settings, for the model card."""
+        """Return the settings, for the model card."""
         return {
             "temperature": self.temperature,
             "similarity": self.similarity,

@@ -1,4 +1,4 @@
-"""How similar two labels are by the texts that carry both (seed 001, section 2)."""
+"""How similar two labels are by the texts that carry both (docs/losses.md, section 14)."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from scipy import sparse
 from torch import Tensor
 
 PairMethod = Literal["npmi", "jaccard"]
-_JACCARD_EPS = 1e-10  # of the seed: the union of two labels that nobody carries
+_JACCARD_EPS = 1e-10  # Keeps the quotient of two labels that no text carries at 0.
 
 
 def compute_label_pair_similarity(labels: NDArray | Tensor, method: PairMethod) -> NDArray[np.float32]:
-    """The similarity of every pair of labels over a training set, in [0, 1].
+    """Measure the similarity of every pair of labels over a training set, in [0, 1].
 
     With p_i the share of texts that carry label i and p_ij the share that carry both:
 
@@ -33,7 +33,7 @@ def compute_label_pair_similarity(labels: NDArray | Tensor, method: PairMethod) 
     Raises:
         ValueError: If the labels are not a non-empty matrix of 0 and 1, or the method is unknown.
 
-    Source: seed 001, section 2; NPMI after Bouma 2009, "Normalized (Pointwise) Mutual Information in
+    Source: docs/losses.md, section 14; NPMI after Bouma 2009, "Normalized (Pointwise) Mutual Information in
     Collocation Extraction".
     """
     if method not in get_args(PairMethod):
@@ -43,7 +43,7 @@ def compute_label_pair_similarity(labels: NDArray | Tensor, method: PairMethod) 
     if not len(multi_hot):
         raise ValueError(f"labels hold no text: their shape is {tuple(multi_hot.shape)}")
     carried = sparse.csr_array(multi_hot.cpu().numpy().astype(np.int64))
-    both = (carried.T @ carried).toarray().astype(np.float64)  # exact counts
+    both = (carried.T @ carried).toarray().astype(np.float64)  # [L, L], exact counts
     alone = both.diagonal().copy()
     if method == "jaccard":
         similarity = both / (alone[:, None] + alone - both + _JACCARD_EPS)
@@ -64,37 +64,38 @@ def check_multi_hot(labels: Tensor, name: str, shape: tuple[int, int] | None = N
 
     Args:
         labels: What was received.
-        name: What the message calls it.
-        shape: The rows and the label count it must have; any where None.
+        name: Name of the argument, for the message.
+        shape: Number of rows and of labels that it must have; None allows any.
 
     Raises:
-        ValueError: With the shape or the first value that is wrong, and its place.
+        ValueError: If the shape is wrong or a value is neither 0 nor 1; the message names its place.
     """
     if labels.dim() != 2 or (shape is not None and tuple(labels.shape) != shape):
         wanted = "[N, L]" if shape is None else f"[{shape[0]}, {shape[1]}]"
-        raise ValueError(f"{name} must be {wanted}, one column a label; received {tuple(labels.shape)}")
+        raise ValueError(f"{name} must be {wanted}, one column per label; received {tuple(labels.shape)}")
     if labels.dtype == torch.bool:
         return
     wrong = (labels != 0) & (labels != 1)
     if wrong.any():
         row, column = wrong.nonzero()[0].tolist()
         raise ValueError(
-            f"{name} must hold 0 and 1 alone; row {row} holds {labels[row, column].item()} for label {column}"
+            f"{name} must hold only 0 and 1; row {row} holds {labels[row, column].item()} for label {column}"
         )
 
 
 def check_label_similarity(similarity: Tensor, label_count: int | None = None) -> None:
     """Refuse a label similarity that is not a symmetric matrix with values in [0, 1].
 
-    The diagonal is free: references that share a label with a query are never its negatives, so it is not
-    read. A matrix of zeros therefore switches the weights of negatives off.
+    The diagonal may hold any value in [0, 1]: references that share a label with a query are never its
+    negatives, so it is not read. A matrix of zeros therefore gives all negatives the same weight.
 
     Args:
         similarity: What was received.
-        label_count: Rows and columns it must have; any where None.
+        label_count: Number of rows and columns that it must have; None allows any.
 
     Raises:
-        ValueError: With what is wrong and where.
+        ValueError: If the shape is wrong, or a value is out of range or not symmetric; the message names its
+            place.
     """
     side = similarity.shape[0] if label_count is None and similarity.dim() else label_count
     if tuple(similarity.shape) != (side, side) or not side:

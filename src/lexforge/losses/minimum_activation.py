@@ -1,4 +1,4 @@
-"""Minimum activation: the strongest terms of a row stay above a floor (seed 003, section 6)."""
+"""Minimum activation: the strongest terms of a row stay above a floor (docs/losses.md, section 6)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def minimum_activation(activations: Tensor, top_k: int = 5, threshold: float = 0
     Raises:
         ValueError: If `top_k` is not in [1, V].
 
-    Source: seed 003, section 6.
+    Source: docs/losses.md, section 6.
     """
     if not 1 <= top_k <= activations.shape[1]:
         raise ValueError(f"top_k must be in [1, {activations.shape[1]}], the vocabulary; received {top_k}")

@@ -1,4 +1,4 @@
-"""MoCo: keys of a moving-average encoder, negatives from a queue of the last batches (seed 004)."""
+"""MoCo: keys of a moving-average encoder, negatives from a queue of the last batches (section 12)."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lexforge.common.ranks import first_gathered_row, rows_of_all_ranks
+from lexforge.common.similarity import agreed_similarity
 from lexforge.losses.base import EmbeddingLoss, Features
 from lexforge.losses.infonce import check_temperature, ranking_cross_entropy
 from lexforge.losses.queue import KeyQueue
+from lexforge.models.embedding_dimension import embedding_dimension
 from lexforge.models.momentum import MomentumEncoder, is_training
 
 
@@ -33,7 +35,7 @@ def moco(query: Tensor, key: Tensor, queue: Tensor, temperature: float = 0.07) -
     Raises:
         ValueError: If shapes disagree or the temperature is not positive.
 
-    Source: seed 004, section 1; He et al. 2020 (arXiv 1911.05722), equation 1 and algorithm 1.
+    Source: docs/losses.md, section 12; He et al. 2020 (arXiv 1911.05722), equation 1 and algorithm 1.
     """
     check_temperature(temperature)
     if query.dim() != 2 or query.shape != key.shape:
@@ -50,7 +52,7 @@ def moco(query: Tensor, key: Tensor, queue: Tensor, temperature: float = 0.07) -
 
 
 class MoCoLoss(EmbeddingLoss):
-    """Momentum contrast: thousands of negatives at the cost of none.
+    """Momentum contrast: a batch is ranked against thousands of keys that were encoded in earlier batches.
 
         L = mean over i of -log( exp(q_i k_i / T) / (exp(q_i k_i / T) + sum over queue r of exp(q_i r / T)) )
 
@@ -67,24 +69,24 @@ class MoCoLoss(EmbeddingLoss):
     second column gets no gradient: for data that is not symmetric, train both directions.
 
     What to tune: `queue_size` (a few hundred batches at most; a text that repeats within it is its own
-    negative), `momentum` (.999; lower, .99, for runs of a few thousand steps), `temperature` (.05 to .1).
-    The similarity is the cosine: search the model by cosine, too.
+    negative), `momentum` (.999, or .99 for runs of a few thousand steps) and `temperature` (.05 to .1).
+    The similarity is the cosine by definition: a model that is searched by dot product is refused.
 
     Its state (queue, moving average) is saved and restored by `lexforge.runs.LossStateCallback`.
 
     Args:
         model: The `SentenceTransformer` or `SparseEncoder` to train. The queue is as wide as its embedding:
-            for a sparse model that is the vocabulary, 4 bytes a term and key.
+            for a sparse model that is the vocabulary, 4 bytes per term and key.
         queue_size: Q, at least the batch of all ranks.
         momentum: Share of the moving average that an optimizer step keeps, in [0, 1).
         temperature: T, > 0.
         train_mode: Whether keys are encoded with dropout.
 
     Raises:
-        ValueError: At construction for a wrong number or a model that embeds no texts; at the first call if
-            the data has not two text columns or the queue is shorter than the batch of all ranks.
+        ValueError: If a number is out of range, the model embeds no texts or is searched by dot product, a
+            batch does not have two text columns, or the queue is shorter than the batch of all ranks.
 
-    Source: seed 004, section 1; He et al. 2020 (arXiv 1911.05722), section 3.
+    Source: docs/losses.md, section 12; He et al. 2020 (arXiv 1911.05722), section 3.
     """
 
     def __init__(
@@ -97,6 +99,7 @@ class MoCoLoss(EmbeddingLoss):
     ) -> None:
         super().__init__(model)
         check_temperature(temperature)
+        agreed_similarity(model, "cosine", loss="MoCoLoss")
         self.temperature = temperature
         self.momentum_encoder = MomentumEncoder(model, momentum, train_mode)
         self.queue = KeyQueue(queue_size, embedding_dimension(model))
@@ -112,7 +115,7 @@ class MoCoLoss(EmbeddingLoss):
         """
         if len(inputs) != 2:
             raise ValueError(
-                f"MoCoLoss needs columns (anchor, positive); received {len(inputs)} text columns"
+                f"MoCoLoss needs the columns (anchor, positive); received {len(inputs)} text columns"
             )
         queries = self.model(inputs[0])["sentence_embedding"]
         return [queries, self.momentum_encoder.encode(self.model, inputs[1])]
@@ -147,7 +150,7 @@ class MoCoLoss(EmbeddingLoss):
         return loss
 
     def get_config_dict(self) -> dict[str, Any]:
-        """The settings, for the model card."""
+        """Return the settings, for the model card."""
         return {
             "queue_size": len(self.queue.keys),
             "momentum": self.momentum_encoder.momentum,
@@ -167,33 +170,3 @@ class MoCoLoss(EmbeddingLoss):
     year={2020}
 }
 """
-
-
-def embedding_dimension(model: nn.Module) -> int:
-    """The width of what a model's forward gives, seen from one text.
-
-    `get_embedding_dimension` does not say: before its first use it gives the hidden size of a SPLADE model,
-    and it counts a truncation that only `encode` applies.
-
-    Args:
-        model: A `SentenceTransformer` or `SparseEncoder`.
-
-    Raises:
-        ValueError: If the model takes no text.
-    """
-    preprocess = getattr(model, "preprocess", None)
-    if preprocess is None:
-        raise ValueError(
-            f"a queue needs a sentence-transformers model that embeds texts; received {type(model).__name__}"
-        )
-    device = next(model.parameters()).device
-    features = {
-        name: value.to(device) if isinstance(value, Tensor) else value
-        for name, value in preprocess(["a"]).items()
-    }
-    modes = [(module, module.training) for module in model.modules()]
-    with torch.no_grad():
-        width = model.eval()(features)["sentence_embedding"].shape[-1]
-    for module, training in modes:
-        module.training = training
-    return int(width)

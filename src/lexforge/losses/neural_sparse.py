@@ -1,23 +1,25 @@
-"""The seven-term loss of the V26 neural sparse trainer as one weighted sum (seed 003)."""
+"""The weighted sum of terms that trains a neural sparse retriever."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import cached_property
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from lexforge.common.ranks import first_gathered_row, rows_of_all_ranks, sum_over_ranks, world_size
-from lexforge.common.similarity import Similarity, check_similarity, similarity_of
+from lexforge.common.similarity import Similarity, agreed_similarity
 from lexforge.losses.base import TEACHER_KEY, EmbeddingLoss, Features
 from lexforge.losses.distillation import distillation
 from lexforge.losses.flops import flops, idf_flops
-from lexforge.losses.infonce import check_temperature, ranking_cross_entropy
+from lexforge.losses.infonce import ranking_cross_entropy
 from lexforge.losses.minimum_activation import minimum_activation
 from lexforge.losses.positive_activation import positive_activation
 from lexforge.losses.self_reconstruction import self_reconstruction
-from lexforge.losses.similarity import similarity_scores
+from lexforge.losses.similarity import paired_scores, similarity_scores
+from lexforge.losses.sparse_numbers import SparseLossNumbers
 from lexforge.losses.triplet import triplet_margin
 
 
@@ -25,125 +27,72 @@ class NeuralSparseLoss(EmbeddingLoss):
     """Weighted sum of InfoNCE, self-reconstruction, positive activation, triplet margin, FLOPS, minimum
     activation and distillation, returned as named parts.
 
-    Columns are `(anchor, positive, negative_1, ..., negative_n)`. Queries and documents (positives and
-    negatives together) are regularised apart, each by its own mean activation over all ranks;
-    self-reconstruction and minimum activation are means over the columns. A term of weight 0 is not computed.
+    The columns are `(anchor, positive, negative_1, ..., negative_n)`. Queries and documents (positives and
+    negatives together) are regularised apart, each by its own mean activation over all ranks.
+    Self-reconstruction and minimum activation are means over the columns. A term of weight 0 is not computed.
     All terms are computed in float32 (float64 for a float64 model), outside autocast.
 
-    Distillation needs one of two things: the teacher's embeddings of every column beside its tokens (key
-    `teacher_embedding`, which `lexforge.training.SpladeCollator` adds), scored against all candidates of the
-    batch by cosine; or a label column with precomputed scores of `(positive, negative_1, ..., negative_n)`,
-    which are compared within each row.
+    Distillation needs one of two things. Either every column carries the teacher's embeddings beside its
+    tokens (key `teacher_embedding`, which `lexforge.training.SpladeCollator` adds); then the cosine of the
+    embeddings is the teacher's score of every candidate of the batch. Or a label column holds precomputed
+    scores of `(positive, negative_1, ..., negative_n)`, which are compared within each row.
 
-    Weights, temperature and ramp are plain attributes, read at each call, so that a curriculum can write
+    Weights, temperature and ramp are plain attributes that each call reads, so that a curriculum can write
     them.
 
     Args:
         model: The `SparseEncoder` to train.
-        similarity: "cosine" or "dot"; None takes the model's own `similarity_fn_name`.
-        temperature: Divides the scores in InfoNCE, > 0.
-        infonce_weight: Weight of InfoNCE (section 1).
-        self_reconstruction_weight: Weight of self-reconstruction (section 2).
-        positive_activation_weight: Weight of positive activation (section 3).
-        triplet_margin_weight: Weight of the triplet margin (section 4), averaged over the negative columns.
-        flops_weight: Weight of the sparsity term (section 5) of the documents.
-        query_flops_weight: The same for queries; None takes `flops_weight`.
-        minimum_activation_weight: Weight of minimum activation (section 6).
-        distillation_weight: Weight of distillation (section 7).
+        similarity: "cosine" or "dot", which must be the model's `similarity_fn_name`; None takes that.
         penalty_weights: `[V]` float, >= 0, from `idf_penalty_weights`; None is the plain FLOPS of SPLADE.
-        l2_ratio: beta of the IDF-aware form; not used where `penalty_weights` is None.
-        margin: Margin of the triplet term.
-        top_k: Number of terms of the minimum activation.
-        activation_threshold: Floor of the minimum activation.
-        distillation_temperature: Temperature of the KL part.
-        kl_weight: Weight of the KL part within distillation.
-        mse_weight: Weight of the z-score part within distillation.
         special_token_ids: Ids that positive activation leaves out.
         gather_across_devices: Score against the documents of all ranks, with gradient, so that R ranks of B
-            rows train like one of R * B.
+            rows train like one rank of R * B rows.
+        **numbers: Weights, temperatures and thresholds as plain keyword arguments, such as
+            `flops_weight=0.003`; `SparseLossNumbers` lists their names, defaults and meaning.
 
     Attributes:
-        weights: Term name -> weight.
+        numbers: The numbers that were given.
+        weights: Term name -> weight in force.
+        temperature: Temperature of InfoNCE in force.
         regularizer_ramp: Share r in [0, 1] of the sparsity weights in force. Penalties above 1 (special
             tokens, stop words) grow with it too: w becomes min(w, 1) + r * max(w - 1, 0).
         metrics: Detached 0-dim values of the last call that are logged and not trained on.
 
     Raises:
-        ValueError: At construction for a wrong number or a similarity other than the model's; at the first
-            call for columns, labels or teacher embeddings that a term needs and does not get.
+        ValueError: If a number is out of range, the similarity is not the model's, or a batch lacks the
+            columns, labels or teacher embeddings that a term needs.
+        TypeError: If a number has an unknown name.
 
-    Source: seed 003, sections 1 to 8.
+    Source: docs/losses.md, sections 1 to 8.
     """
+
+    penalty_weights: Tensor | None
 
     def __init__(
         self,
         model: nn.Module,
         *,
         similarity: Similarity | None = None,
-        temperature: float = 0.07,
-        infonce_weight: float = 3.0,
-        self_reconstruction_weight: float = 0.5,
-        positive_activation_weight: float = 2.0,
-        triplet_margin_weight: float = 0.0,
-        flops_weight: float = 0.010,
-        query_flops_weight: float | None = None,
-        minimum_activation_weight: float = 1.0,
-        distillation_weight: float = 2.0,
         penalty_weights: Tensor | None = None,
-        l2_ratio: float = 0.3,
-        margin: float = 0.3,
-        top_k: int = 5,
-        activation_threshold: float = 0.5,
-        distillation_temperature: float = 3.0,
-        kl_weight: float = 0.7,
-        mse_weight: float = 0.3,
         special_token_ids: Sequence[int] = (),
         gather_across_devices: bool = False,
+        **numbers: Any,
     ) -> None:
         super().__init__(model)
-        self.similarity = _agreed_similarity(model, similarity)
-        self.weights = {
-            "infonce": infonce_weight,
-            "self_reconstruction": self_reconstruction_weight,
-            "positive_activation": positive_activation_weight,
-            "triplet_margin": triplet_margin_weight,
-            "flops_query": flops_weight if query_flops_weight is None else query_flops_weight,
-            "flops_document": flops_weight,
-            "minimum_activation": minimum_activation_weight,
-            "distillation": distillation_weight,
-        }
-        for name, weight in self.weights.items():
-            if not 0 <= weight < float("inf"):
-                raise ValueError(f"the weight of {name} must be finite and >= 0; received {weight}")
-        if not any(self.weights.values()):
-            raise ValueError("at least one weight must be above 0; received 0 for every term")
-        check_temperature(temperature)
-        check_temperature(distillation_temperature)
-        for name, value in (("l2_ratio", l2_ratio), ("margin", margin)):
-            if not value >= 0:
-                raise ValueError(f"{name} must be >= 0; received {value}")
-        if (
-            penalty_weights is not None
-            and not (torch.isfinite(penalty_weights) & (penalty_weights >= 0)).all()
-        ):
-            raise ValueError("penalty_weights must be finite and >= 0 for every term")
-        self.register_buffer(
-            "penalty_weights", None if penalty_weights is None else penalty_weights.float(), persistent=False
-        )
-        self.temperature = temperature
-        self.l2_ratio = l2_ratio
-        self.margin = margin
-        self.top_k = top_k
-        self.activation_threshold = activation_threshold
-        self.distillation_temperature = distillation_temperature
-        self.kl_weight = kl_weight
-        self.mse_weight = mse_weight
+        self.similarity = agreed_similarity(model, similarity, loss="NeuralSparseLoss")
+        self.numbers = SparseLossNumbers(**numbers)
+        self.weights = self.numbers.term_weights()
+        self.temperature = self.numbers.temperature
+        self.regularizer_ramp = 1.0
+        if penalty_weights is not None:
+            if not (torch.isfinite(penalty_weights) & (penalty_weights >= 0)).all():
+                raise ValueError("penalty_weights must be finite and >= 0 for every term of the vocabulary")
+            penalty_weights = penalty_weights.float()
+        # The weights are derived from a corpus: they follow the loss to its device and stay out of its state.
+        self.register_buffer("penalty_weights", penalty_weights, persistent=False)
         self.special_token_ids = tuple(special_token_ids)
         self.gather_across_devices = gather_across_devices
-        self.regularizer_ramp = 1.0
         self.metrics: dict[str, Tensor] = {}
-
-    penalty_weights: Tensor | None
 
     def compute_loss(
         self, embeddings: list[Tensor], features: list[Features] | None, labels: Tensor | None
@@ -151,183 +100,173 @@ class NeuralSparseLoss(EmbeddingLoss):
         """Compute the weighted parts; see `EmbeddingLoss.forward`.
 
         Args:
-            embeddings: `[B, V]` float >= 0 a column: anchors, positives, negatives.
-            features: One dict a column with `input_ids`, `attention_mask` and, for distillation,
-                `teacher_embedding`.
+            embeddings: One `[B, V]` float tensor >= 0 per column: anchors, positives, negatives.
+            features: One dict per column with `input_ids`, `attention_mask` and, for distillation,
+                `teacher_embedding`; None where only embeddings are at hand.
             labels: `[B, 1 + n]` float scores of the teacher, or None.
 
         Returns:
-            Term name -> 0-dim float, of the precision named above; their sum is the loss.
+            Term name -> 0-dim float; their sum is the loss.
+
+        Raises:
+            ValueError: If a term lacks the columns, tokens, labels or teacher embeddings that it needs.
         """
         if len(embeddings) < 2:
             raise ValueError(
-                f"expected columns (anchor, positive, negative_1, ...); received {len(embeddings)} column"
+                "NeuralSparseLoss needs the columns (anchor, positive, negative_1, ...); received "
+                f"{len(embeddings)} column"
             )
-        batch = _Batch(embeddings, features, labels, self)
-        parts = {
-            name: self.weights[name] * term(batch)
-            for name, term in self._terms().items()
-            if self.weights[name]
-        }
-        self.metrics = {
-            "query_active_dims": _active_dimensions(batch.anchor),
-            "document_active_dims": _active_dimensions(batch.documents),
-        }
-        return parts
+        weights, numbers = self.weights, self.numbers
+        anchor, positive, *negatives = embeddings  # [B, V] each
+        documents = torch.cat(embeddings[1:])  # [(1 + n) * B, V]
+        parts: dict[str, Tensor] = {}
 
-    def _terms(self) -> dict[str, Callable[[_Batch], Tensor]]:
-        """Term name -> unweighted term of a batch."""
-        return {
-            "infonce": lambda batch: ranking_cross_entropy(batch.scores, batch.target, self.temperature),
-            "self_reconstruction": lambda batch: _mean(
-                [
-                    self_reconstruction(rows, *tokens)
-                    for rows, tokens in zip(batch.columns, batch.tokens, strict=True)
-                ]
-            ),
-            "positive_activation": lambda batch: positive_activation(
-                batch.anchor, *batch.tokens[1], self.special_token_ids
-            ),
-            "triplet_margin": lambda batch: _mean(
-                [triplet_margin(batch.anchor, batch.positive, rows, self.margin) for rows in batch.negatives]
-            ),
-            "flops_query": lambda batch: self._sparsity(batch.anchor),
-            "flops_document": lambda batch: self._sparsity(batch.documents),
-            "minimum_activation": lambda batch: _mean(
-                [minimum_activation(rows, self.top_k, self.activation_threshold) for rows in batch.columns]
-            ),
-            "distillation": self._distillation,
+        # The scores of each anchor against every candidate serve InfoNCE and distillation from embeddings.
+        scores = None
+        if weights["infonce"] or (weights["distillation"] and labels is None):
+            scores = similarity_scores(anchor, self._candidates(embeddings[1:]), self.similarity)  # [B, N]
+
+        if weights["infonce"]:
+            assert scores is not None
+            first = first_gathered_row(len(anchor)) if self.gather_across_devices else 0
+            own = torch.arange(first, first + len(anchor), device=anchor.device)  # [B], each own positive
+            parts["infonce"] = ranking_cross_entropy(scores, own, self.temperature)
+
+        if weights["self_reconstruction"]:
+            tokens = _tokens(features)
+            parts["self_reconstruction"] = _mean(
+                [self_reconstruction(rows, *own) for rows, own in zip(embeddings, tokens, strict=True)]
+            )
+
+        if weights["positive_activation"]:
+            parts["positive_activation"] = positive_activation(
+                anchor, *_tokens(features)[1], self.special_token_ids
+            )
+
+        if weights["triplet_margin"]:
+            if not negatives:
+                raise ValueError(
+                    "triplet_margin needs a negative column; the data has only (anchor, positive). "
+                    "Add negatives, or set triplet_margin_weight=0"
+                )
+            parts["triplet_margin"] = _mean(
+                [triplet_margin(anchor, positive, rows, numbers.margin) for rows in negatives]
+            )
+
+        if weights["flops_query"]:
+            parts["flops_query"] = self._sparsity(anchor)
+        if weights["flops_document"]:
+            parts["flops_document"] = self._sparsity(documents)
+
+        if weights["minimum_activation"]:
+            parts["minimum_activation"] = _mean(
+                [minimum_activation(rows, numbers.top_k, numbers.activation_threshold) for rows in embeddings]
+            )
+
+        if weights["distillation"]:
+            student, teacher = self._distilled_scores(scores, embeddings, features, labels)
+            if self.gather_across_devices:  # The z-scores are taken over the joint batch of all ranks.
+                student, teacher = rows_of_all_ranks(student), rows_of_all_ranks(teacher)
+            parts["distillation"] = distillation(
+                student, teacher, numbers.distillation_temperature, numbers.kl_weight, numbers.mse_weight
+            )
+
+        self.metrics = {
+            "query_active_dims": _active_dimensions(anchor),
+            "document_active_dims": _active_dimensions(documents),
         }
+        return {name: weights[name] * part for name, part in parts.items()}
+
+    def _candidates(self, columns: list[Tensor]) -> Tensor:
+        """All positives, then all negatives, of all ranks if they are gathered: `[N, V]`."""
+        return torch.cat(
+            [rows_of_all_ranks(rows) if self.gather_across_devices else rows for rows in columns]
+        )
 
     def _sparsity(self, rows: Tensor) -> Tensor:
-        """FLOPS of the mean activation over all ranks: the penalty is not linear, so the ranks' own means
-        would not do.
+        """FLOPS of the mean activation over all ranks; `rows` is `[B, V]`.
+
+        The penalty is not linear, so the mean of the ranks' own penalties would be another number.
         """
         if world_size() > 1:
             count = sum_over_ranks(rows.new_full((), len(rows)))
-            rows = (sum_over_ranks(rows.sum(dim=0)) / count).unsqueeze(0)
+            rows = (sum_over_ranks(rows.sum(dim=0)) / count).unsqueeze(0)  # [1, V]
         if self.penalty_weights is None:
             return self.regularizer_ramp * flops(rows)
         above_one = (self.penalty_weights - 1).clamp_min(0)
-        weights = self.penalty_weights - (1 - self.regularizer_ramp) * above_one
-        return self.regularizer_ramp * idf_flops(rows, weights, self.l2_ratio)
+        penalties = self.penalty_weights - (1 - self.regularizer_ramp) * above_one
+        return self.regularizer_ramp * idf_flops(rows, penalties, self.numbers.l2_ratio)
 
-    def _distillation(self, batch: _Batch) -> Tensor:
-        student, teacher = batch.distilled_scores
-        if self.gather_across_devices:  # the z-scores are taken over the joint batch
-            student, teacher = rows_of_all_ranks(student), rows_of_all_ranks(teacher)
-        return distillation(student, teacher, self.distillation_temperature, self.kl_weight, self.mse_weight)
-
-
-class _Batch:
-    """The columns of one call and what the terms read of them, each computed once and only if a term asks."""
-
-    def __init__(
+    def _distilled_scores(
         self,
+        scores: Tensor | None,
         columns: list[Tensor],
         features: list[Features] | None,
         labels: Tensor | None,
-        loss: NeuralSparseLoss,
-    ) -> None:
-        self.columns = columns
-        self.anchor, self.positive = columns[:2]
-        self.documents = torch.cat(columns[1:])
-        self.labels = labels
-        self._features = features
-        self._similarity = loss.similarity
-        self._gather = loss.gather_across_devices
-
-    @property
-    def negatives(self) -> list[Tensor]:
-        if len(self.columns) < 3:
-            raise ValueError(
-                "triplet_margin needs a negative column; the data has only (anchor, positive). "
-                "Add negatives, or set triplet_margin_weight=0"
-            )
-        return self.columns[2:]
-
-    @property
-    def tokens(self) -> list[tuple[Tensor, Tensor]]:
-        """Token ids and attention mask of each column."""
-        if self._features is None:
-            raise ValueError(
-                "self_reconstruction and positive_activation read the tokens of each column, which are not "
-                "at hand "
-                "in compute_loss_from_embeddings; set their weights to 0 or call the loss itself"
-            )
-        return [(column["input_ids"], column["attention_mask"]) for column in self._features]
-
-    @cached_property
-    def scores(self) -> Tensor:
-        """Similarity of each anchor to each candidate: all positives, then all negatives, of all ranks if
-        gathered.
-        """
-        return similarity_scores(self.anchor, self._candidates(self.columns[1:]), self._similarity)
-
-    @property
-    def target(self) -> Tensor:
-        """The column of each anchor's positive in `scores`."""
-        first = first_gathered_row(len(self.anchor)) if self._gather else 0
-        return torch.arange(first, first + len(self.anchor), device=self.anchor.device)
-
-    @property
-    def distilled_scores(self) -> tuple[Tensor, Tensor]:
-        """The student's and the teacher's scores of the same pairs, `[B, N]` each."""
+    ) -> tuple[Tensor, Tensor]:
+        """The student's and the teacher's scores of the same pairs: `[B, N]` each, or `[B, 1 + n]` each."""
+        anchor, *documents = columns
         embeddings = [
-            column[TEACHER_KEY].to(self.anchor.dtype)
-            for column in self._features or ()
-            if TEACHER_KEY in column
+            column[TEACHER_KEY].to(anchor.dtype) for column in features or () if TEACHER_KEY in column
         ]
-        if (self.labels is None) == (not embeddings):
+        if (labels is None) == (not embeddings):
             raise ValueError(
                 "distillation needs either a label column with precomputed teacher scores or the teacher's "
-                "embedding "
-                f"of every column ({TEACHER_KEY!r} beside its tokens); received "
-                + ("neither; add one, or set distillation_weight=0" if self.labels is None else "both")
+                f"embedding of every column ({TEACHER_KEY!r} beside its tokens); received "
+                + ("neither; add one, or set distillation_weight=0" if labels is None else "both")
             )
-        if self.labels is None:
-            if len(embeddings) != len(self.columns):
+        if labels is None:
+            if len(embeddings) != len(columns):
                 raise ValueError(
-                    f"{len(embeddings)} of {len(self.columns)} columns carry {TEACHER_KEY!r}; distillation "
-                    "needs all"
+                    f"distillation needs {TEACHER_KEY!r} beside the tokens of every column; received it for "
+                    f"{len(embeddings)} of {len(columns)} columns"
                 )
-            return self.scores, similarity_scores(embeddings[0], self._candidates(embeddings[1:]), "cosine")
-        expected = (len(self.anchor), len(self.columns) - 1)
-        if self.labels.shape != expected or expected[1] < 2:
+            assert scores is not None
+            return scores, similarity_scores(embeddings[0], self._candidates(embeddings[1:]), "cosine")
+        expected = (len(anchor), len(documents))
+        if labels.shape != expected or expected[1] < 2:
             raise ValueError(
-                "labels must hold one teacher score a document column, the positive first, for at least "
-                "one negative: "
-                f"[{expected[0]}, {expected[1]}] for these columns; received {list(self.labels.shape)}"
+                "labels must hold one teacher score per document column, the positive first, and at least "
+                f"one negative: [{expected[0]}, {expected[1]}] for these columns; received "
+                f"{list(labels.shape)}"
             )
-        own = torch.stack(self.columns[1:], dim=1)
-        if self._similarity == "cosine":
-            own, anchor = (
-                torch.nn.functional.normalize(own, dim=-1),
-                torch.nn.functional.normalize(self.anchor, dim=-1),
-            )
-        else:
-            anchor = self.anchor
-        return torch.einsum("bv,bnv->bn", anchor, own), self.labels.to(self.anchor.dtype)
+        own = torch.stack(documents, dim=1)  # [B, 1 + n, V]
+        return paired_scores(anchor, own, self.similarity), labels.to(anchor.dtype)
 
-    def _candidates(self, columns: list[Tensor]) -> Tensor:
-        return torch.cat([rows_of_all_ranks(rows) if self._gather else rows for rows in columns])
+    def get_config_dict(self) -> dict[str, Any]:
+        """Return the settings, for the model card."""
+        return asdict(self.numbers) | {
+            "similarity": self.similarity,
+            "idf_aware_flops": self.penalty_weights is not None,
+            "gather_across_devices": self.gather_across_devices,
+        }
+
+    @property
+    def citation(self) -> str:
+        """The paper whose architecture and sparsity term the loss builds on, for the model card."""
+        return """
+@misc{formal2021splade,
+    title={SPLADE v2: Sparse Lexical and Expansion Model for Information Retrieval},
+    author={Formal, Thibault and Lassance, Carlos and Piwowarski, Benjamin and Clinchant, St{\\'e}phane},
+    year={2021},
+    eprint={2109.10086},
+    archivePrefix={arXiv}
+}
+"""
 
 
-def _agreed_similarity(model: nn.Module, similarity: Similarity | None) -> Similarity:
-    """The one similarity of training and search: what the model's `similarity_fn_name` says."""
-    of_model = similarity_of(model)
-    if similarity is not None:
-        check_similarity(similarity)
-        if similarity != of_model:
-            raise ValueError(
-                f"the loss was given similarity={similarity!r}, but the model searches by {of_model!r}; "
-                f"set model.similarity_fn_name = {similarity!r} so that training and search agree"
-            )
-    return of_model
+def _tokens(features: list[Features] | None) -> list[tuple[Tensor, Tensor]]:
+    """Token ids and attention mask of each column, `[B, L]` each."""
+    if features is None:
+        raise ValueError(
+            "self_reconstruction and positive_activation read the tokens of each column, which "
+            "compute_loss_from_embeddings does not receive; set their weights to 0, or call the loss itself"
+        )
+    return [(column["input_ids"], column["attention_mask"]) for column in features]
 
 
 def _active_dimensions(rows: Tensor) -> Tensor:
-    """Mean number of positive entries a row."""
+    """Mean number of positive entries per row of `[B, V]`."""
     return (rows.detach() > 0).sum(dim=1).float().mean()
 
 

@@ -1,4 +1,4 @@
-"""NWS: multi-label contrast against keys, a queue and label prototypes (seeds 000 and 001)."""
+"""NWS: multi-label contrast against keys, a queue and label prototypes (docs/losses.md, section 14)."""
 
 from __future__ import annotations
 
@@ -12,15 +12,17 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from lexforge.common.ranks import rows_of_all_ranks
+from lexforge.common.similarity import agreed_similarity
 from lexforge.losses.base import EmbeddingLoss, Features
 from lexforge.losses.infonce import check_temperature
 from lexforge.losses.label_similarity import check_label_similarity, check_multi_hot
-from lexforge.losses.moco import embedding_dimension
 from lexforge.losses.queue import KeyQueue
 from lexforge.losses.reference_weights import Aggregate, reference_weights
+from lexforge.models.embedding_dimension import embedding_dimension
 from lexforge.models.momentum import MomentumEncoder, is_training
 
-Section = tuple[Tensor, Tensor]  # keys or queue: vectors [R, F] without gradient, labels [R, L]
+# A section of references, keys or queue: vectors [R, F] without gradient, and their labels [R, L].
+Section = tuple[Tensor, Tensor]
 
 
 def nws(
@@ -53,18 +55,18 @@ def nws(
       sim is the mean or the maximum of `label_similarity` over the pairs of a label of each.
     - A positive weighs `w_ik = sum over c of M_ikc / (D_ic + eps)`, with `M_ikc = alpha y_ic y_kc / |y_i or
       y_k|` and `D_ic = sum over k of M_ikc + (1 - alpha / |y_i|) y_ic`; prototype c weighs `y_ic / (D_ic +
-      eps)`. So each label counts about alike, however many references carry it. With the query's own text
+      eps)`. So every label counts about the same, however many references carry it. With the query's own text
       among the keys D_ic is at least 1; without it, as with prototypes alone, a label that no reference
       carries has D_ic = 1 - alpha / |y_i|: take alpha below 1 there, or the weight nears 1 / eps.
 
-    A query without a label, or without a negative of a weight above 0, adds 0. Where D_ic + eps is 0, label c
-    has no weight. The sums are taken in log space, in float32 at least and outside autocast: no temperature
-    overflows. No tensor of more than two dimensions is made (`reference_weights` says how).
+    A query without a label, or without a negative whose weight is above 0, adds 0. Where D_ic + eps is 0,
+    label c has no weight. The sums are taken in log space, in float32 at least and outside autocast, so that
+    no temperature overflows. No tensor of more than two dimensions is made; `reference_weights` says how.
 
     Args:
         queries: `[B, F]` float; normalised here, as all vectors below.
         query_labels: `[B, L]` of 0 and 1, any dtype.
-        prototypes: `[L, F]` float, one a label; None leaves them out.
+        prototypes: `[L, F]` float, one per label; None leaves them out.
         label_similarity: `[L, L]` float in [0, 1], symmetric, as from `compute_label_pair_similarity`; zeros
             weigh all negatives alike.
         keys: `[K, F]` float, or None; no gradient flows into it.
@@ -84,8 +86,8 @@ def nws(
         ValueError: If shapes disagree, a label is neither 0 nor 1, the similarity is not symmetric or not in
             [0, 1], there is no reference, a number is out of range or the aggregate unknown.
 
-    Source: seed 000 (all formulas; eps stands beside the plain exponentials, as in its main formula) and seed
-    001; the weights w are those of MSC (Audibert et al. 2024, arXiv 2404.08720).
+    Source: docs/losses.md, section 14; the weights w are those of MSC (Audibert et al. 2024, arXiv
+    2404.08720), the denominator that of DCL (Yeh et al. 2022, arXiv 2110.06848).
     """
     check_nws_settings(alpha, beta, temperature, aggregate, eps)
     if queries.dim() != 2:
@@ -96,13 +98,13 @@ def nws(
     check_multi_hot(query_labels, "query_labels", (len(queries), label_count))
     if prototypes is not None and tuple(prototypes.shape) != (label_count, width):
         raise ValueError(
-            f"prototypes must be [{label_count}, {width}], one a label; received {tuple(prototypes.shape)}"
+            f"prototypes must be [{label_count}, {width}], one per label; received {tuple(prototypes.shape)}"
         )
     sections = []
     for name, vectors, labels in (("key", keys, key_labels), ("queue", queue, queue_labels)):
         plural = "keys" if name == "key" else "queue"
         if (vectors is None) != (labels is None):
-            raise ValueError(f"{plural} and {name}_labels belong together; received one of them")
+            raise ValueError(f"{plural} and {name}_labels belong together; received only one of them")
         if vectors is None or labels is None:
             continue
         if vectors.dim() != 2 or vectors.shape[1] != width:
@@ -126,8 +128,15 @@ def nws(
 def check_nws_settings(alpha: float, beta: float, temperature: float, aggregate: str, eps: float) -> None:
     """Refuse numbers out of range and an unknown aggregate.
 
+    Args:
+        alpha: As in `nws`.
+        beta: As in `nws`.
+        temperature: As in `nws`.
+        aggregate: As in `nws`.
+        eps: As in `nws`.
+
     Raises:
-        ValueError: With the value received.
+        ValueError: If one of them is out of its range.
     """
     check_temperature(temperature)
     for name, value in (("alpha", alpha), ("beta", beta)):
@@ -152,7 +161,22 @@ def nws_of_unit_vectors(
     aggregate: Aggregate,
     eps: float,
 ) -> Tensor:
-    """`nws` on vectors of length 1 and checked arguments; keys and queue come as sections.
+    """Compute `nws` on vectors of length 1 and checked arguments; keys and queue come as sections.
+
+    Args:
+        queries: `[B, F]` float.
+        query_labels: `[B, L]` of 0 and 1.
+        prototypes: `[L, F]` float, or None.
+        label_similarity: `[L, L]` float.
+        sections: Vectors `[R, F]` float and labels `[R, L]` of the keys, then of the queue.
+        alpha: As in `nws`.
+        beta: As in `nws`.
+        temperature: As in `nws`.
+        aggregate: As in `nws`.
+        eps: As in `nws`.
+
+    Returns:
+        0-dim float.
 
     Raises:
         ValueError: If there is neither a prototype nor a section.
@@ -173,7 +197,7 @@ def nws_of_unit_vectors(
             )
             labels_per_query = query_labels.sum(dim=1, dtype=queries.dtype)
             counts = (labels_per_query > 0) & (log_negative.amax(dim=1) > -math.inf)
-            log_negative[~counts] = 0.0  # any finite number: the row is dropped
+            log_negative[~counts] = 0.0  # The row is dropped below; any finite number keeps its sum finite.
         references = [vectors for vectors, _ in sections] + ([] if prototypes is None else [prototypes])
         scores = torch.cat([queries @ vectors.to(queries).T for vectors in references], dim=1) / temperature
         log_denominator = torch.logsumexp(scores + log_negative, dim=1)
@@ -185,21 +209,22 @@ def nws_of_unit_vectors(
 
 
 def _unit(vectors: Tensor) -> Tensor:
-    """Vectors of length 1 (a zero vector stays), in float32 at least."""
+    """Return vectors of length 1 (a zero vector stays zero), in float32 at least."""
     return F.normalize(vectors.to(torch.promote_types(vectors.dtype, torch.float32)), dim=-1)
 
 
 class NWSLoss(EmbeddingLoss):
-    """Multi-label contrast: texts that share a label come together, by how much and from whom as `nws` says.
+    """Multi-label contrast: texts that share a label come together, with the weights that `nws` states.
 
         L = mean over i of 1 / |y_i| * sum over positives r of
               -w_ir * log( exp(s_ir / T) / sum over negatives u of b_u (1 - sim(y_i, y_u)) exp(s_iu / T) )
 
     The data has one or two text columns and one label column of multi-hot lists (`lexforge.data.multi_hot`
-    makes them of names). The first column is encoded by the model: the query. References are the keys (the
-    second column or, where there is none, the same text, encoded by a moving average of the model without
-    gradient; of all ranks), a queue of the keys of earlier batches with their labels, and one trainable
-    prototype a label. A query's own key is one of its positives, as in MoCo. All ranks hold the same queue.
+    makes them of names). The first column is the query, which the model encodes. The references are the keys,
+    a queue of the keys of earlier batches with their labels, and one trainable prototype per label. The keys
+    are the second column or, where there is none, the same text, encoded without gradient by a moving average
+    of the model; they are those of all ranks. A query's own key is one of its positives, as in MoCo. All
+    ranks hold the same queue.
 
     In evaluation keys come from the moving average and further references from the queue, both as they
     stand; nothing changes. Where another loss hands over embeddings alone
@@ -208,18 +233,18 @@ class NWSLoss(EmbeddingLoss):
 
     When to use it: texts with sets of labels, as topics or emotions, where embeddings are wanted that
     retrieve by label or feed a classifier of rare labels. For the classifier alone, binary cross-entropy is
-    simpler: compare (`recipes/nws_multilabel.py` does).
+    simpler; `recipes/nws_multilabel.py` compares the two.
 
-    What to tune: the learning rate of `prototypes` (they start at random: give them 30 to 100 times the
+    What to tune: the learning rate of `prototypes` (they start at random, so give them 30 to 100 times the
     encoder's, `learning_rate_mapping={"prototypes": 1e-3}` in the training arguments), `temperature` (.05 to
-    .2), `queue_size` (some thousands; rare labels need more), then `alpha` and `beta`. Labels that often
+    .2), `queue_size` (some thousands; rare labels need more), and then `alpha` and `beta`. Labels that often
     occur together repel each other less with `compute_label_pair_similarity` than with a matrix of zeros.
 
-    State (prototypes, queue, moving average) is saved and restored by `lexforge.runs.LossStateCallback`.
+    The state (prototypes, queue, moving average) is saved and restored by `lexforge.runs.LossStateCallback`.
 
     Args:
-        model: The `SentenceTransformer` (or, with a short queue, `SparseEncoder`) to train, and to search by
-            cosine.
+        model: The `SentenceTransformer` (or, with a short queue, `SparseEncoder`) to train. The similarity is
+            the cosine by definition: a model that is searched by dot product is refused.
         label_similarity: `[L, L]` float in [0, 1], symmetric; L is the number of labels.
         aggregate: "mean" or "max" over the label pairs of a query and a negative; there is no default.
         alpha: Weight of keys and queue among the positives, > 0; below 1 without keys.
@@ -236,11 +261,12 @@ class NWSLoss(EmbeddingLoss):
         prototypes: `[L, D]` parameter, or None; their directions count, not their lengths.
 
     Raises:
-        ValueError: At construction for a wrong number, similarity or aggregate, or no reference at all; at
-            the first call for labels that are missing, of another width or not 0 and 1, for more text columns
-            than are read, and for a queue shorter than the batch of all ranks.
+        ValueError: If a number, the label similarity or the aggregate is out of range, there is no reference
+            at all, the model is searched by dot product, the labels of a batch are missing, of another width
+            or not 0 and 1, a batch has more text columns than are read, or the queue is shorter than the
+            batch of all ranks.
 
-    Source: seeds 000 and 001; He et al. 2020 (arXiv 1911.05722) for keys and queue.
+    Source: docs/losses.md, section 14; He et al. 2020 (arXiv 1911.05722) for keys and queue.
     """
 
     label_similarity: Tensor
@@ -263,6 +289,7 @@ class NWSLoss(EmbeddingLoss):
     ) -> None:
         super().__init__(model)
         check_nws_settings(alpha, beta, temperature, aggregate, eps)
+        agreed_similarity(model, "cosine", loss="NWSLoss")
         similarity = torch.as_tensor(label_similarity, dtype=torch.float32)
         check_label_similarity(similarity)
         if not (use_keys or queue_size or use_prototypes):
@@ -344,7 +371,13 @@ class NWSLoss(EmbeddingLoss):
         return loss
 
     def label_scores(self, embeddings: Tensor) -> Tensor:
-        """The cosine of each embedding to each prototype, to choose labels by: `[N, D]` to `[N, L]`.
+        """Score each label for each text by the cosine of its embedding to the label's prototype.
+
+        Args:
+            embeddings: `[N, D]` float.
+
+        Returns:
+            `[N, L]` float in [-1, 1].
 
         Raises:
             ValueError: If the loss has no prototypes.
@@ -354,7 +387,7 @@ class NWSLoss(EmbeddingLoss):
         return _unit(embeddings) @ _unit(self.prototypes).T
 
     def get_config_dict(self) -> dict[str, Any]:
-        """The settings, for the model card."""
+        """Return the settings, for the model card."""
         encoder = self.momentum_encoder
         return self.settings | {
             "label_count": len(self.label_similarity),

@@ -1,4 +1,4 @@
-"""Positive activation: an anchor activates the tokens of its positive (seed 003, section 3)."""
+"""Positive activation: an anchor activates the tokens of its positive (docs/losses.md, section 3)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def positive_activation(
     Raises:
         ValueError: If the shapes do not agree or an id lies outside the vocabulary.
 
-    Source: seed 003, section 3.
+    Source: docs/losses.md, section 3.
     """
     check_rows(anchor, positive_input_ids)
     if not anchor.numel():

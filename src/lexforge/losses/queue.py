@@ -1,4 +1,4 @@
-"""A first-in-first-out queue of keys, and of their label sets, that a loss takes its references from."""
+"""A first-in-first-out queue of keys and their label sets, from which a loss takes its references."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from torch import Tensor, nn
 
 
 class NonFiniteKeysError(ValueError):
-    """Keys that are NaN or infinite were to enter a queue, where they would spoil every later batch."""
+    """Raised where keys that are NaN or infinite would enter a queue and spoil every later batch."""
 
 
 class KeyQueue(nn.Module):
     """The last `size` keys, L2-normalised, with their labels if they have any.
 
-    With several ranks enqueue the keys of all ranks (`rows_of_all_ranks`), so that every rank holds the same
-    queue. Its tensors are buffers: they go where the loss goes and are saved with its state.
+    With several ranks, enqueue the keys of all ranks (`rows_of_all_ranks`), so that every rank holds the same
+    queue. The tensors are buffers: they follow the loss to its device and are saved with its state.
 
     Args:
-        size: Q, number of keys kept.
+        size: Q, the number of keys kept.
         dimension: D of an embedding.
         label_count: L, width of the label sets; None for keys without labels.
 
     Raises:
-        ValueError: If a size is not positive.
+        ValueError: If a size is not a positive integer.
 
-    Source: He et al. 2020 (arXiv 1911.05722), section 3.2; label sets: seed 001, section 3.
+    Source: He et al. 2020 (arXiv 1911.05722), section 3.2; label sets: docs/losses.md, section 14.
     """
 
     keys: Tensor
@@ -48,11 +48,11 @@ class KeyQueue(nn.Module):
 
     @torch.no_grad()
     def enqueue(self, keys: Tensor, labels: Tensor | None = None) -> None:
-        """Take in keys, over the oldest once the queue is full.
+        """Take in keys; once the queue is full they replace the oldest ones.
 
         Args:
             keys: `[N, D]` float, of all ranks; normalised here, detached.
-            labels: `[N, L]` of 0 and 1, given if and only if the queue keeps labels.
+            labels: `[N, L]` of 0 and 1; needed if the queue keeps labels, and refused if it does not.
 
         Raises:
             ValueError: If N exceeds the size of the queue or a shape is wrong.
@@ -84,7 +84,7 @@ class KeyQueue(nn.Module):
         self.enqueued += len(keys)
 
     def contents(self) -> tuple[Tensor, Tensor | None]:
-        """The keys held, and their labels, as copies: the queue may move on before a backward reads them.
+        """Return copies of the keys held and their labels: the queue may change before a backward pass.
 
         Returns:
             `[n, D]` float and `[n, L]` uint8 or None, n at most the size; the order is that of the slots.

@@ -1,4 +1,6 @@
-"""How much each reference pulls or pushes a query, from their labels alone (seed 000, supplements 1 to 3)."""
+"""How much each reference pulls or pushes a query, from their labels alone (docs/losses.md, section
+14).
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,8 @@ def reference_weights(
 ) -> tuple[Tensor, Tensor]:
     """The weights of all references in `lexforge.losses.nws.nws`, which states the formulas.
 
-    They are sums over labels that factor into products of two matrices, so that no `[B, R, L]` is made. With
+    The weights are sums over labels that factor into products of two matrices, so that no tensor `[B, R, L]`
+    is made. With
     R_ik = alpha / |y_i or y_k| where text i and reference k share a label and 0 elsewhere, M_ikc is R_ik y_ic
     y_kc, and so
 
@@ -33,13 +36,13 @@ def reference_weights(
 
     Args:
         query_labels: `[B, L]` float of 0 and 1.
-        section_labels: `[R, L]` of 0 and 1 a section: those of the keys, of the queue.
+        section_labels: `[R, L]` of 0 and 1 for each section: the labels of the keys, then of the queue.
         with_prototypes: Whether the prototypes follow as the last L references.
         label_similarity: `[L, L]` float in [0, 1].
-        alpha: As in `nws`, like the others.
-        beta: See alpha.
-        aggregate: See alpha.
-        eps: See alpha.
+        alpha: Weight of keys and queue among the positives, > 0.
+        beta: Weight of keys and queue among the negatives, > 0.
+        aggregate: "mean" or "max", over the label pairs of a query and a reference.
+        eps: Added to the normaliser, >= 0.
 
     Returns:
         The weight of each reference as a positive, 0 for a negative, and the logarithm of its weight as a
@@ -57,10 +60,10 @@ def reference_weights(
         normaliser += query_labels * (share @ labels)
         shares.append((share, labels))
         if aggregate == "mean":
-            pairs = (count * their_count + eps).clamp_min(1e-30)  # without a label the similarity is 0
+            pairs = (count * their_count + eps).clamp_min(1e-30)  # Without a label the similarity is 0.
             similarity = (query_labels @ label_similarity) @ labels.T / pairs
         else:
-            best = largest_over_labels(label_similarity, query_labels)  # [B, L]: of any own label with each
+            best = largest_over_labels(label_similarity, query_labels)  # [B, L], best own label for each
             similarity = largest_over_labels(best.T.contiguous(), section).T
         weight = similarity.neg_().add_(1).clamp_min_(0).mul_(beta)
         log_negatives.append(weight.log_().masked_fill_(is_positive, -math.inf))
@@ -74,14 +77,14 @@ def reference_weights(
 
 
 def largest_over_labels(values: Tensor, labels: Tensor) -> Tensor:
-    """The elementwise maximum of the values of each row's labels; 0 for a row without a label.
+    """Take the elementwise maximum of the values of each row's labels; 0 for a row without a label.
 
     Args:
         values: `[L, W]` float, >= 0.
         labels: `[N, L]` of 0 and 1.
 
     Returns:
-        `[N, W]`, from memory of that size.
+        `[N, W]`; no larger tensor is made.
     """
     largest = values.new_zeros(len(labels), values.shape[1])
     for value, carried in zip(values, labels.T.contiguous(), strict=True):

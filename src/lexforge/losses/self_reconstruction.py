@@ -1,4 +1,4 @@
-"""Self-reconstruction: a text activates its own tokens (seed 003, section 2)."""
+"""Self-reconstruction: a text activates its own tokens (docs/losses.md, section 2)."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ def self_reconstruction(activations: Tensor, input_ids: Tensor, attention_mask: 
 
     L = mean over rows and vocabulary of `softplus(r_j) - t_j r_j`, with t_j = 1 where token j occurs in the
     text. Because activations are never negative, each inactive dimension costs log 2: the term has no zero,
-    and the mean over a large vocabulary makes its gradient small. Special tokens count as tokens of the text,
-    as in the seed.
+    and the mean over a large vocabulary makes its gradient small. Special tokens count as tokens of the
+    text.
 
     Args:
         activations: `[B, V]` float, >= 0, the sparse vectors of the texts.
@@ -27,7 +27,7 @@ def self_reconstruction(activations: Tensor, input_ids: Tensor, attention_mask: 
     Raises:
         ValueError: If the shapes do not agree or a token id lies outside the vocabulary.
 
-    Source: seed 003, section 2.
+    Source: docs/losses.md, section 2.
     """
     check_rows(activations, input_ids)
     if not activations.numel():

@@ -11,7 +11,7 @@ from torch import Tensor
 def token_set(
     input_ids: Tensor, attention_mask: Tensor, vocabulary_size: int, excluded_ids: Sequence[int] = ()
 ) -> Tensor:
-    """The distinct unmasked tokens of each row as a mask over the vocabulary.
+    """Mark the distinct unmasked tokens of each row in a mask over the vocabulary.
 
     Args:
         input_ids: `[B, L]` integer, token ids in `[0, vocabulary_size)` wherever the mask is set.
@@ -43,7 +43,7 @@ def token_set(
             f"token ids must lie in [0, {vocabulary_size}); "
             f"received {input_ids[outside].unique().tolist()[:5]}"
         )
-    # Padding is written to one extra column that is cut off, so that no id has to be repaired.
+    # Padding is written to one extra column, which is cut off, so that no id has to be changed.
     columns = torch.where(kept, input_ids, vocabulary_size).long()
     members = torch.zeros(
         len(input_ids), vocabulary_size + 1, dtype=torch.bool, device=input_ids.device
@@ -61,7 +61,7 @@ def check_rows(activations: Tensor, input_ids: Tensor) -> None:
         input_ids: `[B, L]`.
 
     Raises:
-        ValueError: With both numbers of rows.
+        ValueError: If the two differ in their number of rows.
     """
     if len(activations) != len(input_ids):
         raise ValueError(

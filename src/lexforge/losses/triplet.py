@@ -1,4 +1,4 @@
-"""Triplet margin on cosine similarity (seed 003, section 4)."""
+"""Triplet margin on cosine similarity (docs/losses.md, section 4)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def triplet_margin(anchor: Tensor, positive: Tensor, negative: Tensor, margin: f
     Raises:
         ValueError: If the margin is negative or the shapes differ.
 
-    Source: seed 003, section 4.
+    Source: docs/losses.md, section 4.
     """
     if not margin >= 0:
         raise ValueError(f"margin must be >= 0; received {margin}")

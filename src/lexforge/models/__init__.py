@@ -1,6 +1,7 @@
 """Build and load encoders, thin over the modules of sentence-transformers."""
 
 from lexforge.models.dense import build_dense
+from lexforge.models.embedding_dimension import embedding_dimension
 from lexforge.models.fused import fuse_splade_head, unfuse_splade_head
 from lexforge.models.inference_free import build_inference_free
 from lexforge.models.lexical_init import build_lexical_backbone
@@ -22,6 +23,7 @@ __all__ = [
     "build_lexical_backbone",
     "build_splade",
     "check_encoder",
+    "embedding_dimension",
     "foreign_script_ids",
     "fuse_splade_head",
     "is_training",

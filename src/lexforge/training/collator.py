@@ -1,4 +1,4 @@
-"""Token batches with the names of their rows, and the teacher's embeddings, beside them."""
+"""Collators that put the texts of the rows and the teacher's embeddings beside the tokens of a batch."""
 
 from __future__ import annotations
 
@@ -16,17 +16,26 @@ from lexforge.runs.finite import ROWS_KEY, texts_of
 
 
 class NamedRows:
-    """Mixed into a collator: under `ROWS_KEY` the texts of each row, by which an error names the batch."""
+    """Mixed into a collator, it adds the texts of each row under `ROWS_KEY`, so that errors can name them."""
 
     @classmethod
     def like(cls, stock: Any, **others: Any) -> Self:
-        """A collator with the settings of another one of sentence-transformers."""
+        """Make a collator with the settings of another one.
+
+        Args:
+            stock: A collator of sentence-transformers.
+            **others: Further fields of this class.
+
+        Returns:
+            The collator.
+        """
         settings = {field.name: getattr(stock, field.name) for field in fields(stock) if field.init}
         return cls(**settings, **others)
 
     def __call__(self, features: list[dict[str, Any]]) -> dict[str, Any]:
         """Collate rows of texts (and labels) into one batch."""
-        batch: dict[str, Any] = super().__call__(features)  # type: ignore[misc]  # of the class mixed into
+        # The class that this one is mixed into has the method; mypy does not see it.
+        batch: dict[str, Any] = super().__call__(features)  # type: ignore[misc]
         batch[ROWS_KEY] = [texts_of(row) for row in features]
         return batch
 
@@ -38,14 +47,14 @@ class DenseCollator(NamedRows, SentenceTransformerDataCollator):
 
 @dataclass
 class SpladeCollator(NamedRows, SparseEncoderDataCollator):
-    """The collator of sentence-transformers plus `<column>_teacher_embedding [B, D]` for every text column,
-    and the texts of each row under `ROWS_KEY`.
+    """The collator of sentence-transformers, the texts of each row under `ROWS_KEY`, and the teacher.
 
-    The Trainer groups every batch key by its column, so the embeddings reach the loss as
-    `features[i]["teacher_embedding"]`; the rows reach the trainer alone.
+    For every text column the batch holds `<column>_teacher_embedding [B, D]`. The Trainer groups the keys of
+    a batch by column, so the embeddings reach the loss as `features[i]["teacher_embedding"]`; the rows reach
+    only the trainer.
 
     Args:
-        teacher: Where the embeddings come from; None adds nothing.
+        teacher: Looks the embeddings up by text; None adds none.
     """
 
     teacher: Embeddings | None = field(default=None, repr=False)

@@ -1,4 +1,4 @@
-"""Curriculum: pure functions of training progress (seed 003, section 9)."""
+"""The curriculum as pure functions of training progress (docs/losses.md, section 9)."""
 
 from __future__ import annotations
 
@@ -29,8 +29,11 @@ class Phase:
 def check_phases(phases: Sequence[Phase]) -> None:
     """Refuse phases that do not cover training once, in order.
 
+    Args:
+        phases: The phases in order; empty for no curriculum.
+
     Raises:
-        ValueError: If the ends do not increase, or the last is not 1.
+        ValueError: If the ends do not increase, or the last end is not 1.
     """
     ends = [phase.until for phase in phases]
     if ends and (ends[-1] != 1 or ends[0] <= 0 or any(a >= b for a, b in pairwise(ends))):
@@ -38,7 +41,7 @@ def check_phases(phases: Sequence[Phase]) -> None:
 
 
 def phase_at(phases: Sequence[Phase], progress: float) -> int:
-    """The index of the phase in force.
+    """Return the index of the phase in force.
 
     Args:
         phases: At least one phase, in order.
@@ -56,7 +59,7 @@ def phase_at(phases: Sequence[Phase], progress: float) -> int:
 
 
 def ramp_at(progress: float, ramp_fraction: float) -> float:
-    """The share of the sparsity weights in force: quadratic growth to 1 over the first part of training.
+    """Return the share of the sparsity weights in force, which grows quadratically to 1 and then stays.
 
     Args:
         progress: `global_step / max_steps`, in [0, 1].

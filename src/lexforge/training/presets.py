@@ -1,72 +1,46 @@
-"""The settings of the loss under their names: V22, V23, V25 and V26 of seed 003, the plain baseline, and our
-own.
-"""
+"""The settings of the loss under their names: V22, V23, V25, V26, the plain baseline and our own default."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from torch import Tensor
 
+from lexforge.common.similarity import Similarity
 from lexforge.losses.functional import idf_penalty_weights
+from lexforge.losses.sparse_numbers import NUMBER_NAMES, SparseLossNumbers
 from lexforge.training.curriculum import Phase
 
 PresetName = Literal["lexforge", "plain", "v22", "v23", "v25", "v26"]
 
 
 @dataclass(frozen=True)
-class Preset:
-    """Every number of the loss and its curriculum; the defaults are those of V26.
+class Preset(SparseLossNumbers):
+    """The numbers of the loss (`SparseLossNumbers`) and what a run sets beside them; the defaults are V26.
+
+    Where a curriculum is given, its temperature, InfoNCE weight and distillation weight replace those of the
+    loss, phase by phase.
 
     Args:
         similarity: Similarity of training, evaluation and every index: "cosine" or "dot".
-        temperature: Temperature of InfoNCE outside the curriculum.
-        infonce_weight: Weight of InfoNCE outside the curriculum.
-        self_reconstruction_weight: Weight of self-reconstruction.
-        positive_activation_weight: Weight of positive activation.
-        triplet_margin_weight: Weight of the triplet margin; above 0 the data needs negatives.
-        flops_weight: Weight of the sparsity term of documents.
-        query_flops_weight: The same for queries; None takes `flops_weight`.
-        minimum_activation_weight: Weight of minimum activation.
-        distillation_weight: Weight of distillation outside the curriculum; above 0 the run needs a teacher.
         idf_alpha: Steepness of the IDF-aware penalty; None is the plain FLOPS of SPLADE.
         special_penalty: Fixed penalty of special tokens; None leaves them inside the idf range, as before
             V26.
         stopword_penalty: Factor on the penalty of stop words.
-        l2_ratio: beta, the weight of the squared part of the IDF-aware form.
-        ramp_fraction: Share of training over which sparsity weights and penalties grow; 0 is the seed's form.
-        margin: Margin of the triplet term.
-        top_k: Number of terms of the minimum activation.
-        activation_threshold: Floor of the minimum activation.
-        distillation_temperature: Temperature of the KL part.
-        kl_weight: Weight of the KL part within distillation.
-        mse_weight: Weight of the z-score part within distillation.
+        ramp_fraction: Share of training over which sparsity weights and penalties grow to their full values;
+            0 puts the full values in force at once, as V26 does.
         phases: The curriculum; empty for none.
+
+    Source: docs/losses.md, sections 5, 8 and 9.
     """
 
-    similarity: Literal["cosine", "dot"] = "cosine"
-    temperature: float = 0.07
-    infonce_weight: float = 3.0
-    self_reconstruction_weight: float = 0.5
-    positive_activation_weight: float = 2.0
-    triplet_margin_weight: float = 0.0
-    flops_weight: float = 0.010
-    query_flops_weight: float | None = None
-    minimum_activation_weight: float = 1.0
-    distillation_weight: float = 2.0
+    similarity: Similarity = "cosine"
     idf_alpha: float | None = 4.0
     special_penalty: float | None = 100.0
     stopword_penalty: float = 15.0
-    l2_ratio: float = 0.3
     ramp_fraction: float = 0.0
-    margin: float = 0.3
-    top_k: int = 5
-    activation_threshold: float = 0.5
-    distillation_temperature: float = 3.0
-    kl_weight: float = 0.7
-    mse_weight: float = 0.3
     phases: tuple[Phase, ...] = (
         Phase(
             8 / 25, temperature=0.08, infonce_weight=2.5, distillation_weight=2.5, learning_rate_factor=1.0
@@ -78,19 +52,16 @@ class Preset:
     )
 
     def loss_arguments(self) -> dict[str, Any]:
-        """The settings that `NeuralSparseLoss` takes by the same name.
+        """Return the settings that `NeuralSparseLoss` takes by the same name.
 
         The idf settings need a corpus (see `penalty_weights`); ramp and phases are the trainer's.
         """
-        elsewhere = {"idf_alpha", "special_penalty", "stopword_penalty", "ramp_fraction", "phases"}
-        return {
-            field.name: getattr(self, field.name) for field in fields(self) if field.name not in elsewhere
-        }
+        return {name: getattr(self, name) for name in ("similarity", *NUMBER_NAMES)}
 
     def penalty_weights(
         self, idf: Tensor, special_token_ids: Sequence[int], stopword_ids: Sequence[int]
     ) -> Tensor | None:
-        """The idf settings applied to a corpus: what `NeuralSparseLoss` takes as `penalty_weights`.
+        """Apply the idf settings to a corpus: what `NeuralSparseLoss` takes as `penalty_weights`.
 
         Args:
             idf: `[V]` float, inverse document frequencies of the corpus.
@@ -114,7 +85,7 @@ class Preset:
 
 V26 = Preset()
 V25 = Preset(flops_weight=0.002, idf_alpha=2.5, special_penalty=None, stopword_penalty=5.0, phases=())
-# Seed 003 gives V22 and V23 no idf settings: they regularise by plain FLOPS.
+# V22 and V23 have no idf settings (docs/losses.md, section 8): they regularise by plain FLOPS.
 V23 = Preset(
     infonce_weight=2.5,
     self_reconstruction_weight=1.0,
@@ -153,8 +124,8 @@ PLAIN = Preset(
     ramp_fraction=1 / 3,
     phases=(),
 )
-# What recipes/README.md leaves of V26 on every set tried: the plain baseline and the floor of minimum
-# activation, which costs a healthy model nothing and holds one that is about to collapse.
+# The plain baseline with minimum activation: the ablations of recipes/README.md keep no other term of V26.
+# Minimum activation is 0 for a healthy model and holds up one that is about to collapse.
 LEXFORGE = replace(PLAIN, minimum_activation_weight=1.0)
 
 PRESETS: dict[PresetName, Preset] = {

@@ -1,0 +1,68 @@
+"""One check of the similarity, and one policy for every loss: it is the model's."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from lexforge.common.similarity import agreed_similarity, check_similarity, similarity_of
+from lexforge.losses import CoSENTLoss, HCLLoss, InfoNCELoss, MoCoLoss, NeuralSparseLoss, NWSLoss
+
+
+def model(similarity: str | None) -> SimpleNamespace:
+    return SimpleNamespace(similarity_fn_name=similarity)
+
+
+def test_a_loss_takes_the_similarity_of_the_model() -> None:
+    """None asks for nothing; a model that states nothing is searched by dot product."""
+    assert agreed_similarity(model("cosine"), loss="L") == "cosine"
+    assert agreed_similarity(model("dot"), loss="L") == "dot"
+    assert agreed_similarity(model(None), loss="L") == similarity_of(object()) == "dot"
+
+
+def test_a_loss_may_name_the_similarity_that_the_model_has() -> None:
+    """Saying it twice is no contradiction, and a model that states nothing contradicts nobody."""
+    for name in ("cosine", "dot"):
+        assert agreed_similarity(model(name), name, loss="L") == name
+        assert agreed_similarity(model(None), name, loss="L") == name
+
+
+def test_another_similarity_is_refused_with_both_names_and_the_way_out() -> None:
+    """A model trained by cosine and searched by dot product ranks by what nobody trained."""
+    with pytest.raises(
+        ValueError, match=r"L trains by 'cosine'.*searched by 'dot'.*similarity_fn_name = 'cosine'"
+    ):
+        agreed_similarity(model("dot"), "cosine", loss="L")
+
+
+@pytest.mark.parametrize("wrong", ["Cosine", "euclidean", 1])
+def test_an_unknown_similarity_is_refused(wrong: object) -> None:
+    """Of the argument and of the model alike."""
+    with pytest.raises(ValueError, match="received"):
+        check_similarity(wrong)
+    with pytest.raises(ValueError, match="received"):
+        agreed_similarity(model("dot"), wrong, loss="L")
+    with pytest.raises(ValueError, match="received"):
+        agreed_similarity(model(wrong), "dot", loss="L")
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda m: CoSENTLoss(m, similarity="cosine"),
+        lambda m: InfoNCELoss(m, similarity="cosine"),
+        lambda m: NeuralSparseLoss(m, similarity="cosine"),
+        HCLLoss,
+        lambda m: MoCoLoss(m, queue_size=4),
+        lambda m: NWSLoss(m, torch.zeros(2, 2), aggregate="mean", queue_size=4),
+    ],
+    ids=["cosent", "infonce", "neural sparse", "hcl", "moco", "nws"],
+)
+def test_no_loss_overrides_the_model(make, tiny_splade) -> None:
+    """Every loss refuses a model that is searched by dot product if it trains by the cosine."""
+    with pytest.raises(ValueError, match=r"trains by 'cosine'.*searched by 'dot'"):
+        make(tiny_splade)
+    tiny_splade.similarity_fn_name = "cosine"
+    make(tiny_splade)
