@@ -140,16 +140,16 @@ def test_a_dense_teacher_scores_by_the_dot_product_of_its_vectors() -> None:
     """Every document of the run and every positive, also one that the run lacks."""
 
     class Vectors:
-        def __getitem__(self, texts):
-            return np.stack([vector(text) for text in texts])
+        def lookup(self, texts, kind):
+            return np.stack([vector(text, kind) for text in texts])
 
-    def vector(text: str) -> np.ndarray:
-        raw = np.random.default_rng(sum(text.encode())).normal(size=4)
+    def vector(text: str, kind: str) -> np.ndarray:
+        raw = np.random.default_rng(sum(f"{kind} {text}".encode())).normal(size=4)
         return (raw / np.linalg.norm(raw)).astype(np.float16)
 
     scores = score_by_teacher(Vectors(), DATA, {"q": {"a": 1.0, "d": 0.5}, "r": {}})
     assert {query: list(found) for query, found in scores.items()} == {"q": ["a", "d", "c"], "r": ["a", "b"]}
-    expected = float(vector("a question").astype(float) @ vector(CORPUS["d"]).astype(float))
+    expected = float(vector("a question", "query").astype(float) @ vector(CORPUS["d"], "document"))
     assert scores["q"]["d"] == pytest.approx(expected, abs=1e-6)  # float32 sums
 
 

@@ -7,11 +7,13 @@ or U+0085.
 
 from __future__ import annotations
 
+import gzip
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from lexforge.common.files import write_file
 from lexforge.data.grades import parse_grade
 from lexforge.data.lines import excerpt, json_objects, numbered_lines, require_texts
 from lexforge.data.retrieval_data import (
@@ -117,6 +119,28 @@ def load_teacher_scores(path: str | Path, data: RetrievalData) -> dict[str, dict
     if not scores:
         raise DataError(f"{path} holds no score")
     return scores
+
+
+def write_teacher_scores(path: str | Path, scores: Iterable[tuple[str, str, float]]) -> None:
+    """Write a teacher's scores, for `load_teacher_scores`.
+
+    Args:
+        path: The file; an existing one is replaced. A name that ends in .gz is compressed.
+        scores: (query id, document id, score) in the order of the lines; scores are finite.
+
+    Raises:
+        DataError: If an id holds a tab or a line feed, which end its column, or if a score is not finite.
+    """
+    lines = ["\t".join(_HEADER)]
+    for query, document, score in scores:
+        for name in (query, document):
+            if "\t" in name or "\n" in name or name != name.rstrip("\r"):
+                raise DataError(f"an id in a table must hold neither tab nor line feed; received {name!r}")
+        if not math.isfinite(score):
+            raise DataError(f"query {query!r}, document {document!r}: the score {score} is not finite")
+        lines.append(f"{query}\t{document}\t{float(score)!r}")
+    data = "".join(f"{line}\n" for line in lines).encode("utf-8")
+    write_file(Path(path), gzip.compress(data, mtime=0) if str(path).endswith(".gz") else data)
 
 
 def _find(path: Path) -> Path:

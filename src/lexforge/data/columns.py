@@ -8,9 +8,10 @@ them to a loss by position.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from lexforge.common.types import TextKind
 from lexforge.data.lines import excerpt, is_finite, require_texts
 from lexforge.data.retrieval_data import DataError
 
@@ -18,6 +19,23 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
 ANCHOR, POSITIVE, LABEL = "anchor", "positive", "label"
+
+
+def text_columns(names: Iterable[str]) -> list[str]:
+    """Return the columns that hold texts, in their order.
+
+    Args:
+        names: The columns of a row or data set.
+
+    Returns:
+        Those of them that are `anchor`, `positive` or `negative_1` .. `negative_n`.
+    """
+    return [name for name in names if name in (ANCHOR, POSITIVE) or name.startswith("negative_")]
+
+
+def text_kind(column: str) -> TextKind:
+    """Return what the texts of a column are to a search: anchors are queries, all others are documents."""
+    return "query" if column == ANCHOR else "document"
 
 
 def validate_columns(dataset: Dataset | Sequence[Mapping[str, Any]]) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
+from lexforge.common.files import write_file
 from lexforge.common.types import Embeddings
 from lexforge.data.columns import ANCHOR, POSITIVE, validate_columns
 from lexforge.data.lines import json_objects
@@ -263,8 +264,9 @@ def score_by_teacher(
     for query, found in run.items():
         positives = [document for document, grade in data.split(split).get(query, {}).items() if grade > 0]
         documents = list(dict.fromkeys([*found, *positives]))
-        vectors = embeddings[[data.queries[query], *(data.corpus[document] for document in documents)]]
-        values = vectors[1:].astype(np.float32) @ vectors[0].astype(np.float32)
+        anchor = embeddings.lookup([data.queries[query]], "query")[0].astype(np.float32)  # [D]
+        vectors = embeddings.lookup([data.corpus[document] for document in documents], "document")  # [N, D]
+        values = vectors.astype(np.float32) @ anchor  # [N]
         scores[query] = dict(zip(documents, values.tolist(), strict=True))
     return scores
 
@@ -298,7 +300,7 @@ def write_training_rows(path: str | Path, rows: Sequence[Mapping[str, Any]]) -> 
     """
     validate_columns(rows)
     data = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode("utf-8")
-    Path(path).write_bytes(gzip.compress(data, mtime=0) if str(path).endswith(".gz") else data)
+    write_file(Path(path), gzip.compress(data, mtime=0) if str(path).endswith(".gz") else data)
 
 
 def read_training_rows(path: str | Path) -> list[dict[str, Any]]:
