@@ -223,7 +223,7 @@ def test_weight_zero_is_not_computed(model, name: str, monkeypatch) -> None:
         name, name
     )
 
-    def refuse(*_):
+    def refuse(*_, **__):
         raise AssertionError(f"{function} was computed")
 
     monkeypatch.setattr(neural_sparse, function, refuse)
