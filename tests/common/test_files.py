@@ -1,123 +1,179 @@
-"""Manifest and checksums."""
+"""Atomic writing: whole or absent under its name, whatever fails, is killed or runs beside."""
 
 from __future__ import annotations
 
-import json
+import errno
 import os
+import signal
 import time
+from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
 
-from lexforge.common import files as storage
-from lexforge.common.files import new_directory, read_manifest, write_manifest
-from lexforge.retrieval.base import DocumentIds, read_ids, write_ids
+from lexforge.common import files
+from lexforge.common.files import check_new, leftover, new_directory, remove_leftovers, write_file
+
+WRITER = f"12-{'ab' * 8}"  # of a name beside: process and random digits
 
 
-@pytest.fixture
-def saved(tmp_path: Path) -> Path:
-    folder = new_directory(tmp_path / "new" / "index")
-    (folder / "a.bin").write_bytes(b"abc")
-    write_manifest(folder, "kind", {"extra": 7})
-    return folder
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
 
 
-def test_round_trip_with_a_known_digest(saved: Path) -> None:
-    """The SHA-256 of `abc` is the first example of FIPS 180-2."""
-    assert read_manifest(saved, "kind") == {"extra": 7}
-    digest = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
-    entry = json.loads((saved / "manifest.json").read_text())["files"]["a.bin"]
-    assert (entry["bytes"], entry["sha256"]) == (3, digest)
+def fill(folder: Path) -> None:
+    (folder / "a").write_bytes(b"1")
 
 
-def test_a_mapped_file_as_save_left_it_is_not_read_again_unless_asked(saved: Path, monkeypatch) -> None:
-    """Hashing a memory-mapped index at every load would read it whole; a change must still be found."""
-    (saved / "manifest.json").unlink()
-    minute_ago = time.time_ns() - 60 * 10**9
-    os.utime(saved / "a.bin", ns=(minute_ago, minute_ago))
-    write_manifest(saved, "kind", {})
-    hashed: list[str] = []
-    sha256 = storage.file_sha256
-    monkeypatch.setattr(storage, "file_sha256", lambda path: hashed.append(path.name) or sha256(path))
+def test_a_file_and_a_folder_have_their_names_only_when_whole(tmp_path: Path) -> None:
+    """While they are written they lie beside, under a name that says so."""
 
-    def read(**options) -> list[str]:
-        hashed.clear()
-        read_manifest(saved, "kind", **options)
-        return list(hashed)
+    def write(beside: Path) -> None:
+        beside.write_bytes(b"half")
+        assert names(tmp_path) == ["file", beside.name]
+        assert leftover(beside.name) == ("file", 3)
+        assert (tmp_path / "file").read_bytes() == b"old"
 
-    assert read(mapped={"a.bin"}) == []
-    assert read(mapped={"a.bin"}, verify=True) == ["a.bin"]
-    assert read() == ["a.bin"]  # one that is read whole in any case
-    os.utime(saved / "a.bin")  # a copy, or written again with the same bytes
-    assert read(mapped={"a.bin"}) == ["a.bin"]
-    (saved / "a.bin").write_bytes(b"abd")
-    with pytest.raises(ValueError, match="does not have the checksum"):
-        read(mapped={"a.bin"})
-    os.utime(saved / "a.bin", ns=(minute_ago, minute_ago))  # as a failing disk would leave it
-    assert read(mapped={"a.bin"}) == []
-    for options in ({"mapped": {"a.bin"}, "verify": True}, {}):
-        with pytest.raises(ValueError, match="does not have the checksum"):
-            read(**options)
-
-
-def test_a_changed_field_of_the_manifest_is_refused(saved: Path) -> None:
-    """Settings stand in the manifest alone: a changed one would give other hits with all files intact."""
-    file = saved / "manifest.json"
-    text = file.read_text()
-    for old, new in (('"extra": 7', '"extra": 3'), ('"bytes": 3', '"bytes": 2'), ('"sha256"', '"sha257"')):
-        assert old in text
-        file.write_text(text.replace(old, new))
-        with pytest.raises(ValueError, match="does not have its own checksum"):
-            read_manifest(saved, "kind")
-    file.write_text(json.dumps(json.loads(text)))  # the same, laid out in another way
-    assert read_manifest(saved, "kind") == {"extra": 7}
-
-
-def test_ids_are_stored_as_they_are(tmp_path: Path) -> None:
-    """An id can hold anything JSON can, also half a surrogate pair from a damaged corpus."""
-    ids = DocumentIds()
-    ids.extend(["한국", "a\nb", "\ud800", '"'])
-    write_ids(tmp_path, ids)
-    assert read_ids(tmp_path).names == ids.names
-    for text in ('["a", "a"]', '["a", ""]', "[1]", '{"a": 1}', '"abc"'):
-        (tmp_path / "ids.json").write_text(text)
-        with pytest.raises(ValueError, match="ids"):
-            read_ids(tmp_path)
+    write_file(tmp_path / "file", b"old")
+    write_file(tmp_path / "file", write, rank=3)
+    assert (tmp_path / "file").read_bytes() == b"half"
+    with new_directory(tmp_path / "new" / "folder") as beside:
+        fill(beside)
+        assert names(tmp_path / "new") == [beside.name]
+        assert leftover(beside.name) == ("folder", 0)
+    assert names(tmp_path / "new") == ["folder"]
+    assert names(tmp_path / "new" / "folder") == ["a"]
 
 
 @pytest.mark.parametrize(
-    ("damage", "error", "message"),
-    [
-        (lambda folder: (folder / "a.bin").write_bytes(b"ab"), ValueError, "has 2 bytes; .* says 3"),
-        (lambda folder: (folder / "a.bin").write_bytes(b"abd"), ValueError, "does not have the checksum"),
-        (lambda folder: (folder / "a.bin").unlink(), FileNotFoundError, "a.bin, named in"),
-        (lambda folder: (folder / "manifest.json").unlink(), FileNotFoundError, "holds no saved index"),
-        (lambda folder: (folder / "manifest.json").write_text("{"), ValueError, "is not the manifest"),
-        (lambda folder: (folder / "manifest.json").write_text("[]"), ValueError, "is not the manifest"),
-        (lambda folder: (folder / "manifest.json").write_bytes(b"\xff"), ValueError, "is not the manifest"),
-    ],
+    "error", [KeyboardInterrupt, OSError(errno.ENOSPC, "full"), OSError(errno.ENOENT, "")]
 )
-def test_damage_is_refused(saved: Path, damage, error: type[Exception], message: str) -> None:
-    """A cut or altered index gives wrong answers silently, or reads outside its arrays."""
-    damage(saved)
-    with pytest.raises(error, match=message):
-        read_manifest(saved, "kind")
+def test_what_fails_leaves_nothing(error: BaseException, tmp_path: Path) -> None:
+    """A full disk must not be filled further by what was left; an error that stays is not tried for ever."""
+
+    def fail(beside: Path) -> None:
+        beside.write_bytes(b"half")
+        raise error
+
+    write_file(tmp_path / "file", b"old")
+    expected = type(error) if isinstance(error, OSError) else error
+    with pytest.raises(expected):
+        write_file(tmp_path / "file", fail)
+    with pytest.raises(expected), new_directory(tmp_path / "folder") as beside:
+        fail(beside / "a")
+    assert names(tmp_path) == ["file"]
+    assert (tmp_path / "file").read_bytes() == b"old"
 
 
-def test_another_kind_or_version_is_refused(saved: Path) -> None:
-    """Another format must not be read as this one; up to version 2 a manifest had no checksum."""
-    with pytest.raises(ValueError, match="describes 'kind' version 3; expected 'other' version 3"):
-        read_manifest(saved, "other")
-    manifest = json.loads((saved / "manifest.json").read_text())
-    (saved / "manifest.json").write_text(json.dumps(manifest | {"version": 2}))
-    with pytest.raises(ValueError, match="version 2; expected 'kind' version 3"):
-        read_manifest(saved, "kind")
+def _write_until_killed(folder: Path, kind: str) -> None:
+    while True:
+        for number in range(5):
+            if kind == "file":
+                write_file(folder / str(number), b"x" * 3_000_000)
+            else:
+                with new_directory(folder / str(number), keep_existing=True) as beside:
+                    for name in "ab":
+                        (beside / name).write_bytes(b"x" * 1_000_000)
 
 
-def test_nothing_is_overwritten(saved: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["file", "folder"])
+def test_a_killed_process_leaves_whole_things_and_leftovers(kind: str, tmp_path: Path) -> None:
+    """SIGKILL at any moment, with two processes writing the same names."""
+    processes = [
+        get_context("spawn").Process(target=_write_until_killed, args=(tmp_path, kind)) for _ in "ab"
+    ]
+    for process in processes:
+        process.start()
+    deadline = time.monotonic() + 120
+    while "4" not in names(tmp_path):
+        assert time.monotonic() < deadline
+        assert all(process.is_alive() for process in processes)
+        time.sleep(0.01)
+    for process in processes:
+        os.kill(process.pid, signal.SIGKILL)
+        process.join()
+    whole = [path for path in tmp_path.iterdir() if leftover(path.name) is None]
+    assert [path.name for path in sorted(whole)] == ["0", "1", "2", "3", "4"]
+    for path in whole:
+        sizes = [part.stat().st_size for part in ([path] if kind == "file" else sorted(path.iterdir()))]
+        assert sizes == ([3_000_000] if kind == "file" else [1_000_000, 1_000_000])
+    remove_leftovers(tmp_path, r"\d", older_than_s=0)
+    assert names(tmp_path) == ["0", "1", "2", "3", "4"]
+
+
+def test_only_leftovers_of_the_name_the_rank_and_the_age_asked_for_are_removed(tmp_path: Path) -> None:
+    """A folder may hold other people's files, other ranks' files, and files that are being written now."""
+    old, young = f"a.{WRITER}.0.partial", f"a.{WRITER}.2.partial"
+    others = [f"b.{WRITER}.0.partial", f"a.{WRITER}.1.partial", "a.0.partial", "a.partial", "a"]
+    for name in (old, young, *others):
+        (tmp_path / name).touch()
+        if name != young:
+            os.utime(tmp_path / name, (time.time() - 7200,) * 2)
+    folder = tmp_path / f"a.{WRITER}.4.partial"  # changed inside a moment ago
+    (folder / "inner").mkdir(parents=True)
+    (folder / "inner" / "file").touch()
+    for path in (folder, folder / "inner"):
+        os.utime(path, (time.time() - 7200,) * 2)
+    remove_leftovers(tmp_path, "a", rank=0, ranks=2)
+    assert names(tmp_path) == sorted([young, folder.name, *others])
+    remove_leftovers(tmp_path, "a", rank=0, ranks=2, older_than_s=0)
+    assert names(tmp_path) == sorted(others)
+
+
+def test_a_link_is_removed_and_not_what_it_leads_to(tmp_path: Path) -> None:
+    """Removing through a link would delete outside of the folder."""
+    (tmp_path / "kept").mkdir()
+    fill(tmp_path / "kept")
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / f"a.{WRITER}.0.partial").symlink_to(tmp_path / "kept")
+    remove_leftovers(tmp_path / "here", "a", older_than_s=0)
+    assert (names(tmp_path / "here"), names(tmp_path / "kept")) == ([], ["a"])
+
+
+def _write_while_another_process_is_faster(place: Path) -> None:
+    with new_directory(place):
+        place.mkdir()
+        (place / "theirs").touch()
+
+
+def test_nothing_is_overwritten(tmp_path: Path) -> None:
     """Saving over an index that is memory-mapped would pull the file from under it."""
-    with pytest.raises(FileExistsError, match="not an empty directory"):
-        new_directory(saved)
+    with new_directory(tmp_path / "index") as beside:
+        fill(beside)
     (tmp_path / "file").touch()
-    with pytest.raises(FileExistsError):
-        new_directory(tmp_path / "file")
+    for place in ("index", "file"):
+        with pytest.raises(FileExistsError, match="not an empty directory"):
+            check_new(tmp_path / place)
+        with pytest.raises(FileExistsError, match="not an empty directory"), new_directory(tmp_path / place):
+            pytest.fail("the work must not begin")
+    with pytest.raises(FileExistsError, match="is a mount point"):
+        check_new("/")
+    with pytest.raises(FileExistsError, match="race"):
+        _write_while_another_process_is_faster(tmp_path / "race")
+    with new_directory(tmp_path / "race", keep_existing=True) as beside:
+        fill(beside)
+    assert names(tmp_path / "race") == ["theirs"]
+    assert names(tmp_path) == ["file", "index", "race"]
+
+
+def test_an_empty_folder_is_filled_and_keeps_its_mode(tmp_path: Path) -> None:
+    """The user may have made it, private, and named it by a link."""
+    (tmp_path / "private").mkdir(mode=0o700)
+    (tmp_path / "link").symlink_to(tmp_path / "private")
+    with new_directory(tmp_path / "link") as beside:
+        fill(beside)
+    assert (tmp_path / "link").is_symlink()
+    assert names(tmp_path / "private") == ["a"]
+    assert (tmp_path / "private").stat().st_mode & 0o777 == 0o700
+
+
+def test_a_durable_name_is_brought_to_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A checkpoint whose name does not survive a power cut is lost with all its synced files."""
+    (tmp_path / "run").mkdir()
+    (tmp_path / "staged").mkdir()
+    synced: list[tuple[int, list[str]]] = []
+    monkeypatch.setattr(
+        os, "fsync", lambda file: synced.append((os.fstat(file).st_ino, names(tmp_path / "run")))
+    )
+    files.publish(tmp_path / "staged", tmp_path / "run" / "place", durable=True)
+    assert synced == [((tmp_path / "run").stat().st_ino, ["place"])]

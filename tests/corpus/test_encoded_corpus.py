@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from lexforge.common.manifest import pack_manifest
 from lexforge.corpus import encoded_corpus
 from lexforge.corpus.encoded_corpus import EncodedCorpus, encode_corpus
 from lexforge.corpus.encoding import encode
@@ -19,6 +20,7 @@ TEXTS = (
         "|"
     )
 )
+WRITER = f"12-{'ab' * 8}"  # of a file that is half written: process and random digits
 CORPUS = {f"d{number}": text for number, text in enumerate(TEXTS)}
 
 
@@ -70,7 +72,7 @@ def test_only_what_is_missing_is_encoded(tiny_splade, tmp_path: Path) -> None:
     whole = contents(tmp_path / "whole")
     shutil.copytree(tmp_path / "whole", tmp_path / "killed")
     (tmp_path / "killed" / "block-000003.safetensors").unlink()
-    for leftover in ("block-000003.safetensors.0.partial", "manifest.json.7.partial"):
+    for leftover in (f"block-000003.safetensors.{WRITER}.0.partial", f"manifest.json.{WRITER}.7.partial"):
         (tmp_path / "killed" / leftover).write_bytes(b"half")
     with pytest.raises(FileNotFoundError, match="1 of 5 blocks are missing, first 3"):
         EncodedCorpus(tmp_path / "killed")
@@ -98,7 +100,7 @@ def test_the_same_command_started_twice_spoils_nothing(tiny_splade, tmp_path: Pa
 
 def test_a_rank_leaves_the_half_written_files_of_others(tiny_splade, tmp_path: Path) -> None:
     """Another rank may be writing them at this moment."""
-    other = tmp_path / "block-000001.safetensors.1.partial"
+    other = tmp_path / f"block-000001.safetensors.{WRITER}.1.partial"
     other.write_bytes(b"half")
     write(tiny_splade, tmp_path, rank=0, ranks=2)
     assert other.exists()
@@ -162,10 +164,14 @@ def test_no_name_in_the_manifest_leads_out_of_the_folder(tiny_splade, tmp_path: 
     """File names follow from numbers; a manifest that brings names or impossible numbers is refused."""
     write(tiny_splade, tmp_path)
     path = tmp_path / "manifest.json"
-    fields = json.loads(path.read_text())
+    fields = json.loads(path.read_text())["fields"]
     assert not any("/" in str(value) or "safetensors" in str(value) for value in fields.values())
-    for change in ({"files": ["../x"]}, {"block_rows": 0}, {"format": "other"}, {"documents": "9"}):
-        path.write_text(json.dumps({**fields, **change}))
+    for change in ({"files": ["../x"]}, {"block_rows": 0}, {"documents": "9"}):
+        path.write_text(pack_manifest(encoded_corpus.FORMAT, {**fields, **change}))
+        with pytest.raises(ValueError, match="is not the manifest of an encoded corpus"):
+            EncodedCorpus(tmp_path)
+    for text in (pack_manifest("other", fields), json.dumps(fields)):
+        path.write_text(text)
         with pytest.raises(ValueError, match="is not the manifest of an encoded corpus"):
             EncodedCorpus(tmp_path)
     path.write_text("{")
@@ -174,11 +180,16 @@ def test_no_name_in_the_manifest_leads_out_of_the_folder(tiny_splade, tmp_path: 
 
 
 def test_an_altered_manifest_fits_no_block(tiny_splade, tmp_path: Path) -> None:
-    """Every setting is part of each block's checksum."""
+    """It lacks its own checksum; and where that was made to fit, every setting is part of each block's."""
     write(tiny_splade, tmp_path)
     path = tmp_path / "manifest.json"
-    path.write_text(path.read_text().replace('"dot"', '"cosine"'))
-    with pytest.raises(ValueError, match="its checksum does not fit"):
+    text = path.read_text()
+    path.write_text(text.replace('"dot"', '"cosine"'))
+    with pytest.raises(ValueError, match="does not have its own checksum"):
+        EncodedCorpus(tmp_path)
+    changed = json.loads(text)["fields"] | {"similarity": "cosine"}
+    path.write_text(pack_manifest(encoded_corpus.FORMAT, changed))
+    with pytest.raises(ValueError, match="it belongs to"):
         EncodedCorpus(tmp_path).merged()
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from lexforge.common.manifest import pack_manifest
 from lexforge.corpus import stored_index
 from lexforge.corpus.encoded_corpus import EncodedCorpus, encode_corpus
 from lexforge.corpus.encoding import encode
@@ -156,12 +157,16 @@ def test_what_is_there_is_not_overwritten_and_damage_is_refused(sparse_corpus, t
     build_index(sparse_corpus, out, "inverted")
     with pytest.raises(FileExistsError, match="is not an empty directory"):
         build_index(sparse_corpus, out, "inverted")
-    fields = json.loads((out / "source.json").read_text())
-    for change in ({"kind": "bm42"}, {"more": 1}):
-        (out / "source.json").write_text(json.dumps({**fields, **change}))
+    text = (out / "source.json").read_text()
+    fields = json.loads(text)["fields"]
+    changed = [
+        pack_manifest(stored_index.FORMAT, {**fields, **new}) for new in ({"kind": "bm42"}, {"more": 1})
+    ]
+    for other in (*changed, text.replace('"tiny"', '"tony"'), json.dumps(fields)):
+        (out / "source.json").write_text(other)
         with pytest.raises(ValueError, match="does not describe an index of lexforge"):
             open_index(out)
-    (out / "source.json").write_text(json.dumps(fields))
+    (out / "source.json").write_text(text)
     shutil.rmtree(out / "index")
     with pytest.raises(FileNotFoundError):
         open_index(out)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 from scipy import sparse
 
 from lexforge.corpus.vector_file import pack, unpack
@@ -40,10 +41,19 @@ def test_only_whole_files_of_the_owner_are_read(tmp_path: Path) -> None:
     path, link = tmp_path / "vectors.safetensors", tmp_path / "link.safetensors"
     path.write_bytes(pack(DENSE, "owner"))
     link.symlink_to(path)
-    for file, owner, reason in ((path, "another", "checksum"), (link, "owner", "link")):
+    for file, owner, reason in (
+        (path, "another", "belongs to 'owner', not to 'another'"),
+        (link, "owner", "link"),
+    ):
         with pytest.raises(ValueError, match=reason):
             unpack(file, owner)
-    path.write_bytes(path.read_bytes()[:-4])
+    path.write_bytes(path.read_bytes()[:-1] + b"\x01")
+    with pytest.raises(ValueError, match="checksum"):
+        unpack(path, "owner")
+    save_file({"dense": DENSE}, path, metadata={"block": "0" * 64})  # as version 0.1 wrote it
+    with pytest.raises(ValueError, match="manifest"):
+        unpack(path, "owner")
+    path.write_bytes(pack(DENSE, "owner")[:-4])
     with pytest.raises(ValueError, match="incomplete"):
         unpack(path, "owner")
     with pytest.raises(ValueError, match="No such file"):

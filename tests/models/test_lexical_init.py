@@ -102,9 +102,9 @@ def test_sizes_are_those_asked_for(tmp_path: Path) -> None:
 def test_a_folder_in_use(tmp_path: Path) -> None:
     """Nothing is overwritten."""
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(FileExistsError, match="needs an empty folder"):
+    with pytest.raises(FileExistsError, match="is not an empty directory"):
         build_lexical_backbone(TEXTS, tmp_path, vocab_size=200)
-    with pytest.raises(FileExistsError, match="needs an empty folder"):
+    with pytest.raises(FileExistsError, match="is not an empty directory"):
         build_lexical_backbone(TEXTS, tmp_path / "notes.txt", vocab_size=200)
 
 

@@ -38,11 +38,12 @@ def test_a_published_checkpoint_has_its_place_and_every_file_in_its_seal(tmp_pat
     """What is under its own name is whole; nothing of the making is left."""
     checkpoint = make(tmp_path, 7)
     check_seal(checkpoint)
-    sealed = json.loads((checkpoint / "checkpoint.json").read_text())["files"]
+    sealed = json.loads((checkpoint / "manifest.json").read_text())["files"]
     assert set(sealed) == {"model.safetensors", "1_Pooling/config.json"}
     # sha256sum of the text "{}"
     digest = "44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a"
-    assert sealed["1_Pooling/config.json"] == {"bytes": 2, "sha256": digest}
+    entry = sealed["1_Pooling/config.json"]
+    assert (entry["bytes"], entry["sha256"]) == (2, digest)
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-7"]
 
 
@@ -50,11 +51,14 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "cut": (lambda folder: (folder / "model.safetensors").write_bytes(b"weigh"), "has 5 bytes"),
     "one bit": (lambda folder: (folder / "model.safetensors").write_bytes(b"weightr"), "checksum"),
     "missing": (lambda folder: (folder / "1_Pooling" / "config.json").unlink(), r"missing.*1_Pooling/config"),
-    "added": (lambda folder: (folder / "scaler.pt").write_bytes(b"x"), r"not in .*scaler\.pt"),
-    "no seal": (lambda folder: (folder / "checkpoint.json").unlink(), "not written to the end"),
-    "cut seal": (lambda folder: (folder / "checkpoint.json").write_text('{"fi'), "is not a seal"),
-    "other seal": (lambda folder: (folder / "checkpoint.json").write_text("[3]"), "is not a seal"),
-    "bytes in the seal": (lambda folder: (folder / "checkpoint.json").write_bytes(b"\xff"), "is not a seal"),
+    "added": (lambda folder: (folder / "scaler.pt").write_bytes(b"x"), r"holds .*scaler\.pt.*does not name"),
+    "no seal": (lambda folder: (folder / "manifest.json").unlink(), "not written to the end"),
+    "cut seal": (lambda folder: (folder / "manifest.json").write_text('{"fi'), "is not the manifest"),
+    "other seal": (lambda folder: (folder / "manifest.json").write_text("[3]"), "is not the manifest"),
+    "bytes in the seal": (
+        lambda folder: (folder / "manifest.json").write_bytes(b"\xff"),
+        "is not the manifest",
+    ),
 }
 
 
@@ -119,7 +123,7 @@ def test_files_are_on_the_disk_before_the_seal(tmp_path: Path, monkeypatch: pyte
         pytest.skip("needs /proc to tell a file by its descriptor")
     monkeypatch.setattr(os, "fsync", spy)
     seal(tmp_path)
-    assert synced == ["a", "b", "checkpoint.json"]
+    assert synced == ["a", "b", "manifest.json"]
 
 
 def test_missing_room_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

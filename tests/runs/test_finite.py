@@ -18,8 +18,8 @@ from torch import nn
 from transformers import TrainerCallback
 
 from lexforge.runs import FiniteTraining, NonFiniteError, last_checkpoint
-from lexforge.training import SpladeTrainer
 from lexforge.runs.finite import texts_of
+from lexforge.training import SpladeTrainer
 
 MakeTrainer = Callable[..., SpladeTrainer]
 

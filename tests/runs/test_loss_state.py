@@ -23,9 +23,9 @@ from torch import nn
 from lexforge.losses import CoSENTLoss, MoCoLoss, NeuralSparseLoss, loss_tensors
 from lexforge.losses.base import EmbeddingLoss
 from lexforge.models import is_training
-from lexforge.runs import LossStateCallback
-from lexforge.training import SpladeTrainer, TrainingSettings
+from lexforge.runs import LossStateCallback, loss_state
 from lexforge.runs.loss_state import LOSS_STATE_FILE
+from lexforge.training import SpladeTrainer, TrainingSettings
 
 WORDS = "list array search index query document vector sparse token model train file graph tree".split()
 STEPS = 6
@@ -163,17 +163,27 @@ def test_a_checkpoint_that_lies_elsewhere_is_named(tiny_checkpoint: Path, tmp_pa
     [
         (lambda file: file.unlink(), FileNotFoundError, "resumed at step 2.*does not exist.*checkpoint="),
         (
-            lambda file: save_file(load_file(file), file, metadata={"global_step": "4"}),
+            lambda file: loss_state._write(load_file(file), 4, file),
             ValueError,
             "saved at step 4, and the run resumes at step 2",
         ),
         (
-            lambda file: save_file({"a": torch.zeros(1)}, file, metadata={"global_step": "2"}),
+            lambda file: loss_state._write({"a": torch.zeros(1)}, 2, file),
             ValueError,
             "a does not belong",
         ),
+        (
+            lambda file: file.write_bytes(file.read_bytes()[:-1] + b"\xff"),
+            ValueError,
+            "is cut, altered or no state of a loss.*checksum",
+        ),
+        (
+            lambda file: save_file(load_file(file), file, metadata={"global_step": "2"}),
+            ValueError,
+            "is cut, altered or no state of a loss.*manifest",
+        ),
     ],
-    ids=["missing", "another step", "another loss"],
+    ids=["missing", "another step", "another loss", "a bit", "of version 0.1"],
 )
 def test_a_state_that_is_not_there_stops_the_run(
     damage: Any, error: type[Exception], message: str, tiny_checkpoint: Path, tmp_path: Path

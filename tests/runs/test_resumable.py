@@ -24,8 +24,8 @@ from sentence_transformers.sparse_encoder.modules import SpladePooling, Transfor
 from transformers import Trainer, TrainerCallback
 
 from lexforge.runs import DamagedCheckpointError, DiskFullError, TrainingInterrupted
-from lexforge.training import SpladeTrainer
 from lexforge.runs.checkpoints import by_step, check_seal, last_checkpoint, seal
+from lexforge.training import SpladeTrainer
 
 MakeTrainer = Callable[..., SpladeTrainer]
 

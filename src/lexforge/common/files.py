@@ -1,126 +1,188 @@
-"""Indexes on disk: a directory of files and a manifest with the size and SHA-256 of each, and its own.
+"""Atomic writing: a file or a folder is written beside its place and renamed, so it is whole or absent.
 
-What loading reads anyway is hashed at every loading. Reading a large memory-mapped file through only to check
-it would undo the mapping. So such a file is hashed only where it may have changed since `save`: its time of
-modification differs from the one in the manifest, or lies too close to the manifest's writing to tell
-(`SETTLED_NS`; that bounds the cost by what is written in two seconds). A change that keeps size and time, as
-by a failing disk, is found with `verify=True`, which hashes everything: about one second a gigabyte.
+What is being written beside `<name>` is called `<name>.<process id>-<random digits>.<rank>.partial`. The name
+is unique, so several processes may write the same thing at once; and it is recognisable, so that what a
+killed process left can be removed (`remove_leftovers`) and nothing else is.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
+import errno
+import os
+import re
+import secrets
+import shutil
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
-MANIFEST = "manifest.json"
-VERSION = 3
-_MALFORMED = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
-SETTLED_NS = 2_000_000_000  # the coarsest clock of a common file system (FAT)
+LEFTOVER_SECONDS = 3600.0  # nothing is written to for so long: what is older was left by a killed process
+ATTEMPTS = 10  # a process that starts removes a leftover once, so a second attempt nearly always succeeds
+_PARTIAL = re.compile(r"(.+)\.\d+-[0-9a-f]{16}\.(\d+)\.partial", re.DOTALL)
 
 
-def new_directory(directory: str | Path) -> Path:
-    """Create a directory for an index; one that holds anything is refused, so nothing is overwritten.
+class Leftover(NamedTuple):
+    """What the name of a half-written file or folder says.
+
+    Args:
+        name: The name that it would have got.
+        rank: The rank of the process that wrote it.
+    """
+
+    name: str
+    rank: int
+
+
+def write_file(path: Path, content: bytes | Callable[[Path], object], rank: int = 0) -> None:
+    """Write a file beside its place and rename it: a killed process leaves the old file or the new one.
+
+    Args:
+        path: The file; what it held is replaced.
+        content: Its bytes, or a function that writes them to the path it is given.
+        rank: This process, so that ranks tell their leftovers apart.
 
     Raises:
-        FileExistsError: The directory is not empty, or is a file.
+        OSError: If the file cannot be written; nothing is left beside it.
+    """
+    for attempt in range(ATTEMPTS):
+        beside = _beside(path, rank)
+        try:
+            if callable(content):
+                content(beside)
+            else:
+                beside.write_bytes(content)
+            os.replace(beside, path)
+            return
+        except BaseException as error:
+            # Another process that starts at this moment may take the file for a leftover and remove it.
+            removed = isinstance(error, OSError) and error.errno in (errno.ENOENT, errno.ESTALE)
+            with suppress(FileNotFoundError, NotADirectoryError):
+                beside.unlink()
+            if not removed or attempt == ATTEMPTS - 1 or not path.parent.is_dir():
+                raise
+
+
+@contextmanager
+def new_directory(directory: str | Path, *, keep_existing: bool = False) -> Iterator[Path]:
+    """Fill a folder beside its place and rename it when the `with` block ends without an error.
+
+    Args:
+        directory: The place; absent or an empty folder. Its parents are created.
+        keep_existing: Where another process has filled the place meanwhile with the same content, drop ours
+            and raise no error.
+
+    Yields:
+        The folder beside, to be filled. It is removed if the block raises an error.
+
+    Raises:
+        FileExistsError: If the place is a file or holds anything, so that nothing is overwritten.
+    """
+    path = Path(directory).resolve()  # a link to an empty folder stays, and the folder is replaced
+    if not keep_existing:
+        check_new(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    remove_leftovers(path.parent, re.escape(path.name))
+    beside = _beside(path, rank=0)
+    beside.mkdir()
+    if path.is_dir():
+        shutil.copymode(path, beside)  # an empty folder that only its owner may read stays that way
+    try:
+        yield beside
+        try:
+            publish(beside, path)
+        except FileExistsError:
+            if not keep_existing:
+                raise
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+
+
+def check_new(directory: str | Path) -> None:
+    """Refuse, before any work, a place that `new_directory` would refuse.
+
+    Args:
+        directory: Where a folder is to be written.
+
+    Raises:
+        FileExistsError: If it is a file, a folder that holds anything, or the mount point of a file system,
+            which cannot be renamed.
     """
     path = Path(directory)
+    if path.is_mount():
+        raise FileExistsError(f"{path} is a mount point; choose a new directory inside it")
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise FileExistsError(f"{path} exists and is not an empty directory; an index is saved to a new one")
-    path.mkdir(parents=True, exist_ok=True)
-    return path
+        raise FileExistsError(f"{path} exists and is not an empty directory; choose a new one")
 
 
-def write_manifest(directory: Path, kind: str, fields: dict[str, Any]) -> None:
-    """Write the manifest, last, so that an interrupted save is recognised.
+def publish(beside: Path, place: Path, *, durable: bool = False) -> None:
+    """Move a finished folder to its place, in one step that happens or does not.
 
     Args:
-        directory: Holds the files of the index and nothing else.
-        kind: Name of the format; a reader accepts its own only.
-        fields: What else the reader needs, in JSON types.
-    """
-    files = {}
-    for path in sorted(directory.iterdir()):
-        status = path.stat()
-        digest = file_sha256(path)
-        files[path.name] = {"bytes": status.st_size, "modified_ns": status.st_mtime_ns, "sha256": digest}
-    origin = {"format": kind, "version": VERSION, "written_ns": time.time_ns()}
-    manifest = {**origin, "fields": fields, "files": files}
-    manifest["sha256"] = content_sha256(manifest)
-    (directory / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
-
-
-def read_manifest(
-    directory: str | Path, kind: str, verify: bool = False, mapped: Collection[str] = ()
-) -> dict[str, Any]:
-    """Read a manifest and check it and every file it names.
-
-    Args:
-        directory: What an index was saved to.
-        kind: Name of the format.
-        verify: Hash every file.
-        mapped: Files that the index memory-maps: hashed only if they are not as `save` left them.
-
-    Returns:
-        What the index wrote beside its files.
+        beside: The folder, on the same file system.
+        place: Absent or an empty folder.
+        durable: Bring the new name to the disk before returning, for what must survive a power cut.
 
     Raises:
-        FileNotFoundError: No manifest, or a file of the index is missing.
-        ValueError: Another format or version, a manifest or a file whose size or checksum differs, a file
-            that the manifest does not name, or one that lies elsewhere.
+        FileExistsError: If the place is a file or holds anything.
     """
-    path = Path(directory) / MANIFEST
-    if not path.is_file():
-        raise FileNotFoundError(f"{directory} holds no saved index: {MANIFEST} is missing")
     try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
-        found = (manifest["format"], manifest["version"])
-    except _MALFORMED as error:
-        raise ValueError(f"{path} is not the manifest of an index: {error!r}") from error
-    if found != (kind, VERSION):
-        expected = f"{kind!r} version {VERSION}"
-        raise ValueError(f"{path} describes {found[0]!r} version {found[1]!r}; expected {expected}")
+        os.replace(beside, place)
+    except OSError as error:
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+            check_new(place)
+        raise
+    if durable:
+        sync(place.parent)
+
+
+def sync(path: Path) -> None:
+    """Bring the content of a file, or the names in a folder, to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
-        if manifest.pop("sha256", None) != content_sha256(manifest):
-            raise ValueError("it does not have its own checksum: damaged or changed")
-        fields, settled = {**manifest["fields"]}, int(manifest["written_ns"]) - SETTLED_NS
-        files = [
-            (name, entry["bytes"], int(entry["modified_ns"]), entry["sha256"])
-            for name, entry in manifest["files"].items()
-        ]
-    except _MALFORMED as error:
-        raise ValueError(f"{path} is not the manifest of an index: {error!r}") from error
-    found_files = {file.name for file in Path(directory).iterdir()} - {MANIFEST}
-    if strange := found_files - {name for name, *_ in files}:
-        raise ValueError(f"{directory} holds {sorted(strange)}, which {path} does not name")
-    for name, size, modified, digest in files:
-        file = Path(directory) / name
-        if file.name != name or file.is_symlink():
-            raise ValueError(f"{path} names {name!r}; a file of an index lies in its directory, as no link")
-        if not file.is_file():
-            raise FileNotFoundError(f"{file}, named in {path}, is missing")
-        status = file.stat()
-        if status.st_size != size:
-            raise ValueError(f"{file} has {status.st_size} bytes; {path} says {size}: cut or replaced")
-        trusted = name in mapped and status.st_mtime_ns == modified and modified <= settled
-        if (verify or not trusted) and file_sha256(file) != digest:
-            raise ValueError(f"{file} does not have the checksum in {path}: damaged or replaced")
-    return fields
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
-def content_sha256(manifest: dict[str, Any]) -> str:
-    """The SHA-256 of what a manifest says, however it is laid out."""
-    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
+def leftover(name: str) -> Leftover | None:
+    """Return what the name of a half-written file or folder says, or None for any other name."""
+    match = _PARTIAL.fullmatch(name)
+    return None if match is None else Leftover(match[1], int(match[2]))
 
 
-def file_sha256(path: Path) -> str:
-    """The SHA-256 of a file, in hexadecimal, read a mebibyte at a time."""
-    with path.open("rb") as file:
-        digest = hashlib.sha256()
-        while chunk := file.read(1 << 20):
-            digest.update(chunk)
-        return digest.hexdigest()
+def remove_leftovers(
+    folder: Path, names: str, *, rank: int = 0, ranks: int = 1, older_than_s: float = LEFTOVER_SECONDS
+) -> None:
+    """Remove what killed processes left half written.
+
+    Args:
+        folder: Where to look; folders in it are not searched.
+        names: Regular expression of the whole names that the leftovers would have got.
+        rank: This process.
+        ranks: Number of processes; only leftovers of rank `rank`, `rank + ranks`, ... are removed.
+        older_than_s: Seconds since the last change; what is younger may still be being written. With 0 a
+            living process may lose a file that it writes, and `write_file` then writes it again.
+    """
+    for path in list(folder.iterdir()):
+        found = leftover(path.name)
+        if found is None or re.fullmatch(names, found.name) is None or found.rank % ranks != rank:
+            continue
+        with suppress(FileNotFoundError):  # another process removes it, or has just finished it
+            if older_than_s and time.time() - _changed(path) <= older_than_s:
+                continue
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+
+
+def _beside(path: Path, rank: int) -> Path:
+    return path.with_name(f"{path.name}.{os.getpid()}-{secrets.token_hex(8)}.{rank}.partial")
+
+
+def _changed(path: Path) -> float:
+    """Time of the last change of a file, or of anything in a folder, in seconds since 1970."""
+    inside = path.rglob("*") if path.is_dir() and not path.is_symlink() else ()
+    return max(entry.lstat().st_mtime for entry in (path, *inside))

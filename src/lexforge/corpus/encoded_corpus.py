@@ -7,7 +7,6 @@ knows its blocks without asking another, and the corpus is complete when all blo
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,17 +20,18 @@ from scipy import sparse
 from sentence_transformers import SparseEncoder
 from sentence_transformers.base.model import BaseModel
 
+from lexforge.common.files import leftover, remove_leftovers, write_file
+from lexforge.common.manifest import MANIFEST, content_sha256, pack_manifest, unpack_manifest
 from lexforge.common.progress import Progress
 from lexforge.common.similarity import Similarity
 from lexforge.corpus.encoding import Vectors, encode
-from lexforge.corpus.vector_file import pack, unpack, write_whole
+from lexforge.corpus.vector_file import pack, unpack
 from lexforge.models.fingerprint import fingerprint, text_digest
 from lexforge.models.load import check_encoder
 from lexforge.retrieval.base import check_ids
 
 FORMAT = "lexforge-encoded-corpus"
-MANIFEST = "manifest.json"
-_OWN = re.compile(r"manifest\.json|block-\d{6}\.safetensors|.*\.(\d+)\.partial")
+_OWN = re.compile(r"manifest\.json|block-\d{6}\.safetensors")
 
 
 @dataclass(frozen=True)
@@ -68,8 +68,7 @@ class Manifest:
     @property
     def key(self) -> str:
         """Digest that every block of this corpus carries; the model's name is no part of it."""
-        fields = asdict(replace(self, model=""))
-        return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
+        return content_sha256(asdict(replace(self, model="")))
 
 
 def encode_corpus(
@@ -143,7 +142,7 @@ def encode_corpus(
             else:
                 chosen = ids[number * block_rows : (number + 1) * block_rows]
                 vectors = encode(model, [corpus[i] for i in chosen], "document", batch_size=batch_size)
-                write_whole(path, _block_bytes(vectors, chosen, manifest, number), rank)
+                write_file(path, _block_bytes(vectors, chosen, manifest, number), rank)
                 encoded += 1
             progress.update(_rows(manifest, number))
     return encoded
@@ -224,15 +223,13 @@ def _claim(folder: Path, manifest: Manifest, rank: int, ranks: int) -> None:
         raise FileExistsError(f"{folder} is a file; a corpus is encoded into a folder")
     folder.mkdir(parents=True, exist_ok=True)
     for path in list(folder.iterdir()):
-        match = _OWN.fullmatch(path.name)
-        if match is None:
+        half = leftover(path.name)
+        if _OWN.fullmatch(path.name if half is None else half.name) is None:
             raise FileExistsError(f"{folder} holds {path.name}, which is no part of an encoded corpus")
-        if match[1] is not None and int(match[1]) % ranks == rank:
-            path.unlink(missing_ok=True)
+    remove_leftovers(folder, _OWN.pattern, rank=rank, ranks=ranks, older_than_s=0)
     path = folder / MANIFEST
     if not path.exists():
-        fields = {"format": FORMAT, "version": 1, **asdict(manifest)}
-        write_whole(path, (json.dumps(fields, indent=1, ensure_ascii=False) + "\n").encode(), rank)
+        write_file(path, f"{pack_manifest(FORMAT, asdict(manifest))}\n".encode(), rank)
     there = _read_manifest(folder)
     if there.key != manifest.key:
         found, now = asdict(there), asdict(manifest)
@@ -249,11 +246,7 @@ def _read_manifest(folder: Path) -> Manifest:
     if not path.is_file():
         raise FileNotFoundError(f"{folder} holds no encoded corpus: {MANIFEST} is missing")
     try:
-        fields = json.loads(path.read_text(encoding="utf-8"))
-        found = (fields.pop("format"), fields.pop("version"))
-        if found != (FORMAT, 1):
-            raise ValueError(f"format {found[0]!r} version {found[1]!r}, expected {FORMAT!r} version 1")
-        manifest = Manifest(**fields)
+        manifest = Manifest(**unpack_manifest(path.read_bytes(), FORMAT))
         if manifest.documents < 1 or manifest.block_rows < 1:
             raise ValueError(f"{manifest.documents} documents in blocks of {manifest.block_rows}")
     except (ValueError, KeyError, TypeError, AttributeError) as error:

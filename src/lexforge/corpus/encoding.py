@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -17,15 +16,14 @@ from scipy import sparse
 from sentence_transformers import SentenceTransformer, SparseEncoder
 from sentence_transformers.base.model import BaseModel
 
+from lexforge.common.files import remove_leftovers, write_file
 from lexforge.common.progress import Progress
-from lexforge.corpus.vector_file import pack, unpack, write_whole
+from lexforge.corpus.vector_file import pack, unpack
 from lexforge.models.fingerprint import fingerprint, text_digest
 
 BATCHES_PER_BLOCK = 32
-LEFTOVER_SECONDS = 3600  # a file of vectors is written in minutes at most
 # no other file of the folder is ever deleted
 _CACHED = re.compile(r"[0-9a-f]{40}-[0-9a-f]{40}\.safetensors")
-_PARTIAL = re.compile(rf"{_CACHED.pattern}\..*\.partial")
 
 Vectors: TypeAlias = Any  # CSR [N, V] of a SparseEncoder, float32 array [N, D] of a SentenceTransformer
 
@@ -151,8 +149,8 @@ class CorpusEncoder:
             )
             if path is not None:
                 path.parent.mkdir(parents=True, exist_ok=True)
-                _delete_leftovers(path.parent)
-                write_whole(path, pack(vectors, key))
+                remove_leftovers(path.parent, _CACHED.pattern)
+                write_file(path, pack(vectors, key))
                 _delete_oldest(path, self._cache_bytes)
         self._kept = (key, vectors)
         return vectors, fresh
@@ -169,15 +167,6 @@ def _read(path: Path, key: str) -> Vectors | None:
         if not path.exists():
             return None
         raise ValueError(f"cached vectors {path} cannot be read ({error}); delete the file") from error
-
-
-def _delete_leftovers(folder: Path) -> None:
-    """Delete what killed processes left half written; what is younger may still be being written."""
-    for path in folder.glob("*.partial"):
-        if _PARTIAL.fullmatch(path.name):
-            with suppress(FileNotFoundError):  # another process deletes it, or has just written it
-                if time.time() - path.stat().st_mtime > LEFTOVER_SECONDS:
-                    path.unlink()
 
 
 def _delete_oldest(newest: Path, limit: int) -> None:

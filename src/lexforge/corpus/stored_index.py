@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -10,13 +9,15 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from lexforge.common.files import new_directory
+from lexforge.common.files import check_new, new_directory
+from lexforge.common.manifest import pack_manifest, unpack_manifest
 from lexforge.common.progress import Progress
 from lexforge.corpus.encoded_corpus import EncodedCorpus, Manifest
 from lexforge.corpus.encoding import Vectors
 from lexforge.retrieval import HNSW, IVF, FaissIndex, Flat, Index, InvertedIndex, MilvusIndex, SeismicIndex
 
 SOURCE = "source.json"
+FORMAT = "lexforge-stored-index"
 IndexKind = Literal["inverted", "faiss-flat", "faiss-hnsw", "faiss-ivf", "seismic", "milvus"]
 LAYOUTS: dict[str, Flat | HNSW | IVF] = {"faiss-flat": Flat(), "faiss-hnsw": HNSW(), "faiss-ivf": IVF()}
 SPARSE_KINDS = {"inverted", "seismic", "milvus"}
@@ -121,7 +122,7 @@ def build_index(
     """
     manifest = corpus.manifest
     check_kind(kind, manifest.kind, options)
-    path = new_directory(directory)
+    check_new(directory)
     blocks = corpus.blocks(rows)
     first = next(blocks)
     index = _empty(kind, first[0].shape[1], manifest, options)
@@ -133,11 +134,10 @@ def build_index(
             progress.update(len(ids))
     if len(index) != len(corpus):
         raise ValueError(f"the collection holds {len(index)} documents, the corpus {len(corpus)}: drop it")
-    index.save(path / "index")
     source = Source(kind, manifest.model, manifest.fingerprint, manifest.max_seq_length, manifest.corpus)
-    (path / SOURCE).write_text(
-        json.dumps(vars(source), indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
-    )
+    with new_directory(directory) as path:
+        index.save(path / "index")
+        (path / SOURCE).write_text(pack_manifest(FORMAT, vars(source)) + "\n", encoding="utf-8")
     return index
 
 
@@ -160,7 +160,7 @@ def open_index(directory: str | Path, token: str = "", verify: bool = False) -> 
     if not path.is_file():
         raise FileNotFoundError(f"{directory} holds no finished index: {SOURCE} is missing")
     try:
-        source = Source(**json.loads(path.read_text(encoding="utf-8")))
+        source = Source(**unpack_manifest(path.read_bytes(), FORMAT))
         if source.kind not in get_args(IndexKind):
             raise ValueError(f"an index {source.kind!r}")
     except (ValueError, TypeError) as error:

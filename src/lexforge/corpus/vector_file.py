@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import hashlib
-import os
-import secrets
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,7 +12,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 from scipy import sparse
 
-SEAL = "block"
+from lexforge.common.manifest import METADATA, pack_manifest, unpack_manifest
+
+FORMAT = "lexforge-vectors"
 
 
 def pack(vectors: Any, owner: str, **arrays: NDArray[Any]) -> bytes:
@@ -41,27 +39,7 @@ def pack(vectors: Any, owner: str, **arrays: NDArray[Any]) -> bytes:
             "width": np.array([vectors.shape[1]], np.int64),
         }
     tensors |= arrays
-    # one entry: safetensors orders several by a random hash
-    return save(tensors, metadata={SEAL: _digest(tensors, owner)})
-
-
-def write_whole(path: Path, data: bytes, rank: int = 0) -> None:
-    """Write beside and rename: a name that exists is whole, also where several processes write it.
-
-    Args:
-        path: The file; what it held is replaced.
-        data: Its bytes.
-        rank: This process; the file beside is called `<name>.<process id>-<random>.<rank>.partial`.
-    """
-    while True:
-        beside = path.with_name(f"{path.name}.{os.getpid()}-{secrets.token_hex(8)}.{rank}.partial")
-        try:
-            beside.write_bytes(data)
-            os.replace(beside, path)
-            return
-        except OSError as error:  # a process that starts may take the file for a leftover: written again
-            if error.errno not in (errno.ENOENT, errno.ESTALE) or not path.parent.is_dir():
-                raise
+    return save(tensors, metadata={METADATA: pack_manifest(FORMAT, {"owner": owner}, _parts(tensors))})
 
 
 def unpack(path: Path, owner: str) -> tuple[Any, dict[str, NDArray[Any]]]:
@@ -82,9 +60,10 @@ def unpack(path: Path, owner: str) -> tuple[Any, dict[str, NDArray[Any]]]:
             raise ValueError("it is a link")
         with safe_open(path, framework="numpy") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
-            seal = (file.metadata() or {}).get(SEAL)
-        if seal != _digest(tensors, owner):
-            raise ValueError("its checksum does not fit")
+            manifest = (file.metadata() or {})[METADATA]
+        found = unpack_manifest(manifest, FORMAT, _parts(tensors))
+        if found != {"owner": owner}:
+            raise ValueError(f"it belongs to {found.get('owner')!r}, not to {owner!r}")
         vectors = tensors.get("dense")
         if vectors is None:
             shape = (len(tensors["indptr"]) - 1, int(tensors["width"][0]))
@@ -96,11 +75,9 @@ def unpack(path: Path, owner: str) -> tuple[Any, dict[str, NDArray[Any]]]:
     return vectors, tensors
 
 
-def _digest(tensors: Mapping[str, NDArray[Any]], owner: str) -> str:
-    """Digest of the arrays and of what they belong to."""
-    digest = hashlib.sha256(owner.encode())
-    for name in sorted(tensors):
-        array = tensors[name]
-        digest.update(f" {name} {array.dtype.str} {array.shape} ".encode())
-        digest.update(array.data)
-    return digest.hexdigest()
+def _parts(tensors: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
+    """The arrays under names that say their dtype and shape too, which are no part of their bytes."""
+    return {
+        f"{name} {array.dtype.str} {array.shape}": array.reshape(-1).view(np.uint8)
+        for name, array in tensors.items()
+    }

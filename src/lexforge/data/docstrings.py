@@ -15,7 +15,6 @@ import json
 import os
 import re
 import sysconfig
-import tempfile
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -23,6 +22,8 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from lexforge.common.files import remove_leftovers, write_file
+from lexforge.common.manifest import pack_manifest, unpack_manifest
 from lexforge.common.types import Qrels
 from lexforge.data.cache import cache_folder
 from lexforge.data.retrieval_data import DataError, RetrievalData
@@ -35,7 +36,8 @@ PACKAGES = (
 ).split()
 QUERY_WORDS = (3, 40)
 DOCUMENT_WORDS = (12, 256)
-_FORMAT = 1  # part of the cache key: raise it when the same sources would give other pairs
+FORMAT = "lexforge-docstrings"
+_VERSION = 2  # part of the cache key: raise it when the same sources would give another file
 _SKIPPED_FOLDERS = {"__pycache__", "dist-packages", "idle_test", "site-packages", "test", "tests"}
 _WORD = re.compile(r"[^\W\d_]{2,}")
 _UNDERLINE = re.compile(r"([-=~^*#])\1{2,}")
@@ -233,7 +235,7 @@ def _retrieval_data(pairs: list[Pair]) -> RetrievalData:
 
 
 def _cache_key(sources: list[tuple[str, Path]]) -> str:
-    digest = hashlib.sha256(f"{_FORMAT} {QUERY_WORDS} {DOCUMENT_WORDS}".encode())
+    digest = hashlib.sha256(f"{_VERSION} {QUERY_WORDS} {DOCUMENT_WORDS}".encode())
     for module, path in sources:
         status = path.stat()
         digest.update(os.fsencode(f"\n{module} {path} {status.st_size} {status.st_mtime_ns}"))
@@ -241,25 +243,18 @@ def _cache_key(sources: list[tuple[str, Path]]) -> str:
 
 
 def _write_cache(cache_file: Path, pairs: list[Pair]) -> None:
-    """Write beside and rename, so that a killed run leaves no half file under the final name."""
+    """Write the manifest and, below it, a line of JSON per pair."""
     body = "".join(json.dumps(asdict(pair), ensure_ascii=False) + "\n" for pair in pairs).encode()
-    head = json.dumps({"sha256": hashlib.sha256(body).hexdigest()})
+    head = pack_manifest(FORMAT, {}, {"pairs": body}).encode()
     cache_file.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, beside = tempfile.mkstemp(dir=cache_file.parent, prefix=f".{cache_file.name}.")
-    try:
-        with os.fdopen(descriptor, "wb") as stream:
-            stream.write(head.encode() + b"\n" + body)
-        os.replace(beside, cache_file)
-    except BaseException:
-        Path(beside).unlink(missing_ok=True)
-        raise
+    remove_leftovers(cache_file.parent, r"docstrings-[0-9a-f]{16}\.jsonl")
+    write_file(cache_file, head + b"\n" + body)
 
 
 def _read_cache(cache_file: Path) -> list[Pair]:
     head, _, body = cache_file.read_bytes().partition(b"\n")
     try:
-        if json.loads(head)["sha256"] != hashlib.sha256(body).hexdigest():
-            raise ValueError("it does not match its checksum")
+        unpack_manifest(head, FORMAT, {"pairs": body})
         return [Pair(**json.loads(line)) for line in body.decode().split("\n")[:-1]]
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, TypeError, RecursionError) as error:
         raise DataError(f"{cache_file} is broken ({error!r}); delete it to parse again") from error

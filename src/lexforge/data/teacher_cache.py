@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import json
-import os
-import shutil
-import tempfile
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -15,10 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
+from lexforge.common.files import leftover, new_directory, remove_leftovers
+from lexforge.common.manifest import read_manifest, write_manifest
 from lexforge.data.cache import cache_folder
 from lexforge.data.retrieval_data import DataError
 
-_TEMPORARY = ".writing-"
+FORMAT = "lexforge-teacher-block"
+_BLOCK = r"block-[0-9a-f]{16}"
 
 
 class Teacher(Protocol):
@@ -39,7 +39,7 @@ class TeacherCache:
 
     The folder holds one sub-folder a block of texts: `embeddings.npy` [n, D] float16 (memory-mapped, so that
     the ranks of a machine share it), `keys.npy` [n] uint64 text hashes, and `manifest.json` with the
-    teacher's name and a checksum. A block appears under its name only when it is complete, by a rename: a
+    teacher's name and checksums. A block appears under its name only when it is complete, by a rename: a
     killed run loses the block it was at, and two runs that fill the same folder cannot spoil each other's.
 
     Args:
@@ -116,6 +116,7 @@ class TeacherCache:
         if cache is not None and not missing:
             return cache
         folder.mkdir(parents=True, exist_ok=True)
+        remove_leftovers(folder, _BLOCK)
         with tqdm(total=len(missing), desc=f"teacher {teacher.name}", unit="text", disable=None) as bar:
             for start in range(0, len(missing), block_texts):
                 block = missing[start : start + block_texts]
@@ -192,44 +193,28 @@ def _block_folders(folder: Path) -> list[Path]:
     """The complete blocks of a cache folder, which may hold nothing else but unfinished ones."""
     blocks = []
     for entry in folder.iterdir() if folder.is_dir() else ():
-        if not entry.name.startswith(("block-", _TEMPORARY)):
+        half = leftover(entry.name)
+        if re.fullmatch(_BLOCK, entry.name if half is None else half.name) is None:
             raise DataError(f"{folder} is no teacher cache: it holds {entry.name!r}; choose another folder")
-        if entry.name.startswith("block-"):
+        if half is None:
             blocks.append(entry)
     return blocks
 
 
-def _digest(teacher: str, keys: NDArray[np.uint64], embeddings: NDArray[np.float16]) -> str:
-    digest = hashlib.sha256(f"{teacher}\n".encode())
-    digest.update(keys.tobytes())
-    digest.update(np.ascontiguousarray(embeddings).data)
-    return digest.hexdigest()
-
-
 def _write_block(folder: Path, teacher: str, texts: Sequence[str], embeddings: NDArray[np.float16]) -> None:
     keys = _keys(texts)
-    checksum = _digest(teacher, keys, embeddings)
-    manifest = {
-        "teacher": teacher,
-        "dimension": embeddings.shape[1],
-        "count": len(texts),
-        "sha256": checksum,
-    }
-    beside = Path(tempfile.mkdtemp(dir=folder, prefix=_TEMPORARY))
-    try:
+    name = hashlib.sha256(f"{teacher}\n".encode() + keys.tobytes()).hexdigest()[:16]
+    fields = {"teacher": teacher, "dimension": embeddings.shape[1], "count": len(texts)}
+    # A second process may have written the block of the same texts.
+    with new_directory(folder / f"block-{name}", keep_existing=True) as beside:
         np.save(beside / "keys.npy", keys)
         np.save(beside / "embeddings.npy", embeddings)
-        (beside / "manifest.json").write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
-        final = folder / f"block-{checksum[:16]}"
-        if not final.exists():  # a second process may have written the very same block
-            os.rename(beside, final)
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)
+        write_manifest(beside, FORMAT, fields)
 
 
 def _read_block(folder: Path) -> tuple[dict[str, Any], NDArray[np.uint64], NDArray[np.float16]]:
     try:
-        manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+        manifest = read_manifest(folder, FORMAT)
         keys = np.load(folder / "keys.npy", allow_pickle=False)
         embeddings = np.load(folder / "embeddings.npy", mmap_mode="r", allow_pickle=False)
         intact = (
@@ -237,10 +222,12 @@ def _read_block(folder: Path) -> tuple[dict[str, Any], NDArray[np.uint64], NDArr
             and keys.dtype == np.uint64
             and embeddings.shape == (manifest["count"], manifest["dimension"])
             and embeddings.dtype == np.float16
-            and manifest["sha256"] == _digest(manifest["teacher"], keys, embeddings)
         )
     except Exception as error:  # what numpy raises on damaged bytes is of many kinds, and open-ended
         raise DataError(f"the teacher cache block {folder} is broken ({error}); delete it") from error
     if not intact:
-        raise DataError(f"the teacher cache block {folder} does not match its checksum; delete it")
+        raise DataError(
+            f"the teacher cache block {folder} is broken (keys {keys.dtype} {keys.shape} and embeddings "
+            f"{embeddings.dtype} {embeddings.shape} do not fit {manifest}); delete it"
+        )
     return manifest, keys, embeddings

@@ -18,7 +18,6 @@ Both sides carry sqrt(idf), so the dot product carries idf once.
 
 from __future__ import annotations
 
-import shutil
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -30,6 +29,7 @@ from tokenizers import Tokenizer, models, trainers
 from transformers import BertConfig, BertForMaskedLM, BertTokenizer
 from transformers.models.bert.modeling_bert import BertLayer
 
+from lexforge.common.files import check_new, new_directory
 from lexforge.models.vocabulary import BANNED_BIAS
 
 OWN_LOGIT = 8.0
@@ -75,8 +75,7 @@ def build_lexical_backbone(
     """
     folder = Path(folder)
     _check(texts, vocab_size, hidden_size, layers, heads, max_seq_length)
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise FileExistsError(f"{folder} holds something already; a new backbone needs an empty folder")
+    check_new(folder)
     tokenizer = _train_tokenizer(texts, vocab_size, max_seq_length)
     idf = _inverse_document_frequency(tokenizer, texts)
     config = BertConfig(
@@ -95,12 +94,10 @@ def build_lexical_backbone(
         model = BertForMaskedLM(config)
         with torch.no_grad():
             _make_bag_of_words(model, idf, tokenizer.all_special_ids)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    beside = folder.with_name(f"{folder.name}.unfinished")  # a killed process leaves all of it or none
-    shutil.rmtree(beside, ignore_errors=True)
-    model.save_pretrained(beside)
-    tokenizer.save_pretrained(beside)
-    return beside.replace(folder)
+    with new_directory(folder) as beside:  # a killed process leaves all of it or none
+        model.save_pretrained(beside)
+        tokenizer.save_pretrained(beside)
+    return folder
 
 
 def _check(

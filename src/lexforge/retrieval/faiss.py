@@ -9,7 +9,8 @@ from typing import Any, SupportsIndex
 import numpy as np
 from numpy.typing import NDArray
 
-from lexforge.common.files import new_directory, read_manifest, write_manifest
+from lexforge.common.files import new_directory
+from lexforge.common.manifest import read_manifest, write_manifest
 from lexforge.common.similarity import Similarity, check_similarity
 from lexforge.retrieval.base import DocumentIds, Hits, check_k, read_ids, write_ids
 from lexforge.retrieval.vectors import dense_vectors, dense_width
@@ -175,11 +176,12 @@ class FaissIndex:
         Raises:
             FileExistsError: The directory holds something.
         """
-        path = new_directory(directory)
-        _import_faiss().write_index(self._index, str(path / "index.faiss"))
-        write_ids(path, self._ids)
         layout = {"name": type(self.layout).__name__, **asdict(self.layout)}
-        write_manifest(path, FORMAT, {"width": self.width, "similarity": self.similarity, "layout": layout})
+        fields = {"width": self.width, "similarity": self.similarity, "layout": layout}
+        with new_directory(directory) as path:
+            _import_faiss().write_index(self._index, str(path / "index.faiss"))
+            write_ids(path, self._ids)
+            write_manifest(path, FORMAT, fields)
 
     @classmethod
     def load(cls, directory: str | Path, verify: bool = False) -> FaissIndex:

@@ -8,7 +8,8 @@ from typing import SupportsIndex
 import numpy as np
 from scipy import sparse
 
-from lexforge.common.files import new_directory, read_manifest, write_manifest
+from lexforge.common.files import new_directory
+from lexforge.common.manifest import read_manifest, write_manifest
 from lexforge.common.similarity import Similarity, check_similarity
 from lexforge.kernels.postings import Impacts, build_postings, check_impacts, top_k
 from lexforge.kernels.postings_layout import Postings, check_postings, join_postings
@@ -120,13 +121,13 @@ class InvertedIndex:
         Raises:
             FileExistsError: The directory holds something.
         """
-        path = new_directory(directory)
-        postings = self._postings()
-        for name in ARRAYS:
-            np.save(path / f"{name}.npy", getattr(postings, name), allow_pickle=False)
-        write_ids(path, self._ids)
-        fields = {"num_terms": self.num_terms, "similarity": self.similarity, "impacts": self.impacts}
-        write_manifest(path, FORMAT, {**fields, "block_size": postings.block_size})
+        with new_directory(directory) as path:
+            postings = self._postings()
+            for name in ARRAYS:
+                np.save(path / f"{name}.npy", getattr(postings, name), allow_pickle=False)
+            write_ids(path, self._ids)
+            fields = {"num_terms": self.num_terms, "similarity": self.similarity, "impacts": self.impacts}
+            write_manifest(path, FORMAT, {**fields, "block_size": postings.block_size})
 
     @classmethod
     def load(cls, directory: str | Path, verify: bool = False) -> InvertedIndex:

@@ -11,7 +11,8 @@ import numba
 import numpy as np
 from scipy import sparse
 
-from lexforge.common.files import new_directory, read_manifest, write_manifest
+from lexforge.common.files import new_directory
+from lexforge.common.manifest import read_manifest, write_manifest
 from lexforge.common.similarity import Similarity, check_similarity
 from lexforge.retrieval.base import DocumentIds, Hits, check_k, read_ids, write_ids
 from lexforge.retrieval.vectors import Matrix, sparse_vectors, sparse_width
@@ -171,13 +172,13 @@ class SeismicIndex:
         Raises:
             FileExistsError: The directory holds something.
         """
-        path = new_directory(directory)
-        sparse.save_npz(path / "documents.npz", self._documents, compressed=False)
-        write_ids(path, self._ids)
-        if self._documents.nnz:
-            self._built().save(str(path / "terms"))
         fields = {"num_terms": self.num_terms, "similarity": self.similarity}
-        write_manifest(path, FORMAT, {**fields, "settings": asdict(self.settings)})
+        with new_directory(directory) as path:
+            sparse.save_npz(path / "documents.npz", self._documents, compressed=False)
+            write_ids(path, self._ids)
+            if self._documents.nnz:
+                self._built().save(str(path / "terms"))
+            write_manifest(path, FORMAT, {**fields, "settings": asdict(self.settings)})
 
     @classmethod
     def load(cls, directory: str | Path, verify: bool = False) -> SeismicIndex:

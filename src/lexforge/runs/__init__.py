@@ -1,4 +1,4 @@
-"""What keeps a run alive: its directory, whole checkpoints, resume, signals, the state of a loss, finite numbers."""
+"""What keeps a run alive: directory, checkpoints, resume, signals, state of the loss, finite numbers."""
 
 from lexforge.runs.checkpoints import DamagedCheckpointError, DiskFullError, last_checkpoint
 from lexforge.runs.finite import FiniteTraining, NonFiniteError

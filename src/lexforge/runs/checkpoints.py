@@ -1,22 +1,21 @@
-"""Checkpoints on disk: written beside their place, sealed with a checksum of every file, renamed when whole.
+"""Checkpoints on disk: written beside their place, sealed by a manifest of every file, renamed when whole.
 
 A checkpoint is the folder `checkpoint-<step>` of a run. While it is written it lies under `unfinished/`; it
-gets its name when every file is on the disk and named in `checkpoint.json`. So a process that is killed at
+gets its name when every file is on the disk and named in its manifest. So a process that is killed at
 any moment leaves checkpoints that are whole and an `unfinished/` that nobody reads.
 """
 
 from __future__ import annotations
 
 import errno
-import json
 import logging
-import os
 import shutil
 from pathlib import Path
 
-from lexforge.common.files import file_sha256
+from lexforge.common import files
+from lexforge.common.manifest import MANIFEST, read_manifest, write_manifest
 
-SEAL = "checkpoint.json"
+FORMAT = "lexforge-checkpoint"
 UNFINISHED = "unfinished"
 ABANDONED = "abandoned"
 DISK_IS_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -33,61 +32,35 @@ class DiskFullError(OSError):
 
 
 def seal(folder: Path) -> None:
-    """Bring every file of a folder to the disk and write their sizes and SHA-256 beside them.
+    """Bring every file of a folder to the disk and write the manifest with their sizes and SHA-256.
 
     Args:
         folder: Holds a complete checkpoint.
     """
-    files = {}
-    for path in sorted(folder.rglob("*")):
-        if path.is_file() and path.name != SEAL:
-            with path.open("rb") as file:
-                os.fsync(file.fileno())
-            name = path.relative_to(folder).as_posix()
-            files[name] = {"bytes": path.stat().st_size, "sha256": file_sha256(path)}
-    with (folder / SEAL).open("w", encoding="utf-8") as file:
-        json.dump({"files": files}, file, indent=1)
-        file.flush()
-        os.fsync(file.fileno())
+    write_manifest(folder, FORMAT, {}, durable=True)
 
 
 def check_seal(folder: str | Path) -> None:
-    """Check every file of a checkpoint against its seal.
+    """Check every file of a checkpoint against its manifest.
 
     Args:
         folder: A checkpoint.
 
     Raises:
         FileNotFoundError: If the folder does not exist.
-        DamagedCheckpointError: If it has no seal, or a file is missing, was added, cut or altered.
+        DamagedCheckpointError: If it has no manifest, or a file is missing, was added, cut or altered.
     """
     folder = Path(folder)
     if not folder.is_dir():
         raise FileNotFoundError(f"no checkpoint at {folder}")
-    if not (folder / SEAL).is_file():
-        raise DamagedCheckpointError(f"{folder} has no {SEAL}: it was not written to the end by lexforge")
+    if not (folder / MANIFEST).is_file():
+        raise DamagedCheckpointError(
+            f"{folder} has no {MANIFEST}: it was not written to the end, or not by this version of lexforge"
+        )
     try:
-        sealed = json.loads((folder / SEAL).read_text(encoding="utf-8"))["files"]
-        expected = {name: (entry["bytes"], entry["sha256"]) for name, entry in sealed.items()}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DamagedCheckpointError(f"{folder / SEAL} is not a seal: {error!r}") from error
-    # A link counts as missing: what it leads to can change after this check.
-    found = {
-        path.relative_to(folder).as_posix(): path
-        for path in folder.rglob("*")
-        if path.is_file() and not path.is_symlink()
-    }
-    # An added file is refused as well: the loaders of other packages look for names such as `scaler.pt`.
-    strange = sorted(found.keys() - expected.keys() - {SEAL})
-    missing = sorted(expected.keys() - found.keys())
-    if strange or missing:
-        raise DamagedCheckpointError(f"{folder}: missing files {missing}, files not in {SEAL} {strange}")
-    for name, (size, digest) in expected.items():
-        if found[name].stat().st_size != size:
-            actual = found[name].stat().st_size
-            raise DamagedCheckpointError(f"{found[name]} has {actual} bytes, {SEAL} says {size}")
-        if file_sha256(found[name]) != digest:
-            raise DamagedCheckpointError(f"{found[name]} does not have the checksum in {SEAL}")
+        read_manifest(folder, FORMAT)
+    except (ValueError, FileNotFoundError) as error:
+        raise DamagedCheckpointError(f"{folder} is not whole: {error}") from error
 
 
 def publish(staged: Path, place: Path) -> None:
@@ -100,12 +73,7 @@ def publish(staged: Path, place: Path) -> None:
     seal(staged)
     if place.exists():
         place.replace(staged.with_name(f"replaced-{place.name}"))
-    staged.replace(place)
-    folder = os.open(place.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    files.publish(staged, place, durable=True)
     remove_unfinished(place.parent)
 
 

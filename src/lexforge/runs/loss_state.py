@@ -13,10 +13,13 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from lexforge.losses.base import load_loss_tensors, loss_parameters, loss_tensors
+from lexforge.common.files import write_file
+from lexforge.common.manifest import METADATA, pack_manifest, unpack_manifest
 from lexforge.common.ranks import sum_over_ranks, world_size
+from lexforge.losses.base import load_loss_tensors, loss_parameters, loss_tensors
 
 LOSS_STATE_FILE = "loss_state.safetensors"
+FORMAT = "lexforge-loss-state"
 
 
 class LossStateCallback(TrainerCallback):
@@ -99,10 +102,7 @@ class LossStateCallback(TrainerCallback):
         if not tensors or not state.is_world_process_zero or state.is_hyper_param_search:
             return
         file = _checkpoint_folder(args, state) / LOSS_STATE_FILE
-        beside = file.with_name(file.name + ".tmp")
-        copies = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
-        save_file(copies, beside, metadata={"global_step": str(state.global_step)})
-        beside.replace(file)
+        write_file(file, lambda beside: _write(tensors, state.global_step, beside))
 
     def _resumed_file(self, args: TrainingArguments, state: TrainerState) -> Path:
         named = self.checkpoint or args.resume_from_checkpoint
@@ -124,16 +124,31 @@ def _checkpoint_folder(args: TrainingArguments, state: TrainerState) -> Path:
     return Path(str(args.output_dir)) / f"checkpoint-{state.global_step}"
 
 
+def _write(tensors: Mapping[str, Tensor], step: int, file: Path) -> None:
+    copies = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+    manifest = pack_manifest(FORMAT, {"global_step": step}, _parts(copies))
+    save_file(copies, file, metadata={METADATA: manifest})
+
+
 def _read(file: Path, step: int) -> dict[str, Tensor]:
     try:
         with safe_open(file, framework="pt") as saved:
-            saved_step = (saved.metadata() or {}).get("global_step")
             tensors = {name: saved.get_tensor(name) for name in saved.keys()}  # noqa: SIM118 (not a mapping)
-    except SafetensorError as error:
-        raise ValueError(f"{file} is cut or no state of a loss: {error}") from error
-    if saved_step != str(step):
+            manifest = (saved.metadata() or {}).get(METADATA, "")
+        saved_step = unpack_manifest(manifest, FORMAT, _parts(tensors))["global_step"]
+    except (SafetensorError, ValueError, LookupError) as error:
+        raise ValueError(f"{file} is cut, altered or no state of a loss: {error}") from error
+    if saved_step != step:
         raise ValueError(f"{file} was saved at step {saved_step}, and the run resumes at step {step}")
     return tensors
+
+
+def _parts(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    """The bytes of tensors under names that say their dtype and shape too. numpy has no bfloat16."""
+    return {
+        f"{name} {tensor.dtype} {tuple(tensor.shape)}": tensor.reshape(-1).view(torch.uint8).numpy()
+        for name, tensor in tensors.items()
+    }
 
 
 def _average_gradients(parameters: list[nn.Parameter]) -> None:

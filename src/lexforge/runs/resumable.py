@@ -33,8 +33,8 @@ from lexforge.runs.checkpoints import (
 )
 from lexforge.runs.loss_state import LossStateCallback
 from lexforge.runs.run_directory import write_json
-from lexforge.training.sharded import ShardedTraining
 from lexforge.runs.signals import StopRequest, TrainingInterrupted
+from lexforge.training.sharded import ShardedTraining
 
 ARGUMENTS = "training_args.json"
 # Arguments of which the batches of the rest of a run are made.

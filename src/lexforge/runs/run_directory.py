@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from lexforge.common.files import leftover, remove_leftovers, write_file
 from lexforge.runs.launch import launch_command
 
 RECORDS = {"config.json", "env.json"}
@@ -58,7 +60,9 @@ def open_run(folder: str | Path, config: Mapping[str, Any], *, resume: bool = Fa
                 )
             )
         return folder
-    if folder.exists() and (not folder.is_dir() or {path.name for path in folder.iterdir()} - RECORDS):
+    if folder.exists() and (
+        not folder.is_dir() or any(not _is_record(path.name) for path in folder.iterdir())
+    ):
         raise FileExistsError(
             f"{folder} already holds another run or other files; choose another output directory, "
             "or resume the run it holds"
@@ -92,7 +96,18 @@ def environment() -> dict[str, Any]:
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Write JSON beside the file and rename, so that a killed process leaves the old file or the new one."""
-    beside = path.with_name(path.name + ".tmp")
-    beside.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    beside.replace(path)
+    """Write JSON so that a killed process leaves the old file or the new one.
+
+    Args:
+        path: The file, of which one process of a run is the only writer: what an earlier one left half
+            written is removed.
+        content: Anything in JSON types.
+    """
+    remove_leftovers(path.parent, re.escape(path.name), older_than_s=0)
+    write_file(path, (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode())
+
+
+def _is_record(name: str) -> bool:
+    """Whether a file is a record that `open_run` writes anew, or what a killed process left of one."""
+    half = leftover(name)
+    return (name if half is None else half.name) in RECORDS

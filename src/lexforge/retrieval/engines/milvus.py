@@ -14,7 +14,8 @@ from typing import Any, SupportsIndex
 import numpy as np
 from numpy.typing import NDArray
 
-from lexforge.common.files import new_directory, read_manifest, write_manifest
+from lexforge.common.files import new_directory
+from lexforge.common.manifest import read_manifest, write_manifest
 from lexforge.common.similarity import Similarity, check_similarity
 from lexforge.retrieval.base import DocumentIds, Hits, check_k, read_ids, write_ids
 from lexforge.retrieval.engines.milvus_format import (
@@ -218,11 +219,12 @@ class MilvusIndex:
             FileExistsError: The directory holds something.
         """
         self._check_whole()
-        path = new_directory(directory)
         lite = lite_file(self.uri)
-        uri = self.uri if lite is None else os.path.relpath(lite, path.resolve())
-        write_ids(path, self._ids)
-        write_manifest(path, FORMAT, {"uri": uri, "lite": lite is not None, "collection": self.collection})
+        uri = self.uri if lite is None else os.path.relpath(lite, Path(directory).resolve())
+        fields = {"uri": uri, "lite": lite is not None, "collection": self.collection}
+        with new_directory(directory) as path:
+            write_ids(path, self._ids)
+            write_manifest(path, FORMAT, fields)
 
     @classmethod
     def load(cls, directory: str | Path, verify: bool = False, token: str = "") -> MilvusIndex:
