@@ -102,7 +102,7 @@ def main(cfg: Config) -> None:
     if cfg.loss.distillation_weight and "label" not in rows[0]:
         with process.main_process_first():
             dense = data.load_teacher(cfg.teacher, texts)
-            training_texts = (text for row in rows for text in row.values())
+            training_texts = (text for row in rows for text in row.values() if isinstance(text, str))
             teacher = data.TeacherCache.build(dense, training_texts, cfg.teacher_cache)
     initial = evaluator.evaluate(model) if process.is_main_process else None
     trainer = training.SpladeTrainer(

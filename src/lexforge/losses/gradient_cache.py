@@ -34,9 +34,9 @@ def embed_in_mini_batches(
     In the forward pass each mini-batch is encoded and only its embeddings are kept. The loss of the whole
     batch is computed on them. In the backward pass autograd brings the gradient of the embeddings to each
     mini-batch in turn, which is encoded again, with the same random numbers and the same autocast, and
-    passes it on. So the gradient is that of the whole batch, for one more forward pass of the encoder. This is the
-    gradient cache of Gao et al., done by the non-reentrant checkpoint of PyTorch; because all mini-batches
-    belong to one backward pass, DistributedDataParallel reduces each parameter once.
+    passes the gradient on. So the gradient is that of the whole batch, for one more forward pass of the
+    encoder. This is the gradient cache of Gao et al., done by PyTorch's checkpoint without reentrance. All
+    mini-batches belong to one backward pass, so DistributedDataParallel reduces each parameter once.
 
     Args:
         model: The encoder, wrapped in DistributedDataParallel or not; its forward writes

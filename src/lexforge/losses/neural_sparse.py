@@ -38,8 +38,8 @@ class NeuralSparseLoss(EmbeddingLoss):
     and MarginMSE, and equal texts count once (docs/losses.md, section 15).
 
     Distillation and MarginMSE need one of two things. Either every column carries the teacher's embeddings
-    beside its tokens (key `teacher_embedding`, which `lexforge.training.SpladeCollator` adds); then the cosine
-    of the embeddings is the teacher's score of every candidate of the batch. Or a label column holds
+    beside its tokens (key `teacher_embedding`, which `lexforge.training.SpladeCollator` adds); then the
+    cosine of the embeddings is the teacher's score of every candidate of the batch. Or a label column holds
     precomputed scores of `(positive, negative_1, ..., negative_n)`, which are compared within each row.
 
     Weights, temperature and ramp are plain attributes that each call reads, so that a curriculum can write
@@ -211,8 +211,19 @@ class NeuralSparseLoss(EmbeddingLoss):
             else:  # [B, N]
                 assert scores is not None
                 student, target, skipped = scores, own[:, 0], left_out
+            # Spreads, z-scores and counts are those of the joint batch of all ranks.
+            student, teacher, target = self._rows(student), self._rows(teacher), self._rows(target)
+            skipped = None if skipped is None else self._rows(skipped.to(torch.uint8)).bool()
             if weights["distillation"]:
-                parts["distillation"] = self._distillation(student, teacher, skipped)
+                parts["distillation"] = distillation(
+                    student,
+                    teacher,
+                    numbers.distillation_temperature,
+                    numbers.kl_weight,
+                    numbers.mse_weight,
+                    match_scale=self.similarity == "dot",  # A dot product has a scale of its own.
+                    left_out=skipped,
+                )
             if weights["margin_mse"]:
                 scale = (
                     self.margin_mse_log_scale.exp()
@@ -262,22 +273,6 @@ class NeuralSparseLoss(EmbeddingLoss):
         penalties = self.penalty_weights - (1 - self.regularizer_ramp) * above_one
         return self.regularizer_ramp * idf_flops(rows, penalties, self.numbers.l2_ratio)
 
-    def _distillation(self, student: Tensor, teacher: Tensor, left_out: Tensor | None) -> Tensor:
-        """Distillation over the joint batch of all ranks, which the z-scores and spreads are taken of."""
-        student, teacher = self._rows(student), self._rows(teacher)
-        if left_out is not None:
-            left_out = self._rows(left_out.to(torch.uint8)).bool()
-        return distillation(
-            student,
-            teacher,
-            self.numbers.distillation_temperature,
-            self.numbers.kl_weight,
-            self.numbers.mse_weight,
-            match_scale=self.similarity
-            == "dot",  # Dot products have a scale of their own, cosines have none.
-            left_out=left_out,
-        )
-
     def _teacher_scores(
         self, columns: list[Tensor], features: list[Features] | None, labels: Tensor | None
     ) -> Tensor:
@@ -288,8 +283,9 @@ class NeuralSparseLoss(EmbeddingLoss):
         ]
         if (labels is None) == (not embeddings):
             raise ValueError(
-                "distillation, margin_mse and guide_margin need either a label column with precomputed scores "
-                f"or the teacher's embedding of every column ({TEACHER_KEY!r} beside its tokens); received " + ("neither; add one, or switch them off" if labels is None else "both")
+                "distillation, margin_mse and guide_margin need either a label column with given scores "
+                f"or the teacher's embedding of every column ({TEACHER_KEY!r} beside its tokens); received "
+                + ("neither; add one, or switch them off" if labels is None else "both")
             )
         if labels is None:
             if len(embeddings) != len(columns):

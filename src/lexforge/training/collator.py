@@ -10,8 +10,8 @@ import torch
 from sentence_transformers.sentence_transformer.data_collator import SentenceTransformerDataCollator
 from sentence_transformers.sparse_encoder import SparseEncoderDataCollator
 
-from lexforge.common.types import Embeddings
 from lexforge.common.text_identity import NO_TEXT, text_identity
+from lexforge.common.types import Embeddings
 from lexforge.data.columns import RELEVANT
 from lexforge.losses.base import IDENTITY_KEY, RELEVANT_KEY, TEACHER_KEY
 from lexforge.runs.finite import ROWS_KEY, texts_of
@@ -41,6 +41,9 @@ class NamedRows:
             The collator.
         """
         settings = {field.name: getattr(stock, field.name) for field in fields(stock) if field.init}
+        # The batch sampler without duplicates leaves these columns out of its comparison: two rows with the
+        # same judged documents may stand in one batch.
+        settings["valid_label_columns"] = [*settings["valid_label_columns"], RELEVANT]
         return cls(**settings, **others)
 
     def __call__(self, features: list[dict[str, Any]]) -> dict[str, Any]:
