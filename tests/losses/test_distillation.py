@@ -311,3 +311,21 @@ def test_margin_mse_without_a_negative_is_zero_and_connected() -> None:
         assert not student.grad.any()
     with pytest.raises(ValueError, match=r"\(2, 3\) and \(2, 1\)"):
         margin_mse(torch.rand(2, 3), torch.rand(2, 1))
+
+
+def test_a_detached_factor_would_reward_shrinking() -> None:
+    """Why the factor carries gradient: without it every unrelated student is drawn towards smaller scores."""
+    torch.manual_seed(0)
+    for _ in range(20):
+        teacher = torch.rand(8, 12, dtype=torch.float64)
+        student = (10 * torch.rand(8, 12, dtype=torch.float64)).requires_grad_()
+
+        def spread(scores: torch.Tensor) -> torch.Tensor:
+            return (scores - scores.mean(dim=1, keepdim=True)).square().sum().sqrt()
+
+        detached = student * (spread(teacher) / spread(student)).detach()
+        (gradient,) = torch.autograd.grad(distillation(detached, teacher, kl_weight=1, mse_weight=0), student)
+        assert (gradient * student).sum() > 0
+        matched = distillation(student, teacher, kl_weight=1, mse_weight=0, match_scale=True)
+        (gradient,) = torch.autograd.grad(matched, student)
+        assert abs((gradient * student).sum().item()) < 1e-12
