@@ -1,11 +1,12 @@
-"""Make an index of a corpus that `scripts/encode_corpus.py` encoded, a block at a time.
+"""Make an index of a corpus that `scripts/encode_corpus.py` has encoded, block by block.
 
     python scripts/build_index.py --vectors VECTORS --index inverted --output INDEX
     python scripts/build_index.py --vectors VECTORS --index milvus --uri http://host:19530 --output INDEX
 
-`scripts/search.py` searches it. With `--index milvus` the vectors go to a server, or to a file that ends in
-`.db` (Milvus Lite), and INDEX remembers where; killed and started again, it goes on. A server's credentials
-are read from the environment, MILVUS_TOKEN.
+`scripts/search.py` searches the index. With `--index milvus` the vectors go to a server, or to a file that
+ends in `.db` (Milvus Lite), and INDEX holds the address. If the command is killed and started again, it
+continues with the documents that are missing. The credentials of a server are read from the environment
+variable MILVUS_TOKEN.
 """
 
 from __future__ import annotations
@@ -18,24 +19,24 @@ from pathlib import Path
 
 import tyro
 
-from lexforge.corpus.encoded_corpus import EncodedCorpus
-from lexforge.corpus.stored_index import IndexKind, build_index
+from lexforge.corpus import EncodedCorpus, build_index
+from lexforge.retrieval import IndexKind
 
 
 @dataclass(frozen=True)
 class Config:
-    """What to index, how, and where to."""
+    """What to index, by which index, and where to."""
 
-    vectors: Path  # what encode_corpus.py wrote
-    output: Path  # new or empty
+    vectors: Path  # the folder that encode_corpus.py wrote
+    output: Path  # a new or empty folder
     index: IndexKind
-    rows: int = 65536  # documents read and added at once; memory holds their vectors beside the index
-    uri: str | None = None  # of Milvus: http://host:19530, or a file in .db
-    collection: str = "lexforge"  # of Milvus
+    rows: int = 65536  # documents that are added at once; memory holds their vectors beside the index
+    uri: str | None = None  # for Milvus: http://host:19530, or a file name that ends in .db
+    collection: str = "lexforge"  # for Milvus: name of the collection
 
 
 def main(cfg: Config) -> None:
-    """Build and save."""
+    """Build the index and save it."""
     options = {}
     if cfg.uri is not None:
         token = os.environ.get("MILVUS_TOKEN", "")

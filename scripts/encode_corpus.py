@@ -1,11 +1,12 @@
-"""Encode a corpus to blocks of vectors on disk, by one process or many; killed and started again, it goes on.
+"""Encode a corpus to blocks of vectors on disk, by one process or by many.
 
     accelerate launch scripts/encode_corpus.py --model MODEL --data FOLDER --output vectors
 
 MODEL is a saved `SparseEncoder` or `SentenceTransformer`, or a bare masked language model, which becomes a
-SPLADE encoder. FOLDER holds `corpus.jsonl` (or `.gz`) in BEIR layout. `torchrun` launches it as well, and so
-does plain python; every process needs the same folder `--output`. The last bits of a vector may depend on the
-number of threads a process. `scripts/build_index.py` makes an index of it.
+SPLADE encoder. FOLDER holds `corpus.jsonl` (or `corpus.jsonl.gz`) in BEIR layout. `torchrun` and plain python
+launch the script as well; all processes need the same folder `--output`. If the command is killed and started
+again, it encodes the blocks that are missing. The last bits of a vector can depend on the number of threads
+per process. `scripts/build_index.py` makes an index of the vectors.
 """
 
 from __future__ import annotations
@@ -19,25 +20,25 @@ from pathlib import Path
 import torch
 import tyro
 
-from lexforge.corpus.encoded_corpus import encode_corpus
+from lexforge.corpus import encode_corpus
 from lexforge.data import load_corpus
-from lexforge.models.load import load_encoder
+from lexforge.models import load_encoder
 
 
 @dataclass(frozen=True)
 class Config:
-    """What to encode, by what, and where to."""
+    """What to encode, by which model, and where to."""
 
-    model: str  # a folder or a hub name
+    model: str  # a folder or a name on the hub
     data: Path  # a folder that holds corpus.jsonl
-    output: Path  # new, or what an earlier call with the same arguments left
-    max_seq_length: int | None = None  # tokens; None: what the model was saved with
-    batch_size: int = 32
-    block_rows: int = 4096  # documents a block: what memory holds, and what a kill loses at most
+    output: Path  # a new folder, or one that an earlier call with the same arguments has left
+    max_seq_length: int | None = None  # tokens after which a text is cut; None keeps the model's own limit
+    batch_size: int = 32  # texts per forward pass
+    block_rows: int = 4096  # documents per block: memory holds one block, and a kill loses at most one
 
 
 def main(cfg: Config) -> None:
-    """Encode this process's share."""
+    """Encode the share of this process."""
     rank, ranks = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     device = f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if torch.cuda.is_available() else None
     corpus = load_corpus(cfg.data)

@@ -1,10 +1,10 @@
-"""Evaluate an encoder on a retrieval set: graded measures, sparsity, speed, a TREC run, a paired test.
+"""Evaluate an encoder on a retrieval set: graded measures, sparsity, speed, a TREC run and a paired test.
 
     python scripts/evaluate_retrieval.py --model MODEL --data FOLDER --max-seq-length 128 --run run.trec
 
 MODEL is a saved `SparseEncoder` or `SentenceTransformer`, or a bare masked language model, which becomes a
-SPLADE encoder; a folder or a hub name. FOLDER is in BEIR layout. Search is exact unless `--index` says
-otherwise.
+SPLADE encoder; a folder or a name on the hub. FOLDER is in BEIR layout. The search is exact unless `--index`
+names an approximate index.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import tyro
-from sentence_transformers import SparseEncoder
 
-from lexforge.corpus.stored_index import IndexKind, index_builder
+from lexforge.corpus import vector_kind
 from lexforge.data import load_beir
 from lexforge.evaluation import (
+    METRICS,
     RetrievalEvaluator,
     check_run_ids,
     compare_runs,
@@ -29,48 +29,55 @@ from lexforge.evaluation import (
     score_run,
     write_run,
 )
-from lexforge.evaluation.metrics import METRICS
-from lexforge.models.load import load_encoder
+from lexforge.models import load_encoder
+from lexforge.retrieval import IndexKind, index_builder
 
 
 @dataclass(frozen=True)
 class Config:
-    """What to evaluate, and what to write."""
+    """What to evaluate, and which files to write."""
 
-    model: str  # a folder or a hub name
+    model: str  # a folder or a name on the hub
     data: Path  # a folder in BEIR layout
     split: str = "test"
-    index: IndexKind | None = None  # None: exact
-    uri: str | None = None  # of --index milvus: http://host:19530 or a file in .db; token: MILVUS_TOKEN
-    collection: str = "lexforge"  # of --index milvus; it must be new, or hold this corpus
-    k: int = 100  # documents retrieved for each query
-    metrics: tuple[str, ...] = METRICS  # names as ir-measures has them
-    max_seq_length: int | None = None  # tokens; None: what the model was saved with
-    batch_size: int = 32
-    exclude_self: bool = False  # drop a document whose id is the query's
-    cache_dir: Path | None = None  # keeps the corpus's vectors for the next evaluation of the same model
-    run: Path | None = None  # writes the run here, in TREC format
-    json: Path | None = None  # writes metrics, sparsity and timing here
-    compare: Path | None = None  # a run of another system over the same data: paired t-test against it
+    index: IndexKind | None = None  # None takes the exact index of the model's vectors
+    uri: str | None = None  # for Milvus: http://host:19530, or a file name that ends in .db
+    collection: str = "lexforge"  # for Milvus: a collection that is new, or holds this corpus
+    k: int = 100  # documents that are retrieved per query
+    metrics: tuple[str, ...] = METRICS  # names of measures in ir-measures
+    max_seq_length: int | None = None  # tokens after which a text is cut; None keeps the model's own limit
+    batch_size: int = 32  # texts per forward pass
+    exclude_self: bool = False  # leave out a document whose id is the query's
+    cache_dir: Path | None = None  # keeps the vectors of the corpus for the next evaluation of the model
+    run: Path | None = None  # the run is written here, in TREC format
+    json: Path | None = None  # measures, sparsity and timing are written here
+    compare: Path | None = None  # the run of another system over the same data, for a paired t-test
 
 
 def milvus_options(cfg: Config) -> dict[str, str]:
-    """Where a Milvus index is, if it is one."""
+    """Return the address, collection and credentials of Milvus (MILVUS_TOKEN), if an address is given."""
     if cfg.uri is None:
         return {}
     return {"uri": cfg.uri, "collection": cfg.collection, "token": os.environ.get("MILVUS_TOKEN", "")}
 
 
 def main(cfg: Config) -> None:
-    """Evaluate, print, write."""
+    """Evaluate the model, print the results and write the files that were asked for."""
+    # What would fail after the evaluation is checked before it.
     for file in (cfg.run, cfg.json):
         if file is not None and not file.resolve().parent.is_dir():
             raise FileNotFoundError(f"the folder of {file} does not exist")
+        if file is not None and file.is_dir():
+            raise IsADirectoryError(f"--run and --json must name files; {file} is a folder")
     data = load_beir(cfg.data, splits=[cfg.split])
     qrels = data.split(cfg.split)
     if cfg.run is not None:
         check_run_ids(qrels, data.corpus)
-    other = cfg.compare and read_run(cfg.compare, queries=data.queries, documents=data.corpus)
+    other = None
+    if cfg.compare is not None:
+        other = read_run(cfg.compare, queries=data.queries, documents=data.corpus)
+        if not other.keys() & qrels.keys():
+            raise ValueError(f"{cfg.compare} must rank queries of the split {cfg.split!r}; it ranks none")
     evaluator = RetrievalEvaluator(
         data.queries,
         data.corpus,
@@ -84,14 +91,13 @@ def main(cfg: Config) -> None:
     )
     model = load_encoder(cfg.model, cfg.max_seq_length)
     if cfg.index is not None or cfg.uri is not None:
-        vectors = "sparse" if isinstance(model, SparseEncoder) else "dense"
-        evaluator.build_index = index_builder(cfg.index, vectors, **milvus_options(cfg))
+        evaluator.build_index = index_builder(cfg.index, vector_kind(model), **milvus_options(cfg))
     result = evaluator.evaluate(model)
     report = {"metrics": result.metrics, "sparsity": result.sparsity, "timing": result.timing}
     for values in report.values():
         for key, value in values.items():
             print(f"{key:24} {value:,.4f}")
-    if other:
+    if other is not None:
         second = score_run(result.run, evaluator.qrels, cfg.metrics)
         compared = compare_runs(score_run(other, evaluator.qrels, cfg.metrics), second)
         for name, c in compared.items():

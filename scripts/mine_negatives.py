@@ -3,9 +3,10 @@
     python scripts/mine_negatives.py --data FOLDER --model MODEL --output mined.jsonl --max-seq-length 128
     python recipes/splade_v26.py --data FOLDER --model MODEL --negatives mined.jsonl
 
-MODEL ranks the corpus for each query: a saved `SparseEncoder` or `SentenceTransformer`, a bare masked
-language model, or `bm25`. `--run` takes a ranking made elsewhere, in TREC format, in its place. With a
-teacher, what it scores nearly as high as the positive is left out. The same command writes the same file.
+MODEL ranks the corpus for each query. It is a saved `SparseEncoder` or `SentenceTransformer`, a bare masked
+language model, or `bm25`. In its place, `--run` takes a ranking that was made elsewhere, in TREC format. With
+a teacher, documents that it scores nearly as high as the positive are left out. The same command always
+writes the same file.
 """
 
 from __future__ import annotations
@@ -16,14 +17,13 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
-from sentence_transformers import SparseEncoder
 
 from lexforge import data
 from lexforge.common.progress import Progress
-from lexforge.corpus.encoding import CorpusEncoder, encode
+from lexforge.corpus import CorpusEncoder, encode
 from lexforge.evaluation import read_run
-from lexforge.models.load import check_encoder, load_encoder
-from lexforge.retrieval import BM25Index, FaissIndex, Hits, InvertedIndex
+from lexforge.models import check_encoder, load_encoder
+from lexforge.retrieval import BM25Index, Hits, build_exact
 
 Search = Callable[[list[str], int], Hits]
 
@@ -33,40 +33,41 @@ class Config:
     """What ranks the documents, and which of them become negatives."""
 
     data: Path  # a folder in BEIR layout
-    output: Path  # JSON lines of anchor, positive, negative_1 .. negative_n; .gz compresses
-    model: str | None = None  # a folder or a hub name, or `bm25`
+    output: Path  # JSON lines of anchor, positive, negative_1 to negative_n; a name in .gz is compressed
+    model: str | None = None  # a folder, a name on the hub, or `bm25`
     run: Path | None = None  # a TREC run of the split's queries, in the place of a model
     split: str = "train"
     rule: Annotated[data.NegativeRule, tyro.conf.arg(name="")] = field(default_factory=data.NegativeRule)
     teacher: str | None = None  # a SentenceTransformer, `lsa` or `lsa-char`, for --teacher-margin
     teacher_scores: Path | None = None  # precomputed scores in qrels format, in the place of a teacher
-    teacher_cache: Path | None = None  # embeddings of the teacher; None keeps them in the user's cache
-    max_seq_length: int | None = None  # tokens; None: what the model was saved with
-    batch_size: int = 32
-    block_queries: int = 4096  # queries searched at a time: bounds the memory of the rankings
-    cache_dir: Path | None = None  # keeps the corpus's vectors for the next run with the same model
+    teacher_cache: Path | None = None  # folder for the teacher's embeddings; None takes the user's cache
+    max_seq_length: int | None = None  # tokens after which a text is cut; None keeps the model's own limit
+    batch_size: int = 32  # texts per forward pass
+    block_queries: int = 4096  # queries that are searched at a time, which limits the memory of the rankings
+    cache_dir: Path | None = None  # keeps the vectors of the corpus for the next call with the same model
 
 
 def searcher(cfg: Config, name: str, retrieval: data.RetrievalData) -> Search:
-    """Query texts to ranked documents, by BM25 or an encoder."""
+    """Return the function that ranks the corpus for query texts, by BM25 or by an encoder."""
     ids, texts = list(retrieval.corpus), list(retrieval.corpus.values())
     if name == "bm25":
         return BM25Index.build(texts, ids).search
     model = load_encoder(name, cfg.max_seq_length)
     similarity = check_encoder(model)
     vectors, _ = CorpusEncoder(texts, cfg.batch_size, cfg.cache_dir).encode(model, show_progress_bar=True)
-    build: Any = InvertedIndex.build if isinstance(model, SparseEncoder) else FaissIndex.build
-    index = build(vectors, ids, similarity=similarity)
+    index = build_exact(vectors, ids, similarity)
     return lambda block, k: index.search(encode(model, block, "query", batch_size=cfg.batch_size), k)
 
 
 def rankings(cfg: Config, miner: data.NegativeMiner) -> Iterator[dict[str, dict[str, float]]]:
-    """The run of the split's queries, block by block."""
+    """Yield the run of the split's queries, block by block."""
     queries = miner.queries
     names = list(queries)
     blocks = [names[start : start + cfg.block_queries] for start in range(0, len(names), cfg.block_queries)]
     if cfg.run is not None:
         run = read_run(cfg.run, queries=queries, documents=miner.data.corpus)
+        if not run:
+            raise ValueError(f"{cfg.run} must rank queries of the split {cfg.split!r}; it ranks none")
         yield from ({query: run.get(query, {}) for query in block} for block in blocks)
     elif cfg.model is not None:
         search = searcher(cfg, cfg.model, miner.data)
@@ -77,30 +78,37 @@ def rankings(cfg: Config, miner: data.NegativeMiner) -> Iterator[dict[str, dict[
 
 
 def scorer(cfg: Config, retrieval: data.RetrievalData) -> Callable[[Any], Any] | None:
-    """A run's documents scored by the teacher; None where there is none."""
+    """Return the function that scores the documents of a run by the teacher, or None without a teacher."""
     if cfg.teacher_scores is not None:
         scores = data.load_teacher_scores(cfg.teacher_scores, retrieval)
         return lambda run: scores
     if cfg.teacher is None:
         return None
     texts = list(retrieval.corpus.values())
-    known = [*texts, *retrieval.split_queries(cfg.split).values()]
-    cache = data.TeacherCache.build(data.load_teacher(cfg.teacher, texts), known, cfg.teacher_cache)
+    queries = retrieval.split_queries(cfg.split).values()
+    cache = data.TeacherCache.build(data.load_teacher(cfg.teacher, texts), queries, texts, cfg.teacher_cache)
     return lambda run: data.score_by_teacher(cache, retrieval, run, cfg.split)
 
 
 def main(cfg: Config) -> None:
-    """Rank, choose, write."""
+    """Rank the corpus for each query, choose the negatives and write them."""
     if (cfg.model is None) == (cfg.run is None):
-        raise ValueError("pass either --model or --run: one of them ranks the documents")
+        raise ValueError(f"pass either --model or --run; received {cfg.model!r} and {cfg.run}")
     if cfg.teacher is not None and cfg.teacher_scores is not None:
-        raise ValueError("pass either --teacher or --teacher-scores, not both")
+        raise ValueError(
+            f"pass --teacher or --teacher-scores; received both: {cfg.teacher!r}, {cfg.teacher_scores}"
+        )
     if (cfg.rule.teacher_margin is None) != (cfg.teacher is None and cfg.teacher_scores is None):
-        raise ValueError("--teacher-margin and a teacher (--teacher or --teacher-scores) go together")
+        raise ValueError(
+            "--teacher-margin and a teacher (--teacher or --teacher-scores) need each other; received margin "
+            f"{cfg.rule.teacher_margin}, teacher {cfg.teacher!r}, scores {cfg.teacher_scores}"
+        )
     if cfg.block_queries < 1:
-        raise ValueError(f"block_queries must be at least 1, got {cfg.block_queries}")
+        raise ValueError(f"block_queries must be at least 1; received {cfg.block_queries}")
     if not cfg.output.resolve().parent.is_dir():
         raise FileNotFoundError(f"the folder of {cfg.output} does not exist")
+    if cfg.output.is_dir():
+        raise IsADirectoryError(f"--output must name a file; {cfg.output} is a folder")
     retrieval = data.load_beir(cfg.data)
     miner = data.NegativeMiner(retrieval, cfg.rule, cfg.split)
     score = scorer(cfg, retrieval)

@@ -1,11 +1,11 @@
-"""Search an index from the shell: documents with score, text, and the terms that matched.
+"""Search an index from the shell, and print documents with score, text and the terms that matched.
 
     python scripts/search.py --index INDEX --data FOLDER "how do vaccines work"
     cat queries.txt | python scripts/search.py --index INDEX --data FOLDER
 
-INDEX is what `scripts/build_index.py` saved, FOLDER the corpus in BEIR layout. Without a query, each line of
-the standard input is one; a line that is blank or not UTF-8 is named, and the others are answered. A term's
-number is what it adds to the score.
+INDEX is the folder that `scripts/build_index.py` saved, and FOLDER holds the corpus in BEIR layout. Without a
+query, each line of the standard input is a query; a line that is blank or not UTF-8 is reported, and the
+others are answered. The number behind a term is what the term adds to the score.
 """
 
 from __future__ import annotations
@@ -19,28 +19,27 @@ from pathlib import Path
 
 import tyro
 
-from lexforge.corpus.search import Found, Searcher
-from lexforge.corpus.stored_index import open_index
+from lexforge.corpus import Found, Searcher, open_index
 from lexforge.data import load_corpus
-from lexforge.models.load import load_encoder
+from lexforge.models import load_encoder
 
 
 @dataclass(frozen=True)
 class Config:
     """Where to search, and for what."""
 
-    index: Path  # what build_index.py saved
+    index: Path  # the folder that build_index.py saved
     data: Path  # a folder that holds corpus.jsonl
-    query: tyro.conf.Positional[str | None] = None  # None: the lines of the standard input
-    model: str | None = None  # where the encoder is now; None: where it was when the corpus was encoded
-    k: int = 5
-    terms: int = 10  # terms shown for a document
-    width: int = 200  # characters of its text shown
-    verify: bool = False  # compare every file of the index with its checksum: a second a gigabyte
+    query: tyro.conf.Positional[str | None] = None  # None reads the lines of the standard input
+    model: str | None = None  # the encoder; None takes the name under which the corpus was encoded
+    k: int = 5  # hits per query
+    terms: int = 10  # terms that are shown per document
+    width: int = 200  # characters of the text that are shown per document
+    verify: bool = False  # compare every file of the index with its checksum, about a second per gigabyte
 
 
 def show(hits: list[Found], cfg: Config) -> None:
-    """Print one query's hits."""
+    """Print the hits of one query."""
     for rank, hit in enumerate(hits, start=1):
         text = textwrap.shorten(hit.text, cfg.width, placeholder="...")
         print(f"{rank:3}. {hit.score:9.4f}  {hit.id}  {text}")
@@ -53,10 +52,14 @@ def show(hits: list[Found], cfg: Config) -> None:
 
 
 def check_query(text: str, number: int) -> str:
-    """The query of a line, or a ValueError that says what is wrong with it."""
+    """Return the query of a line.
+
+    Raises:
+        ValueError: If the line is blank or not UTF-8.
+    """
     try:
         text.encode("utf-8")
-    except UnicodeEncodeError as error:  # bytes that are no UTF-8 came as halves of surrogate pairs
+    except UnicodeEncodeError as error:  # bytes that are not UTF-8 were read as halves of surrogate pairs
         raise ValueError(f"line {number} is not UTF-8: {text[:40]!r}") from error
     if not text.strip():
         raise ValueError(f"line {number} is blank: there is nothing to search for")
@@ -64,7 +67,9 @@ def check_query(text: str, number: int) -> str:
 
 
 def main(cfg: Config, lines: Iterable[str] | None = None) -> None:
-    """Search for the query, or for each line as it comes (of the standard input)."""
+    """Search for the query, or for each line of the standard input as soon as it arrives."""
+    if cfg.terms < 0 or cfg.width < 3:
+        raise ValueError(f"--terms must be >= 0 and --width >= 3; received {cfg.terms} and {cfg.width}")
     if lines is None:
         lines = (line.decode("utf-8", "surrogateescape") for line in sys.stdin.buffer)
     index, source = open_index(cfg.index, os.environ.get("MILVUS_TOKEN", ""), cfg.verify)

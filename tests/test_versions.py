@@ -19,7 +19,7 @@ from packaging.specifiers import SpecifierSet
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = {path.relative_to(ROOT / "src").as_posix() for path in (ROOT / "src").rglob("*.py")}
-OPTIONAL = ["datasets", "faiss", "milvus_lite", "pymilvus", "seismic", "triton", "tyro"]
+OPTIONAL = ["datasets", "faiss", "milvus_lite", "pymilvus", "triton", "tyro"]
 
 
 def run(code: str, *command: str, cwd: Path) -> str:
@@ -96,7 +96,6 @@ def messages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     code = """
         import traceback
         import lexforge.data, lexforge.retrieval, torch
-        from lexforge.corpus.stored_index import check_kind
         from lexforge.kernels.splade_head import splade_head
         from lexforge.training import MovingNegatives
 
@@ -104,11 +103,8 @@ def messages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         data = lexforge.data.RetrievalData("n", {"d": "x", "e": "y"}, {"q": "z"}, {"train": {"q": {"d": 1}}})
         calls = {
             "triton": lambda: splade_head(one, one[0], None, one[0], impl="triton"),
-            "seismic": lambda: lexforge.retrieval.SeismicIndex(3),
-            "seismic by name": lambda: check_kind("seismic", "sparse", {}),
             "pymilvus": lambda: lexforge.retrieval.MilvusIndex("x.db"),
             "milvus_lite": lambda: lexforge.retrieval.MilvusIndex("x.db"),
-            "faiss": lambda: lexforge.retrieval.FaissIndex(3),
             "datasets": lambda: lexforge.data.load_hub("a/b"),
             "datasets for pairs": lambda: lexforge.data.load_sts("hf:a/b"),
             "datasets for training": lambda: MovingNegatives(data, lexforge.data.NegativeRule()),
@@ -130,11 +126,8 @@ def messages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     ("name", "message"),
     [
         ("triton", "pip install 'lexforge[triton]' (No module named 'triton')"),
-        ("seismic", "pip install 'lexforge[seismic]' (No module named 'seismic')"),
-        ("seismic by name", "pip install 'lexforge[seismic]' (No module named 'seismic')"),
         ("pymilvus", "pip install 'lexforge[milvus]' (No module named 'pymilvus')"),
         ("milvus_lite", "pip install 'lexforge[milvus]' (No module named 'milvus_lite')"),
-        ("faiss", "pip install faiss-cpu (No module named 'faiss')"),
         ("datasets", "pip install datasets (No module named 'datasets')"),
         ("datasets for pairs", "pip install datasets (No module named 'datasets')"),
         ("datasets for training", "pip install datasets (No module named 'datasets')"),
@@ -204,7 +197,7 @@ def test_the_oldest_python_is_one_that_the_tested_set_installs_on() -> None:
 def test_the_oldest_set_is_the_lower_bounds() -> None:
     """`make test-oldest` proves what pyproject.toml says, not something newer."""
     bounds = lower_bounds()
-    assert {"torch", "triton", "pyseismic-lsr", "grpcio", "pymilvus", "milvus-lite"} <= bounds.keys()
+    assert {"torch", "triton", "grpcio", "pymilvus", "milvus-lite"} <= bounds.keys()
     lines = (ROOT / "constraints-oldest.txt").read_text(encoding="utf-8").splitlines()
     pins = dict(line.lower().replace("_", "-").split("==") for line in lines if not line.startswith("#"))
 

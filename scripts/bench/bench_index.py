@@ -1,19 +1,22 @@
 """Sparse search: the inverted index beside scipy, sparse_dot_topn, Seismic, BMP and sentence-transformers.
 
+    pip install sparse_dot_topn pyseismic-lsr
     python scripts/bench/bench_index.py --vectors FILE --model MODEL --data FOLDER FOLDER ...
 
-records the vectors first: MODEL encodes the corpora and queries of the BEIR folders into FILE; without
-`--model` FILE is read. Documents are shuffled and repeated up to each of `--sizes`, every repeated weight
-times a random factor in [.8, 1.2]. An exact peer must find the k best before it is timed; of an approximate
-one the recall is given: the share of the k best that it finds, any document of equal score counting. A peer
-that is not installed is named and left out. `--searches` and `--sizes` cut the work; every piece times
-lexforge too.
+With `--model` the vectors are recorded first: MODEL encodes the corpora and queries of the BEIR folders into
+FILE. Without it FILE is read. The documents are shuffled and repeated up to each of `--sizes`; every repeated
+weight is multiplied by a random factor in [.8, 1.2]. An exact search must find the k best documents before it
+is timed. For an approximate one the recall is recorded: the share of the k best that it finds, where any
+document of equal score counts. A search whose package is not installed is named and left out. `--searches`
+and `--sizes` select a part of the work; lexforge is timed in every part.
 
-FAISS has no sparse vectors: as dense rows of vocabulary width the smaller corpus alone would fill 5 GB.
+FAISS is not compared, because it has no sparse vectors: as dense rows of vocabulary width, the smaller corpus
+alone would take 5 GB.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import itertools
 import time
@@ -29,15 +32,16 @@ import numpy as np
 import torch
 import tyro
 from scipy import sparse
+from seismic_search import SeismicSearch
 from sentence_transformers.util import dot_score, semantic_search
 
-from lexforge.corpus.encoding import encode
+from lexforge.corpus import encode
 from lexforge.data import load_beir
 from lexforge.models import build_splade
-from lexforge.retrieval import InvertedIndex, SeismicIndex, SeismicSettings
+from lexforge.retrieval import InvertedIndex
 
-SLOW_QUERIES = 64  # queries given to semantic_search: it takes minutes for all
-CHUNK = 64  # queries a product of scipy: the scores of all of them at once would not fit into memory
+SLOW_QUERIES = 64  # queries for semantic_search, which would take minutes for all of them
+CHUNK = 64  # queries per product of scipy; the scores of all queries at once would not fit into memory
 SEARCHES = ("uint8", "scipy", "semantic_search", "sparse_dot_topn", "seismic", "bmp")
 FIELDS = ("data", "indices", "indptr", "shape")
 SEISMIC = tuple(itertools.product((5, 10, 20), (0.9, 0.7)))  # query terms, heap factor
@@ -45,12 +49,12 @@ SEISMIC = tuple(itertools.product((5, 10, 20), (0.9, 0.7)))  # query terms, heap
 
 @dataclass(frozen=True)
 class Config:
-    """What to search."""
+    """What to search, by which searches, and how often."""
 
-    vectors: Path
-    model: str | None = None
-    data: tuple[Path, ...] = ()
-    queries: int = 1000
+    vectors: Path  # the file of recorded vectors
+    model: str | None = None  # the encoder that records them; None reads the file
+    data: tuple[Path, ...] = ()  # BEIR folders to encode
+    queries: int = 1000  # queries that are recorded and searched
     sizes: tuple[int, ...] = (43_688, 349_504)
     searches: tuple[str, ...] = SEARCHES
     k: int = 10
@@ -61,17 +65,17 @@ class Config:
 
 @dataclass(frozen=True)
 class Search:
-    """A way to search, ready to be timed.
+    """A search that is ready to be timed.
 
     Args:
-        name: Column `search`.
-        setting: Its parameters.
-        queries: Number of queries given.
-        call: Searches; this is what is timed.
-        positions: What `call` returns, as the positions of each query's hits, best first.
-        build_s: Seconds to build.
-        nbytes: Size of the index, where it is known.
-        exact: Must find the k best.
+        name: Value of the column `search`.
+        setting: Parameters of the search, for the column `setting`.
+        queries: Number of queries that are searched.
+        call: The function that is timed.
+        positions: Converts what `call` returns to the positions of each query's hits, best first.
+        build_s: Seconds that building the index took.
+        nbytes: Bytes of the index; an empty string if they are not known.
+        exact: Whether the search must find the k best.
     """
 
     name: str
@@ -85,7 +89,7 @@ class Search:
 
 
 def encoded(model: Any, folders: tuple[Path, ...], count: int) -> Iterator[tuple[str, list[Any]]]:
-    """The vectors of all documents, folder by folder, and of an equal share of `count` queries of each."""
+    """Yield the vectors of all documents, and those of an equal share of `count` queries per folder."""
     sets = [load_beir(folder) for folder in folders]
     corpora = [encode(model, list(data.corpus.values()), "document", show_progress_bar=True) for data in sets]
     yield "documents", corpora
@@ -94,7 +98,7 @@ def encoded(model: Any, folders: tuple[Path, ...], count: int) -> Iterator[tuple
 
 
 def record(cfg: Config) -> None:
-    """Encode the corpora and queries of the folders."""
+    """Encode the corpora and queries of the folders into the file."""
     model = build_splade(cfg.model or "", max_seq_length=cfg.max_seq_length)
     arrays = {}
     for name, parts in encoded(model, cfg.data, cfg.queries):
@@ -107,7 +111,7 @@ def record(cfg: Config) -> None:
 
 
 def read(path: Path, name: str) -> sparse.csr_array:
-    """A matrix of the recorded file."""
+    """Read a matrix of the recorded file."""
     with np.load(path) as file:
         data, indices, indptr, shape = (file[f"{name}_{field}"] for field in FIELDS)
     matrix = sparse.csr_array((data.astype(np.float32), indices, indptr), shape=tuple(shape))
@@ -116,7 +120,7 @@ def read(path: Path, name: str) -> sparse.csr_array:
 
 
 def repeated(vectors: sparse.csr_array, rows: int, seed: int) -> sparse.csr_array:
-    """The vectors, shuffled, and jittered copies of them, up to a number of rows."""
+    """Return the shuffled vectors, followed by copies with jittered weights, up to a number of rows."""
     rng = np.random.default_rng(seed)
     vectors = vectors[rng.permutation(vectors.shape[0])]
     copies = [vectors]
@@ -129,7 +133,7 @@ def repeated(vectors: sparse.csr_array, rows: int, seed: int) -> sparse.csr_arra
 
 
 def timed(call: Callable[[], Any]) -> tuple[Any, float]:
-    """A result and the seconds it took."""
+    """Return a result and the seconds that it took."""
     start = time.perf_counter()
     result = call()
     return result, round(time.perf_counter() - start, 2)
@@ -138,7 +142,7 @@ def timed(call: Callable[[], Any]) -> tuple[Any, float]:
 def of_index(
     name: str, setting: str, index: Any, queries: Any, k: int, build_s: float, exact: bool
 ) -> Search:
-    """A search by one of the package's indexes, whose ids are positions."""
+    """Return a search by an index of the package, whose document ids are positions."""
     rows, size = queries.shape[0], index.nbytes
 
     def positions(hits: Any) -> list[list[int]]:
@@ -148,7 +152,7 @@ def of_index(
 
 
 def scipy_search(queries: sparse.csr_array, documents: sparse.csr_array, k: int) -> Search:
-    """Sparse products, and a partial sort of their rows."""
+    """Return a search by sparse products of scipy and a partial sort of their rows."""
     by_term, build_s = timed(lambda: sparse.csr_array(documents.T.tocsr()))
 
     def call() -> np.ndarray:
@@ -165,7 +169,7 @@ def scipy_search(queries: sparse.csr_array, documents: sparse.csr_array, k: int)
 
 
 def semantic_searches(queries: sparse.csr_array, documents: sparse.csr_array, k: int) -> Search:
-    """sentence-transformers' own search, over the tensors that its encoder returns."""
+    """Return the search of sentence-transformers over the tensors that its encoder returns."""
 
     def tensor(matrix: sparse.csr_array) -> torch.Tensor:
         coo = matrix.tocoo()
@@ -184,7 +188,7 @@ def semantic_searches(queries: sparse.csr_array, documents: sparse.csr_array, k:
 
 
 def topn_search(queries: sparse.csr_array, documents: sparse.csr_array, k: int) -> Search:
-    """sparse_dot_topn on all threads."""
+    """Return a search by sparse_dot_topn on all threads."""
     from sparse_dot_topn import sp_matmul_topn
 
     right, build_s = timed(lambda: sparse.csr_matrix(documents.T.tocsr()))
@@ -200,17 +204,22 @@ def topn_search(queries: sparse.csr_array, documents: sparse.csr_array, k: int) 
 
 
 def seismic_searches(queries: sparse.csr_array, documents: sparse.csr_array, k: int) -> Iterator[Search]:
-    """One index, searched more and more carefully."""
-    ids = [str(row) for row in range(documents.shape[0])]
-    built, build_s = timed(lambda: SeismicIndex.build(documents, ids))
+    """Yield searches of one Seismic index that are more and more exact."""
+    rows = queries.shape[0]
+    index, build_s = timed(lambda: SeismicSearch(documents, numba.get_num_threads()))
+    size = index.nbytes
+
+    def positions(found: Any) -> list[list[int]]:
+        return SeismicSearch.positions(found, rows)
+
     for terms, factor in SEISMIC:
-        built.settings = SeismicSettings(query_terms=terms, heap_factor=factor)
+        call = functools.partial(index.search, queries, k, terms, factor)
         setting = f"query_terms={terms} heap_factor={factor}"
-        yield of_index("seismic", setting, built, queries, k, build_s, False)
+        yield Search("seismic", setting, rows, call, positions, build_s, size, False)
 
 
 def bmp_search(queries: sparse.csr_array, documents: sparse.csr_array, k: int, folder: Path) -> Search:
-    """BMP, exact over weights of 8 bits; one thread: it takes a query a call."""
+    """Return a search by BMP over weights of 8 bits, on one thread, because a call takes a single query."""
     from bmp import Indexer, Searcher
 
     file, scale = folder / "index.bmp", documents.data.max() / 255
@@ -240,9 +249,9 @@ def bmp_search(queries: sparse.csr_array, documents: sparse.csr_array, k: int, f
 
 
 def searches(queries: Any, documents: Any, cfg: Config, folder: Path) -> Iterator[Search]:
-    """lexforge, then the wanted others; each is built when its turn comes."""
+    """Yield lexforge and then the other searches that are wanted; each is built when its turn comes."""
     ids = [str(row) for row in range(documents.shape[0])]
-    InvertedIndex.build(documents[:64], ids[:64])  # compiles
+    InvertedIndex.build(documents[:64], ids[:64])  # compiles the construction before it is timed
     index, build_s = timed(lambda: InvertedIndex.build(documents, ids))
     yield of_index("lexforge", "", index, queries, cfg.k, build_s, True)
     del index
@@ -265,29 +274,29 @@ def searches(queries: Any, documents: Any, cfg: Config, folder: Path) -> Iterato
 
 
 def recall(found: list[list[int]], queries: Any, documents: Any, kth: np.ndarray) -> int:
-    """How many of the k best were found, by the score: of equal ones any counts.
+    """Count the hits whose score reaches the exact k-th score, so that any document of equal score counts.
 
     Args:
         found: Positions of each query's hits.
-        queries: CSR, as many rows.
-        documents: CSR.
-        kth: `[rows]` the exact k-th score.
+        queries: CSR, one row per list in `found`.
+        documents: CSR of all documents.
+        kth: The exact k-th score of each query.
     """
     reached = 0
     for row, positions in enumerate(found):
         scores = (documents[positions] @ queries[[row]].T).toarray().ravel()
-        reached += np.count_nonzero(scores >= kth[row] * (1 - 1e-5))  # float32 sums in other orders
+        reached += np.count_nonzero(scores >= kth[row] * (1 - 1e-5))  # sums of float32 depend on their order
     return reached
 
 
 def bench(queries: Any, documents: Any, cfg: Config) -> None:
-    """Rows for one corpus; an exact search must agree first."""
+    """Append the rows of one corpus to the results; an exact search must find the k best first."""
     kth: np.ndarray | None = None
     with TemporaryDirectory() as folder:
         for search in searches(queries, documents, cfg, Path(folder)):
             result = search.call()
             if kth is None:
-                kth = np.array([scores[-1] for scores in result.scores])  # each query of the set has k hits
+                kth = np.array([scores[-1] for scores in result.scores])  # each query has k hits here
             share = recall(search.positions(result), queries, documents, kth) / (search.queries * cfg.k)
             if search.exact and share != 1:
                 raise AssertionError(f"{search.name} finds {share:.4f} of the {cfg.k} best")
@@ -315,7 +324,7 @@ def bench(queries: Any, documents: Any, cfg: Config) -> None:
 
 
 def main(cfg: Config) -> None:
-    """Record if a model is given, repeat, search."""
+    """Record the vectors if a model is given, then search corpora of each size."""
     if cfg.model is not None:
         record(cfg)
     documents, queries = read(cfg.vectors, "documents"), read(cfg.vectors, "queries")

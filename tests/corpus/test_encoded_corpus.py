@@ -74,7 +74,7 @@ def test_only_what_is_missing_is_encoded(tiny_splade, tmp_path: Path) -> None:
     (tmp_path / "killed" / "block-000003.safetensors").unlink()
     for leftover in (f"block-000003.safetensors.{WRITER}.0.partial", f"manifest.json.{WRITER}.7.partial"):
         (tmp_path / "killed" / leftover).write_bytes(b"half")
-    with pytest.raises(FileNotFoundError, match="1 of 5 blocks are missing, first 3"):
+    with pytest.raises(FileNotFoundError, match="1 of 5 blocks are missing, the first is 3"):
         EncodedCorpus(tmp_path / "killed")
     assert write(tiny_splade, tmp_path / "killed") == 1
     assert contents(tmp_path / "killed") == whole
@@ -196,10 +196,10 @@ def test_an_altered_manifest_fits_no_block(tiny_splade, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"corpus": {}}, "corpus is empty"),
+        ({"corpus": {}}, "at least one document; received none"),
         ({"block_rows": 0}, "block_rows 0"),
         ({"rank": 2, "ranks": 2}, "rank 2"),
-        ({"corpus": {"": "no id"}}, "an id is a string that is not empty"),
+        ({"corpus": {"": "no id"}}, "must be a string that is not empty; received ''"),
     ],
 )
 def test_bad_input_is_refused_before_anything_is_written(settings, message, tiny_splade, tmp_path) -> None:

@@ -48,7 +48,6 @@ def test_terms_sum_to_the_score(similarity: str, tiny_splade, tmp_path: Path) ->
 
 def test_a_dense_model_has_no_terms(tiny_dense, tmp_path: Path) -> None:
     """The same command serves dense models."""
-    pytest.importorskip("faiss", reason="faiss-cpu has no wheel for this machine")
     index, source = stored(tiny_dense, tmp_path, "faiss-flat")
     ((hit, *_),) = Searcher(index, tiny_dense, CORPUS, source).search(["hash of a key"], 2)
     assert (hit.id, hit.text, hit.terms) == ("d4", "hash of a key", [])
@@ -59,12 +58,12 @@ def test_bad_input_is_refused(tiny_splade, tmp_path: Path) -> None:
     """A blank query, k = 0, another corpus or model: named, never answered."""
     index, source = stored(tiny_splade, tmp_path, "inverted")
     searcher = Searcher(index, tiny_splade, CORPUS, source)
-    with pytest.raises(ValueError, match="query 2 is blank"):
+    with pytest.raises(ValueError, match=r"must not be blank; received .* as query 2"):
         searcher.search(["file", " \t"], 3)
-    with pytest.raises(ValueError, match="k is 0"):
+    with pytest.raises(ValueError, match="k must be at least 1; received 0"):
         searcher.search(["file"], 0)
-    with pytest.raises(ValueError, match="another corpus than these 9 documents"):
+    with pytest.raises(ValueError, match="received another of 9 documents"):
         Searcher(index, tiny_splade, {**CORPUS, "d0": "other"}, source)
     tiny_splade.max_seq_length = 4
-    with pytest.raises(ValueError, match=r"made by tiny at 32 tokens; this model \(at 4 tokens\)"):
+    with pytest.raises(ValueError, match=r"tiny at 32 tokens; received a model \(at 4 tokens\)"):
         Searcher(index, tiny_splade, CORPUS, source)

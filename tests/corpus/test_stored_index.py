@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from lexforge.common.manifest import pack_manifest
-from lexforge.corpus import stored_index
-from lexforge.corpus.encoded_corpus import EncodedCorpus, encode_corpus
-from lexforge.corpus.encoding import encode
-from lexforge.corpus.stored_index import build_index, index_builder, open_index
+from lexforge.corpus import EncodedCorpus, build_index, encode, encode_corpus, open_index
+from lexforge.corpus.stored_index import FORMAT
 from lexforge.models.fingerprint import fingerprint
-from lexforge.retrieval.inverted import InvertedIndex
+from lexforge.retrieval import InvertedIndex, MilvusIndex
 
 TEXTS = "search index|sort the list|file|vector|hash of a key|검색 서울|open|tree node|search the tree".split(
     "|"
@@ -62,23 +59,9 @@ def test_a_sparse_index_finds_what_its_vectors_say(kind, rows, sparse_corpus, ti
     assert source.fingerprint == fingerprint(tiny_splade)
 
 
-@pytest.mark.parametrize("rows", [2, 100])
-def test_a_seismic_index_finds_about_that(rows: int, sparse_corpus, tiny_splade, tmp_path: Path) -> None:
-    """Among nine documents it misses none; its scores are rounded to half precision."""
-    pytest.importorskip("seismic", reason="the extra `seismic` is not installed")
-    build_index(sparse_corpus, tmp_path / "out", "seismic", rows=rows)
-    index, source = open_index(tmp_path / "out")
-    queries = encode(tiny_splade, TEXTS, "query")
-    products = (queries @ sparse_corpus.merged()[0].T).toarray()
-    for row, scores in enumerate(index.search(queries, 3).scores):
-        np.testing.assert_allclose(scores, np.sort(products[row])[::-1][:3], rtol=2e-3)  # 2^-11 a weight
-    assert (len(index), source.kind) == (9, "seismic")
-
-
 @pytest.mark.parametrize("kind", ["faiss-flat", "faiss-hnsw", "milvus"])
 def test_a_dense_index_finds_what_its_vectors_say(kind: str, dense_corpus, tmp_path: Path) -> None:
     """The similarity is the model's: cosine here, whatever the kind's own default."""
-    pytest.importorskip("faiss", reason="faiss-cpu has no wheel for this machine")
     build_index(dense_corpus, tmp_path / "out", kind, rows=4, **milvus_options(kind, tmp_path))
     index, _ = open_index(tmp_path / "out")
     vectors, ids = dense_corpus.merged()
@@ -89,7 +72,7 @@ def test_a_dense_index_finds_what_its_vectors_say(kind: str, dense_corpus, tmp_p
 def test_a_killed_milvus_build_goes_on(sparse_corpus, tmp_path: Path, monkeypatch) -> None:
     """Blocks that the collection holds are not sent again, and the end is the undisturbed one."""
     options = milvus_options("milvus", tmp_path)
-    sent, real = [], stored_index.MilvusIndex.add
+    sent, real = [], MilvusIndex.add
 
     def add(index, vectors, ids) -> None:
         if len(sent) == 2:
@@ -98,13 +81,13 @@ def test_a_killed_milvus_build_goes_on(sparse_corpus, tmp_path: Path, monkeypatc
         real(index, vectors, ids)
 
     with monkeypatch.context() as killed:
-        killed.setattr(stored_index.MilvusIndex, "add", add)
+        killed.setattr(MilvusIndex, "add", add)
         with pytest.raises(KeyboardInterrupt):
             build_index(sparse_corpus, tmp_path / "out", "milvus", rows=3, **options)
     with pytest.raises(FileNotFoundError, match=r"no finished index: source\.json is missing"):
         open_index(tmp_path / "out")
     sent.clear()
-    monkeypatch.setattr(stored_index.MilvusIndex, "add", lambda *a: (sent.append(a[2]), real(*a)))
+    monkeypatch.setattr(MilvusIndex, "add", lambda *a: (sent.append(a[2]), real(*a)))
     index = build_index(sparse_corpus, tmp_path / "out", "milvus", rows=3, **options)
     assert sent == [["d4", "d5"], ["d6", "d7"], ["d8"]]
     queries = sparse_corpus.merged()[0]
@@ -121,36 +104,6 @@ def test_a_collection_of_another_model_is_not_continued(sparse_corpus, tiny_spla
         build_index(EncodedCorpus(tmp_path / "other"), tmp_path / "second", "milvus", **options)
 
 
-@pytest.mark.parametrize(
-    ("kind", "vectors", "options", "message"),
-    [
-        ("bm42", "sparse", {}, "the index is 'bm42'; allowed are inverted, faiss-flat"),
-        (
-            "faiss-flat",
-            "sparse",
-            {},
-            "a faiss-flat index does not hold sparse vectors; inverted, milvus, seismic",
-        ),
-        ("inverted", "dense", {}, "a inverted index does not hold dense vectors; faiss-flat"),
-        ("milvus", "dense", {}, "a Milvus address belongs to a milvus index"),
-        ("inverted", "sparse", {"uri": "x.db"}, "a Milvus address belongs to a milvus index"),
-    ],
-)
-def test_a_kind_that_cannot_be_is_refused(kind: str, vectors: str, options: dict, message: str) -> None:
-    """The mistake is named before anything is read or encoded."""
-    with pytest.raises(ValueError, match=message):
-        index_builder(kind, vectors, **options)
-
-
-@pytest.mark.parametrize("kind", ["seismic", "milvus"])
-def test_a_missing_extra_is_named_before_any_work(kind: str, tmp_path: Path, monkeypatch) -> None:
-    """Not after the hours in which a corpus was encoded."""
-    monkeypatch.setitem(sys.modules, {"milvus": "pymilvus"}.get(kind, kind), None)
-    options = {"uri": str(tmp_path / "vectors.db")} if kind == "milvus" else {}
-    with pytest.raises(ImportError, match="pip install"):
-        index_builder(kind, "sparse", **options)
-
-
 def test_what_is_there_is_not_overwritten_and_damage_is_refused(sparse_corpus, tmp_path: Path) -> None:
     """A folder with an index in it stays; one whose description is not ours is not opened."""
     out = tmp_path / "out"
@@ -159,9 +112,7 @@ def test_what_is_there_is_not_overwritten_and_damage_is_refused(sparse_corpus, t
         build_index(sparse_corpus, out, "inverted")
     text = (out / "source.json").read_text()
     fields = json.loads(text)["fields"]
-    changed = [
-        pack_manifest(stored_index.FORMAT, {**fields, **new}) for new in ({"kind": "bm42"}, {"more": 1})
-    ]
+    changed = [pack_manifest(FORMAT, {**fields, **new}) for new in ({"kind": "bm42"}, {"more": 1})]
     for other in (*changed, text.replace('"tiny"', '"tony"'), json.dumps(fields)):
         (out / "source.json").write_text(other)
         with pytest.raises(ValueError, match="does not describe an index of lexforge"):

@@ -58,7 +58,6 @@ def test_sparse_measures_equal_those_of_sentence_transformers(tiny_splade, simil
 @pytest.mark.parametrize("similarity", ["dot", "cosine"])
 def test_dense_measures_equal_those_of_sentence_transformers(tiny_dense, similarity: str) -> None:
     """The same for dense models; they have no sparsity but their index has a size."""
-    pytest.importorskip("faiss", reason="faiss-cpu has no wheel for this machine")
     from sentence_transformers.sentence_transformer.evaluation import InformationRetrievalEvaluator
 
     model, sample = with_similarity(tiny_dense, similarity), data()
@@ -91,7 +90,7 @@ def test_what_would_fail_after_the_evaluation_is_refused_at_once() -> None:
     RetrievalEvaluator(**spaced)
     with pytest.raises(ValueError, match="document id 'd 99': a TREC file"):
         RetrievalEvaluator(**spaced, write_run=True)
-    with pytest.raises(ValueError, match=r"query 'q1', document 'd0': .*got 10000"):
+    with pytest.raises(ValueError, match=r"query 'q1', document 'd0': .*received 10000"):
         RetrievalEvaluator(**sample | {"qrels": {"q1": {"d0": 10_000}}})
 
 
@@ -123,7 +122,7 @@ def test_keys_files_and_primary_metric(tiny_splade, tmp_path: Path) -> None:
 def test_a_csv_of_other_columns_is_not_appended_to(tiny_splade, tmp_path: Path) -> None:
     """Numbers under the wrong heading are worse than none."""
     RetrievalEvaluator(**data())(tiny_splade, str(tmp_path))
-    with pytest.raises(ValueError, match="has the columns"):
+    with pytest.raises(ValueError, match=r"must have the columns .* it has"):
         RetrievalEvaluator(**data(), metrics=("AP@10",))(tiny_splade, str(tmp_path))
     RetrievalEvaluator(**data(), metrics=("AP@10",), write_csv=False)(tiny_splade, str(tmp_path))
 
@@ -142,7 +141,6 @@ def test_self_matches_are_left_out(tiny_splade) -> None:
 
 def test_another_index_can_be_passed(tiny_dense) -> None:
     """An approximate index over few documents finds what the exact one does."""
-    pytest.importorskip("faiss", reason="faiss-cpu has no wheel for this machine")
 
     def build(vectors, ids, similarity):
         return FaissIndex.build(vectors, ids, similarity, HNSW())
@@ -156,17 +154,17 @@ def test_another_index_can_be_passed(tiny_dense) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"corpus": {}}, "the corpus is empty"),
-        ({"qrels": {}}, "no query to evaluate"),
-        ({"qrels": {"q0": {}}}, "no query to evaluate"),
+        ({"corpus": {}}, "corpus must hold at least one document"),
+        ({"qrels": {}}, "must judge at least one query; received none"),
+        ({"qrels": {"q0": {}}}, "must judge at least one query; received none"),
         ({"qrels": {"nobody": {"d0": 1}}}, "name query 'nobody'"),
         ({"qrels": {"q0": {"nothing": 1}}}, "of query 'q0' name document 'nothing'"),
-        ({"corpus": {"d0": None}}, "document 'd0' is a NoneType"),
-        ({"queries": {"q0": 3}}, "query 'q0' is a int"),
-        ({"metrics": ("nDCG@200",)}, "'nDCG@200' looks at more than the k = 100"),
+        ({"corpus": {"d0": None}}, "text of document 'd0' must be a string; received NoneType"),
+        ({"queries": {"q0": 3}}, "text of query 'q0' must be a string; received int"),
+        ({"metrics": ("nDCG@200",)}, "cutoff of measure 'nDCG@200' must be at most k; received k = 100"),
         ({"metrics": ("ndcg",)}, "unknown measure 'ndcg'"),
-        ({"metrics": ()}, "no measure"),
-        ({"k": 0, "metrics": ("AP",)}, "k is 0"),
+        ({"metrics": ()}, "at least one measure; received none"),
+        ({"k": 0, "metrics": ("AP",)}, "k must be at least 1; received 0"),
         ({"latency_queries": -1}, "latency_queries must be at least 0"),
         ({"cache_bytes": -1}, "cache_bytes must be at least 0"),
     ],
@@ -204,8 +202,6 @@ def test_an_empty_query_is_searched_like_any_other(tiny_splade) -> None:
 @pytest.mark.parametrize("kind", ["sparse", "dense"])
 def test_a_trainer_evaluates_and_keeps_the_best(kind: str, tiny_splade, tiny_dense, tmp_path: Path) -> None:
     """The stock trainers call it, log its numbers, and find the primary measure among them."""
-    if kind == "dense":
-        pytest.importorskip("faiss", reason="faiss-cpu has no wheel for this machine")
     from datasets import Dataset
     from sentence_transformers import SentenceTransformerTrainer, SparseEncoderTrainer
     from sentence_transformers.sentence_transformer.training_args import SentenceTransformerTrainingArguments

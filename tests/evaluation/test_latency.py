@@ -41,5 +41,5 @@ def test_searches_are_spread_over_the_queries(monkeypatch: pytest.MonkeyPatch) -
 def test_nothing_to_time_is_refused() -> None:
     """There is no percentile of nothing."""
     for queries, searches in ((np.zeros((0, 1)), 5), (np.zeros((3, 1)), 0)):
-        with pytest.raises(ValueError, match="nothing to time"):
+        with pytest.raises(ValueError, match="at least one query and one search are needed; received"):
             latency.search_latency(None, queries, 7, searches)

@@ -78,8 +78,8 @@ def test_agrees_with_ir_measures_on_random_runs() -> None:
         ("nDCG@0", "unknown measure 'nDCG@0'"),
         ("nDCG@-1", "unknown measure"),
         ("R", "measure 'R'.*cutoff"),
-        ("NumQ@5", "NumQ knows no cutoff"),
-        ("nDCG(rel=2)@5", "nDCG knows no rel"),
+        ("NumQ@5", "NumQ takes no cutoff"),
+        ("nDCG(rel=2)@5", "nDCG takes no rel"),
         ("ERR@20", "neither pytrec_eval nor ir-measures itself"),
     ],
 )
@@ -92,8 +92,8 @@ def test_unknown_measures_are_refused(metric: str, message: str) -> None:
 @pytest.mark.parametrize(
     ("run", "qrels", "metrics", "message"),
     [
-        ({}, {}, ["AP"], "judgements are empty"),
-        ({}, QRELS, [], "no measure"),
+        ({}, {}, ["AP"], "must judge at least one query"),
+        ({}, QRELS, [], "at least one measure; received none"),
         ({"q1": {"a": math.nan}}, QRELS, ["AP"], "document 'a' of query 'q1' as NaN"),
     ],
 )
@@ -142,8 +142,8 @@ def test_the_paired_test_by_its_formula() -> None:
 @pytest.mark.parametrize(
     ("second", "message"),
     [
-        (RunScores({"RR": 1}, {"RR": {"a": 1, "b": 1}}), "measures differ"),
-        (RunScores({"AP": 1}, {"AP": {"a": 1, "c": 1}}), "different queries"),
+        (RunScores({"RR": 1}, {"RR": {"a": 1, "b": 1}}), "must have the same measures; received"),
+        (RunScores({"AP": 1}, {"AP": {"a": 1, "c": 1}}), "on the same queries; received 2 and 2"),
     ],
 )
 def test_runs_that_do_not_pair_are_refused(second: RunScores, message: str) -> None:

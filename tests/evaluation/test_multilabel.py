@@ -1,4 +1,4 @@
-"""Measures of label sets against scikit-learn, loops and numbers worked by hand."""
+"""Measures of label sets against loops, scikit-learn and numbers worked by hand."""
 
 from __future__ import annotations
 
@@ -20,16 +20,38 @@ def random_split(seed: int, rows: int = 20, labels: int = 4) -> tuple[np.ndarray
     return generator.normal(size=(rows, labels)), (generator.random((rows, labels)) < 0.3).astype(int)
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_f1_is_that_of_scikit_learn(seed: int) -> None:
-    """Micro over all decisions, macro over the labels that occur, at the threshold found on dev."""
-    dev_scores, dev_labels = random_split(seed)
-    scores, labels = random_split(seed + 100)
-    labels[:, 3] = 0  # a label that no test text has counts in micro F1 alone
-    chosen = (scores >= best_threshold(dev_scores, dev_labels)).astype(int)
+def naive_f1(pairs: list[tuple[bool, bool]]) -> float:
+    """Twice the hits by the labels given and the labels held; pairs of (given, held)."""
+    hits = sum(given and held for given, held in pairs)
+    total = sum(given for given, _ in pairs) + sum(held for _, held in pairs)
+    return 2 * hits / total if total else 0.0
+
+
+@pytest.mark.parametrize("columns", [1, 2, 4])
+@pytest.mark.parametrize("seed", range(3))
+def test_f1_is_that_of_a_loop(seed: int, columns: int) -> None:
+    """Micro over all decisions, macro over the labels that occur; one label must not become two classes."""
+    dev_scores, dev_labels = random_split(seed, labels=columns)
+    scores, labels = random_split(seed + 100, labels=columns)
+    if columns > 1:
+        labels[:, -1] = 0  # a label that no test text has counts in micro F1 alone
+    threshold = best_threshold(dev_scores, dev_labels)
+    pairs = [
+        [(bool(scores[row, label] >= threshold), bool(labels[row, label])) for row in range(20)]
+        for label in range(columns)
+    ]
     result = f1_on_test(dev_scores, dev_labels, scores, labels)
-    assert result["micro_f1"] == pytest.approx(f1_score(labels, chosen, average="micro"))
-    assert result["macro_f1"] == pytest.approx(f1_score(labels[:, :3], chosen[:, :3], average="macro"))
+    present = [column for column in pairs if any(held for _, held in column)]
+    assert result["micro_f1"] == pytest.approx(naive_f1([pair for column in pairs for pair in column]))
+    assert result["macro_f1"] == pytest.approx(np.mean([naive_f1(column) for column in present]))
+
+
+def test_f1_without_a_label_is_0() -> None:
+    """Nothing to find and nothing found, or only mistakes: defined, and no warning."""
+    dev_scores, dev_labels = random_split(0)
+    scores, nothing = np.full((3, 4), -9.0), np.zeros((3, 4), int)
+    assert f1_on_test(dev_scores, dev_labels, scores, nothing) == {"micro_f1": 0.0, "macro_f1": 0.0}
+    assert f1_on_test(dev_scores, dev_labels, -scores, nothing) == {"micro_f1": 0.0, "macro_f1": 0.0}
 
 
 @pytest.mark.parametrize("seed", range(10))

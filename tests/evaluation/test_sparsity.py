@@ -32,7 +32,7 @@ def test_stored_zeros_are_not_active() -> None:
 
 def test_refusals() -> None:
     """A mean over nothing, and vectors of two vocabularies."""
-    with pytest.raises(ValueError, match="queries have 2 columns, documents 3"):
+    with pytest.raises(ValueError, match="as many columns; received 2 and 3"):
         measure_sparsity(csr(np.ones((1, 2))), csr(np.ones((1, 3))))
-    with pytest.raises(ValueError, match="1 queries and 0 documents"):
+    with pytest.raises(ValueError, match="received 1 queries and 0 documents"):
         measure_sparsity(csr(np.ones((1, 2))), csr(np.ones((0, 2))))

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from lexforge.data.lines import MAX_LINE_BYTES
 from lexforge.evaluation import check_run_ids, read_qrels, read_run, write_qrels, write_run
 from lexforge.retrieval import Hits
 
@@ -56,11 +57,11 @@ def test_judgements_come_back(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        (b"q1 Q0 a 1 2.0", "run:2: 5 columns; a line is `query Q0 document rank score tag`"),
-        (b"q1 Q0 a 1 high t", "run:2: score 'high' is not a finite number"),
-        (b"q1 Q0 a 1 nan t", "run:2: score 'nan'"),
-        (b"q1 Q0 a 1 inf t", "run:2: score 'inf'"),
-        (b"q1 Q0 b 2 2.5 t", "run:2: document 'b' is there twice for query 'q1'"),
+        (b"q1 Q0 a 1 2.0", "a line must have the columns `query Q0 .* score tag`; received 5 columns"),
+        (b"q1 Q0 a 1 high t", "run:2: the score must be a finite number; received 'high'"),
+        (b"q1 Q0 a 1 nan t", "run:2: the score must be a finite number; received 'nan'"),
+        (b"q1 Q0 a 1 inf t", "run:2: the score must be a finite number; received 'inf'"),
+        (b"q1 Q0 b 2 2.5 t", "run:2: document 'b' occurs twice for query 'q1'"),
         (b"q\xff Q0 a 1 2.0 t", "run:2: not UTF-8"),
         (b"q9 Q0 a 1 2.0 t", "run:2: query 'q9' is not in the data"),
         (b"q1 Q0 z 1 2.0 t", "run:2: document 'z' is not in the data"),
@@ -76,7 +77,7 @@ def test_a_bad_line_of_a_run(line: bytes, message: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("q1 0 a", "qrels:3: 3 columns"),
+        ("q1 0 a", "qrels:3: a line must have the columns `query 0 document grade`; received 3 columns"),
         ("q1 0 a 1.5", "qrels:3: the score must be an integer grade, got '1.5'"),
         ("q1 0 a 1_0", "qrels:3: the score must be an integer grade, got '1_0'"),
         ("q1 0 a 9999999999", "qrels:3: the score must be an integer grade, got '9999999999'"),
@@ -97,7 +98,7 @@ def test_a_bad_judgement(line: str, message: str, tmp_path: Path) -> None:
         ({"a b": {"d": 1.0}}, "t", "query id 'a b'"),
         ({"q": {"": 1.0}}, "t", "document id ''"),
         ({"q": {"d\u00a0e": 1.0}}, "t", "document id"),
-        ({"q": {"d": float("nan")}}, "t", "score nan is not finite"),
+        ({"q": {"d": float("nan")}}, "t", "the score must be finite; received nan"),
         ({"q": {"d": 1.0}}, "my run", "tag 'my run'"),
     ],
 )
@@ -122,7 +123,7 @@ def test_ids_are_checked_as_they_are_written() -> None:
 def test_a_byte_order_mark_is_refused(read, tmp_path: Path) -> None:
     """It would become part of the first query's id, which then has no judgement."""
     (tmp_path / "x").write_text("\ufeffq1 Q0 d1 1 2.0 t\n" if read is read_run else "\ufeffq1 0 d1 1\n")
-    with pytest.raises(ValueError, match="x:1: a byte order mark; allowed is UTF-8 without one"):
+    with pytest.raises(ValueError, match="x:1: the file must be UTF-8 without a byte order mark"):
         read(tmp_path / "x")
 
 
@@ -133,10 +134,10 @@ def test_judgements_with_spaces_are_not_written(tmp_path: Path) -> None:
 
 
 def test_a_line_beyond_the_limit_and_broken_gzip_data_are_refused(tmp_path: Path) -> None:
-    """A kilobyte of gzip can hold a line of a megabyte; a download that broke off is no shorter run."""
+    """A small gzip file can hold a line of many megabytes; a download that broke off is no shorter run."""
     path = tmp_path / "x.gz"
-    path.write_bytes(gzip.compress(b"q 0 d 1\n" + b" " * (2**20 + 1)))
-    with pytest.raises(ValueError, match=r"x\.gz:2: the line is longer than 1,048,576 bytes"):
+    path.write_bytes(gzip.compress(b"q 0 d 1\n" + b" " * (MAX_LINE_BYTES + 1)))
+    with pytest.raises(ValueError, match=r"x\.gz:2: the line is longer than 16,777,216 bytes"):
         read_qrels(path)
     lines = "".join(f"q 0 d{number} 1\n" for number in range(1000)).encode()
     for broken in (gzip.compress(lines)[:-10], lines):

@@ -231,10 +231,10 @@ def test_the_faster_search_is_chosen() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"block_size": 0}, "block_size is 0; it must be at least 1"),
-        ({"segment_blocks": 65537}, "segment_blocks is 65537; it must be 1 to 65536"),
-        ({"segment_blocks": 0}, "segment_blocks is 0"),
-        ({"impacts": "int4"}, "impacts is 'int4'; allowed are 'float32' and 'uint8'"),
+        ({"block_size": 0}, "block_size must be at least 1; received 0"),
+        ({"segment_blocks": 65537}, "segment_blocks must be from 1 to 65536; received 65537"),
+        ({"segment_blocks": 0}, "segment_blocks must be from 1 to 65536; received 0"),
+        ({"impacts": "int4"}, "impacts must be 'float32' or 'uint8'; received 'int4'"),
     ],
 )
 def test_arguments_outside_their_range(arguments: dict, message: str) -> None:
@@ -245,5 +245,5 @@ def test_arguments_outside_their_range(arguments: dict, message: str) -> None:
 
 def test_an_unknown_implementation_is_refused() -> None:
     """An explicit request never falls back."""
-    with pytest.raises(ValueError, match="impl is 'fast'"):
+    with pytest.raises(ValueError, match=r"impl must be one of .*; received 'fast'"):
         top_k(csr([[1]]), build_postings(csr([[1]])), 1, impl="fast")

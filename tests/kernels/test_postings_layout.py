@@ -35,7 +35,7 @@ def test_8_bit_weights_come_back_within_half_a_level() -> None:
 def test_a_block_size_that_is_none(block_size) -> None:
     """It is a field of the manifest; the arrays' own refusals are tested with files, in test_inverted.py."""
     postings = build_postings(csr([[1.0]]))._replace(block_size=block_size)
-    with pytest.raises(ValueError, match="block_size is"):
+    with pytest.raises(ValueError, match="block_size must be an integer"):
         check_postings(postings, 1, 1)
 
 
@@ -45,12 +45,20 @@ LARGEST = 2**63 - 1
 @pytest.mark.parametrize(
     ("name", "change", "message"),
     [
-        ("terms", lambda array: np.where(array == 8, 9, array), "a posting of term 9; there are 9 terms"),
-        ("dense_starts", lambda array: np.where(array >= 0, LARGEST, array), "a row of bounds ends behind"),
-        ("dense_starts", lambda array: array + 1, "a row of bounds ends behind"),
-        ("offsets", lambda array: overflowing(array), "offsets do not ascend from 0 to"),
-        ("starts", lambda array: array[:0], "starts do not ascend from 0 to 70"),
-        ("positions", lambda array: np.where(array == 69, 70, array), "positions are not those of 70"),
+        ("terms", lambda array: np.where(array == 8, 9, array), "a term must be below 9; received 9"),
+        (
+            "dense_starts",
+            lambda array: np.where(array >= 0, LARGEST, array),
+            "a row of bounds must end within",
+        ),
+        ("dense_starts", lambda array: array + 1, "a row of bounds must end within"),
+        ("offsets", lambda array: overflowing(array), "offsets must ascend from 0 to"),
+        ("starts", lambda array: array[:0], "starts must ascend from 0 to 70"),
+        (
+            "positions",
+            lambda array: np.where(array == 69, 70, array),
+            "positions must hold each of 0 to 69 once",
+        ),
     ],
 )
 def test_an_index_out_of_its_array_is_refused(name: str, change, message: str) -> None:

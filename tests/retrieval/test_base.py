@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import pytest
 
 from lexforge.common.similarity import check_similarity
-from lexforge.retrieval.base import Hits, check_ids, check_k
+from lexforge.retrieval.base import Found, Hits, check_ids, check_k, complete_ties
 
 
 def test_a_run_has_no_ties_and_keeps_the_order() -> None:
@@ -41,8 +43,8 @@ def test_a_run_needs_one_id_a_query(query_ids: list[str]) -> None:
         (["a"], "1 ids for 2 documents"),
         (["a", "a"], "ids\\[1\\] is 'a', which an earlier document has already"),
         (["a", "known"], "ids\\[1\\] is 'known'"),
-        (["a", 3], "ids\\[1\\] is 3"),
-        (["", "a"], "ids\\[0\\] is ''"),
+        (["a", 3], "ids\\[1\\] must be a string that is not empty; received 3"),
+        (["", "a"], "ids\\[0\\] must be a string that is not empty; received ''"),
     ],
 )
 def test_ids_are_distinct_strings(ids: list, message: str) -> None:
@@ -54,7 +56,7 @@ def test_ids_are_distinct_strings(ids: list, message: str) -> None:
 def test_k_is_a_positive_integer() -> None:
     """k = 0 is a mistake of the caller, not an empty answer; a numpy integer is an integer."""
     assert check_k(np.int64(3)) == 3
-    with pytest.raises(ValueError, match="k is 0"):
+    with pytest.raises(ValueError, match="k must be at least 1; received 0"):
         check_k(0)
     with pytest.raises(TypeError):
         check_k(1.5)
@@ -65,3 +67,22 @@ def test_similarities() -> None:
     assert check_similarity("cosine") == "cosine"
     with pytest.raises(ValueError, match="received 'euclidean'"):
         check_similarity("euclidean")
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_a_tie_at_rank_k_is_completed(exact: bool) -> None:
+    """A backend that returns the last of the equal documents first; only an exact one is asked again."""
+    values = np.array([1.0] * 100 + [2.0] + [0.5] * 20, np.float32)
+    depths = []
+
+    def search(rows: np.ndarray, depth: int) -> Iterator[tuple[int, Found]]:
+        depths.append(depth)
+        order = np.lexsort((-np.arange(121), -values))[:depth]
+        for row in rows.tolist():
+            yield row, (order, values[order])
+
+    positions, scores, counts = complete_ties(search, np.array([0, 2]), 3, 4, 121, exact)
+    assert counts.tolist() == [4, 0, 4]
+    assert scores[2].tolist() == [2, 1, 1, 1]
+    assert positions[2].tolist() == ([100, 0, 1, 2] if exact else [100, 81, 82, 83])
+    assert depths == ([20, 80, 121] if exact else [20])

@@ -95,20 +95,20 @@ def test_the_choice_of_tokens(texts: list[str], expected: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"texts": ["", "..."], "ids": ["a", "b"]}, "none of the 2 documents holds a token"),
-        ({"texts": [], "ids": []}, "none of the 0 documents"),
-        ({"ids": ["a"]}, "1 ids for 5 documents"),
+        ({"texts": ["", "..."], "ids": ["a", "b"]}, "received 2 documents without any"),
+        ({"texts": [], "ids": []}, "received 0 documents without any"),
+        ({"ids": ["a"]}, "received 1 ids for 5 documents"),
         ({"ids": ["a", "a", "b", "c", "d"]}, "'a', which an earlier"),
-        ({"tokenize": "letters"}, "tokenize is 'letters'"),
-        ({"k1": -1}, "k1 is -1"),
-        ({"b": float("nan")}, "b is nan"),
+        ({"tokenize": "letters"}, "tokenize must be .*; received 'letters'"),
+        ({"k1": -1}, "received k1 -1"),
+        ({"b": float("nan")}, "and b nan"),
     ],
 )
 def test_refusals(arguments: dict, message: str) -> None:
     """Wrong arguments must not become a baseline that is easy to beat."""
     with pytest.raises(ValueError, match=message):
         BM25Index.build(**{"texts": TEXTS, "ids": IDS, **arguments})
-    with pytest.raises(ValueError, match="k is 0"):
+    with pytest.raises(ValueError, match="k must be at least 1; received 0"):
         BM25Index.build(TEXTS, IDS).search(["cat"], 0)
 
 

@@ -153,11 +153,15 @@ def test_weights_are_finite_and_not_negative(value: float) -> None:
         (lambda index: index.search(csr([[1, 1]]), 3), ValueError, "queries have 2 columns; the index has 3"),
         (lambda index: index.add(csr([[1, 1]]), ["f"]), ValueError, "documents have 2 columns"),
         (lambda index: index.add(csr([[1, 1, 1]]), ["a"]), ValueError, "'a', which an earlier document has"),
-        (lambda index: index.search(csr([[1, 1, 1]]), 0), ValueError, "k is 0"),
-        (lambda index: index.search(np.ones((1, 3)), 1), TypeError, "queries must be .* not ndarray"),
+        (lambda index: index.search(csr([[1, 1, 1]]), 0), ValueError, "k must be at least 1; received 0"),
+        (
+            lambda index: index.search(np.ones((1, 3)), 1),
+            TypeError,
+            "queries must be .*; received ndarray of dtype",
+        ),
         (lambda index: index.search(csr([[1, 1, 1]]).tocsc(), 1), TypeError, "scipy CSR matrix"),
         (lambda index: index.search(csr([[1, 1, 1]]).astype(complex), 1), ValueError, "dtype complex128"),
-        (lambda index: InvertedIndex(0), ValueError, "num_terms is 0"),
+        (lambda index: InvertedIndex(0), ValueError, "num_terms must be at least 1; received 0"),
         (lambda index: InvertedIndex(3, "euclidean"), ValueError, "received 'euclidean'"),
     ],
 )

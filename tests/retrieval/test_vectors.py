@@ -45,7 +45,7 @@ def test_values_that_float32_cannot_hold_are_refused() -> None:
 
 def test_the_other_kind_of_matrix_is_refused() -> None:
     """A dense array in a sparse index, or the reverse, is a mistake of the caller."""
-    with pytest.raises(TypeError, match="queries must be a 2-dimensional scipy CSR matrix, not ndarray"):
+    with pytest.raises(TypeError, match="queries must be a 2-dimensional scipy CSR matrix; received ndarray"):
         sparse_width(np.ones((1, 2)), "queries")
-    with pytest.raises(TypeError, match="queries must be a 2-dimensional float array, not csr_array"):
+    with pytest.raises(TypeError, match="queries must be a 2-dimensional float array; received csr_array"):
         dense_width(sparse.csr_array(np.ones((1, 2))), "queries")

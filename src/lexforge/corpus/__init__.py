@@ -1,6 +1,21 @@
 """Corpora encoded in blocks, files of vectors, stored indexes, and searches with the terms that matched."""
 
-from lexforge.corpus.encoded_corpus import EncodedCorpus
-from lexforge.corpus.encoding import CorpusEncoder, Vectors, encode
+from lexforge.corpus.encoded_corpus import EncodedCorpus, encode_corpus
+from lexforge.corpus.encoding import CorpusEncoder, Vectors, encode, join_vectors, vector_kind
+from lexforge.corpus.search import Found, Searcher
+from lexforge.corpus.stored_index import Source, build_index, open_index
 
-__all__ = ["CorpusEncoder", "EncodedCorpus", "Vectors", "encode"]
+__all__ = [
+    "CorpusEncoder",
+    "EncodedCorpus",
+    "Found",
+    "Searcher",
+    "Source",
+    "Vectors",
+    "build_index",
+    "encode",
+    "encode_corpus",
+    "join_vectors",
+    "open_index",
+    "vector_kind",
+]

@@ -1,8 +1,8 @@
-"""A corpus as blocks of vectors on disk: encoded by any number of processes, resumed after a kill.
+"""A corpus as blocks of vectors on disk, encoded by any number of processes and resumed after a kill.
 
-`manifest.json` is written first and says what is encoded by what; block `i` holds the documents from
-`i * block_rows` on. So a block's bytes depend on neither the number of ranks nor on earlier kills, every rank
-knows its blocks without asking another, and the corpus is complete when all blocks are there.
+`manifest.json` is written first; it names the model and the corpus. Block `i` holds `block_rows` documents
+from number `i * block_rows` on. So the bytes of a block depend neither on the number of ranks nor on earlier
+kills, every rank knows its blocks without asking another, and the corpus is complete when all blocks exist.
 """
 
 from __future__ import annotations
@@ -13,21 +13,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
-from scipy import sparse
-from sentence_transformers import SparseEncoder
 from sentence_transformers.base.model import BaseModel
 
 from lexforge.common.files import leftover, remove_leftovers, write_file
 from lexforge.common.manifest import MANIFEST, content_sha256, pack_manifest, unpack_manifest
 from lexforge.common.progress import Progress
 from lexforge.common.similarity import Similarity
-from lexforge.corpus.encoding import Vectors, encode
+from lexforge.corpus.encoding import Vectors, encode, join_vectors, vector_kind
 from lexforge.corpus.vector_file import pack, unpack
 from lexforge.models.fingerprint import fingerprint, text_digest
 from lexforge.models.load import check_encoder
+from lexforge.retrieval import VectorKind
 from lexforge.retrieval.base import check_ids
 
 FORMAT = "lexforge-encoded-corpus"
@@ -39,20 +37,20 @@ class Manifest:
     """What an encoded corpus holds.
 
     Args:
-        model: Name of the encoder, for the reader.
-        fingerprint: Digest of everything that decides its vectors.
-        kind: `sparse` or `dense` vectors.
-        similarity: What the model was trained for.
-        max_seq_length: Tokens a text is cut after; None where the model sets no limit.
-        corpus: Digest of ids and texts.
-        documents: Their number.
-        block_rows: Documents a block; the last one may hold fewer.
-        batch_size: Texts a forward pass (padding, and so the last bits of a vector, depend on it).
+        model: Name of the encoder, for people who read the manifest.
+        fingerprint: Digest of everything that decides the vectors of the encoder.
+        kind: Whether the vectors are `sparse` or `dense`.
+        similarity: The similarity that the model was trained for.
+        max_seq_length: Number of tokens after which a text is cut; None if the model sets no limit.
+        corpus: Digest of all ids and texts.
+        documents: Number of documents.
+        block_rows: Number of documents per block; the last block may hold fewer.
+        batch_size: Number of texts per forward pass. It decides the padding and so the last bits of a vector.
     """
 
     model: str
     fingerprint: str
-    kind: Literal["sparse", "dense"]
+    kind: VectorKind
     similarity: Similarity
     max_seq_length: int | None
     corpus: str
@@ -62,12 +60,12 @@ class Manifest:
 
     @property
     def blocks(self) -> int:
-        """Number of blocks."""
+        """The number of blocks."""
         return -(-self.documents // self.block_rows)
 
     @property
     def key(self) -> str:
-        """Digest that every block of this corpus carries; the model's name is no part of it."""
+        """The digest that every block of this corpus carries; the name of the model is no part of it."""
         return content_sha256(asdict(replace(self, model="")))
 
 
@@ -83,44 +81,44 @@ def encode_corpus(
     ranks: int = 1,
     show_progress_bar: bool = False,
 ) -> int:
-    """Encode this rank's share of the missing blocks; memory holds the vectors of one block.
+    """Encode this rank's share of the missing blocks; memory holds the vectors of one block at a time.
 
-    Ranks share the directory and nothing else: block `i` belongs to rank `i % ranks`. Blocks are written
-    beside and renamed, so a killed process leaves whole blocks only, and the next call encodes the others;
-    the same call in two processes at once does some work twice, and spoils nothing.
+    The ranks share the directory and nothing else; block `i` belongs to rank `i % ranks`. A block is written
+    to another name and then renamed, so a killed process leaves whole blocks only, and the next call encodes
+    the others. If two processes make the same call at once, some work is done twice and nothing is damaged.
 
     Args:
-        model: A `SparseEncoder` or a `SentenceTransformer`.
-        corpus: Document id to text.
-        directory: New, empty, or an earlier call's with the same model and corpus.
-        name: What to call the model in the manifest.
-        block_rows: Documents a block.
-        batch_size: Texts a forward pass.
-        rank: This process, from 0.
+        model: A SparseEncoder or a SentenceTransformer.
+        corpus: `{document id: text}`.
+        directory: A new or empty directory, or one of an earlier call with the same model and corpus.
+        name: The name of the model in the manifest.
+        block_rows: Number of documents per block.
+        batch_size: Number of texts per forward pass.
+        rank: Number of this process, from 0.
         ranks: Number of processes.
-        show_progress_bar: Show what this rank has done.
+        show_progress_bar: Show a progress bar of this rank's documents.
 
     Returns:
-        Number of blocks encoded now.
+        The number of blocks that were encoded now.
 
     Raises:
-        FileExistsError: The directory holds something else.
-        ValueError: An empty corpus, a number below 1, another model, corpus or setting than the directory's
-            manifest says, or a damaged block.
+        FileExistsError: If the directory holds anything else.
+        ValueError: If the corpus is empty, a number is out of range, the directory was begun with another
+            model, corpus or setting, or a block is damaged.
     """
     if not corpus:
-        raise ValueError("the corpus is empty: no document to encode")
+        raise ValueError("the corpus must hold at least one document; received none")
     if block_rows < 1 or batch_size < 1 or not 0 <= rank < ranks:
         raise ValueError(
-            f"block_rows {block_rows} and batch_size {batch_size} must be at least 1, rank {rank} from 0 to "
-            f"ranks - 1 = {ranks - 1}"
+            "block_rows and batch_size must be at least 1, and rank from 0 to ranks - 1; received block_rows "
+            f"{block_rows}, batch_size {batch_size}, rank {rank} and ranks {ranks}"
         )
     ids = list(corpus)
     check_ids(ids, len(ids), set())
     manifest = Manifest(
         name,
         fingerprint(model),
-        "sparse" if isinstance(model, SparseEncoder) else "dense",
+        vector_kind(model),
         check_encoder(model),
         model.max_seq_length,
         text_digest(part for pair in corpus.items() for part in pair),
@@ -138,7 +136,7 @@ def encode_corpus(
         for number in mine:
             path = _block_path(folder, number)
             if path.exists():
-                _read_block(path, manifest, number)  # refuses a damaged one
+                _read_block(path, manifest, number)  # raises an error if the block is damaged
             else:
                 chosen = ids[number * block_rows : (number + 1) * block_rows]
                 vectors = encode(model, [corpus[i] for i in chosen], "document", batch_size=batch_size)
@@ -149,14 +147,14 @@ def encode_corpus(
 
 
 class EncodedCorpus:
-    """The vectors of a corpus as `encode_corpus` wrote them; a block is read when it is asked for.
+    """The vectors of a corpus as `encode_corpus` wrote them; a block is read only when it is asked for.
 
     Args:
-        directory: What `encode_corpus` wrote.
+        directory: The directory that `encode_corpus` wrote.
 
     Raises:
-        FileNotFoundError: No manifest, or a block is missing.
-        ValueError: The manifest is damaged or of another format.
+        FileNotFoundError: If the manifest or a block is missing.
+        ValueError: If the manifest is damaged or of another format.
     """
 
     def __init__(self, directory: str | Path) -> None:
@@ -166,46 +164,41 @@ class EncodedCorpus:
         missing = [i for i in range(total) if not _block_path(self.directory, i).is_file()]
         if missing:
             raise FileNotFoundError(
-                f"{self.directory}: {len(missing)} of {total} blocks are missing, first {missing[0]}; "
-                "encode_corpus with the same arguments adds them"
+                f"{self.directory}: {len(missing)} of {total} blocks are missing, the first is {missing[0]}; "
+                "run encode_corpus with the same arguments again to add them"
             )
 
     def __len__(self) -> int:
-        """Number of documents."""
+        """Return the number of documents."""
         return self.manifest.documents
 
     def blocks(self, rows: int = 1) -> Iterator[tuple[Vectors, list[str]]]:
-        """Vectors and ids in the order of the corpus, a few blocks at a time.
+        """Yield vectors and ids in the order of the corpus, a few blocks at a time.
 
         Args:
-            rows: Blocks are joined until they hold so many documents.
+            rows: The most documents to yield at once; a single block may hold more.
 
         Yields:
-            CSR `[n, V] float32` or an array `[n, D] float32`, and n ids.
+            CSR `[n, V] float32` or an array `[n, D] float32`, and the n ids.
 
         Raises:
-            ValueError: A block is damaged or of another corpus, or `rows` below 1.
+            ValueError: If a block is damaged or of another corpus, or `rows` is below 1.
         """
         if rows < 1:
-            raise ValueError(f"rows is {rows}; it must be at least 1")
+            raise ValueError(f"rows must be at least 1; received {rows}")
         together = max(1, rows // self.manifest.block_rows)
         numbers = iter(range(self.manifest.blocks))
         while group := list(islice(numbers, together)):
             read = [_read_block(_block_path(self.directory, i), self.manifest, i) for i in group]
-            yield _join([vectors for vectors, _ in read]), [key for _, ids in read for key in ids]
+            yield join_vectors([vectors for vectors, _ in read]), [key for _, ids in read for key in ids]
 
     def merged(self) -> tuple[Vectors, list[str]]:
-        """All vectors as one matrix, and all ids."""
+        """Return all vectors as one matrix, and all ids."""
         return next(self.blocks(len(self) + self.manifest.block_rows))
 
 
-def _join(parts: Sequence[Vectors]) -> Vectors:
-    if isinstance(parts[0], np.ndarray):
-        return np.concatenate(parts)
-    return sparse.csr_array(sparse.vstack(parts, format="csr"))
-
-
 def _rows(manifest: Manifest, number: int) -> int:
+    """Return the number of documents in a block; the last block may hold fewer than the others."""
     return min(manifest.block_rows, manifest.documents - number * manifest.block_rows)
 
 
@@ -214,13 +207,17 @@ def _block_path(folder: Path, number: int) -> Path:
 
 
 def _claim(folder: Path, manifest: Manifest, rank: int, ranks: int) -> None:
-    """Write the manifest, or compare it with the one there; remove what killed processes left half written.
+    """Write the manifest or compare it with the existing one, and remove half-written files.
 
-    A rank removes the leftovers of its own number, and of numbers that no rank has now. Where the same
-    command runs already, its process writes the file again.
+    A rank removes the files of its own number, and of numbers that no rank has now. If another process runs
+    the same command and loses a file in this way, it writes the file again.
+
+    Raises:
+        FileExistsError: If the directory is a file, or holds anything that is no part of an encoded corpus.
+        ValueError: If the existing manifest names another model, corpus or setting.
     """
     if folder.exists() and not folder.is_dir():
-        raise FileExistsError(f"{folder} is a file; a corpus is encoded into a folder")
+        raise FileExistsError(f"a corpus is encoded into a directory; {folder} is a file")
     folder.mkdir(parents=True, exist_ok=True)
     for path in list(folder.iterdir()):
         half = leftover(path.name)
@@ -242,25 +239,36 @@ def _claim(folder: Path, manifest: Manifest, rank: int, ranks: int) -> None:
 
 
 def _read_manifest(folder: Path) -> Manifest:
+    """Read the manifest of an encoded corpus.
+
+    Raises:
+        FileNotFoundError: If there is none.
+        ValueError: If it is damaged or of another format.
+    """
     path = folder / MANIFEST
     if not path.is_file():
         raise FileNotFoundError(f"{folder} holds no encoded corpus: {MANIFEST} is missing")
     try:
         manifest = Manifest(**unpack_manifest(path.read_bytes(), FORMAT))
         if manifest.documents < 1 or manifest.block_rows < 1:
-            raise ValueError(f"{manifest.documents} documents in blocks of {manifest.block_rows}")
+            raise ValueError(f"it says {manifest.documents} documents in blocks of {manifest.block_rows}")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path} is not the manifest of an encoded corpus: {error!r}") from error
     return manifest
 
 
 def _block_bytes(vectors: Vectors, ids: Sequence[str], manifest: Manifest, number: int) -> bytes:
+    """Return a block as the bytes of its file: vectors, ids and the corpus to which it belongs."""
     names = np.frombuffer(json.dumps(list(ids), ensure_ascii=False).encode(), np.uint8)
     return pack(vectors, f"{manifest.key} {number}", ids=names)
 
 
 def _read_block(path: Path, manifest: Manifest, number: int) -> tuple[Vectors, list[str]]:
-    """The vectors and ids of a block; one that is damaged or not this corpus's is refused."""
+    """Return the vectors and ids of a block.
+
+    Raises:
+        ValueError: If the block is damaged or belongs to another corpus.
+    """
     try:
         vectors, arrays = unpack(path, f"{manifest.key} {number}")
         ids = json.loads(arrays["ids"].tobytes())

@@ -1,4 +1,4 @@
-"""Texts to vectors by a sentence-transformers model; a corpus's vectors kept while the model is unchanged."""
+"""Encode texts by a sentence-transformers model, and keep a corpus's vectors while the model is unchanged."""
 
 from __future__ import annotations
 
@@ -20,12 +20,29 @@ from lexforge.common.files import remove_leftovers, write_file
 from lexforge.common.progress import Progress
 from lexforge.corpus.vector_file import pack, unpack
 from lexforge.models.fingerprint import fingerprint, text_digest
+from lexforge.retrieval import VectorKind
 
-BATCHES_PER_BLOCK = 32
-# no other file of the folder is ever deleted
+BATCHES_PER_BLOCK = 32  # batches per call of the model, after which the vectors leave the device
+# Only files with these names are ever deleted from a cache folder.
 _CACHED = re.compile(r"[0-9a-f]{40}-[0-9a-f]{40}\.safetensors")
 
-Vectors: TypeAlias = Any  # CSR [N, V] of a SparseEncoder, float32 array [N, D] of a SentenceTransformer
+Vectors: TypeAlias = Any
+"""CSR `[N, V] float32` from a SparseEncoder, or an array `[N, D] float32` from a SentenceTransformer."""
+
+
+def vector_kind(model: BaseModel) -> VectorKind:
+    """Return `sparse` for a SparseEncoder and `dense` for a SentenceTransformer.
+
+    Raises:
+        TypeError: If the model is neither.
+    """
+    if isinstance(model, SparseEncoder):
+        return "sparse"
+    if isinstance(model, SentenceTransformer):
+        return "dense"
+    raise TypeError(
+        f"the model must be a SparseEncoder or a SentenceTransformer; received {type(model).__name__}"
+    )
 
 
 def encode(
@@ -36,72 +53,99 @@ def encode(
     batch_size: int = 32,
     show_progress_bar: bool = False,
 ) -> Vectors:
-    """The vectors of texts, in blocks of similar length; never a dense matrix of vocabulary width.
+    """Encode texts in blocks of similar length, without a dense matrix of vocabulary width.
 
     Args:
-        model: Its `encode_query` or `encode_document` is called.
-        texts: At least one.
-        kind: What the texts are.
-        batch_size: Texts a forward pass.
-        show_progress_bar: Show one bar over all texts.
+        model: A SparseEncoder or a SentenceTransformer; its `encode_query` or `encode_document` is called.
+        texts: At least one text.
+        kind: Whether the texts are queries or documents.
+        batch_size: Number of texts per forward pass.
+        show_progress_bar: Show one progress bar over all texts.
 
     Returns:
-        For a `SparseEncoder` CSR `[N, V] float32`, else an array `[N, D] float32`; rows as `texts`.
+        CSR `[N, V] float32` from a SparseEncoder, or an array `[N, D] float32` from a SentenceTransformer;
+        row i is the vector of `texts[i]`.
 
     Raises:
-        ValueError: No text.
+        TypeError: If the model is neither.
+        ValueError: If there is no text, or `batch_size` is below 1.
     """
-    if not isinstance(model, SparseEncoder | SentenceTransformer):
-        raise TypeError(
-            f"the model is a {type(model).__name__}, neither SparseEncoder nor SentenceTransformer"
-        )
+    check_batch_size(batch_size)
+    is_sparse = vector_kind(model) == "sparse"
     if not texts:
-        raise ValueError(f"no {kind} to encode")
-    encode_block: Callable[..., Any] = model.encode_query if kind == "query" else model.encode_document
+        raise ValueError(f"at least one {kind} is needed to encode; received none")
+    call: Any = model
+    encode_block: Callable[..., Any] = call.encode_query if kind == "query" else call.encode_document
+    # The longest texts come first: texts of similar length need little padding, and a batch that does not fit
+    # into memory fails at once.
     order = np.argsort([-len(text) for text in texts], kind="stable")
-    back = np.argsort(order)
+    back = np.argsort(order)  # undoes the order at the end
     options: dict[str, Any] = {"batch_size": batch_size, "show_progress_bar": False}
     options |= {"convert_to_tensor": True}
-    if isinstance(model, SparseEncoder):
+    if is_sparse:
         options |= {"convert_to_sparse_tensor": True, "save_to_cpu": True}
-    to_rows: Callable[..., Vectors] = _to_csr if isinstance(model, SparseEncoder) else _to_array
+    to_rows: Callable[..., Vectors] = _to_csr if is_sparse else _to_array
     rows: list[Vectors] = []
     with Progress(len(texts), f"Encode {kind}", "texts", show=show_progress_bar) as progress:
         for start in range(0, len(texts), batch_size * BATCHES_PER_BLOCK):
             part = [texts[i] for i in order[start : start + batch_size * BATCHES_PER_BLOCK]]
             rows.append(to_rows(encode_block(part, **options)))
             progress.update(len(part))
-    if isinstance(model, SparseEncoder):
-        return sparse.csr_array(sparse.vstack(rows, format="csr"))[back]
-    return np.concatenate(rows)[back]
+    return join_vectors(rows)[back]
+
+
+def check_batch_size(batch_size: int) -> None:
+    """Refuse a number of texts per forward pass that is below 1.
+
+    Raises:
+        ValueError: If it is.
+    """
+    if batch_size < 1:
+        raise ValueError(f"batch_size must be at least 1; received {batch_size}")
+
+
+def join_vectors(parts: Sequence[Vectors]) -> Vectors:
+    """Return the rows of all parts as one matrix.
+
+    Args:
+        parts: At least one part, all CSR `[n, V]` or all arrays `[n, D]`, of equal width.
+
+    Returns:
+        CSR `[N, V]` or an array `[N, D]`.
+    """
+    if isinstance(parts[0], np.ndarray):
+        return np.concatenate(parts)
+    return sparse.csr_array(sparse.vstack(parts, format="csr"))
 
 
 def _to_csr(embeddings: torch.Tensor) -> sparse.csr_array:
+    """Convert a sparse COO tensor `[n, V]` to CSR `[n, V] float32`."""
     entries = embeddings.coalesce()
-    rows, columns = entries.indices().numpy()
+    rows, columns = entries.indices().numpy()  # each [stored weights]
     height, width = entries.shape
     return sparse.csr_array((entries.values().float().numpy(), (rows, columns)), shape=(height, width))
 
 
 def _to_array(embeddings: torch.Tensor) -> NDArray[np.float32]:
+    """Convert a tensor `[n, D]` to an array `[n, D] float32`."""
     return embeddings.float().cpu().numpy()
 
 
 class CorpusEncoder:
-    """Encodes one corpus; the vectors of the last model stay in memory, those of others in `cache_dir`.
+    """Encodes one corpus; keeps the vectors of the last model in memory and, if wanted, all in a folder.
 
-    A model is the same when its class, modules, configuration, tokenizer, settings, prompts and every weight
-    are.
+    Two models are the same if their class, modules, configuration, tokenizer, settings, prompts and all
+    weights are equal.
 
     Args:
-        texts: The documents.
-        batch_size: Texts a forward pass.
-        cache_dir: A folder for vectors, one file a model and corpus; None for none.
-        cache_bytes: Bytes of such files that the folder may hold: the ones unused for longest are deleted
-            when another is written, whose own size is not limited.
+        texts: The texts of the documents.
+        batch_size: Number of texts per forward pass.
+        cache_dir: A folder for files of vectors, one file per model and corpus; None writes no file.
+        cache_bytes: Bytes that such files may take in the folder. When a file is written, those that were not
+            used for the longest time are deleted; the size of the new file itself is not limited.
 
     Raises:
-        ValueError: `cache_bytes` below 0.
+        ValueError: If `batch_size` is below 1 or `cache_bytes` below 0.
     """
 
     def __init__(
@@ -111,8 +155,9 @@ class CorpusEncoder:
         cache_dir: str | Path | None = None,
         cache_bytes: int = 10_000_000_000,
     ) -> None:
+        check_batch_size(batch_size)
         if cache_bytes < 0:
-            raise ValueError(f"cache_bytes must be at least 0, got {cache_bytes}")
+            raise ValueError(f"cache_bytes must be at least 0; received {cache_bytes}")
         self._texts = texts
         self._batch_size = batch_size
         self._cache_bytes = cache_bytes
@@ -121,17 +166,18 @@ class CorpusEncoder:
         self._kept: tuple[str, Vectors] | None = None
 
     def encode(self, model: BaseModel, show_progress_bar: bool = False) -> tuple[Vectors, bool]:
-        """The vectors of the corpus, and whether they were encoded now (else they were kept).
+        """Return the vectors of the corpus, and whether they were encoded now.
 
         Args:
             model: The encoder.
-            show_progress_bar: Show a bar while encoding.
+            show_progress_bar: Show a progress bar while encoding.
 
         Returns:
-            The vectors, as from the function `encode`, and the flag.
+            The vectors, as the function `encode` returns them, and True if they were encoded now, False if
+            they were kept from an earlier call.
 
         Raises:
-            ValueError: The cached file is damaged.
+            ValueError: If the cached file is damaged.
         """
         key = f"{fingerprint(model)}-{self._corpus_key}"
         if self._kept is not None and self._kept[0] == key:
@@ -140,6 +186,8 @@ class CorpusEncoder:
         vectors = None if path is None else _read(path, key)
         fresh = vectors is None
         if fresh:
+            if path is not None:  # before the long work, so that a folder that cannot be made fails at once
+                path.parent.mkdir(parents=True, exist_ok=True)
             vectors = encode(
                 model,
                 self._texts,
@@ -148,7 +196,6 @@ class CorpusEncoder:
                 show_progress_bar=show_progress_bar,
             )
             if path is not None:
-                path.parent.mkdir(parents=True, exist_ok=True)
                 remove_leftovers(path.parent, _CACHED.pattern)
                 write_file(path, pack(vectors, key))
                 _delete_oldest(path, self._cache_bytes)
@@ -157,7 +204,11 @@ class CorpusEncoder:
 
 
 def _read(path: Path, key: str) -> Vectors | None:
-    """Cached vectors; None where there are none, or another process deletes them now for the room."""
+    """Return cached vectors, or None if there are none, or another process is deleting them to make room.
+
+    Raises:
+        ValueError: If the file is damaged.
+    """
     try:
         os.utime(path)  # the file used last is deleted last
         return unpack(path, key)[0]
@@ -170,7 +221,7 @@ def _read(path: Path, key: str) -> Vectors | None:
 
 
 def _delete_oldest(newest: Path, limit: int) -> None:
-    """Keep the folder of cached vectors below a number of bytes, and the newest file in any case."""
+    """Delete the files that were used longest ago until the rest fit into the limit; the newest one stays."""
     files = []
     for path in newest.parent.glob("*.safetensors"):
         with suppress(FileNotFoundError):  # another process deletes, too

@@ -1,4 +1,4 @@
-"""Texts searched in a stored index: documents with their texts, and the terms that made the score."""
+"""Search texts in a stored index, and show each document found with its text and the terms of its score."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class Found:
     """A hit as a person reads it.
 
     Args:
-        id: The document's.
-        score: As the index gives it.
-        text: The document's.
-        terms: For a sparse model, the terms that query and document share with what each adds to the score,
-            strongest first; they sum to it, up to rounding. Empty for a dense model.
+        id: Id of the document.
+        score: Score of the document in the index.
+        text: Text of the document.
+        terms: For a sparse model, the terms that query and document share and what each adds to the score,
+            the strongest first; together they are the score, up to rounding. Empty for a dense model.
     """
 
     id: str
@@ -42,63 +42,76 @@ class Searcher:
     """Searches an index by the model that made it.
 
     Args:
-        index: The documents' vectors.
+        index: The index of the documents' vectors.
         model: The encoder.
-        corpus: Document id to text, as it was encoded.
-        source: What the index was made of.
+        corpus: `{document id: text}`, as it was encoded.
+        source: What the index was made of, from `open_index`.
 
     Raises:
-        ValueError: Another model or corpus.
+        ValueError: If the model or the corpus is not the one that the index was made of.
     """
 
     def __init__(self, index: Index, model: BaseModel, corpus: Mapping[str, str], source: Source) -> None:
         if fingerprint(model) != source.fingerprint:
             raise ValueError(
-                f"the index was made by {source.model} at {source.max_seq_length} tokens; this model (at "
-                f"{model.max_seq_length} tokens) has other weights or settings"
+                f"the model must be the one that made the index, {source.model} at {source.max_seq_length} "
+                f"tokens; received a model (at {model.max_seq_length} tokens) with other weights or settings"
             )
         if text_digest(part for pair in corpus.items() for part in pair) != source.corpus:
-            raise ValueError(f"the index was made of another corpus than these {len(corpus)} documents")
+            raise ValueError(
+                f"the corpus must be the one that the index was made of; received another of {len(corpus)} "
+                "documents"
+            )
         self.index, self.model, self.corpus = index, model, corpus
         self.similarity = check_encoder(model)
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Found]]:
-        """The k best documents of each query.
+        """Find the k best documents of each query.
 
         Args:
-            queries: Texts, none of them blank.
-            k: Hits wanted, at least 1.
+            queries: At least one text, none of them blank.
+            k: Number of hits wanted per query, at least 1.
 
         Returns:
             The hits of each query, best first.
 
         Raises:
-            ValueError: A blank query, or k below 1.
+            ValueError: If there is no query, a query is blank, or k is below 1.
         """
         for number, text in enumerate(queries, start=1):
             if not text.strip():
-                raise ValueError(f"query {number} is blank: there is nothing to search for")
+                raise ValueError(f"a query must not be blank; received {text!r} as query {number}")
         vectors = encode(self.model, queries, "query")
         hits = self.index.search(vectors, k)
         results = []
         for row, (ids, scores) in enumerate(zip(hits.ids, hits.scores, strict=True)):
             texts = [self.corpus[key] for key in ids]
-            terms = self._terms(vectors[[row]], texts) if isinstance(self.model, SparseEncoder) else None
-            shared = terms or [[] for _ in ids]
-            found = zip(ids, scores.tolist(), texts, shared, strict=True)
+            if texts and isinstance(self.model, SparseEncoder):
+                terms = self._terms(vectors[[row]], texts)
+            else:
+                terms = [[] for _ in texts]
+            found = zip(ids, scores.tolist(), texts, terms, strict=True)
             results.append([Found(*entry) for entry in found])
         return results
 
     def _terms(self, query: sparse.csr_array, texts: list[str]) -> list[list[tuple[str, float]]]:
-        """Term by term, what the query's and each document's vectors multiply to."""
-        if not texts:
-            return []
-        documents = encode(self.model, texts, "document")
+        """Return the terms that a query shares with each document, with the product of the two weights.
+
+        Args:
+            query: The vector of the query, CSR `[1, V]`.
+            texts: The texts of the n documents found, at least one.
+
+        Returns:
+            One list of (term, product) per document, the largest product first.
+        """
+        # The documents are encoded again, because an index cannot return the vector of one document.
+        documents = encode(self.model, texts, "document")  # [n, V]
         width = documents.shape[1]
         left = sparse_vectors(query, "queries", width, self.similarity)
         right = sparse_vectors(documents, "documents", width, self.similarity)
-        products = sparse.csr_array(right.multiply(left)).tocoo()
+        products = sparse.csr_array(right.multiply(left)).tocoo()  # [n, V]
         products.eliminate_zeros()
+        # `SparseEncoder.decode` sorts the terms of each row and names them; it takes a torch tensor.
         indices = torch.from_numpy(np.stack(products.coords).astype(np.int64))
         table = torch.sparse_coo_tensor(
             indices, torch.from_numpy(products.data), products.shape, check_invariants=True

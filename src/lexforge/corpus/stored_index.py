@@ -1,77 +1,23 @@
-"""An index of an encoded corpus on disk, with the name of the model that made it."""
+"""An index of an encoded corpus on disk, together with the name of the model that made it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
 from lexforge.common.files import check_new, new_directory
 from lexforge.common.manifest import pack_manifest, unpack_manifest
 from lexforge.common.progress import Progress
-from lexforge.corpus.encoded_corpus import EncodedCorpus, Manifest
+from lexforge.corpus.encoded_corpus import EncodedCorpus
 from lexforge.corpus.encoding import Vectors
-from lexforge.retrieval import HNSW, IVF, FaissIndex, Flat, Index, InvertedIndex, MilvusIndex, SeismicIndex
+from lexforge.retrieval import Index, IndexKind
+from lexforge.retrieval.backends import BACKENDS, find_backend
 
 SOURCE = "source.json"
 FORMAT = "lexforge-stored-index"
-IndexKind = Literal["inverted", "faiss-flat", "faiss-hnsw", "faiss-ivf", "seismic", "milvus"]
-LAYOUTS: dict[str, Flat | HNSW | IVF] = {"faiss-flat": Flat(), "faiss-hnsw": HNSW(), "faiss-ivf": IVF()}
-SPARSE_KINDS = {"inverted", "seismic", "milvus"}
-DENSE_KINDS = {*LAYOUTS, "milvus"}
-
-
-def check_kind(kind: str, vectors: Literal["sparse", "dense"], options: Mapping[str, Any]) -> None:
-    """Refuse, before any work, an index that cannot be built.
-
-    Args:
-        kind: A name of `IndexKind`.
-        vectors: What it is to hold.
-        options: Further arguments of its `build`; Milvus needs `uri`, the others take none.
-
-    Raises:
-        ConnectionError: No Milvus answers.
-        ImportError: The extra that the index needs is not installed.
-        ValueError: An unknown name, one that does not hold these vectors, or options that are not its own.
-    """
-    if kind not in get_args(IndexKind):
-        raise ValueError(f"the index is {kind!r}; allowed are {', '.join(get_args(IndexKind))}")
-    allowed = SPARSE_KINDS if vectors == "sparse" else DENSE_KINDS
-    if kind not in allowed:
-        raise ValueError(f"a {kind} index does not hold {vectors} vectors; {', '.join(sorted(allowed))} do")
-    if (kind == "milvus") != ("uri" in options):
-        raise ValueError(f"a Milvus address belongs to a milvus index, and only there; the index is {kind}")
-    if kind == "milvus":
-        MilvusIndex(**options).close()
-    if kind == "seismic":
-        SeismicIndex(1)
-
-
-def index_builder(
-    kind: IndexKind, vectors: Literal["sparse", "dense"], **options: Any
-) -> Callable[..., Index]:
-    """`build` of the class that a name on the command line stands for.
-
-    Args:
-        kind: What to build.
-        vectors: What it is to hold.
-        options: Further arguments of that `build`, such as Milvus's `uri`.
-
-    Returns:
-        `(documents, ids, similarity) -> Index`.
-
-    Raises:
-        ConnectionError, ImportError, ValueError: As for `check_kind`.
-    """
-    check_kind(kind, vectors, options)
-    if kind in LAYOUTS:
-        return partial(FaissIndex.build, layout=LAYOUTS[kind])
-    if kind == "milvus":
-        return partial(MilvusIndex.build, **options)
-    return InvertedIndex.build if kind == "inverted" else SeismicIndex.build
 
 
 @dataclass(frozen=True)
@@ -79,11 +25,11 @@ class Source:
     """What an index was made of.
 
     Args:
-        kind: The index.
+        kind: Name of the index.
         model: Name of the encoder when the corpus was encoded.
-        fingerprint: Digest of everything that decides its vectors.
-        max_seq_length: Tokens a text was cut after.
-        corpus: Digest of ids and texts.
+        fingerprint: Digest of everything that decides the vectors of the encoder.
+        max_seq_length: Number of tokens after which a text was cut; None if the model set no limit.
+        corpus: Digest of all ids and texts.
     """
 
     kind: IndexKind
@@ -102,38 +48,47 @@ def build_index(
     show_progress_bar: bool = False,
     **options: Any,
 ) -> Index:
-    """Make an index of an encoded corpus and save it; a milvus index goes on where a killed call ended.
+    """Make an index of an encoded corpus and save it.
+
+    If a server keeps the vectors and an earlier call was killed, this call continues where that one stopped.
 
     Args:
-        corpus: Complete.
-        directory: New or empty.
-        kind: What to build.
-        rows: Documents read and added at once (whole blocks, one at least).
-        show_progress_bar: Show how many documents are in.
-        options: Further arguments of the index's `build`, such as Milvus's `uri`.
+        corpus: The encoded corpus.
+        directory: A new or empty directory.
+        kind: Name of the index.
+        rows: Number of documents that are read and added at once, in whole blocks and at least one block.
+        show_progress_bar: Show how many documents have been added.
+        options: Options of the index, such as the `uri` of Milvus.
 
     Returns:
         The index.
 
     Raises:
-        FileExistsError: The directory holds something.
-        ConnectionError, ImportError, ValueError: As for `check_kind`; also ValueError for damaged blocks, and
-            for a Milvus collection of something else.
+        ConnectionError: If the server of the index does not answer.
+        FileExistsError: If the directory is not empty.
+        ImportError: If a package that the index needs is not installed.
+        ValueError: If the index does not hold such vectors or take such options, a block is damaged, or a
+            server holds other documents under the same name.
     """
     manifest = corpus.manifest
-    check_kind(kind, manifest.kind, options)
+    backend = find_backend(kind, manifest.kind, options)
     check_new(directory)
+    # The first block is read before the index is made, because it says how wide the vectors are.
     blocks = corpus.blocks(rows)
     first = next(blocks)
-    index = _empty(kind, first[0].shape[1], manifest, options)
-    there: list[str] = index.ids if isinstance(index, MilvusIndex) else []
+    width = first[0].shape[1]
+    index = backend.index.create(width, manifest.similarity, manifest.key, **backend.settings, **options)
+    there = index.ids
     with Progress(len(corpus), "Index", show=show_progress_bar) as progress:
         progress.update(len(there))
         for vectors, ids in _without(there, chain([first], blocks)):
             index.add(vectors, ids)
             progress.update(len(ids))
     if len(index) != len(corpus):
-        raise ValueError(f"the collection holds {len(index)} documents, the corpus {len(corpus)}: drop it")
+        raise ValueError(
+            f"the collection must hold the {len(corpus)} documents of the corpus; it holds {len(index)}: "
+            "drop it, or choose another name"
+        )
     source = Source(kind, manifest.model, manifest.fingerprint, manifest.max_seq_length, manifest.corpus)
     with new_directory(directory) as path:
         index.save(path / "index")
@@ -142,57 +97,56 @@ def build_index(
 
 
 def open_index(directory: str | Path, token: str = "", verify: bool = False) -> tuple[Index, Source]:
-    """Load what `build_index` saved.
+    """Load an index that `build_index` saved.
 
     Args:
-        directory: The same.
-        token: Credentials of a Milvus server.
-        verify: Compare every file with its checksum, also large ones that were not written since.
+        directory: The directory that `build_index` wrote.
+        token: Credentials for the server that keeps the vectors, if one does.
+        verify: Compare every file with its checksum, including large ones that seem unchanged since they were
+            written.
 
     Returns:
         The index, and what it was made of.
 
     Raises:
-        FileNotFoundError: No index there, or one whose building was interrupted.
-        ValueError: A damaged file.
+        ConnectionError: If the server of the index does not answer.
+        FileNotFoundError: If the directory holds no index, or one whose building was interrupted.
+        ValueError: If a file is damaged.
     """
     path = Path(directory) / SOURCE
     if not path.is_file():
         raise FileNotFoundError(f"{directory} holds no finished index: {SOURCE} is missing")
     try:
         source = Source(**unpack_manifest(path.read_bytes(), FORMAT))
-        if source.kind not in get_args(IndexKind):
-            raise ValueError(f"an index {source.kind!r}")
+        if source.kind not in BACKENDS:
+            raise ValueError(f"kind must be one of {', '.join(BACKENDS)}; received {source.kind!r}")
     except (ValueError, TypeError) as error:
         raise ValueError(f"{path} does not describe an index of lexforge: {error}") from error
-    folder = Path(directory) / "index"
-    if source.kind == "milvus":
-        return MilvusIndex.load(folder, verify, token=token), source
-    if source.kind == "seismic":
-        return SeismicIndex.load(folder, verify), source
-    return (InvertedIndex if source.kind == "inverted" else FaissIndex).load(folder, verify), source
-
-
-def _empty(kind: IndexKind, width: int, manifest: Manifest, options: Mapping[str, Any]) -> Index:
-    """An index without documents; Milvus's may hold what a killed call left."""
-    if kind == "milvus":
-        return MilvusIndex(similarity=manifest.similarity, origin=manifest.key, **options)
-    if kind == "inverted":
-        return InvertedIndex(width, manifest.similarity)
-    if kind == "seismic":
-        return SeismicIndex(width, manifest.similarity)
-    return FaissIndex(width, manifest.similarity, LAYOUTS[kind])
+    backend = BACKENDS[source.kind]
+    credentials = {"token": token} if "token" in backend.options else {}
+    return backend.index.load(Path(directory) / "index", verify, **credentials), source
 
 
 def _without(
     there: list[str], blocks: Iterable[tuple[Vectors, list[str]]]
 ) -> Iterator[tuple[Vectors, list[str]]]:
-    """The documents after those that a collection holds already, which must be the first ones."""
+    """Yield the vectors and ids of the documents that an index does not hold yet.
+
+    Args:
+        there: The ids of the documents that the index holds, which must be the first ones of the corpus.
+        blocks: Vectors and ids of the whole corpus, block by block.
+
+    Raises:
+        ValueError: If the index holds other documents.
+    """
     start = 0
     for vectors, ids in blocks:
         known = there[start : start + len(ids)]
         if known != ids[: len(known)]:
-            raise ValueError("the Milvus collection holds other documents: drop it, or choose another name")
+            raise ValueError(
+                "the collection must hold the first documents of the corpus; it holds others: drop it, or "
+                "choose another name"
+            )
         if len(known) < len(ids):
             yield vectors[len(known) :], ids[len(known) :]
         start += len(ids)

@@ -1,4 +1,4 @@
-"""Vectors of texts in a safetensors file that carries a checksum, and the name of what it belongs to."""
+"""Vectors of texts in a safetensors file that also holds checksums and the name of what it belongs to."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ FORMAT = "lexforge-vectors"
 
 
 def pack(vectors: Any, owner: str, **arrays: NDArray[Any]) -> bytes:
-    """The bytes of a file of vectors; equal input gives equal bytes.
+    """Return the bytes of a file of vectors; equal input gives equal bytes.
 
     Args:
         vectors: CSR `[N, V] float32` or an array `[N, D] float32`.
-        owner: What the vectors belong to; only who knows it reads them.
-        arrays: More to keep beside them.
+        owner: The name of what the vectors belong to; `unpack` needs the same name.
+        arrays: Further arrays to store in the file, by name.
 
     Returns:
-        What `unpack` reads.
+        The bytes, which `unpack` reads.
     """
     if isinstance(vectors, np.ndarray):
         tensors: dict[str, NDArray[Any]] = {"dense": np.ascontiguousarray(vectors)}
     else:
-        vectors.sum_duplicates()  # sorts the columns of a row, so that equal vectors are equal bytes
+        vectors.sum_duplicates()  # also sorts the columns of each row, so that equal vectors give equal bytes
         tensors = {
             "data": vectors.data.astype(np.float32, copy=False),
             "indices": vectors.indices.astype(np.int32),
@@ -46,14 +46,15 @@ def unpack(path: Path, owner: str) -> tuple[Any, dict[str, NDArray[Any]]]:
     """Read a file of vectors.
 
     Args:
-        path: Holds what `pack` returned.
-        owner: As given to `pack`.
+        path: A file with the bytes that `pack` returned.
+        owner: The name that was given to `pack`.
 
     Returns:
-        The vectors, and all arrays by name.
+        The vectors, and all arrays of the file by name.
 
     Raises:
-        ValueError: The file is a link, cut, altered, or belongs to something else; the message says only why.
+        ValueError: If the file is a link, cut, altered, or belongs to something else. The message does not
+            name the file.
     """
     try:
         if path.is_symlink():
@@ -76,7 +77,7 @@ def unpack(path: Path, owner: str) -> tuple[Any, dict[str, NDArray[Any]]]:
 
 
 def _parts(tensors: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
-    """The arrays under names that say their dtype and shape too, which are no part of their bytes."""
+    """Return the bytes of each array under a name with dtype and shape, so that these are checked too."""
     return {
         f"{name} {array.dtype.str} {array.shape}": array.reshape(-1).view(np.uint8)
         for name, array in tensors.items()

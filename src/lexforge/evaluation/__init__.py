@@ -1,7 +1,8 @@
-"""A run and its judgements turned into numbers."""
+"""Turn runs and judgements into numbers: measures, comparisons, TREC files and the page of a run."""
 
 from lexforge.evaluation.evaluator import RetrievalEvaluator, RetrievalResult
 from lexforge.evaluation.metrics import (
+    METRICS,
     Comparison,
     RunScores,
     compare_runs,
@@ -12,10 +13,12 @@ from lexforge.evaluation.metrics import (
 )
 from lexforge.evaluation.multilabel import LabelledVectors, evaluate_multilabel, f1_on_test
 from lexforge.evaluation.report import example_searches, metrics_table
+from lexforge.evaluation.retrieval_task import evaluate_bm25, evaluator_of_split
 from lexforge.evaluation.sparsity import Sparsity, measure_sparsity
 from lexforge.evaluation.trec import check_run_ids, read_qrels, read_run, write_qrels, write_run
 
 __all__ = [
+    "METRICS",
     "Comparison",
     "LabelledVectors",
     "RetrievalEvaluator",
@@ -24,8 +27,10 @@ __all__ = [
     "Sparsity",
     "check_run_ids",
     "compare_runs",
+    "evaluate_bm25",
     "evaluate_multilabel",
     "evaluate_run",
+    "evaluator_of_split",
     "example_searches",
     "f1_on_test",
     "measure_sparsity",

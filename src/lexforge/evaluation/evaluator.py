@@ -1,4 +1,4 @@
-"""Retrieval evaluation of sparse and dense encoders: graded measures, a run, sparsity, timing."""
+"""Evaluate sparse and dense encoders on retrieval: graded measures, a run, sparsity and timing."""
 
 from __future__ import annotations
 
@@ -11,32 +11,23 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from sentence_transformers import SparseEncoder
 from sentence_transformers.base.evaluation.evaluator import BaseEvaluator
 from sentence_transformers.base.model import BaseModel
 
-from lexforge.corpus.encoding import CorpusEncoder, encode
+from lexforge.common.types import Qrels, Run
+from lexforge.corpus import CorpusEncoder, encode, vector_kind
 from lexforge.evaluation.latency import search_latency
-from lexforge.evaluation.metrics import (
-    METRICS,
-    Qrels,
-    Run,
-    RunScores,
-    check_qrels,
-    cutoff,
-    score_run,
-    write_scores,
-)
+from lexforge.evaluation.metrics import METRICS, RunScores, check_qrels, cutoff, score_run, write_scores
 from lexforge.evaluation.sparsity import measure_sparsity
 from lexforge.evaluation.trec import check_run_ids
 from lexforge.evaluation.trec import write_run as write_run_file
 from lexforge.models.load import check_encoder
-from lexforge.retrieval.base import Hits, Index, check_k
-from lexforge.retrieval.faiss import FaissIndex
-from lexforge.retrieval.inverted import InvertedIndex
+from lexforge.retrieval import Hits, Index, build_exact
+from lexforge.retrieval.base import check_k
 
 logger = logging.getLogger(__name__)
 
+# The columns of sparsity in the CSV file, which a dense model leaves empty.
 SPARSITY = ("query_active_dims", "document_active_dims", "flops")
 
 
@@ -45,13 +36,14 @@ class RetrievalResult:
     """What an evaluation found.
 
     Args:
-        metrics: Measure name to its mean over the judged queries.
-        run: `{query id: {document id: score}}`, strictly descending scores.
-        per_query: Measure name to `{query id: value}`.
-        sparsity: `query_active_dims`, `document_active_dims`, `flops` of a sparse model, and `index_bytes`.
-        timing: `search_queries_per_s` of all queries in one call, `search_p50_ms`, `search_p95_ms` and
-            `search_p99_ms` of queries searched one by one, `encode_queries_per_s`, and
-            `encode_documents_per_s` where the corpus was encoded and not kept from before.
+        metrics: `{measure: mean over the judged queries}`.
+        run: `{query id: {document id: score}}` with strictly descending scores.
+        per_query: `{measure: {query id: value}}`.
+        sparsity: `index_bytes`, and for a sparse model `query_active_dims`, `document_active_dims` and
+            `flops`.
+        timing: `search_queries_per_s` for all queries in one call; `search_p50_ms`, `search_p95_ms` and
+            `search_p99_ms` for queries searched one by one; `encode_queries_per_s`; and, if the corpus was
+            encoded now and not kept from before, `encode_documents_per_s`.
     """
 
     metrics: dict[str, float]
@@ -62,41 +54,43 @@ class RetrievalResult:
 
     @property
     def scores(self) -> RunScores:
-        """Means and per-query values, for `compare_runs` and `write_scores`."""
+        """The means and the values of each query, for `compare_runs` and `write_scores`."""
         return RunScores(self.metrics, self.per_query)
 
 
 class RetrievalEvaluator(BaseEvaluator):
-    """Evaluates a `SparseEncoder` or a `SentenceTransformer` on a retrieval task, alone or in a Trainer.
+    """Evaluates a SparseEncoder or a SentenceTransformer on a retrieval task, alone or in a Trainer.
 
     Every judged query is searched in the whole corpus by the similarity that the model carries
-    (`similarity_fn_name`: dot or cosine). The corpus's vectors are kept while the model is unchanged.
+    (`similarity_fn_name`, dot or cosine). The vectors of the corpus are kept while the model is unchanged.
 
     Args:
-        queries: `{query id: text}`; those without a judgement are left out.
+        queries: `{query id: text}`; queries without a judgement are left out.
         corpus: `{document id: text}`.
         qrels: `{query id: {document id: grade}}`; a grade of 1 or more is relevant.
-        name: Prefix of the measures and of the files written.
-        metrics: Names as ir-measures has them; the first one is the primary metric.
-        k: Documents retrieved for each query, at least every measure's cutoff; a measure without one
-            (`AP`) sees k documents.
-        batch_size: Texts a forward pass.
-        exclude_self: Drop a document whose id is the query's (a corpus that contains its queries).
-        show_progress_bar: None follows the log level, as sentence-transformers does.
+        name: Prefix of the measures and of the files that are written.
+        metrics: Names of measures in ir-measures; the first one is the primary metric.
+        k: Number of documents that are retrieved per query, at least the cutoff of every measure; a measure
+            without a cutoff (`AP`) sees k documents.
+        batch_size: Number of texts per forward pass.
+        exclude_self: Leave out a document whose id is the query's, for a corpus that contains its queries.
+        show_progress_bar: Show a progress bar; None decides by the log level, as sentence-transformers does.
         write_csv: Append a row to `<output_path>/Retrieval_evaluation[_name]_results.csv`.
         write_run: Write the last run to `<output_path>/Retrieval_evaluation[_name]_run.trec`.
         write_per_query: Write the last value of each query to
             `<output_path>/Retrieval_evaluation[_name]_per_query.json`, which `read_scores` reads.
-        build_index: `(vectors, ids, similarity) -> Index`; None is `InvertedIndex.build` for a sparse model,
-            `FaissIndex.build` (flat, exact) for a dense one.
-        cache_dir: A folder in which the corpus's vectors outlive the process, a file a model.
-        cache_bytes: Bytes that such files may take: the ones unused for longest are deleted.
-        latency_queries: Queries searched one by one for the percentiles of `timing`; 0 measures none.
+        build_index: A function `(vectors, ids, similarity) -> Index`; None is `build_exact`.
+        cache_dir: A folder in which the vectors of the corpus are kept for later processes, one file per
+            model; None writes no file.
+        cache_bytes: Bytes that such files may take; those that were not used for the longest time are
+            deleted.
+        latency_queries: Number of queries that are searched one by one for the percentiles in `timing`; 0
+            measures none.
 
     Raises:
-        ValueError: No judged query, judgements that name an unknown query or document, a grade that is no
-            integer from -9999 to 9999, an unknown measure, one whose cutoff is above k, a number out of
-            range, or with `write_run` an id that a TREC file cannot carry.
+        ValueError: If no query is judged, the judgements name an unknown query or document, a grade is not an
+            integer from -9999 to 9999, a measure is unknown or its cutoff is above k, a number is out of
+            range, or, with `write_run`, a TREC file cannot hold an id.
     """
 
     def __init__(
@@ -124,10 +118,10 @@ class RetrievalEvaluator(BaseEvaluator):
         if write_run:
             check_run_ids(qrels, corpus)
         if not metrics:
-            raise ValueError("no measure was given")
+            raise ValueError("metrics must name at least one measure; received none")
         for metric in metrics:
             if (cutoff(metric) or 0) > k:
-                raise ValueError(f"measure {metric!r} looks at more than the k = {k} documents retrieved")
+                raise ValueError(f"the cutoff of measure {metric!r} must be at most k; received k = {k}")
         self.qrels = {query: judged for query, judged in check_qrels(qrels).items() if judged}
         self.query_ids = list(self.qrels)
         self.query_texts = [queries[query] for query in self.query_ids]
@@ -143,7 +137,7 @@ class RetrievalEvaluator(BaseEvaluator):
         self.write_per_query = write_per_query
         self.build_index = build_index
         if latency_queries < 0:
-            raise ValueError(f"latency_queries must be at least 0, got {latency_queries}")
+            raise ValueError(f"latency_queries must be at least 0; received {latency_queries}")
         self.latency_queries = latency_queries
         self.primary_metric = f"{name}_{metrics[0]}" if name else metrics[0]
         stem = f"Retrieval_evaluation_{name}" if name else "Retrieval_evaluation"
@@ -155,16 +149,16 @@ class RetrievalEvaluator(BaseEvaluator):
     def __call__(
         self, model: BaseModel, output_path: str | None = None, epoch: int = -1, steps: int = -1
     ) -> dict[str, float]:
-        """Evaluate, log, and write the files asked for.
+        """Evaluate a model, log the result and write the files that were asked for.
 
         Args:
             model: The encoder.
-            output_path: Folder for the files; None writes nothing.
-            epoch: For the log and the CSV row; -1 outside training.
-            steps: The same.
+            output_path: Folder for the files; None writes none.
+            epoch: Epoch for the log and the CSV row; -1 outside training.
+            steps: Step for the log and the CSV row; -1 outside training.
 
         Returns:
-            The measures, sparsity and timing of `RetrievalResult`, each key prefixed with the name.
+            The measures, sparsity and timing of `RetrievalResult`, with the evaluator's name before each key.
         """
         result = self.evaluate(model)
         if output_path is not None:
@@ -185,22 +179,22 @@ class RetrievalEvaluator(BaseEvaluator):
         return prefixed
 
     def evaluate(self, model: BaseModel) -> RetrievalResult:
-        """Encode, search and score.
+        """Encode the queries and the corpus, search, and score the run.
 
         Args:
-            model: A `SparseEncoder` or a `SentenceTransformer`.
+            model: A SparseEncoder or a SentenceTransformer.
 
         Returns:
-            Measures, run, per-query values, sparsity and timing.
+            Measures, run, values of each query, sparsity and timing.
 
         Raises:
-            TypeError: The model is of another class.
-            ValueError: The model's similarity is neither dot nor cosine, or a vector is not finite.
+            TypeError: If the model is of another class.
+            ValueError: If the similarity of the model is neither dot nor cosine, or a vector is not finite.
         """
         show = self.show_progress_bar
         if show is None:
             show = logger.getEffectiveLevel() in (logging.INFO, logging.DEBUG)
-        is_sparse = isinstance(model, SparseEncoder)
+        kind = vector_kind(model)
         similarity = check_encoder(model)
         timing: dict[str, float] = {}
         started = time.perf_counter()
@@ -210,11 +204,10 @@ class RetrievalEvaluator(BaseEvaluator):
         documents, fresh = self._corpus.encode(model, show)
         if fresh:
             timing["encode_documents_per_s"] = len(self.document_ids) / (time.perf_counter() - started)
-        exact: Callable[..., Index] = InvertedIndex.build if is_sparse else FaissIndex.build
-        index = (self.build_index or exact)(documents, self.document_ids, similarity=similarity)
-        index.search(queries[:1], self.k)  # a compiled search is compiled before it is timed
+        index = (self.build_index or build_exact)(documents, self.document_ids, similarity=similarity)
+        index.search(queries[:1], self.k)  # so that a compiled search is compiled before it is timed
         started = time.perf_counter()
-        hits = index.search(queries, self.k + self.exclude_self)
+        hits = index.search(queries, self.k + self.exclude_self)  # one more, because one may be left out
         timing["search_queries_per_s"] = len(self.query_ids) / (time.perf_counter() - started)
         if self.latency_queries:
             timing |= search_latency(index, queries, self.k + self.exclude_self, self.latency_queries)
@@ -223,24 +216,30 @@ class RetrievalEvaluator(BaseEvaluator):
         run = hits.to_run(self.query_ids)
         scores = score_run(run, self.qrels, self.metrics)
         sparsity: dict[str, float] = {}
-        if is_sparse:
+        if kind == "sparse":
             sparsity |= asdict(measure_sparsity(queries, documents))
         sparsity["index_bytes"] = index.nbytes
         return RetrievalResult(scores.mean, run, scores.per_query, sparsity, timing)
 
     def get_config_dict(self) -> dict[str, Any]:
-        """What the model card says about the evaluation."""
+        """Return what the model card says about the evaluation."""
         return {"k": self.k, "exclude_self": self.exclude_self}
 
     def _append_csv(self, path: Path, result: RetrievalResult, epoch: int, steps: int) -> None:
-        """Add a row; a file that has other columns is refused."""
+        """Append a row to the CSV file.
+
+        Raises:
+            ValueError: If the file has other columns.
+        """
         columns = ["epoch", "steps", *self.metrics, *SPARSITY]
         new = not path.exists()
         if not new:
             with path.open(encoding="utf-8", newline="") as file:
                 found = next(csv.reader(file), [])
             if found != columns:
-                raise ValueError(f"{path} has the columns {found}, this evaluation {columns}: move it away")
+                raise ValueError(
+                    f"{path} must have the columns {columns} of this evaluation; it has {found}: move it away"
+                )
         with path.open("a", encoding="utf-8", newline="") as file:
             writer = csv.writer(file, lineterminator="\n")
             if new:
@@ -250,25 +249,35 @@ class RetrievalEvaluator(BaseEvaluator):
 
 
 def _check_data(queries: dict[str, str], corpus: dict[str, str], qrels: Qrels) -> None:
+    """Refuse data that cannot be evaluated.
+
+    Raises:
+        ValueError: If the corpus or the judgements are empty, a text is not a string, or the judgements name
+            an unknown query or document.
+    """
     if not corpus:
-        raise ValueError("the corpus is empty: no document to retrieve")
+        raise ValueError("the corpus must hold at least one document; received none")
     for what, texts in (("query", queries), ("document", corpus)):
         for key, text in texts.items():
             if not isinstance(text, str):
-                raise ValueError(f"{what} {key!r} is a {type(text).__name__}; a text is a string")
+                raise ValueError(
+                    f"the text of {what} {key!r} must be a string; received {type(text).__name__}"
+                )
     for query, judged in qrels.items():
         if query not in queries:
             raise ValueError(f"the judgements name query {query!r}, which is not among the queries")
         for document in judged:
             if document not in corpus:
                 raise ValueError(
-                    f"the judgements of query {query!r} name document {document!r}, not in the corpus"
+                    f"the judgements of query {query!r} name document {document!r}, which is not in the "
+                    "corpus"
                 )
     if not any(qrels.values()):
-        raise ValueError("the judgements are empty: no query to evaluate")
+        raise ValueError("the judgements must judge at least one query; received none")
 
 
 def _without_self(hits: Hits, query_ids: list[str], k: int) -> Hits:
+    """Return the first k hits of each query that do not have the id of the query."""
     ids, scores = [], []
     for query, documents, values in zip(query_ids, hits.ids, hits.scores, strict=True):
         keep = [place for place, document in enumerate(documents) if document != query][:k]

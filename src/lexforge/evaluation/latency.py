@@ -1,4 +1,4 @@
-"""How long a user waits: the time of single searches."""
+"""The time of single searches, which is how long a user waits."""
 
 from __future__ import annotations
 
@@ -13,24 +13,26 @@ PERCENTILES = (50, 95, 99)
 
 
 def search_latency(index: Index, queries: Any, k: int, searches: int) -> dict[str, float]:
-    """The time of one query's search, encoding not counted.
+    """Measure the time of searching one query, without its encoding.
 
     Args:
-        index: The index, warm: a compiled search has run before.
-        queries: As for `Index.search`, one row a query, at least one.
-        k: Hits wanted.
-        searches: Queries searched one by one, evenly spaced over the rows; all where there are fewer.
+        index: The index; it has searched before, so that nothing is compiled now.
+        queries: Vectors as `Index.search` takes them, one row per query, at least one.
+        k: Number of hits wanted per query.
+        searches: Number of queries to search one by one, evenly spaced over the rows; all if there are fewer.
 
     Returns:
-        `search_p50_ms`, `search_p95_ms`, `search_p99_ms`: percentiles in milliseconds, linear between the two
-        nearest times.
+        The percentiles `search_p50_ms`, `search_p95_ms` and `search_p99_ms` in milliseconds, interpolated
+        linearly between the two nearest times.
 
     Raises:
-        ValueError: No query, or fewer than one search.
+        ValueError: If there is no query, or `searches` is below 1.
     """
     total = queries.shape[0]
     if total < 1 or searches < 1:
-        raise ValueError(f"{total} queries and {searches} searches: nothing to time")
+        raise ValueError(
+            f"at least one query and one search are needed; received {total} queries and {searches} searches"
+        )
     times = []
     for row in np.linspace(0, total - 1, min(searches, total)).astype(int):
         query = queries[row : row + 1]

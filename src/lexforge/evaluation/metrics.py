@@ -27,8 +27,8 @@ class RunScores:
     """The scores of a run.
 
     Args:
-        mean: Measure name to its mean over all judged queries.
-        per_query: Measure name to the value of each judged query, in the order of the judgements.
+        mean: `{measure: mean over all judged queries}`.
+        per_query: `{measure: {query id: value}}` for all judged queries, in the order of the judgements.
     """
 
     mean: dict[str, float]
@@ -36,33 +36,47 @@ class RunScores:
 
 
 def evaluate_run(run: Run, qrels: Qrels, metrics: Sequence[str] = METRICS) -> dict[str, float]:
-    """The mean of each measure over all judged queries.
+    """Compute the mean of each measure over all judged queries.
 
     Args:
-        run: `{query id: {document id: score}}`, ranked by score; documents of equal score in the dict's
-            order, for every measure (trec_eval has its own order). A judged query that is missing counts 0.
-        qrels: `{query id: {document id: grade}}`; a grade of 1 or more is relevant. Gains are linear in it.
-        metrics: Names as ir-measures has them: `nDCG@10`, `RR@10`, `R@100`, `AP@100`, `Success@5`, ...
+        run: `{query id: {document id: score}}`; documents are ranked by score. Documents of equal score are
+            ranked in the order of the dict, for every measure (trec_eval has an order of its own). A judged
+            query that is not in the run counts as 0.
+        qrels: `{query id: {document id: grade}}`; a grade of 1 or more is relevant. The gain is the grade.
+        metrics: Names of measures in ir-measures, such as `nDCG@10`, `RR@10`, `R@100`, `AP@100`, `Success@5`.
 
     Returns:
-        The mean of each measure by its name.
+        `{measure: mean}`.
 
     Raises:
-        ValueError: No judged query, a grade that is no integer from -9999 to 9999, an unknown measure, or a
-            score that is not a number.
+        ValueError: If no query is judged, a grade is not an integer from -9999 to 9999, a measure is unknown,
+            or a score is NaN.
     """
     return score_run(run, qrels, metrics).mean
 
 
 def score_run(run: Run, qrels: Qrels, metrics: Sequence[str] = METRICS) -> RunScores:
-    """As `evaluate_run`, with the value of every query beside the means."""
+    """Compute what `evaluate_run` computes, and return the value of every query beside the means.
+
+    Args:
+        run: `{query id: {document id: score}}`, as for `evaluate_run`.
+        qrels: `{query id: {document id: grade}}`, as for `evaluate_run`.
+        metrics: Names of measures in ir-measures.
+
+    Returns:
+        The means and the values of each query.
+
+    Raises:
+        ValueError: If `evaluate_run` would refuse the arguments.
+    """
     if not qrels:
-        raise ValueError("the judgements are empty: no query to evaluate")
+        raise ValueError("the judgements must judge at least one query; received none")
     if not metrics:
-        raise ValueError("no measure was given")
+        raise ValueError("metrics must name at least one measure; received none")
     measures = {parse_metric(name): name for name in metrics}
     judged = check_qrels(qrels)
     ranked = {query: _ranked(query, run[query]) for query in qrels if run.get(query)}
+    # ir-measures leaves out a query that the run lacks; it stays at 0 here.
     per_query = {name: dict.fromkeys(qrels, 0.0) for name in metrics}
     for result in ir_measures.iter_calc(list(measures), judged, ranked):
         per_query[measures[result.measure]][result.query_id] = float(result.value)
@@ -71,7 +85,11 @@ def score_run(run: Run, qrels: Qrels, metrics: Sequence[str] = METRICS) -> RunSc
 
 
 def check_qrels(qrels: Qrels) -> Qrels:
-    """Judgements with their grades as integers; a grade that `check_grade` refuses is a ValueError."""
+    """Return the judgements with their grades as integers.
+
+    Raises:
+        ValueError: If a grade is not an integer from -9999 to 9999.
+    """
     return {
         query: {
             document: check_grade(f"query {query!r}, document {document!r}", grade)
@@ -83,7 +101,14 @@ def check_qrels(qrels: Qrels) -> Qrels:
 
 @dataclass(frozen=True)
 class Comparison:
-    """One measure of two runs over the same queries: the means, their difference, and a paired t-test."""
+    """One measure of two runs over the same queries.
+
+    Args:
+        first: Mean of the first run.
+        second: Mean of the second run.
+        difference: The second mean minus the first.
+        p_value: p-value of a two-sided paired t-test.
+    """
 
     first: float
     second: float
@@ -92,33 +117,42 @@ class Comparison:
 
 
 def compare_runs(first: RunScores, second: RunScores) -> dict[str, Comparison]:
-    """A two-sided paired t-test of each measure (Smucker et al., "A comparison of statistical significance
-    tests for information retrieval evaluation", 2007).
+    """Compare each measure of two runs by a two-sided paired t-test.
 
     Args:
         first: Scores of one run.
-        second: Scores of the other run: the same measures and queries.
+        second: Scores of the other run, for the same measures and queries.
 
     Returns:
-        The comparison of each measure; the p-value is 1 where no query differs.
+        `{measure: comparison}`; the p-value is 1 if no query differs.
 
     Raises:
-        ValueError: Other measures or queries, or fewer than two queries.
+        ValueError: If the measures or the queries differ, or there are fewer than two queries.
+
+    Source:
+        Smucker et al., "A comparison of statistical significance tests for information retrieval evaluation",
+        2007.
     """
     if list(first.mean) != list(second.mean):
-        raise ValueError(f"the measures differ: {list(first.mean)} and {list(second.mean)}")
+        raise ValueError(
+            f"both runs must have the same measures; received {list(first.mean)} and {list(second.mean)}"
+        )
     result = {}
     for name, values in first.per_query.items():
         others = second.per_query[name]
         if values.keys() != others.keys():
-            raise ValueError(f"the runs were scored on different queries: {len(values)} and {len(others)}")
+            raise ValueError(
+                f"both runs must be scored on the same queries; received {len(values)} and {len(others)} "
+                "queries that are not the same"
+            )
         if len(values) < 2:
-            raise ValueError("a paired test needs at least two queries")
+            raise ValueError(f"a paired test needs at least two queries; received {len(values)}")
         before = np.array(list(values.values()))
         after = np.array([others[query] for query in values])
         p_value = 1.0
         if (before != after).any():
-            with warnings.catch_warnings():  # that all differences are equal: p is 0 then, or next to it
+            with warnings.catch_warnings():
+                # scipy warns if all differences are equal; the p-value is 0 or nearly 0 then, which is right.
                 warnings.filterwarnings("ignore", "Precision loss occurred", RuntimeWarning)
                 p_value = float(stats.ttest_rel(after, before).pvalue)
         means = first.mean[name], second.mean[name]
@@ -130,7 +164,7 @@ def write_scores(path: str | Path, scores: RunScores) -> None:
     """Write the value of every query as JSON, `{measure: {query id: value}}`, for `read_scores`.
 
     Args:
-        path: The file; what it held is replaced.
+        path: The file to write; an existing file is replaced.
         scores: The scores of a run.
     """
     Path(path).write_text(json.dumps(scores.per_query, ensure_ascii=False) + "\n", encoding="utf-8")
@@ -143,15 +177,15 @@ def read_scores(path: str | Path) -> RunScores:
         path: The file.
 
     Returns:
-        The scores; the means are taken anew.
+        The scores; the means are computed from the values of the queries.
 
     Raises:
-        FileNotFoundError: There is no such file.
-        ValueError: The file holds something else.
+        FileNotFoundError: If there is no such file.
+        ValueError: If the file holds anything else.
     """
     try:
         per_query = json.loads(Path(path).read_text(encoding="utf-8"))
-        # refuses NaN, infinities and halves of surrogate pairs
+        # Written again only because this refuses NaN, infinities and halves of surrogate pairs.
         json.dumps(per_query, ensure_ascii=False, allow_nan=False).encode("utf-8")
         mean = {name: math.fsum(values.values()) / len(values) for name, values in per_query.items()}
     except (ValueError, AttributeError, TypeError, ArithmeticError, RecursionError) as error:
@@ -160,18 +194,20 @@ def read_scores(path: str | Path) -> RunScores:
 
 
 def parse_metric(name: str) -> Any:
-    """The ir-measures measure of a name, `NAME`, `NAME@cutoff` or `NAME(rel=grade)@cutoff`.
+    """Return the measure of ir-measures for a name: `NAME`, `NAME@cutoff` or `NAME(rel=grade)@cutoff`.
 
     Raises:
-        ValueError: No such measure, or none that pytrec_eval or ir-measures itself computes.
+        ValueError: If there is no such measure, or neither pytrec_eval nor ir-measures itself computes it.
     """
     match = _NAME.fullmatch(name)
     if match is None or match["name"] not in ir_measures.measures.registry:
-        raise ValueError(f"unknown measure {name!r}; names are those of ir-measures: nDCG@10, RR@10, R@100")
+        raise ValueError(
+            f"unknown measure {name!r}; allowed are the names of ir-measures, such as nDCG@10, RR@10, R@100"
+        )
     measure = ir_measures.measures.registry[match["name"]]
     for key in ("rel", "cutoff"):
         if match[key] and key not in measure.SUPPORTED_PARAMS:
-            raise ValueError(f"measure {name!r}: {match['name']} knows no {key}")
+            raise ValueError(f"measure {name!r}: {match['name']} takes no {key}")
         if match[key]:
             measure = measure(**{key: int(match[key])})
     try:
@@ -184,12 +220,16 @@ def parse_metric(name: str) -> Any:
 
 
 def cutoff(name: str) -> int | None:
-    """The rank behind which a measure looks no further, or None where it has none."""
+    """Return the last rank that a measure counts: 10 for `nDCG@10`, None for `AP`, which counts all."""
     return parse_metric(name).params.get("cutoff")
 
 
 def _ranked(query: str, documents: dict[str, float]) -> dict[str, float]:
-    """The documents with their rank from the end for a score, so that no provider meets a tie."""
+    """Return the documents in the same order with distinct scores, because tools break ties differently.
+
+    Raises:
+        ValueError: If a score is NaN.
+    """
     for document, score in documents.items():
         if math.isnan(score):
             raise ValueError(f"the run scores document {document!r} of query {query!r} as NaN")

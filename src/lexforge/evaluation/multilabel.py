@@ -1,4 +1,4 @@
-"""How well vectors tell label sets: F1 of a linear probe and of nearest prototypes, retrieval by label."""
+"""How well vectors separate label sets: F1 of two classifiers made from them, and retrieval by label."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import f1_score
 
 from lexforge.evaluation.metrics import evaluate_run
-from lexforge.retrieval.faiss import FaissIndex
+from lexforge.retrieval import FaissIndex
 
 Matrix = NDArray[np.float32]
 
@@ -19,11 +20,11 @@ class LabelledVectors:
     """The vectors of the texts of one split, and their label sets.
 
     Args:
-        vectors: `[N, D]` float32.
-        labels: `[N, L]` of 0 and 1.
+        vectors: `[N, D]` float32, N at least 1.
+        labels: `[N, L]` integers, 1 where a text has a label and 0 elsewhere.
 
     Raises:
-        ValueError: No row, another number of rows in the two, or labels other than 0 and 1.
+        ValueError: If there is no row, the numbers of rows differ, or a label is neither 0 nor 1.
     """
 
     vectors: Matrix
@@ -33,46 +34,50 @@ class LabelledVectors:
         labels = np.asarray(self.labels)
         if self.vectors.ndim != 2 or labels.ndim != 2 or not 0 < len(self.vectors) == len(labels):
             raise ValueError(
-                f"vectors [N, D] and labels [N, L] of as many texts, at least one, are needed; received "
+                "vectors must be [N, D] and labels [N, L] with the same N, at least one; received the shapes "
                 f"{self.vectors.shape} and {labels.shape}"
             )
         if not np.isin(labels, (0, 1)).all():
-            raise ValueError("labels must hold 0 and 1 alone")
+            raise ValueError(f"labels must hold only 0 and 1; received {np.unique(labels)[:10].tolist()}")
         object.__setattr__(self, "labels", labels.astype(np.int64))
 
     @property
     def unit_vectors(self) -> Matrix:
-        """The vectors scaled to length 1."""
+        """The vectors scaled to length 1, `[N, D]`."""
         return unit_rows(self.vectors)
 
 
 def evaluate_multilabel(
     train: LabelledVectors, dev: LabelledVectors, test: LabelledVectors
 ) -> dict[str, float]:
-    """Micro and macro F1 of two classifiers made of the training vectors, and retrieval by label.
+    """Measure micro and macro F1 of two classifiers made from the training vectors, and retrieval by label.
 
-    Vectors are normalised here; a zero vector stays. The classifiers are a logistic regression a label
-    (`probe`) and the cosine to the mean of a label's vectors (`centroid`). One threshold over all labels is
-    chosen for each on dev; see `f1_on_test`. For retrieval each test text that has a label searches the
-    training texts by cosine; those that share a label with it are relevant.
+    All vectors are scaled to length 1; a zero vector stays as it is. One classifier is a logistic regression
+    per label (`probe`), the other is the cosine to the mean of a label's vectors (`centroid`). For each, one
+    threshold over all labels is chosen on dev; see `f1_on_test`. For retrieval, each test text that has a
+    label searches the training texts by cosine; the texts that share a label with it are relevant.
 
     Args:
-        train: Fits the classifiers and is searched.
-        dev: Gives the thresholds.
-        test: Is measured.
+        train: The split that fits the classifiers and is searched.
+        dev: The split that the thresholds are chosen on.
+        test: The split that is measured.
 
     Returns:
-        `probe_micro_f1`, `probe_macro_f1`, `centroid_micro_f1`, `centroid_macro_f1`, `label_map`.
+        `probe_micro_f1`, `probe_macro_f1`, `centroid_micro_f1`, `centroid_macro_f1` and `label_map`, all from
+        0 to 1.
 
     Raises:
-        ValueError: The splits differ in width or number of labels, or no test text shares a label with a
-            training text.
+        ValueError: If the splits differ in the width of vectors or the number of labels, or no test text
+            shares a label with a training text.
     """
     shapes = {(split.vectors.shape[1], split.labels.shape[1]) for split in (train, dev, test)}
     if len(shapes) > 1:
-        raise ValueError(f"the splits differ in width of vectors and number of labels: {sorted(shapes)}")
+        raise ValueError(
+            "all splits must have the same width of vectors and number of labels; received (width, labels) "
+            f"{sorted(shapes)}"
+        )
     probe = _probe_scores(train, (dev, test))
-    centroids = unit_rows(train.labels.T @ train.unit_vectors)
+    centroids = unit_rows(train.labels.T @ train.unit_vectors)  # [L, D]
     nearest = [split.unit_vectors @ centroids.T for split in (dev, test)]
     metrics: dict[str, float] = {}
     for name, (dev_scores, test_scores) in (("probe", probe), ("centroid", nearest)):
@@ -84,55 +89,61 @@ def evaluate_multilabel(
 def f1_on_test(
     dev_scores: NDArray, dev_labels: NDArray, test_scores: NDArray, test_labels: NDArray
 ) -> dict[str, float]:
-    """Micro and macro F1 on test at the threshold of the best micro F1 on dev.
+    """Measure micro and macro F1 on test at the threshold that has the best micro F1 on dev.
 
     Args:
-        dev_scores: `[N, L]`, higher where a label is likelier.
-        dev_labels: `[N, L]` of 0 and 1.
-        test_scores: `[M, L]`.
-        test_labels: `[M, L]` of 0 and 1.
+        dev_scores: `[N, L]` floats; a higher score says that a text rather has the label.
+        dev_labels: `[N, L]` integers 0 and 1.
+        test_scores: `[M, L]` floats.
+        test_labels: `[M, L]` integers 0 and 1.
 
     Returns:
-        `micro_f1`, over all decisions, and `macro_f1`, the mean over the labels that a test text has.
+        `micro_f1`, over all M x L decisions, and `macro_f1`, the mean over the labels that at least one test
+        text has (0 if there is none).
     """
-    chosen = test_scores >= best_threshold(dev_scores, dev_labels)
-    hits = (chosen & (test_labels == 1)).sum(axis=0)
-    sizes = chosen.sum(axis=0) + (test_labels == 1).sum(axis=0)
-    present = test_labels.any(axis=0)
-    micro = 2 * hits.sum() / max(int(sizes.sum()), 1)
-    macro = (2 * hits[present] / sizes[present]).mean() if present.any() else 0.0
-    return {"micro_f1": float(micro), "macro_f1": float(macro)}
+    chosen = (test_scores >= best_threshold(dev_scores, dev_labels)).astype(np.int64)  # [M, L]
+    # Each F1 is that of a two-class problem, which scikit-learn defines for a single label too. A label that
+    # no test text has would enter the macro mean as 0, whatever the classifier does.
+    micro = f1_score(test_labels.reshape(-1), chosen.reshape(-1), zero_division=0)
+    present = np.flatnonzero(test_labels.any(axis=0))
+    by_label = [f1_score(test_labels[:, label], chosen[:, label], zero_division=0) for label in present]
+    return {"micro_f1": float(micro), "macro_f1": float(np.mean(by_label)) if by_label else 0.0}
 
 
 def best_threshold(scores: NDArray, labels: NDArray) -> float:
-    """The score from which on a label is given, with the best micro F1; the highest one of several.
+    """Return the threshold with the best micro F1, if a text gets all labels whose score reaches it.
 
     Args:
-        scores: `[N, L]`.
-        labels: `[N, L]` of 0 and 1.
+        scores: `[N, L]` floats.
+        labels: `[N, L]` integers 0 and 1.
+
+    Returns:
+        One of the scores; of several thresholds that are equally good, the highest.
     """
-    order = np.argsort(-scores, axis=None, kind="stable")
+    # Every score is tried as the threshold: at the i-th highest score, i labels are given, and the running
+    # sum counts those that are right.
+    order = np.argsort(-scores, axis=None, kind="stable")  # [N * L]
     ranked = scores.reshape(-1)[order]
     hits = np.cumsum(labels.reshape(-1)[order])
     f1 = 2 * hits / (np.arange(1, len(ranked) + 1) + labels.sum())
-    f1[:-1][ranked[1:] == ranked[:-1]] = -1.0  # equal scores are taken together
+    f1[:-1][ranked[1:] == ranked[:-1]] = -1.0  # a threshold gives all labels of an equal score, or none
     return float(ranked[np.argmax(f1)])
 
 
 def label_retrieval(corpus: LabelledVectors, queries: LabelledVectors) -> float:
-    """Mean average precision of finding the texts that share a label.
+    """Measure the mean average precision of finding the texts that share a label with a query.
 
     Args:
-        corpus: Is searched whole, by cosine.
-        queries: Those without a relevant text in the corpus are left out.
+        corpus: The texts that are searched, by cosine.
+        queries: The texts that search; those without a relevant text in the corpus are left out.
 
     Returns:
         The mean over the queries.
 
     Raises:
-        ValueError: No query has a relevant text.
+        ValueError: If no query has a relevant text.
     """
-    shared = queries.labels @ corpus.labels.T > 0
+    shared = queries.labels @ corpus.labels.T > 0  # [queries, corpus]
     asked = np.flatnonzero(shared.any(axis=1))
     if not len(asked):
         raise ValueError("no text of the test split shares a label with one of the training split")
@@ -147,13 +158,17 @@ def label_retrieval(corpus: LabelledVectors, queries: LabelledVectors) -> float:
 
 
 def unit_rows(rows: NDArray) -> Matrix:
-    """Rows of length 1; a zero row stays."""
+    """Return rows `[N, D]` scaled to length 1; a zero row stays as it is."""
     norms = np.linalg.norm(rows.astype(np.float64), axis=1, keepdims=True)
     return (rows / np.where(norms > 0, norms, 1.0)).astype(np.float32)
 
 
 def _probe_scores(train: LabelledVectors, others: tuple[LabelledVectors, ...]) -> list[NDArray]:
-    """Probabilities of one logistic regression a label; the share itself where all or no texts have it."""
+    """Return the probabilities of one logistic regression per label, `[N, L]` for each of the other splits.
+
+    A logistic regression needs texts with and without the label. A label that all training texts have gets
+    the probability 1, one that none has gets 0.
+    """
     scores = [np.empty(split.labels.shape) for split in others]
     vectors = [split.unit_vectors for split in others]
     for label, column in enumerate(train.labels.T):

@@ -1,4 +1,4 @@
-"""What a person reads at the end of a run: a table of measures, and a few searches with their terms."""
+"""Text for the end of a run: a table of measures, and a few searches with their terms."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import cast
 
 from sentence_transformers import SparseEncoder
 
-from lexforge.evaluation.metrics import Run
+from lexforge.common.types import Run
 
 
 def metrics_table(rows: Mapping[str, Mapping[str, float]]) -> str:
-    """Lay measures out as a table, one row a system.
+    """Format measures as a table with one row per system.
 
     Args:
-        rows: System -> measure -> value; a system may lack a measure.
+        rows: `{system: {measure: value}}`; a system may lack a measure.
 
     Returns:
-        Lines of text; columns in the order of first appearance, a missing value as a dash.
+        Lines of text. The columns stand in the order of their first appearance; a missing value is a dash.
     """
     columns = list(dict.fromkeys(column for values in rows.values() for column in values))
     cells = [["", *columns]]
@@ -43,17 +43,16 @@ def example_searches(
     top_hits: int = 3,
     top_terms: int = 8,
 ) -> str:
-    """Show searches as a reader checks them: the query, its terms, the terms it was expanded by, and its top
-    hits.
+    """Format searches for a reader: the query, its own terms, the terms of its expansion, and its best hits.
 
     Args:
         model: The encoder that made the run.
-        queries: Query id -> text of the searches to show.
-        corpus: Document id -> text.
-        run: Query id -> document id -> score.
-        relevant: Query id -> document id -> grade; hits of grade 1 or more are marked.
-        top_hits: Hits shown a query.
-        top_terms: Terms shown a line, strongest first.
+        queries: `{query id: text}` of the searches to show.
+        corpus: `{document id: text}`.
+        run: `{query id: {document id: score}}`.
+        relevant: `{query id: {document id: grade}}`; a hit of grade 1 or more is marked by a star.
+        top_hits: Number of hits shown per query.
+        top_terms: Number of terms shown per line, the strongest first.
 
     Returns:
         Lines of text.
@@ -72,7 +71,7 @@ def example_searches(
 
 
 def _terms(model: SparseEncoder, text: str) -> tuple[list[tuple[str, float]], list[tuple[str, float]]]:
-    """The active terms of a query, strongest first: those among its own tokens, and the others."""
+    """Return the active terms of a query, strongest first: those among its own tokens, and the others."""
     weighted = cast("list[tuple[str, float]]", model.decode(model.encode_query(text)))
     tokens = set(model.tokenizer.tokenize(text))
     own = [pair for pair in weighted if pair[0] in tokens]
@@ -80,12 +79,15 @@ def _terms(model: SparseEncoder, text: str) -> tuple[list[tuple[str, float]], li
 
 
 def _weights(pairs: Sequence[tuple[str, float]]) -> str:
+    """Format terms and weights on one line."""
     return " ".join(f"{term}:{weight:.2f}" for term, weight in pairs) or "none"
 
 
 def _shorten(text: str) -> str:
+    """Cut a text to one line of 90 characters."""
     return textwrap.shorten(text, width=90, placeholder="...")
 
 
 def _number(value: float) -> str:
+    """Format a value: four decimals below 10, as most measures need, and one decimal above."""
     return f"{value:.4f}" if abs(value) < 10 else f"{value:.1f}"

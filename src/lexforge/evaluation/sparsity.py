@@ -1,4 +1,4 @@
-"""How sparse the vectors are, and what a search over them costs."""
+"""The sparsity of vectors, and the cost of a search that follows from it."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import sparse
 
-Matrix = sparse.csr_matrix | sparse.csr_array
+from lexforge.retrieval.vectors import Matrix
 
 
 @dataclass(frozen=True)
@@ -16,11 +15,14 @@ class Sparsity:
     """Sparsity of queries and documents.
 
     Args:
-        query_active_dims: Mean number of non-zero weights a query.
-        document_active_dims: The same a document.
-        flops: Expected multiplications for one query and one document, `sum_j p_q(j) p_d(j)`, where p(j) is
-            the share of vectors in which dimension j is active (Formal et al., "SPLADE", 2021, section 4;
-            Paria et al., "Minimizing FLOPs to learn efficient sparse representations", 2020).
+        query_active_dims: Mean number of non-zero weights per query.
+        document_active_dims: Mean number of non-zero weights per document.
+        flops: Expected number of multiplications for one query and one document, `sum_j p_q(j) p_d(j)`, where
+            p(j) is the share of vectors in which dimension j is active.
+
+    Source:
+        Formal et al., "SPLADE", 2021, section 4; Paria et al., "Minimizing FLOPs to learn efficient sparse
+        representations", 2020.
     """
 
     query_active_dims: float
@@ -29,22 +31,28 @@ class Sparsity:
 
 
 def measure_sparsity(queries: Matrix, documents: Matrix) -> Sparsity:
-    """Count active dimensions.
+    """Count the active dimensions of queries and documents.
 
     Args:
         queries: CSR `[Q, V]`, Q >= 1.
         documents: CSR `[N, V]`, N >= 1.
 
     Returns:
-        The counts.
+        The means per vector, and the expected number of multiplications.
 
     Raises:
-        ValueError: Different widths, or no row.
+        ValueError: If the widths differ, or there is no query or no document.
     """
     if queries.shape[1] != documents.shape[1]:
-        raise ValueError(f"queries have {queries.shape[1]} columns, documents {documents.shape[1]}")
+        raise ValueError(
+            "queries and documents must have as many columns; received "
+            f"{queries.shape[1]} and {documents.shape[1]}"
+        )
     if not queries.shape[0] or not documents.shape[0]:
-        raise ValueError(f"{queries.shape[0]} queries and {documents.shape[0]} documents: nothing to measure")
+        raise ValueError(
+            "at least one query and one document are needed; received "
+            f"{queries.shape[0]} queries and {documents.shape[0]} documents"
+        )
     query_shares, document_shares = _active_shares(queries), _active_shares(documents)
     return Sparsity(
         float(query_shares.sum()), float(document_shares.sum()), float(query_shares @ document_shares)
@@ -52,5 +60,6 @@ def measure_sparsity(queries: Matrix, documents: Matrix) -> Sparsity:
 
 
 def _active_shares(vectors: Matrix) -> NDArray[np.float64]:
+    """Return the share of rows in which each column is not zero, `[V]`."""
     active = np.bincount(vectors.indices[vectors.data != 0], minlength=vectors.shape[1])
     return active / vectors.shape[0]

@@ -1,31 +1,29 @@
-"""TREC runs and judgements as text files; a name that ends in .gz is compressed."""
+"""Read and write TREC runs and judgements as text files; a file whose name ends in .gz is compressed."""
 
 from __future__ import annotations
 
 import gzip
 import math
-import zlib
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
-from typing import IO
 
+from lexforge.common.types import Qrels, Run
 from lexforge.data import DataError
 from lexforge.data.grades import check_grade, parse_grade
-from lexforge.evaluation.metrics import Qrels, Run
+from lexforge.data.lines import numbered_lines
 
 BYTE_ORDER_MARK = "\ufeff"
-MAX_LINE_BYTES = 2**20  # a longer line is refused unread: a small gzip file of one must not fill the memory
 
 
 def check_run_ids(queries: Iterable[str], documents: Iterable[str]) -> None:
-    """Refuse ids that `write_run` could not write; called before the work whose run is to be written.
+    """Refuse ids that `write_run` cannot write; to be called before the work whose run is to be written.
 
     Args:
         queries: Ids of the queries.
         documents: Ids of all documents that may be found.
 
     Raises:
-        ValueError: An id is empty, holds white space or begins with a byte order mark.
+        ValueError: If an id is empty, contains white space or begins with a byte order mark.
     """
     for query in queries:
         _check_token(query, "query id")
@@ -34,15 +32,18 @@ def check_run_ids(queries: Iterable[str], documents: Iterable[str]) -> None:
 
 
 def write_run(path: str | Path, run: Run, tag: str = "lexforge") -> None:
-    """Write `query Q0 document rank score tag` lines, ranked by score, ties in the dict's order.
+    """Write a run as lines of `query Q0 document rank score tag`, ranked by score.
+
+    Documents of equal score are ranked in the order of the dict; in a run from `Hits.to_run` no two scores of
+    a query are equal.
 
     Args:
-        path: The file; what it held is replaced.
-        run: `{query id: {document id: score}}`; from `Hits.to_run` no two scores of a query are equal.
-        tag: Last column.
+        path: The file to write; an existing file is replaced.
+        run: `{query id: {document id: score}}`.
+        tag: Name of the system, for the last column.
 
     Raises:
-        ValueError: An id that `check_run_ids` refuses, a tag like it, or a score that is not finite.
+        ValueError: If `check_run_ids` refuses an id, the tag is not such a word, or a score is not finite.
     """
     _check_token(tag, "tag")
     lines = []
@@ -53,7 +54,9 @@ def write_run(path: str | Path, run: Run, tag: str = "lexforge") -> None:
             _check_token(document, "document id")
             score = documents[document]
             if not math.isfinite(score):
-                raise ValueError(f"query {query!r}, document {document!r}: score {score} is not finite")
+                raise ValueError(
+                    f"query {query!r}, document {document!r}: the score must be finite; received {score}"
+                )
             lines.append(f"{query} Q0 {document} {rank} {float(score)!r} {tag}\n")
     _write(path, "".join(lines))
 
@@ -64,17 +67,18 @@ def read_run(
     """Read a run.
 
     Args:
-        path: The file: six columns, separated by white space.
-        queries: Where given, a query id outside it is refused.
-        documents: Where given, a document id outside it is refused.
+        path: The file, with six columns that are separated by white space.
+        queries: All allowed query ids; None allows any.
+        documents: All allowed document ids; None allows any.
 
     Returns:
-        `{query id: {document id: score}}` in the order of the lines; the rank column is not read.
+        `{query id: {document id: score}}` in the order of the lines; the column of ranks is not read.
 
     Raises:
-        FileNotFoundError: There is no such file.
-        DataError: Broken gzip data, a byte order mark, a line that is not a run's, an unknown id, or
-            a document twice for one query; the message names file and line.
+        FileNotFoundError: If there is no such file.
+        DataError: If the gzip data is broken, the file begins with a byte order mark, a line is not one of a
+            run, an id is not allowed, or a document occurs twice for one query. The message names the file
+            and the line.
     """
     run: Run = {}
     for where, (query, _, document, _, text, _) in _rows(path, "query Q0 document rank score tag"):
@@ -85,21 +89,21 @@ def read_run(
         except ValueError:
             score = math.nan
         if not math.isfinite(score):
-            raise DataError(f"{where}: score {text[:40]!r} is not a finite number")
+            raise DataError(f"{where}: the score must be a finite number; received {text[:40]!r}")
         if run.setdefault(query, {}).setdefault(document, score) is not score:
-            raise DataError(f"{where}: document {document!r} is there twice for query {query!r}")
+            raise DataError(f"{where}: document {document!r} occurs twice for query {query!r}")
     return run
 
 
 def write_qrels(path: str | Path, qrels: Qrels) -> None:
-    """Write `query 0 document grade` lines.
+    """Write judgements as lines of `query 0 document grade`.
 
     Args:
-        path: The file; what it held is replaced.
+        path: The file to write; an existing file is replaced.
         qrels: `{query id: {document id: grade}}`.
 
     Raises:
-        ValueError: An id that `check_run_ids` refuses, or a grade that `check_grade` refuses.
+        ValueError: If `check_run_ids` refuses an id, or a grade is not an integer from -9999 to 9999.
     """
     lines = []
     for query, documents in qrels.items():
@@ -115,15 +119,15 @@ def read_qrels(path: str | Path) -> Qrels:
     """Read judgements.
 
     Args:
-        path: The file: four columns, separated by white space.
+        path: The file, with four columns that are separated by white space.
 
     Returns:
         `{query id: {document id: grade}}`.
 
     Raises:
-        FileNotFoundError: There is no such file.
-        DataError: Broken gzip data, a byte order mark, a line that is not a judgement, or a pair
-            judged twice; the message names file and line.
+        FileNotFoundError: If there is no such file.
+        DataError: If the gzip data is broken, the file begins with a byte order mark, a line is not a
+            judgement, or a pair is judged twice. The message names the file and the line.
     """
     qrels: Qrels = {}
     for where, (query, _, document, text) in _rows(path, "query 0 document grade"):
@@ -135,33 +139,27 @@ def read_qrels(path: str | Path) -> Qrels:
 
 
 def _rows(path: str | Path, layout: str) -> Iterator[tuple[str, list[str]]]:
-    """Each line that is not blank as its place and its columns."""
-    with gzip.open(path, "rb") if str(path).endswith(".gz") else open(path, "rb") as file:
-        number = 0
-        while line := _line(path, number, file):
-            number += 1
-            where = f"{path}:{number}"
-            try:
-                columns = line.decode("utf-8").split()
-            except UnicodeDecodeError as error:
-                raise DataError(f"{where}: not UTF-8: {error}") from error
-            if number == 1 and columns and columns[0].startswith(BYTE_ORDER_MARK):
-                raise DataError(f"{where}: a byte order mark; allowed is UTF-8 without one")
-            if columns and len(columns) != len(layout.split()):
-                raise DataError(f"{where}: {len(columns)} columns; a line is `{layout}`")
-            if columns:
-                yield where, columns
+    """Yield each line that is not blank as its place (`file:line`) and its columns.
 
+    Args:
+        path: The file.
+        layout: The names of the columns, separated by spaces.
 
-def _line(path: str | Path, number: int, file: IO[bytes] | gzip.GzipFile) -> bytes:
-    """The line after line `number`."""
-    try:
-        line = file.readline(MAX_LINE_BYTES + 1)
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise DataError(f"{path}: broken gzip data after line {number}: {error}") from error
-    if len(line) > MAX_LINE_BYTES:
-        raise DataError(f"{path}:{number + 1}: the line is longer than {MAX_LINE_BYTES:,} bytes")
-    return line
+    Raises:
+        DataError: If `numbered_lines` refuses the file, it begins with a byte order mark, or a line has
+            another number of columns.
+    """
+    for number, line in numbered_lines(Path(path)):
+        where = f"{path}:{number}"
+        columns = line.split()
+        if number == 1 and line.startswith(BYTE_ORDER_MARK):
+            raise DataError(f"{where}: the file must be UTF-8 without a byte order mark; received one")
+        if columns and len(columns) != len(layout.split()):
+            raise DataError(
+                f"{where}: a line must have the columns `{layout}`; received {len(columns)} columns"
+            )
+        if columns:
+            yield where, columns
 
 
 def _write(path: str | Path, text: str) -> None:
@@ -170,13 +168,23 @@ def _write(path: str | Path, text: str) -> None:
 
 
 def _check_token(token: str, what: str) -> None:
+    """Refuse a word that would shift the columns of its line, or be read as something else.
+
+    Raises:
+        ValueError: If it is empty, contains white space or begins with a byte order mark.
+    """
     if token.split() != [token] or token.startswith(BYTE_ORDER_MARK):
         raise ValueError(
-            f"{what} {token!r}: a TREC file separates its columns by white space; allowed are one or more "
-            "characters without any, and no byte order mark before them"
+            f"{what} {token!r}: a TREC file separates its columns by white space; an id or tag must be one "
+            "or more characters without white space, and must not begin with a byte order mark"
         )
 
 
 def _check_known(where: str, what: str, name: str, known: Collection[str] | None) -> None:
+    """Refuse an id that is not among the allowed ones, if these are given.
+
+    Raises:
+        DataError: If the id is not allowed.
+    """
     if known is not None and name not in known:
         raise DataError(f"{where}: {what} {name!r} is not in the data")

@@ -1,22 +1,26 @@
-"""Exact top-k over sparse vectors: scores are float32 sums, ties go to the lower document position.
+"""Exact search for the k best sparse vectors.
 
-Layout. Similar documents are put beside each other and cut into blocks of a few documents. A segment of up to
-65,536 blocks carries, for each term, an upper bound of its weights in every block: 8 bits, a row over all
-blocks for a frequent term, a list of the blocks that hold it for the others. The documents themselves lie in
-the same order, term by term, for the exact scores.
+Scores are float32 sums, and of documents of equal score the one with the lower position comes first.
 
-Search. A query's bounds of all blocks are summed first, a row at a time, in cache and in vector registers.
-Then two sweeps: the blocks of the 1.5 k to 2 k highest bounds are scored, and with the k-th score found in
-them every other block whose bound reaches it (block-max pruning: Mallia, Suel and Tonellotto, "Faster learned
-sparse retrieval with block-max pruning", SIGIR 2024; here without its approximations, with smaller blocks,
-without a queue of blocks, and with float32 weights).
+Layout. Similar documents stand beside each other and are divided into blocks of a few documents. A segment
+has up to 65,536 blocks. For each of its terms it has upper bounds of the term's weights in the blocks, in 8
+bits: a row over all blocks for a frequent term, and a list of the blocks that hold it for any other term. The
+documents themselves are stored in the same order, term by term, for the exact scores.
 
-Where many hits are wanted, few blocks can be left out; if there are many queries too, all documents are
-searched, turned into postings by term for the call (`lexforge.kernels.postings_exhaustive`).
+Search. First the bounds of a query in all blocks are added up, one row at a time, which uses the cache and
+the vector registers well. Two sweeps follow. The first scores the documents in the blocks with the 1.5 k to 2
+k highest bounds. The second scores every other block whose bound reaches the k-th score found so far. This is
+block-max pruning (Mallia, Suel and Tonellotto, "Faster learned sparse retrieval with block-max pruning",
+SIGIR 2024), but without its approximations and its queue of blocks, with smaller blocks and with float32
+weights.
 
-Exactness. A score is the sum over the query's terms in ascending order of `query weight * document weight`,
-each operation rounded to float32, whatever the blocks, their order and the number of threads. A bound is
-rounded up at every step, so no block that holds a hit is left out.
+If many hits are wanted, few blocks can be left out. If there are many queries as well, all documents are
+searched instead, after their postings have been arranged by term for the call
+(`lexforge.kernels.postings_exhaustive`).
+
+Exactness. A score is the sum of `query weight * document weight` over the query's terms in ascending order.
+Each operation is rounded to float32, and the blocks, their order and the number of threads do not change it.
+A bound is rounded up at every step, so that no block with a hit is left out.
 """
 
 from __future__ import annotations
@@ -45,18 +49,20 @@ from lexforge.kernels.postings_search import search, unpack
 Impacts = Literal["float32", "uint8"]
 Impl = Literal["auto", "pruned", "exhaustive", "reference"]
 
-# Documents a block: a larger one means fewer bounds, but looser ones. In a large corpus neighbours are more
-# alike (measured at 43,688 and 349,504 documents, the latter jittered copies).
+# Documents per block. Larger blocks mean fewer bounds, but looser ones. In a large corpus neighbours are more
+# similar (measured at 43,688 and at 349,504 documents, of which most are jittered copies).
 SMALL_BLOCK, LARGE_BLOCK, LARGE_CORPUS = 2, 4, 131_072
-SEGMENT_BLOCKS = 65536  # a block of a segment is named by 16 bits
-LEVELS = 255  # of a bound, and of an 8-bit impact
-DENSE = 8  # a term in more than an eighth of a segment's blocks has a row: it is summed faster than a list
-CHUNKS_PER_THREAD = 8  # query chunks, to balance threads
-# The exhaustive search pays once HIT_COST * k > N * (1 + TURN_COST / Q). Fitted to where both took equally
-# long (one thread): of 43,688 documents k = 50 for 875 queries and 250 for 128, of 349,504 k = 200 and 1,000.
-# Pruning took 1 to 2 ns a document and 1 to 3 us a hit; the other 2 ns a document and .9 us / Q to turn it.
+SEGMENT_BLOCKS = 65536  # the number of a block within its segment is stored in 16 bits
+LEVELS = 255  # the number of levels of a bound and of an 8-bit impact
+DENSE = 8  # a term in more than an eighth of a segment's blocks has a row, which is added faster than a list
+CHUNKS_PER_THREAD = 8  # chunks of queries per thread, so that no thread waits long for the others
+# The exhaustive search is faster once HIT_COST * k > N * (1 + TURN_COST / Q). The costs were fitted to the
+# points where both searches took equally long on one thread: for 43,688 documents at k = 50 for 875 queries
+# and k = 250 for 128 queries, for 349,504 documents at k = 200 and k = 1,000. The pruned search took 1 to 2
+# ns per document and 1 to 3 us per hit. The exhaustive one took 2 ns per document, and .9 us / Q to arrange
+# its postings.
 HIT_COST, TURN_COST = 3000, 2000
-TILE = 4096  # documents of the exhaustive search at a time: their scores take 16 KiB
+TILE = 4096  # documents that the exhaustive search scores at a time; their scores take 16 KiB
 
 
 def build_postings(
@@ -65,27 +71,27 @@ def build_postings(
     segment_blocks: int = SEGMENT_BLOCKS,
     impacts: Impacts = "float32",
 ) -> Postings:
-    """Postings of a document matrix.
+    """Build the postings of a document matrix.
 
     Args:
-        documents: CSR `[N, V] float32`, canonical (sorted, no duplicates), every stored weight > 0.
-        block_size: Documents a block, at least 1; by default 2, and 4 beyond 131,072 documents.
-        segment_blocks: Blocks a segment, 1 to 65,536.
-        impacts: `float32` keeps the weights; `uint8` rounds them to the nearest of 255 multiples of the
-            term's scale in the segment, but not to 0.
+        documents: CSR `[N, V] float32`, canonical (sorted, without duplicates), every stored weight > 0.
+        block_size: Documents per block, at least 1. None is 2, or 4 beyond 131,072 documents.
+        segment_blocks: Blocks per segment, from 1 to 65,536.
+        impacts: `float32` keeps the weights. `uint8` rounds each weight to the nearest of 255 multiples of
+            the term's scale in the segment, and at least to the first.
 
     Returns:
         The postings.
 
     Raises:
-        ValueError: An argument outside its range.
+        ValueError: If an argument is outside its range.
     """
     if block_size is None:
         block_size = LARGE_BLOCK if documents.shape[0] > LARGE_CORPUS else SMALL_BLOCK
     if block_size < 1:
-        raise ValueError(f"block_size is {block_size}; it must be at least 1")
+        raise ValueError(f"block_size must be at least 1; received {block_size}")
     if not 1 <= segment_blocks <= SEGMENT_BLOCKS:
-        raise ValueError(f"segment_blocks is {segment_blocks}; it must be 1 to {SEGMENT_BLOCKS}")
+        raise ValueError(f"segment_blocks must be from 1 to {SEGMENT_BLOCKS}; received {segment_blocks}")
     check_impacts(impacts)
     bounds = range(0, max(1, documents.shape[0]), block_size * segment_blocks)
     matrix = sparse.csr_array(documents)
@@ -94,24 +100,35 @@ def build_postings(
 
 
 def _segment(documents: sparse.csr_array, block_size: int, impacts: Impacts) -> Postings:
-    """One segment's postings; positions count from its first document."""
-    order = similar_neighbours(documents, block_size)
+    """Build the postings of one segment, whose positions count from its first document.
+
+    Args:
+        documents: CSR `[N, V] float32`, as for `build_postings`.
+        block_size: Documents per block.
+        impacts: `float32` or `uint8`.
+
+    Returns:
+        The postings.
+    """
+    order = similar_neighbours(documents, block_size)  # [N]
     stored = documents[order]
     by_term = stored.tocsc()
     count, width = documents.shape
     blocks = -(-count // block_size)
     held = np.diff(by_term.indptr) > 0
-    scales = np.zeros(width, np.float32)
+    # The scale of a term is its largest weight by 255, rounded up, so that no level exceeds 255.
+    scales = np.zeros(width, np.float32)  # [V]
     if held.any():
         largest = np.maximum.reduceat(by_term.data, by_term.indptr[:-1][held])
         scales[held] = np.nextafter(largest / np.float32(LEVELS), np.float32(np.inf))
     weights: NDArray = stored.data
-    rounding: np.ufunc = np.ceil  # up: a bound
+    rounding: np.ufunc = np.ceil  # upwards, because a bound must not be below its weight
     if impacts == "uint8":
         rounding = np.rint
         weights = _levels(weights, scales[stored.indices], np.rint)
     levels = _levels(by_term.data, np.repeat(scales, np.diff(by_term.indptr)), rounding)
 
+    # A frequent term gets a row over all blocks, any other term a list of the blocks that hold it.
     blocks_of_term = count_blocks(by_term.indptr, by_term.indices, block_size)
     frequent = blocks_of_term * DENSE > blocks
     rows = np.where(frequent, np.cumsum(frequent) - 1, -1)
@@ -139,14 +156,28 @@ def _segment(documents: sparse.csr_array, block_size: int, impacts: Impacts) -> 
 
 
 def _levels(weights: NDArray, scales: NDArray, rounding: np.ufunc) -> NDArray[np.uint8]:
-    """Weights as multiples of their scales, 1 to 255; divided in float64: exact enough to round up."""
+    """Return weights as multiples of their scales, from 1 to 255.
+
+    Args:
+        weights: `[P] float32`, > 0.
+        scales: `[P] float32`, the scale of each weight's term.
+        rounding: `np.ceil` for bounds, `np.rint` for impacts.
+
+    Returns:
+        `[P] uint8`.
+    """
+    # The division is done in float64, which is exact enough for its result to be rounded up.
     return np.maximum(rounding(weights / scales.astype(np.float64)), 1).astype(np.uint8)
 
 
 def check_impacts(impacts: str) -> Impacts:
-    """The kind of impacts, if there is one of the name."""
+    """Return the impacts if they are one of the two kinds.
+
+    Raises:
+        ValueError: If they are not.
+    """
     if impacts not in ("float32", "uint8"):
-        raise ValueError(f"impacts is {impacts!r}; allowed are 'float32' and 'uint8'")
+        raise ValueError(f"impacts must be 'float32' or 'uint8'; received {impacts!r}")
     return cast(Impacts, impacts)
 
 
@@ -156,22 +187,26 @@ def top_k(
     k: int,
     impl: Impl = "auto",
 ) -> tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.int64]]:
-    """The k documents of highest score for each query; a document with score 0 is no hit.
+    """Find the k documents of highest score for each query; a document with score 0 is never a hit.
 
     Args:
         queries: CSR `[Q, V] float32`, canonical, every stored weight > 0.
-        postings: The documents.
-        k: Hits wanted, at least 1.
-        impl: `pruned` and `exhaustive` are compiled and run on `numba.get_num_threads()` threads, over
-            queries, and `pruned` over ranges of blocks where there are fewer queries than threads; `auto` is
-            that of them expected to be faster; `reference` is numpy, for tests.
+        postings: The postings of the documents.
+        k: Number of hits wanted per query, at least 1.
+        impl: `pruned` and `exhaustive` are compiled and run on `numba.get_num_threads()` threads. Both divide
+            the queries among the threads; with fewer queries than threads, `pruned` also divides the blocks.
+            `auto` takes the one that is expected to be faster. `reference` is numpy, for tests.
 
     Returns:
-        Positions `[Q, K] int64` and scores `[Q, K] float32` with `K = min(k, N)`, by descending score, then
-        ascending position, and the number of hits in each row `[Q] int64`; what stands behind them is void.
+        Positions `[Q, K] int64` and scores `[Q, K] float32` with `K = min(k, N)`, by descending score and
+        then ascending position, and the number of hits in each row `[Q] int64`. What follows the hits of a
+        row has no meaning.
+
+    Raises:
+        ValueError: If `impl` is unknown.
     """
     if impl not in get_args(Impl):
-        raise ValueError(f"impl is {impl!r}; allowed are {', '.join(map(repr, get_args(Impl)))}")
+        raise ValueError(f"impl must be one of {', '.join(map(repr, get_args(Impl)))}; received {impl!r}")
     rows, width = queries.shape[0], min(k, postings.num_documents)
     if width == 0 or queries.nnz == 0:
         return (
@@ -183,23 +218,24 @@ def top_k(
         return _search_reference(queries, documents_of(postings), width)
     if impl == "auto":
         impl = "exhaustive" if exhaustive_pays(rows, width, postings.num_documents) else "pruned"
+    # The compiled functions take int64 and read-only arrays, so that each is compiled for one set of types.
     threads = numba.get_num_threads()
     chunk = -(-rows // (CHUNKS_PER_THREAD * threads))
     offsets, terms = frozen(queries.indptr, np.int64), frozen(queries.indices, np.int64)
     asked = (offsets, terms, frozen(queries.data, np.float32))
     if impl == "exhaustive":
         return unpack(search_exhaustively(postings, asked, width, TILE, threads, chunk)[:, :width], width)
-    hits = np.empty((rows, -(-threads // rows), width), np.int64)
+    hits = np.empty((rows, -(-threads // rows), width), np.int64)  # [queries, ranges of blocks, hits]
     search(postings, asked, chunk, hits)
     return unpack(hits, width)
 
 
 def exhaustive_pays(rows: int, k: int, documents: int) -> bool:
-    """Whether the exhaustive search of a call is expected to be faster than the pruned one.
+    """Return whether the exhaustive search is expected to be faster than the pruned one.
 
     Args:
-        rows: Queries, at least 1.
-        k: Hits wanted of each.
+        rows: Number of queries in the call, at least 1.
+        k: Number of hits wanted per query.
         documents: Number of documents.
     """
     return HIT_COST * k > documents * (1 + TURN_COST / rows)
@@ -208,12 +244,12 @@ def exhaustive_pays(rows: int, k: int, documents: int) -> bool:
 def _search_reference(
     queries: sparse.csr_matrix | sparse.csr_array, documents: sparse.csr_array, width: int
 ) -> tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.int64]]:
-    """The definition: every score of a query in one float32 array, then a stable sort."""
+    """Search by the definition: add up all scores of a query in a float32 array and sort them stably."""
     positions = np.zeros((queries.shape[0], width), np.int64)
     scores = np.zeros((queries.shape[0], width), np.float32)
     by_term = documents.tocsc()
     for row, (first, last) in enumerate(pairwise(queries.indptr)):
-        total = np.zeros(documents.shape[0], np.float32)
+        total = np.zeros(documents.shape[0], np.float32)  # [N]
         for term, weight in zip(queries.indices[first:last], queries.data[first:last], strict=True):
             span = slice(by_term.indptr[term], by_term.indptr[term + 1])
             total[by_term.indices[span]] += np.float32(weight) * by_term.data[span]

@@ -1,9 +1,9 @@
-"""Compiled search of every document behind `lexforge.kernels.postings.top_k`, which says what it computes.
+"""The compiled search of every document for `lexforge.kernels.postings.top_k`, which defines the result.
 
-A few tiles of documents at a time are turned into postings by term, and all queries of the call pass over
-them, term by term, the scores of a tile's documents in the first-level cache. A frequent term's weights stand
-in a row over all documents of the tile, 0 where one lacks the term: they are added many at a time, and adding
-0 changes no sum.
+A few tiles of documents at a time are turned into postings by term. Then all queries of the call are scored
+against them, term by term, while the scores of a tile's documents stay in the first-level cache. The weights
+of a frequent term form a row over all documents of the tile, with 0 for a document that lacks the term. Such
+a row is added many weights at a time, and adding 0 changes no sum.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import numpy as np
 
 from lexforge.kernels.postings_search import INFINITE, NO_HIT, SCAN, count_reached, make_key
 
-FREQUENT = 8  # a term in more than an eighth of a tile's documents has a row
+FREQUENT = 8  # a term in more than an eighth of a tile's documents gets a row
 
 
 @numba.njit(cache=True)
 def _measure(postings, first, last, starts):
-    """Where the postings of each term start once the documents `first` to `last - 1` are turned."""
+    """Write into `starts` where the postings of each term begin, for the documents `first` to `last - 1`."""
     size = last - first
     starts[:] = 0
     for posting in range(postings.offsets[first], postings.offsets[last]):
@@ -30,7 +30,7 @@ def _measure(postings, first, last, starts):
 
 @numba.njit(cache=True)
 def _turn(postings, first, last, starts, places, weights):
-    """Fill the postings by term of the documents `first` to `last - 1`; a row needs no places."""
+    """Fill the postings by term of the documents `first` to `last - 1`; a row has no entries in `places`."""
     size = last - first
     in_row = np.diff(starts) == size
     for term in range(len(in_row)):
@@ -57,7 +57,7 @@ def _turn(postings, first, last, starts, places, weights):
 
 @numba.njit(cache=True)
 def _add_scores(query, starts, places, weights, scores):
-    """Score a tile's documents, term by term: float32 sums over the query's terms, in ascending order."""
+    """Score the documents of a tile: float32 sums over the query's terms in ascending order."""
     query_terms, query_weights = query
     scores[:] = 0
     for entry in range(len(query_terms)):
@@ -74,9 +74,9 @@ def _add_scores(query, starts, places, weights, scores):
 
 @numba.njit(cache=True)
 def _keep_best(hits, count, least, most):
-    """Move the best hits to the front, `least` to `most` of them; returns how many, and a key no better.
+    """Move the best hits to the front, `least` to `most` of them; return their number and the worst key kept.
 
-    Keys are distinct: the bisection ends with as few as asked for.
+    The keys are distinct, so the bisection always ends with a number of hits in this range.
     """
     low, high = hits[0], hits[0]
     for hit in hits[:count]:
@@ -101,8 +101,11 @@ def _keep_best(hits, count, least, most):
 
 @numba.njit(cache=True)
 def _collect(scores, positions, k, hits, count, worst):
-    """Append the tile's hits no worse than a key, which falls when they are cut; returns count and key."""
-    bits = scores.view(np.int32)  # compared many at a time
+    """Append the hits of a tile that are no worse than a key; return the number of hits and the new key.
+
+    When the buffer is full, only the best hits are kept, and the key becomes the worst of them.
+    """
+    bits = scores.view(np.int32)  # integers are compared many at a time
     for begin in range(0, len(bits), SCAN):
         part = bits[begin : begin + SCAN]
         floor = np.int32(INFINITE - (worst >> 32))
@@ -118,9 +121,9 @@ def _collect(scores, positions, k, hits, count, worst):
 
 @numba.njit(cache=True)
 def _search_chunk(postings, queries, rows, tiles, turned, state, k, hits):
-    """Search a chunk of the queries in the turned tiles.
+    """Search a chunk of the queries in the tiles whose postings are arranged by term.
 
-    The state is, for each query, how many hits are held, and a key: none of its k best is above it.
+    The state holds, for each query, the number of hits so far and a key; none of its k best has a larger key.
     """
     offsets, query_terms, query_weights = queries
     starts, places, weights = turned
@@ -141,17 +144,17 @@ def search_exhaustively(postings, queries, k, tile_size, together, chunk):
     """Find the hits of every query.
 
     Args:
-        postings: The documents, fewer than 2^32.
-        queries: Offsets `[Q + 1] int64`, terms `[...] int64`, ascending in a query, and weights
-            `[...] float32`, > 0.
-        k: Hits wanted of a query.
-        tile_size: Documents a tile, at most 65,536.
-        together: Tiles turned at a time, a task each.
-        chunk: Queries a task.
+        postings: The postings of fewer than 2^32 documents.
+        queries: Offsets `[Q + 1] int64`, terms `[T] int64` that ascend within a query, and weights
+            `[T] float32` that are > 0.
+        k: Number of hits wanted per query.
+        tile_size: Documents per tile, at most 65,536.
+        together: Number of tiles that are arranged at a time, as one task each.
+        chunk: Queries per task.
 
     Returns:
-        `[Q, L] int64`, L at least k: the first k of a row are keys, unsorted, the others void. `unpack` reads
-        them.
+        `[Q, L] int64` with L at least k. The first k of a row are keys, unsorted, which `unpack` reads; the
+        others have no meaning.
     """
     documents, asked = len(postings.positions), len(queries[0]) - 1
     hits = np.empty((asked, 2 * k + SCAN), np.int64)
@@ -161,6 +164,7 @@ def search_exhaustively(postings, queries, k, tile_size, together, chunk):
     for base in range(0, documents, together * tile_size):
         end = min(base + together * tile_size, documents)
         tiles = np.append(np.arange(base, end, tile_size), end)
+        # The postings of all tiles stand in one array, so each tile's starts move behind the tile before it.
         for tile in numba.prange(len(tiles) - 1):
             _measure(postings, tiles[tile], tiles[tile + 1], starts[tile])
         for tile in range(1, len(tiles) - 1):

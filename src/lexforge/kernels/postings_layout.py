@@ -1,4 +1,4 @@
-"""The arrays of an inverted index: what they hold, how parts are joined, and which are refused."""
+"""The arrays of an inverted index: what they hold, how parts are joined, and how files are checked."""
 
 from __future__ import annotations
 
@@ -10,22 +10,23 @@ from scipy import sparse
 
 
 class Postings(NamedTuple):
-    """An inverted index as flat arrays, read-only; S segments, B blocks, V terms, P postings.
+    """An inverted index as flat, read-only arrays of N documents, S segments, V terms and P postings.
 
     Args:
-        block_size: Documents a block; a segment's last block can hold fewer.
-        positions: `[N] int64`, the position of the document at each place of the stored order.
-        starts: `[S + 1] int64`, each segment's first document in the stored order.
-        first_blocks: `[S + 1] int64`, each segment's first block.
-        offsets: `[N + 1] int64`, each document's postings, in the stored order.
-        terms: `[P] uint16` or `uint32`, ascending in a document.
-        weights: `[P] float32`, > 0; or `uint8`, multiples of the term's scale.
-        scales: `[S, V] float32`, a term's largest weight in the segment by 255, rounded up; 0: no document.
-        dense_starts: `[S, V] int64`, a frequent term's row in `dense`, a level a block; -1 for the others.
-        dense: `[...] uint8`.
-        list_starts: `[S, V + 1] int64`, the other terms' ranges in the two below.
-        list_blocks: `[L] uint16`, a block of the segment.
-        list_levels: `[L] uint8`: no weight of the term in the block is above level * scale.
+        block_size: Documents per block; the last block of a segment can hold fewer.
+        positions: `[N] int64`, the position of each document; the documents stand in the stored order.
+        starts: `[S + 1] int64`, the first document of each segment in the stored order, and N.
+        first_blocks: `[S + 1] int64`, the first block of each segment, and the number of blocks.
+        offsets: `[N + 1] int64`, the first posting of each document in the stored order, and P.
+        terms: `[P] uint16` or `uint32`, the term of each posting, ascending within a document.
+        weights: `[P] float32` that are > 0, or `[P] uint8` as multiples of the term's scale.
+        scales: `[S, V] float32`, the largest weight of a term in the segment divided by 255 and rounded up; 0
+            if no document of the segment holds the term.
+        dense_starts: `[S, V] int64`, where the row of a frequent term starts in `dense`; -1 for other terms.
+        dense: `[R] uint8`, the rows of the frequent terms one after the other, one level per block.
+        list_starts: `[S, V + 1] int64`, where the list of each other term starts in the next two arrays.
+        list_blocks: `[L] uint16`, the number of a block within its segment.
+        list_levels: `[L] uint8`; no weight of the term in the block is above level * scale.
     """
 
     block_size: int
@@ -44,16 +45,17 @@ class Postings(NamedTuple):
 
     @property
     def num_documents(self) -> int:
-        """Number of documents."""
+        """The number of documents."""
         return len(self.positions)
 
     @property
     def num_terms(self) -> int:
-        """Number of terms (columns)."""
+        """The number of terms (columns)."""
         return self.scales.shape[1]
 
 
-# The arrays of one kind, by dtype and dimensions; terms and weights have two kinds each.
+# The dtype and the number of dimensions of each array. `terms` and `weights`, which have two dtypes each, are
+# checked by themselves.
 _KINDS = {
     "positions": ("<i8", 1),
     "starts": ("<i8", 1),
@@ -69,14 +71,14 @@ _KINDS = {
 
 
 def frozen(array: NDArray, dtype: Any) -> NDArray:
-    """A contiguous read-only view: one compiled kernel serves arrays in memory and memory-mapped ones."""
+    """Return a contiguous read-only view, as the compiled functions take it of any array."""
     view: NDArray = np.ascontiguousarray(array, dtype=dtype).view()
     view.setflags(write=False)
     return view
 
 
 def of_arrays(block_size: int, **arrays: Any) -> Postings:
-    """Postings of arrays, frozen, of the dtypes that the compiled search expects."""
+    """Return postings of read-only arrays with the dtypes that the compiled search expects."""
     made = {
         name: frozen(np.asarray(array), _KINDS[name][0] if name in _KINDS else array.dtype)
         for name, array in arrays.items()
@@ -85,80 +87,98 @@ def of_arrays(block_size: int, **arrays: Any) -> Postings:
 
 
 def starts_of(counts: NDArray) -> NDArray[np.int64]:
-    """Where each of some runs starts, and where the last one ends."""
+    """Return where each of several runs of these lengths starts, and where the last one ends: `[n + 1]`."""
     return np.append(0, np.cumsum(counts, dtype=np.int64))
 
 
 def check_postings(postings: Postings, documents: int, terms: int) -> None:
-    """Refuse arrays from a file that the compiled search could not read safely, whose indices nothing checks.
+    """Refuse arrays from a file that the compiled search, which checks no index, could not read safely.
 
     Args:
-        postings: What was read.
-        documents: Number of documents expected.
-        terms: Number of terms expected.
+        postings: What was read from the file.
+        documents: The number of documents that the other files say.
+        terms: The number of terms that the other files say.
 
     Raises:
-        ValueError: An array of another kind, size or order than `Postings` says.
+        ValueError: If an array has another dtype, size or order than `Postings` says.
     """
     kinds = {name: (getattr(postings, name).dtype.str, getattr(postings, name).ndim) for name in _KINDS}
     term_kind, weight_kind = postings.terms.dtype.str, postings.weights.dtype.str
     if kinds != _KINDS or term_kind not in ("<u2", "<u4") or weight_kind not in ("<f4", "|u1"):
-        raise ValueError(f"arrays of the kinds {kinds}, terms {term_kind}, weights {weight_kind}")
+        raise ValueError(
+            f"the arrays have the wrong dtypes {kinds}, terms {term_kind}, weights {weight_kind}"
+        )
     if not isinstance(postings.block_size, int) or not 1 <= postings.block_size < 2**31:
-        raise ValueError(f"block_size is {postings.block_size!r}")
+        raise ValueError(
+            f"block_size must be an integer from 1 to 2^31 - 1; received {postings.block_size!r}"
+        )
     _check_starts("starts", postings.starts, documents)
     sizes = np.diff(postings.starts)
     segments = len(sizes)
     blocks = -(-sizes // postings.block_size)
     shapes = [postings.scales.shape, postings.dense_starts.shape, postings.list_starts.shape]
     if shapes != [(segments, terms), (segments, terms), (segments, terms + 1)]:
-        raise ValueError(f"arrays of the shapes {shapes} for {segments} segments and {terms} terms")
+        raise ValueError(f"the arrays have the shapes {shapes} for {segments} segments and {terms} terms")
     if not np.array_equal(postings.first_blocks, starts_of(blocks)):
-        raise ValueError("first_blocks do not fit starts")
+        raise ValueError("first_blocks must be the sums of the segments' blocks, and are not")
     if not np.array_equal(np.sort(postings.positions), np.arange(documents)):
-        raise ValueError(f"positions are not those of {documents} documents, each once")
+        raise ValueError(f"positions must hold each of 0 to {documents - 1} once, and do not")
     if len(postings.offsets) != documents + 1 or postings.terms.shape != postings.weights.shape:
-        raise ValueError(f"{len(postings.offsets)} offsets for {documents} documents, or too few weights")
+        raise ValueError(
+            f"received {len(postings.offsets)} offsets for {documents} documents, and "
+            f"{len(postings.weights)} weights for {len(postings.terms)} terms"
+        )
     _check_starts("offsets", postings.offsets, len(postings.terms))
     if len(postings.list_blocks) != len(postings.list_levels):
-        raise ValueError(f"{len(postings.list_blocks)} blocks and {len(postings.list_levels)} levels")
+        raise ValueError(
+            f"the lists must hold one level per block; received {len(postings.list_blocks)} blocks and "
+            f"{len(postings.list_levels)} levels"
+        )
     _check_starts("list_starts", postings.list_starts.reshape(-1), len(postings.list_blocks))
-    last_rows = len(postings.dense) - blocks[:, None]  # no sum: it could overflow
+    # The largest allowed start of a row. `start + blocks` is not computed, because it could overflow.
+    last_rows = len(postings.dense) - blocks[:, None]  # [S, 1]
     if ((postings.dense_starts >= 0) & (postings.dense_starts > last_rows)).any():
-        raise ValueError("a row of bounds ends behind them")
+        raise ValueError("a row of bounds must end within the array `dense`, and does not")
     if len(postings.terms) and int(postings.terms.max()) >= terms:
-        raise ValueError(f"a posting of term {postings.terms.max()}; there are {terms} terms")
+        raise ValueError(f"a term must be below {terms}; received {postings.terms.max()}")
 
 
 def _check_starts(name: str, starts: NDArray[np.int64], last: int) -> None:
+    """Refuse starts of runs that do not ascend from 0 to the length of the array.
+
+    Raises:
+        ValueError: If they do not.
+    """
     if not len(starts) or starts[0] != 0 or starts[-1] != last or (starts[1:] < starts[:-1]).any():
-        raise ValueError(f"{name} do not ascend from 0 to {last}")
+        raise ValueError(f"{name} must ascend from 0 to {last}, and do not")
 
 
 def join_postings(parts: list[Postings]) -> Postings:
-    """The postings of the parts' documents one after the other.
+    """Join parts to the postings of all their documents.
 
     Args:
-        parts: At least one, of equal block size, number of terms and kind of impacts.
+        parts: At least one part; all have the same block size, number of terms and kind of impacts.
 
     Returns:
-        The postings; positions go on from part to part.
+        The postings; the positions of a part continue after those of the part before it.
     """
     parts = [part for part in parts if part.num_documents] or parts[:1]
     if len(parts) == 1:
         return parts[0]
 
     def chained(name: str) -> NDArray:
+        """Return the arrays of all parts one after the other."""
         return np.concatenate([getattr(part, name) for part in parts])
 
     def shifted(name: str, lengths: list[int]) -> NDArray:
+        """Return the arrays of all parts, with the lengths of the parts before added to their values."""
         firsts = starts_of(np.array(lengths))
         return np.concatenate(
             [getattr(part, name) + first for part, first in zip(parts, firsts, strict=False)]
         )
 
     def ends(name: str) -> NDArray:
-        """Starts of the parts as starts of the whole: each part's last is the next one's first."""
+        """Return the starts of the whole; the last one of a part is the first one of the next part."""
         lasts = starts_of(np.array([getattr(part, name)[-1] for part in parts]))
         starts = [getattr(part, name)[:-1] + last for part, last in zip(parts, lasts, strict=False)]
         return np.append(np.concatenate(starts), lasts[-1])
@@ -180,13 +200,13 @@ def join_postings(parts: list[Postings]) -> Postings:
 
 
 def documents_of(postings: Postings) -> sparse.csr_array:
-    """The document matrix that the postings hold, 8-bit impacts as the weights they stand for.
+    """Return the document matrix that the postings hold, with 8-bit impacts as the weights they stand for.
 
     Args:
-        postings: The documents.
+        postings: The postings.
 
     Returns:
-        CSR `[N, V] float32`, rows by position.
+        CSR `[N, V] float32`; row i is the document at position i.
     """
     weights = postings.weights
     if weights.dtype == np.uint8:

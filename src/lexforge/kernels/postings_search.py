@@ -1,38 +1,41 @@
-"""Compiled block-max search behind `lexforge.kernels.postings.top_k`, which says what it computes."""
+"""The compiled block-max search for `lexforge.kernels.postings.top_k`, which defines the result."""
 
 from __future__ import annotations
 
 import numba
 import numpy as np
 
-SCAN = 64  # bounds, or scores, looked at together
-LARGEST = np.float32(1e35)  # a bound above it counts as reached: sums beyond float32 may be infinite
-LARGEST_FACTOR = np.float32(1e36)  # times a level it is finite still: infinity times level 0 is no number
-SMALLEST = np.float32(1.2e-38)  # added to a factor: a product may be rounded down below the normal numbers
+SCAN = 64  # bounds or scores that are compared at a time
+# A floor is at most LARGEST, so that a block whose bound is beyond float32, and so infinite, is never left
+# out.
+LARGEST = np.float32(1e35)
+LARGEST_FACTOR = np.float32(1e36)  # finite even times 255; an infinite factor times level 0 would be NaN
+# Added to a factor, because a product below the normal numbers of float32 may be rounded down.
+SMALLEST = np.float32(1.2e-38)
 INFINITE = np.int64(0x7F800000)  # the bits of the largest score
 
 
 @numba.njit(cache=True)
 def _as_float(bits):
-    """The float32 of the bits."""
+    """Return the float32 number that has these bits."""
     return np.int32(bits).view(np.float32)
 
 
 @numba.njit(cache=True)
 def make_key(score, position):
-    """A hit as one integer, the smaller the better: by score, then by position.
+    """Return a hit as one integer that is smaller for a better hit: by score, then by position.
 
-    The bits of a float32 that is not negative are ordered as the numbers are.
+    This works because the bits of float32 numbers >= 0 have the order of the numbers.
     """
     return (INFINITE - np.int64(np.float32(score).view(np.int32))) << 32 | position
 
 
-NO_HIT = INFINITE << 32  # score 0: no better than any hit
+NO_HIT = INFINITE << 32  # the key of score 0, which is larger than that of any hit
 
 
 @numba.njit(cache=True)
 def _sift_down(hits, size, hole, key):
-    """Put a key into a heap at the hole or below; the root is the worst hit."""
+    """Put a key into a heap whose root is the worst hit, at the hole or below it."""
     while 2 * hole + 1 < size:
         child = 2 * hole + 1
         if child + 1 < size:
@@ -46,7 +49,7 @@ def _sift_down(hits, size, hole, key):
 
 @numba.njit(cache=True)
 def _offer(hits, count, key):
-    """Take a hit among the best, a heap as soon as they are k; returns how many they are."""
+    """Keep a hit if it is among the k best, which become a heap once they are k; return their number."""
     if count < len(hits):
         hits[count] = key
         count += 1
@@ -60,7 +63,7 @@ def _offer(hits, count, key):
 
 @numba.njit(cache=True)
 def _add_bounds(postings, segment, term, factor, low, high, bounds):
-    """Add a query term's part to the bounds of blocks `low` to `high - 1` of a segment."""
+    """Add the part of a query term to the bounds of the blocks `low` to `high - 1` of a segment."""
     start = postings.dense_starts[segment, term]
     if start >= 0:
         row = postings.dense[start + low : start + high]
@@ -75,9 +78,9 @@ def _add_bounds(postings, segment, term, factor, low, high, bounds):
 
 @numba.njit(cache=True)
 def _score(postings, segment, document, weight_of):
-    """The exact score of a document: a float32 sum over its terms, in ascending order.
+    """Return the exact score of a document: a float32 sum over its terms in ascending order.
 
-    A term that the query lacks adds 0, which changes no sum and costs less than a mispredicted branch.
+    A term that the query lacks adds 0. This changes no sum and takes less time than a mispredicted branch.
     """
     start, end = postings.offsets[document], postings.offsets[document + 1]
     terms, weights = postings.terms[start:end], postings.weights[start:end]
@@ -85,7 +88,8 @@ def _score(postings, segment, document, weight_of):
     for place in range(len(terms)):
         query_weight = weight_of[terms[place]]
         weight = np.float32(weights[place])
-        if weights.itemsize == 1:  # the factor 0: a level times its scale may be infinite, 0 times that NaN
+        # The factor 0 is needed because a level times its scale can be infinite, and 0 times infinity is NaN.
+        if weights.itemsize == 1:
             weight *= postings.scales[segment, terms[place]] * np.float32(query_weight != 0)
         score += query_weight * weight
     return score
@@ -93,7 +97,7 @@ def _score(postings, segment, document, weight_of):
 
 @numba.njit(cache=True)
 def count_reached(bounds, floor):
-    """How many are at least the floor."""
+    """Count the bounds that are at least the floor."""
     count = 0
     for block in range(len(bounds)):
         count += bounds[block] >= floor
@@ -102,8 +106,8 @@ def count_reached(bounds, floor):
 
 @numba.njit(cache=True)
 def _starting_floor(bounds, k):
-    """A floor that about 1.5 k to 2 k bounds reach, found by bisection; any floor is safe."""
-    bits = bounds.view(np.int32)  # compared many at a time
+    """Find, by bisection, a floor that about 1.5 k to 2 k bounds reach; any floor gives the same hits."""
+    bits = bounds.view(np.int32)  # integers are compared many at a time
     largest = np.int32(0)
     for block in range(len(bits)):
         largest = max(largest, bits[block])
@@ -122,19 +126,19 @@ def _starting_floor(bounds, k):
 
 @numba.njit(cache=True)
 def _worst(hits, count):
-    """The k-th score so far, 0 while there are fewer."""
+    """Return the k-th score so far, or 0 if there are fewer than k hits."""
     return np.float32(0) if count < len(hits) else _as_float(INFINITE - (hits[0] >> 32))
 
 
 @numba.njit(cache=True)
 def _floor(worst, slack):
-    """The lowest bound of a block that may hold one of the k best; a bound of 0 never does."""
+    """Return the lowest bound of a block that may hold one of the k best, which is always above 0."""
     return max(min(worst, LARGEST) / slack, SMALLEST)
 
 
 @numba.njit(cache=True)
 def _visit(postings, segment, low, floor, slack, bounds, buffers, hits, count):
-    """Score the blocks whose bounds reach the floor, which rises with the hits; their bounds become 0."""
+    """Score the blocks whose bounds reach the floor, which rises with the hits, and set their bounds to 0."""
     weight_of, found = buffers
     blocks = 0
     for begin in range(0, len(bounds), SCAN):
@@ -161,16 +165,17 @@ def _visit(postings, segment, low, floor, slack, bounds, buffers, hits, count):
 
 @numba.njit(cache=True)
 def _search_segment(postings, segment, low, high, query, buffers, hits, count):
-    """Search blocks `low` to `high - 1` of a segment, those of the highest bounds first."""
+    """Search the blocks `low` to `high - 1` of a segment, those with the highest bounds first."""
     query_terms, query_weights = query
     bounds = buffers[0][: high - low]
     bounds[:] = 0
     for entry in range(len(query_terms)):
         scale = postings.scales[segment, query_terms[entry]]
-        if scale > 0:  # else no document of the segment holds the term
+        if scale > 0:  # otherwise no document of the segment holds the term
             factor = min(query_weights[entry] * scale + SMALLEST, LARGEST_FACTOR)
             _add_bounds(postings, segment, query_terms[entry], factor, low, high, bounds)
-    slack = np.float32(1 + 2.4e-7 * (len(query_terms) + 8))  # of two sums of rounded float32 products
+    # A bound and a score are two sums of rounded products, which can differ by this factor.
+    slack = np.float32(1 + 2.4e-7 * (len(query_terms) + 8))
     if count < len(hits):
         floor = max(_starting_floor(bounds, len(hits)), SMALLEST)
         count = _visit(postings, segment, low, floor, slack, bounds, buffers[1:], hits, count)
@@ -180,7 +185,7 @@ def _search_segment(postings, segment, low, high, query, buffers, hits, count):
 
 @numba.njit(cache=True)
 def _search_query(postings, query, piece, ranges, buffers, hits):
-    """Fill a query's hits in one range of the blocks, in any order."""
+    """Write the hits of a query in one range of the blocks, in any order."""
     query_terms, query_weights = query
     weight_of = buffers[1]
     for entry in range(len(query_terms)):
@@ -204,9 +209,9 @@ def _search_chunk(postings, queries, chunk, part, piece, hits):
     offsets, terms, weights = queries
     widest = np.diff(postings.first_blocks).max()
     buffers = (
-        np.zeros(widest, np.float32),
-        np.zeros(postings.scales.shape[1], np.float32),
-        np.zeros(widest, np.int32),
+        np.zeros(widest, np.float32),  # the bounds of a segment's blocks
+        np.zeros(postings.scales.shape[1], np.float32),  # the query's weight of each term
+        np.zeros(widest, np.int32),  # the blocks to be scored
     )
     for row in range(part * chunk, min(len(hits), (part + 1) * chunk)):
         first, last = offsets[row], offsets[row + 1]
@@ -216,15 +221,15 @@ def _search_chunk(postings, queries, chunk, part, piece, hits):
 
 @numba.njit(parallel=True, cache=True)
 def search(postings, queries, chunk, hits):
-    """Fill the hits of every query in every range of blocks.
+    """Write the hits of every query in every range of blocks.
 
     Args:
-        postings: The documents, fewer than 2^32.
-        queries: Offsets `[Q + 1] int64`, terms `[...] int64`, ascending in a query, and weights
-            `[...] float32`, > 0.
-        chunk: Queries a task.
-        hits: `[Q, R, K] int64`, filled with keys, unsorted; the blocks are cut into R ranges, each with hits
-            of its own. `unpack` reads them.
+        postings: The postings of fewer than 2^32 documents.
+        queries: Offsets `[Q + 1] int64`, terms `[T] int64` that ascend within a query, and weights
+            `[T] float32` that are > 0.
+        chunk: Queries per task.
+        hits: `[Q, R, K] int64`, receives unsorted keys, which `unpack` reads. The blocks are divided into R
+            ranges, and each range has K hits of its own.
     """
     ranges = hits.shape[1]
     parts = (len(hits) + chunk - 1) // chunk
@@ -233,11 +238,11 @@ def search(postings, queries, chunk, hits):
 
 
 def unpack(hits, k):
-    """Sort the keys of all ranges and read the k best.
+    """Sort the keys of all ranges and return the k best hits of each query.
 
     Args:
-        hits: `[Q, R, K] int64`, what `search` filled; overwritten.
-        k: K.
+        hits: `[Q, R, K] int64`, written by `search`; it is overwritten here.
+        k: The number K of hits per query.
 
     Returns:
         Positions `[Q, K] int64`, scores `[Q, K] float32`, and the number of hits `[Q] int64`.

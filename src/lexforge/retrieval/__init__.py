@@ -1,12 +1,12 @@
-"""Indexes behind one protocol: build, search, save, load."""
+"""Indexes behind one protocol: build, search, save and load."""
 
 from lexforge.common.similarity import Similarity
+from lexforge.retrieval.backends import IndexKind, VectorKind, build_exact, index_builder
 from lexforge.retrieval.base import Hits, Index
 from lexforge.retrieval.bm25 import BM25Index
 from lexforge.retrieval.engines.milvus import MilvusIndex
 from lexforge.retrieval.faiss import HNSW, IVF, FaissIndex, Flat
 from lexforge.retrieval.inverted import InvertedIndex
-from lexforge.retrieval.seismic import SeismicIndex, SeismicSettings
 
 __all__ = [
     "HNSW",
@@ -16,9 +16,11 @@ __all__ = [
     "Flat",
     "Hits",
     "Index",
+    "IndexKind",
     "InvertedIndex",
     "MilvusIndex",
-    "SeismicIndex",
-    "SeismicSettings",
     "Similarity",
+    "VectorKind",
+    "build_exact",
+    "index_builder",
 ]

@@ -1,13 +1,13 @@
-"""What every index promises: the protocol, its result, and the checks that all of them share."""
+"""What every index promises: the protocol, its result, and the checks that all indexes share."""
 
 from __future__ import annotations
 
 import json
 import operator
-from collections.abc import Container
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, SupportsIndex
+from typing import Any, Protocol, SupportsIndex, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,42 +15,50 @@ from numpy.typing import NDArray
 from lexforge.common.similarity import Similarity
 from lexforge.common.types import Run
 
+TIE_MARGIN = 16  # hits asked for beyond k, so that most ties at rank k are complete at the first attempt
+
+Found: TypeAlias = tuple[NDArray[np.int64], NDArray[np.float32]]
+"""The document positions `[n]` and scores `[n]` that a backend found for one query, by descending score."""
+
 
 @dataclass(frozen=True)
 class Hits:
-    """The documents found, one entry a query, best first; ties stand in the order of document position.
+    """The documents found, one list per query, best first; equal scores stand in the order of the documents.
 
     Args:
-        ids: Document ids. A sparse index returns no document with score 0, so a row can be shorter than k;
-            a dense index returns k documents, or all where there are fewer.
-        scores: `float32` arrays of the same lengths, descending.
+        ids: The document ids of each query. A sparse index returns no document with score 0, so a list can be
+            shorter than k; a dense index returns k documents, or all of them if there are fewer.
+        scores: The scores of each query, `float32` arrays as long as the lists of ids, in descending order.
     """
 
     ids: list[list[str]]
     scores: list[NDArray[np.float32]]
 
     def __len__(self) -> int:
-        """Number of queries."""
+        """Return the number of queries."""
         return len(self.ids)
 
     def to_run(self, query_ids: list[str]) -> Run:
-        """The hits as a run, `{query id: {document id: score}}`, with strictly descending scores.
+        """Convert the hits to a run, `{query id: {document id: score}}`, with strictly descending scores.
 
-        A tool that sorts a run again has its own order for ties (trec_eval: by document id, in float32). So a
-        score that does not lie below the one before it is set to the next float32 below that one.
+        A tool that sorts a run again orders ties by its own rule (trec_eval: by document id, in float32).
+        Therefore a score that is not below the one before it becomes the next smaller float32 number.
 
         Args:
-            query_ids: One id a query, unique.
+            query_ids: One id per query; no id may occur twice.
 
         Returns:
             The run; every tool ranks it in this order.
 
         Raises:
-            ValueError: Another number of ids than of queries, or an id twice.
+            ValueError: If the number of ids is not the number of queries, or an id occurs twice.
         """
         distinct = len(set(query_ids))
         if len(query_ids) != len(self) or distinct != len(self):
-            raise ValueError(f"{len(query_ids)} query ids ({distinct} distinct) for {len(self)} queries")
+            raise ValueError(
+                f"query_ids must hold one distinct id for each of the {len(self)} queries; received "
+                f"{len(query_ids)} query ids ({distinct} distinct)"
+            )
         run = {}
         for query, documents, scores in zip(query_ids, self.ids, self.scores, strict=True):
             ceiling = np.float32(np.inf)
@@ -65,86 +73,109 @@ class Hits:
 class Index(Protocol):
     """Exact or approximate search for the documents of highest similarity to a query.
 
-    Vectors are scipy CSR matrices for sparse indexes, `float32` arrays for dense ones, `[rows, width]`. The
-    similarity is the dot product, or cosine: then the index normalises documents and queries itself.
+    Vectors are scipy CSR matrices for sparse indexes and `float32` arrays for dense ones, `[rows, width]`.
+    The similarity is the dot product or the cosine; for the cosine the index normalises documents and queries
+    itself.
     """
 
     similarity: Similarity
 
     @classmethod
+    def check_available(cls, *args: Any, **kwargs: Any) -> None:
+        """Raise now what would stop a build: a package that is missing, or a server that does not answer."""
+
+    @classmethod
+    def create(cls, width: int, similarity: Similarity, origin: str, *args: Any, **kwargs: Any) -> Index:
+        """Return an index to which a corpus is added block by block.
+
+        `origin` names what made the vectors. The index is empty, unless a server keeps the vectors: then it
+        holds the documents that an interrupted call with the same origin has sent.
+        """
+
+    @classmethod
     def build(cls, documents: Any, ids: list[str], *args: Any, **kwargs: Any) -> Index:
-        """An index of the documents; `ids` are unique, one a row. Backends take settings of their own."""
+        """Return an index of the documents; `ids` holds one distinct id per row."""
 
     def add(self, documents: Any, ids: list[str]) -> None:
-        """Append documents; positions go on from the last one."""
+        """Append documents; their positions continue after the last one."""
 
     def search(self, queries: Any, k: int) -> Hits:
-        """The `k` best documents of each query, all where there are fewer."""
+        """Find the `k` best documents of each query, or all documents if there are fewer."""
 
     def save(self, directory: str | Path) -> None:
         """Write the index to a new or empty directory."""
 
     @classmethod
-    def load(cls, directory: str | Path, verify: bool = False) -> Index:
-        """Read what `save` wrote, refusing what is damaged or foreign; `verify` hashes all of it."""
+    def load(cls, directory: str | Path, verify: bool = False, *args: Any, **kwargs: Any) -> Index:
+        """Read what `save` wrote and refuse what is damaged or foreign; `verify` compares every checksum."""
 
     def __len__(self) -> int:
-        """Number of documents."""
+        """Return the number of documents."""
+
+    @property
+    def ids(self) -> list[str]:
+        """The ids of the documents, in the order of their positions."""
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the index, document ids not counted."""
+        """The number of bytes of the index, without the document ids."""
 
 
 def check_k(k: SupportsIndex) -> int:
-    """`k` as an int of at least 1."""
+    """Return `k` as an int.
+
+    Raises:
+        TypeError: If `k` is not an integer.
+        ValueError: If `k` is below 1.
+    """
     number = operator.index(k)
     if number < 1:
-        raise ValueError(f"k is {number}; it must be at least 1")
+        raise ValueError(f"k must be at least 1; received {number}")
     return number
 
 
 class DocumentIds:
-    """The ids of an index's documents, in the order of their positions, each once."""
+    """The ids of an index's documents, in the order of their positions; every id occurs once."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
         self._known: set[str] = set()
 
     def __len__(self) -> int:
-        """Number of documents."""
+        """Return the number of documents."""
         return len(self.names)
 
     def __contains__(self, name: object) -> bool:
-        """Whether the index holds the document."""
+        """Return whether the index holds a document of this id."""
         return name in self._known
 
     def check(self, names: list[str], rows: int) -> None:
-        """Refuse ids that are not one distinct, new string a document; changes nothing.
+        """Refuse ids that are not one distinct, new string per document; this changes nothing.
 
         Args:
-            names: The ids given.
-            rows: Number of documents given.
+            names: The ids of the documents to add.
+            rows: The number of documents to add.
 
         Raises:
-            ValueError: Another number, an id that is no string or empty, or one that is there already.
+            ValueError: If the number of ids is not `rows`, or an id is not a string, is empty, occurs twice
+                or is in the index already.
         """
         check_ids(names, rows, self._known)
 
     def extend(self, names: list[str]) -> None:
-        """Append ids that `check` accepted, once their documents are in the index."""
+        """Append ids that `check` has accepted, once their documents are in the index."""
         self.names.extend(names)
         self._known.update(names)
 
     def hits(
         self, positions: NDArray[np.int64], scores: NDArray[np.float32], counts: NDArray[np.int64]
     ) -> Hits:
-        """The hits of a search by position.
+        """Convert the result of a search by position to hits by id.
 
         Args:
-            positions: `[Q, K]` document positions, best first, ties ascending.
-            scores: `[Q, K]` their scores.
-            counts: `[Q]` how many of each row are hits.
+            positions: Document positions `[Q, K]`, best first, equal scores in ascending position.
+            scores: Their scores `[Q, K]`.
+            counts: The number of hits in each row `[Q]`; what follows them is ignored.
 
         Returns:
             The hits by id.
@@ -160,22 +191,69 @@ class DocumentIds:
 
 
 def check_ids(ids: list[str], rows: int, known: Container[str]) -> None:
-    """Refuse ids that are not one distinct, new string a document.
+    """Refuse ids that are not one distinct, new string per document.
 
     Args:
-        ids: The ids given.
-        rows: Number of documents given.
-        known: Ids in the index already.
+        ids: The ids of the documents to add.
+        rows: The number of documents to add.
+        known: The ids that the index holds already.
+
+    Raises:
+        ValueError: If the number of ids is not `rows`, or an id is not a string, is empty, occurs twice or is
+            known.
     """
     if len(ids) != rows:
-        raise ValueError(f"{len(ids)} ids for {rows} documents")
+        raise ValueError(f"ids must hold one id per document; received {len(ids)} ids for {rows} documents")
     seen: set[str] = set()
     for position, document in enumerate(ids):
         if not isinstance(document, str) or not document:
-            raise ValueError(f"ids[{position}] is {document!r}; an id is a string that is not empty")
+            raise ValueError(f"ids[{position}] must be a string that is not empty; received {document!r}")
         if document in seen or document in known:
             raise ValueError(f"ids[{position}] is {document!r}, which an earlier document has already")
         seen.add(document)
+
+
+def complete_ties(
+    search: Callable[[NDArray[np.int64], int], Iterable[tuple[int, Found]]],
+    asked: NDArray[np.int64],
+    queries: int,
+    k: int,
+    limit: int,
+    exact: bool,
+) -> tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.int64]]:
+    """Search by a backend that breaks ties in its own way, and return the hits in the order of the package.
+
+    A backend that is asked for k hits returns any of the documents whose score equals the k-th one. So it is
+    asked for more, until the score after rank k is lower; then the hits are sorted by score and position.
+
+    Args:
+        search: Called with rows of queries and a number of hits, it gives each row with what it found.
+        asked: The rows of the queries to search for; the other rows get no hit.
+        queries: The number Q of queries.
+        k: The number of hits wanted per query.
+        limit: The most hits that the backend can return.
+        exact: Whether the backend finds all documents of a score. An approximate one is asked only once.
+
+    Returns:
+        Positions `[Q, k]`, scores `[Q, k]` and the number of hits in each row `[Q]`, as `DocumentIds.hits`
+        takes them.
+    """
+    positions = np.zeros((queries, k), np.int64)
+    scores = np.zeros((queries, k), np.float32)
+    counts = np.zeros(queries, np.int64)
+    depth = k + TIE_MARGIN
+    while k and len(asked):
+        depth = min(depth, limit)
+        cut = []
+        for row, (places, values) in search(asked, depth):
+            if exact and len(values) == depth < limit and values[k - 1] == values[-1]:
+                cut.append(row)  # the tie at rank k may continue beyond what was returned
+                continue
+            order = np.lexsort((places, -values))[:k]
+            counts[row] = len(order)
+            positions[row, : len(order)], scores[row, : len(order)] = places[order], values[order]
+        asked, depth = np.array(cut, np.int64), 4 * depth
+    return positions, scores, counts
 
 
 def write_ids(directory: Path, ids: DocumentIds) -> None:
@@ -187,11 +265,11 @@ def read_ids(directory: Path) -> DocumentIds:
     """Read what `write_ids` wrote.
 
     Raises:
-        ValueError: The file holds something else than distinct strings.
+        ValueError: If the file holds anything but a list of distinct strings.
     """
     names = json.loads((directory / "ids.json").read_text(encoding="utf-8"))
     if not isinstance(names, list):
-        raise ValueError(f"ids.json holds a {type(names).__name__}, not a list of ids")
+        raise ValueError(f"ids.json must hold a list of ids; received a {type(names).__name__}")
     ids = DocumentIds()
     ids.check(names, len(names))
     ids.extend(names)

@@ -1,4 +1,4 @@
-"""BM25, the baseline to beat: weights by bm25s, search by the package's own exact index."""
+"""BM25, the baseline of every comparison: bm25s computes the weights, `InvertedIndex` searches them."""
 
 from __future__ import annotations
 
@@ -28,13 +28,14 @@ _CJK = re.compile(
 class BM25Index:
     """BM25 over texts, in Lucene's variant (Kamphuis et al., "Which BM25 do you mean?", 2020).
 
-    A query scores the sum of its tokens' weights, a repeated token as often as it occurs. Documents that
-    share no token with the query are no hits; ties stand in the order of document position.
+    The score of a document is the sum of the weights of the query's tokens in it; a repeated token of the
+    query counts as often as it occurs. A document that shares no token with the query is no hit. Documents of
+    equal score stand in the order of their positions.
 
     Args:
-        index: The weights as an inverted index, a column a token.
-        vocabulary: Token to column.
-        tokenize: How texts become tokens.
+        index: The weights as an inverted index with one column per token.
+        vocabulary: The column of each token.
+        tokenize: How texts are cut into tokens; see `build`.
     """
 
     def __init__(self, index: InvertedIndex, vocabulary: dict[str, int], tokenize: Tokenization) -> None:
@@ -51,31 +52,33 @@ class BM25Index:
         k1: float = 0.9,
         b: float = 0.4,
     ) -> BM25Index:
-        """An index of the texts.
+        """Return an index of the texts.
 
         Args:
-            texts: One text a document, title included.
+            texts: One text per document, with its title.
             ids: As many distinct strings.
-            tokenize: `words` are lower-cased runs of word characters; `bigrams` are pairs of neighbouring
-                characters inside words, and words of one character; `auto` is `bigrams` where more than half
-                of the corpus's letters are Hangul, kana or Han, else `words`.
-            k1: Saturation of the term frequency, >= 0.
-            b: Share of length normalisation, 0 to 1.
+            tokenize: `words` are lower-cased runs of word characters. `bigrams` are the pairs of neighbouring
+                characters inside such words, and the words of one character. `auto` is `bigrams` if more than
+                half of the letters of the corpus are Hangul, kana or Han, and `words` otherwise.
+            k1: Saturation of the term frequency, >= 0; with 0 only the presence of a term counts.
+            b: Strength of the normalisation by document length, from 0 (none) to 1 (full).
 
         Returns:
             The index.
 
         Raises:
-            ValueError: No document holds a token, or a parameter outside its range, or ids as for
-                `InvertedIndex.build`.
+            ValueError: If no document holds a token, a parameter is outside its range, or
+                `InvertedIndex.build` would refuse the ids.
         """
+        # Imported here because importing bm25s sets the level of its logger to DEBUG, which is undone at
+        # once: the logger follows the root logger again.
         import bm25s
 
-        logging.getLogger("bm25s").setLevel(logging.NOTSET)  # importing it sets DEBUG: follow the root again
+        logging.getLogger("bm25s").setLevel(logging.NOTSET)
         if tokenize not in ("auto", "words", "bigrams"):
-            raise ValueError(f"tokenize is {tokenize!r}; allowed are 'auto', 'words' and 'bigrams'")
+            raise ValueError(f"tokenize must be 'auto', 'words' or 'bigrams'; received {tokenize!r}")
         if not k1 >= 0 or not 0 <= b <= 1:
-            raise ValueError(f"k1 is {k1} and b is {b}; k1 must be >= 0 and b from 0 to 1")
+            raise ValueError(f"k1 must be >= 0 and b from 0 to 1; received k1 {k1} and b {b}")
         check_ids(ids, len(texts), set())
         chosen: Tokenization = _choose(texts) if tokenize == "auto" else tokenize
         vocabulary: dict[str, int] = {}
@@ -84,27 +87,29 @@ class BM25Index:
             for text in texts
         ]
         if not vocabulary:
-            raise ValueError(f"none of the {len(texts)} documents holds a token: nothing to search")
+            raise ValueError(
+                f"at least one document must hold a token; received {len(texts)} documents without any"
+            )
         model = bm25s.BM25(k1=k1, b=b, method="lucene")
         model.index((corpus, vocabulary), create_empty_token=False, show_progress=False)
-        weights = sparse.csc_array(
+        weights = sparse.csc_array(  # [documents, tokens]
             (model.scores["data"], model.scores["indices"], model.scores["indptr"]),
             shape=(len(texts), len(vocabulary)),
         )
         return cls(InvertedIndex.build(weights.tocsr(), ids), vocabulary, chosen)
 
     def search(self, texts: list[str], k: SupportsIndex) -> Hits:
-        """The k documents of highest score for each query text.
+        """Find the k documents of highest score for each query text.
 
         Args:
             texts: The queries.
-            k: Hits wanted, at least 1.
+            k: Number of hits wanted per query, at least 1.
 
         Returns:
-            The hits; an empty row for a query none of whose tokens the corpus knows.
+            The hits; a query without a token of the corpus has none.
 
         Raises:
-            ValueError: k below 1.
+            ValueError: If k is below 1.
         """
         wanted = check_k(k)
         columns: list[int] = []
@@ -117,7 +122,7 @@ class BM25Index:
             columns.extend(known)
             counts.extend(known.values())
             ends.append(len(columns))
-        queries = sparse.csr_array(
+        queries = sparse.csr_array(  # [queries, tokens], how often each token occurs
             (np.array(counts, np.float32), np.array(columns, np.int32), np.array(ends, np.int32)),
             shape=(len(texts), len(self._vocabulary)),
         )
@@ -126,19 +131,18 @@ class BM25Index:
     def negatives(
         self, queries: Mapping[str, str], judged: Mapping[str, Mapping[str, int]], k: SupportsIndex
     ) -> dict[str, list[str]]:
-        """The best documents of each query that nobody judged: hard negatives.
+        """Find hard negatives: the best documents of each query that have no judgement.
 
         Args:
-            queries: Query id to text.
-            judged: Query id to the documents to leave out (a judged document is a positive, or known not to
-                be).
-            k: Documents looked at for each query.
+            queries: `{query id: text}`.
+            judged: `{query id: {document id: grade}}`; judged documents are left out whatever their grade.
+            k: Number of best documents per query that are considered.
 
         Returns:
-            Query id to at most k document ids, best first.
+            `{query id: document ids}`, at most k ids per query, best first.
 
         Raises:
-            ValueError: k below 1.
+            ValueError: If k is below 1.
         """
         hits = self.search(list(queries.values()), k).ids
         return {
@@ -147,17 +151,17 @@ class BM25Index:
         }
 
     def __len__(self) -> int:
-        """Number of documents."""
+        """Return the number of documents."""
         return len(self._index)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the posting arrays."""
+        """The number of bytes of the inverted index."""
         return self._index.nbytes
 
 
 def tokens(text: str, tokenize: Tokenization) -> list[str]:
-    """The tokens of a text, in order: lower-cased words, or character bigrams inside them."""
+    """Return the tokens of a text in order: lower-cased words, or the character bigrams inside them."""
     words: list[str] = _WORD.findall(text.lower())
     if tokenize == "words":
         return words
@@ -165,5 +169,6 @@ def tokens(text: str, tokenize: Tokenization) -> list[str]:
 
 
 def _choose(texts: list[str]) -> Tokenization:
+    """Return `bigrams` if most letters of the texts are Hangul, kana or Han, and `words` otherwise."""
     letters = sum(len(_LETTER.findall(text)) for text in texts)
     return "bigrams" if 2 * sum(len(_CJK.findall(text)) for text in texts) > letters else "words"

@@ -1,7 +1,12 @@
-"""Dense search through FAISS: exact (flat) or approximate (HNSW, IVF)."""
+"""Dense search through FAISS: exact (flat) or approximate (HNSW, IVF).
+
+FAISS is imported in the functions that use it: a machine that trains and searches sparse vectors only, such
+as a borrowed GPU, can import this package without it.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, SupportsIndex
@@ -12,26 +17,25 @@ from numpy.typing import NDArray
 from lexforge.common.files import new_directory
 from lexforge.common.manifest import read_manifest, write_manifest
 from lexforge.common.similarity import Similarity, check_similarity
-from lexforge.retrieval.base import DocumentIds, Hits, check_k, read_ids, write_ids
+from lexforge.retrieval.base import DocumentIds, Found, Hits, check_k, complete_ties, read_ids, write_ids
 from lexforge.retrieval.vectors import dense_vectors, dense_width
 
 FORMAT = "lexforge-faiss-index"
-TIE_MARGIN = 16  # hits asked for beyond k, so that most ties at rank k are seen whole at once
 
 
 @dataclass(frozen=True)
 class Flat:
-    """Every document is compared: exact."""
+    """An exact search, which compares the query with every document."""
 
 
 @dataclass(frozen=True)
 class HNSW:
-    """A navigable small-world graph (Malkov and Yashunin, 2018): approximate, fast to search.
+    """An approximate search in a navigable small-world graph (Malkov and Yashunin, 2018).
 
     Args:
-        neighbours: Links a node (M).
-        ef_construction: Candidates kept while building.
-        ef_search: Candidates kept while searching; more is more exact.
+        neighbours: Number of links per node (M).
+        ef_construction: Number of candidates that are kept while the graph is built.
+        ef_search: Number of candidates that are kept during a search; more candidates find more documents.
     """
 
     neighbours: int = 32
@@ -41,11 +45,11 @@ class HNSW:
 
 @dataclass(frozen=True)
 class IVF:
-    """Inverted lists around k-means centres: approximate. The first documents added train the centres.
+    """An approximate search in inverted lists around k-means centres, trained on the first documents added.
 
     Args:
-        lists: Number of centres, at most that of the first documents.
-        probes: Lists looked into for each query; more is more exact.
+        lists: Number of centres; the first call that adds documents must add at least as many.
+        probes: Number of lists that are searched for each query; more lists find more documents.
     """
 
     lists: int = 256
@@ -53,22 +57,28 @@ class IVF:
 
 
 class FaissIndex:
-    """Top-k over dense vectors by inner product or cosine.
+    """Search for the k best dense vectors by inner product or cosine.
 
-    Ties stand in the order of document position. With `Flat` the k best are exact, ties at rank k included;
-    FAISS computes a score by one of two routines, depending on the number of queries, and these round
-    differently in the last bits. HNSW and IVF can miss documents, and return fewer than k.
+    Documents of equal score stand in the order of their positions. With `Flat` the k best are exact, also
+    where several documents have the k-th score. FAISS computes a score by one of two routines, depending on
+    the number of queries, and the two round differently in the last bits. HNSW and IVF can miss documents and
+    then return fewer than k.
 
     Args:
-        width: Dimensions D.
-        similarity: `dot`, or `cosine`: documents and queries are normalised to unit length here.
-        layout: `Flat()`, `HNSW(...)` or `IVF(...)`.
+        width: Number D of dimensions.
+        similarity: `dot` or `cosine`. For `cosine` the index scales documents and queries to unit length.
+        layout: `Flat()`, `HNSW(...)` or `IVF(...)`; None is `Flat()`.
+
+    Raises:
+        ModuleNotFoundError: If the package `faiss-cpu` is not installed.
+        ValueError: If the similarity is unknown.
     """
 
     def __init__(
         self, width: int, similarity: Similarity = "dot", layout: Flat | HNSW | IVF | None = None
     ) -> None:
-        faiss = _import_faiss()
+        import faiss
+
         self.width = width
         self.similarity: Similarity = check_similarity(similarity)
         self.layout = layout or Flat()
@@ -83,7 +93,19 @@ class FaissIndex:
             quantizer = faiss.IndexFlatIP(width)
             self._index = faiss.IndexIVFFlat(quantizer, width, self.layout.lists, faiss.METRIC_INNER_PRODUCT)
             self._index.nprobe = self.layout.probes
-            self._index.cp.min_points_per_centroid = 1  # else FAISS prints advice to the console
+            self._index.cp.min_points_per_centroid = 1  # otherwise FAISS prints advice to the console
+
+    @classmethod
+    def check_available(cls, **options: Any) -> None:
+        """Raise ModuleNotFoundError now if the package `faiss-cpu` is not installed."""
+        import faiss  # noqa: F401 - the import is the check
+
+    @classmethod
+    def create(
+        cls, width: int, similarity: Similarity, origin: str, layout: Flat | HNSW | IVF | None = None
+    ) -> FaissIndex:
+        """Return an index without documents; nothing of the origin is kept."""
+        return cls(width, similarity, layout)
 
     @classmethod
     def build(
@@ -93,20 +115,21 @@ class FaissIndex:
         similarity: Similarity = "dot",
         layout: Flat | HNSW | IVF | None = None,
     ) -> FaissIndex:
-        """An index of the documents.
+        """Return an index of the documents.
 
         Args:
-            documents: `[N, D]` floats, finite.
+            documents: Finite floats `[N, D]`.
             ids: N distinct strings.
             similarity: `dot` or `cosine`.
-            layout: `Flat()` where None.
+            layout: `Flat()`, `HNSW(...)` or `IVF(...)`; None is `Flat()`.
 
         Returns:
             The index.
 
         Raises:
-            ImportError: FAISS is not installed.
-            ValueError: A value that is not finite, another number of ids than documents, an id twice, or
+            ModuleNotFoundError: If the package `faiss-cpu` is not installed.
+            TypeError: If `documents` is not a 2-dimensional float array.
+            ValueError: If a value is not finite, the number of ids is not N, an id occurs twice, or there are
                 fewer documents than IVF lists.
         """
         index = cls(dense_width(documents, "documents"), similarity, layout)
@@ -117,69 +140,69 @@ class FaissIndex:
         """Append documents.
 
         Args:
-            documents: `[N, D]` floats, finite.
+            documents: Finite floats `[N, D]`.
             ids: N distinct strings that the index does not hold yet.
 
         Raises:
-            ValueError: As for `build`, and another width than the index has.
+            TypeError: If `documents` is not a 2-dimensional float array.
+            ValueError: If `build` would refuse the documents or ids, D is not the width of the index, or an
+                id is in the index already.
         """
         vectors = dense_vectors(documents, "documents", self.width, self.similarity)
         self._ids.check(ids, len(vectors))
         if not self._index.is_trained:
             if len(vectors) < self._index.nlist:
-                raise ValueError(f"{len(vectors)} documents cannot train {self._index.nlist} IVF lists")
+                raise ValueError(
+                    f"the first documents must be at least as many as the {self._index.nlist} IVF lists; "
+                    f"received {len(vectors)} documents"
+                )
             self._index.train(vectors)
         self._index.add(vectors)
         self._ids.extend(ids)
 
     def search(self, queries: NDArray, k: SupportsIndex) -> Hits:
-        """The k documents of highest similarity to each query.
+        """Find the k documents of highest similarity to each query.
 
         Args:
-            queries: `[Q, D]` floats, finite.
-            k: Hits wanted, at least 1; all documents where it is above their number.
+            queries: Finite floats `[Q, D]`.
+            k: Number of hits wanted per query, at least 1; above the number of documents it means all of
+                them.
 
         Returns:
-            The hits, scores of any sign.
+            The hits; their scores can have any sign.
 
         Raises:
-            ValueError: A value that is not finite, another width than the index has, k below 1.
+            TypeError: If `queries` is not a 2-dimensional float array, or `k` not an integer.
+            ValueError: If a value is not finite, D is not the width of the index, or k is below 1.
         """
         wanted = min(check_k(k), len(self))
         vectors = dense_vectors(queries, "queries", self.width, self.similarity)
-        positions = np.zeros((len(vectors), wanted), np.int64)
-        scores = np.zeros((len(vectors), wanted), np.float32)
-        counts = np.zeros(len(vectors), np.int64)
-        pending = np.arange(len(vectors)) if wanted else np.arange(0)
-        depth = wanted + TIE_MARGIN
-        while len(pending):
-            depth = min(depth, len(self))
-            values, places = self._index.search(vectors[pending], depth)
-            cut = (values[:, wanted - 1] == values[:, -1]) & (places[:, -1] >= 0)
-            cut &= isinstance(self.layout, Flat) and depth < len(self)
-            for row in np.flatnonzero(~cut):
-                found = places[row] >= 0
-                order = np.lexsort((places[row][found], -values[row][found]))[:wanted]
-                query, count = pending[row], len(order)
-                positions[query, :count] = places[row][found][order]
-                scores[query, :count] = values[row][found][order]
-                counts[query] = count
-            pending, depth = pending[cut], 4 * depth
-        return self._ids.hits(positions, scores, counts)
+
+        def search(rows: NDArray[np.int64], depth: int) -> Iterator[tuple[int, Found]]:
+            values, places = self._index.search(vectors[rows], depth)  # both [rows, depth]
+            for row, row_places, row_values in zip(rows.tolist(), places, values, strict=True):
+                found = row_places >= 0  # HNSW and IVF fill what they do not find with -1
+                yield row, (row_places[found], row_values[found])
+
+        asked = np.arange(len(vectors))
+        exact = isinstance(self.layout, Flat)
+        return self._ids.hits(*complete_ties(search, asked, len(vectors), wanted, len(self), exact))
 
     def save(self, directory: str | Path) -> None:
-        """Write the index: FAISS's file, the ids, and a manifest with checksums.
+        """Write the index: the file of FAISS, the ids, and a manifest with checksums.
 
         Args:
-            directory: New or empty.
+            directory: A new or empty directory.
 
         Raises:
-            FileExistsError: The directory holds something.
+            FileExistsError: If the directory is not empty.
         """
+        import faiss
+
         layout = {"name": type(self.layout).__name__, **asdict(self.layout)}
         fields = {"width": self.width, "similarity": self.similarity, "layout": layout}
         with new_directory(directory) as path:
-            _import_faiss().write_index(self._index, str(path / "index.faiss"))
+            faiss.write_index(self._index, str(path / "index.faiss"))
             write_ids(path, self._ids)
             write_manifest(path, FORMAT, fields)
 
@@ -188,16 +211,18 @@ class FaissIndex:
         """Read a saved index into memory.
 
         Args:
-            directory: What `save` wrote.
-            verify: Changes nothing here: every file is read, and compared with its checksum, in any case.
+            directory: The directory that `save` wrote.
+            verify: Changes nothing here, because every file is read and compared with its checksum anyway.
 
         Returns:
             The index.
 
         Raises:
-            FileNotFoundError: No index there, or a file of it is missing.
-            ValueError: A file is cut, altered, or of another format.
+            FileNotFoundError: If the directory holds no index, or a file of it is missing.
+            ValueError: If a file is cut, altered, or of another format.
         """
+        import faiss
+
         fields = read_manifest(directory, FORMAT, verify)
         path = Path(directory)
         try:
@@ -205,26 +230,28 @@ class FaissIndex:
             layout = {"Flat": Flat, "HNSW": HNSW, "IVF": IVF}[settings.pop("name")](**settings)
             index = cls(fields["width"], fields["similarity"], layout)
             index._ids = read_ids(path)
-            index._index = _import_faiss().read_index(str(path / "index.faiss"))
+            index._index = faiss.read_index(str(path / "index.faiss"))
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
             raise ValueError(f"{path} is not a FAISS index of lexforge: {error}") from error
         if index._index.ntotal != len(index) or index._index.d != index.width:
-            raise ValueError(f"{path}: {index._index.ntotal} vectors of width {index._index.d} do not fit")
+            raise ValueError(
+                f"{path}: the file of FAISS holds {index._index.ntotal} vectors of width {index._index.d}; "
+                f"the other files say {len(index)} of width {index.width}"
+            )
         return index
 
     def __len__(self) -> int:
-        """Number of documents."""
+        """Return the number of documents."""
         return len(self._ids)
 
     @property
+    def ids(self) -> list[str]:
+        """The ids of the documents, in the order of their positions."""
+        return list(self._ids.names)
+
+    @property
     def nbytes(self) -> int:
-        """Bytes of FAISS's serialised index."""
-        return int(_import_faiss().serialize_index(self._index).nbytes)
-
-
-def _import_faiss() -> Any:
-    try:
+        """The number of bytes of the index as FAISS serialises it."""
         import faiss
-    except ImportError as error:
-        raise ImportError(f"dense search needs FAISS: pip install faiss-cpu ({error})") from None
-    return faiss
+
+        return int(faiss.serialize_index(self._index).nbytes)

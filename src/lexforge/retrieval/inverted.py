@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import SupportsIndex
+from typing import Any, SupportsIndex
 
 import numpy as np
 from scipy import sparse
@@ -17,35 +17,50 @@ from lexforge.retrieval.base import DocumentIds, Hits, check_k, read_ids, write_
 from lexforge.retrieval.vectors import Matrix, sparse_vectors, sparse_width
 
 FORMAT = "lexforge-inverted-index"
-ARRAYS = Postings._fields[1:]  # after the block size
-# The large arrays, which a search reads in parts; `check_postings` makes sure that no value of theirs leads
-# out of an array.
+ARRAYS = Postings._fields[1:]  # the first field is the block size, a number
+# The large arrays, which are memory-mapped because a search reads only parts of them. `check_postings` makes
+# sure that none of their values points outside an array.
 MAPPED = {f"{name}.npy" for name in ("terms", "weights", "scales", "dense", "list_blocks", "list_levels")}
 
 
 class InvertedIndex:
-    """Exact top-k over sparse non-negative vectors, float32, on numba's threads.
+    """Exact search for the k best sparse, non-negative vectors, in float32, on the threads of numba.
 
-    Documents with score 0 are no hits. Ties stand in the order of document position. How it searches:
-    `lexforge.kernels.postings`.
+    A document with score 0 is never a hit. Documents of equal score stand in the order of their positions.
+    The algorithm is described in `lexforge.kernels.postings`.
 
     Args:
         num_terms: Width V of the vectors.
-        similarity: `dot`, or `cosine`: documents and queries are normalised to unit length here.
-        impacts: `float32` is exact. `uint8` stores a weight in 8 bits: two thirds of the bytes, scores that
-            are rounded and depend on how the documents were cut into additions. Measured on SPLADE vectors
-            (scripts/bench/results/index.csv): recall@10 .997 of 43,688 documents, .995 of 349,504.
+        similarity: `dot` or `cosine`. For `cosine` the index scales documents and queries to unit length.
+        impacts: `float32` is exact. `uint8` stores each weight in 8 bits, which takes two thirds of the
+            bytes; the scores are rounded and depend on how the documents were divided among calls of `add`.
+            Measured on SPLADE vectors (scripts/bench/results/index.csv), recall@10 is .997 for 43,688
+            documents and .995 for 349,504.
+
+    Raises:
+        ValueError: If `num_terms` is below 1, or the similarity or the impacts are unknown.
     """
 
     def __init__(self, num_terms: int, similarity: Similarity = "dot", impacts: Impacts = "float32") -> None:
         if num_terms < 1:
-            raise ValueError(f"num_terms is {num_terms}; it must be at least 1")
+            raise ValueError(f"num_terms must be at least 1; received {num_terms}")
         self.num_terms = num_terms
         self.similarity: Similarity = check_similarity(similarity)
         self.impacts: Impacts = check_impacts(impacts)
         self._ids = DocumentIds()
         empty = sparse.csr_array(np.zeros((0, num_terms), np.float32))
         self._parts = [build_postings(empty, impacts=self.impacts)]
+
+    @classmethod
+    def check_available(cls, **options: Any) -> None:
+        """Return at once: this index needs no further package."""
+
+    @classmethod
+    def create(
+        cls, width: int, similarity: Similarity, origin: str, impacts: Impacts = "float32"
+    ) -> InvertedIndex:
+        """Return an index without documents; nothing of the origin is kept."""
+        return cls(width, similarity, impacts)
 
     @classmethod
     def build(
@@ -55,10 +70,10 @@ class InvertedIndex:
         similarity: Similarity = "dot",
         impacts: Impacts = "float32",
     ) -> InvertedIndex:
-        """An index of the documents.
+        """Return an index of the documents.
 
         Args:
-            documents: CSR `[N, V]`, finite and >= 0.
+            documents: CSR `[N, V]` with finite weights >= 0.
             ids: N distinct strings.
             similarity: `dot` or `cosine`.
             impacts: `float32` or `uint8`.
@@ -67,45 +82,52 @@ class InvertedIndex:
             The index.
 
         Raises:
-            TypeError: `documents` is not a scipy CSR matrix.
-            ValueError: A negative or non-finite weight, another number of ids than documents, an id twice.
+            TypeError: If `documents` is not a scipy CSR matrix.
+            ValueError: If a weight is negative or not finite, the number of ids is not N, or an id occurs
+                twice.
         """
         index = cls(sparse_width(documents, "documents"), similarity, impacts)
         index.add(documents, ids)
         return index
 
     def add(self, documents: Matrix, ids: list[str]) -> None:
-        """Append documents; blocks of tens of thousands keep the index as fast as one build.
+        """Append documents.
+
+        If each call adds tens of thousands of documents, the index searches as fast as after one `build`;
+        smaller calls make it slower.
 
         Args:
-            documents: CSR `[N, V]`, finite and >= 0.
+            documents: CSR `[N, V]` with finite weights >= 0.
             ids: N distinct strings that the index does not hold yet.
 
         Raises:
-            TypeError: `documents` is not a scipy CSR matrix.
-            ValueError: As for `build`, and another width than the index has.
+            TypeError: If `documents` is not a scipy CSR matrix.
+            ValueError: If `build` would refuse the documents or ids, V is not the width of the index, or an
+                id is in the index already.
         """
         vectors = sparse_vectors(documents, "documents", self.num_terms, self.similarity)
         self._ids.check(ids, vectors.shape[0])
         if len(self):
             self._parts.append(build_postings(vectors, self._parts[0].block_size, impacts=self.impacts))
-        else:  # the first documents say how large the blocks are
+        else:  # the number of the first documents decides how large the blocks are
             self._parts = [build_postings(vectors, impacts=self.impacts)]
         self._ids.extend(ids)
 
     def search(self, queries: Matrix, k: SupportsIndex) -> Hits:
-        """The k documents of highest score for each query.
+        """Find the k documents of highest score for each query.
 
         Args:
-            queries: CSR `[Q, V]`, finite and >= 0.
-            k: Hits wanted, at least 1; all documents where it is above their number.
+            queries: CSR `[Q, V]` with finite weights >= 0.
+            k: Number of hits wanted per query, at least 1; above the number of documents it means all of
+                them.
 
         Returns:
-            The hits; an empty row for a query without a weight.
+            The hits; a query without a weight has none.
 
         Raises:
-            TypeError: `queries` is not a scipy CSR matrix.
-            ValueError: A negative or non-finite weight, another width than the index has, k below 1.
+            TypeError: If `queries` is not a scipy CSR matrix, or `k` not an integer.
+            ValueError: If a weight is negative or not finite, V is not the width of the index, or k is below
+                1.
         """
         wanted = check_k(k)
         vectors = sparse_vectors(queries, "queries", self.num_terms, self.similarity)
@@ -116,10 +138,10 @@ class InvertedIndex:
         """Write the index: its arrays, the ids, and a manifest with checksums.
 
         Args:
-            directory: New or empty.
+            directory: A new or empty directory.
 
         Raises:
-            FileExistsError: The directory holds something.
+            FileExistsError: If the directory is not empty.
         """
         with new_directory(directory) as path:
             postings = self._postings()
@@ -131,19 +153,19 @@ class InvertedIndex:
 
     @classmethod
     def load(cls, directory: str | Path, verify: bool = False) -> InvertedIndex:
-        """Read a saved index; the arrays are memory-mapped, so it can be larger than memory.
+        """Read a saved index; the arrays are memory-mapped, so the index can be larger than memory.
 
         Args:
-            directory: What `save` wrote.
-            verify: Compare every file with its checksum, also the large arrays that were not written since;
-                where one of these is damaged, a search without this may give other scores.
+            directory: The directory that `save` wrote.
+            verify: Compare every file with its checksum, including large arrays that seem unchanged since
+                `save`. Without it, a damaged large array can lead to wrong scores.
 
         Returns:
             The index.
 
         Raises:
-            FileNotFoundError: No index there, or a file of it is missing.
-            ValueError: A file is cut, altered, or of another format.
+            FileNotFoundError: If the directory holds no index, or a file of it is missing.
+            ValueError: If a file is cut, altered, or of another format.
         """
         fields = read_manifest(directory, FORMAT, verify, MAPPED)
         path = Path(directory)
@@ -154,22 +176,29 @@ class InvertedIndex:
             postings = Postings(fields["block_size"], *(np.asarray(file) for file in files))
             check_postings(postings, len(index), index.num_terms)
             if postings.weights.dtype != np.dtype(index.impacts):
-                raise ValueError(f"weights of dtype {postings.weights.dtype} for impacts {index.impacts!r}")
-        except Exception as error:  # what numpy raises on a damaged header is of many kinds, and open-ended
+                raise ValueError(
+                    f"weights have dtype {postings.weights.dtype}, impacts are {index.impacts!r}"
+                )
+        except Exception as error:  # numpy raises errors of many types for a damaged header
             raise ValueError(f"{path} is not an inverted index of lexforge: {error}") from error
         index._parts = [postings]
         return index
 
     def __len__(self) -> int:
-        """Number of documents."""
+        """Return the number of documents."""
         return len(self._ids)
 
     @property
+    def ids(self) -> list[str]:
+        """The ids of the documents, in the order of their positions."""
+        return list(self._ids.names)
+
+    @property
     def nbytes(self) -> int:
-        """Bytes of the arrays."""
+        """The number of bytes of the arrays."""
         return sum(getattr(part, name).nbytes for part in self._parts for name in ARRAYS)
 
     def _postings(self) -> Postings:
-        """All documents as one set of postings."""
+        """Return the postings of all documents, joined into one set first where several calls added them."""
         self._parts = [join_postings(self._parts)]
         return self._parts[0]

@@ -12,7 +12,7 @@ from sentence_transformers.sparse_encoder import SparseEncoderDataCollator
 
 from lexforge.common.text_identity import NO_TEXT, text_identity
 from lexforge.common.types import Embeddings
-from lexforge.data.columns import RELEVANT
+from lexforge.data.columns import RELEVANT, text_kind
 from lexforge.losses.base import IDENTITY_KEY, RELEVANT_KEY, TEACHER_KEY
 from lexforge.runs.finite import ROWS_KEY, texts_of
 
@@ -84,7 +84,7 @@ class SpladeCollator(NamedRows, SparseEncoderDataCollator):
         batch = super().__call__(features)
         if self.teacher is not None:
             for column in [key for key in features[0] if f"{key}_input_ids" in batch]:
-                rows = self.teacher[[row[column] for row in features]]
+                rows = self.teacher.lookup([row[column] for row in features], text_kind(column))
                 batch[f"{column}_{TEACHER_KEY}"] = torch.from_numpy(np.array(rows))
         return batch
 

@@ -1,4 +1,4 @@
-"""Search in a Milvus collection: a Milvus Lite file in this process or the user's server, by one client."""
+"""Search in a Milvus collection, which a server keeps or a Milvus Lite file that this process opens."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import time
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, SupportsIndex
 
@@ -17,8 +18,9 @@ from numpy.typing import NDArray
 from lexforge.common.files import new_directory
 from lexforge.common.manifest import read_manifest, write_manifest
 from lexforge.common.similarity import Similarity, check_similarity
-from lexforge.retrieval.base import DocumentIds, Hits, check_k, read_ids, write_ids
+from lexforge.retrieval.base import DocumentIds, Found, Hits, check_k, complete_ties, read_ids, write_ids
 from lexforge.retrieval.engines.milvus_format import (
+    CONNECT_FAILED,
     Kind,
     checked,
     dictionaries,
@@ -32,42 +34,44 @@ from lexforge.retrieval.engines.milvus_format import (
     rows_of,
     search_options,
 )
-from lexforge.retrieval.faiss import HNSW, IVF, TIE_MARGIN, Flat
+from lexforge.retrieval.faiss import HNSW, IVF, Flat
 
 FORMAT = "lexforge-milvus-index"
-PROPERTY = "lexforge"  # of the collection: what the vectors are, as JSON
-MAX_HITS = 16384  # Milvus's own limit on the hits of a query and the rows of an answer
-ATTEMPTS = 4
-FIRST_DELAY_S = 0.5  # doubled after each attempt
+PROPERTY = "lexforge"  # the property of a collection that describes its vectors, as JSON
+MAX_HITS = 16384  # Milvus's own limit on the hits per query and on the rows per answer
+ATTEMPTS = 4  # how often a request is sent before its failure is raised
+FIRST_DELAY_S = 0.5  # the pause before the second attempt; it doubles with every further one
 
-Found = tuple[NDArray[np.int64], NDArray[np.float32]]
-_open_files: Counter[str | None] = Counter()  # indexes of this process on each Milvus Lite file
+_open_files: Counter[str | None] = Counter()  # the number of indexes of this process per Milvus Lite file
 
 
 class MilvusIndex:
-    """Top-k over a collection of sparse or dense vectors that Milvus keeps.
+    """Search for the k best documents in a collection of sparse or dense vectors that Milvus keeps.
 
-    A row's primary key is the document's position, and rows are upserted: a batch sent twice, or again after
-    a kill, changes nothing. An index opened on a collection goes on from the documents that are there;
-    `build` starts at position 0 again. Sparse vectors and `Flat()` are searched exactly. `close()`, or a
-    `with` statement, disconnects, and the last index on a Milvus Lite file stops its server; at exit that
-    happens by itself.
+    The primary key of a row is the document's position, and rows are upserted, so a batch that is sent twice,
+    or again after a kill, changes nothing. An index that is opened on a collection continues after the
+    documents that are there; `build` starts at position 0 again. Sparse vectors and `Flat()` are searched
+    exactly. `close()`, or the end of a `with` statement, disconnects; the last index on a Milvus Lite file
+    also stops its server. At the exit of the process both happen by themselves.
 
     Args:
-        uri: `http://host:19530`, or a file whose name ends in `.db`, which Milvus Lite opens in this process;
-            one process at a time can hold it.
-        collection: Name of the collection; created by the first documents.
-        similarity: `dot`, or `cosine`: normalised here; None is the collection's, `dot` for a new one.
-        layout: Of dense vectors; None is the collection's, `Flat()` for a new one.
-        origin: Names what made the vectors; a collection of another origin is refused. None does not ask.
-        token: `user:password` or an API key, where the server wants it; never written anywhere.
-        batch_rows: Documents sent at once.
-        timeout_s: Seconds a request may take; a failing one is tried `ATTEMPTS` times.
+        uri: `http://host:19530`, or the name of a file that ends in `.db`, which Milvus Lite opens in this
+            process. Only one process at a time can open a file.
+        collection: Name of the collection. It is created with the first documents.
+        similarity: `dot` or `cosine`; None takes that of the collection, and `dot` for a new one. For
+            `cosine` the index scales documents and queries to unit length.
+        layout: Layout of dense vectors; None takes that of the collection, and `Flat()` for a new one.
+        origin: Names what made the vectors; a collection of another origin is refused. None accepts any.
+        token: `user:password` or an API key, if the server wants one. It is never written to a file.
+        batch_rows: Number of documents that are sent per request.
+        timeout_s: Seconds that a request may take. A request that fails is sent up to `ATTEMPTS` times.
 
     Raises:
-        ImportError: The extra `milvus` is not installed.
-        ConnectionError: No server answers, or the file cannot be opened.
-        ValueError: The collection is not lexforge's, or was made otherwise than asked for here.
+        ImportError: If the extra `milvus` is not installed.
+        ConnectionError: If no server answers, or the file cannot be opened.
+        FileNotFoundError: If the folder of the file does not exist.
+        ValueError: If lexforge did not make the collection, or it has another similarity, layout or origin
+            than the arguments say.
     """
 
     def __init__(
@@ -83,14 +87,16 @@ class MilvusIndex:
         timeout_s: float = 30.0,
     ) -> None:
         if batch_rows < 1 or not timeout_s > 0:
-            raise ValueError(f"batch_rows is {batch_rows} and timeout_s {timeout_s}; both must be above 0")
+            raise ValueError(
+                f"batch_rows and timeout_s must be above 0; received {batch_rows} and {timeout_s}"
+            )
         self.uri, self.collection, self.where = uri, collection, f"collection {collection!r} of {uri}"
         self.batch_rows, self.timeout_s = batch_rows, timeout_s
         self._ids = DocumentIds()
-        self._weights = 0  # numbers in the vectors, where sparse those that are not zero
+        self._weights = 0  # the number of stored numbers in all vectors; zeros of sparse ones are not stored
         self._kind: Kind | None = None
         self._width = 0
-        self._torn = False
+        self._torn = False  # whether rows follow behind a missing position, as a failure can leave them
         self.similarity: Similarity = check_similarity(similarity or "dot")
         self.layout: Flat | HNSW | IVF = layout or Flat()
         self.origin = origin
@@ -104,31 +110,71 @@ class MilvusIndex:
             raise
 
     @classmethod
+    def check_available(cls, **options: Any) -> None:
+        """Raise now what would stop a build.
+
+        Args:
+            options: The arguments of the class.
+
+        Raises:
+            ImportError: If the extra `milvus` is not installed.
+            ConnectionError: If no server answers, or the file cannot be opened.
+            FileNotFoundError: If the folder of the file does not exist.
+            ValueError: If the collection was made otherwise than the arguments say.
+        """
+        cls(**options).close()
+
+    @classmethod
+    def create(
+        cls, width: int, similarity: Similarity, origin: str, *, uri: str, **options: Any
+    ) -> MilvusIndex:
+        """Open a collection to which a corpus is added block by block.
+
+        Args:
+            width: Not needed: the first documents decide the width of a new collection.
+            similarity: `dot` or `cosine`.
+            origin: Names what made the vectors; a collection of another origin is refused.
+            uri: The address of a server or the name of a file, as the class takes it.
+            options: The other arguments of the class.
+
+        Returns:
+            The index; it holds the documents that an interrupted call with the same origin has sent.
+
+        Raises:
+            ImportError: If the extra `milvus` is not installed.
+            ConnectionError: If no server answers, or the file cannot be opened.
+            ValueError: If the collection has another origin or similarity.
+        """
+        return cls(uri, similarity=similarity, origin=origin, **options)
+
+    @classmethod
     def build(
         cls, documents: Any, ids: list[str], similarity: Similarity = "dot", *, uri: str, **options: Any
     ) -> MilvusIndex:
         """Write the documents to a collection, which then holds them and no others.
 
-        A collection that is there already must hold the same documents, up to where an earlier build came.
+        A collection that exists already must hold the same documents, as far as an earlier build came.
 
         Args:
-            documents: CSR `[N, V]`, finite and >= 0, or an array `[N, D]` of finite floats.
+            documents: CSR `[N, V]` with finite weights >= 0, or an array `[N, D]` of finite floats.
             ids: N distinct strings.
             similarity: `dot` or `cosine`.
-            uri: As for the class.
-            options: The class's other arguments.
+            uri: The address of a server or the name of a file, as the class takes it.
+            options: The other arguments of the class.
 
         Returns:
             The index.
 
         Raises:
-            TypeError: The documents are neither CSR nor an array of floats.
-            ValueError: Vectors or ids that `InvertedIndex` and `FaissIndex` refuse as well, or a collection
-                that holds other documents.
-            ImportError, ConnectionError: As for the class.
+            ImportError: If the extra `milvus` is not installed.
+            ConnectionError: If no server answers, or the file cannot be opened.
+            TypeError: If the documents are neither CSR nor a 2-dimensional array of floats.
+            ValueError: If `InvertedIndex` or `FaissIndex` would refuse the vectors or ids as well, or the
+                collection holds other documents.
         """
         index = cls(uri, similarity=similarity, **options)
         try:
+            # The documents are sent from position 0 on, over the rows that an earlier build has written.
             there, index._ids, index._weights = index._ids.names, DocumentIds(), 0
             for position, (old, new) in enumerate(zip(there, ids, strict=False)):
                 if old != new:
@@ -144,17 +190,18 @@ class MilvusIndex:
         return index
 
     def add(self, documents: Any, ids: list[str]) -> None:
-        """Append documents, `batch_rows` at a time; those sent before a failure stay, and `len` counts them.
-
-        Rows beyond a missing position, which a failure can leave, are deleted first.
+        """Append documents, `batch_rows` per request; what was sent before a failure stays and is counted.
 
         Args:
-            documents: CSR `[N, V]`, finite and >= 0, or an array `[N, D]` of finite floats.
+            documents: CSR `[N, V]` with finite weights >= 0, or an array `[N, D]` of finite floats, as the
+                collection holds.
             ids: N distinct strings that the index does not hold yet.
 
         Raises:
-            TypeError, ValueError, ConnectionError: As for `build`, and another kind or width than the
-                collection's.
+            ConnectionError: If the server does not answer.
+            TypeError: If the documents are of another kind than those of the collection.
+            ValueError: If `build` would refuse the documents or ids, their width is not that of the
+                collection, or an id is in the index already.
         """
         kind, width = (self._kind, self._width) if self._kind else kind_and_width(documents)
         vectors = checked(documents, "documents", kind, width, self.similarity)
@@ -162,6 +209,7 @@ class MilvusIndex:
         if self._kind is None:
             self._create(kind, width)
         if self._torn:
+            # Rows behind a missing position belong to a batch that failed; they are sent again.
             self._call("delete", filter=f"position >= {len(self)}")
             self._torn = False
         for start in range(0, len(ids), self.batch_rows):
@@ -172,51 +220,45 @@ class MilvusIndex:
             self._weights += sum(row["weights"] for row in rows)
 
     def search(self, queries: Any, k: SupportsIndex) -> Hits:
-        """The k documents of highest similarity to each query; ties in the order of document position.
+        """Find the k documents of highest similarity to each query; ties stand in the order of positions.
 
         Args:
-            queries: Of the kind and width of the documents.
-            k: Hits wanted, at least 1; all documents where it is above their number.
+            queries: Vectors of the same kind and width as the documents.
+            k: Number of hits wanted per query, at least 1; above the number of documents it means all of
+                them.
 
         Returns:
-            The hits. Sparse: no document of score 0, an empty row for a query without a weight.
+            The hits. For sparse vectors no document has score 0, and a query without a weight has no hit.
 
         Raises:
-            ValueError: As for `add`, k below 1, or more hits than Milvus returns (16384).
-            ConnectionError: The server does not answer.
+            ConnectionError: If the server does not answer.
+            TypeError: If the queries are of another kind than the documents.
+            ValueError: If a query holds a value that is not finite (or is negative, for sparse vectors), the
+                width differs, k is below 1 or above the most hits that Milvus returns (16384), or the
+                collection lacks a position.
         """
         self._check_whole()
         wanted = min(check_k(k), len(self))
         if wanted > MAX_HITS:
-            raise ValueError(f"k is {wanted}; Milvus returns at most {MAX_HITS} hits")
+            raise ValueError(f"k must be at most {MAX_HITS}, the most hits of Milvus; received {wanted}")
         kind = self._kind
         vectors = checked(queries, "queries", kind, self._width, self.similarity) if kind else queries
-        ids: list[list[str]] = [[] for _ in range(vectors.shape[0])]
-        scores = [np.zeros(0, np.float32) for _ in ids]
-        pending = np.diff(vectors.indptr).nonzero()[0] if kind == "sparse" else np.arange(len(ids))
-        depth = wanted + TIE_MARGIN
-        while len(pending) and wanted:
-            depth = min(depth, len(self), MAX_HITS)
-            cut = []
-            for row, (positions, values) in self._search(vectors, pending, depth):
-                full = len(values) == depth < min(len(self), MAX_HITS) and isinstance(self.layout, Flat)
-                if full and values[wanted - 1] == values[-1]:
-                    cut.append(row)  # the tie at rank k may go on beyond what was returned
-                    continue
-                order = np.lexsort((positions, -values))[:wanted]
-                ids[row] = [self._ids.names[position] for position in positions[order].tolist()]
-                scores[row] = values[order]
-            pending, depth = np.array(cut, np.int64), 4 * depth
-        return Hits(ids, scores)
+        rows = vectors.shape[0]
+        # Milvus refuses a sparse query without a weight, which has no hit.
+        asked = np.diff(vectors.indptr).nonzero()[0] if kind == "sparse" else np.arange(rows)
+        limit, exact = min(len(self), MAX_HITS), isinstance(self.layout, Flat)
+        found = complete_ties(partial(self._search, vectors), asked, rows, wanted, limit, exact)
+        return self._ids.hits(*found)
 
     def save(self, directory: str | Path) -> None:
-        """Write where the collection is, and the ids; the vectors stay in Milvus.
+        """Write down the address of the collection and the ids; the vectors stay in Milvus.
 
         Args:
-            directory: New or empty.
+            directory: A new or empty directory.
 
         Raises:
-            FileExistsError: The directory holds something.
+            FileExistsError: If the directory is not empty.
+            ValueError: If the collection lacks a position, because a batch failed.
         """
         self._check_whole()
         lite = lite_file(self.uri)
@@ -231,14 +273,17 @@ class MilvusIndex:
         """Open the collection that `save` wrote down, if it still holds the same documents.
 
         Args:
-            directory: What `save` wrote. A Milvus Lite file is found from there by its relative path.
-            verify: Changes nothing here: every file is read, and compared with its checksum, in any case.
-            token: Credentials.
+            directory: The directory that `save` wrote. It names a Milvus Lite file by a relative path.
+            verify: Changes nothing here, because every file is read and compared with its checksum anyway.
+            token: `user:password` or an API key, if the server wants one.
+
+        Returns:
+            The index.
 
         Raises:
-            FileNotFoundError: No index there, or the Milvus Lite file is gone.
-            ValueError: A damaged or foreign file, or a collection that has changed.
-            ConnectionError: The server does not answer.
+            ConnectionError: If the server does not answer.
+            FileNotFoundError: If the directory holds no index, or the Milvus Lite file does not exist.
+            ValueError: If a file is damaged or foreign, or the collection has changed.
         """
         fields = read_manifest(directory, FORMAT, verify)
         try:
@@ -254,13 +299,13 @@ class MilvusIndex:
         if index._ids.names != ids.names:
             index.close()
             raise ValueError(
-                f"{index.where} holds {len(index)} documents, not the {len(ids)} that {directory} names: it "
-                "was changed or dropped"
+                f"{index.where} must hold the {len(ids)} documents that {directory} names; it holds "
+                f"{len(index)} and was changed or dropped"
             )
         return index
 
     def __enter__(self) -> MilvusIndex:
-        """The index itself."""
+        """Return the index itself."""
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -268,7 +313,7 @@ class MilvusIndex:
         self.close()
 
     def __len__(self) -> int:
-        """Number of documents."""
+        """Return the number of documents."""
         return len(self._ids)
 
     @property
@@ -278,11 +323,15 @@ class MilvusIndex:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the vectors as they are sent; what Milvus adds of its own is not told to clients."""
+        """The number of bytes of the vectors as they are sent; Milvus does not report what it adds."""
         return self._weights * (8 if self._kind == "sparse" else 4)
 
     def _open(self, similarity: str | None, layout: Flat | HNSW | IVF | None, origin: str | None) -> None:
-        """Take over what the collection is and which documents it holds."""
+        """Read from the server what the collection is and which documents it holds.
+
+        Raises:
+            ValueError: If lexforge did not make the collection, or it is not what the arguments say.
+        """
         try:
             fields = json.loads(self._call("describe_collection")["properties"][PROPERTY])
             self._kind, self._width, self.origin = fields["kind"], int(fields["width"]), fields["origin"]
@@ -292,7 +341,9 @@ class MilvusIndex:
             raise ValueError(f"{self.where} was not made by lexforge: {error!r}") from error
         for name, wanted in (("similarity", similarity), ("layout", layout), ("origin", origin)):
             if wanted not in (None, getattr(self, name)):
-                raise ValueError(f"{self.where} has {name} {getattr(self, name)!r}, not {wanted!r}")
+                raise ValueError(f"{self.where} has {name} {getattr(self, name)!r}; received {wanted!r}")
+        # The ids are read in windows of positions, because an answer holds at most MAX_HITS rows. Reading
+        # stops at the first position that is missing.
         count = int(self._call("query", output_fields=["count(*)"])[0]["count(*)"])
         columns = ["position", "document", "weights"]
         for start in range(0, count, MAX_HITS // 2):
@@ -306,12 +357,18 @@ class MilvusIndex:
         self._torn = len(self) != count
 
     def _check_whole(self) -> None:
-        """Refuse to read a collection that a failure left with only some rows of a batch."""
+        """Refuse to read a collection that a failure has left with only some rows of a batch.
+
+        Raises:
+            ValueError: If a position is missing.
+        """
         if self._torn:
-            raise ValueError(f"{self.where} lacks position {len(self)}: add the documents from there on")
+            raise ValueError(
+                f"{self.where} lacks position {len(self)}; add the documents from there on again"
+            )
 
     def _create(self, kind: Kind, width: int) -> None:
-        """Make the collection with its index on the vectors."""
+        """Create the collection with its index on the vectors."""
         from pymilvus import DataType, MilvusClient
 
         schema = MilvusClient.create_schema(auto_id=False, enable_dynamic_field=False)
@@ -328,13 +385,13 @@ class MilvusIndex:
             params.add_index("vector", index_type=name, metric_type="IP", params=build_options)
         fields = {"kind": kind, "width": width, "similarity": self.similarity, "origin": self.origin}
         properties = {PROPERTY: json.dumps({**fields, "layout": layout_fields(self.layout)})}
-        options = {"consistency_level": "Strong"}  # a search sees what was written before it
+        options = {"consistency_level": "Strong"}  # a search finds everything that was written before it
         self._call("create_collection", schema=schema, index_params=params, properties=properties, **options)
         self._kind, self._width = kind, width
 
     def _search(self, vectors: Any, rows: NDArray[np.int64], depth: int) -> Iterator[tuple[int, Found]]:
-        """Each row with the positions and scores of its `depth` best documents, in Milvus's order."""
-        size = max(1, MAX_HITS // depth)
+        """Yield each row with the positions and scores of its `depth` best documents, in Milvus's order."""
+        size = max(1, MAX_HITS // depth)  # queries per request, so that an answer holds at most MAX_HITS rows
         for start in range(0, len(rows), size):
             part = rows[start : start + size]
             answer = self._call(
@@ -342,7 +399,7 @@ class MilvusIndex:
                 data=dictionaries(vectors[part]) if self._kind == "sparse" else list(vectors[part]),
                 anns_field="vector",
                 limit=depth,
-                output_fields=["position"],  # without it, Milvus Lite sends the vectors along
+                output_fields=["position"],  # without this, Milvus Lite also sends the vectors
                 search_params={"metric_type": "IP", "params": search_options(self.layout, depth)},
             )
             for row, hits in zip(part.tolist(), answer, strict=True):
@@ -352,7 +409,12 @@ class MilvusIndex:
                 yield row, (positions[found], scores[found])
 
     def _call(self, method: str, **arguments: Any) -> Any:
-        """A request to the collection, tried again while the failure may pass."""
+        """Send a request to the collection, and send it again while its failure may be temporary.
+
+        Raises:
+            ConnectionError: If all attempts failed.
+            RuntimeError: If Milvus refuses the request.
+        """
         from grpc import RpcError
         from pymilvus.exceptions import MilvusException
 
@@ -364,6 +426,10 @@ class MilvusIndex:
                 return getattr(self._client, method)(self.collection, timeout=self.timeout_s, **arguments)
             except (MilvusException, RpcError) as error:
                 failure = error
+                if (
+                    getattr(error, "code", None) == CONNECT_FAILED
+                ):  # some clients connect at their first request only
+                    raise _no_server(self.uri, error) from error
                 if not is_transient(error):
                     raise RuntimeError(f"Milvus at {self.uri} refused {method}: {message(error)}") from error
         raise ConnectionError(
@@ -371,15 +437,26 @@ class MilvusIndex:
         ) from failure
 
 
+def _no_server(uri: str, error: Exception) -> ConnectionError:
+    """Return the error for an address at which no server answers, or a file that cannot be opened."""
+    hint = "is another process using the file?" if lite_file(uri) else "is the server there?"
+    return ConnectionError(f"no Milvus at {uri}; {hint} {message(error)}")
+
+
 def _connect(index: MilvusIndex, uri: str, token: str, timeout_s: float) -> tuple[Any, Callable[[], object]]:
-    """A client, and how to let go of it, which happens at the latest when the index or the process ends."""
+    """Return a client and the function that closes it, which is called at the latest with the index's end.
+
+    Raises:
+        ConnectionError: If no server answers, or the file cannot be opened.
+        ImportError: If the extra `milvus` is not installed.
+    """
     file = lite_file(uri)
     try:
         from pymilvus import MilvusClient
         from pymilvus.exceptions import MilvusException
 
         if file is not None:
-            import milvus_lite  # noqa: F401 - the client imports it, and reports its absence as a bad address
+            import milvus_lite  # noqa: F401 - the client would report its absence as a bad address
     except ImportError as error:
         raise ImportError(
             f"MilvusIndex needs the extra 'milvus': pip install 'lexforge[milvus]' ({error})"
@@ -387,14 +464,13 @@ def _connect(index: MilvusIndex, uri: str, token: str, timeout_s: float) -> tupl
     try:
         client = MilvusClient(file or uri, token=token, timeout=timeout_s)
     except MilvusException as error:
-        hint = "is another process using the file?" if file else "is the server there?"
-        raise ConnectionError(f"no Milvus at {uri}; {hint} {message(error)}") from error
+        raise _no_server(uri, error) from error
     _open_files[file] += 1
     return client, weakref.finalize(index, _disconnect, client, file)
 
 
 def _disconnect(client: Any, file: str | None) -> None:
-    """Close the client; the last one on a Milvus Lite file stops its server and so frees the file."""
+    """Close the client; the last one on a Milvus Lite file also stops its server, which frees the file."""
     client.close()
     _open_files[file] -= 1
     if file is not None and not _open_files[file]:

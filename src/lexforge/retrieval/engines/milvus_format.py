@@ -1,4 +1,4 @@
-"""How lexforge's vectors, layouts and failures look to Milvus; needs no Milvus itself."""
+"""How vectors, layouts and failures are written for Milvus; this file does not need Milvus itself."""
 
 from __future__ import annotations
 
@@ -20,40 +20,44 @@ from lexforge.retrieval.vectors import dense_vectors, dense_width, sparse_vector
 
 Kind = Literal["sparse", "dense"]
 
-RATE_LIMIT = 8  # pymilvus's own code
+CONNECT_FAILED = 2  # pymilvus's own code of an address at which no server answers
+RATE_LIMIT = 8  # pymilvus's own code of an error for too many requests
 TRANSIENT = {"UNAVAILABLE", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED", "ABORTED", "INTERNAL", "UNKNOWN"}
 _SERVER = re.compile(r"(https?|tcp|unix)://?[^/]")
 
 
 def lite_file(uri: str) -> str | None:
-    """The absolute path of a Milvus Lite file, or None for a server's address.
+    """Return the absolute path of a Milvus Lite file, or None for the address of a server.
 
     Args:
         uri: A file name that ends in `.db`, or `http://host:port`.
 
     Raises:
-        FileNotFoundError: The file's folder does not exist.
-        ValueError: Neither a file nor an address, or an address with credentials in it, which a saved index
-            would write down.
+        FileNotFoundError: If the folder of the file does not exist.
+        ValueError: If `uri` is neither, or an address that contains credentials, which a saved index would
+            write down.
     """
     if _SERVER.match(uri):
         if "@" in uri:
             raise ValueError(
-                "a Milvus address with credentials in it would be saved with the index: pass `token`"
+                "the uri of Milvus must not contain credentials, because it is saved with the index; pass "
+                "them as `token`"
             )
         return None
     if not uri.endswith(".db"):
-        raise ValueError(f"uri is {uri!r}; allowed are http://host:port, and names in .db for Milvus Lite")
+        raise ValueError(
+            f"uri must be http://host:port, or a file name that ends in .db (Milvus Lite); received {uri!r}"
+        )
     if not Path(uri).resolve().parent.is_dir():
         raise FileNotFoundError(f"the folder of {uri} does not exist")
     return os.path.abspath(uri)
 
 
 def kind_and_width(matrix: Any) -> tuple[Kind, int]:
-    """What the first documents make of a collection.
+    """Return the kind of vectors and the width of a collection that these documents are the first of.
 
     Raises:
-        TypeError: Neither CSR nor an array of floats.
+        TypeError: If the documents are neither CSR nor a 2-dimensional array of floats.
     """
     kind: Kind = "sparse" if sparse.issparse(matrix) else "dense"
     width: Callable[[Any, str], int] = sparse_width if kind == "sparse" else dense_width
@@ -61,25 +65,26 @@ def kind_and_width(matrix: Any) -> tuple[Kind, int]:
 
 
 def checked(matrix: Any, what: str, kind: Kind, width: int, similarity: Similarity) -> Any:
-    """The matrix as `sparse_vectors` or `dense_vectors` returns it."""
+    """Return the matrix as `sparse_vectors` or `dense_vectors` does, which also name what is refused."""
     return (sparse_vectors if kind == "sparse" else dense_vectors)(matrix, what, width, similarity)
 
 
 def rows_of(
     vectors: sparse.csr_array | NDArray[np.float32], ids: list[str], position: int
 ) -> list[dict[str, Any]]:
-    """Documents as rows of a collection.
+    """Return documents as rows of a collection.
 
-    A sparse row without a weight gets one in a column that no query has: servers before 2.4.12 refuse an
-    empty vector.
+    A sparse row without a weight gets one in a column that no query has, because servers before 2.4.12 refuse
+    an empty vector.
 
     Args:
-        vectors: Checked.
-        ids: One a row.
-        position: Of the first document.
+        vectors: `[N, width]`, as `checked` returns them.
+        ids: The N ids of the documents.
+        position: The position of the first document.
 
     Returns:
-        `position`, `document`, `weights` (how many numbers the vector has) and `vector` of each.
+        One dictionary per document with its `position`, its id `document`, the `vector` and the number of
+        stored numbers in it, `weights`.
     """
     if isinstance(vectors, np.ndarray):
         values: list[Any] = list(vectors)
@@ -94,24 +99,24 @@ def rows_of(
 
 
 def dictionaries(vectors: sparse.csr_array) -> list[dict[int, float]]:
-    """The rows of a CSR matrix as `{column: weight}`."""
+    """Return the rows of a CSR matrix as `{column: weight}`."""
     columns, weights, bounds = vectors.indices.tolist(), vectors.data.tolist(), vectors.indptr.tolist()
     return [dict(zip(columns[start:end], weights[start:end], strict=True)) for start, end in pairwise(bounds)]
 
 
 def layout_fields(layout: Flat | HNSW | IVF) -> dict[str, Any]:
-    """A layout in JSON types."""
+    """Return a layout as a dictionary of JSON types."""
     return {"name": type(layout).__name__, **asdict(layout)}
 
 
 def layout_from(fields: dict[str, Any]) -> Flat | HNSW | IVF:
-    """The layout that `layout_fields` wrote."""
+    """Return the layout that `layout_fields` described."""
     options = dict(fields)
     return {"Flat": Flat, "HNSW": HNSW, "IVF": IVF}[options.pop("name")](**options)
 
 
 def index_options(layout: Flat | HNSW | IVF) -> tuple[str, dict[str, int]]:
-    """Milvus's name of a dense layout, and its build parameters."""
+    """Return the name that Milvus has for a layout of dense vectors, and the parameters to build it."""
     if isinstance(layout, HNSW):
         return "HNSW", {"M": layout.neighbours, "efConstruction": layout.ef_construction}
     if isinstance(layout, IVF):
@@ -120,19 +125,19 @@ def index_options(layout: Flat | HNSW | IVF) -> tuple[str, dict[str, int]]:
 
 
 def search_options(layout: Flat | HNSW | IVF, depth: int) -> dict[str, int]:
-    """Milvus's search parameters of a layout for `depth` hits (HNSW must look at that many at least)."""
+    """Return the parameters with which Milvus searches a layout for `depth` hits."""
     if isinstance(layout, HNSW):
+        # Milvus refuses a search for more hits than it keeps candidates.
         return {"ef": max(layout.ef_search, depth)}
     return {"nprobe": layout.probes} if isinstance(layout, IVF) else {}
 
 
 def is_transient(error: Exception) -> bool:
-    """Whether the same request may succeed later: an answer that did not come, or a server that has too much
-    to do.
+    """Return whether the same request may succeed later, because no answer came or the server is overloaded.
 
     Args:
-        error: A `MilvusException`, whose `code` is a number or gRPC's status, or gRPC's own error, whose
-            `code()` is the status.
+        error: A `MilvusException`, whose attribute `code` is a number or a status of gRPC, or an error of
+            gRPC, whose method `code()` returns the status.
     """
     code = getattr(error, "code", None)
     status = code() if callable(code) else code
@@ -141,7 +146,7 @@ def is_transient(error: Exception) -> bool:
 
 
 def message(error: Exception | None) -> str:
-    """What a failure says, on one line."""
+    """Return the message of a failure on one line."""
     details = getattr(error, "details", None)
     text = getattr(error, "message", None) or (details() if callable(details) else None) or str(error)
     return " ".join(str(text).split())

@@ -1,0 +1,126 @@
+"""The one list of indexes that have a name: the class, the vectors it holds, and the options it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Literal, TypeAlias
+
+from scipy import sparse
+
+from lexforge.common.similarity import Similarity
+from lexforge.retrieval.base import Index
+from lexforge.retrieval.engines.milvus import MilvusIndex
+from lexforge.retrieval.faiss import HNSW, IVF, FaissIndex, Flat
+from lexforge.retrieval.inverted import InvertedIndex
+
+IndexKind: TypeAlias = Literal["inverted", "faiss-flat", "faiss-hnsw", "faiss-ivf", "milvus"]
+VectorKind: TypeAlias = Literal["sparse", "dense"]
+
+
+@dataclass(frozen=True)
+class Backend:
+    """What a name of `IndexKind` stands for.
+
+    Args:
+        index: The class, which follows the protocol `Index`.
+        holds: The kinds of vectors that it can hold.
+        settings: Arguments of its `build` and `create` that belong to the name, such as the layout.
+        options: Names of further arguments that a caller may give.
+        required: Those of `options` that a caller must give.
+    """
+
+    index: type[Index]
+    holds: tuple[VectorKind, ...]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    options: tuple[str, ...] = ()
+    required: tuple[str, ...] = ()
+
+
+BACKENDS: dict[IndexKind, Backend] = {
+    "inverted": Backend(InvertedIndex, ("sparse",)),
+    "faiss-flat": Backend(FaissIndex, ("dense",), {"layout": Flat()}),
+    "faiss-hnsw": Backend(FaissIndex, ("dense",), {"layout": HNSW()}),
+    "faiss-ivf": Backend(FaissIndex, ("dense",), {"layout": IVF()}),
+    "milvus": Backend(
+        MilvusIndex,
+        ("sparse", "dense"),
+        options=("uri", "collection", "token", "layout", "batch_rows", "timeout_s"),
+        required=("uri",),
+    ),
+}
+
+
+def find_backend(kind: str | None, vectors: VectorKind, options: Mapping[str, Any]) -> Backend:
+    """Look up a backend, and refuse, before any work, an index that cannot be built.
+
+    Args:
+        kind: A name of `IndexKind`.
+        vectors: The kind of vectors that the index is to hold.
+        options: The options that the caller gives, by name.
+
+    Returns:
+        The backend.
+
+    Raises:
+        ConnectionError: If the server of the index does not answer.
+        ImportError: If a package that the index needs is not installed.
+        ValueError: If the name is unknown, the index does not hold these vectors, an option is not one of its
+            own, or one that it requires is missing.
+    """
+    if kind not in BACKENDS:
+        raise ValueError(f"the index must be one of {', '.join(BACKENDS)}; received {kind!r}")
+    backend = BACKENDS[kind]
+    if vectors not in backend.holds:
+        allowed = [name for name, other in BACKENDS.items() if vectors in other.holds]
+        raise ValueError(
+            f"the index {kind!r} does not hold {vectors} vectors; indexes that do are {', '.join(allowed)}"
+        )
+    if missing := [name for name in backend.required if name not in options]:
+        flags = ", ".join(f"{name} (--{name})" for name in missing)
+        raise ValueError(f"the index {kind!r} needs the option {flags}; received {sorted(options)}")
+    if unknown := [name for name in options if name not in backend.options]:
+        takes = ", ".join(backend.options) or "no options"
+        raise ValueError(f"the index {kind!r} takes {takes}; received {', '.join(unknown)}")
+    backend.index.check_available(**backend.settings, **options)
+    return backend
+
+
+def index_builder(kind: str | None, vectors: VectorKind, **options: Any) -> Callable[..., Index]:
+    """Return the `build` of the index that a name stands for, with its settings and options filled in.
+
+    Args:
+        kind: A name of `IndexKind`.
+        vectors: The kind of vectors that the index is to hold.
+        options: Options of the index, such as the `uri` of Milvus.
+
+    Returns:
+        A function `(documents, ids, similarity) -> Index`.
+
+    Raises:
+        ConnectionError: If the server of the index does not answer.
+        ImportError: If a package that the index needs is not installed.
+        ValueError: If `find_backend` refuses the name or the options.
+    """
+    backend = find_backend(kind, vectors, options)
+    return partial(backend.index.build, **backend.settings, **options)
+
+
+def build_exact(documents: Any, ids: list[str], similarity: Similarity) -> Index:
+    """Build the exact index of vectors: inverted for sparse ones, flat FAISS for dense ones.
+
+    Args:
+        documents: CSR `[N, V]` with finite weights >= 0, or an array `[N, D]` of finite floats.
+        ids: N distinct strings.
+        similarity: `dot` or `cosine`.
+
+    Returns:
+        The index.
+
+    Raises:
+        TypeError: If the documents are neither a CSR matrix nor a 2-dimensional float array.
+        ValueError: If `InvertedIndex.build` or `FaissIndex.build` refuses the documents or ids.
+    """
+    exact: type[Index] = InvertedIndex if sparse.issparse(documents) else FaissIndex
+    return exact.build(documents, ids, similarity)
