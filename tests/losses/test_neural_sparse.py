@@ -27,7 +27,7 @@ from lexforge.losses.functional import (
     self_reconstruction,
     triplet_margin,
 )
-from lexforge.losses.sparse_numbers import NUMBER_NAMES
+from lexforge.losses.sparse_numbers import NUMBER_NAMES, SparseLossNumbers
 
 TEXTS = {
     "anchor": ["sort a list", "parse the tree", "write a file", "hash of a key"],
@@ -639,3 +639,26 @@ def test_no_host_sync_in_a_call(model) -> None:
     with Counts():
         sum(loss.compute_loss(rows, features, labels).values()).backward()
     assert found == []
+
+
+@pytest.mark.parametrize(
+    ("numbers", "needed"),
+    [
+        ({}, True),
+        ({"distillation_weight": 0.0}, False),
+        ({"distillation_weight": 0.0, "margin_mse_weight": 0.1}, True),
+        ({"distillation_weight": 0.0, "guide_margin": 0.0}, True),
+    ],
+)
+def test_what_needs_a_teacher(numbers: dict, needed: bool) -> None:
+    """A recipe loads the teacher by this; a margin of 0 is a guide."""
+    assert SparseLossNumbers(**numbers).needs_teacher is needed
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"margin_mse_scale": 0.0}, {"guide_margin": float("nan")}, {"kl_weight": -1}]
+)
+def test_numbers_of_the_teacher_are_checked(wrong: dict) -> None:
+    """At construction, by name."""
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        SparseLossNumbers(**wrong)

@@ -83,6 +83,11 @@ class SparseLossNumbers:
         if self.guide_margin is not None and not math.isfinite(self.guide_margin):
             raise ValueError(f"guide_margin must be finite or None; received {self.guide_margin}")
 
+    @property
+    def needs_teacher(self) -> bool:
+        """Whether a term, or the choice of negatives, reads a teacher's scores or embeddings."""
+        return bool(self.distillation_weight or self.margin_mse_weight) or self.guide_margin is not None
+
     def term_weights(self) -> dict[str, float]:
         """Return the weight of each term under the name by which the loss returns and logs it."""
         query_flops = self.flops_weight if self.query_flops_weight is None else self.query_flops_weight
