@@ -181,7 +181,7 @@ def main(cfg: Config) -> None:
     # Run directory. It is claimed after the data is loaded, so that bad data leaves no folder behind.
     runs.claim_run_directory(process, cfg.output_dir, cfg, resume=cfg.resume)
 
-    # Encoder.
+    # Encoder. Its texts are compared by cosine.
     with process.main_process_first():
         checkpoint = models.resolve_backbone(
             cfg.model,
@@ -192,7 +192,7 @@ def main(cfg: Config) -> None:
         )
     model = models.build_dense(checkpoint, max_seq_length=cfg.max_seq_length)
 
-    # Loss.
+    # Loss. It takes the similarity of the labels, or their frequency, from all training texts.
     loss = build_loss(cfg.loss, model, np.array(train_columns["label"]))
 
     # Evaluation before training.
