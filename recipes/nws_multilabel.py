@@ -38,7 +38,7 @@ from sentence_transformers.base.training_args import BatchSamplers
 from torch import Tensor, nn
 
 from lexforge import data, evaluation, losses, models, runs, training
-from lexforge.corpus.encoding import encode
+from lexforge.corpus import encode
 from lexforge.losses.functional import compute_label_pair_similarity
 
 # Training takes a few minutes on two cores with these settings.
@@ -218,7 +218,7 @@ def main(cfg: Config) -> None:
     # Evaluation after training, of the vectors and of the classifier that the loss has learned.
     train, dev, test = (encode_texts(model, columns) for columns in measured_columns)
     trained = evaluation.evaluate_multilabel(train, dev, test)
-    loss.cpu()
+    loss.cpu()  # where the vectors are
     with torch.no_grad():
         dev_scores = loss.label_scores(torch.from_numpy(dev.vectors)).numpy()  # [N, L]
         test_scores = loss.label_scores(torch.from_numpy(test.vectors)).numpy()
