@@ -188,9 +188,8 @@ def main(cfg: Config) -> None:
     # disk for the next run.
     teacher = None
     if teacher_model is not None:
-        training_texts = [text for row in rows for text in row.values()]
         with process.main_process_first():
-            teacher = data.TeacherCache.build(teacher_model, training_texts, cfg.teacher_cache)
+            teacher = data.TeacherCache.build_for_rows(teacher_model, rows, cfg.teacher_cache)
 
     # Loss. The preset gives its numbers; the penalty of each term follows from the vocabulary above.
     loss = NeuralSparseLoss(

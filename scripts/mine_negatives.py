@@ -66,6 +66,8 @@ def rankings(cfg: Config, miner: data.NegativeMiner) -> Iterator[dict[str, dict[
     blocks = [names[start : start + cfg.block_queries] for start in range(0, len(names), cfg.block_queries)]
     if cfg.run is not None:
         run = read_run(cfg.run, queries=queries, documents=miner.data.corpus)
+        if not run:
+            raise ValueError(f"{cfg.run} must rank queries of the split {cfg.split!r}; it ranks none")
         yield from ({query: run.get(query, {}) for query in block} for block in blocks)
     elif cfg.model is not None:
         search = searcher(cfg, cfg.model, miner.data)
@@ -83,8 +85,8 @@ def scorer(cfg: Config, retrieval: data.RetrievalData) -> Callable[[Any], Any] |
     if cfg.teacher is None:
         return None
     texts = list(retrieval.corpus.values())
-    known = [*texts, *retrieval.split_queries(cfg.split).values()]
-    cache = data.TeacherCache.build(data.load_teacher(cfg.teacher, texts), known, cfg.teacher_cache)
+    queries = retrieval.split_queries(cfg.split).values()
+    cache = data.TeacherCache.build(data.load_teacher(cfg.teacher, texts), queries, texts, cfg.teacher_cache)
     return lambda run: data.score_by_teacher(cache, retrieval, run, cfg.split)
 
 
@@ -105,6 +107,8 @@ def main(cfg: Config) -> None:
         raise ValueError(f"block_queries must be at least 1; received {cfg.block_queries}")
     if not cfg.output.resolve().parent.is_dir():
         raise FileNotFoundError(f"the folder of {cfg.output} does not exist")
+    if cfg.output.is_dir():
+        raise IsADirectoryError(f"--output must name a file; {cfg.output} is a folder")
     retrieval = data.load_beir(cfg.data)
     miner = data.NegativeMiner(retrieval, cfg.rule, cfg.split)
     score = scorer(cfg, retrieval)

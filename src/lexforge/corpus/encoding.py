@@ -68,8 +68,9 @@ def encode(
 
     Raises:
         TypeError: If the model is neither.
-        ValueError: If there is no text.
+        ValueError: If there is no text, or `batch_size` is below 1.
     """
+    check_batch_size(batch_size)
     is_sparse = vector_kind(model) == "sparse"
     if not texts:
         raise ValueError(f"at least one {kind} is needed to encode; received none")
@@ -91,6 +92,16 @@ def encode(
             rows.append(to_rows(encode_block(part, **options)))
             progress.update(len(part))
     return join_vectors(rows)[back]
+
+
+def check_batch_size(batch_size: int) -> None:
+    """Refuse a number of texts per forward pass that is below 1.
+
+    Raises:
+        ValueError: If it is.
+    """
+    if batch_size < 1:
+        raise ValueError(f"batch_size must be at least 1; received {batch_size}")
 
 
 def join_vectors(parts: Sequence[Vectors]) -> Vectors:
@@ -134,7 +145,7 @@ class CorpusEncoder:
             used for the longest time are deleted; the size of the new file itself is not limited.
 
     Raises:
-        ValueError: If `cache_bytes` is below 0.
+        ValueError: If `batch_size` is below 1 or `cache_bytes` below 0.
     """
 
     def __init__(
@@ -144,6 +155,7 @@ class CorpusEncoder:
         cache_dir: str | Path | None = None,
         cache_bytes: int = 10_000_000_000,
     ) -> None:
+        check_batch_size(batch_size)
         if cache_bytes < 0:
             raise ValueError(f"cache_bytes must be at least 0; received {cache_bytes}")
         self._texts = texts
@@ -174,6 +186,8 @@ class CorpusEncoder:
         vectors = None if path is None else _read(path, key)
         fresh = vectors is None
         if fresh:
+            if path is not None:  # before the long work, so that a folder that cannot be made fails at once
+                path.parent.mkdir(parents=True, exist_ok=True)
             vectors = encode(
                 model,
                 self._texts,
@@ -182,7 +196,6 @@ class CorpusEncoder:
                 show_progress_bar=show_progress_bar,
             )
             if path is not None:
-                path.parent.mkdir(parents=True, exist_ok=True)
                 remove_leftovers(path.parent, _CACHED.pattern)
                 write_file(path, pack(vectors, key))
                 _delete_oldest(path, self._cache_bytes)

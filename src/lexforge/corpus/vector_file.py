@@ -61,7 +61,7 @@ def unpack(path: Path, owner: str) -> tuple[Any, dict[str, NDArray[Any]]]:
             raise ValueError("it is a link")
         with safe_open(path, framework="numpy") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
-            manifest = (file.metadata() or {}).get(METADATA)
+            manifest = (file.metadata() or {})[METADATA]
         found = unpack_manifest(manifest, FORMAT, _parts(tensors))
         if found != {"owner": owner}:
             raise ValueError(f"it belongs to {found.get('owner')!r}, not to {owner!r}")
@@ -77,7 +77,7 @@ def unpack(path: Path, owner: str) -> tuple[Any, dict[str, NDArray[Any]]]:
 
 
 def _parts(tensors: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
-    """Return the bytes of each array under a name with dtype and shape, which the checksum covers too."""
+    """Return the bytes of each array under a name with dtype and shape, so that these are checked too."""
     return {
         f"{name} {array.dtype.str} {array.shape}": array.reshape(-1).view(np.uint8)
         for name, array in tensors.items()

@@ -52,7 +52,7 @@ BACKENDS: dict[IndexKind, Backend] = {
 }
 
 
-def find_backend(kind: str, vectors: VectorKind, options: Mapping[str, Any]) -> Backend:
+def find_backend(kind: str | None, vectors: VectorKind, options: Mapping[str, Any]) -> Backend:
     """Look up a backend, and refuse, before any work, an index that cannot be built.
 
     Args:
@@ -87,7 +87,7 @@ def find_backend(kind: str, vectors: VectorKind, options: Mapping[str, Any]) -> 
     return backend
 
 
-def index_builder(kind: str, vectors: VectorKind, **options: Any) -> Callable[..., Index]:
+def index_builder(kind: str | None, vectors: VectorKind, **options: Any) -> Callable[..., Index]:
     """Return the `build` of the index that a name stands for, with its settings and options filled in.
 
     Args:
