@@ -3,21 +3,22 @@ correlation on the test split.
 
     accelerate launch recipes/cosent_sts.py
 
-With no arguments it trains a small encoder from scratch, offline, on the docstrings of the installed Python
-packages: the beginning of one beside the rest of another, scored by how near both stand in the code. On your
-own data, JSON lines with `sentence1`, `sentence2`, `score` and `split` (train, test), plain or gzipped:
+Without arguments the recipe trains a small encoder from scratch on the docstrings of the installed Python
+packages. It needs no network. Each pair is the beginning of one docstring and the rest of another, and its
+score says how near the two stand in the code. Your own data are JSON lines with `sentence1`, `sentence2`,
+`score` and `split` (train, test), plain or gzipped:
 
     accelerate launch recipes/cosent_sts.py --data FILE --model sentence-transformers/all-MiniLM-L6-v2 \
         --steps None --epochs 4 --learning-rate 2e-5
 
-The run directory holds `config.json`, `env.json`, `metrics.json` (Spearman's and Pearson's correlation of
-the cosine with the scores, before and after), `model/` and checkpoints; `--resume` continues from the last
-one.
+The run directory holds the settings (`config.json`), the versions and the machine (`env.json`), the measures
+(`metrics.json`: Spearman's and Pearson's correlation of the cosine with the scores, before and after
+training), the model (`model/`) and the checkpoints. `--resume` continues from the last checkpoint.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -26,12 +27,11 @@ from datasets import Dataset
 from sentence_transformers import SentenceTransformerTrainingArguments
 from sentence_transformers.base.training_args import BatchSamplers
 from sentence_transformers.sentence_transformer.evaluation import EmbeddingSimilarityEvaluator
-from transformers import set_seed
 
 from lexforge import data, evaluation, models, runs, training
 from lexforge.losses import CoSENTLoss
 
-# A few minutes on two cores.
+# Training takes a few minutes on two cores with these settings.
 QUICK = training.TrainingSettings(
     steps=400, batch_size=64, gradient_accumulation_steps=1, learning_rate=5e-4, precision="fp32"
 )
@@ -39,57 +39,89 @@ QUICK = training.TrainingSettings(
 
 @dataclass(frozen=True)
 class Config:
-    """Settings of the run."""
+    """The settings of the run."""
 
-    data: str = "docstrings"  # `docstrings` (embedded), JSON lines, or `hf:organisation/name`
-    model: str = "lexical"  # any encoder, or `lexical`: from scratch, starting as a bag of words
-    scale: float = 20.0  # of the loss: the inverse of a temperature
-    output_dir: Path = Path("runs/cosent_sts")  # must be new, unless `resume`
+    data: str = "docstrings"
+    """What to train and test on: `docstrings`, a file of JSON lines, or `hf:organisation/name`."""
+
+    model: str = "lexical"
+    """A dense encoder, or `lexical`: a small one built from the training texts, at first a bag of words."""
+
+    scale: float = 20.0
+    """Factor on the cosine similarities in the loss, the inverse of a temperature."""
+
+    output_dir: Path = Path("runs/cosent_sts")
+    """The run directory; it must be new or empty, unless the run is resumed."""
+
     resume: bool = False
-    max_seq_length: int = 128  # tokens a sentence
+    """Whether to continue the run in `output_dir` from its last checkpoint."""
+
+    max_seq_length: int = 128
+    """Tokens per sentence, special tokens included; longer sentences are cut."""
+
     train: Annotated[training.TrainingSettings, tyro.conf.arg(name="")] = QUICK
 
 
-def main(cfg: Config) -> None:
-    """Data, encoder, training, evaluation."""
-    process = runs.join_processes()
-    set_seed(cfg.train.seed)
-    splits = data.load_sts(cfg.data)
-    if missing := [split for split in ("train", "test") if split not in splits]:
-        raise ValueError(f"{cfg.data} has no split {missing[0]!r}; its splits are {list(splits)}")
-    if len({row["score"] for row in splits["test"]}) < 2:
-        raise ValueError(f"{cfg.data}: all scores of the split 'test' are equal; a correlation needs two")
-    train = Dataset.from_list(splits["train"])
-    test = Dataset.from_list(splits["test"])
-    source = cfg.output_dir / "backbone" if cfg.model == "lexical" else cfg.model
-    if process.is_main_process:
-        runs.open_run(cfg.output_dir, asdict(replace(cfg, resume=False)), resume=cfg.resume)
-        if cfg.model == "lexical" and not Path(source).is_dir():
-            texts = sorted({*train["sentence1"], *train["sentence2"]})
-            models.build_lexical_backbone(
-                texts, source, max_seq_length=cfg.max_seq_length, seed=cfg.train.seed
-            )
-    process.wait_for_everyone()
-    model = models.build_dense(source, max_seq_length=cfg.max_seq_length)
+def load_pairs(source: str) -> tuple[Dataset, Dataset]:
+    """Load the pairs of the splits train and test; the columns are `sentence1`, `sentence2` and `score`."""
+    splits = data.load_sts(source)
+    for split in ("train", "test"):
+        if split not in splits:
+            raise ValueError(f"{source} has no split {split!r}; its splits are {list(splits)}")
+    if len({row["score"] for row in splits["test"]}) == 1:
+        raise ValueError(
+            f"{source}: all scores of the split 'test' are equal; a correlation needs at least two different "
+            "scores"
+        )
+    return Dataset.from_list(splits["train"]), Dataset.from_list(splits["test"])
 
+
+def main(cfg: Config) -> None:
+    """Train a dense encoder and compare it with itself before training."""
+    # Processes. All of them train; only the main process measures and writes.
+    process = runs.start_processes(cfg.train.seed)
+
+    # Data.
+    train, test = load_pairs(cfg.data)
+    training.check_full_batch(len(train), cfg.train, process.num_processes)
     evaluator = EmbeddingSimilarityEvaluator(
         test["sentence1"], test["sentence2"], test["score"], main_similarity="cosine"
     )
+
+    # Run directory. It is claimed after the data is loaded, so that bad data leaves no folder behind.
+    runs.claim_run_directory(process, cfg.output_dir, cfg, resume=cfg.resume)
+
+    # Encoder.
+    with process.main_process_first():
+        checkpoint = models.resolve_backbone(
+            cfg.model,
+            sorted({*train["sentence1"], *train["sentence2"]}),
+            cfg.output_dir / "backbone",
+            max_seq_length=cfg.max_seq_length,
+            seed=cfg.train.seed,
+        )
+    model = models.build_dense(checkpoint, max_seq_length=cfg.max_seq_length)
+
+    # Loss. It compares all pairs of a batch, and with several processes those of all their batches.
+    loss = CoSENTLoss(model, scale=cfg.scale, gather_across_devices=process.num_processes > 1)
+
+    # Evaluation before training.
     initial = evaluator(model) if process.is_main_process else None
-    trainer = training.DenseTrainer(
-        model,
-        CoSENTLoss(model, scale=cfg.scale, gather_across_devices=process.num_processes > 1),
-        args=cfg.train.arguments(
-            cfg.output_dir, SentenceTransformerTrainingArguments, batch_sampler=BatchSamplers.BATCH_SAMPLER
-        ),
-        train_dataset=train,
+
+    # Training. A batch may hold a text twice, because no row is a negative of another.
+    arguments = cfg.train.arguments(
+        cfg.output_dir, SentenceTransformerTrainingArguments, batch_sampler=BatchSamplers.BATCH_SAMPLER
     )
+    trainer = training.DenseTrainer(model, loss, args=arguments, train_dataset=train)
     trainer.train(resume_from_checkpoint=cfg.resume)
-    if initial is None:
+    if not process.is_main_process:
         return
 
-    model.save_pretrained(str(cfg.output_dir / "model"))
+    # Evaluation after training.
     metrics = {"initial": initial, "trained": evaluator(model)}
+
+    # What the run leaves behind: the model, the numbers, and a table to read.
+    model.save_pretrained(str(cfg.output_dir / "model"))
     runs.write_json(cfg.output_dir / "metrics.json", metrics)
     print(evaluation.metrics_table(metrics))
 

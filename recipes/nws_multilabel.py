@@ -2,23 +2,29 @@
 
     accelerate launch recipes/nws_multilabel.py
 
-With no arguments it trains a small encoder from scratch on the docstrings of the installed Python packages,
-labelled with the packages their objects live in, offline. On your own data, a file of JSON lines with `id`,
-`text`, `labels` (a list of names) and `split` (train, dev, test), plain or gzipped:
+Without arguments the recipe trains a small encoder from scratch on the docstrings of the installed Python
+packages. It needs no network. The labels of a docstring are the packages that hold its object. Your own data
+is a file of JSON lines with `id`, `text`, `labels` (a list of names) and `split` (train, dev, test), plain or
+gzipped:
 
     accelerate launch recipes/nws_multilabel.py --data FILE --model MODEL --steps 1000 --learning-rate 1e-4
 
-`--loss bce` trains the same encoder by binary cross-entropy with a linear head, to compare with. Measured
-before and after are micro and macro F1 of a linear probe and of the nearest label means, and the mean average
-precision of finding texts that share a label; after training the F1 of the loss's own classifier (`head_*`:
-nearest prototypes, or the linear head). The run directory holds `config.json`, `env.json`, `metrics.json`,
-`model/`, `head.safetensors` and checkpoints; `--resume` continues from the last one.
+`--loss bce` trains the same encoder by binary cross-entropy with a linear head, for comparison.
+
+The measures before and after training are micro and macro F1 of a linear probe (`probe_*`) and of the nearest
+label means (`centroid_*`), and the mean average precision of finding texts that share a label (`label_map`).
+After training they include the F1 of the classifier that the loss itself learned (`head_*`): the nearest
+prototypes, or the linear head.
+
+The run directory holds the settings (`config.json`), the versions and the machine (`env.json`), the measures
+(`metrics.json`), the encoder (`model/`), the prototypes or the linear head (`head.safetensors`) and the
+checkpoints. `--resume` continues from the last checkpoint.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -30,116 +36,201 @@ from safetensors.torch import save_file
 from sentence_transformers import SentenceTransformer, SentenceTransformerTrainingArguments
 from sentence_transformers.base.training_args import BatchSamplers
 from torch import Tensor, nn
-from transformers import set_seed
 
 from lexforge import data, evaluation, losses, models, runs, training
 from lexforge.corpus.encoding import encode
 from lexforge.losses.functional import compute_label_pair_similarity
 
-# A few minutes on two cores.
+# Training takes a few minutes on two cores with these settings.
 QUICK = training.TrainingSettings(
     steps=300, batch_size=32, gradient_accumulation_steps=1, learning_rate=1e-3, precision="fp32"
 )
+LabelSimilarity = Literal["npmi", "jaccard", "none"]
+# The classifier of a loss: the prototypes of NWS, or the linear head of binary cross-entropy.
+CLASSIFIER_PARAMETERS = ("prototypes", "head.weight", "head.bias")
+
+
+@dataclass(frozen=True)
+class LossSettings:
+    """The loss and its numbers."""
+
+    name: Annotated[Literal["nws", "bce"], tyro.conf.arg(name="loss")] = "nws"
+    """The loss: `nws`, or `bce` for binary cross-entropy, which reads none of the numbers below."""
+
+    label_similarity: Annotated[LabelSimilarity, tyro.conf.arg(name="similarity")] = "npmi"
+    """Similarity of two labels; a negative with similar labels weighs less; `none` weighs all alike."""
+
+    aggregate: Literal["mean", "max"] = "mean"
+    """How the similarity of two sets of labels is made from the similarities of their labels."""
+
+    alpha: float = 1.0
+    """Weight of the positives that are texts; the prototypes of the labels take the rest."""
+
+    beta: float = 1.0
+    """Weight of the negatives that are texts; a negative that is a prototype has the weight 1."""
+
+    temperature: float = 0.1
+    """Temperature of the cosine similarities."""
+
+    queue_size: int = 2048
+    """Number of past texts in the queue; 0 for no queue."""
+
+    momentum: float = 0.99
+    """Share of its old weights that the key encoder keeps at each step."""
 
 
 @dataclass(frozen=True)
 class Config:
-    """Settings of the run."""
+    """The settings of the run."""
 
-    data: str = "docstrings"  # `docstrings` (embedded), or a file of JSON lines
-    model: str = "lexical"  # a SentenceTransformer, or `lexical`: from scratch, starting as a bag of words
-    loss: Literal["nws", "bce"] = "nws"
-    similarity: Literal["npmi", "jaccard", "none"] = "npmi"  # of labels; `none` weighs all negatives alike
-    aggregate: Literal["mean", "max"] = "mean"
-    alpha: float = 1.0
-    beta: float = 1.0
-    temperature: float = 0.1
-    queue_size: int = 2048  # 0 for none
-    momentum: float = 0.99
-    head_learning_rate: float = 1e-2  # of the prototypes, or of the linear head (better 1e-1)
-    measured_texts: int = 2000  # of each split, drawn by `train.seed`; training takes all
-    measured_split: Literal["dev", "test"] = "test"  # thresholds come from dev in any case
-    output_dir: Path = Path("runs/nws_multilabel")  # must be new, unless `resume`
+    data: str = "docstrings"
+    """What to train and test on: `docstrings`, or a file of JSON lines."""
+
+    model: str = "lexical"
+    """A dense encoder, or `lexical`: a small one built from the training texts, at first a bag of words."""
+
+    loss: Annotated[LossSettings, tyro.conf.arg(name="")] = LossSettings()
+
+    head_learning_rate: float = 1e-2
+    """Learning rate of the prototypes, or of the linear head, for which 1e-1 is better."""
+
+    measured_texts: int = 2000
+    """Number of texts drawn from each split for the measures; training takes all texts of its split."""
+
+    measured_split: Literal["dev", "test"] = "test"
+    """Split that is measured; the thresholds of the classifiers come from dev in any case."""
+
+    output_dir: Path = Path("runs/nws_multilabel")
+    """The run directory; it must be new or empty, unless the run is resumed."""
+
     resume: bool = False
-    max_seq_length: int = 128  # tokens a text
+    """Whether to continue the run in `output_dir` from its last checkpoint."""
+
+    max_seq_length: int = 128
+    """Tokens per text, special tokens included; longer texts are cut."""
+
     train: Annotated[training.TrainingSettings, tyro.conf.arg(name="")] = QUICK
 
 
 class BinaryCrossEntropyLoss(losses.EmbeddingLoss):
-    """A linear head on the embedding: one independent decision a label, biased to its frequency at first."""
+    """A linear head on the embedding that decides for each label by itself.
+
+    Args:
+        model: The encoder to train.
+        labels: `[N, L]` of 0 and 1, the labels of the training texts. Their frequencies are the first
+            predictions of the head.
+    """
 
     def __init__(self, model: SentenceTransformer, labels: np.ndarray) -> None:
         super().__init__(model)
         self.head = nn.Linear(model.get_embedding_dimension(), labels.shape[1])
-        frequency = torch.from_numpy(labels.mean(axis=0)).float().clamp(1e-4, 1 - 1e-4)
-        nn.init.zeros_(self.head.bias).data.add_(frequency.logit())
+        frequency = torch.from_numpy(labels.mean(axis=0)).float()  # [L]
+        with torch.no_grad():
+            self.head.bias.copy_(frequency.clamp(1e-4, 1 - 1e-4).logit())
 
     def compute_loss(self, embeddings: list[Tensor], features: list | None, labels: Tensor | None) -> Tensor:
-        """The mean over texts and labels."""
+        """Compute the mean of the cross-entropy over texts and labels."""
         scores = self.label_scores(embeddings[0])
         return nn.functional.binary_cross_entropy_with_logits(scores, labels.to(scores))
 
     def label_scores(self, embeddings: Tensor) -> Tensor:
+        """Score each label for each text: `[N, D]` embeddings -> `[N, L]` logits."""
         return self.head(embeddings)
 
 
-def build_loss(cfg: Config, model: SentenceTransformer, labels: np.ndarray) -> losses.EmbeddingLoss:
-    """The loss, with the similarity of the labels over the training split."""
-    if cfg.loss == "bce":
+def build_loss(
+    settings: LossSettings, model: SentenceTransformer, labels: np.ndarray
+) -> losses.EmbeddingLoss:
+    """Build the loss from the labels of the training texts, `[N, L]` of 0 and 1."""
+    if settings.name == "bce":
         return BinaryCrossEntropyLoss(model, labels)
-    similarity = np.zeros((labels.shape[1], labels.shape[1]))
-    if cfg.similarity != "none":
-        similarity = compute_label_pair_similarity(labels, cfg.similarity)
-    names = ("aggregate", "alpha", "beta", "temperature", "queue_size", "momentum")
-    return losses.NWSLoss(model, similarity, **{name: getattr(cfg, name) for name in names})
+    if settings.label_similarity == "none":
+        label_similarity = np.zeros((labels.shape[1], labels.shape[1]))  # [L, L]
+    else:
+        label_similarity = compute_label_pair_similarity(labels, settings.label_similarity)
+    return losses.NWSLoss(
+        model,
+        label_similarity,
+        aggregate=settings.aggregate,
+        alpha=settings.alpha,
+        beta=settings.beta,
+        temperature=settings.temperature,
+        queue_size=settings.queue_size,
+        momentum=settings.momentum,
+    )
+
+
+def encode_texts(model: SentenceTransformer, columns: dict[str, list]) -> evaluation.LabelledVectors:
+    """Encode the texts of one split; the result holds their vectors and their labels."""
+    vectors = encode(model, columns["text"], "document")
+    return evaluation.LabelledVectors(vectors, np.array(columns["label"]))
 
 
 def main(cfg: Config) -> None:
-    """Data, encoder, training, evaluation."""
-    process = runs.join_processes()
-    set_seed(cfg.train.seed)
+    """Train a dense encoder and compare it with itself before training."""
+    # Processes. All of them train; only the main process measures and writes.
+    process = runs.start_processes(cfg.train.seed)
+
+    # Data. Training takes all texts of its split; the measures take a sample of each split.
     texts = data.load_docstring_topics() if cfg.data == "docstrings" else data.load_multilabel(cfg.data)
-    columns = texts.columns("train")
+    train_columns = texts.columns("train")
+    training.check_full_batch(len(train_columns["text"]), cfg.train, process.num_processes)
     sample = texts.sample(cfg.measured_texts, cfg.train.seed)
-    measured = [sample.columns(split) for split in ("train", "dev", cfg.measured_split)]
-    folder, lexical = cfg.output_dir, cfg.model == "lexical"
-    source = folder / "backbone" if lexical else cfg.model
+    measured_columns = [sample.columns(split) for split in ("train", "dev", cfg.measured_split)]
+
+    # Run directory. It is claimed after the data is loaded, so that bad data leaves no folder behind.
+    runs.claim_run_directory(process, cfg.output_dir, cfg, resume=cfg.resume)
+
+    # Encoder.
+    with process.main_process_first():
+        checkpoint = models.resolve_backbone(
+            cfg.model,
+            train_columns["text"],
+            cfg.output_dir / "backbone",
+            max_seq_length=cfg.max_seq_length,
+            seed=cfg.train.seed,
+        )
+    model = models.build_dense(checkpoint, max_seq_length=cfg.max_seq_length)
+
+    # Loss.
+    loss = build_loss(cfg.loss, model, np.array(train_columns["label"]))
+
+    # Evaluation before training.
     if process.is_main_process:
-        runs.open_run(folder, asdict(replace(cfg, resume=False)), resume=cfg.resume)
-        if lexical and not (folder / "backbone").is_dir():
-            settings = {"max_seq_length": cfg.max_seq_length, "seed": cfg.train.seed}
-            models.build_lexical_backbone(columns["text"], source, **settings)
-    process.wait_for_everyone()
-    model = models.build_dense(source, max_seq_length=cfg.max_seq_length)
+        train, dev, test = (encode_texts(model, columns) for columns in measured_columns)
+        initial = evaluation.evaluate_multilabel(train, dev, test)
 
-    def encoded() -> list[evaluation.LabelledVectors]:
-        vectors = [encode(model, column["text"], "document") for column in measured]
-        labels = [np.array(column["label"]) for column in measured]
-        return [evaluation.LabelledVectors(*split) for split in zip(vectors, labels, strict=True)]
-
-    initial = evaluation.evaluate_multilabel(*encoded()) if process.is_main_process else None
-    loss = build_loss(cfg, model, np.array(columns["label"]))
+    # Training. The classifier of the loss learns faster than the encoder. A batch may hold a text twice,
+    # because texts are negatives of each other by their labels.
     arguments = cfg.train.arguments(
-        folder,
+        cfg.output_dir,
         SentenceTransformerTrainingArguments,
         batch_sampler=BatchSamplers.BATCH_SAMPLER,
         learning_rate_mapping={r"^(prototypes|head\.)": cfg.head_learning_rate},
     )
-    trainer = training.DenseTrainer(model, loss, args=arguments, train_dataset=Dataset.from_dict(columns))
+    trainer = training.DenseTrainer(
+        model, loss, args=arguments, train_dataset=Dataset.from_dict(train_columns)
+    )
     trainer.train(resume_from_checkpoint=cfg.resume)
-    if initial is None:
+    if not process.is_main_process:
         return
 
-    model.save_pretrained(str(folder / "model"))
-    state = {name: value for name, value in loss.state_dict().items() if name.startswith(("proto", "head"))}
-    save_file(state, folder / "head.safetensors", {"labels": json.dumps(texts.label_names)})
-    splits = encoded()
+    # Evaluation after training, of the vectors and of the classifier that the loss has learned.
+    train, dev, test = (encode_texts(model, columns) for columns in measured_columns)
+    trained = evaluation.evaluate_multilabel(train, dev, test)
+    loss.cpu()
     with torch.no_grad():
-        scores = [loss.cpu().label_scores(torch.from_numpy(split.vectors)).numpy() for split in splits]
-    head = evaluation.f1_on_test(scores[1], splits[1].labels, scores[2], splits[2].labels)
-    trained = evaluation.evaluate_multilabel(*splits) | {f"head_{name}": f1 for name, f1 in head.items()}
+        dev_scores = loss.label_scores(torch.from_numpy(dev.vectors)).numpy()  # [N, L]
+        test_scores = loss.label_scores(torch.from_numpy(test.vectors)).numpy()
+    head_f1 = evaluation.f1_on_test(dev_scores, dev.labels, test_scores, test.labels)
+    trained |= {f"head_{name}": value for name, value in head_f1.items()}
     metrics = {"initial": initial, "trained": trained}
-    runs.write_json(folder / "metrics.json", metrics)
+
+    # What the run leaves behind: the encoder, the classifier, the numbers, and a table to read.
+    model.save_pretrained(str(cfg.output_dir / "model"))
+    classifier = {name: tensor for name, tensor in loss.state_dict().items() if name in CLASSIFIER_PARAMETERS}
+    save_file(classifier, cfg.output_dir / "head.safetensors", {"labels": json.dumps(texts.label_names)})
+    runs.write_json(cfg.output_dir / "metrics.json", metrics)
     print(evaluation.metrics_table(metrics))
 
 

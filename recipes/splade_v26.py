@@ -2,35 +2,37 @@
 
     accelerate launch recipes/splade_v26.py
 
-With no arguments it trains a small encoder from scratch on the docstrings of the installed Python packages,
-offline. The published V26 run, on your own data (a folder in BEIR layout):
+Without arguments the recipe trains a small encoder from scratch on the docstrings of the installed Python
+packages. It needs no network. The published V26 run, on your own data (a folder in BEIR layout), is:
 
     accelerate launch recipes/splade_v26.py --preset v26 --data DIR --language ko \
         --model FacebookAI/xlm-roberta-base --teacher BAAI/bge-m3 --max-seq-length 192 --precision bf16 \
         --steps None --epochs 25 --batch-size 24 --gradient-accumulation-steps 4 --learning-rate 3e-5
 
-`--preset` chooses the loss; every number of it is a flag, such as `--loss.flops-weight 0.003`. The run
-directory holds `config.json`, `env.json`, `metrics.json`, `run.trec`, `model/` (plain sentence-transformers
-loads it) and checkpoints; `--resume` continues from the last one.
+`--preset` chooses the numbers of the loss, and each of them is also a flag, such as
+`--loss.flops-weight 0.003`.
+
+The run directory holds the settings (`config.json`), the versions and the machine (`env.json`), the measures
+(`metrics.json`), the documents found for each test query (`run.trec`), the model (`model/`, which plain
+sentence-transformers loads) and the checkpoints. `--resume` continues from the last checkpoint.
 """
 
 from __future__ import annotations
 
-import argparse
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Any, Literal
 
 import torch
 import tyro
 from datasets import Dataset
-from transformers import set_seed
 
 from lexforge import data, evaluation, models, runs, training
 from lexforge.losses import NeuralSparseLoss
 from lexforge.retrieval import BM25Index
 
-# A few minutes on two cores; `TrainingSettings()` are those of the published V26 run.
+# Training takes a few minutes on two cores with these settings. `TrainingSettings()` without arguments holds
+# the settings of the published V26 run.
 QUICK = training.TrainingSettings(
     steps=400, batch_size=32, gradient_accumulation_steps=1, learning_rate=2e-3, precision="fp32"
 )
@@ -38,111 +40,211 @@ QUICK = training.TrainingSettings(
 
 @dataclass(frozen=True)
 class Config:
-    """Settings of the run."""
+    """The settings of the run."""
 
-    preset: training.PresetName = "lexforge"  # where the numbers of `loss` come from
+    preset: training.PresetName = "lexforge"
+    """Name of the preset that gives the numbers of the loss."""
+
     loss: training.Preset = training.PRESETS["lexforge"]
-    data: str = "docstrings"  # `docstrings` (embedded), a folder in BEIR layout, or `hf:organisation/name`
-    model: str = "lexical"  # a masked language model, or `lexical`: from scratch, starting as a bag of words
-    teacher: str = "lsa"  # a SentenceTransformer; `lsa`, `lsa-char`: fitted on the corpus' words, characters
-    teacher_scores: Path | None = None  # in qrels format; they, or `label` in a file, replace a teacher
-    teacher_cache: Path | None = None  # embeddings of the teacher; None keeps them in the user's cache
-    negatives: Literal["none", "judged", "bm25"] | Path = "none"  # or a file of scripts/mine_negatives.py
-    negatives_per_row: int = 1  # of those judged not relevant, or BM25's best; a file has its own number
-    negatives_shortage: Literal["random", "drop"] = "random"  # a row with too few: filled at random, left out
-    output_vocabulary: Literal["all", "seen"] = "all"  # `seen`: terms of the corpus, no special token
-    inference_free: bool = False  # queries by idf lookup, without the encoder
-    language: str = "en"  # of the stop words (ISO 639-1), or a file with one a line
-    output_dir: Path = Path("runs/splade_v26")  # must be new, unless `resume`
+    """The numbers of the loss, by default those of the preset; docs/losses.md defines its terms."""
+
+    data: str = "docstrings"
+    """What to train and test on: `docstrings`, a folder in BEIR layout, or `hf:organisation/name`."""
+
+    model: str = "lexical"
+    """A masked language model, or `lexical`: a small one built from the corpus, at first a bag of words."""
+
+    teacher: str = "lsa"
+    """The teacher of distillation: a SentenceTransformer, or `lsa` (words) or `lsa-char` (characters)."""
+
+    teacher_scores: Path | None = None
+    """File in qrels format with the scores of a teacher, which replace the teacher."""
+
+    teacher_cache: Path | None = None
+    """Folder that keeps the embeddings of the teacher; None is a folder in the user's cache."""
+
+    negatives: Literal["none", "judged", "bm25"] | Path = "none"
+    """Hard negatives: `judged` not relevant, the best of `bm25`, or a file of scripts/mine_negatives.py."""
+
+    negatives_per_row: int = 1
+    """Number of negatives in each training row; a file of negatives has its own number."""
+
+    negatives_shortage: Literal["random", "drop"] = "random"
+    """What happens to a row with too few negatives: `random` documents fill it up, or it is dropped."""
+
+    output_vocabulary: Literal["all", "seen"] = "all"
+    """Terms that the model may use: `all`, or those `seen` in the corpus without the special tokens."""
+
+    inference_free: bool = False
+    """Whether queries are looked up in a table of idf weights instead of encoded."""
+
+    language: str = "en"
+    """Language of the stop words (ISO 639-1), or a .txt file with one stop word per line."""
+
+    output_dir: Path = Path("runs/splade_v26")
+    """The run directory; it must be new or empty, unless the run is resumed."""
+
     resume: bool = False
-    max_seq_length: int = 128  # tokens a text; V26: 192
+    """Whether to continue the run in `output_dir` from its last checkpoint."""
+
+    max_seq_length: int = 128
+    """Tokens per text, special tokens included; longer texts are cut. V26 has 192."""
+
     train: Annotated[training.TrainingSettings, tyro.conf.arg(name="")] = QUICK
 
 
-def main(cfg: Config) -> None:
-    """Data, encoder, teacher, training, evaluation."""
-    process = runs.join_processes()
-    set_seed(cfg.train.seed)
-    if isinstance(cfg.negatives, Path) and cfg.teacher_scores is not None:
-        raise ValueError(f"--teacher-scores is by ids, which {cfg.negatives} lacks; put `label` there")
-    retrieval = data.load_retrieval_data(cfg.data)
-    texts = list(retrieval.corpus.values())
-    bm25 = BM25Index.build(texts, list(retrieval.corpus))
-    scores = None if cfg.teacher_scores is None else data.load_teacher_scores(cfg.teacher_scores, retrieval)
-    negatives = data.judged_negatives(retrieval) if cfg.negatives == "judged" else None
-    if cfg.negatives == "bm25":
-        negatives = bm25.negatives(retrieval.split_queries("train"), retrieval.split("train"), k=50)
-    options = {"negatives_per_row": cfg.negatives_per_row, "shortage": cfg.negatives_shortage}
-    mined = data.read_training_rows(cfg.negatives) if isinstance(cfg.negatives, Path) else None
-    rows = mined or data.training_rows(retrieval, "train", negatives, scores=scores, **options)
-    queries, judged = retrieval.split_queries("test"), retrieval.split("test")
-    evaluation.check_run_ids(queries, retrieval.corpus)
-    evaluator = evaluation.RetrievalEvaluator(queries, retrieval.corpus, judged)
-    folder, lexical = cfg.output_dir, cfg.model == "lexical"
-    length = {"max_seq_length": cfg.max_seq_length}
-    source = folder / "backbone" if lexical else cfg.model
-    if process.is_main_process:
-        runs.open_run(folder, asdict(replace(cfg, resume=False)), resume=cfg.resume)
-        if lexical and not (folder / "backbone").is_dir():
-            models.build_lexical_backbone(texts, source, **length, seed=cfg.train.seed)
-    process.wait_for_everyone()
+def load_rows(cfg: Config, retrieval: data.RetrievalData, bm25: BM25Index) -> list[dict[str, Any]]:
+    """Load the training rows: a query, a document that answers it, and its negatives, if any."""
+    if isinstance(cfg.negatives, Path):
+        if cfg.teacher_scores is not None:
+            raise ValueError(
+                f"--teacher-scores names documents by id, and the rows of {cfg.negatives} have no ids; write "
+                "the scores of each row into its column `label`"
+            )
+        if not cfg.negatives.is_file():
+            raise FileNotFoundError(
+                "--negatives must be none, judged, bm25, or a file of scripts/mine_negatives.py; received "
+                f"{str(cfg.negatives)!r}, and there is no such file"
+            )
+        return data.read_training_rows(cfg.negatives)
 
-    # The encoder, and what the corpus says of its vocabulary.
-    model = models.build_splade(source, **length, similarity=cfg.loss.similarity)
-    special = models.special_token_ids(model.tokenizer)
-    corpus = length | {"vocabulary_size": models.vocabulary_size(model)}
-    idf = data.corpus_idf(texts, model.tokenizer, **corpus)
-    if cfg.output_vocabulary == "seen":
-        frequency = data.document_frequency(texts, model.tokenizer, **corpus)
-        models.restrict_output_vocabulary(model, {*special, *models.unseen_term_ids(frequency)})
-    model = models.build_inference_free(model, idf) if cfg.inference_free else model
-    routes = dict.fromkeys(rows[0], "document") | {"anchor": "query"} if cfg.inference_free else {}
-    stopwords = data.stopword_ids(model.tokenizer, cfg.language)
-    teacher = None
-    if cfg.loss.distillation_weight and "label" not in rows[0]:
+    negatives = None
+    if cfg.negatives == "judged":
+        negatives = data.judged_negatives(retrieval)
+    elif cfg.negatives == "bm25":
+        negatives = bm25.negatives(retrieval.split_queries("train"), retrieval.split("train"), k=50)
+
+    scores = None
+    if cfg.teacher_scores is not None:
+        scores = data.load_teacher_scores(cfg.teacher_scores, retrieval)
+
+    return data.training_rows(
+        retrieval,
+        "train",
+        negatives,
+        negatives_per_row=cfg.negatives_per_row,
+        shortage=cfg.negatives_shortage,
+        scores=scores,
+    )
+
+
+def main(cfg: Config) -> None:
+    """Train a SPLADE retriever and compare it with BM25 and with itself before training."""
+    # Processes. All of them train; only the main process measures and writes.
+    process = runs.start_processes(cfg.train.seed)
+
+    # Data. The train split gives the rows, the test split the evaluation; both search the same corpus.
+    retrieval = data.load_retrieval_data(cfg.data)
+    documents = list(retrieval.corpus.values())
+    bm25 = BM25Index.build(documents, list(retrieval.corpus))
+    rows = load_rows(cfg, retrieval, bm25)
+    training.check_full_batch(len(rows), cfg.train, process.num_processes)
+    if cfg.loss.triplet_margin_weight > 0 and "negative_1" not in rows[0]:
+        raise ValueError(
+            f"the triplet margin needs negatives, and the rows of {cfg.data} have none: give --negatives, or "
+            "--loss.triplet-margin-weight 0"
+        )
+    evaluator = evaluation.evaluator_of_split(retrieval, "test")
+
+    # Teacher. Rows that carry the scores of a teacher in their column `label` need none.
+    teacher_model = None
+    if cfg.loss.distillation_weight > 0 and "label" not in rows[0]:
         with process.main_process_first():
-            dense = data.load_teacher(cfg.teacher, texts)
-            training_texts = (text for row in rows for text in row.values())
-            teacher = data.TeacherCache.build(dense, training_texts, cfg.teacher_cache)
+            teacher_model = data.load_teacher(cfg.teacher, documents)
+
+    # Run directory. It is claimed only now, so that bad data or a wrong teacher leaves no folder behind.
+    runs.claim_run_directory(process, cfg.output_dir, cfg, resume=cfg.resume)
+
+    # Encoder. The preset also says how queries and documents are compared, by dot product or cosine. This is
+    # saved with the model, and the loss, the evaluation and every index read it there.
+    with process.main_process_first():
+        checkpoint = models.resolve_backbone(
+            cfg.model,
+            documents,
+            cfg.output_dir / "backbone",
+            max_seq_length=cfg.max_seq_length,
+            seed=cfg.train.seed,
+        )
+    model = models.build_splade(checkpoint, max_seq_length=cfg.max_seq_length, similarity=cfg.loss.similarity)
+
+    # Vocabulary. The sparsity penalty of the loss treats a term by its idf in the corpus, and it has rules of
+    # its own for special tokens and stop words.
+    vocabulary_size = models.vocabulary_size(model)
+    special_ids = models.special_token_ids(model.tokenizer)
+    stopword_ids = data.stopword_ids(model.tokenizer, cfg.language)
+    idf = data.corpus_idf(documents, model.tokenizer, cfg.max_seq_length, vocabulary_size=vocabulary_size)
+
+    # Options of the encoder: no term that the corpus lacks, and queries that need no encoder.
+    if cfg.output_vocabulary == "seen":
+        document_frequency = data.document_frequency(
+            documents, model.tokenizer, cfg.max_seq_length, vocabulary_size=vocabulary_size
+        )
+        unseen_ids = models.unseen_term_ids(document_frequency)
+        models.restrict_output_vocabulary(model, [*special_ids, *unseen_ids])
+    if cfg.inference_free:
+        model = models.build_inference_free(model, idf)
+
+    # Embeddings of the teacher. The main process computes those of all training texts once, and keeps them on
+    # disk for the next run.
+    teacher = None
+    if teacher_model is not None:
+        with process.main_process_first():
+            teacher = data.TeacherCache.build_for_rows(teacher_model, rows, cfg.teacher_cache)
+
+    # Loss. The preset gives its numbers; the penalty of each term follows from the vocabulary above.
+    loss = NeuralSparseLoss(
+        model,
+        penalty_weights=cfg.loss.penalty_weights(torch.from_numpy(idf), special_ids, stopword_ids),
+        special_token_ids=special_ids,
+        gather_across_devices=process.num_processes > 1,
+        **cfg.loss.loss_arguments(),
+    )
+
+    # Evaluation before training.
     initial = evaluator.evaluate(model) if process.is_main_process else None
+
+    # Training. An inference-free model must be told which columns hold queries and which hold documents.
+    routes = {}
+    if cfg.inference_free:
+        routes = {column: "query" if column == "anchor" else "document" for column in rows[0]}
     trainer = training.SpladeTrainer(
         model,
-        NeuralSparseLoss(
-            model,
-            penalty_weights=cfg.loss.penalty_weights(torch.from_numpy(idf), special, stopwords),
-            special_token_ids=special,
-            gather_across_devices=process.num_processes > 1,
-            **cfg.loss.loss_arguments(),
-        ),
-        args=cfg.train.arguments(folder, router_mapping=routes),
+        loss,
+        args=cfg.train.arguments(cfg.output_dir, router_mapping=routes),
         train_dataset=Dataset.from_list(rows),
         teacher=teacher,
         phases=cfg.loss.phases,
         ramp_fraction=cfg.loss.ramp_fraction,
     )
     trainer.train(resume_from_checkpoint=cfg.resume)
-    if initial is None:
+    if not process.is_main_process:
         return
+
+    # Evaluation after training, with BM25 on the same queries.
     trained = evaluator.evaluate(model)
-    model.save_pretrained(str(folder / "model"))
-    found = bm25.search(evaluator.query_texts, k=evaluator.k).to_run(evaluator.query_ids)
     metrics = {
-        "bm25": evaluation.evaluate_run(found, judged),
+        "bm25": evaluation.evaluate_bm25(bm25, evaluator),
         "initial": initial.metrics | initial.sparsity,
         "trained": trained.metrics | trained.sparsity,
     }
-    runs.write_json(folder / "metrics.json", metrics | {"timing": trained.timing})
-    evaluation.write_run(folder / "run.trec", trained.run)
-    examples = dict(list(queries.items())[:3])
+
+    # What the run leaves behind: the model, the numbers and the documents found. A table and three searches
+    # are printed.
+    model.save_pretrained(str(cfg.output_dir / "model"))
+    runs.write_json(cfg.output_dir / "metrics.json", metrics | {"timing": trained.timing})
+    evaluation.write_run(cfg.output_dir / "run.trec", trained.run)
     print(evaluation.metrics_table(metrics))
-    print(evaluation.example_searches(model, examples, retrieval.corpus, trained.run, relevant=judged))
+    queries = list(retrieval.split_queries("test").items())
+    print(
+        evaluation.example_searches(
+            model, dict(queries[:3]), retrieval.corpus, trained.run, relevant=retrieval.split("test")
+        )
+    )
 
 
 def parse() -> Config:
-    """The command line; `--preset` is read first, so that its numbers are the defaults of `--loss.*`."""
-    first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    first.add_argument("--preset", default="lexforge", choices=get_args(training.PresetName))
-    preset = first.parse_known_args()[0].preset
+    """Read the command line. The preset is read first, because its numbers are the defaults of `--loss.*`."""
+    preset = training.preset_on_command_line(default="lexforge")
     return tyro.cli(Config, default=Config(preset=preset, loss=training.PRESETS[preset]), description=__doc__)
 
 

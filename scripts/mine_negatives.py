@@ -85,8 +85,8 @@ def scorer(cfg: Config, retrieval: data.RetrievalData) -> Callable[[Any], Any] |
     if cfg.teacher is None:
         return None
     texts = list(retrieval.corpus.values())
-    known = [*texts, *retrieval.split_queries(cfg.split).values()]
-    cache = data.TeacherCache.build(data.load_teacher(cfg.teacher, texts), known, cfg.teacher_cache)
+    queries = retrieval.split_queries(cfg.split).values()
+    cache = data.TeacherCache.build(data.load_teacher(cfg.teacher, texts), queries, texts, cfg.teacher_cache)
     return lambda run: data.score_by_teacher(cache, retrieval, run, cfg.split)
 
 

@@ -76,6 +76,23 @@ def test_an_optional_package_is_imported_by_its_owner_only(path: Path) -> None:
                 )
 
 
+def test_one_file_touches_private_methods_of_the_trainer() -> None:
+    """They change without notice: `tests/training/test_private_trainer.py` must know each one in use."""
+    from sentence_transformers.base.trainer import BaseTrainer
+
+    private = {name for name in dir(BaseTrainer) if name.startswith("_") and not name.startswith("__")}
+    assert "_save_checkpoint" in private
+    for path in files():
+        if path.relative_to(PACKAGE).as_posix() == "training/resumable.py":
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            name = getattr(node, "name" if isinstance(node, ast.FunctionDef) else "attr", None)
+            owner = getattr(getattr(node, "value", None), "id", "self")
+            assert name not in private or owner not in ("self", "trainer"), (
+                f"{path.relative_to(ROOT)}:{node.lineno} overrides, calls or sets {name}"  # type: ignore[attr-defined]
+            )
+
+
 def test_recipes_import_no_recipe_and_scripts_no_script() -> None:
     """A recipe is copied and changed by its reader: it must stand alone."""
     for folder in ("recipes", "scripts"):

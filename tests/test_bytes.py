@@ -190,13 +190,14 @@ def same_vectors(vectors: Any) -> str:
 def write_teacher(folder: Path) -> None:
     from lexforge.data.teacher_cache import TeacherCache
 
-    TeacherCache.build(Teacher(), TEXTS, folder / "cache")
+    TeacherCache.build(Teacher(), TEXTS[:2], TEXTS, folder / "cache")
 
 
 def read_teacher(folder: Path) -> str:
     from lexforge.data.teacher_cache import TeacherCache
 
-    return same_vectors(TeacherCache(folder / "cache")[TEXTS])
+    cache = TeacherCache(folder / "cache")
+    return same_vectors(cache.lookup(TEXTS[:2], "query")) + same_vectors(cache.lookup(TEXTS, "document"))
 
 
 def docstrings(folder: Path) -> str:

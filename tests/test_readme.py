@@ -35,5 +35,9 @@ def test_the_commands_name_files_and_targets_that_exist() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     for target in re.findall(r"^make (\S+)", README, flags=re.MULTILINE):
         assert re.search(rf"^{target}:", makefile, flags=re.MULTILINE), target
+    tests = re.findall(r"tests/[\w/]+(?:\.py)?", README)
+    assert len(tests) > 15
+    for path in tests:
+        assert (ROOT / path).exists(), path
     for link in re.findall(r"\]\((?!http)([^)#]+)\)", README):
         assert (ROOT / link).exists(), link

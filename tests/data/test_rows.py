@@ -54,7 +54,7 @@ def test_teacher_scores_follow_their_documents() -> None:
     rows = training_rows(DATA, negatives={"q1": ["d2"], "q2": ["d1"]}, scores=scores)
     assert [row["label"] for row in rows] == [[0.9, 0.1], [0.8, 0.1], [0.7, 0.2]]
     assert validate_columns(rows) == ("anchor", "positive", "negative_1")
-    with pytest.raises(DataError, match="query 'q2': no teacher score for the document 'd2'"):
+    with pytest.raises(DataError, match="query 'q2': there is no teacher score for the document 'd2'"):
         training_rows(DATA, scores={"q1": scores["q1"]})
 
 
@@ -67,11 +67,11 @@ def test_teacher_scores_follow_their_documents() -> None:
         ({"negatives": {"q1": ["d2"]}, "shortage": "refuse"}, "shortage must be one of"),
         (
             {"negatives": {"q1": ["d2", "d4"]}, "negatives_per_row": 3},
-            "2 documents can be negatives of query 'q1', fewer than the 3 asked",
+            "only 2 documents can be negatives of query 'q1'; received per_row=3",
         ),
         ({"negatives": {"q1": ["d9"], "q2": ["d1"]}}, "query 'q1': the negative 'd9' is not in the corpus"),
         ({"negatives": {"q1": ["d3"], "q2": ["d1"]}}, "'d3' is both a positive and a negative"),
-        ({"negatives_per_row": 0}, "at least 1, got 0"),
+        ({"negatives_per_row": 0}, "at least 1; received 0"),
     ],
 )
 def test_rows_that_cannot_be_made_are_refused(arguments: dict[str, Any], message: str) -> None:
@@ -104,7 +104,10 @@ def test_rows_that_are_short_may_be_dropped(caplog: pytest.LogCaptureFixture) ->
     rows = training_rows(DATA, negatives={"q1": ["d2"]}, shortage="drop", scores=scores)
     assert [row["label"] for row in rows] == [[0.9, 0.1], [0.8, 0.1]]
     assert caplog.messages == ["toy, split 'train': 2 rows of 1 negatives; 0 filled up at random, 1 dropped"]
-    with pytest.raises(DataError, match=r"query 'q2': no teacher score .* at random; shortage='drop' leaves"):
+    with pytest.raises(
+        DataError,
+        match=r"query 'q2': there is no teacher score .* at random to fill the row; shortage='drop' leaves",
+    ):
         training_rows(DATA, negatives={"q1": ["d2"]}, scores=scores)
 
 

@@ -90,7 +90,7 @@ def test_what_would_fail_after_the_evaluation_is_refused_at_once() -> None:
     RetrievalEvaluator(**spaced)
     with pytest.raises(ValueError, match="document id 'd 99': a TREC file"):
         RetrievalEvaluator(**spaced, write_run=True)
-    with pytest.raises(ValueError, match=r"query 'q1', document 'd0': .*got 10000"):
+    with pytest.raises(ValueError, match=r"query 'q1', document 'd0': .*received 10000"):
         RetrievalEvaluator(**sample | {"qrels": {"q1": {"d0": 10_000}}})
 
 

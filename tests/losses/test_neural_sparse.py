@@ -281,7 +281,7 @@ def test_queries_take_the_documents_weight_unless_told(model) -> None:
 
 @pytest.mark.parametrize("ramp", [0.0, 0.5, 1.0])
 def test_the_ramp_scales_the_term_and_the_penalties_above_one(model, ramp: float) -> None:
-    """A penalty of 100 from step 0 collapses a model; at ramp 1 the term is in full force, at 0 it is off."""
+    """100 for a special token from step 0 collapses a model; at 1 it is in full force, at 0 it is off."""
     weights = torch.tensor([100.0, 15.0, 1.0, 0.4, 0.0])
     effective = torch.tensor([1 + ramp * 99, 1 + ramp * 14, 1.0, 0.4, 0.0])
     rows = [torch.rand(3, 5) for _ in range(3)]

@@ -55,14 +55,14 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def config(file: Path, model: Path | str, **others: Any) -> Any:
+def config(file: Path, model: Path | str, loss: dict[str, Any] | None = None, **others: Any) -> Any:
     """Four steps of eight texts."""
     settings: dict[str, Any] = {
         "data": str(file),
         "model": str(model),
         "output_dir": file.parent / "run",
         "max_seq_length": 16,
-        "queue_size": 16,
+        "loss": recipe.LossSettings(**{"queue_size": 16, **(loss or {})}),
         "train": TrainingSettings(
             steps=4,
             batch_size=8,
@@ -148,29 +148,30 @@ def test_from_scratch_on_the_embedded_set_it_learns(file: Path, monkeypatch: pyt
     train = TrainingSettings(
         steps=40, batch_size=16, gradient_accumulation_steps=1, learning_rate=2e-3, precision="fp32"
     )
-    settings = {"data": "docstrings", "temperature": 0.2, "train": train}
-    recipe.main(config(file, "lexical", **settings))
+    recipe.main(config(file, "lexical", {"temperature": 0.2}, data="docstrings", train=train))
     metrics = json.loads((file.parent / "run" / "metrics.json").read_text())
     assert metrics["trained"]["label_map"] > metrics["initial"]["label_map"]
     assert metrics["trained"]["head_micro_f1"] > 0.7
 
 
 @pytest.mark.parametrize(
-    "others",
+    ("loss", "others"),
     [
-        {"loss": "bce"},
-        {"similarity": "jaccard", "aggregate": "max"},
-        {"similarity": "none", "queue_size": 0, "measured_split": "dev", "measured_texts": 5},
+        ({"name": "bce"}, {}),
+        ({"label_similarity": "jaccard", "aggregate": "max"}, {}),
+        ({"label_similarity": "none", "queue_size": 0}, {"measured_split": "dev", "measured_texts": 5}),
     ],
     ids=["bce", "jaccard, max", "no similarity, no queue"],
 )
-def test_every_option_of_the_recipe_runs(file: Path, tiny_checkpoint: Path, others: dict[str, Any]) -> None:
+def test_every_option_of_the_recipe_runs(
+    file: Path, tiny_checkpoint: Path, loss: dict[str, Any], others: dict[str, Any]
+) -> None:
     """An option that fails after an hour is worse than none."""
-    recipe.main(config(file, tiny_checkpoint, **others))
+    recipe.main(config(file, tiny_checkpoint, loss, **others))
     run = file.parent / "run"
     assert 0 <= json.loads((run / "metrics.json").read_text())["trained"]["head_micro_f1"] <= 1
     with safe_open(run / "head.safetensors", "pt") as head:
-        assert set(head.keys()) == ({"head.weight", "head.bias"} if "loss" in others else {"prototypes"})
+        assert set(head.keys()) == ({"head.weight", "head.bias"} if "name" in loss else {"prototypes"})
     assert SentenceTransformer(str(run / "model"), device="cpu").max_seq_length == 16
 
 
@@ -186,9 +187,9 @@ def test_every_option_of_the_recipe_runs(file: Path, tiny_checkpoint: Path, othe
         ("{", {}, r"topics\.jsonl:61"),
         (None, {"data": "nowhere.jsonl"}, r"nowhere\.jsonl"),
         (None, {"model": "no/such/model"}, "no/such/model"),
-        (None, {"temperature": 0.0}, "temperature"),
-        (None, {"alpha": -1.0}, "alpha"),
-        (None, {"queue_size": 7}, "a queue of 7 is shorter than the 8 keys"),
+        (None, {"loss": {"temperature": 0.0}}, "temperature"),
+        (None, {"loss": {"alpha": -1.0}}, "alpha"),
+        (None, {"loss": {"queue_size": 7}}, "a queue of 7 is shorter than the 8 keys"),
         (None, {"measured_texts": 0}, "received 0"),
     ],
 )
@@ -236,8 +237,8 @@ def test_resume_ends_with_the_model_of_a_run_never_stopped(file: Path, tiny_chec
             recipe.main(config(file, tiny_checkpoint))
     finally:
         trainer_class.training_step = original
-    with pytest.raises(ValueError, match=r"temperature was 0.1 and is now 0.2"):
-        recipe.main(config(file, tiny_checkpoint, resume=True, temperature=0.2))
+    with pytest.raises(ValueError, match=r"loss.temperature was 0.1 and is now 0.2"):
+        recipe.main(config(file, tiny_checkpoint, {"temperature": 0.2}, resume=True))
     recipe.main(config(file, tiny_checkpoint, resume=True))
     for name in ("model/model.safetensors", "head.safetensors"):
         assert (run / name).read_bytes() == (whole / name).read_bytes(), name

@@ -195,7 +195,8 @@ def test_scores_by_id_beside_rows_of_texts_are_refused(beir: Path) -> None:
     """They would be read and ignored, and the run would fail at its first step."""
     others = {"negatives": beir.parent / "mined.jsonl", "teacher_scores": beir.parent / "scores.tsv"}
     with pytest.raises(
-        ValueError, match=r"--teacher-scores is by ids, which .*mined\.jsonl lacks; put `label` there"
+        ValueError,
+        match=r"--teacher-scores names documents by id, and the rows of .*mined\.jsonl have no ids",
     ):
         recipe.main(config(beir, **others))
 

@@ -31,8 +31,11 @@ def test_a_folder_with_anything_in_it_is_refused_and_untouched(tmp_path: Path, f
 def test_a_run_that_failed_before_it_did_anything_can_be_started_again(tmp_path: Path) -> None:
     """After a wrong model name the user corrects the flag and runs the same command."""
     open_run(tmp_path, {"model": "wrong"})
+    half = f"config.json.12-{'ab' * 8}.0.partial"  # it was killed while it wrote its settings
+    (tmp_path / half).write_text('{"mod')
     open_run(tmp_path, {"model": "right"})
     assert json.loads((tmp_path / "config.json").read_text()) == {"model": "right"}
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["config.json", "env.json"]
 
 
 def test_resume_needs_a_run_with_the_same_settings(tmp_path: Path) -> None:
@@ -43,3 +46,11 @@ def test_resume_needs_a_run_with_the_same_settings(tmp_path: Path) -> None:
     open_run(tmp_path / "run", {"steps": 3, "phases": (1, 2)}, resume=True)
     with pytest.raises(ValueError, match="steps was 3 and is now 4"):
         open_run(tmp_path / "run", {"steps": 4, "phases": (1, 2)}, resume=True)
+
+
+def test_a_nested_setting_that_changed_is_named_alone(tmp_path: Path) -> None:
+    """The settings of the loss are some twenty numbers; the message names the one to put back."""
+    open_run(tmp_path / "run", {"loss": {"temperature": 0.1, "alpha": 1.0}})
+    changed = {"loss": {"temperature": 0.2, "alpha": 1.0}}
+    with pytest.raises(ValueError, match=r"run: loss\.temperature was 0\.1 and is now 0\.2$"):
+        open_run(tmp_path / "run", changed, resume=True)

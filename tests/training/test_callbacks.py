@@ -33,7 +33,7 @@ def test_empty_activations_are_called_out_once_they_stay(caplog: pytest.LogCaptu
     assert feed(callback, lines, caplog) == [0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 2]
     first = caplog.messages[0]
     assert "step 60" in first
-    assert "a query has 0.4 of 100 terms active" in first
+    assert "a query has had 0.4 of 100 terms active" in first
     assert "lower flops_weight" in first
     assert "raise minimum_activation_weight" in first
 
@@ -42,7 +42,7 @@ def test_dense_activations_are_called_out_for_each_column(caplog: pytest.LogCapt
     """More than half of the vocabulary active is no sparse model; exactly half is let pass."""
     callback = CollapseCallback(100, patience=2)
     assert feed(callback, [line(50, 51), line(50, 51)], caplog) == [0, 1]
-    assert "a document has 51.0 of 100" in caplog.messages[0]
+    assert "a document has had 51.0 of 100" in caplog.messages[0]
     assert "raise flops_weight" in caplog.messages[0]
 
 

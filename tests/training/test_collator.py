@@ -23,10 +23,10 @@ class Teacher:
     """The first letters' codes, in half precision as the cache keeps them; remembers what it was asked."""
 
     def __init__(self) -> None:
-        self.asked: list[list[str]] = []
+        self.asked: list[tuple[str, list[str]]] = []
 
-    def __getitem__(self, texts: list[str]) -> np.ndarray:
-        self.asked.append(list(texts))
+    def lookup(self, texts: list[str], kind: str) -> np.ndarray:
+        self.asked.append((kind, list(texts)))
         return np.array([[ord(text[0]), ord(text[1]), len(text)] for text in texts], np.float16)
 
 
@@ -56,10 +56,15 @@ def test_a_dense_batch_names_its_rows_too(tiny_dense: SentenceTransformer) -> No
 
 
 def test_the_teacher_is_asked_for_each_text_column(tiny_splade: SparseEncoder) -> None:
-    """Under the name from which the Trainer makes `teacher_embedding` of the column's features."""
+    """Under the name from which the Trainer makes `teacher_embedding` of the column's features; anchors are
+    queries, all else documents, so that the teacher's prompts fit.
+    """
     teacher = Teacher()
     batch = collate(tiny_splade, SpladeCollator, teacher=teacher)
-    assert teacher.asked == [["sort list", "search"], ["sort a list", "search an index"]]
+    assert teacher.asked == [
+        ("query", ["sort list", "search"]),
+        ("document", ["sort a list", "search an index"]),
+    ]
     added = {key: value for key, value in batch.items() if key.endswith("_teacher_embedding")}
     assert added.keys() == {"anchor_teacher_embedding", "positive_teacher_embedding"}
     assert added["positive_teacher_embedding"].tolist() == [[115, 111, 11], [115, 101, 15]]
@@ -71,7 +76,7 @@ def test_what_the_teacher_keeps_is_not_shared_with_the_batch(tiny_splade: Sparse
     kept.flags.writeable = False
 
     class Keeps:
-        def __getitem__(self, texts: list[str]) -> np.ndarray:
+        def lookup(self, texts: list[str], kind: str) -> np.ndarray:
             return kept
 
     batch = collate(tiny_splade, SpladeCollator, teacher=Keeps())

@@ -176,11 +176,13 @@ def test_a_teacher_filters_what_is_mined(tiny_splade: SparseEncoder) -> None:
         def __init__(self, value: float) -> None:
             self.value = value
 
-        def __getitem__(self, texts: Any) -> np.ndarray:
+        def lookup(self, texts: Any, kind: str) -> np.ndarray:
             """The query and its positive agree; every other document scores `value` with the query."""
-            positive = retrieval_data().corpus
-            query = {f"{WORDS[i]} {WORDS[i + 1]}": positive[f"d{i}"] for i in range(12)}[texts[0]]
-            return np.array([[1.0]] + [[1.0 if text == query else self.value] for text in texts[1:]])
+            if kind == "query":
+                positive = retrieval_data().corpus
+                self.positive = {f"{WORDS[i]} {WORDS[i + 1]}": positive[f"d{i}"] for i in range(12)}[texts[0]]
+                return np.ones((1, 1))
+            return np.array([[1.0 if text == self.positive else self.value] for text in texts])
 
     rule = NegativeRule(choice="top", last_rank=3, teacher_margin=0.1)
     plain = MovingNegatives(retrieval_data(), NegativeRule(choice="top", last_rank=3))
@@ -207,11 +209,14 @@ def test_two_ranks_train_on_the_same_negatives(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"every_epochs": 0}, "every_epochs must be at least 1, got 0"),
+        ({"every_epochs": 0}, "every_epochs must be at least 1; received 0"),
         ({"block_queries": 0}, "block_queries must be at least 1"),
         ({"rule": NegativeRule(shortage="drop")}, "shortage='random'"),
-        ({"rule": NegativeRule(teacher_margin=0.1)}, "go together"),
-        ({"teacher": {}}, "go together"),
+        (
+            {"rule": NegativeRule(teacher_margin=0.1)},
+            r"needed .* teacher_margin=0\.1 and teacher=None",
+        ),
+        ({"teacher": {}}, r"for no other rule; received teacher_margin=None and teacher=\{\}"),
         ({"rule": NegativeRule(per_row=40)}, "fewer than the 40 asked"),
         ({"split": "dev"}, "no split 'dev'"),
     ],
@@ -225,9 +230,12 @@ def test_bad_settings_are_refused(options: dict[str, Any], message: str) -> None
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"batch_sampler": BatchSamplers.NO_DUPLICATES_HASHED}, "would not see them change"),
-        ({"dataloader_num_workers": 1, "dataloader_persistent_workers": True}, "persistent workers"),
-        ({"restore_callback_states_from_checkpoint": True}, "switch it off"),
+        ({"batch_sampler": BatchSamplers.NO_DUPLICATES_HASHED}, "does not see them change"),
+        (
+            {"dataloader_num_workers": 1, "dataloader_persistent_workers": True},
+            "persistent_workers=True keeps",
+        ),
+        ({"restore_callback_states_from_checkpoint": True}, "set it to False: the callback restores itself"),
     ],
 )
 def test_what_would_not_see_the_rows_change_is_refused(
@@ -267,7 +275,7 @@ def test_a_checkpoint_of_other_rows_is_refused(tiny_checkpoint: Path, tmp_path: 
 
     data = retrieval_data()
     make_trainer(fresh(tiny_checkpoint), tmp_path, MovingNegatives(data, NegativeRule()), max_steps=1).train()
-    with pytest.raises(ValueError, match=r"another number a row: \[12, 1\], here \[12, 2\]"):
+    with pytest.raises(ValueError, match=r"per row: it has \[rows, negatives\] \[12, 1\], .* \[12, 2\]"):
         resume(lambda: MovingNegatives(data, NegativeRule(per_row=2)))
     data.corpus["d13"] = "another text"
     with pytest.raises(ValueError, match="negatives of another corpus"):
@@ -282,5 +290,5 @@ def test_a_checkpoint_without_negatives_is_refused(tiny_checkpoint: Path, tmp_pa
     fixed.train_dataset = Dataset.from_list(list(negatives.dataset))
     fixed.train()
     resumed = make_trainer(fresh(tiny_checkpoint), tmp_path, negatives)
-    with pytest.raises(ValueError, match="step 1 holds no negatives"):
+    with pytest.raises(ValueError, match="step 1 holds no state of MovingNegatives"):
         resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-1"))

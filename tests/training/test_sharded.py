@@ -82,10 +82,10 @@ def test_training_arguments_that_are_not_supported(
     """Set after construction, as some need a GPU or an evaluation to be accepted at all."""
     under_fsdp()
     trainer = make_trainer(tiny_splade, tmp_path)
-    trainer._refuse_settings()
+    trainer._sharded.refuse_settings()
     setattr(trainer.args, name, True)
     with pytest.raises(ValueError, match=rf"not supported: {name}\. "):
-        trainer._refuse_settings()
+        trainer._sharded.refuse_settings()
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_the_output_embedding_stays_with_the_root(
 ) -> None:
     """A class that holds it, or the input embedding tied to it, is refused; the layers' class is not."""
     under_fsdp(transformer_cls_names_to_wrap=["BertLayer"])
-    make_trainer(tiny_splade, tmp_path)._refuse_layers()
+    make_trainer(tiny_splade, tmp_path)._sharded.refuse_layers()
     under_fsdp(transformer_cls_names_to_wrap=["BertLayer", layer])
     with pytest.raises(ValueError, match=f"fsdp_transformer_layer_cls_to_wrap: {layer} holds the output"):
         make_trainer(tiny_splade, tmp_path).train()
@@ -149,7 +149,7 @@ def test_other_shards_are_refused(
     trainer = make_trainer(tiny_splade, tmp_path)
     trainer.args._n_gpu = 2
     with pytest.raises(ValueError, match=r"^nn\.DataParallel over the GPUs .*multi_gpu\.yaml"):
-        trainer._refuse_other_shards()
+        trainer._sharded.refuse_other_shards()
 
 
 def test_a_checkpoint_of_the_other_kind_is_refused(

@@ -228,3 +228,58 @@ def test_the_ramp_reaches_the_loss(
     assert trainer.curriculum.phases == ()
     with pytest.raises(ValueError, match="ramp_fraction"):
         SpladeTrainer(tiny_splade, loss, ramp_fraction=2.0, phases=(Phase(1.0, 1, 1, 1),))
+
+
+def test_the_evaluation_loss_is_that_of_the_model_alone(
+    tiny_splade: SparseEncoder,
+    tmp_path: Path,
+    make_trainer: Callable[..., SpladeTrainer],
+    training_rows: list[dict[str, str]],
+) -> None:
+    """A model that does not change has one evaluation loss, whatever the phase, the ramp and the step are;
+    `load_best_model_at_end` would otherwise choose by the step. The value is that of the last phase.
+    """
+    arguments = {"eval_strategy": "steps", "eval_steps": 1, "learning_rate": 0.0}
+    rows = Dataset.from_list(training_rows)
+    trainer = make_trainer(tiny_splade, tmp_path, eval_dataset=rows, ramp_fraction=0.9, arguments=arguments)
+    losses = [trainer.evaluate()["eval_loss"]]
+    trainer.train()
+    losses += [line["eval_loss"] for line in trainer.state.log_history if "eval_loss" in line]
+    losses.append(trainer.evaluate()["eval_loss"])
+    assert len(losses) == STEPS + 2
+    assert set(losses) == {losses[0]}
+    last = make_trainer(tiny_splade, tmp_path, eval_dataset=rows, phases=())
+    last.loss.temperature = V26.phases[-1].temperature
+    last.loss.weights["infonce"] = V26.phases[-1].infonce_weight
+    last.loss.weights["distillation"] = V26.phases[-1].distillation_weight
+    assert last.evaluate()["eval_loss"] == losses[0]
+
+
+def test_after_an_evaluation_the_loss_has_the_values_of_its_step_again(
+    tiny_splade: SparseEncoder,
+    tmp_path: Path,
+    make_trainer: Callable[..., SpladeTrainer],
+    training_rows: list[dict[str, str]],
+) -> None:
+    """Training with evaluations has the same temperature, weights and ramp at each step as without."""
+
+    def train(folder: str, **arguments: Any) -> list[tuple[float, float, dict[str, float]]]:
+        rows = Dataset.from_list(training_rows)
+        trainer = make_trainer(
+            tiny_splade, tmp_path / folder, eval_dataset=rows, ramp_fraction=0.5, arguments=arguments
+        )
+        loss, seen = trainer.curriculum.loss, []
+        compute = loss.compute_loss
+
+        def spy(*args: Any) -> dict[str, torch.Tensor]:
+            if tiny_splade.training:
+                seen.append((loss.temperature, loss.regularizer_ramp, dict(loss.weights)))
+            return compute(*args)
+
+        loss.compute_loss = spy  # type: ignore[method-assign]
+        trainer.train()
+        return seen
+
+    without = train("without")
+    assert len({str(values) for values in without}) == 5  # the ramp and the phases differ from step to step
+    assert train("with", eval_strategy="steps", eval_steps=1) == without

@@ -169,7 +169,8 @@ def remove_leftovers(
         found = leftover(path.name)
         if found is None or re.fullmatch(names, found.name) is None or found.rank % ranks != rank:
             continue
-        with suppress(FileNotFoundError):  # another process removes it, or has just finished it
+        # Another process removes it or has just finished it, or it belongs to another user.
+        with suppress(FileNotFoundError, PermissionError):
             if older_than_s and time.time() - _changed(path) <= older_than_s:
                 continue
             if path.is_dir() and not path.is_symlink():

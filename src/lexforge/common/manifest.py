@@ -42,11 +42,13 @@ def pack_manifest(kind: str, fields: Mapping[str, Any], parts: Mapping[str, Any]
     return json.dumps(_signed(kind, {"fields": dict(fields), "files": _checksums(parts)}))
 
 
-def unpack_manifest(text: str | bytes, kind: str, parts: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def unpack_manifest(
+    text: str | bytes | None, kind: str, parts: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """Check what `pack_manifest` returned, and the parts as they were read.
 
     Args:
-        text: The manifest.
+        text: The manifest; None where the file has none.
         kind: Name of the format.
         parts: Name to content of all parts, as they are now.
 
@@ -54,10 +56,12 @@ def unpack_manifest(text: str | bytes, kind: str, parts: Mapping[str, Any] | Non
         The fields.
 
     Raises:
-        ValueError: If the manifest is damaged or of another kind or version, or if the parts are not those
-            that it names.
+        ValueError: If the manifest is missing, damaged, or of another kind or version, or if the parts are
+            not those that it names.
     """
-    fields, entries, _ = _read(text, kind, "the manifest")
+    if text is None:
+        raise ValueError(f"it has no manifest of a {kind}: foreign, or saved by another version of lexforge")
+    fields, entries, _ = _read(text, kind, "the text found")
     if entries != _checksums(parts):
         raise ValueError("the content does not have the checksum in its manifest: damaged or replaced")
     return fields

@@ -1,16 +1,17 @@
 """The column contract of training rows, and its validation.
 
-A row holds `anchor` (the query), `positive` (a document that answers it), `negative_1` .. `negative_n`
-(documents that do not) and optionally `label`: a teacher's scores of the row's documents, positive first, 1 +
-n floats. The text columns stand in this order, because sentence-transformers hands them to a loss by
-position.
+A row holds `anchor` (the query), `positive` (a document that answers it) and `negative_1` .. `negative_n`
+(documents that do not answer it). It may also hold `label`: 1 + n floats, a teacher's scores of the row's
+documents, the positive's first. The text columns stand in this order, because sentence-transformers passes
+them to a loss by position.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from lexforge.common.types import TextKind
 from lexforge.data.lines import excerpt, is_finite, require_texts
 from lexforge.data.retrieval_data import DataError
 
@@ -18,6 +19,23 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
 ANCHOR, POSITIVE, LABEL = "anchor", "positive", "label"
+
+
+def text_columns(names: Iterable[str]) -> list[str]:
+    """Return the columns that hold texts, in their order.
+
+    Args:
+        names: The columns of a row or data set.
+
+    Returns:
+        Those of them that are `anchor`, `positive` or `negative_1` .. `negative_n`.
+    """
+    return [name for name in names if name in (ANCHOR, POSITIVE) or name.startswith("negative_")]
+
+
+def text_kind(column: str) -> TextKind:
+    """Return what the texts of a column are to a search: anchors are queries, all others are documents."""
+    return "query" if column == ANCHOR else "document"
 
 
 def validate_columns(dataset: Dataset | Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
@@ -30,9 +48,9 @@ def validate_columns(dataset: Dataset | Sequence[Mapping[str, Any]]) -> tuple[st
         The text columns in order: anchor, positive, negative_1 .. negative_n.
 
     Raises:
-        DataError: No row; a column missing, unknown or out of order; a cell that is not text, an anchor or
-            positive without text; a label that is not a list of 1 + n finite numbers. Column, row and cell
-            are named.
+        DataError: If there is no row, if a column is missing, unknown or out of order, if a cell is not text,
+            if an anchor or positive is blank, or if a label is not a list of 1 + n finite numbers. The
+            message names column, row and cell.
     """
     if len(dataset) == 0:
         raise DataError("the training data holds no row")
@@ -42,7 +60,7 @@ def validate_columns(dataset: Dataset | Sequence[Mapping[str, Any]]) -> tuple[st
     if text_names != expected:
         raise DataError(
             f"expected the text columns anchor, positive, negative_1 .. negative_n in this order "
-            f"(and optionally label), got {excerpt(names)}"
+            f"(and optionally label); received {excerpt(names)}"
         )
     for name in text_names:
         for row, value in enumerate(_column(dataset, name)):
@@ -54,6 +72,7 @@ def validate_columns(dataset: Dataset | Sequence[Mapping[str, Any]]) -> tuple[st
 
 
 def _column(dataset: Any, name: str) -> list[Any]:
+    """Return the cells of one column; every row must have the columns of row 0."""
     if hasattr(dataset, "column_names"):
         return list(dataset[name][:])
     for row, record in enumerate(dataset):
@@ -66,9 +85,9 @@ def _column(dataset: Any, name: str) -> list[Any]:
 
 def _check_text(name: str, row: int, value: object) -> None:
     if not isinstance(value, str):
-        raise DataError(f"column {name!r}, row {row}: expected text, got {excerpt(value)}")
+        raise DataError(f"column {name!r}, row {row}: expected text; received {excerpt(value)}")
     require_texts(f"row {row}", **{name: value})
-    # A blank document may be mined as a negative; nothing can be learnt from a blank query or positive.
+    # A blank document may be mined as a negative, but a blank query or positive teaches nothing.
     if name in (ANCHOR, POSITIVE) and not value.strip():
         raise DataError(f"column {name!r}, row {row}: the text is blank")
 
@@ -76,8 +95,8 @@ def _check_text(name: str, row: int, value: object) -> None:
 def _check_label(row: int, value: object, width: int) -> None:
     if not isinstance(value, (list, tuple)) or len(value) != width:
         raise DataError(
-            f"column 'label', row {row}: expected {width} teacher scores (the positive, then each negative), "
-            f"got {excerpt(value)}"
+            f"column 'label', row {row}: expected {width} teacher scores (the positive, then each negative); "
+            f"received {excerpt(value)}"
         )
     if not all(map(is_finite, value)):
-        raise DataError(f"column 'label', row {row}: expected finite numbers, got {excerpt(value)}")
+        raise DataError(f"column 'label', row {row}: expected finite numbers; received {excerpt(value)}")

@@ -13,6 +13,7 @@ from lexforge.evaluation.metrics import (
 )
 from lexforge.evaluation.multilabel import LabelledVectors, evaluate_multilabel, f1_on_test
 from lexforge.evaluation.report import example_searches, metrics_table
+from lexforge.evaluation.retrieval_task import evaluate_bm25, evaluator_of_split
 from lexforge.evaluation.sparsity import Sparsity, measure_sparsity
 from lexforge.evaluation.trec import check_run_ids, read_qrels, read_run, write_qrels, write_run
 
@@ -26,8 +27,10 @@ __all__ = [
     "Sparsity",
     "check_run_ids",
     "compare_runs",
+    "evaluate_bm25",
     "evaluate_multilabel",
     "evaluate_run",
+    "evaluator_of_split",
     "example_searches",
     "f1_on_test",
     "measure_sparsity",

@@ -1,23 +1,26 @@
-"""What keeps a run alive: directory, checkpoints, resume, signals, state of the loss, finite numbers."""
+"""What keeps a run alive: its directory, its checkpoints on disk, signals, and the state of its loss.
+
+Nothing here knows a trainer; `lexforge.training` builds on it.
+"""
 
 from lexforge.runs.checkpoints import DamagedCheckpointError, DiskFullError, last_checkpoint
-from lexforge.runs.finite import FiniteTraining, NonFiniteError
+from lexforge.runs.finite import NonFiniteError
 from lexforge.runs.launch import join_processes
 from lexforge.runs.loss_state import LossStateCallback
-from lexforge.runs.resumable import ResumableTraining
 from lexforge.runs.run_directory import open_run, write_json
 from lexforge.runs.signals import TrainingInterrupted
+from lexforge.runs.start import claim_run_directory, start_processes
 
 __all__ = [
     "DamagedCheckpointError",
     "DiskFullError",
-    "FiniteTraining",
     "LossStateCallback",
     "NonFiniteError",
-    "ResumableTraining",
     "TrainingInterrupted",
+    "claim_run_directory",
     "join_processes",
     "last_checkpoint",
     "open_run",
+    "start_processes",
     "write_json",
 ]

@@ -1,8 +1,8 @@
 """Checkpoints on disk: written beside their place, sealed by a manifest of every file, renamed when whole.
 
-A checkpoint is the folder `checkpoint-<step>` of a run. While it is written it lies under `unfinished/`; it
-gets its name when every file is on the disk and named in its manifest. So a process that is killed at
-any moment leaves checkpoints that are whole and an `unfinished/` that nobody reads.
+A checkpoint is the folder `checkpoint-<step>` of a run. While it is written, it lies under `unfinished/`. It
+gets its name when every file is on the disk and named in its manifest. So a process that is killed at any
+moment leaves checkpoints that are whole, and perhaps a folder `unfinished/` that nothing reads.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from __future__ import annotations
 import errno
 import logging
 import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from lexforge.common import files
@@ -19,23 +21,23 @@ FORMAT = "lexforge-checkpoint"
 UNFINISHED = "unfinished"
 ABANDONED = "abandoned"
 DISK_IS_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-NO_ROOM = 2**16  # bytes: what is left of a full disk
+NO_ROOM = 2**16  # bytes; a disk with less free space than this is full
 logger = logging.getLogger(__name__)
 
 
 class DamagedCheckpointError(ValueError):
-    """A checkpoint that was not written to the end, or whose files have changed since."""
+    """A checkpoint was not written to the end, or its files have changed since."""
 
 
 class DiskFullError(OSError):
-    """A checkpoint did not fit on the disk; nothing of it was left, and earlier ones are as they were."""
+    """A checkpoint did not fit on the disk; nothing of it is left, and earlier ones are unchanged."""
 
 
 def seal(folder: Path) -> None:
     """Bring every file of a folder to the disk and write the manifest with their sizes and SHA-256.
 
     Args:
-        folder: Holds a complete checkpoint.
+        folder: The folder of a checkpoint whose files are all written.
     """
     write_manifest(folder, FORMAT, {}, durable=True)
 
@@ -44,7 +46,7 @@ def check_seal(folder: str | Path) -> None:
     """Check every file of a checkpoint against its manifest.
 
     Args:
-        folder: A checkpoint.
+        folder: The folder of a checkpoint.
 
     Raises:
         FileNotFoundError: If the folder does not exist.
@@ -63,12 +65,53 @@ def check_seal(folder: str | Path) -> None:
         raise DamagedCheckpointError(f"{folder} is not whole: {error}") from error
 
 
+@contextmanager
+def new_checkpoint(
+    staged: Path, place: Path, *, size: Callable[[], int], writes: bool, wait: Callable[[], None]
+) -> Iterator[None]:
+    """A block that writes a checkpoint; when it ends without an error, the checkpoint is sealed and moved.
+
+    All ranks must enter the block together. If it fails, nothing of the checkpoint is left.
+
+    Args:
+        staged: The folder into which the block writes, under `unfinished/` of the same run.
+        place: The folder that the checkpoint becomes.
+        size: Returns the number of bytes that the checkpoint needs at least.
+        writes: Whether this rank writes files; one rank per folder does.
+        wait: Waits until all ranks have called it.
+
+    Raises:
+        DiskFullError: If the checkpoint does not fit on the disk; found before the block begins or within it.
+    """
+    run = place.parent
+    unfinished = run / UNFINISHED
+    if writes:
+        run.mkdir(parents=True, exist_ok=True)
+        remove_unfinished(run)
+        if message := disk_full(run, size()):
+            raise DiskFullError(message)
+    wait()  # no rank writes before what an earlier run left unfinished has been removed
+    try:
+        yield
+        wait()  # every rank has written its files
+        if writes:
+            set_aside_after(place)
+            publish(staged, place)
+    except Exception as error:  # the writers of a full disk raise OSError, RuntimeError, SafetensorError
+        message = disk_full(run, size(), size_of(unfinished), error)
+        shutil.rmtree(unfinished, ignore_errors=True)
+        if message:
+            raise DiskFullError(message) from error
+        raise
+    wait()  # every rank finds the checkpoint in its place
+
+
 def publish(staged: Path, place: Path) -> None:
-    """Seal a checkpoint and move it to its place, in one step that happens or does not.
+    """Seal a checkpoint and move it to its place by renaming, so that it appears there whole.
 
     Args:
         staged: The checkpoint, under `unfinished/` of the same run.
-        place: Where it belongs. What lies there, of an earlier and abandoned run of the same steps, goes.
+        place: The folder that it becomes. A checkpoint of an abandoned run that lies there is removed.
     """
     seal(staged)
     if place.exists():
@@ -78,14 +121,14 @@ def publish(staged: Path, place: Path) -> None:
 
 
 def set_aside_after(place: Path) -> None:
-    """Move the checkpoints of later steps, which belong to a run that was given up, out of sight.
+    """Move the checkpoints of later steps, which belong to an abandoned run, to `abandoned/`.
 
-    They would count as newer than what is written now: `last_checkpoint` would go on from them, and `rotate`
-    would keep them and delete the run's own.
+    Otherwise they would count as newer than what is written now: `last_checkpoint` would return them, and
+    `rotate` would keep them and delete the run's own.
 
     Args:
-        place: Where the next checkpoint of the run will lie; later ones of its folder go to `abandoned/`,
-            over those of the same step there.
+        place: The folder of the checkpoint that is written next. A checkpoint of the same step that lies in
+            `abandoned/` already is replaced.
     """
     aside = place.parent / ABANDONED
     later = [path for path in by_step(place.parent) if _step(path) > _step(place)]
@@ -99,7 +142,7 @@ def set_aside_after(place: Path) -> None:
 
 
 def remove_unfinished(run: Path) -> None:
-    """Remove what an interrupted save, replacement or rotation left."""
+    """Remove the files that an interrupted save, replacement or rotation has left."""
     if (run / UNFINISHED).exists():
         shutil.rmtree(run / UNFINISHED)
 
@@ -109,20 +152,20 @@ def rotate(run: Path, keep: int | None, best: str | None) -> None:
 
     Args:
         run: The run's folder.
-        keep: Checkpoints to keep; None or 0 keeps all.
-        best: A checkpoint that is kept in any case.
+        keep: The number of checkpoints to keep; None or 0 keeps all.
+        best: The path of a checkpoint that is kept in any case, or None.
     """
     if not keep:
         return
     for checkpoint in by_step(run)[:-keep]:
         if best is None or checkpoint.resolve() != Path(best).resolve():
-            (run / UNFINISHED).mkdir(exist_ok=True)  # first out of sight: half a checkpoint is none
+            (run / UNFINISHED).mkdir(exist_ok=True)  # a half-removed checkpoint must not look like one
             checkpoint.replace(run / UNFINISHED / checkpoint.name)
     remove_unfinished(run)
 
 
 def by_step(run: str | Path) -> list[Path]:
-    """The folders `checkpoint-<step>` of a run, whole or not, earliest step first."""
+    """The folders `checkpoint-<step>` of a run, whole or not, sorted by step."""
     found = [path for path in Path(run).glob("checkpoint-*") if path.name.split("-", 1)[1].isdecimal()]
     return sorted(found, key=_step)
 
@@ -132,13 +175,13 @@ def _step(checkpoint: Path) -> int:
 
 
 def last_checkpoint(run: str | Path) -> str | None:
-    """The newest checkpoint of a run that is whole; each newer one is named in a warning, with the reason.
+    """The newest checkpoint of a run that is whole; a warning names each newer one and what is wrong with it.
 
     Args:
         run: The run's folder.
 
     Returns:
-        Its path, or None.
+        The path of the checkpoint, or None if no checkpoint is whole.
     """
     for checkpoint in reversed(by_step(run)):
         try:
@@ -151,16 +194,17 @@ def last_checkpoint(run: str | Path) -> str | None:
 
 
 def disk_full(run: Path, needed: int, written: int = 0, cause: BaseException | None = None) -> str | None:
-    """What to tell the user if a checkpoint does not fit on the disk of a run.
+    """The message for a checkpoint that does not fit on the disk of a run.
 
     Args:
         run: The run's folder.
-        needed: Bytes of the checkpoint, at least.
-        written: Bytes of it that are on the disk already.
-        cause: What went wrong, if something did.
+        needed: The number of bytes that the checkpoint has at least.
+        written: The number of its bytes that are on the disk already.
+        cause: The error that stopped the writing, or None if nothing was written yet.
 
     Returns:
-        A sentence with the missing bytes, or None if the checkpoint fits and the cause is another one.
+        A message with the number of missing bytes, or None if the checkpoint fits and the error has another
+        cause.
     """
     free = shutil.disk_usage(run).free
     available = free + written
@@ -168,16 +212,16 @@ def disk_full(run: Path, needed: int, written: int = 0, cause: BaseException | N
     full |= cause is not None and free < NO_ROOM  # torch and safetensors raise errors of their own
     if needed <= available and not full:
         return None
-    # A quota or a limit of the process can be reached with the disk still free: then the rest is missing.
+    # A quota or a limit of the process can be reached while the disk has room; then the rest is missing.
     missing = max(needed - (available if needed > available else written), NO_ROOM)
     return (
         f"a checkpoint of at least {_mebibytes(needed)} does not fit into {run}: {_mebibytes(missing)} are "
-        f"missing. Nothing of it was kept; the last whole checkpoint is {last_checkpoint(run)}"
+        f"missing. Nothing of it is kept; the last whole checkpoint is {last_checkpoint(run)}"
     )
 
 
 def size_of(folder: Path) -> int:
-    """Bytes of all files under a folder."""
+    """The number of bytes of all files under a folder."""
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 

@@ -1,181 +1,70 @@
-"""Where numbers break: which part, gradient or parameter, on which rows, and what is left to go back to."""
+"""Checks that numbers are finite, on one rank or several, and words for the rows on which they were not."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 import torch.distributed as dist
-from sentence_transformers.base.trainer import BaseTrainer
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 from torch.nn.utils import get_total_norm
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from lexforge.common.ranks import world_size
-from lexforge.losses.queue import NonFiniteKeysError
-from lexforge.runs.checkpoints import last_checkpoint
-from lexforge.training.sharded import whole_tensor
 
-ROWS_KEY = "lexforge_rows"  # of a batch: its rows' texts, one tuple a row
+# The key of a batch under which the collator puts the texts of its rows, one tuple of strings per row.
+ROWS_KEY = "lexforge_rows"
 SHOWN_ROWS, SHOWN_LETTERS = 8, 40
 Row = tuple[str, ...]
 
 
 class NonFiniteError(RuntimeError):
-    """A part of the loss, a gradient or a parameter became NaN or infinite; training stopped."""
+    """Training stopped because a part of the loss, a gradient or a parameter became NaN or infinite."""
 
 
-class FiniteTraining(BaseTrainer):
-    """Mixed into a sentence-transformers trainer: stop at the first number that is NaN or infinite.
+def non_finite_names(named: Iterable[tuple[str, Tensor]], *, count_norm: bool) -> list[str] | None:
+    """The names of the tensors that hold a NaN or an infinite entry.
 
-    Looked at are the loss of every micro-batch, the gradients of every step before the optimizer takes them,
-    and the parameters after it, those of the loss (prototypes) included; so no checkpoint holds a broken
-    parameter. The error names what broke, the rows of the batch, found in the training data if the collator
-    sent them along as `SpladeCollator` does, and the last whole checkpoint. On several ranks all stop, and
-    the error tells of every rank that saw it.
+    All ranks must call this together, because they decide together whether anything is wrong.
 
-    Under fp16 a gradient beyond the range is no error: the scaler skips the step and halves its scale. Once
-    the scale has fallen below 1 the range is not the reason any more, and the run stops.
+    Args:
+        named: Pairs of a name and a floating-point tensor of any shape. A tensor in shards is gathered.
+        count_norm: Whether finite entries with an infinite norm count as wrong, under the name "the norm of
+            the gradients".
 
-    Raises:
-        NonFiniteError: By `train` and `evaluate`.
+    Returns:
+        None if nothing is wrong on any rank. Otherwise the names that this rank found, which is an empty list
+        if only other ranks found something.
     """
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._parts: dict[str, Tensor] = {}  # of the last loss that came in parts
-        self._rows: list[Row] = []  # of the step under way
-        self.add_callback(_ParameterCheck(self))
-
-    def training_step(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Tensor:
-        """Forward and backward of one micro-batch; before the optimizer's step, look at the gradients."""
-        self._rows += inputs.get(ROWS_KEY, ())
-        loss = super().training_step(model, inputs, *args, **kwargs)
-        if self.accelerator.sync_gradients and not self._scaler_will_skip():
-            gradients = ((name, p.grad) for name, p in self._named_parameters() if p.grad is not None)
-            self._stop_unless_finite("the gradient of", gradients)
-        return loss
-
-    def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-        """The loss; if it is not finite, its parts that are not."""
-        rows = inputs.pop(ROWS_KEY, [])
-        self._parts = {}
-        try:
-            result = super().compute_loss(model, inputs, *args, **kwargs)
-        except NonFiniteKeysError:  # on every rank: the keys are those of all
-            self._stop_run(["the keys of the queue"], rows)
-        loss = (result[0] if isinstance(result, tuple) else result).detach()
-        if _on_any_rank(not bool(torch.isfinite(loss)), loss.device):
-            parts = self._parts or {"the loss": loss}
-            broken = [name for name, part in parts.items() if not torch.isfinite(part)]
-            if not broken and not torch.isfinite(loss):
-                broken = ["the sum of " + ", ".join(parts)]
-            self._stop_run(broken, rows)
-        return result
-
-    def track_loss_components(self, loss: dict[str, Tensor]) -> None:
-        """Keep the parts at hand for the error; what is logged does not change."""
-        self._parts = {name: part.detach() for name, part in loss.items()}
-        super().track_loss_components(loss)
-
-    def check_parameters(self) -> None:
-        """Stop if the optimizer's step broke a parameter; called before anything is saved.
-
-        Raises:
-            NonFiniteError: With the parameter's name.
-        """
-        self._stop_unless_finite("", self._named_parameters(), parameters=True)
-        self._rows = []
-
-    def _named_parameters(self) -> list[tuple[str, Tensor]]:
-        """Parameters that are trained, of the model and of the loss; each once."""
-        found: dict[Tensor, str] = {}
-        losses = self.loss.values() if isinstance(self.loss, dict) else [self.loss]
-        for owner in (self.model, *losses):
-            for name, parameter in owner.named_parameters():
-                if parameter.requires_grad:
-                    found.setdefault(parameter, name)
-        return [(name, parameter) for parameter, name in found.items()]
-
-    def _stop_unless_finite(
-        self, prefix: str, tensors: Iterable[tuple[str, Tensor]], *, parameters: bool = False
-    ) -> None:
-        named = [(name, tensor.detach()) for name, tensor in tensors]
-        # One pass over all; finite if each entry is.
-        norm = whole_tensor(get_total_norm([tensor for _, tensor in named]))
-        if not _on_any_rank(not bool(torch.isfinite(norm)), norm.device):
-            return
-        broken = [f"{prefix} {name}".strip() for name, tensor in named if not _is_finite(tensor)]
-        if not broken and not parameters and not torch.isfinite(norm):
-            broken = ["the norm of the gradients"]  # each entry is finite, the sum of squares is not
-        if _on_any_rank(bool(broken), norm.device):
-            self._stop_run(broken, self._rows, parameters=parameters)
-
-    def _scaler_will_skip(self) -> bool:
-        scaler = getattr(self.accelerator, "scaler", None)
-        return scaler is not None and scaler.get_scale() >= 1
-
-    def _stop_run(self, broken: Sequence[str], rows: Sequence[Row], *, parameters: bool = False) -> NoReturn:
-        """Raise on every rank, telling of all that saw something broken."""
-        ranks: list[Any] = [(list(broken), self._describe(rows))]
-        if world_size() > 1:
-            own, ranks = ranks[0], [None] * world_size()
-            dist.all_gather_object(ranks, own)
-        seen = [
-            f"{', '.join(names)} became NaN or infinite"
-            + (f" on rank {rank}" if len(ranks) > 1 else "")
-            + f" with {described}"
-            for rank, (names, described) in enumerate(ranks)
-            if names
-        ]
-        when = f"in the step after {self.state.global_step}"
-        if parameters:
-            when = f"by the optimizer in step {self.state.global_step}"
-        elif not self.model.training:
-            when = "in evaluation"
-        elif self._model_is_finite():
-            self._save_checkpoint(self.model, trial=None)
-        raise NonFiniteError(
-            f"{'; '.join(seen)}, {when}. The last good checkpoint is "
-            f"{last_checkpoint(str(self.args.output_dir)) or 'none'}. Lower the learning rate or the weight "
-            "of that term, or look at those rows"
-        )
-
-    def _model_is_finite(self) -> bool:
-        finite = all(_is_finite(parameter) for _, parameter in self._named_parameters())
-        return not _on_any_rank(not finite, self.args.device)
-
-    def _describe(self, rows: Sequence[Row]) -> str:
-        """The rows by their place in the training data, and the beginning of their first texts."""
-        if not rows:
-            return "rows that the data collator does not name"
-        places = self._places(rows) if self.model.training else []
-        numbers = f" {', '.join(map(str, places))} of the training data" if places else f": {len(rows)} rows"
-        texts = ", ".join(repr(row[0][:SHOWN_LETTERS]) for row in rows[:SHOWN_ROWS])
-        return f"rows{numbers} ({texts}{', ...' if len(rows) > SHOWN_ROWS else ''})"
-
-    def _places(self, rows: Sequence[Row]) -> list[int]:
-        """Indices of rows in the training data, by their texts; empty where the data cannot be read again."""
-        data: Any = self.train_dataset
-        if not hasattr(data, "__getitem__") or isinstance(data, dict):
-            return []
-        found: dict[Row, int] = {}
-        for place, row in enumerate(data):
-            found.setdefault(texts_of(row), place)
-        return [found[row] for row in rows if row in found]
+    found = [(name, tensor.detach()) for name, tensor in named]
+    # The norm is finite only if each entry is, so that one number answers for all tensors in the usual case.
+    norm = whole_tensor(get_total_norm([tensor for _, tensor in found]))
+    if not on_any_rank(not bool(torch.isfinite(norm)), norm.device):
+        return None
+    names = [name for name, tensor in found if not is_finite(tensor)]
+    if not names and count_norm and not torch.isfinite(norm):
+        names = ["the norm of the gradients"]  # each entry is finite, and the sum of the squares is not
+    return names if on_any_rank(bool(names), norm.device) else None
 
 
-class _ParameterCheck(TrainerCallback):
-    """Looks at the parameters after each optimizer step, before anything is saved."""
+def is_finite(tensor: Tensor) -> bool:
+    """Whether every entry is finite; all ranks must ask together if the tensor is in shards."""
+    return bool(torch.isfinite(whole_tensor(tensor)).all())
 
-    def __init__(self, trainer: FiniteTraining) -> None:
-        self.trainer = trainer
 
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        self.trainer.check_parameters()
+def whole_tensor(tensor: Tensor) -> Tensor:
+    """A tensor whose shards lie on several ranks, gathered on each of them; any other tensor unchanged."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def on_any_rank(flag: bool, device: torch.device) -> bool:
+    """Whether a flag is set on any rank. If one rank stops, all must, or the others would wait for it."""
+    if world_size() == 1:
+        return flag
+    number = torch.tensor(float(flag), device=device)
+    dist.all_reduce(number, op=dist.ReduceOp.MAX)
+    return bool(number)
 
 
 def texts_of(row: dict[str, Any]) -> Row:
@@ -183,15 +72,52 @@ def texts_of(row: dict[str, Any]) -> Row:
     return tuple(value for value in row.values() if isinstance(value, str))
 
 
-def _is_finite(tensor: Tensor) -> bool:
-    """Whether every entry is; of a tensor in shards, on every rank, which all must ask."""
-    return bool(torch.isfinite(whole_tensor(tensor)).all())
+def describe_non_finite(names: Sequence[str], rows: str) -> str:
+    """What every rank that found something has found; all ranks must call this together.
+
+    Args:
+        names: What this rank found to be NaN or infinite; empty if it found nothing.
+        rows: The rows that this rank worked on, as `describe_rows` words them.
+
+    Returns:
+        One sentence without its full stop, the same on every rank.
+    """
+    ranks: list[Any] = [(list(names), rows)]
+    if world_size() > 1:
+        own, ranks = ranks[0], [None] * world_size()
+        dist.all_gather_object(ranks, own)
+    return "; ".join(
+        f"{', '.join(found)} became NaN or infinite"
+        + (f" on rank {rank}" if len(ranks) > 1 else "")
+        + f" with {described}"
+        for rank, (found, described) in enumerate(ranks)
+        if found
+    )
 
 
-def _on_any_rank(flag: bool, device: torch.device) -> bool:
-    """Whether a flag is set on any rank: all must stop, or the others wait for ever."""
-    if world_size() == 1:
-        return flag
-    number = torch.tensor(float(flag), device=device)
-    dist.all_reduce(number, op=dist.ReduceOp.MAX)
-    return bool(number)
+def describe_rows(rows: Sequence[Row], data: Any = None) -> str:
+    """The number of the rows, their places in the training data and the beginning of their first texts.
+
+    Args:
+        rows: The texts of each row; empty if the collator does not name them.
+        data: The data that the rows come from, or None if their places do not matter.
+
+    Returns:
+        A few words for an error message.
+    """
+    if not rows:
+        return "rows that the data collator does not name"
+    places = _places(rows, data)
+    numbers = f" {', '.join(map(str, places))} of the training data" if places else f": {len(rows)} rows"
+    texts = ", ".join(repr(row[0][:SHOWN_LETTERS]) for row in rows[:SHOWN_ROWS])
+    return f"rows{numbers} ({texts}{', ...' if len(rows) > SHOWN_ROWS else ''})"
+
+
+def _places(rows: Sequence[Row], data: Any) -> list[int]:
+    """The indices of rows in the data, found by their texts; empty if the data cannot be read by index."""
+    if not hasattr(data, "__getitem__") or isinstance(data, dict):
+        return []
+    found: dict[Row, int] = {}
+    for place, row in enumerate(data):
+        found.setdefault(texts_of(row), place)
+    return [found[row] for row in rows if row in found]

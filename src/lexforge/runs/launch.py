@@ -1,4 +1,4 @@
-"""How a run was launched: its processes, the command that started them, and the launcher's end."""
+"""How a run was launched: its processes and the command that started them."""
 
 from __future__ import annotations
 
@@ -12,18 +12,20 @@ from pathlib import Path
 import torch
 from accelerate import PartialState
 
-ALONE = timedelta(hours=12)  # for which ranks wait while one encodes or evaluates; NCCL's own is 10 minutes
+# How long the ranks wait while one of them encodes or evaluates; the default of NCCL is 10 minutes.
+ALONE = timedelta(hours=12)
 PR_SET_PDEATHSIG = 1
 
 
 def join_processes() -> PartialState:
-    """Join the processes of a run; to be called first in a script for `accelerate launch` or `torchrun`.
+    """Join the processes of a run; a script for `accelerate launch` or `torchrun` calls this first.
 
-    Ranks wait for one another for up to twelve hours. On Linux the process gets a SIGTERM when its launcher
-    dies: `accelerate launch` of one process passes no SIGTERM on, and would leave a run that nobody knows of.
+    The ranks wait for one another for up to twelve hours. On Linux the process receives a SIGTERM when its
+    launcher dies, because `accelerate launch` with one process passes no SIGTERM on and would leave the run
+    behind.
 
     Returns:
-        This process among those of the run.
+        The state of accelerate, which knows the rank of this process and the number of ranks.
     """
     if _launcher():
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGTERM))
@@ -31,16 +33,16 @@ def join_processes() -> PartialState:
 
 
 def launch_command() -> list[str]:
-    """The command that started this run: the launcher's where there is one, else the script's.
+    """The command that started this run: that of the launcher if there is one, or else that of the script.
 
     Returns:
-        Its words.
+        The words of the command.
     """
     return _launcher() or [sys.executable, *sys.argv]
 
 
 def _launcher() -> list[str]:
-    """The command of the parent, if it ends in this script and its arguments; only Linux tells it."""
+    """The command of the parent process if it ends in this script and its arguments; known on Linux only."""
     try:
         command = os.fsdecode(Path(f"/proc/{os.getppid()}/cmdline").read_bytes()).split("\0")[:-1]
     except OSError:

@@ -1,4 +1,4 @@
-"""The state of a loss through training: equal on all ranks, clipped, saved with each checkpoint, restored."""
+"""The callback that keeps the state of a loss equal on all ranks, saves it and restores it."""
 
 from __future__ import annotations
 
@@ -23,33 +23,35 @@ FORMAT = "lexforge-loss-state"
 
 
 class LossStateCallback(TrainerCallback):
-    """Keep what a loss carries beside the model: prototypes, queues, momentum encoders.
+    """Keep the state of a loss beside the model: prototypes, queues, momentum encoders.
 
-    The trainers of sentence-transformers put a loss' parameters into the optimizer and stop there. This
-    callback, added to any of them, does the rest, for any loss and for a dictionary of losses:
+    The trainers of sentence-transformers put the parameters of a loss into the optimizer and do nothing else
+    for them. This callback, added to any of these trainers, does the rest, for any loss and for a dictionary
+    of losses:
 
-    - When training begins, rank 0's state is sent to all ranks.
-    - Before each optimizer step the gradients of the loss' own parameters are averaged over ranks, as
-      DistributedDataParallel does for the model's, and clipped to `max_grad_norm` by their own norm: the
-      Trainer has clipped the model's by theirs before any callback can act, so a joint norm is not to be had.
-      After the step they are cleared, which sentence-transformers 6.0 leaves undone.
-    - Each checkpoint gets a `loss_state.safetensors`, written beside and renamed. (Trials of a hyperparameter
-      search, which are not resumed, get none.)
-    - A resumed run reads it back and continues as if it had not stopped. Where it is not found the run stops:
-      a queue or prototypes that start anew are never passed off as a resumed run.
+    - When training begins, the state of rank 0 is sent to all ranks.
+    - Before each optimizer step, the gradients of the loss's own parameters are averaged over the ranks, as
+      DistributedDataParallel does for the model's parameters, and clipped to `max_grad_norm` by their own
+      norm. A norm over model and loss together is not possible, because the Trainer clips the gradients of
+      the model before any callback is called. After the step the gradients are cleared, which
+      sentence-transformers 6.0 does not do.
+    - Each checkpoint gets a file `loss_state.safetensors`, written beside its place and renamed. The trials
+      of a hyperparameter search get none, because they are not resumed.
+    - A resumed run reads this file and continues as if it had not stopped. If the file is missing, the run
+      stops, because a queue or prototypes that start anew would not be a resumed run.
 
-    A loss without state costs nothing and writes nothing.
+    For a loss without state the callback does nothing.
 
     Args:
         loss: The loss that the trainer is given, or its dictionary of losses.
-        checkpoint: The checkpoint that a run is resumed from. By default `args.resume_from_checkpoint` where
-            that names a folder, else `checkpoint-<step>` under `args.output_dir`; a callback does not see the
-            argument of `Trainer.train`, so name it here if it lies elsewhere.
+        checkpoint: The checkpoint that a run is resumed from. The default is `args.resume_from_checkpoint`
+            if that names a folder, and otherwise `checkpoint-<step>` under `args.output_dir`. A callback does
+            not see the argument of `Trainer.train`, so give the folder here if it lies elsewhere.
 
     Raises:
-        TypeError: If the loss is not built yet.
-        FileNotFoundError: On resume, if the checkpoint has no `loss_state.safetensors`.
-        ValueError: On resume, if the file is of another step or of another loss.
+        TypeError: If the loss is a class or a function instead of a module.
+        FileNotFoundError: If a resumed run finds no `loss_state.safetensors` in its checkpoint.
+        ValueError: If a resumed run finds a file of another step or of another loss.
     """
 
     def __init__(
@@ -59,7 +61,7 @@ class LossStateCallback(TrainerCallback):
             loss = nn.ModuleDict(dict(loss))
         if not isinstance(loss, nn.Module):
             raise TypeError(
-                f"LossStateCallback needs the loss itself, built with its model; received {loss!r}"
+                f"LossStateCallback needs a loss that has been built with its model; received {loss!r}"
             )
         self.loss = loss
         self.checkpoint = checkpoint
@@ -80,7 +82,7 @@ class LossStateCallback(TrainerCallback):
     def on_pre_optimizer_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Average the gradients of the loss' own parameters over ranks, and clip them."""
+        """Average the gradients of the loss's own parameters over the ranks, and clip them."""
         parameters = loss_parameters(self.loss)
         if parameters and world_size() > 1:
             _average_gradients(parameters)
@@ -90,7 +92,7 @@ class LossStateCallback(TrainerCallback):
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Clear the gradients, which `model.zero_grad()` of the Trainer does not reach."""
+        """Clear the gradients, which the Trainer's `model.zero_grad()` does not reach."""
         for parameter in loss_parameters(self.loss):
             parameter.grad = None
 
@@ -112,10 +114,10 @@ class LossStateCallback(TrainerCallback):
         file = folder / LOSS_STATE_FILE
         if not file.is_file():
             raise FileNotFoundError(
-                f"{type(self.loss).__name__} has a state that this run, resumed at step {state.global_step}, "
-                f"needs, and {file} does not exist. If the checkpoint lies elsewhere, name it: "
-                "LossStateCallback(loss, checkpoint=...); if it was cut off while it was saved, resume from "
-                "the one before"
+                f"{file} does not exist, and this run, resumed at step {state.global_step}, needs the state "
+                f"of {type(self.loss).__name__} from it. If the checkpoint lies elsewhere, name it with "
+                "LossStateCallback(loss, checkpoint=...); if its saving was cut off, resume from the "
+                "checkpoint before it"
             )
         return file
 
@@ -134,7 +136,7 @@ def _read(file: Path, step: int) -> dict[str, Tensor]:
     try:
         with safe_open(file, framework="pt") as saved:
             tensors = {name: saved.get_tensor(name) for name in saved.keys()}  # noqa: SIM118 (not a mapping)
-            manifest = (saved.metadata() or {}).get(METADATA, "")
+            manifest = (saved.metadata() or {}).get(METADATA)
         saved_step = unpack_manifest(manifest, FORMAT, _parts(tensors))["global_step"]
     except (SafetensorError, ValueError, LookupError) as error:
         raise ValueError(f"{file} is cut, altered or no state of a loss: {error}") from error
@@ -152,7 +154,10 @@ def _parts(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
 
 
 def _average_gradients(parameters: list[nn.Parameter]) -> None:
-    """The mean over ranks; a rank without a gradient counts as zero, a parameter without any stays so."""
+    """Set each gradient to its mean over the ranks.
+
+    A rank without a gradient counts as zero; a parameter without a gradient on any rank stays without one.
+    """
     present = torch.tensor([parameter.grad is not None for parameter in parameters]).float()
     present = sum_over_ranks(present.to(parameters[0].device))
     for parameter, ranks in zip(parameters, present.tolist(), strict=True):

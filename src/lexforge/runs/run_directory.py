@@ -1,4 +1,4 @@
-"""The folder of a run: what it was told, where it ran, what it measured."""
+"""The folder of a run, with its settings and its environment."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ def open_run(folder: str | Path, config: Mapping[str, Any], *, resume: bool = Fa
     """Claim a folder for a run and write `config.json` and `env.json` into it.
 
     Args:
-        folder: Created if missing. It must be empty or hold only the records of a run that failed before it
-            did anything.
-        config: JSON-serialisable settings of the run.
-        resume: Continue the run that the folder holds; its settings must be the same.
+        folder: The folder, which is created if it is missing. It must be empty, or hold only the records of
+            a run that failed before it did anything.
+        config: The settings of the run; values without a JSON type are written as strings.
+        resume: Whether to continue the run that the folder holds; its settings must be the same.
 
     Returns:
         The folder.
 
     Raises:
-        FileExistsError: If the folder holds anything else and `resume` is not set; nothing is changed.
+        FileExistsError: If the folder holds anything else and `resume` is not set; nothing is changed then.
         FileNotFoundError: If `resume` is set and the folder holds no run.
         ValueError: If `resume` is set and a setting differs.
     """
@@ -51,21 +51,18 @@ def open_run(folder: str | Path, config: Mapping[str, Any], *, resume: bool = Fa
         if not config_file.is_file():
             raise FileNotFoundError(f"nothing to resume: {config_file} does not exist")
         before = json.loads(config_file.read_text(encoding="utf-8"))
-        changed = [key for key in sorted({*before, *settings}) if before.get(key) != settings.get(key)]
+        then, now = _flat(before), _flat(settings)
+        changed = [name for name in sorted({*then, *now}) if then.get(name) != now.get(name)]
         if changed:
-            raise ValueError(
-                f"cannot resume {folder}: "
-                + "; ".join(
-                    f"{key} was {before.get(key)!r} and is now {settings.get(key)!r}" for key in changed
-                )
-            )
+            differences = (f"{name} was {then.get(name)!r} and is now {now.get(name)!r}" for name in changed)
+            raise ValueError(f"cannot resume {folder}: {'; '.join(differences)}")
         return folder
     if folder.exists() and (
         not folder.is_dir() or any(not _is_record(path.name) for path in folder.iterdir())
     ):
         raise FileExistsError(
             f"{folder} already holds another run or other files; choose another output directory, "
-            "or resume the run it holds"
+            "or resume the run that it holds"
         )
     folder.mkdir(parents=True, exist_ok=True)
     write_json(config_file, settings)
@@ -73,8 +70,19 @@ def open_run(folder: str | Path, config: Mapping[str, Any], *, resume: bool = Fa
     return folder
 
 
+def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings as one mapping, with names such as `loss.temperature`."""
+    flat: dict[str, Any] = {}
+    for name, value in settings.items():
+        if isinstance(value, dict):
+            flat |= _flat(value, f"{prefix}{name}.")
+        else:
+            flat[f"{prefix}{name}"] = value
+    return flat
+
+
 def environment() -> dict[str, Any]:
-    """Versions, machine and command of this process."""
+    """The versions of the packages, the machine and the command of this process."""
     import torch
 
     versions = {}

@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT as a request: finish the step, save, and leave."""
+"""SIGTERM and SIGINT as a request to finish the step, save a checkpoint and end the process."""
 
 from __future__ import annotations
 
@@ -8,20 +8,25 @@ import time
 from types import FrameType, TracebackType
 from typing import Any
 
+import torch
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from lexforge.common.ranks import world_size
+
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
-PASSED_ON = 1.0  # seconds in which a launcher has passed on the terminal's Ctrl-C
+PASSED_ON = 1.0  # seconds within which a launcher passes on the Ctrl-C that the terminal sent to all
 
 
 class TrainingInterrupted(SystemExit):
     """Training ended early, after a checkpoint, because a signal asked for it.
 
-    As a `SystemExit` it ends the process with code 128 + signal (143 for SIGTERM, 130 for SIGINT), as the
-    shell would report the signal itself.
+    It is a `SystemExit`: it ends the process with the code 128 + signal (143 for SIGTERM, 130 for SIGINT),
+    which is what the shell reports for a process that the signal itself ended.
 
     Args:
-        number: The signal.
-        checkpoint: What was saved.
-        step: Optimizer steps done.
+        number: The number of the signal.
+        checkpoint: The path of the checkpoint that was saved.
+        step: The number of optimizer steps done.
     """
 
     def __init__(self, number: int, checkpoint: str, step: int) -> None:
@@ -32,17 +37,18 @@ class TrainingInterrupted(SystemExit):
 
 
 class StopRequest:
-    """While entered, SIGTERM and SIGINT are only noted in `number`; a second Ctrl-C acts as it did before.
+    """A context in which SIGTERM and SIGINT are only noted in `number`.
 
-    A second SIGTERM, or a SIGINT within a second of the first signal, changes nothing: launchers pass on what
-    the process has got already. Signals can be caught in a process's main thread only; elsewhere nothing is
-    changed.
+    A second Ctrl-C has the effect that it had before the context was entered. A second SIGTERM, or a SIGINT
+    within a second of the first signal, changes nothing, because launchers pass on signals that the process
+    has already received itself. Signals can be caught in the main thread of a process only; in any other
+    thread the context changes nothing.
     """
 
     def __init__(self) -> None:
-        self.number = 0
-        self._noted = 0.0  # when
-        self._before: dict[int, Any] = {}
+        self.number = 0  # the first signal received, or 0
+        self._noted = 0.0  # the time at which it was received, in seconds of `time.monotonic`
+        self._before: dict[int, Any] = {}  # the handlers to put back
 
     def __enter__(self) -> StopRequest:
         """Start to listen."""
@@ -53,7 +59,7 @@ class StopRequest:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Put back what handled the signals before."""
+        """Put back the handlers that were there before."""
         for number, handler in self._before.items():
             signal.signal(number, handler)
         self._before = {}
@@ -64,3 +70,25 @@ class StopRequest:
         elif number == signal.SIGINT and time.monotonic() > self._noted + PASSED_ON:
             signal.signal(number, self._before[number])
             signal.raise_signal(number)
+
+
+class StopCallback(TrainerCallback):
+    """Ends training, with a checkpoint, after the step in which any rank was asked to stop.
+
+    Args:
+        stop: The request of this rank, entered while training runs.
+    """
+
+    def __init__(self, stop: StopRequest) -> None:
+        self.stop = stop
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Share the request among the ranks, since a signal may have reached one of them only."""
+        if world_size() > 1:
+            number = torch.tensor(self.stop.number, device=args.device)
+            torch.distributed.all_reduce(number, op=torch.distributed.ReduceOp.MAX)
+            self.stop.number = int(number)
+        if self.stop.number:
+            control.should_save = control.should_training_stop = True

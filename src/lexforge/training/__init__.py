@@ -1,12 +1,16 @@
 """The only package that knows the Hugging Face Trainer."""
 
 from lexforge.training.arguments import TrainingSettings
+from lexforge.training.batches import check_full_batch
 from lexforge.training.callbacks import CollapseCallback, CurriculumCallback
 from lexforge.training.collator import DenseCollator, SpladeCollator
+from lexforge.training.command_line import preset_on_command_line
 from lexforge.training.curriculum import Phase, phase_at, ramp_at
 from lexforge.training.dense import DenseTrainer
+from lexforge.training.finite import FiniteTraining
 from lexforge.training.negatives import MovingNegatives
 from lexforge.training.presets import PRESETS, Preset, PresetName
+from lexforge.training.resumable import ResumableTraining
 from lexforge.training.trainer import SpladeTrainer
 
 __all__ = [
@@ -15,13 +19,17 @@ __all__ = [
     "CurriculumCallback",
     "DenseCollator",
     "DenseTrainer",
+    "FiniteTraining",
     "MovingNegatives",
     "Phase",
     "Preset",
     "PresetName",
+    "ResumableTraining",
     "SpladeCollator",
     "SpladeTrainer",
     "TrainingSettings",
+    "check_full_batch",
     "phase_at",
+    "preset_on_command_line",
     "ramp_at",
 ]

@@ -1,4 +1,4 @@
-"""The settings of an optimisation run, by default those of the published V26 run, as training arguments."""
+"""The settings of a training run and how they become training arguments."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ Arguments = TypeVar("Arguments", bound=BaseTrainingArguments)
 
 @dataclass(frozen=True)
 class TrainingSettings:
-    """How long, how fast and in what batches to train; the defaults are those of the published V26 run.
+    """How long, how fast and in which batches to train; the defaults are those of the published V26 run.
 
     Args:
-        steps: Optimizer steps; None counts epochs instead.
-        epochs: Passes over the data; not used where `steps` is given.
-        batch_size: Rows a device and micro-batch.
-        gradient_accumulation_steps: Micro-batches an optimizer step.
-        learning_rate: Peak learning rate of AdamW; it follows a cosine to 0.
-        weight_decay: Of all parameters but biases and normalisation weights.
-        warmup_fraction: Share of training with linear warm-up, in [0, 1).
-        max_gradient_norm: Norm to which gradients are clipped.
-        precision: Autocast of the encoder; the loss is computed in float32.
-        save_steps: Optimizer steps between checkpoints.
-        logging_steps: Optimizer steps between lines of the log.
-        seed: Of the sampler, dropout and whatever else draws.
+        steps: Number of optimizer steps; None trains for `epochs` instead.
+        epochs: Number of passes over the data; it is not used if `steps` is given.
+        batch_size: Rows per device in one micro-batch.
+        gradient_accumulation_steps: Micro-batches per optimizer step.
+        learning_rate: Peak learning rate of AdamW; after the warm-up it falls along a cosine to 0.
+        weight_decay: Weight decay of all parameters except biases and normalisation weights.
+        warmup_fraction: Share of training, in [0, 1), during which the learning rate grows linearly.
+        max_gradient_norm: Norm to which the gradients are clipped.
+        precision: Precision of the encoder under autocast; the loss is computed in float32.
+        save_steps: Number of optimizer steps between two checkpoints.
+        logging_steps: Number of optimizer steps between two lines of the log.
+        seed: Seed of the sampler and of dropout.
 
     Raises:
-        ValueError: If a number is out of range or the precision unknown.
+        ValueError: If a number is out of range or the precision is unknown.
     """
 
     steps: int | None = None
@@ -68,15 +68,16 @@ class TrainingSettings:
         arguments_class: type[Arguments] = SparseEncoderTrainingArguments,  # type: ignore[assignment]
         **others: Any,
     ) -> Arguments:
-        """The settings as arguments of `SpladeTrainer`, or of another trainer of sentence-transformers.
+        """The settings as the arguments of `SpladeTrainer` or of another trainer of sentence-transformers.
 
-        Batches hold no text twice, since a repeated positive would count as its own negative, and the
-        incomplete last batch is dropped, so that every batch has as many negatives, on every rank.
+        No batch holds a text twice, because a repeated positive would count as its own negative. The
+        incomplete last batch of an epoch is dropped, so that every batch has the same number of negatives on
+        every rank.
 
         Args:
-            output_dir: Where checkpoints go.
+            output_dir: The folder for checkpoints.
             arguments_class: The class that the trainer takes, such as `SentenceTransformerTrainingArguments`.
-            **others: Any other field of that class; wins over the settings.
+            **others: Any other field of that class; a field given here replaces the one of the settings.
 
         Returns:
             The arguments.
@@ -100,7 +101,8 @@ class TrainingSettings:
             "dataloader_pin_memory": torch.accelerator.is_available(),
             "save_steps": self.save_steps,
             "logging_steps": self.logging_steps,
-            "use_cpu": not torch.accelerator.is_available(),  # else ranks on CPUs do not find each other
+            # Without this, ranks on CPUs do not find each other.
+            "use_cpu": not torch.accelerator.is_available(),
             "seed": self.seed,
             "report_to": "none",
         }

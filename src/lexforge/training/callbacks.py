@@ -1,9 +1,10 @@
-"""What happens beside the steps: the curriculum is written into the loss, and a collapse is called out."""
+"""Callbacks that write the curriculum into the loss and warn when the activations collapse."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
@@ -12,8 +13,7 @@ from lexforge.losses import NeuralSparseLoss
 from lexforge.training.curriculum import Phase, check_phases, phase_at, ramp_at
 
 logger = logging.getLogger(__name__)
-# Seed 003, section 10, in the names of `NeuralSparseLoss`. Its "lower idf_alpha" for suppressed terms is left
-# out: by the formula of section 5 that would raise the penalty of rare terms.
+# The advice is that of docs/losses.md, in the names of the arguments of `NeuralSparseLoss`.
 ADVICE = {
     "empty": "lower flops_weight (and query_flops_weight) or lengthen the ramp, and raise "
     "minimum_activation_weight and self_reconstruction_weight",
@@ -25,17 +25,17 @@ class CurriculumCallback(TrainerCallback):
     """Write the phase's temperature and weights and the sparsity ramp into the loss before each optimizer
     step.
 
-    The values are a pure function of `global_step / max_steps`: there is nothing to save, and a resumed run
-    continues exactly. A term whose weight is 0 at the start stays off in every phase. The learning-rate
+    The values are a pure function of `global_step / max_steps`, so there is nothing to save, and a resumed
+    run continues exactly. A term whose weight is 0 at the start stays off in every phase. The learning-rate
     factor of a phase is applied by `SpladeTrainer.create_scheduler`.
 
     Args:
         loss: The loss to write into.
-        phases: The curriculum; empty leaves weights and temperature as they are.
-        ramp_fraction: Length of the sparsity ramp as a share of training.
+        phases: The curriculum; an empty sequence leaves the weights and the temperature as they are.
+        ramp_fraction: Length of the sparsity ramp as a share of training, in [0, 1].
 
     Raises:
-        ValueError: If the phases do not cover training, or the ramp is not in [0, 1].
+        ValueError: If the phases do not cover training, or `ramp_fraction` is out of range.
     """
 
     def __init__(
@@ -48,14 +48,32 @@ class CurriculumCallback(TrainerCallback):
         self.phases = tuple(phases)
         self.ramp_fraction = ramp_fraction
         self.phase_index = 0
-        # A term that was switched off stays off: no phase turns it on again.
+        # A term that the user switched off stays off, because a phase would undo an ablation.
         self.switched_on = {name for name, weight in loss.weights.items() if weight}
 
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Set the loss for the step that begins."""
-        progress = state.global_step / state.max_steps
+        self._write(state.global_step / state.max_steps)
+
+    @contextmanager
+    def final_values(self) -> Iterator[None]:
+        """A block in which the loss has the values of the end of training, for an evaluation.
+
+        The values of the step under way would make the evaluation loss move with the schedule: one and the
+        same model would seem to improve, and the best checkpoint would be chosen by its step.
+        """
+        loss = self.loss
+        before = loss.regularizer_ramp, loss.temperature, dict(loss.weights), self.phase_index
+        self._write(1.0)
+        try:
+            yield
+        finally:
+            loss.regularizer_ramp, loss.temperature, loss.weights, self.phase_index = before
+
+    def _write(self, progress: float) -> None:
+        """Write the values for a share of training, in [0, 1], into the loss."""
         self.loss.regularizer_ramp = ramp_at(progress, self.ramp_fraction)
         if self.phases:
             self.phase_index = phase_at(self.phases, progress)
@@ -66,21 +84,20 @@ class CurriculumCallback(TrainerCallback):
 
 
 class CollapseCallback(TrainerCallback):
-    """Warn, once, when queries or documents stay empty or dense over several lines of the log, and say what
-    to change.
+    """Warn once when queries or documents stay empty or dense, and say what to change.
 
-    A model whose activations are all zero has no gradient to come back by; one whose every term is active is
-    no sparse model, and no index holds it.
+    A model whose activations are all zero has no gradient by which it could recover. A model with most terms
+    active is not sparse, and its index would be too large.
 
     Args:
         vocabulary_size: Number of terms, V.
-        patience: Lines of the log in a row.
-        dense_fraction: Share of V, in (0, 1], from which on a text counts as dense.
+        patience: Number of consecutive lines of the log after which the warning comes.
+        dense_fraction: Share of V, in (0, 1]; a text with more active terms than this share is dense.
 
     Raises:
         ValueError: If a number is out of range.
 
-    Source: the advice is that of seed 003, section 10.
+    Source: docs/losses.md for the advice.
     """
 
     def __init__(self, vocabulary_size: int, *, patience: int = 5, dense_fraction: float = 0.5) -> None:
@@ -92,7 +109,7 @@ class CollapseCallback(TrainerCallback):
         self.vocabulary_size = vocabulary_size
         self.patience = patience
         self.dense_fraction = dense_fraction
-        self._lines: dict[tuple[str, str], int] = {}  # (column, state) -> lines in a row
+        self._lines: dict[tuple[str, str], int] = {}  # (column, state) -> consecutive lines
 
     def on_log(
         self,
@@ -102,7 +119,7 @@ class CollapseCallback(TrainerCallback):
         logs: dict[str, float] | None = None,
         **kwargs: Any,
     ) -> None:
-        """Look at the mean number of active terms a text."""
+        """Compare the mean number of active terms per text with both limits."""
         for column in ("query", "document"):
             active = (logs or {}).get(f"{column}_active_dims")
             if active is None:
@@ -112,7 +129,7 @@ class CollapseCallback(TrainerCallback):
                 self._lines[column, name] = self._lines.get((column, name), 0) + 1 if holds else 0
                 if self._lines[column, name] == self.patience and state.is_world_process_zero:
                     logger.warning(
-                        "step %d: for %d lines of the log a %s has %.1f of %d terms active: %s",
+                        "step %d: for %d lines of the log a %s has had %.1f of %d terms active: %s",
                         state.global_step,
                         self.patience,
                         column,

@@ -11,6 +11,7 @@ from sentence_transformers.sentence_transformer.data_collator import SentenceTra
 from sentence_transformers.sparse_encoder import SparseEncoderDataCollator
 
 from lexforge.common.types import Embeddings
+from lexforge.data.columns import text_kind
 from lexforge.losses.base import TEACHER_KEY
 from lexforge.runs.finite import ROWS_KEY, texts_of
 
@@ -64,6 +65,6 @@ class SpladeCollator(NamedRows, SparseEncoderDataCollator):
         batch = super().__call__(features)
         if self.teacher is not None:
             for column in [key for key in features[0] if f"{key}_input_ids" in batch]:
-                rows = self.teacher[[row[column] for row in features]]
+                rows = self.teacher.lookup([row[column] for row in features], text_kind(column))
                 batch[f"{column}_{TEACHER_KEY}"] = torch.from_numpy(np.array(rows))
         return batch

@@ -1,4 +1,4 @@
-"""The trainer of dense encoders: the sentence-transformers trainer that survives and stops as ours do."""
+"""The trainer of dense encoders: the sentence-transformers trainer with whole checkpoints and checks."""
 
 from __future__ import annotations
 
@@ -7,27 +7,30 @@ from typing import Any
 from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer
 
 from lexforge.losses import EmbeddingLoss
-from lexforge.runs.finite import FiniteTraining
 from lexforge.runs.loss_state import LossStateCallback
-from lexforge.runs.resumable import ResumableTraining
 from lexforge.training.collator import DenseCollator
+from lexforge.training.finite import FiniteTraining
+from lexforge.training.resumable import ResumableTraining
 
 
 class DenseTrainer(ResumableTraining, FiniteTraining, SentenceTransformerTrainer):
     """Train a `SentenceTransformer` with one of lexforge's losses.
 
-    Beyond `SentenceTransformerTrainer` it keeps the state of the loss (queue, prototypes, momentum encoder)
-    equal on all ranks and in each checkpoint (`LossStateCallback`), survives interruptions
-    (`ResumableTraining`) and stops where a number is not finite (`FiniteTraining`).
+    It adds three things to `SentenceTransformerTrainer`. It keeps the state of the loss (queue, prototypes,
+    momentum encoder) equal on all ranks and saves it in each checkpoint (`LossStateCallback`). It survives
+    interruptions (`ResumableTraining`). It stops when a number is not finite (`FiniteTraining`).
 
     Args:
         model: The model to train.
         loss: A loss of that model.
-        **kwargs: As `SentenceTransformerTrainer`: `args`, `train_dataset`, `eval_dataset`, `evaluator`,
-            `callbacks`, ...
+        **kwargs: The arguments of `SentenceTransformerTrainer`: `args`, `train_dataset`, `eval_dataset`,
+            `evaluator`, `callbacks` and others.
 
     Raises:
-        NonFiniteError, DiskFullError, DamagedCheckpointError, TrainingInterrupted: By `train`.
+        NonFiniteError: If `train` or `evaluate` meets a number that is NaN or infinite.
+        DiskFullError: If a checkpoint that `train` writes does not fit on the disk.
+        DamagedCheckpointError: If `train` is to resume from a checkpoint that is not whole.
+        TrainingInterrupted: If a signal reached any rank during `train`.
     """
 
     def __init__(self, model: SentenceTransformer, loss: EmbeddingLoss, **kwargs: Any) -> None:
@@ -35,6 +38,6 @@ class DenseTrainer(ResumableTraining, FiniteTraining, SentenceTransformerTrainer
         self.add_callback(LossStateCallback(loss))
 
     def get_data_collator(self, model: Any, args: Any, processing_class: Any = None) -> DenseCollator:
-        """The stock collator's settings; its batches name their rows."""
+        """A collator with the stock collator's settings, whose batches also name their rows."""
         stock = super().get_data_collator(model=model, args=args, processing_class=processing_class)
         return DenseCollator.like(stock)

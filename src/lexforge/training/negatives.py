@@ -1,7 +1,8 @@
-"""Negatives that move: every few epochs the model in training ranks the corpus anew, and the rows follow.
+"""Moving negatives: every few epochs the model in training mines the negatives of the training rows anew.
 
-As in ANCE (Xiong et al., "Approximate nearest neighbor negative contrastive learning for dense text
-retrieval", arXiv 2007.00808), with exact search, and between epochs instead of beside the training.
+This follows ANCE (Xiong et al., "Approximate nearest neighbor negative contrastive learning for dense text
+retrieval", arXiv 2007.00808), with two changes: the search is exact, and it runs between epochs instead of
+in parallel with training.
 """
 
 from __future__ import annotations
@@ -26,7 +27,6 @@ from lexforge.common.types import Embeddings
 from lexforge.corpus import Vectors, encode, join_vectors
 from lexforge.data import NegativeMiner, NegativeRule, RetrievalData, score_by_teacher
 from lexforge.data.columns import ANCHOR, POSITIVE
-from lexforge.data.hub import import_datasets
 from lexforge.data.negatives import MinedRow
 from lexforge.models.fingerprint import text_digest
 from lexforge.models.load import check_encoder
@@ -39,32 +39,33 @@ logger = logging.getLogger(__name__)
 
 
 class MovingNegatives(TrainerCallback, ExportableState):
-    """A training set whose negatives the model itself mines, and the callback that does it.
+    """A training set whose negatives the model itself mines, and the callback that mines them.
 
         negatives = MovingNegatives(data, NegativeRule(per_row=1, last_rank=50))
         trainer = SpladeTrainer(model, loss, train_dataset=negatives.dataset, callbacks=[negatives], ...)
 
-    At the beginning of epochs 0, n, 2n, ... the corpus and the split's queries are encoded, each rank its
-    share; rank 0 searches and mines, and all ranks take its rows. The rows' number and order never change.
-    The negatives in use are part of each checkpoint's `trainer_state.json`: a resumed run goes on with them,
-    and mines again when the run that never stopped would have.
+    At the beginning of epochs 0, n, 2n and so on, each rank encodes its share of the corpus and of the
+    split's queries. Rank 0 then searches and mines, and all ranks take its rows. The number and the order of
+    the rows never change. The negatives in use are part of `trainer_state.json` in each checkpoint: a resumed
+    run continues with them, and mines again at the same epochs as a run that was never stopped.
 
-    A distillation teacher must know every document of the corpus: any of them may become a negative.
+    A distillation teacher must know every document of the corpus, because any of them may become a negative.
 
     Args:
         data: The retrieval set.
-        rule: What may be a negative; short rows are filled at random.
-        every_epochs: Epochs from one mining to the next.
+        rule: Which documents may be negatives; rows with too few of them are filled at random.
+        every_epochs: Number of epochs from one mining to the next.
         split: The split to train on.
-        teacher: Embeddings of queries and corpus, for a rule with a `teacher_margin`.
-        batch_size: Texts a forward pass.
-        block_queries: Queries searched at a time, which bounds the memory of the rankings.
+        teacher: Embeddings of the queries and of the corpus, for a rule with a `teacher_margin`.
+        batch_size: Texts per forward pass.
+        block_queries: Queries per search, which bounds the memory of the rankings.
 
     Raises:
-        ValueError: A number below 1, a rule that drops short rows, or a teacher and a rule that do not go
-            together. When training begins: a sampler or workers that would not see the rows change, a model
-            sharded by FSDP2, a second callback of this class, or a checkpoint of other rows.
-        DataError: A query without a positive, or a corpus too small to fill a row.
+        ValueError: If a number is below 1, if the rule drops short rows, or if only one of a teacher and a
+            `teacher_margin` is given. When training begins: if the sampler or the workers would not see the
+            rows change, if the model is sharded by FSDP2, if the trainer has a second callback of this class,
+            or if the checkpoint is of other rows.
+        DataError: If a query has no positive, or the corpus is too small to fill a row.
     """
 
     def __init__(
@@ -84,11 +85,14 @@ class MovingNegatives(TrainerCallback, ExportableState):
             ("block_queries", block_queries),
         ):
             if value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}")
+                raise ValueError(f"{name} must be at least 1; received {value}")
         if rule.shortage != "random":
             raise ValueError("the number of rows must stay: the rule needs shortage='random'")
         if (rule.teacher_margin is None) != (teacher is None):
-            raise ValueError("a rule with a teacher_margin and a teacher go together")
+            raise ValueError(
+                "a teacher is needed for a rule with a teacher_margin, and for no other rule; received "
+                f"teacher_margin={rule.teacher_margin} and teacher={teacher!r}"
+            )
         self.data = data
         self.every_epochs = every_epochs
         self.split = split
@@ -105,39 +109,44 @@ class MovingNegatives(TrainerCallback, ExportableState):
         self.dataset = self._make_dataset(rows)
 
     def _make_dataset(self, rows: list[MinedRow]) -> Dataset:
+        from datasets import Dataset  # not installed where only losses and models are used
+
         columns = {
             ANCHOR: [self.data.queries[row.query] for row in rows],
             POSITIVE: [self.data.corpus[row.positive] for row in rows],
         }
         numbers = list(range(len(rows)))
         negatives = dict.fromkeys(self._texts.columns, numbers)
-        dataset: Dataset = import_datasets().Dataset.from_dict({**columns, **negatives})
+        dataset = Dataset.from_dict({**columns, **negatives})
         dataset.set_transform(self._texts)
         return dataset
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Take up the negatives of the checkpoint that a run is resumed from."""
+        """Check the settings, and restore the negatives of the checkpoint that a run is resumed from."""
         if isinstance(kwargs.get("model"), FSDPModule):
             raise ValueError(
-                "MovingNegatives encodes other texts on each rank by the model in training, which FSDP2 does "
-                "not allow; train with DistributedDataParallel (recipes/accelerate/multi_gpu.yaml)"
+                "MovingNegatives lets the ranks encode different texts with the model in training, which "
+                "FSDP2 does not allow; train with DistributedDataParallel (recipes/accelerate/multi_gpu.yaml)"
             )
         if getattr(args, "batch_sampler", None) == BatchSamplers.NO_DUPLICATES_HASHED:
             raise ValueError(
-                "the sampler no_duplicates_hashed hashes the rows once and would not see them change; "
-                "use no_duplicates"
+                "batch_sampler=no_duplicates_hashed hashes the rows once and does not see them change; use "
+                "no_duplicates"
             )
         if args.dataloader_num_workers and args.dataloader_persistent_workers:
-            raise ValueError("persistent workers keep the rows they were started with; switch them off")
+            raise ValueError(
+                "dataloader_persistent_workers=True keeps the rows with which the workers were started; "
+                "set it to False"
+            )
         if args.restore_callback_states_from_checkpoint:
             raise ValueError(
-                "restore_callback_states_from_checkpoint would build this callback anew, without its data; "
-                "switch it off: the callback restores itself"
+                "restore_callback_states_from_checkpoint=True would build this callback anew, without its "
+                "data; set it to False: the callback restores itself"
             )
         if isinstance(self._saved(state), list):
-            raise ValueError("a trainer takes one MovingNegatives, and this one has several")
+            raise ValueError("a trainer takes one MovingNegatives callback; this one has several")
         self.mined_epoch = None
         if state.global_step:
             self._restore(state)
@@ -145,19 +154,19 @@ class MovingNegatives(TrainerCallback, ExportableState):
     def on_epoch_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Mine, if it is time."""
+        """Mine at the beginning of every `every_epochs`-th epoch."""
         batches = len(kwargs["train_dataloader"])
         steps = max(1, -(-batches // args.gradient_accumulation_steps))
-        epoch = state.global_step // steps  # as the Trainer counts the epochs of a resumed run
+        epoch = state.global_step // steps  # the Trainer counts the epochs of a resumed run this way
         if epoch % self.every_epochs == 0 and epoch != self.mined_epoch:
             before = self._texts.positions
             self._texts.positions = self._mine_on_all_ranks(kwargs["model"], epoch)
             self.mined_epoch = epoch
             changed = float((before != self._texts.positions).mean())
-            logger.info("epoch %d: mined the negatives anew, %.1f %% of them changed", epoch, 100 * changed)
+            logger.info("epoch %d: mined the negatives anew; %.1f %% of them changed", epoch, 100 * changed)
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps: the negatives in use, as positions in the corpus, and their epoch."""
+        """The state that a checkpoint keeps: the negatives, as positions in the corpus, and their epoch."""
         packed = zlib.compress(self._texts.positions.astype("<i4").tobytes())
         attributes = {
             "mined_epoch": self.mined_epoch,
@@ -168,26 +177,26 @@ class MovingNegatives(TrainerCallback, ExportableState):
         return {"args": {}, "attributes": attributes}
 
     def _saved(self, state: TrainerState) -> Any:
-        callbacks: Any = state.stateful_callbacks  # by class; a list where there are several of one
+        callbacks: Any = state.stateful_callbacks  # by class; a list if a class has several
         return callbacks.get(type(self).__name__)
 
     def _restore(self, state: TrainerState) -> None:
         saved = self._saved(state)
         if saved is None:
-            raise ValueError(f"the checkpoint of step {state.global_step} holds no negatives to go on with")
+            raise ValueError(f"the checkpoint of step {state.global_step} holds no state of MovingNegatives")
         attributes = saved["attributes"]
         if attributes["rows"] != self._digest or attributes["shape"] != list(self._texts.positions.shape):
             raise ValueError(
                 f"the checkpoint of step {state.global_step} holds negatives of another corpus, of other "
-                f"queries or of another number a row: {attributes['shape']}, here "
-                f"{list(self._texts.positions.shape)}"
+                f"queries or another number of them per row: it has [rows, negatives] {attributes['shape']}, "
+                f"and this run {list(self._texts.positions.shape)}"
             )
         packed = zlib.decompress(base64.b64decode(attributes["positions"]))
         self._texts.positions = np.frombuffer(packed, "<i4").reshape(attributes["shape"])
         self.mined_epoch = attributes["mined_epoch"]
 
     def _mine_on_all_ranks(self, model: BaseModel, epoch: int) -> NDArray[np.int32]:
-        """Rank 0 mines; an error of it is raised on all ranks, so that none waits for ever."""
+        """Rank 0 mines; if it fails, all ranks raise its error, so that none of them waits for ever."""
         texts, queries = self._texts.documents, list(self._miner.queries.values())
         documents = _encode_by_ranks(model, texts, "document", self.batch_size)
         vectors = _encode_by_ranks(model, queries, "query", self.batch_size)
@@ -224,10 +233,14 @@ class MovingNegatives(TrainerCallback, ExportableState):
 
 
 class _NegativeTexts:
-    """The transform of the dataset: a cell of a negative's column holds the row's number, and is read as the
-    text of the document that stands there now.
+    """The transform of the dataset, which turns the number of a row into the text of its current negative.
 
-    A copy of the dataset (the sampler makes one) copies its transform; all copies must see the same rows.
+    The dataset's negative columns hold the number of the row itself. A copy of the dataset (the sampler makes
+    one) copies this transform; `__deepcopy__` makes all copies share it, so that they see the same negatives.
+
+    Args:
+        documents: The texts of the corpus.
+        positions: `[rows, negatives]` int32, the current negatives as positions in `documents`.
     """
 
     def __init__(self, documents: list[str], positions: NDArray[np.int32]) -> None:
@@ -248,7 +261,7 @@ class _NegativeTexts:
 
 
 def _encode_by_ranks(model: BaseModel, texts: list[str], kind: Any, batch_size: int) -> Vectors:
-    """The vectors of all texts on rank 0, each rank encoding its share; the others return their own."""
+    """Let each rank encode its share; rank 0 returns the vectors of all texts, the others their share."""
     ranks = world_size()
     if ranks == 1 or len(texts) < ranks:
         return encode(model, texts, kind, batch_size=batch_size)
@@ -258,5 +271,6 @@ def _encode_by_ranks(model: BaseModel, texts: list[str], kind: Any, batch_size: 
     dist.gather_object(own, parts, dst=0)
     if parts is None:
         return own
+    # Rank r encoded the texts r, r + ranks, r + 2 * ranks and so on; put them back into their order.
     back = np.argsort(np.concatenate([np.arange(first, len(texts), ranks) for first in range(ranks)]))
     return join_vectors(parts)[back]

@@ -1,6 +1,4 @@
-"""The SPLADE trainer: the sentence-transformers trainer with a fused head, a curriculum, a teacher and a full
-log.
-"""
+"""The SPLADE trainer: the sentence-transformers trainer with a fused head, a curriculum and a teacher."""
 
 from __future__ import annotations
 
@@ -16,35 +14,45 @@ from lexforge.common.types import Embeddings
 from lexforge.data import validate_columns
 from lexforge.losses import NeuralSparseLoss, loss_tensors
 from lexforge.models import fuse_splade_head, vocabulary_size
-from lexforge.runs.finite import FiniteTraining
 from lexforge.runs.loss_state import LossStateCallback
-from lexforge.runs.resumable import ResumableTraining
 from lexforge.training.callbacks import CollapseCallback, CurriculumCallback
 from lexforge.training.collator import SpladeCollator
 from lexforge.training.curriculum import Phase, phase_at
+from lexforge.training.finite import FiniteTraining
+from lexforge.training.resumable import ResumableTraining
 
 
 class SpladeTrainer(ResumableTraining, FiniteTraining, SparseEncoderTrainer):
     """Train a `SparseEncoder` with `NeuralSparseLoss`.
 
-    Beyond `SparseEncoderTrainer` it fuses the model's head (no `[B, L, V]` logits), checks the columns before
-    training, adds the teacher's embeddings to each batch, follows the curriculum, logs each part of the loss
-    with its share of the total, the active dimensions and the phase, warns when the activations collapse,
-    survives interruptions (`ResumableTraining`) and stops where a number is not finite (`FiniteTraining`).
+    It adds the following to `SparseEncoderTrainer`:
+
+    - It fuses the model's head, so that no `[B, L, V]` logits are made.
+    - It checks the columns before training and adds the teacher's embeddings to each batch.
+    - It follows the curriculum.
+    - It logs each part of the loss with its share of the total, the active dimensions and the phase, and
+      warns when the activations collapse.
+    - It survives interruptions (`ResumableTraining`) and stops when a number is not finite
+      (`FiniteTraining`).
 
     Args:
-        model: The model to train; fused in place.
+        model: The model to train; its head is fused in place.
         loss: A `NeuralSparseLoss` of that model.
-        teacher: Texts -> embeddings, such as a `lexforge.data.TeacherCache`; None where the loss needs none.
+        teacher: Maps texts to embeddings, as a `lexforge.data.TeacherCache` does; None if the loss needs
+            none.
         phases: The curriculum; empty for none.
-        ramp_fraction: Share of training over which the sparsity weights grow to their full values.
-        **kwargs: As `SparseEncoderTrainer`: `args`, `train_dataset`, `eval_dataset`, `evaluator`,
-            `callbacks`, ...
+        ramp_fraction: Share of training, in [0, 1], during which the sparsity weights grow to their full
+            values.
+        **kwargs: The arguments of `SparseEncoderTrainer`: `args`, `train_dataset`, `eval_dataset`,
+            `evaluator`, `callbacks` and others.
 
     Raises:
-        ValueError: If the columns break the contract of `lexforge.data.validate_columns` or the phases do not
-            cover training.
-        NonFiniteError, DiskFullError, DamagedCheckpointError, TrainingInterrupted: By `train`.
+        ValueError: If the columns break the contract of `lexforge.data.validate_columns`, the phases do not
+            cover training, or `train` finds a schedule that cannot follow the phases.
+        NonFiniteError: If `train` or `evaluate` meets a number that is NaN or infinite.
+        DiskFullError: If a checkpoint that `train` writes does not fit on the disk.
+        DamagedCheckpointError: If `train` is to resume from a checkpoint that is not whole.
+        TrainingInterrupted: If a signal reached any rank during `train`.
     """
 
     def __init__(
@@ -57,6 +65,7 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, SparseEncoderTrainer):
         ramp_fraction: float = 0.0,
         **kwargs: Any,
     ) -> None:
+        # An evaluation set may be a dictionary of several, by name.
         for name in ("train_dataset", "eval_dataset"):
             given = kwargs.get(name)
             for dataset in given.values() if isinstance(given, dict) else [given]:
@@ -71,12 +80,12 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, SparseEncoderTrainer):
         self.add_callback(CollapseCallback(vocabulary_size(model)))
 
     def get_data_collator(self, model: Any, args: Any, processing_class: Any = None) -> SpladeCollator:
-        """The stock collator's settings, with the teacher's embeddings beside the tokens."""
+        """A collator with the stock collator's settings that adds the teacher's embeddings to the tokens."""
         stock = super().get_data_collator(model=model, args=args, processing_class=processing_class)
         return SpladeCollator.like(stock, teacher=self.teacher)
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> LRScheduler:
-        """The schedule of the arguments times the learning-rate factor of the phase."""
+        """The schedule that the arguments name, multiplied by the learning-rate factor of the phase."""
         given = self.lr_scheduler
         scheduler = super().create_scheduler(num_training_steps, optimizer)
         if given is None and any(phase.learning_rate_factor != 1 for phase in self.curriculum.phases):
@@ -86,8 +95,8 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, SparseEncoderTrainer):
     def _follow_phases(self, scheduler: LRScheduler, num_training_steps: int) -> None:
         if not isinstance(scheduler, LambdaLR):
             raise ValueError(
-                "a curriculum with learning-rate factors needs a schedule made of factors (linear, cosine, "
-                f"constant, ...); received lr_scheduler_type={self.args.lr_scheduler_type!r}"
+                "a curriculum with learning-rate factors needs a schedule made of factors, such as linear, "
+                f"cosine or constant; received lr_scheduler_type={self.args.lr_scheduler_type!r}"
             )
         phases = self.curriculum.phases
 
@@ -98,10 +107,16 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, SparseEncoderTrainer):
 
             return scheduled
 
+        # The scheduler has set the rate of the first step already; set it again with the factor.
         scheduler.lr_lambdas = [times_phase(factor) for factor in scheduler.lr_lambdas]
         groups = zip(scheduler.optimizer.param_groups, scheduler.base_lrs, scheduler.lr_lambdas, strict=True)
         for group, base_lr, factor in groups:
             group["lr"] = base_lr * factor(0)
+
+    def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
+        """Evaluate with the weights and the temperature of the end of training, at every step."""
+        with self.curriculum.final_values():
+            return super().evaluate(*args, **kwargs)
 
     def track_loss_components(self, loss: dict[str, Tensor]) -> None:
         """Log each part, its share of the total, the active dimensions and the phase."""
@@ -114,4 +129,5 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, SparseEncoderTrainer):
         if self.curriculum.phases:
             logged["phase"] = torch.tensor(self.curriculum.phase_index + 1.0, device=values.device)
         super().track_loss_components(logged)
-        self._parts = parts  # without the shares, which break with the first part
+        # An error names the parts only: a share is not finite as soon as one part is not.
+        self._parts = parts

@@ -20,6 +20,7 @@ from lexforge.common.manifest import read_manifest, write_manifest
 from lexforge.common.similarity import Similarity, check_similarity
 from lexforge.retrieval.base import DocumentIds, Found, Hits, check_k, complete_ties, read_ids, write_ids
 from lexforge.retrieval.engines.milvus_format import (
+    CONNECT_FAILED,
     Kind,
     checked,
     dictionaries,
@@ -425,11 +426,21 @@ class MilvusIndex:
                 return getattr(self._client, method)(self.collection, timeout=self.timeout_s, **arguments)
             except (MilvusException, RpcError) as error:
                 failure = error
+                if (
+                    getattr(error, "code", None) == CONNECT_FAILED
+                ):  # some clients connect at their first request only
+                    raise _no_server(self.uri, error) from error
                 if not is_transient(error):
                     raise RuntimeError(f"Milvus at {self.uri} refused {method}: {message(error)}") from error
         raise ConnectionError(
             f"Milvus at {self.uri} did not answer {method} in {ATTEMPTS} attempts: {message(failure)}"
         ) from failure
+
+
+def _no_server(uri: str, error: Exception) -> ConnectionError:
+    """Return the error for an address at which no server answers, or a file that cannot be opened."""
+    hint = "is another process using the file?" if lite_file(uri) else "is the server there?"
+    return ConnectionError(f"no Milvus at {uri}; {hint} {message(error)}")
 
 
 def _connect(index: MilvusIndex, uri: str, token: str, timeout_s: float) -> tuple[Any, Callable[[], object]]:
@@ -453,8 +464,7 @@ def _connect(index: MilvusIndex, uri: str, token: str, timeout_s: float) -> tupl
     try:
         client = MilvusClient(file or uri, token=token, timeout=timeout_s)
     except MilvusException as error:
-        hint = "is another process using the file?" if file else "is the server there?"
-        raise ConnectionError(f"no Milvus at {uri}; {hint} {message(error)}") from error
+        raise _no_server(uri, error) from error
     _open_files[file] += 1
     return client, weakref.finalize(index, _disconnect, client, file)
 

@@ -20,6 +20,7 @@ from lexforge.retrieval.vectors import dense_vectors, dense_width, sparse_vector
 
 Kind = Literal["sparse", "dense"]
 
+CONNECT_FAILED = 2  # pymilvus's own code of an address at which no server answers
 RATE_LIMIT = 8  # pymilvus's own code of an error for too many requests
 TRANSIENT = {"UNAVAILABLE", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED", "ABORTED", "INTERNAL", "UNKNOWN"}
 _SERVER = re.compile(r"(https?|tcp|unix)://?[^/]")

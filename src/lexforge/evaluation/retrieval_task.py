@@ -1,0 +1,41 @@
+"""The evaluation of a retrieval recipe: one split of a data set, and BM25 measured on the same queries."""
+
+from __future__ import annotations
+
+from lexforge.data import RetrievalData
+from lexforge.evaluation.evaluator import RetrievalEvaluator
+from lexforge.evaluation.metrics import evaluate_run
+from lexforge.evaluation.trec import check_run_ids
+from lexforge.retrieval import BM25Index
+
+
+def evaluator_of_split(data: RetrievalData, split: str) -> RetrievalEvaluator:
+    """Build the evaluator of one split, after a check that its run can be written as a TREC file.
+
+    Args:
+        data: The retrieval set.
+        split: The split whose queries are measured, over the whole corpus.
+
+    Returns:
+        The evaluator.
+
+    Raises:
+        ValueError: If there is no such split, or an id cannot stand in a TREC file.
+    """
+    queries = data.split_queries(split)
+    check_run_ids(queries, data.corpus)
+    return RetrievalEvaluator(queries, data.corpus, data.split(split))
+
+
+def evaluate_bm25(bm25: BM25Index, evaluator: RetrievalEvaluator) -> dict[str, float]:
+    """Measure BM25 on the queries of an evaluator, as the baseline of a model.
+
+    Args:
+        bm25: An index of the evaluator's corpus.
+        evaluator: Gives the queries, the judgements, the measures and the number of hits per query.
+
+    Returns:
+        Measure -> mean over the queries.
+    """
+    hits = bm25.search(evaluator.query_texts, k=evaluator.k)
+    return evaluate_run(hits.to_run(evaluator.query_ids), evaluator.qrels, evaluator.metrics)

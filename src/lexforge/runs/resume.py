@@ -1,0 +1,80 @@
+"""What a resumed run needs: the same batches as before, the right epoch, and the command that resumes it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+# The file of a checkpoint that holds the training arguments as JSON.
+ARGUMENTS = "training_args.json"
+# The arguments that decide which rows the batches of the rest of a run hold.
+BATCHES = ("world_size", "per_device_train_batch_size", "gradient_accumulation_steps", "seed", "data_seed")
+logger = logging.getLogger(__name__)
+
+
+class SamplerEpoch(TrainerCallback):
+    """Tells the batch sampler its epoch.
+
+    The Trainer does so itself, except in a run that is resumed inside an epoch on several ranks. There
+    accelerate wraps the sampler twice, the Trainer looks through one of the two wrappers only, and the
+    batches would be those of the first epoch.
+    """
+
+    def on_epoch_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Unwrap the sampler of the training batches and set its epoch."""
+        sampler: Any = getattr(kwargs["train_dataloader"], "batch_sampler", None)
+        while hasattr(sampler, "batch_sampler"):
+            sampler = sampler.batch_sampler
+        if hasattr(sampler, "set_epoch"):
+            sampler.set_epoch(int(state.epoch or 0))
+
+
+def has_finished(state: TrainerState, args: TrainingArguments) -> bool:
+    """Whether a state is that of a finished run, from which the Trainer would take one more step."""
+    if args.max_steps > 0:
+        return state.global_step >= args.max_steps
+    return (state.epoch or 0) >= args.num_train_epochs
+
+
+def changed_batches(checkpoint: Path, arguments: Mapping[str, Any]) -> list[str]:
+    """How the batches of a resumed run differ from those of its beginning.
+
+    Args:
+        checkpoint: The checkpoint that the run is resumed from.
+        arguments: The arguments of the resumed run, with its number of ranks under `world_size`.
+
+    Returns:
+        One clause for each argument that differs, such as "seed was 42 and is 7".
+    """
+    file = checkpoint / ARGUMENTS
+    before = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    return [
+        f"{name} was {before[name]} and is {arguments[name]}"
+        for name in BATCHES
+        if name in before and before[name] != arguments[name]
+    ]
+
+
+def resume_command(checkpoint: Path) -> str:
+    """The command that resumes a run from its last checkpoint.
+
+    Args:
+        checkpoint: A checkpoint of the run.
+
+    Returns:
+        The command that `lexforge.runs.open_run` recorded, followed by `--resume`; without such a record the
+        call of `train` in Python.
+    """
+    record = checkpoint.parent / "env.json"
+    if not record.is_file():
+        return f"trainer.train(resume_from_checkpoint={str(checkpoint)!r})"
+    run = json.loads(record.read_text(encoding="utf-8"))
+    return shlex.join([*run["command"], "--resume"])

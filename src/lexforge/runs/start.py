@@ -1,0 +1,47 @@
+"""The first two steps of every recipe: join the other processes, and claim the run directory."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from accelerate import PartialState
+from transformers import set_seed
+
+from lexforge.runs.launch import join_processes
+from lexforge.runs.run_directory import open_run
+
+
+def start_processes(seed: int) -> PartialState:
+    """Join the processes of a run and give each of them the same seed.
+
+    Args:
+        seed: Seed of the random generators of Python, NumPy and torch.
+
+    Returns:
+        This process among those of the run.
+    """
+    process = join_processes()
+    set_seed(seed)
+    return process
+
+
+def claim_run_directory(process: PartialState, folder: str | Path, config: Any, *, resume: bool) -> None:
+    """Open the run directory on the main process while the other processes wait.
+
+    Args:
+        process: This process, as `start_processes` returns it.
+        folder: The run directory.
+        config: The settings of the run, a dataclass with a field `resume`. `config.json` records them with
+            `resume` set to False, because a resumed run has the settings of the run that it continues.
+        resume: Whether to continue the run that the folder holds.
+
+    Raises:
+        FileExistsError: If the folder holds another run or other files, and `resume` is False.
+        FileNotFoundError: If `resume` is True and the folder holds no run.
+        ValueError: If `resume` is True and a setting differs from that of the run in the folder.
+    """
+    if process.is_main_process:
+        open_run(folder, asdict(replace(config, resume=False)), resume=resume)
+    process.wait_for_everyone()

@@ -1,0 +1,26 @@
+"""The option `--preset` of a recipe, which must be known before the other options are read."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import get_args
+
+from lexforge.training.presets import PresetName
+
+
+def preset_on_command_line(default: PresetName, arguments: Sequence[str] | None = None) -> PresetName:
+    """Read `--preset` alone: its numbers are the defaults of the options `--loss.*`.
+
+    Args:
+        default: The preset where the command line names none.
+        arguments: The words of the command line; None reads those of this process.
+
+    Returns:
+        The name of the preset. The process ends with a message if there is no such preset.
+    """
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--preset", default=default, choices=get_args(PresetName))
+    known, _ = parser.parse_known_args(arguments)
+    preset: PresetName = known.preset
+    return preset

@@ -1,0 +1,291 @@
+"""Training that survives interruptions, and the one file that touches private methods of the Trainer.
+
+The Trainer offers no public way to write a checkpoint as a whole, so three of its private methods are
+overridden here and three are called. `tests/training/test_private_trainer.py` fails if a release of
+transformers or sentence-transformers changes what this file relies on:
+
+- overridden: `_save_checkpoint`, `_load_from_checkpoint`, `_save_optimizer_and_scheduler`;
+- called: `_get_output_dir`, `_push_from_checkpoint`, `_load_best_model`;
+- replaced: the `callback_handler`, by one that does not call `on_save` a second time.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from sentence_transformers.base.trainer import BaseTrainer
+from transformers import TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer import TRAINER_STATE_NAME, TRAINING_ARGS_NAME
+from transformers.trainer_callback import CallbackHandler
+from transformers.trainer_utils import TrainOutput
+
+from lexforge.common.ranks import world_size
+from lexforge.runs.checkpoints import UNFINISHED, check_seal, last_checkpoint, new_checkpoint, rotate
+from lexforge.runs.loss_state import LossStateCallback
+from lexforge.runs.resume import ARGUMENTS, SamplerEpoch, changed_batches, has_finished, resume_command
+from lexforge.runs.run_directory import write_json
+from lexforge.runs.signals import StopCallback, StopRequest, TrainingInterrupted
+from lexforge.training.sharded import ShardedCopy
+
+logger = logging.getLogger(__name__)
+
+
+class ResumableTraining(BaseTrainer):
+    """Mixed into a sentence-transformers trainer: checkpoints that are whole or absent, and an orderly stop.
+
+    - A checkpoint, with what the callbacks write in `on_save`, is written beside its place, sealed with a
+      checksum of every file, and then renamed. Callbacks write to `<args.output_dir>/checkpoint-<step>` as
+      they do in any trainer; during the call `args.output_dir` names the folder beside.
+    - `train(resume_from_checkpoint=...)` checks the seal first. The value `True` takes the newest checkpoint
+      that is whole, and starts from the beginning if there is none.
+    - After a SIGTERM or a SIGINT the trainer finishes the step, saves, prints the command that resumes the
+      run and ends the process.
+    - The checkpoint of the highest step is always the last one written: checkpoints of later steps, which an
+      abandoned run left, are moved to `abandoned/`. `save_total_limit` keeps the newest checkpoints and the
+      best one, also when training ends.
+    - If a checkpoint does not fit on the disk, the error says how many bytes are missing, and the earlier
+      checkpoints stay.
+    - No pickled object of lexforge is written: the training arguments are saved as JSON.
+    - Under FSDP2 a sharded copy of the model is trained, and the whole model is saved (`ShardedCopy`).
+
+    Raises:
+        ValueError: If the settings are not supported under FSDP2 or another way of sharding; see
+            `ShardedCopy`.
+        DamagedCheckpointError: If `train` is to resume from a checkpoint that is not whole.
+        DiskFullError: If a checkpoint that `train` writes does not fit on the disk.
+        TrainingInterrupted: If a signal reached any rank during `train`; raised on every rank.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._sharded = ShardedCopy(self)
+        self._stop = StopRequest()
+        self._given: dict[str, Any] = {}  # the user's values of arguments that are replaced for the moment
+        self._newest: Path | None = None  # the last checkpoint that this training wrote
+        self._newest_state: object = None  # what the trainer knew when it did
+        self.add_callback(StopCallback(self._stop))
+        self.add_callback(SamplerEpoch())
+        self.callback_handler = _SavesOnce(self.callback_handler)
+
+    def train(
+        self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any
+    ) -> TrainOutput:
+        """Train from the beginning or from a checkpoint.
+
+        Args:
+            resume_from_checkpoint: The path of a checkpoint, or True for the newest one that is whole.
+            *args: The other arguments of `Trainer.train`.
+            **kwargs: The other arguments of `Trainer.train`.
+
+        Returns:
+            The result of `Trainer.train`; for a checkpoint of a run that has finished, its step and a loss of
+            0, with the model as training left it.
+        """
+        checkpoint = self._find_checkpoint(resume_from_checkpoint)
+        if checkpoint is not None:
+            self.args.resume_from_checkpoint = str(checkpoint)  # callbacks restore themselves from it
+            self._warn_of_changed_batches(checkpoint)
+            state = TrainerState.load_from_json(str(checkpoint / TRAINER_STATE_NAME))
+            if has_finished(state, self.args):
+                return self._restore_finished(checkpoint, state)
+        self._stop.number = 0
+        self._newest = None
+        # At the end of training the Trainer would delete the newest checkpoint in favour of the best, so the
+        # limit is hidden from it; `_save_checkpoint` applies it.
+        sharded = self._sharded.in_training(checkpoint, self._load_from_checkpoint)
+        with self._stop, self._replaced(save_total_limit=None), sharded:
+            output = super().train(str(checkpoint) if checkpoint else None, *args, **kwargs)
+        if self._stop.number:
+            self._leave()
+        if self.state.global_step < self.args.max_steps and not self.control.should_training_stop:
+            logger.warning(
+                f"trained {self.state.global_step} of {self.args.max_steps} steps: the batch sampler yielded "
+                "fewer batches than its length promised (before sentence-transformers 6.2, no_duplicates "
+                "does so where rows share a text). Upgrade, lower the batch size or ask for more steps"
+            )
+        return output
+
+    def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
+        """Evaluate the whole model, also while shards of it are trained."""
+        with self._sharded.whole_in_place(self.args.device):
+            return super().evaluate(*args, **kwargs)
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """Save the whole model, with the training arguments as JSON.
+
+        Under FSDP2 every rank must call this, because every rank holds a share of the model. One rank per
+        folder writes: transformers 5.23 would let every rank write the model of sentence-transformers.
+        """
+        with self._sharded.whole_in_place("cpu"):
+            if self.args.should_save:
+                super().save_model(output_dir, _internal_call)
+                folder = Path(str(output_dir or self.args.output_dir))
+                (folder / TRAINING_ARGS_NAME).unlink(missing_ok=True)  # a pickled object that nothing reads
+                write_json(folder / ARGUMENTS, self._argument_record())
+
+    def autocast_smart_context_manager(self, *args: Any, **kwargs: Any) -> AbstractContextManager[Any]:
+        """Autocast; accelerate does so itself for a model that it wraps, but not for one that it shards."""
+        if self._sharded.whole is None:
+            return super().autocast_smart_context_manager(*args, **kwargs)
+        return self.accelerator.autocast()
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        """Write the checkpoint of this step, unless it has been written and nothing is known beyond it.
+
+        The same step is asked for twice if a signal or an error came at the end of an epoch.
+        """
+        run = Path(self._get_output_dir(trial))
+        place = run / f"checkpoint-{self.state.global_step}"
+        known = (len(self.state.log_history), self.state.best_metric)
+        if self._newest == place and self._newest_state == known:
+            return
+        # Uploads run in the background, so they wait until the checkpoint has its name.
+        with self._replaced(output_dir=str(run / UNFINISHED), push_to_hub=False):
+            staged = Path(self._get_output_dir(trial)) / place.name
+            with new_checkpoint(
+                staged,
+                place,
+                size=self._checkpoint_bytes,
+                writes=self.args.should_save,
+                wait=self.accelerator.wait_for_everyone,
+            ):
+                super()._save_checkpoint(model, trial)
+                self.control = self.callback_handler.call_event(
+                    "on_save", self.args, self.state, self.control
+                )
+                self._name_best(staged, place)
+        self._newest, self._newest_state = place, known
+        if self.args.push_to_hub:
+            self._push_from_checkpoint(str(place))
+        if self.args.should_save:
+            rotate(run, self._argument("save_total_limit"), self.state.best_model_checkpoint)
+
+    def _load_from_checkpoint(self, checkpoint_path: str, model: Any = None) -> None:
+        """Load the model, except into shards: they were copied from a model that had been loaded."""
+        if self._sharded.whole is None:
+            super()._load_from_checkpoint(checkpoint_path)
+
+    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        """Save both; under FSDP2 the Trainer would also save the sharded model a second time."""
+        if self._sharded.whole is None:
+            super()._save_optimizer_and_scheduler(output_dir)
+        else:
+            self._sharded.save_optimizer_and_scheduler(output_dir)
+
+    def _find_checkpoint(self, resume_from_checkpoint: str | bool | None) -> Path | None:
+        """The checkpoint that the argument of `train` asks for, checked against its seal."""
+        if resume_from_checkpoint is True:
+            newest = last_checkpoint(str(self.args.output_dir))
+            return Path(newest) if newest else None
+        if not resume_from_checkpoint:
+            return None
+        check_seal(resume_from_checkpoint)
+        return Path(resume_from_checkpoint)
+
+    def _warn_of_changed_batches(self, checkpoint: Path) -> None:
+        changed = changed_batches(checkpoint, self._argument_record())
+        if changed and self.is_world_process_zero():
+            logger.warning(
+                f"the run resumed from {checkpoint} does not go on as it began: {', '.join(changed)}"
+            )
+
+    def _restore_finished(self, checkpoint: Path, state: TrainerState) -> TrainOutput:
+        """Restore what the end of training left: the model, or the best one, and the state of the loss."""
+        self.state = state
+        self.state.is_local_process_zero = self.is_local_process_zero()
+        self.state.is_world_process_zero = self.is_world_process_zero()
+        self._load_from_checkpoint(str(checkpoint))
+        for callback in self.callback_handler.callbacks:
+            if isinstance(callback, LossStateCallback):
+                callback.on_train_begin(self.args, self.state, self.control)
+        if self.args.load_best_model_at_end and self.state.best_model_checkpoint is not None:
+            self._load_best_model()
+        return TrainOutput(self.state.global_step, 0.0, {})
+
+    def _leave(self) -> None:
+        """End the process after a signal, with the command that resumes the run."""
+        checkpoint = self._newest or Path(str(self.args.output_dir))
+        if self.is_world_process_zero():
+            print(
+                f"\nstopped by a signal after step {self.state.global_step}; saved {checkpoint}\n"
+                f"resume: {resume_command(checkpoint)}",
+                file=sys.stderr,
+                flush=True,
+            )
+        raise TrainingInterrupted(self._stop.number, str(checkpoint), self.state.global_step)
+
+    def _name_best(self, staged: Path, place: Path) -> None:
+        """If this checkpoint is the best one, record it by the name that it is about to get."""
+        if self.state.best_model_checkpoint == str(staged):
+            self.state.best_model_checkpoint = str(place)
+            if self.args.should_save:
+                self.state.save_to_json(str(staged / TRAINER_STATE_NAME))
+
+    @contextmanager
+    def _replaced(self, **arguments: Any) -> Iterator[None]:
+        """Training arguments that the Trainer finds with other values for the moment."""
+        given = {name: getattr(self.args, name) for name in arguments}
+        self._given |= given
+        try:
+            for name, value in arguments.items():
+                setattr(self.args, name, value)
+            yield
+        finally:
+            for name, value in given.items():
+                setattr(self.args, name, value)
+                del self._given[name]
+
+    def _argument(self, name: str) -> Any:
+        """A training argument as the user gave it."""
+        return self._given.get(name, getattr(self.args, name))
+
+    def _argument_record(self) -> dict[str, Any]:
+        """The user's training arguments in JSON types, with the number of ranks under `world_size`."""
+        limit = self._argument("save_total_limit")
+        record = self.args.to_sanitized_dict() | self._given
+        return record | {"save_total_limit": limit, "world_size": world_size()}
+
+    def _checkpoint_bytes(self) -> int:
+        """The least size of a checkpoint: parameters, tied ones once, and the state of the optimizer."""
+        tensors: list[torch.Tensor] = list(self.model.parameters())
+        for state in getattr(self.optimizer, "state", {}).values():
+            tensors += [value for value in state.values() if isinstance(value, torch.Tensor)]
+        return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+class _SavesOnce(CallbackHandler):
+    """The handler of a trainer's callbacks, without the call of `on_save` that follows a checkpoint.
+
+    `ResumableTraining._save_checkpoint` has called the callbacks before the checkpoint was sealed.
+
+    Args:
+        other: The handler that this one replaces.
+    """
+
+    def __init__(self, other: CallbackHandler) -> None:
+        super().__init__(
+            other.callbacks, other.model, other.processing_class, other.optimizer, other.lr_scheduler
+        )
+
+    def on_save(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl:
+        """Note that the checkpoint is saved, as the stock handler does, and call nobody."""
+        control.should_save = False
+        return control
+
+
+def save_now(trainer: BaseTrainer) -> None:
+    """Save a checkpoint of this step, as the Trainer does when one is due; every rank must call this.
+
+    Args:
+        trainer: Any trainer of sentence-transformers, while it trains.
+    """
+    trainer._save_checkpoint(trainer.model, trial=None)
+    trainer.control = trainer.callback_handler.on_save(trainer.args, trainer.state, trainer.control)

@@ -1,0 +1,43 @@
+"""The evaluation of a retrieval recipe."""
+
+from __future__ import annotations
+
+import pytest
+
+from lexforge.data import RetrievalData
+from lexforge.evaluation import evaluate_bm25, evaluator_of_split
+from lexforge.retrieval import BM25Index
+
+CORPUS = {"d0": "ship and wave", "d1": "wheat and barn", "d2": "star and comet"}
+
+
+def data(corpus: dict[str, str] = CORPUS) -> RetrievalData:
+    """Two test queries: the words of one stand in its document, those of the other in another document."""
+    queries = {"q0": "ship", "q1": "barn", "q2": "comet"}
+    qrels = {"train": {"q0": {"d0": 1}}, "test": {"q1": {"d1": 1}, "q2": {"d0": 1}}}
+    return RetrievalData("tiny", corpus, queries, qrels)
+
+
+def test_the_evaluator_searches_the_queries_of_the_split_in_the_whole_corpus() -> None:
+    """A query of another split would be measured on what the model was trained on."""
+    evaluator = evaluator_of_split(data(), "test")
+    assert dict(zip(evaluator.query_ids, evaluator.query_texts, strict=True)) == {"q1": "barn", "q2": "comet"}
+    assert evaluator.document_ids == list(CORPUS)
+
+
+def test_bm25_is_measured_on_the_same_queries() -> None:
+    """By hand: q1 finds its document first, and q2 never finds its own."""
+    bm25 = BM25Index.build(list(CORPUS.values()), list(CORPUS))
+    assert evaluate_bm25(bm25, evaluator_of_split(data(), "test")) == {
+        "nDCG@10": 0.5,
+        "RR@10": 0.5,
+        "R@100": 0.5,
+    }
+
+
+def test_what_would_fail_after_training_fails_at_once() -> None:
+    """The run file is written last, and a missing split would show only there, too."""
+    with pytest.raises(ValueError, match=r"tiny has no split 'dev'; its splits are \['train', 'test'\]"):
+        evaluator_of_split(data(), "dev")
+    with pytest.raises(ValueError, match=r"document id 'd 3'"):
+        evaluator_of_split(data(CORPUS | {"d 3": "text"}), "test")
