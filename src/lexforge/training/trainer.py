@@ -20,6 +20,7 @@ from lexforge.training.collator import SpladeCollator
 from lexforge.training.curriculum import Phase, phase_at
 from lexforge.training.finite import FiniteTraining
 from lexforge.training.resumable import ResumableTraining
+from lexforge.training.unused_parameters import decide_find_unused
 
 
 class SpladeTrainer(ResumableTraining, FiniteTraining, SparseEncoderTrainer):
@@ -73,7 +74,10 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, SparseEncoderTrainer):
                     validate_columns(dataset)
         self.teacher = teacher
         self.curriculum = CurriculumCallback(loss, phases, ramp_fraction)
-        super().__init__(model=fuse_splade_head(model), loss=loss, **kwargs)
+        fuse_splade_head(model)
+        if kwargs.get("args") is not None:
+            decide_find_unused(kwargs["args"], model)
+        super().__init__(model=model, loss=loss, **kwargs)
         self.add_callback(self.curriculum)
         if loss_tensors(loss):
             self.add_callback(LossStateCallback(loss))
@@ -130,9 +134,8 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, SparseEncoderTrainer):
         """
         training_type = "train" if "loss" in logs else "eval" if "eval_loss" in logs else None
         if training_type:
-            sums = self.accum_loss_components[
-                training_type
-            ]  # name -> the sum over micro-batches of this rank
+            # Name -> the sum over the micro-batches of this rank since the last line of the log.
+            sums = self.accum_loss_components[training_type]
             parts = [name for name in self.curriculum.loss.weights if name in sums]
             if parts:
                 # `log` of sentence-transformers divides every sum by the number of micro-batches.
