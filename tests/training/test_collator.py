@@ -9,14 +9,18 @@ import numpy as np
 import pytest
 import torch
 from datasets import Dataset
-from sentence_transformers import SentenceTransformer, SparseEncoder
+from sentence_transformers import (
+    SentenceTransformer,
+    SentenceTransformerTrainingArguments,
+    SparseEncoder,
+)
 from sentence_transformers.sentence_transformer.data_collator import SentenceTransformerDataCollator
 from sentence_transformers.sparse_encoder import SparseEncoderDataCollator
 
 from lexforge.common.text_identity import NO_TEXT, text_identity
-from lexforge.losses import NeuralSparseLoss
+from lexforge.losses import InfoNCELoss, NeuralSparseLoss
 from lexforge.runs.finite import ROWS_KEY
-from lexforge.training import SpladeTrainer, TrainingSettings
+from lexforge.training import DenseTrainer, SpladeTrainer, TrainingSettings
 from lexforge.training.collator import DenseCollator, SpladeCollator
 
 ROWS = [
@@ -125,5 +129,22 @@ def test_the_trainer_hands_them_to_the_loss(tiny_splade: SparseEncoder, tmp_path
     trainer = SpladeTrainer(tiny_splade, loss, args=arguments, train_dataset=Dataset.from_list(rows))
     trainer.train()
     # three of the four anchors leave out one of their three negatives
+    logged = [line["candidates_left_out"] for line in trainer.state.log_history if "loss" in line]
+    assert logged == [pytest.approx(0.25, abs=1e-3)] * 2
+
+
+def test_a_dense_run_logs_the_share_left_out(tiny_dense: SentenceTransformer, tmp_path: Path) -> None:
+    """A scalar loss has no parts in the log; what it left out stands there all the same."""
+    rows = [
+        {"anchor": f"sort {word}", "positive": f"sorted {word}", "relevant": [text_identity("sorted list")]}
+        for word in ("list", "array", "index", "file")
+    ]
+    arguments = TrainingSettings(
+        steps=2, batch_size=4, gradient_accumulation_steps=1, precision="fp32", logging_steps=1
+    ).arguments(tmp_path, SentenceTransformerTrainingArguments, save_strategy="no", disable_tqdm=True)
+    trainer = DenseTrainer(
+        tiny_dense, InfoNCELoss(tiny_dense), args=arguments, train_dataset=Dataset.from_list(rows)
+    )
+    trainer.train()
     logged = [line["candidates_left_out"] for line in trainer.state.log_history if "loss" in line]
     assert logged == [pytest.approx(0.25, abs=1e-3)] * 2
