@@ -84,8 +84,7 @@ def scorer(cfg: Config, retrieval: data.RetrievalData) -> Callable[[Any], Any] |
         return lambda run: scores
     if cfg.teacher is None:
         return None
-    texts = list(retrieval.corpus.values())
-    queries = retrieval.split_queries(cfg.split).values()
+    queries, texts = retrieval.split_queries(cfg.split).values(), list(retrieval.corpus.values())
     cache = data.TeacherCache.build(data.load_teacher(cfg.teacher, texts), queries, texts, cfg.teacher_cache)
     return lambda run: data.score_by_teacher(cache, retrieval, run, cfg.split)
 
