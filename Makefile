@@ -7,9 +7,9 @@ OLDEST := .venv-oldest
 # Tests run in this many processes; their threads sleep while they wait for each other's.
 WORKERS := 2
 PYTEST := -m pytest -n $(WORKERS)
-test test-slow test-oldest: export OMP_WAIT_POLICY = passive
+test test-slow test-processors test-oldest: export OMP_WAIT_POLICY = passive
 
-.PHONY: quickstart test test-slow test-all test-oldest lint format clean
+.PHONY: quickstart test test-slow test-all test-processors test-oldest lint format clean
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -38,11 +38,20 @@ test-slow: $(INSTALLED)
 
 test-all: test test-slow
 
+# The tests that compare rounding, with the sums of other processors: first without AVX-512, without PyTorch's vector
+# instructions and without screening; then with MKL's oldest instructions and with screening, emulated or not.
+ROUNDING := tests/kernels/test_splade_head.py tests/kernels/test_splade_head_screening.py tests/models/test_fused.py
+test-processors: export ONEDNN_MAX_CPU_ISA = AVX2
+test-processors: export OMP_NUM_THREADS = 1
+test-processors: $(INSTALLED)
+	ATEN_CPU_CAPABILITY=default $(BIN)/python $(PYTEST) --screening off $(ROUNDING)
+	ATEN_CPU_CAPABILITY=avx2 MKL_CBWR=COMPATIBLE $(BIN)/python $(PYTEST) --screening on $(ROUNDING)
+
 # What touches the interfaces of torch, transformers, sentence-transformers, accelerate and the extras, with their
 # oldest versions.
 # PyPI's wheel of the oldest torch brings CUDA libraries: 4 GB.
 test-oldest: $(OLDEST)/.installed
-	$(OLDEST)/bin/python $(PYTEST) tests/losses tests/models tests/training tests/distributed \
+	$(OLDEST)/bin/python $(PYTEST) tests/losses tests/models tests/training tests/runs tests/distributed \
 		tests/retrieval/engines/test_milvus.py tests/retrieval/engines/test_milvus_format.py
 
 format: $(INSTALLED)

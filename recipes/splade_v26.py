@@ -46,6 +46,7 @@ class Config:
     """Name of the preset that gives the numbers of the loss."""
 
     loss: training.Preset = training.PRESETS["lexforge"]
+    """The numbers of the loss, by default those of the preset; docs/losses.md defines its terms."""
 
     data: str = "docstrings"
     """What to train and test on: `docstrings`, a folder in BEIR layout, or `hf:organisation/name`."""
@@ -100,6 +101,11 @@ def load_rows(cfg: Config, retrieval: data.RetrievalData, bm25: BM25Index) -> li
                 f"--teacher-scores names documents by id, and the rows of {cfg.negatives} have no ids; write "
                 "the scores of each row into its column `label`"
             )
+        if not cfg.negatives.is_file():
+            raise FileNotFoundError(
+                "--negatives must be none, judged, bm25, or a file of scripts/mine_negatives.py; received "
+                f"{str(cfg.negatives)!r}, and there is no such file"
+            )
         return data.read_training_rows(cfg.negatives)
 
     negatives = None
@@ -132,9 +138,21 @@ def main(cfg: Config) -> None:
     documents = list(retrieval.corpus.values())
     bm25 = BM25Index.build(documents, list(retrieval.corpus))
     rows = load_rows(cfg, retrieval, bm25)
+    training.check_full_batch(len(rows), cfg.train, process.num_processes)
+    if cfg.loss.triplet_margin_weight > 0 and "negative_1" not in rows[0]:
+        raise ValueError(
+            f"the triplet margin needs negatives, and the rows of {cfg.data} have none: give --negatives, or "
+            "--loss.triplet-margin-weight 0"
+        )
     evaluator = evaluation.evaluator_of_split(retrieval, "test")
 
-    # Run directory. It is claimed after the data is loaded, so that bad data leaves no folder behind.
+    # Teacher. Rows that carry the scores of a teacher in their column `label` need none.
+    teacher_model = None
+    if cfg.loss.needs_teacher and "label" not in rows[0]:
+        with process.main_process_first():
+            teacher_model = data.load_teacher(cfg.teacher, documents)
+
+    # Run directory. It is claimed only now, so that bad data or a wrong teacher leaves no folder behind.
     runs.claim_run_directory(process, cfg.output_dir, cfg, resume=cfg.resume)
 
     # Encoder. The preset also says how queries and documents are compared, by dot product or cosine. This is
@@ -149,11 +167,14 @@ def main(cfg: Config) -> None:
         )
     model = models.build_splade(checkpoint, max_seq_length=cfg.max_seq_length, similarity=cfg.loss.similarity)
 
-    # Vocabulary. Some terms are special tokens, some are stop words, and each has its idf in the corpus.
+    # Vocabulary. The sparsity penalty of the loss treats a term by its idf in the corpus, and it has rules of
+    # its own for special tokens and stop words.
     vocabulary_size = models.vocabulary_size(model)
     special_ids = models.special_token_ids(model.tokenizer)
     stopword_ids = data.stopword_ids(model.tokenizer, cfg.language)
     idf = data.corpus_idf(documents, model.tokenizer, cfg.max_seq_length, vocabulary_size=vocabulary_size)
+
+    # Options of the encoder: no term that the corpus lacks, and queries that need no encoder.
     if cfg.output_vocabulary == "seen":
         document_frequency = data.document_frequency(
             documents, model.tokenizer, cfg.max_seq_length, vocabulary_size=vocabulary_size
@@ -163,16 +184,14 @@ def main(cfg: Config) -> None:
     if cfg.inference_free:
         model = models.build_inference_free(model, idf)
 
-    # Teacher. Its embeddings of all training texts are computed once, by the main process, and kept on disk.
-    # Rows that carry the scores of a teacher in their column `label` need none.
+    # Embeddings of the teacher. The main process computes those of all training texts once, and keeps them on
+    # disk for the next run.
     teacher = None
-    if cfg.loss.distillation_weight > 0 and "label" not in rows[0]:
+    if teacher_model is not None:
         with process.main_process_first():
-            teacher_model = data.load_teacher(cfg.teacher, documents)
-            training_texts = [text for row in rows for text in row.values()]
-            teacher = data.TeacherCache.build(teacher_model, training_texts, cfg.teacher_cache)
+            teacher = data.TeacherCache.build_for_rows(teacher_model, rows, cfg.teacher_cache)
 
-    # Loss. The preset gives its numbers, and the corpus the price of each term in the sparsity penalty.
+    # Loss. The preset gives its numbers; the penalty of each term follows from the vocabulary above.
     loss = NeuralSparseLoss(
         model,
         penalty_weights=cfg.loss.penalty_weights(torch.from_numpy(idf), special_ids, stopword_ids),
@@ -184,7 +203,7 @@ def main(cfg: Config) -> None:
     # Evaluation before training.
     initial = evaluator.evaluate(model) if process.is_main_process else None
 
-    # Training. With `--inference-free` the model encodes queries and documents by different routes.
+    # Training. An inference-free model must be told which columns hold queries and which hold documents.
     routes = {}
     if cfg.inference_free:
         routes = {column: "query" if column == "anchor" else "document" for column in rows[0]}
@@ -209,15 +228,18 @@ def main(cfg: Config) -> None:
         "trained": trained.metrics | trained.sparsity,
     }
 
-    # What the run leaves behind: the model, the numbers, the documents found, and a page to read.
+    # What the run leaves behind: the model, the numbers and the documents found. A table and three searches
+    # are printed.
     model.save_pretrained(str(cfg.output_dir / "model"))
     runs.write_json(cfg.output_dir / "metrics.json", metrics | {"timing": trained.timing})
     evaluation.write_run(cfg.output_dir / "run.trec", trained.run)
     print(evaluation.metrics_table(metrics))
-    queries = retrieval.split_queries("test")
-    examples = {query_id: queries[query_id] for query_id in list(queries)[:3]}
-    relevant = retrieval.split("test")
-    print(evaluation.example_searches(model, examples, retrieval.corpus, trained.run, relevant=relevant))
+    queries = list(retrieval.split_queries("test").items())
+    print(
+        evaluation.example_searches(
+            model, dict(queries[:3]), retrieval.corpus, trained.run, relevant=retrieval.split("test")
+        )
+    )
 
 
 def parse() -> Config:

@@ -67,11 +67,19 @@ def main(cfg: Config) -> None:
     for file in (cfg.run, cfg.json):
         if file is not None and not file.resolve().parent.is_dir():
             raise FileNotFoundError(f"the folder of {file} does not exist")
+        if file is not None and file.is_dir():
+            raise IsADirectoryError(f"--run and --json must name files; {file} is a folder")
+    if cfg.run is not None and cfg.json is not None and cfg.run.resolve() == cfg.json.resolve():
+        raise ValueError(f"--run and --json must name two files; received {cfg.run} for both")
     data = load_beir(cfg.data, splits=[cfg.split])
     qrels = data.split(cfg.split)
     if cfg.run is not None:
         check_run_ids(qrels, data.corpus)
-    other = cfg.compare and read_run(cfg.compare, queries=data.queries, documents=data.corpus)
+    other = None
+    if cfg.compare is not None:
+        other = read_run(cfg.compare, queries=data.queries, documents=data.corpus)
+        if not other.keys() & qrels.keys():
+            raise ValueError(f"{cfg.compare} must rank queries of the split {cfg.split!r}; it ranks none")
     evaluator = RetrievalEvaluator(
         data.queries,
         data.corpus,
@@ -85,13 +93,13 @@ def main(cfg: Config) -> None:
     )
     model = load_encoder(cfg.model, cfg.max_seq_length)
     if cfg.index is not None or cfg.uri is not None:
-        evaluator.build_index = index_builder(cfg.index or "", vector_kind(model), **milvus_options(cfg))
+        evaluator.build_index = index_builder(cfg.index, vector_kind(model), **milvus_options(cfg))
     result = evaluator.evaluate(model)
     report = {"metrics": result.metrics, "sparsity": result.sparsity, "timing": result.timing}
     for values in report.values():
         for key, value in values.items():
             print(f"{key:24} {value:,.4f}")
-    if other:
+    if other is not None:
         second = score_run(result.run, evaluator.qrels, cfg.metrics)
         compared = compare_runs(score_run(other, evaluator.qrels, cfg.metrics), second)
         for name, c in compared.items():

@@ -66,6 +66,8 @@ def rankings(cfg: Config, miner: data.NegativeMiner) -> Iterator[dict[str, dict[
     blocks = [names[start : start + cfg.block_queries] for start in range(0, len(names), cfg.block_queries)]
     if cfg.run is not None:
         run = read_run(cfg.run, queries=queries, documents=miner.data.corpus)
+        if not run:
+            raise ValueError(f"{cfg.run} must rank queries of the split {cfg.split!r}; it ranks none")
         yield from ({query: run.get(query, {}) for query in block} for block in blocks)
     elif cfg.model is not None:
         search = searcher(cfg, cfg.model, miner.data)
@@ -82,9 +84,8 @@ def scorer(cfg: Config, retrieval: data.RetrievalData) -> Callable[[Any], Any] |
         return lambda run: scores
     if cfg.teacher is None:
         return None
-    texts = list(retrieval.corpus.values())
-    known = [*texts, *retrieval.split_queries(cfg.split).values()]
-    cache = data.TeacherCache.build(data.load_teacher(cfg.teacher, texts), known, cfg.teacher_cache)
+    queries, texts = retrieval.split_queries(cfg.split).values(), list(retrieval.corpus.values())
+    cache = data.TeacherCache.build(data.load_teacher(cfg.teacher, texts), queries, texts, cfg.teacher_cache)
     return lambda run: data.score_by_teacher(cache, retrieval, run, cfg.split)
 
 
@@ -93,9 +94,7 @@ def main(cfg: Config) -> None:
     if (cfg.model is None) == (cfg.run is None):
         raise ValueError(f"pass either --model or --run; received {cfg.model!r} and {cfg.run}")
     if cfg.teacher is not None and cfg.teacher_scores is not None:
-        raise ValueError(
-            f"pass --teacher or --teacher-scores; received both: {cfg.teacher!r}, {cfg.teacher_scores}"
-        )
+        raise ValueError(f"pass --teacher or --teacher-scores; received both, {cfg.teacher!r} and a file")
     if (cfg.rule.teacher_margin is None) != (cfg.teacher is None and cfg.teacher_scores is None):
         raise ValueError(
             "--teacher-margin and a teacher (--teacher or --teacher-scores) need each other; received margin "
@@ -105,11 +104,13 @@ def main(cfg: Config) -> None:
         raise ValueError(f"block_queries must be at least 1; received {cfg.block_queries}")
     if not cfg.output.resolve().parent.is_dir():
         raise FileNotFoundError(f"the folder of {cfg.output} does not exist")
+    if cfg.output.is_dir():
+        raise IsADirectoryError(f"--output must name a file; {cfg.output} is a folder")
     retrieval = data.load_beir(cfg.data)
     miner = data.NegativeMiner(retrieval, cfg.rule, cfg.split)
     score = scorer(cfg, retrieval)
     rows = [row for run in rankings(cfg, miner) for row in miner.mine(run, score(run) if score else None)]
-    data.write_training_rows(cfg.output, data.mined_columns(retrieval, rows))
+    data.write_training_rows(cfg.output, data.mined_columns(retrieval, rows, cfg.split))
     print(miner.summary(rows))
 
 

@@ -68,6 +68,8 @@ def check_query(text: str, number: int) -> str:
 
 def main(cfg: Config, lines: Iterable[str] | None = None) -> None:
     """Search for the query, or for each line of the standard input as soon as it arrives."""
+    if cfg.terms < 0 or cfg.width < 3:
+        raise ValueError(f"--terms must be >= 0 and --width >= 3; received {cfg.terms} and {cfg.width}")
     if lines is None:
         lines = (line.decode("utf-8", "surrogateescape") for line in sys.stdin.buffer)
     index, source = open_index(cfg.index, os.environ.get("MILVUS_TOKEN", ""), cfg.verify)

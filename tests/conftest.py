@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -20,6 +20,36 @@ WORDS = (
     "한국 서울 검색 문서 단어 질문 대답 ##s ##ing ##ed ##er 어 은 는 이 가"
 ).split()
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--screening`: what a processor with other products takes can be tested on this one."""
+    parser.addoption(
+        "--screening",
+        choices=["auto", "on", "off"],
+        default="auto",
+        help="the SPLADE head screens float32 inputs in bfloat16: where the processor can, always or never",
+    )
+
+
+@pytest.fixture(scope="session", autouse=True)
+def chosen_screening(pytestconfig: pytest.Config) -> Iterator[None]:
+    """Answer `can_screen` for the processor; processes that a test starts ask the processor itself."""
+    chosen = pytestconfig.getoption("--screening")
+    if chosen == "auto":
+        yield
+        return
+    import torch
+
+    from lexforge.kernels import splade_head_tiled
+
+    def can_screen(hidden: torch.Tensor, weight: torch.Tensor) -> bool:
+        narrow = hidden.dtype == weight.dtype == torch.float32
+        return chosen == "on" and narrow and hidden.device.type == "cpu"
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(splade_head_tiled, "can_screen", can_screen)
+        yield
 
 
 def write_tiny_checkpoint(folder: Path, *, hidden_size: int = 32, layers: int = 2, seed: int = 0) -> Path:
@@ -81,7 +111,7 @@ def shared_folder() -> Path:
     """Real data and models beside the checkout; a test that asks for it skips where it is missing."""
     folder = Path(__file__).resolve().parents[2] / "shared"
     if not (folder / "data").is_dir():
-        pytest.skip("needs the folder ../shared with real data")
+        pytest.skip("reads the published data sets in ../shared/data, which are no part of the repository")
     return folder
 
 

@@ -173,7 +173,7 @@ class Teacher:
 
     name = "teacher"
 
-    def encode(self, texts: Any) -> np.ndarray:
+    def encode(self, texts: Any, kind: str) -> np.ndarray:
         vectors = np.array([[len(text), text.count("a") + 1, 1] for text in texts], np.float32)
         return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
@@ -190,13 +190,14 @@ def same_vectors(vectors: Any) -> str:
 def write_teacher(folder: Path) -> None:
     from lexforge.data.teacher_cache import TeacherCache
 
-    TeacherCache.build(Teacher(), TEXTS, folder / "cache")
+    TeacherCache.build(Teacher(), TEXTS[:2], TEXTS, folder / "cache")
 
 
 def read_teacher(folder: Path) -> str:
     from lexforge.data.teacher_cache import TeacherCache
 
-    return same_vectors(TeacherCache(folder / "cache")[TEXTS])
+    cache = TeacherCache(folder / "cache")
+    return same_vectors(cache.lookup(TEXTS[:2], "query")) + same_vectors(cache.lookup(TEXTS, "document"))
 
 
 def docstrings(folder: Path) -> str:

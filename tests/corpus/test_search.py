@@ -48,7 +48,6 @@ def test_terms_sum_to_the_score(similarity: str, tiny_splade, tmp_path: Path) ->
 
 def test_a_dense_model_has_no_terms(tiny_dense, tmp_path: Path) -> None:
     """The same command serves dense models."""
-    pytest.importorskip("faiss", reason="faiss-cpu has no wheel for this machine")
     index, source = stored(tiny_dense, tmp_path, "faiss-flat")
     ((hit, *_),) = Searcher(index, tiny_dense, CORPUS, source).search(["hash of a key"], 2)
     assert (hit.id, hit.text, hit.terms) == ("d4", "hash of a key", [])

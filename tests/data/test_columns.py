@@ -22,11 +22,11 @@ def row(**changed: Any) -> dict[str, Any]:
         ([{"anchor": "a", "positive": "p", "negative_2": "n"}], "in this order"),
         ([{"anchor": "a", "positive": "p", "score": 1.0}], "expected the text columns"),
         ([row(), {"anchor": "a", "positive": "p"}], r"row 1 has the columns \['anchor', 'positive'\]"),
-        ([row(), row(positive=3)], "column 'positive', row 1: expected text, got 3"),
-        ([row(anchor=None)], "column 'anchor', row 0: expected text, got None"),
-        ([row(negative_1=float("nan"))], "column 'negative_1', row 0: expected text, got nan"),
+        ([row(), row(positive=3)], "column 'positive', row 1: expected text; received 3"),
+        ([row(anchor=None)], "column 'anchor', row 0: expected text; received None"),
+        ([row(negative_1=float("nan"))], "column 'negative_1', row 0: expected text; received nan"),
         ([row(anchor=" ")], "column 'anchor', row 0: the text is blank"),
-        ([row(label=[0.5])], r"column 'label', row 0: expected 2 teacher scores .* got \[0.5\]"),
+        ([row(label=[0.5])], r"column 'label', row 0: expected 2 teacher scores .* received \[0.5\]"),
         ([row(), row(label=0.5)], "column 'label', row 1: expected 2 teacher scores"),
         ([row(label=[0.5, float("nan")])], "column 'label', row 0: expected finite numbers"),
         ([row(label=[0.5, float("inf")])], "column 'label', row 0: expected finite numbers"),
@@ -52,9 +52,20 @@ def test_a_dataset_is_checked_like_rows() -> None:
         "positive",
         "negative_1",
     )
-    with pytest.raises(DataError, match="column 'positive', row 0: expected text, got 1"):
+    with pytest.raises(DataError, match="column 'positive', row 0: expected text; received 1"):
         validate_columns(datasets.Dataset.from_dict({"anchor": ["a"], "positive": [1]}))
-    with pytest.raises(DataError, match="column 'positive', row 1: expected text, got None"):
+    with pytest.raises(DataError, match="column 'positive', row 1: expected text; received None"):
         validate_columns(datasets.Dataset.from_dict({"anchor": ["a", "b"], "positive": ["p", None]}))
     with pytest.raises(DataError, match="holds no row"):
         validate_columns(datasets.Dataset.from_dict({"anchor": [], "positive": []}))
+
+
+def test_relevant_documents_are_no_text_column() -> None:
+    """The identities travel beside the texts; a wrong cell is refused with its row."""
+    rows = [{"anchor": "a", "positive": "b", "relevant": [1, -(2**63)]}, {"anchor": "c", "positive": "d"}]
+    rows[1]["relevant"] = []
+    assert validate_columns(rows) == ("anchor", "positive")
+    for wrong in (["text"], [True], [2**63], [0.5], 7, None):
+        rows[1]["relevant"] = wrong
+        with pytest.raises(DataError, match=r"'relevant', row 1.*received"):
+            validate_columns(rows)

@@ -230,7 +230,7 @@ def test_max_pairs_keeps_a_fixed_choice(tmp_path: Path, sources: dict[str, Path]
 
 def test_what_cannot_be_read_is_refused(tmp_path: Path, sources: dict[str, Path]) -> None:
     """An empty corpus or a wrong folder must not become an empty evaluation."""
-    with pytest.raises(ValueError, match="max_pairs must be at least 1, got 0"):
+    with pytest.raises(ValueError, match="max_pairs must be at least 1; received 0"):
         load_docstrings(tmp_path, roots=sources, max_pairs=0)
     with pytest.raises(FileNotFoundError, match="nowhere"):
         load_docstrings(tmp_path, roots={"pack": tmp_path / "nowhere"})

@@ -105,12 +105,15 @@ def test_judgements_in_a_data_set_of_their_own(tmp_path: Path) -> None:
         ({"query-id": "1", "corpus-id": "1", "score": None}, r"\[train\]:0: the score must be an integer"),
         (
             {"query-id": "1", "corpus-id": "1", "score": 1_700_000_000_000},
-            r"\[train\]:0: .*got 1700000000000; allowed are -9999 to 9999",
+            r"\[train\]:0: .*; received 1700000000000",
         ),
         ({"query-id": "9", "corpus-id": "1", "score": 1}, r"\[train\]:0: the query id '9'"),
         ({"query-id": "1", "corpus-id": "9", "score": 1}, r"\[train\]:0: the document id '9'"),
         ({"query-id": "1", "corpus-id": "1", "score": 0}, "no positive judgement"),
-        ({"query-id": None, "corpus-id": "1", "score": 1}, "an id must be a string or an integer, got None"),
+        (
+            {"query-id": None, "corpus-id": "1", "score": 1},
+            "an id must be a string or an integer; received None",
+        ),
         ({"query": "1", "document": "1"}, "expected the columns query-id and corpus-id"),
     ],
 )
@@ -123,9 +126,9 @@ def test_wrong_judgements_are_refused(tmp_path: Path, judgement: dict[str, Any],
 @pytest.mark.parametrize(
     ("record", "message"),
     [
-        ({"_id": 1, "text": "least"}, r"\[corpus\]:0: '_id' must be a string, got 1"),
-        ({"_id": "1", "text": "least", "title": 0}, r"\[corpus\]:0: 'title' must be a string, got 0"),
-        ({"_id": "1", "text": None}, r"\[corpus\]:0: 'text' must be a string, got None"),
+        ({"_id": 1, "text": "least"}, r"\[corpus\]:0: '_id' must be a string; received 1"),
+        ({"_id": "1", "text": "least", "title": 0}, r"\[corpus\]:0: 'title' must be a string; received 0"),
+        ({"_id": "1", "text": None}, r"\[corpus\]:0: 'text' must be a string; received None"),
     ],
 )
 def test_a_text_follows_the_rule_of_a_folder(tmp_path: Path, record: dict[str, Any], message: str) -> None:
@@ -170,20 +173,20 @@ def test_triplets_become_a_retrieval_set(tmp_path: Path) -> None:
 def test_columns_of_pairs_are_found_or_named(tmp_path: Path) -> None:
     """Published pairs call their columns many names; a guess among two would be silent."""
     write(tmp_path / "toy" / "train.jsonl", [{"question": "q", "answer": "a", "document": "d"}])
-    with pytest.raises(DataError, match=r"expected one positive column .* found \['document', 'answer'\]"):
+    with pytest.raises(DataError, match=r"expected one positive column .* received \['document', 'answer'\]"):
         load_hub(str(tmp_path / "toy"))
     assert load_hub(str(tmp_path / "toy"), columns={"positive": "answer"}).corpus == {"d0": "a"}
-    with pytest.raises(DataError, match=r"expected one anchor column out of \['query'\], found \[\]"):
+    with pytest.raises(DataError, match=r"expected one anchor column out of \['query'\]; received \[\]"):
         load_hub(str(tmp_path / "toy"), columns={"anchor": "query", "positive": "answer"})
-    with pytest.raises(ValueError, match=r"columns names \['label'\]"):
+    with pytest.raises(ValueError, match=r"columns may name .*; received \['label'\]"):
         load_hub(str(tmp_path / "toy"), columns={"label": "score"})
 
 
 @pytest.mark.parametrize(
     ("record", "message"),
     [
-        ({"anchor": "a", "positive": 3}, r"\[train\]:1: 'positive' must be a string, got 3"),
-        ({"anchor": None, "positive": "p"}, r"\[train\]:1: 'anchor' must be a string, got None"),
+        ({"anchor": "a", "positive": 3}, r"\[train\]:1: 'positive' must be a string; received 3"),
+        ({"anchor": None, "positive": "p"}, r"\[train\]:1: 'anchor' must be a string; received None"),
         ({"anchor": " ", "positive": "p"}, r"\[train\]:1: the anchor or positive is blank"),
     ],
 )
@@ -192,7 +195,7 @@ def test_wrong_pairs_are_refused(tmp_path: Path, record: dict[str, Any], message
     first = {key: (0 if isinstance(value, int) else "text") for key, value in record.items()}
     write(tmp_path / "toy" / "train.jsonl", [first, record])
     if isinstance(record["positive"], int):
-        message = r"\[train\]:0: 'positive' must be a string, got 0"
+        message = r"\[train\]:0: 'positive' must be a string; received 0"
     with pytest.raises(DataError, match=message):
         load_hub(str(tmp_path / "toy"))
 

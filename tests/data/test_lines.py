@@ -34,8 +34,8 @@ def test_lines_end_at_line_feeds_only(tmp_path: Path) -> None:
     [
         (b'{"a": 1}\n\xff\n', r":2: not UTF-8"),
         (b'{"a": 1}\n\n', r":2: not a JSON object"),
-        (b"[1]\n", r":1: expected a JSON object, got list"),
-        (b'{"b": 1}\n', r":1: the field 'a' is missing; found \['b'\]"),
+        (b"[1]\n", r":1: expected a JSON object; received list"),
+        (b'{"b": 1}\n', r":1: the field 'a' is missing; received \['b'\]"),
         (b"[" * 100_000, r":1: not a JSON object"),
         (b'{"a": ' + b"9" * 5000 + b"}", r":1: not a JSON object"),
     ],
@@ -56,7 +56,7 @@ def test_a_cut_gzip_file_is_refused(tmp_path: Path) -> None:
         list(json_objects(path, ["a"]))
 
 
-@pytest.mark.parametrize(("value", "message"), [(3, "must be a string, got 3"), ("\ud800", "surrogate")])
+@pytest.mark.parametrize(("value", "message"), [(3, "must be a string; received 3"), ("\ud800", "surrogate")])
 def test_a_field_that_is_no_text_is_named(value: object, message: str) -> None:
     """Numbers and half characters would fail much later, in a tokenizer or a writer."""
     with pytest.raises(DataError, match=f"f:7: 'text' .*{message}"):

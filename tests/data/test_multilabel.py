@@ -38,8 +38,8 @@ def test_names_become_columns_in_the_order_of_the_names() -> None:
     [
         ([["a"], ["a", "d"]], ["a", "b"], r"row 1: unknown label 'd'; the 2 known labels are 'a', 'b'"),
         ([["d"]], [f"l{i}" for i in range(12)], r"the 12 known labels are 'l0',.*'l9' and 2 more"),
-        (["a"], ["a"], "row 0: expected a list of label names, got the text 'a'"),
-        ([["a"]], ["a", "b", "a"], r"stand twice: \['a'\]"),
+        (["a"], ["a"], "row 0: expected a list of label names; received the text 'a'"),
+        ([["a"]], ["a", "b", "a"], r"received several times: \['a'\]"),
     ],
 )
 def test_an_unknown_label_is_an_error(sets, names, message: str) -> None:
@@ -87,14 +87,14 @@ def test_label_names_can_be_given(tmp_path: Path) -> None:
     ("row", "message"),
     [
         ("{", "not a JSON object"),
-        ("[1]", "expected a JSON object, got list"),
+        ("[1]", "expected a JSON object; received list"),
         ({"id": "d", "text": "t", "labels": ["x"]}, "'split' is missing"),
-        ({**ROWS[1], "id": 4}, "'id' must be a string, got 4"),
+        ({**ROWS[1], "id": 4}, "'id' must be a string; received 4"),
         ({**ROWS[1], "id": "d", "text": None}, "'text' must be a string"),
         ({**ROWS[1], "id": "d", "text": " "}, "'d' has no text"),
         ({**ROWS[1], "id": "a"}, "'a' occurs a second time"),
-        ({**ROWS[1], "id": "d", "labels": "x"}, "'labels' must be a list of names, got 'x'"),
-        ({**ROWS[1], "id": "d", "labels": [1]}, r"'labels' must be a list of names, got \[1\]"),
+        ({**ROWS[1], "id": "d", "labels": "x"}, "'labels' must be a list of names; received 'x'"),
+        ({**ROWS[1], "id": "d", "labels": [1]}, r"'labels' must be a list of names; received \[1\]"),
         ({**ROWS[1], "id": "d", "labels": [""]}, "list of names"),
     ],
 )

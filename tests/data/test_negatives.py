@@ -68,7 +68,7 @@ def test_a_teacher_takes_out_what_it_takes_for_an_answer() -> None:
     teacher = {"q": {"c": 0.8, "a": 0.73, "b": 0.72, "d": 0.9, "f": -1.0}}
     options = {"teacher": teacher, "teacher_margin": 0.1, "choice": "top"}
     assert negatives(per_row=2, last_rank=6, **options) == "bf"
-    with pytest.raises(DataError, match="query 'q': no teacher score for the document 'g'"):
+    with pytest.raises(DataError, match="query 'q': there is no teacher score for the document 'g'"):
         mine(last_rank=7, **options)
 
 
@@ -102,7 +102,7 @@ def test_short_rows_are_filled_with_random_documents_or_dropped(choice: str) -> 
     assert mine(per_row=5, last_rank=3, choice=choice, shortage="drop") == []
     (empty,) = mine({"q": {}}, per_row=8)
     assert set(empty.negatives) == set("abdfghij")
-    with pytest.raises(DataError, match="8 documents can be negatives of query 'q', fewer than the 9"):
+    with pytest.raises(DataError, match="only 8 documents can be negatives of query 'q'; received per_row=9"):
         mine(per_row=9)
 
 
@@ -140,16 +140,16 @@ def test_a_dense_teacher_scores_by_the_dot_product_of_its_vectors() -> None:
     """Every document of the run and every positive, also one that the run lacks."""
 
     class Vectors:
-        def __getitem__(self, texts):
-            return np.stack([vector(text) for text in texts])
+        def lookup(self, texts, kind):
+            return np.stack([vector(text, kind) for text in texts])
 
-    def vector(text: str) -> np.ndarray:
-        raw = np.random.default_rng(sum(text.encode())).normal(size=4)
+    def vector(text: str, kind: str) -> np.ndarray:
+        raw = np.random.default_rng(sum(f"{kind} {text}".encode())).normal(size=4)
         return (raw / np.linalg.norm(raw)).astype(np.float16)
 
     scores = score_by_teacher(Vectors(), DATA, {"q": {"a": 1.0, "d": 0.5}, "r": {}})
     assert {query: list(found) for query, found in scores.items()} == {"q": ["a", "d", "c"], "r": ["a", "b"]}
-    expected = float(vector("a question").astype(float) @ vector(CORPUS["d"]).astype(float))
+    expected = float(vector("a question", "query").astype(float) @ vector(CORPUS["d"], "document"))
     assert scores["q"]["d"] == pytest.approx(expected, abs=1e-6)  # float32 sums
 
 
@@ -172,7 +172,7 @@ def test_columns_come_back_from_a_file(name: str, tmp_path: Path) -> None:
         (b"", "holds no row"),
         (b'{"anchor": "a", "positive": "b"}\n{"anchor"\n', "rows.jsonl:2: not a JSON object"),
         (b"\xff\n", "rows.jsonl:1: not UTF-8"),
-        (b"[]\n", "rows.jsonl:1: expected a JSON object, got list"),
+        (b"[]\n", "rows.jsonl:1: expected a JSON object; received list"),
         (b'{"anchor": "a", "positive": "b"}\n{"anchor": "a"}\n', "row 1 has the columns"),
         (b'{"anchor": "a", "negative_1": "b"}\n', "expected the text columns"),
         (b'{"anchor": "a", "positive": 3}\n', "column 'positive', row 0"),
@@ -190,17 +190,17 @@ def test_a_broken_file_is_refused(content: bytes, message: str, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"per_row": 0}, "per_row must be at least 1, got 0"),
-        ({"first_rank": 0}, "ranks must be 1 <= first <= last, got 0 to 50"),
-        ({"first_rank": 9, "last_rank": 8}, "got 9 to 8"),
+        ({"per_row": 0}, "per_row must be at least 1; received 0"),
+        ({"first_rank": 0}, "1 <= first_rank <= last_rank; received 0 and 50"),
+        ({"first_rank": 9, "last_rank": 8}, "received 9 and 8"),
         ({"margin": -0.1}, "margin is a share"),
         ({"margin": 1.0}, "margin is a share"),
         ({"margin": float("nan")}, "margin is a share"),
         ({"teacher_margin": 2}, "teacher_margin is a share"),
         ({"choice": "best"}, "choice must be one of"),
         ({"shortage": "raise"}, "shortage must be one of"),
-        ({"teacher_margin": 0.1}, "teacher's scores were not given"),
-        ({"teacher": {"q": {}}}, "teacher_margin is None"),
+        ({"teacher_margin": 0.1}, "teacher_margin=0.1 without scores"),
+        ({"teacher": {"q": {}}}, "teacher_margin=None with scores"),
         ({"run": {"nobody": {}}}, "names query 'nobody'"),
         ({"run": {"other": {}}}, "names query 'other'"),
         ({"run": {"q": {"z": 1.0}}}, "names document 'z' for query 'q'"),

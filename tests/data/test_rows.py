@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from datasets import Dataset
 
+from lexforge.common.text_identity import text_identity
 from lexforge.data import DataError, RetrievalData, judged_negatives, training_rows, validate_columns
 
 DATA = RetrievalData(
@@ -19,10 +22,10 @@ DATA = RetrievalData(
 def test_one_row_for_each_positive() -> None:
     """Graded positives count alike, judged negatives are none, and the order is that of the judgements."""
     rows = training_rows(DATA)
-    assert rows == [
-        {"anchor": "least element", "positive": "heap"},
-        {"anchor": "least element", "positive": "graph"},
-        {"anchor": "order a list", "positive": "sort"},
+    assert [(row["anchor"], row["positive"]) for row in rows] == [
+        ("least element", "heap"),
+        ("least element", "graph"),
+        ("order a list", "sort"),
     ]
     assert validate_columns(rows) == ("anchor", "positive")
 
@@ -54,7 +57,7 @@ def test_teacher_scores_follow_their_documents() -> None:
     rows = training_rows(DATA, negatives={"q1": ["d2"], "q2": ["d1"]}, scores=scores)
     assert [row["label"] for row in rows] == [[0.9, 0.1], [0.8, 0.1], [0.7, 0.2]]
     assert validate_columns(rows) == ("anchor", "positive", "negative_1")
-    with pytest.raises(DataError, match="query 'q2': no teacher score for the document 'd2'"):
+    with pytest.raises(DataError, match="query 'q2': there is no teacher score for the document 'd2'"):
         training_rows(DATA, scores={"q1": scores["q1"]})
 
 
@@ -67,11 +70,11 @@ def test_teacher_scores_follow_their_documents() -> None:
         ({"negatives": {"q1": ["d2"]}, "shortage": "refuse"}, "shortage must be one of"),
         (
             {"negatives": {"q1": ["d2", "d4"]}, "negatives_per_row": 3},
-            "2 documents can be negatives of query 'q1', fewer than the 3 asked",
+            "only 2 documents can be negatives of query 'q1'; received per_row=3",
         ),
         ({"negatives": {"q1": ["d9"], "q2": ["d1"]}}, "query 'q1': the negative 'd9' is not in the corpus"),
         ({"negatives": {"q1": ["d3"], "q2": ["d1"]}}, "'d3' is both a positive and a negative"),
-        ({"negatives_per_row": 0}, "at least 1, got 0"),
+        ({"negatives_per_row": 0}, "at least 1; received 0"),
     ],
 )
 def test_rows_that_cannot_be_made_are_refused(arguments: dict[str, Any], message: str) -> None:
@@ -104,7 +107,10 @@ def test_rows_that_are_short_may_be_dropped(caplog: pytest.LogCaptureFixture) ->
     rows = training_rows(DATA, negatives={"q1": ["d2"]}, shortage="drop", scores=scores)
     assert [row["label"] for row in rows] == [[0.9, 0.1], [0.8, 0.1]]
     assert caplog.messages == ["toy, split 'train': 2 rows of 1 negatives; 0 filled up at random, 1 dropped"]
-    with pytest.raises(DataError, match=r"query 'q2': no teacher score .* at random; shortage='drop' leaves"):
+    with pytest.raises(
+        DataError,
+        match=r"query 'q2': there is no teacher score .* at random to fill the row; shortage='drop' leaves",
+    ):
         training_rows(DATA, negatives={"q1": ["d2"]}, scores=scores)
 
 
@@ -113,3 +119,20 @@ def test_rows_that_have_what_was_asked_are_not_counted(caplog: pytest.LogCapture
     training_rows(DATA)
     training_rows(DATA, negatives={"q1": ["d2", "d4"], "q2": ["d1"]})
     assert caplog.messages == []
+
+
+def test_each_row_names_all_documents_judged_relevant_to_its_query() -> None:
+    """Another judged positive of the query, met in a batch, is no negative: the losses know it by this."""
+    rows = training_rows(DATA)
+    assert [row["relevant"] for row in rows] == [
+        [text_identity("heap"), text_identity("graph")],
+        [text_identity("heap"), text_identity("graph")],
+        [text_identity("sort")],
+    ]
+    assert validate_columns(Dataset.from_list(rows)) == ("anchor", "positive")
+
+
+def test_one_relevant_document_per_query_needs_no_column() -> None:
+    """Then the positive says it all, and the rows fit every collator of sentence-transformers."""
+    data = replace(DATA, qrels={"train": {"q1": {"d1": 1}, "q2": {"d3": 1}}})
+    assert all("relevant" not in row for row in training_rows(data))

@@ -35,9 +35,9 @@ def test_a_file_comes_back_by_split(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (line() + line(score="high"), ":2: the score must be a finite number, got 'high'"),
+        (line() + line(score="high"), ":2: the score must be a finite number; received 'high'"),
         (line(score=True), ":1: the score must be a finite number"),
-        (line().replace("2.5", "NaN"), ":1: the score must be a finite number, got nan"),
+        (line().replace("2.5", "NaN"), ":1: the score must be a finite number; received nan"),
         (line(sentence2=None), ":1: 'sentence2' must be a string"),
         (line(sentence1=" "), ":1: a sentence is blank"),
         ('{"sentence1": "a"}\n', ":1: the field 'sentence2' is missing"),
@@ -70,7 +70,7 @@ def test_a_hub_data_set_loads_through_datasets(tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.mkdir()
     (other / "train.jsonl").write_text('{"sentence1": "a", "score": 1}\n', encoding="utf-8")
-    with pytest.raises(DataError, match="no column 'sentence2'"):
+    with pytest.raises(DataError, match="expected a column 'sentence2'"):
         load_sts(f"hf:{other}")
 
 

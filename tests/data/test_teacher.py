@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from transformers import BertConfig, BertForSequenceClassification, BertModel
 
 from lexforge.data import DataError
 from lexforge.data.teacher import LsaTeacher, SentenceTransformerTeacher, TeacherCache, load_teacher
@@ -90,11 +91,11 @@ def test_lsa_by_characters_joins_forms_of_a_word() -> None:
 @pytest.mark.parametrize(
     ("texts", "settings", "message"),
     [
-        ([], {}, "got 256 with 0 texts and 0 terms"),
-        (["sort list", "tree node"], {"dimensions": 2}, "got 2 with 2 texts and 4 terms"),
-        (["sort list"] * 9, {"dimensions": 2}, "got 2 with 9 texts and 2 terms"),
-        (["sort list"], {"dimensions": 0}, "got 0"),
-        (["sort list"], {"analyzer": "char"}, "analyzer must be 'word' or 'char_wb', got 'char'"),
+        ([], {}, "received 256 with 0 texts and 0 terms"),
+        (["sort list", "tree node"], {"dimensions": 2}, "received 2 with 2 texts and 4 terms"),
+        (["sort list"] * 9, {"dimensions": 2}, "received 2 with 9 texts and 2 terms"),
+        (["sort list"], {"dimensions": 0}, "received 0"),
+        (["sort list"], {"analyzer": "char"}, "analyzer must be 'word' or 'char_wb'; received 'char'"),
     ],
 )
 def test_lsa_refuses_what_it_cannot_fit(texts: list[str], settings: dict, message: str) -> None:
@@ -113,7 +114,7 @@ def test_a_sentence_transformer_teaches_normalised_vectors(dense_folder: Path, t
     """The vectors are the model's own, at length 1."""
     teacher = SentenceTransformerTeacher(str(dense_folder), device="cpu")
     texts = ["sort a list", "open the file"]
-    embeddings = teacher.encode(texts)
+    embeddings = teacher.encode(texts, "document")
     plain = tiny_dense.encode(texts)
     assert embeddings.dtype == np.float32
     np.testing.assert_allclose(
@@ -156,12 +157,12 @@ def test_the_cache_of_another_teacher_is_refused(change, tiny_dense, tmp_path: P
     """Whatever decides the vectors is in the name: else the cache would hand out those of another teacher."""
     tiny_dense.save(str(tmp_path / "one" / "teacher"))
     first = SentenceTransformerTeacher(str(tmp_path / "one" / "teacher"), device="cpu")
-    TeacherCache.build(first, ["SORT the list", "a file"], tmp_path / "cache")
+    TeacherCache.build(first, [], ["SORT the list", "a file"], tmp_path / "cache")
     change(tiny_dense)
     tiny_dense.save(str(tmp_path / "two" / "teacher"))
     second = SentenceTransformerTeacher(str(tmp_path / "two" / "teacher"), device="cpu")
     with pytest.raises(DataError, match="teacher-"):
-        TeacherCache.build(second, ["SORT the list", "a file"], tmp_path / "cache")
+        TeacherCache.build(second, [], ["SORT the list", "a file"], tmp_path / "cache")
 
 
 @pytest.mark.parametrize("name", ["nobody/has-this-model", "./no-such-folder", "/no/such/folder"])
@@ -181,3 +182,37 @@ def test_a_teacher_by_the_name_of_a_command_line(tmp_path: Path) -> None:
     assert words.name != characters.name
     with pytest.raises(DataError, match="no/such/teacher"):
         load_teacher("no/such/teacher", texts)
+
+
+def test_queries_and_documents_get_their_prompts(tiny_dense, tmp_path: Path) -> None:
+    """The oracle is the plain encoding of the text with its prompt before it."""
+    tiny_dense.prompts = {"query": "search ", "passage": "document "}
+    tiny_dense.save(str(tmp_path))
+    teacher = SentenceTransformerTeacher(str(tmp_path), device="cpu")
+    by_hand = {
+        kind: tiny_dense.encode([f"{prompt} sort a list"], normalize_embeddings=True, prompt="")
+        for kind, prompt in {"query": "search", "document": "document"}.items()
+    }
+    for kind, expected in by_hand.items():
+        np.testing.assert_allclose(teacher.encode(["sort a list"], kind), expected, atol=1e-6)  # float32
+    assert np.abs(by_hand["query"] - by_hand["document"]).max() > 1e-3
+    own = SentenceTransformerTeacher(str(tmp_path), device="cpu", prompts={"query": "index "})
+    assert own.name != teacher.name
+
+
+def test_a_folder_is_used_as_what_it_is_or_refused(
+    tiny_splade, tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    """The mean over the tokens of a cross-encoder or a bare transformer is noise that looks like vectors."""
+    tiny_splade.save_pretrained(str(tmp_path / "sparse"))
+    config = BertConfig.from_pretrained(tiny_checkpoint, num_labels=1)
+    BertForSequenceClassification(config).save_pretrained(tmp_path / "cross")
+    BertModel(config).save_pretrained(tmp_path / "bare")
+    for folder, message in {
+        tmp_path / "sparse": "is a SparseEncoder, and dense embeddings are needed here; .*score_pairs.py",
+        tiny_checkpoint: "is a SparseEncoder",
+        tmp_path / "cross": "is a CrossEncoder",
+        tmp_path / "bare": "is a bare transformer",
+    }.items():
+        with pytest.raises(DataError, match=message):
+            SentenceTransformerTeacher(str(folder), device="cpu")

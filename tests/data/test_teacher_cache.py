@@ -27,13 +27,15 @@ class CountingTeacher:
         self.name, self.dimension = name, dimension
         self.asked: list[str] = []
 
-    def encode(self, texts: Sequence[str]) -> np.ndarray:
+    def encode(self, texts: Sequence[str], kind: str) -> np.ndarray:
         self.asked += texts
-        return np.stack([expected(text, self.dimension) for text in texts])
+        return np.stack([expected(text, self.dimension, kind) for text in texts])
 
 
-def expected(text: str, dimension: int = 4) -> np.ndarray:
-    vector = np.random.default_rng(zlib.crc32(text.encode())).normal(size=dimension).astype(np.float32)
+def expected(text: str, dimension: int = 4, kind: str = "document") -> np.ndarray:
+    vector = (
+        np.random.default_rng(zlib.crc32(f"{kind} {text}".encode())).normal(size=dimension).astype(np.float32)
+    )
     return vector / np.linalg.norm(vector)
 
 
@@ -44,58 +46,82 @@ def rows(texts: Sequence[str]) -> np.ndarray:
 def test_each_distinct_text_is_encoded_once_and_found(tmp_path: Path) -> None:
     """A document is a positive here and a negative there; a lookup has an order and repeats of its own."""
     teacher = CountingTeacher()
-    cache = TeacherCache.build(teacher, TEXTS + TEXTS[:5], tmp_path / "cache", block_texts=3)
+    cache = TeacherCache.build(teacher, [], TEXTS + TEXTS[:5], tmp_path / "cache", block_texts=3)
     assert teacher.asked == TEXTS
     assert (len(cache), cache.dimension, cache.teacher) == (10, 4, "counting")
     asked = ["text 7", "text 0", "text 7", "text 9"]
-    assert cache[asked].dtype == np.float16
-    np.testing.assert_array_equal(cache[asked], rows(asked))
-    assert cache[[]].shape == (0, 4)
+    assert cache.lookup(asked, "document").dtype == np.float16
+    np.testing.assert_array_equal(cache.lookup(asked, "document"), rows(asked))
+    assert cache.lookup([], "document").shape == (0, 4)
 
 
 def test_a_second_run_reuses_the_cache_and_adds_what_is_missing(tmp_path: Path) -> None:
     """Encoding is hours with a large teacher; only new texts may cost anything."""
-    TeacherCache.build(CountingTeacher(), TEXTS[:6], tmp_path)
+    TeacherCache.build(CountingTeacher(), [], TEXTS[:6], tmp_path)
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.npy")}
     second = CountingTeacher()
-    TeacherCache.build(second, TEXTS[:6], tmp_path)
+    TeacherCache.build(second, [], TEXTS[:6], tmp_path)
     assert second.asked == []
-    cache = TeacherCache.build(second, TEXTS, tmp_path)
+    cache = TeacherCache.build(second, [], TEXTS, tmp_path)
     assert second.asked == TEXTS[6:]
     assert {path: path.stat().st_mtime_ns for path in before} == before
-    np.testing.assert_array_equal(cache[TEXTS], rows(TEXTS))
-    np.testing.assert_array_equal(TeacherCache(tmp_path)[TEXTS], rows(TEXTS))
+    np.testing.assert_array_equal(cache.lookup(TEXTS, "document"), rows(TEXTS))
+    np.testing.assert_array_equal(TeacherCache(tmp_path).lookup(TEXTS, "document"), rows(TEXTS))
+
+
+def test_a_text_of_both_kinds_has_two_vectors(tmp_path: Path) -> None:
+    """E5 and its kin prompt queries and documents differently; one vector for both teaches the wrong one."""
+    teacher = CountingTeacher()
+    cache = TeacherCache.build(teacher, TEXTS[:3], TEXTS[2:], tmp_path)
+    assert teacher.asked == TEXTS[:3] + TEXTS[2:]
+    assert len(cache) == 11
+    for kind in ("query", "document"):
+        vector = expected("text 2", kind=kind).astype(np.float16)
+        np.testing.assert_array_equal(cache.lookup(["text 2"], kind)[0], vector)
+    with pytest.raises(KeyError, match=r"'text 0' is not in the teacher cache .* as a document"):
+        cache.lookup(["text 0"], "document")
+    with pytest.raises(ValueError, match=r"kind must be one of .* received 'anchor'"):
+        cache.lookup(["text 0"], "anchor")  # type: ignore[arg-type]
+
+
+def test_the_texts_of_training_rows_have_the_kind_of_their_column(tmp_path: Path) -> None:
+    """Anchors are queries, positives and negatives documents; a label and other columns are no texts."""
+    row = {"anchor": "a", "positive": "b", "negative_1": "a", "label": [1.0, 0.5], "judged": [7]}
+    cache = TeacherCache.build_for_rows(CountingTeacher(), [row, {**row, "anchor": "c"}], tmp_path)
+    assert len(cache) == 4
+    assert cache.lookup(["a", "c"], "query").shape == (2, 4)
+    assert cache.lookup(["b", "a"], "document").shape == (2, 4)
 
 
 def test_embeddings_stay_on_disk(tmp_path: Path) -> None:
     """The ranks of a machine share the pages of one file; a copy each would not fit."""
-    cache = TeacherCache.build(CountingTeacher(), TEXTS, tmp_path)
-    assert all(isinstance(block, np.memmap) for block in cache._blocks)
+    cache = TeacherCache.build(CountingTeacher(), [], TEXTS, tmp_path)
+    assert all(isinstance(block, np.memmap) for block in cache._blocks._rows)
 
 
 def test_a_killed_run_keeps_its_finished_blocks(tmp_path: Path) -> None:
     """What a killed run left must be right, and its successor goes on where it stopped."""
 
     class Killed(CountingTeacher):
-        def encode(self, texts: Sequence[str]) -> np.ndarray:
+        def encode(self, texts: Sequence[str], kind: str) -> np.ndarray:
             if "text 6" in texts:
                 raise KeyboardInterrupt
-            return super().encode(texts)
+            return super().encode(texts, kind)
 
     with pytest.raises(KeyboardInterrupt):
-        TeacherCache.build(Killed(), TEXTS, tmp_path, block_texts=3)
+        TeacherCache.build(Killed(), [], TEXTS, tmp_path, block_texts=3)
     killed = tmp_path / f"block-{'0' * 16}.12-{'a' * 16}.0.partial"  # of a run that was killed while it wrote
     killed.mkdir()
     (killed / "keys.npy").write_bytes(b"half")
     teacher = CountingTeacher()
-    cache = TeacherCache.build(teacher, TEXTS, tmp_path)
+    cache = TeacherCache.build(teacher, [], TEXTS, tmp_path)
     assert teacher.asked == TEXTS[6:]
-    np.testing.assert_array_equal(cache[TEXTS], rows(TEXTS))
+    np.testing.assert_array_equal(cache.lookup(TEXTS, "document"), rows(TEXTS))
     assert killed.exists()  # as far as anyone knows, another process is still writing it
     two_hours_ago = time.time() - 7200
     for path in (killed / "keys.npy", killed):
         os.utime(path, (two_hours_ago, two_hours_ago))
-    TeacherCache.build(teacher, [*TEXTS, "another"], tmp_path)
+    TeacherCache.build(teacher, [], [*TEXTS, "another"], tmp_path)
     assert not killed.exists()
 
 
@@ -107,12 +133,12 @@ def test_a_failed_write_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytes
 
     monkeypatch.setattr(os, "replace", killed)
     with pytest.raises(KeyboardInterrupt):
-        TeacherCache.build(CountingTeacher(), TEXTS, tmp_path)
+        TeacherCache.build(CountingTeacher(), [], TEXTS, tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
 def _build(folder: Path) -> None:
-    TeacherCache.build(CountingTeacher(), TEXTS, folder, block_texts=2)
+    TeacherCache.build(CountingTeacher(), [], TEXTS, folder, block_texts=2)
 
 
 def test_two_processes_may_fill_one_folder(tmp_path: Path) -> None:
@@ -123,26 +149,25 @@ def test_two_processes_may_fill_one_folder(tmp_path: Path) -> None:
     for process in processes:
         process.join()
     assert [process.exitcode for process in processes] == [0, 0]
-    np.testing.assert_array_equal(TeacherCache(tmp_path)[TEXTS], rows(TEXTS))
+    np.testing.assert_array_equal(TeacherCache(tmp_path).lookup(TEXTS, "document"), rows(TEXTS))
     assert all(path.name.startswith("block-") for path in tmp_path.iterdir())
 
 
 def test_a_text_that_was_not_encoded_is_named(tmp_path: Path) -> None:
     """A missing vector must not be replaced by another."""
-    cache = TeacherCache.build(CountingTeacher(), TEXTS, tmp_path)
-    assert cache.missing(["text 3", "text 11", "~"]) == ["text 11", "~"]
+    cache = TeacherCache.build(CountingTeacher(), [], TEXTS, tmp_path)
     with pytest.raises(KeyError, match="'text 11' is not in the teacher cache"):
-        cache[["text 3", "text 11"]]
-    with pytest.raises(TypeError, match="expected a list of texts, got the single text 'text 3'"):
-        cache["text 3"]
+        cache.lookup(["text 3", "text 11"], "document")
+    with pytest.raises(TypeError, match="expected a list of texts; received the single text 'text 3'"):
+        cache.lookup("text 3", "document")
 
 
 @pytest.mark.parametrize("damage", ["cut", "changed", "swapped keys", "no manifest", "cut manifest"])
 def test_a_broken_block_is_refused(tmp_path: Path, damage: str) -> None:
     """Disks fill up and copies are cut; the message names what to delete."""
-    TeacherCache.build(CountingTeacher(), TEXTS, tmp_path)
+    TeacherCache.build(CountingTeacher(), [], TEXTS, tmp_path)
     (block,) = tmp_path.iterdir()
-    embeddings, manifest = block / "embeddings.npy", block / "manifest.json"
+    embeddings, manifest = block / "rows.npy", block / "manifest.json"
     if damage == "cut":
         embeddings.write_bytes(embeddings.read_bytes()[:-4])
     elif damage == "changed":
@@ -155,21 +180,21 @@ def test_a_broken_block_is_refused(tmp_path: Path, damage: str) -> None:
         manifest.unlink()
     else:
         manifest.write_text(manifest.read_text()[:20])
-    for use in (TeacherCache, lambda folder: TeacherCache.build(CountingTeacher(), TEXTS, folder)):
+    for use in (TeacherCache, lambda folder: TeacherCache.build(CountingTeacher(), [], TEXTS, folder)):
         with pytest.raises(DataError, match=rf"{block.name} is broken.*delete it"):
             use(tmp_path)
 
 
 def test_a_foreign_cache_is_refused(tmp_path: Path) -> None:
     """Two teachers' vectors in one space would distil nonsense."""
-    TeacherCache.build(CountingTeacher(), TEXTS[:5], tmp_path / "one")
+    TeacherCache.build(CountingTeacher(), [], TEXTS[:5], tmp_path / "one")
     with pytest.raises(
-        DataError, match=r"cache of the teacher 'counting', not of 'other'; delete it or choose"
+        DataError, match=r"cache of the teacher 'counting'; received 'other'. Delete it or choose"
     ):
-        TeacherCache.build(CountingTeacher("other"), TEXTS, tmp_path / "one")
-    with pytest.raises(DataError, match=r"must return \[5, 4\] numbers, got shape \(5, 3\)"):
-        TeacherCache.build(CountingTeacher(dimension=3), TEXTS, tmp_path / "one")
-    TeacherCache.build(CountingTeacher("other"), TEXTS, tmp_path / "two")
+        TeacherCache.build(CountingTeacher("other"), [], TEXTS, tmp_path / "one")
+    with pytest.raises(DataError, match=r"must return \[5, 4\] numbers; received \(5, 3\)"):
+        TeacherCache.build(CountingTeacher(dimension=3), [], TEXTS, tmp_path / "one")
+    TeacherCache.build(CountingTeacher("other"), [], TEXTS, tmp_path / "two")
     (foreign,) = (tmp_path / "two").iterdir()
     shutil.copytree(foreign, tmp_path / "one" / foreign.name)
     with pytest.raises(DataError, match=r"of the teacher '\w+', .* of '\w+'; delete one of them"):
@@ -180,7 +205,7 @@ def test_a_folder_with_other_things_is_left_alone(tmp_path: Path) -> None:
     """A run directory given by mistake must not be filled with blocks."""
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(DataError, match=r"no teacher cache: it holds 'config\.json'"):
-        TeacherCache.build(CountingTeacher(), TEXTS, tmp_path)
+        TeacherCache.build(CountingTeacher(), [], TEXTS, tmp_path)
     with pytest.raises(FileNotFoundError, match="holds no teacher cache"):
         TeacherCache(tmp_path / "nowhere")
 
@@ -190,13 +215,13 @@ def test_values_that_are_not_finite_are_refused(tmp_path: Path, value: float) ->
     """1e6 is finite in float32 and not in the float16 of the cache."""
 
     class Wrong(CountingTeacher):
-        def encode(self, texts: Sequence[str]) -> np.ndarray:
-            embeddings = super().encode(texts)
+        def encode(self, texts: Sequence[str], kind: str) -> np.ndarray:
+            embeddings = super().encode(texts, kind)
             embeddings[2, 1] = value
             return embeddings
 
     with pytest.raises(DataError, match="not finite for 'text 2'"):
-        TeacherCache.build(Wrong(), TEXTS, tmp_path)
+        TeacherCache.build(Wrong(), [], TEXTS, tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -204,20 +229,20 @@ def test_wrong_arguments_are_refused(tmp_path: Path) -> None:
     """No text is a caller's mistake, and a teacher that loses a text would shift all others."""
 
     class Short(CountingTeacher):
-        def encode(self, texts: Sequence[str]) -> np.ndarray:
-            return super().encode(texts)[1:]
+        def encode(self, texts: Sequence[str], kind: str) -> np.ndarray:
+            return super().encode(texts, kind)[1:]
 
     with pytest.raises(ValueError, match="at least one text"):
-        TeacherCache.build(CountingTeacher(), [], tmp_path)
-    with pytest.raises(ValueError, match="block_texts must be at least 1, got 0"):
-        TeacherCache.build(CountingTeacher(), TEXTS, tmp_path, block_texts=0)
-    with pytest.raises(DataError, match=r"must return \[10, D\] numbers, got shape \(9, 4\)"):
-        TeacherCache.build(Short(), TEXTS, tmp_path)
+        TeacherCache.build(CountingTeacher(), [], [], tmp_path)
+    with pytest.raises(ValueError, match="block_texts must be at least 1; received 0"):
+        TeacherCache.build(CountingTeacher(), [], TEXTS, tmp_path, block_texts=0)
+    with pytest.raises(DataError, match=r"must return \[10, D\] numbers; received \(9, 4\)"):
+        TeacherCache.build(Short(), [], TEXTS, tmp_path)
 
 
 def test_the_manifest_says_what_a_block_is(tmp_path: Path) -> None:
     """A person who finds the folder must be able to tell what it is."""
-    TeacherCache.build(CountingTeacher(), TEXTS, tmp_path)
+    TeacherCache.build(CountingTeacher(), [], TEXTS, tmp_path)
     (block,) = tmp_path.iterdir()
     manifest = json.loads((block / "manifest.json").read_text())["fields"]
     assert {key: manifest[key] for key in ("teacher", "dimension", "count")} == {
@@ -233,8 +258,9 @@ def test_without_a_folder_the_cache_is_the_user_s_own_and_named_after_the_teache
     """The second run of a recipe, in another run directory, must not encode again."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert (
-        TeacherCache.build(CountingTeacher(), TEXTS).folder == tmp_path / "lexforge" / "teachers" / "counting"
+        TeacherCache.build(CountingTeacher(), [], TEXTS).folder
+        == tmp_path / "lexforge" / "teachers" / "counting"
     )
     again = CountingTeacher()
-    TeacherCache.build(again, TEXTS)
+    TeacherCache.build(again, [], TEXTS)
     assert again.asked == []

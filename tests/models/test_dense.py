@@ -49,7 +49,7 @@ def test_wrong_arguments_are_refused(tmp_path: Path) -> None:
     """Each is named with what is allowed, before anything is loaded."""
     with pytest.raises(FileNotFoundError, match="there is no model at"):
         build_dense(tmp_path / "nothing")
-    with pytest.raises(ValueError, match="max_seq_length must be at least 3, got 2"):
+    with pytest.raises(ValueError, match="max_seq_length must be at least 3; received 2"):
         build_dense(tmp_path, max_seq_length=2)
-    with pytest.raises(ValueError, match="similarity must be 'cosine' or 'dot', got 'l2'"):
+    with pytest.raises(ValueError, match=r'similarity must be "cosine" or "dot"; received .l2'):
         build_dense(tmp_path, similarity="l2")  # type: ignore[arg-type]

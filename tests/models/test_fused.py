@@ -324,16 +324,18 @@ def test_what_cannot_be_fused_is_refused(
     plain: SparseEncoder, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A silent fallback would cost the speed, a silent mistake the model; a refused model stays plain."""
-    with pytest.raises(ValueError, match=r"pooling_strategy must be 'max' to fuse, got 'sum'.*SpladePooling"):
+    with pytest.raises(
+        ValueError, match=r"pooling_strategy must be 'max' to fuse, .* received 'sum'.*SpladePooling"
+    ):
         fuse_splade_head(SparseEncoder(modules=[plain[0], SpladePooling("sum")], device="cpu"))
     static = SparseEncoder(modules=[SparseStaticEmbedding(plain.tokenizer)], device="cpu")
     with pytest.raises(
-        ValueError, match=r"followed by SpladePooling, got the modules \['SparseStaticEmbedding'\]"
+        ValueError, match=r"followed by SpladePooling, received the modules \['SparseStaticEmbedding'\]"
     ):
         fuse_splade_head(static)
     states = Transformer(str(tiny_checkpoint))
     with pytest.raises(
-        ValueError, match=r"BertModel has no plain nn.Linear as output embedding, got NoneType"
+        ValueError, match=r"BertModel needs a plain nn.Linear as output embedding; received NoneType"
     ):
         fuse_splade_head(SparseEncoder(modules=[states, SpladePooling("max")], device="cpu"))
     plain[0].model.__class__ = _ScaledBert

@@ -87,7 +87,7 @@ def test_weights_that_cannot_be(encoder: SparseEncoder, fault: str) -> None:
         weights = weights[None]
     else:
         weights[7] = np.nan if fault == "nan" else -1.0
-    with pytest.raises(ValueError, match=r"query_weights must be \[\d+\], finite and >= 0, got shape"):
+    with pytest.raises(ValueError, match=r"query_weights must be \[\d+\], finite and >= 0; received shape"):
         build_inference_free(encoder, weights)
 
 

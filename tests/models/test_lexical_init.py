@@ -127,12 +127,12 @@ def test_texts_that_make_no_vocabulary(tmp_path: Path, texts, message: str) -> N
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"hidden_size": 100, "heads": 3}, "multiple of heads, got 100 and 3"),
-        ({"layers": 0}, "layers must be at least 1, got 0"),
-        ({"heads": 0}, "heads must be at least 1, got 0"),
-        ({"hidden_size": 0}, "hidden_size must be at least 2, got 0"),
-        ({"vocab_size": 5}, "vocab_size must be at least 6, got 5"),
-        ({"max_seq_length": 2}, "max_seq_length must be at least 3, got 2"),
+        ({"hidden_size": 100, "heads": 3}, "multiple of heads; received 100 and 3"),
+        ({"layers": 0}, "layers must be at least 1; received 0"),
+        ({"heads": 0}, "heads must be at least 1; received 0"),
+        ({"hidden_size": 0}, "hidden_size must be at least 2; received 0"),
+        ({"vocab_size": 5}, "vocab_size must be at least 6; received 5"),
+        ({"max_seq_length": 2}, "max_seq_length must be at least 3; received 2"),
     ],
 )
 def test_sizes_that_make_no_model(tmp_path: Path, wrong: dict[str, int], message: str) -> None:

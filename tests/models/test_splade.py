@@ -32,7 +32,7 @@ from transformers import (
 )
 
 from lexforge.models import build_splade
-from lexforge.models.splade import position_limit, splade_transformers, vocabulary_size
+from lexforge.models.structure import position_limit, splade_transformers, vocabulary_size
 
 TEXTS = ["sort a list of words", "한국 서울 검색", "the index", "query"]
 SMALL = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
@@ -192,20 +192,21 @@ def test_a_sparse_encoder_that_is_no_splade(tiny_dense, tmp_path: Path) -> None:
     """A sparse autoencoder over a dense model saves as a SparseEncoder too."""
     modules = [*tiny_dense.children(), SparseAutoEncoder(input_dim=32, hidden_dim=64, k=4)]
     SparseEncoder(modules=modules, device="cpu").save_pretrained(str(tmp_path))
-    with pytest.raises(ValueError, match=r"followed by SpladePooling; .*SparseAutoEncoder"):
+    with pytest.raises(ValueError, match=r"followed by SpladePooling; received .*SparseAutoEncoder"):
         build_splade(tmp_path, device="cpu")
 
 
 @pytest.mark.parametrize("length", [-1, 0, 2, 65, 10_000])
 def test_lengths_that_cannot_be(tiny_checkpoint: Path, length: int) -> None:
     """Beyond its positions a model fails in the middle of training, at the first long text."""
-    with pytest.raises(ValueError, match=rf"max_seq_length is {length}; BertForMaskedLM allows 3 to 64"):
+    message = rf"BertForMaskedLM allows a max_seq_length of 3 to 64; received {length}"
+    with pytest.raises(ValueError, match=message):
         build_splade(tiny_checkpoint, max_seq_length=length, device="cpu")
 
 
 def test_an_unknown_similarity(tiny_checkpoint: Path) -> None:
     """Euclidean distance is known to sentence-transformers and to no inverted index."""
-    with pytest.raises(ValueError, match="'dot' or 'cosine', got 'euclidean'"):
+    with pytest.raises(ValueError, match=r'"cosine" or "dot"; received .euclidean'):
         build_splade(tiny_checkpoint, similarity="euclidean")  # type: ignore[arg-type]
 
 

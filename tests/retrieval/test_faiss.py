@@ -12,8 +12,6 @@ from hypothesis.extra import numpy as hnp
 
 from lexforge.retrieval import HNSW, IVF, FaissIndex, Flat
 
-pytest.importorskip("faiss", reason="faiss-cpu has no wheel for this machine")
-
 IDS = [f"d{i}" for i in range(500)]
 
 

@@ -64,24 +64,33 @@ HNSW_WIDE = HNSW(neighbours=64, ef_search=2 * COUNT)
 BACKENDS = [
     Backend("inverted", InvertedIndex, {}, True, True),
     Backend("inverted-uint8", InvertedIndex, {"impacts": "uint8"}, True, False),
-    Backend("faiss-flat", FaissIndex, {"layout": Flat()}, False, True, "faiss"),
-    Backend(
-        "faiss-hnsw", FaissIndex, {"layout": HNSW(neighbours=64, ef_search=2 * COUNT)}, False, False, "faiss"
-    ),
-    Backend("faiss-ivf", FaissIndex, {"layout": IVF(lists=4, probes=4)}, False, False, "faiss"),
+    Backend("faiss-flat", FaissIndex, {"layout": Flat()}, False, True),
+    Backend("faiss-hnsw", FaissIndex, {"layout": HNSW(neighbours=64, ef_search=2 * COUNT)}, False, False),
+    Backend("faiss-ivf", FaissIndex, {"layout": IVF(lists=4, probes=4)}, False, False),
     Backend("milvus-sparse", MilvusIndex, {"batch_rows": 64}, True, True, "milvus_lite"),
     Backend("milvus-dense", MilvusIndex, {"batch_rows": 64}, False, True, "milvus_lite"),
 ]
 
 
+def available(backend: Backend, tmp_path_factory) -> Backend:
+    """The backend with a file of its own, if it keeps one; an extra that is not installed skips its tests."""
+    if backend.package is None:
+        return backend
+    pytest.importorskip(backend.package, reason="the extra `milvus` is not installed")
+    uri = str(tmp_path_factory.mktemp("milvus") / "vectors.db")
+    return replace(backend, options={**backend.options, "uri": uri})
+
+
 @pytest.fixture(params=BACKENDS, ids=lambda backend: backend.name)
 def backend(request, tmp_path_factory) -> Backend:
-    if request.param.package is not None:
-        pytest.importorskip(request.param.package)
-    if request.param.index is MilvusIndex:
-        uri = str(tmp_path_factory.mktemp("milvus") / "vectors.db")
-        return replace(request.param, options={**request.param.options, "uri": uri})
-    return request.param
+    return available(request.param, tmp_path_factory)
+
+
+@pytest.fixture(
+    params=[backend for backend in BACKENDS if backend.is_sparse], ids=lambda backend: backend.name
+)
+def sparse_backend(request, tmp_path_factory) -> Backend:
+    return available(request.param, tmp_path_factory)
 
 
 def whole_numbers(rows: int, seed: int) -> np.ndarray:
@@ -167,10 +176,9 @@ def test_no_query_is_no_row(backend: Backend) -> None:
     assert index.search(backend.vectors(np.zeros((0, WIDTH))), 3).ids == []
 
 
-def test_an_empty_query_finds_nothing_in_a_sparse_index(backend: Backend) -> None:
+def test_an_empty_query_finds_nothing_in_a_sparse_index(sparse_backend: Backend) -> None:
     """A document with score 0 is no hit where weights are not negative."""
-    if not backend.is_sparse:
-        pytest.skip("a dense index returns k documents, of score 0 too")
+    backend = sparse_backend
     index = backend.build(whole_numbers(50, 0), IDS[:50])
     rows = np.zeros((3, WIDTH))
     rows[1, 2] = 1
@@ -205,12 +213,10 @@ def test_bad_input_is_refused_and_changes_nothing(backend: Backend, action, mess
     check_hits(backend, index.search(backend.vectors(queries), 5), queries, documents, IDS[:50], 5)
 
 
-def test_a_negative_weight_is_refused_by_a_sparse_index(backend: Backend) -> None:
+def test_a_negative_weight_is_refused_by_a_sparse_index(sparse_backend: Backend) -> None:
     """Bounds are upper bounds only of weights that are not negative."""
-    if not backend.is_sparse:
-        pytest.skip("dense values have any sign")
     with pytest.raises(ValueError, match="documents row 0, column 0: weight -1"):
-        backend.build(-np.ones((2, WIDTH)), ["a", "b"])
+        sparse_backend.build(-np.ones((2, WIDTH)), ["a", "b"])
 
 
 def test_saved_files_that_were_cut_altered_or_lost_are_refused(backend: Backend, tmp_path: Path) -> None:

@@ -19,7 +19,6 @@ def load_script() -> Callable[[str], ModuleType]:
     """A script by its stem, imported and not run."""
 
     def load(stem: str) -> ModuleType:
-        pytest.importorskip("tyro", reason="the command lines need tyro")
         spec = importlib.util.spec_from_file_location(stem, SCRIPTS / f"{stem}.py")
         assert spec is not None
         assert spec.loader is not None

@@ -11,7 +11,6 @@ import pytest
 
 from lexforge.evaluation import evaluate_run, read_run, write_run
 
-pytest.importorskip("tyro", reason="the command line needs tyro")
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "evaluate_retrieval.py"
 TEXTS = {"d1": "sort the list", "d2": "open the file", "d3": "parse a tree", "d4": "hash of a key"}
 QUERIES = {"q1": "sort list", "q2": "file open", "q3": "tree"}
@@ -50,8 +49,6 @@ def test_every_kind_of_model_is_evaluated_and_written(
     kind: str, script, folder: Path, tmp_path: Path, tiny_checkpoint, tiny_splade, tiny_dense, capsys
 ) -> None:
     """The same command serves a checkpoint, a saved sparse and a saved dense encoder."""
-    if kind == "dense":
-        pytest.importorskip("faiss", reason="faiss-cpu has no wheel for this machine")
     model = tmp_path / "model"
     if kind != "bare":
         (tiny_splade if kind == "sparse" else tiny_dense).save_pretrained(str(model))
@@ -71,7 +68,6 @@ def test_approximate_and_remote_indexes_find_the_exact_run(
     kind: str, script, folder: Path, tmp_path: Path, tiny_splade, tiny_dense
 ) -> None:
     """Over four documents no index can miss one: every name is the same search."""
-    pytest.importorskip("faiss", reason="faiss-cpu has no wheel for this machine")
     pytest.importorskip("milvus_lite", reason="the extra `milvus` is not installed")
     (tiny_splade if kind == "sparse" else tiny_dense).save_pretrained(str(tmp_path / "model"))
     names = ["inverted", "milvus"] if kind == "sparse" else ["faiss-flat", "faiss-hnsw", "milvus"]
@@ -124,13 +120,17 @@ def test_a_comparison_is_reported(script, folder: Path, tmp_path: Path, tiny_che
         (
             {"index": "faiss-flat"},
             ValueError,
-            "a faiss-flat index does not hold sparse vectors",
+            "the index 'faiss-flat' does not hold sparse vectors",
         ),
-        ({"index": "bm42"}, ValueError, "the index is 'bm42'; allowed are"),
-        ({"index": "milvus"}, ValueError, "a Milvus address belongs to a milvus index"),
-        ({"uri": "vectors.db"}, ValueError, "the index is None"),
+        ({"index": "bm42"}, ValueError, "the index must be one of .*; received 'bm42'"),
+        ({"index": "milvus"}, ValueError, "the index 'milvus' needs the option uri"),
+        ({"uri": "vectors.db"}, ValueError, "the index must be one of .*; received None"),
         ({"index": "milvus", "uri": "no-such-folder/x.db"}, Exception, "no-such-folder|pip install"),
         ({"metrics": ("nDCG@500",)}, ValueError, "k = 100"),
+        ({"batch_size": 0}, ValueError, "batch_size must be at least 1; received 0"),
+        ({"run": Path()}, IsADirectoryError, "must name files"),
+        ({"run": Path("same"), "json": Path("same")}, ValueError, "must name two files; received same"),
+        ({"k": 0}, ValueError, "k must be at least 1; received 0"),
     ],
 )
 def test_bad_input_fails_before_encoding(
@@ -174,3 +174,10 @@ def test_a_compared_run_of_other_data_is_refused(script, folder, tmp_path: Path,
     write_run(tmp_path / "other", {"q1": {"elsewhere": 1.0}})
     with pytest.raises(ValueError, match="other:1: document 'elsewhere' is not in the data"):
         script.main(script.Config(str(tiny_checkpoint), folder, compare=tmp_path / "other"))
+
+
+def test_a_compared_run_without_the_split_is_refused(script, folder, tmp_path: Path, tiny_checkpoint) -> None:
+    """An empty file would compare with nothing and leave no trace of it in the report."""
+    (tmp_path / "empty").write_text("\n")
+    with pytest.raises(ValueError, match="empty must rank queries of the split 'test'; it ranks none"):
+        script.main(script.Config(str(tiny_checkpoint), folder, compare=tmp_path / "empty"))

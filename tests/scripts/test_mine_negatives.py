@@ -53,7 +53,6 @@ def test_every_kind_of_model_ranks(
     """BM25, a masked language model as SPLADE, a dense encoder; blocks of queries change nothing."""
     model = {"bm25": "bm25", "bare": str(tiny_checkpoint), "dense": str(tmp_path / "dense")}[kind]
     if kind == "dense":
-        pytest.importorskip("faiss", reason="faiss-cpu has no wheel for this machine")
         tiny_dense.save_pretrained(model)
     rows = mine(script, folder, model=model, block_queries=2)
     assert "3 rows of 1 negatives; " in capsys.readouterr().out
@@ -95,12 +94,13 @@ def test_a_teacher_filters(script, folder: Path, tmp_path: Path) -> None:
         (
             {"model": "bm25", "teacher": "lsa", "teacher_scores": Path("scores")},
             ValueError,
-            "either --teacher or --teacher-scores",
+            "pass --teacher or --teacher-scores; received both",
         ),
         ({"model": "bm25", "block_queries": 0}, ValueError, "block_queries must be at least 1; received 0"),
         ({"model": "bm25", "split": "dev"}, ValueError, "no split 'dev'"),
         ({"model": "bm25", "output": Path("no-such-folder/rows")}, FileNotFoundError, "no-such-folder"),
         ({"run": Path("no-such-run")}, FileNotFoundError, "no-such-run"),
+        ({"model": "bm25", "output": Path()}, IsADirectoryError, "--output must name a file"),
         ({"model": "./no-such-model"}, FileNotFoundError, "no-such-model"),
     ],
 )
@@ -118,6 +118,13 @@ def test_a_run_of_other_data_is_refused(script, folder: Path, tmp_path: Path) ->
         write_run(tmp_path / name, run)
         with pytest.raises(ValueError, match="'x' is not in the data"):
             mine(script, folder, run=tmp_path / name)
+
+
+def test_an_empty_run_is_refused(script, folder: Path, tmp_path: Path) -> None:
+    """Every negative would be drawn at random, and the file would look mined."""
+    (tmp_path / "empty").write_text("\n")
+    with pytest.raises(ValueError, match="empty must rank queries of the split 'train'; it ranks none"):
+        mine(script, folder, run=tmp_path / "empty")
 
 
 def test_the_flags_of_the_rule_are_flags_of_the_script(folder: Path) -> None:

@@ -83,18 +83,20 @@ def test_a_damaged_array_is_found_when_asked_for(load_script, vectors, corpus_fo
 def test_bad_input_is_refused(load_script, vectors, corpus_folder, tmp_path, tiny_dense) -> None:
     """Blank lines, k = 0, an index that is not there, a model that is another one."""
     build, search = load_script("build_index"), load_script("search")
-    with pytest.raises(ValueError, match="a faiss-flat index does not hold sparse vectors"):
+    with pytest.raises(ValueError, match="the index 'faiss-flat' does not hold sparse vectors"):
         build.main(build.Config(vectors, tmp_path / "index", "faiss-flat"))
     with pytest.raises(FileNotFoundError, match="holds no finished index"):
         search.main(search.Config(tmp_path / "index", corpus_folder, "tree"))
     build.main(build.Config(vectors, tmp_path / "index", "inverted"))
     with pytest.raises(ValueError, match="line 2 is blank"):
         search.main(search.Config(tmp_path / "index", corpus_folder), lines=["tree\n", "\n"])
+    with pytest.raises(ValueError, match="--width >= 3; received -1 and 200"):
+        search.main(search.Config(tmp_path / "index", corpus_folder, "tree", terms=-1))
     with pytest.raises(ValueError, match="k must be at least 1; received 0"):
         search.main(search.Config(tmp_path / "index", corpus_folder, "tree", k=0))
     tiny_dense.save_pretrained(str(tmp_path / "other"))
-    with pytest.raises(ValueError, match="has other weights or settings"):
+    with pytest.raises(ValueError, match="with other weights or settings"):
         search.main(search.Config(tmp_path / "index", corpus_folder, "tree", model=str(tmp_path / "other")))
     (vectors / "block-000001.safetensors").unlink()
-    with pytest.raises(FileNotFoundError, match="1 of 3 blocks are missing, first 1"):
+    with pytest.raises(FileNotFoundError, match="1 of 3 blocks are missing, the first is 1"):
         build.main(build.Config(vectors, tmp_path / "second", "inverted"))

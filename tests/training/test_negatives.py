@@ -176,11 +176,13 @@ def test_a_teacher_filters_what_is_mined(tiny_splade: SparseEncoder) -> None:
         def __init__(self, value: float) -> None:
             self.value = value
 
-        def __getitem__(self, texts: Any) -> np.ndarray:
+        def lookup(self, texts: Any, kind: str) -> np.ndarray:
             """The query and its positive agree; every other document scores `value` with the query."""
-            positive = retrieval_data().corpus
-            query = {f"{WORDS[i]} {WORDS[i + 1]}": positive[f"d{i}"] for i in range(12)}[texts[0]]
-            return np.array([[1.0]] + [[1.0 if text == query else self.value] for text in texts[1:]])
+            if kind == "query":
+                positive = retrieval_data().corpus
+                self.positive = {f"{WORDS[i]} {WORDS[i + 1]}": positive[f"d{i}"] for i in range(12)}[texts[0]]
+                return np.ones((1, 1))
+            return np.array([[1.0 if text == self.positive else self.value] for text in texts])
 
     rule = NegativeRule(choice="top", last_rank=3, teacher_margin=0.1)
     plain = MovingNegatives(retrieval_data(), NegativeRule(choice="top", last_rank=3))

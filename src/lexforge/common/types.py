@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol, TypeAlias
+from typing import Literal, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,9 +15,13 @@ Qrels: TypeAlias = dict[str, dict[str, int]]
 """Relevance judgements: query id -> document id -> grade."""
 
 
-class Embeddings(Protocol):
-    """Embeddings that are looked up by text, such as a `lexforge.data.TeacherCache`."""
+TextKind: TypeAlias = Literal["query", "document"]
+"""What a text is to a search; models may encode the two kinds differently."""
 
-    def __getitem__(self, texts: Sequence[str]) -> NDArray[np.floating]:
+
+class Embeddings(Protocol):
+    """Embeddings that are looked up by text and kind, such as a `lexforge.data.TeacherCache`."""
+
+    def lookup(self, texts: Sequence[str], kind: TextKind) -> NDArray[np.floating]:
         """Return the embeddings of texts: `[N, D]` float, each row of L2 norm 1, in the order of `texts`."""
         ...

@@ -68,8 +68,9 @@ def encode(
 
     Raises:
         TypeError: If the model is neither.
-        ValueError: If there is no text.
+        ValueError: If there is no text, `batch_size` is below 1, or a vector is not finite.
     """
+    check_batch_size(batch_size)
     is_sparse = vector_kind(model) == "sparse"
     if not texts:
         raise ValueError(f"at least one {kind} is needed to encode; received none")
@@ -89,8 +90,21 @@ def encode(
         for start in range(0, len(texts), batch_size * BATCHES_PER_BLOCK):
             part = [texts[i] for i in order[start : start + batch_size * BATCHES_PER_BLOCK]]
             rows.append(to_rows(encode_block(part, **options)))
+            # Checked block by block: otherwise a damaged model would encode a whole corpus before an index
+            # refuses its vectors.
+            _check_finite(rows[-1], part, kind)
             progress.update(len(part))
     return join_vectors(rows)[back]
+
+
+def check_batch_size(batch_size: int) -> None:
+    """Refuse a number of texts per forward pass that is below 1.
+
+    Raises:
+        ValueError: If it is.
+    """
+    if batch_size < 1:
+        raise ValueError(f"batch_size must be at least 1; received {batch_size}")
 
 
 def join_vectors(parts: Sequence[Vectors]) -> Vectors:
@@ -105,6 +119,28 @@ def join_vectors(parts: Sequence[Vectors]) -> Vectors:
     if isinstance(parts[0], np.ndarray):
         return np.concatenate(parts)
     return sparse.csr_array(sparse.vstack(parts, format="csr"))
+
+
+def _check_finite(vectors: Vectors, texts: Sequence[str], kind: str) -> None:
+    """Refuse vectors that are not finite.
+
+    Args:
+        vectors: CSR `[n, V]` or an array `[n, D]`.
+        texts: The n texts.
+        kind: `query` or `document`, for the message.
+
+    Raises:
+        ValueError: If a value is NaN or infinite; the message names the text.
+    """
+    values = vectors if isinstance(vectors, np.ndarray) else vectors.data  # [n, D], or the stored weights
+    if np.isfinite(values).all():
+        return
+    wrong = np.argwhere(~np.isfinite(values))[0, 0]
+    if not isinstance(vectors, np.ndarray):  # from the place of the weight to its row
+        wrong = np.searchsorted(vectors.indptr, wrong, side="right") - 1
+    raise ValueError(
+        f"a vector must be finite; the model gives NaN or infinity for the {kind} {texts[wrong][:60]!r}"
+    )
 
 
 def _to_csr(embeddings: torch.Tensor) -> sparse.csr_array:
@@ -134,7 +170,7 @@ class CorpusEncoder:
             used for the longest time are deleted; the size of the new file itself is not limited.
 
     Raises:
-        ValueError: If `cache_bytes` is below 0.
+        ValueError: If `batch_size` is below 1 or `cache_bytes` below 0.
     """
 
     def __init__(
@@ -144,6 +180,7 @@ class CorpusEncoder:
         cache_dir: str | Path | None = None,
         cache_bytes: int = 10_000_000_000,
     ) -> None:
+        check_batch_size(batch_size)
         if cache_bytes < 0:
             raise ValueError(f"cache_bytes must be at least 0; received {cache_bytes}")
         self._texts = texts
@@ -174,6 +211,8 @@ class CorpusEncoder:
         vectors = None if path is None else _read(path, key)
         fresh = vectors is None
         if fresh:
+            if path is not None:  # before the long work, so that a folder that cannot be made fails at once
+                path.parent.mkdir(parents=True, exist_ok=True)
             vectors = encode(
                 model,
                 self._texts,
@@ -182,7 +221,6 @@ class CorpusEncoder:
                 show_progress_bar=show_progress_bar,
             )
             if path is not None:
-                path.parent.mkdir(parents=True, exist_ok=True)
                 remove_leftovers(path.parent, _CACHED.pattern)
                 write_file(path, pack(vectors, key))
                 _delete_oldest(path, self._cache_bytes)

@@ -64,7 +64,7 @@ def unpack(path: Path, owner: str) -> tuple[Any, dict[str, NDArray[Any]]]:
             manifest = (file.metadata() or {}).get(METADATA)
         found = unpack_manifest(manifest, FORMAT, _parts(tensors))
         if found != {"owner": owner}:
-            raise ValueError(f"it belongs to {found.get('owner')!r}, not to {owner!r}")
+            raise ValueError(f"it must belong to {owner!r}; it belongs to {found.get('owner')!r}")
         vectors = tensors.get("dense")
         if vectors is None:
             shape = (len(tensors["indptr"]) - 1, int(tensors["width"][0]))
@@ -77,7 +77,7 @@ def unpack(path: Path, owner: str) -> tuple[Any, dict[str, NDArray[Any]]]:
 
 
 def _parts(tensors: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
-    """Return the bytes of each array under a name with dtype and shape, which the checksum covers too."""
+    """Return the bytes of each array under a name with dtype and shape, so that these are checked too."""
     return {
         f"{name} {array.dtype.str} {array.shape}": array.reshape(-1).view(np.uint8)
         for name, array in tensors.items()

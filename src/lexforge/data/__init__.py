@@ -1,11 +1,16 @@
-"""Files and hubs turned into columns."""
+"""Files and hub data sets become queries, documents, judgements and training columns.
 
-from lexforge.data.beir import load_beir, load_corpus, load_teacher_scores
+Importing this room loads neither `datasets`, `stopwordsiso`, scikit-learn nor sentence-transformers: the
+functions that need them import them. Machines that only run losses and models may lack the first two, and the
+others take seconds to load.
+"""
+
+from lexforge.common.idf import corpus_idf, document_frequency
+from lexforge.data.beir import load_beir, load_corpus, load_teacher_scores, write_teacher_scores
 from lexforge.data.cache import cache_folder
 from lexforge.data.columns import validate_columns
 from lexforge.data.docstrings import load_docstrings
 from lexforge.data.hub import load_hub
-from lexforge.data.idf import corpus_idf, document_frequency, stopword_ids
 from lexforge.data.multilabel import MultiLabelData, load_docstring_topics, load_multilabel, multi_hot
 from lexforge.data.negatives import (
     NegativeMiner,
@@ -15,9 +20,11 @@ from lexforge.data.negatives import (
     score_by_teacher,
     write_training_rows,
 )
+from lexforge.data.pair_scores import label_rows, listed_pairs, load_scorer, row_pairs, score_pairs
 from lexforge.data.retrieval_data import DataError, RetrievalData, hold_out
 from lexforge.data.rows import judged_negatives, training_rows
 from lexforge.data.source import load_retrieval_data
+from lexforge.data.stopwords import stopword_ids, stopword_summary
 from lexforge.data.sts import load_sts
 from lexforge.data.teacher import LsaTeacher, SentenceTransformerTeacher, TeacherCache, load_teacher
 
@@ -35,6 +42,8 @@ __all__ = [
     "document_frequency",
     "hold_out",
     "judged_negatives",
+    "label_rows",
+    "listed_pairs",
     "load_beir",
     "load_corpus",
     "load_docstring_topics",
@@ -42,15 +51,20 @@ __all__ = [
     "load_hub",
     "load_multilabel",
     "load_retrieval_data",
+    "load_scorer",
     "load_sts",
     "load_teacher",
     "load_teacher_scores",
     "mined_columns",
     "multi_hot",
     "read_training_rows",
+    "row_pairs",
     "score_by_teacher",
+    "score_pairs",
     "stopword_ids",
+    "stopword_summary",
     "training_rows",
     "validate_columns",
+    "write_teacher_scores",
     "write_training_rows",
 ]

@@ -1,17 +1,19 @@
 """BEIR folders: corpus.jsonl, queries.jsonl and qrels/<split>.tsv, each plain or gzipped.
 
-Layout as published by Thakur et al., "BEIR: A Heterogeneous Benchmark for Zero-shot Evaluation of Information
-Retrieval Models" (arXiv 2104.08663). Lines end at a line feed and nowhere else: texts may hold U+2028 or
-U+0085.
+The layout is that of Thakur et al., "BEIR: A Heterogeneous Benchmark for Zero-shot Evaluation of Information
+Retrieval Models" (arXiv 2104.08663). Lines end at a line feed and nowhere else, because texts may hold U+2028
+or U+0085.
 """
 
 from __future__ import annotations
 
+import gzip
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from lexforge.common.files import write_file
 from lexforge.data.grades import parse_grade
 from lexforge.data.lines import excerpt, json_objects, numbered_lines, require_texts
 from lexforge.data.retrieval_data import (
@@ -29,19 +31,20 @@ def load_beir(folder: str | Path, splits: Sequence[str] | None = None) -> Retrie
     """Read a retrieval set in the BEIR layout, whole into memory, and check it.
 
     Args:
-        folder: Holds `corpus.jsonl` (`_id`, `text`, optional `title`), `queries.jsonl` (`_id`, `text`) and
-            `qrels/<split>.tsv` (query id, document id, integer grade), each also as `.gz`.
-        splits: The splits to read; all that exist by default.
+        folder: A folder with `corpus.jsonl` (`_id`, `text`, optional `title`), `queries.jsonl` (`_id`,
+            `text`) and `qrels/<split>.tsv` (query id, document id, integer grade); each file may be gzipped
+            and end in `.gz`.
+        splits: The splits to read; None reads all that exist.
 
     Returns:
         The set, named after the folder. A document's text is `title + " " + text`, stripped; it may be blank.
 
     Raises:
-        FileNotFoundError: The folder or one of its parts is missing.
-        ValueError: A split that does not exist.
-        DataError: Anything wrong inside a file, with file and line: bytes that are not UTF-8, malformed JSON,
-            a missing field or one of another type, a repeated id, a grade that `check_grade` refuses, an
-            unknown id, a query of the split "train" without a positive.
+        FileNotFoundError: If the folder or one of its parts is missing.
+        ValueError: If a split does not exist.
+        DataError: If anything inside a file is wrong: bytes that are not UTF-8, malformed JSON, a missing
+            field or one of another type, a repeated id, a grade that `check_grade` refuses, an unknown id, or
+            a query of the split "train" without a positive. The message names file and line.
     """
     folder = Path(folder)
     if not folder.is_dir():
@@ -68,17 +71,17 @@ def load_beir(folder: str | Path, splits: Sequence[str] | None = None) -> Retrie
 
 
 def load_corpus(folder: str | Path) -> dict[str, str]:
-    """Read the documents of a BEIR folder alone; queries and judgements need not exist.
+    """Read only the documents of a BEIR folder; queries and judgements need not exist.
 
     Args:
-        folder: Holds `corpus.jsonl` or `corpus.jsonl.gz`, as for `load_beir`.
+        folder: A folder with `corpus.jsonl` or `corpus.jsonl.gz`, as for `load_beir`.
 
     Returns:
         Document id -> text, in the order of the file.
 
     Raises:
-        FileNotFoundError: There is no such folder or file.
-        DataError: As for `load_beir`.
+        FileNotFoundError: If there is no such folder or file.
+        DataError: If the file is wrong, as for `load_beir`.
     """
     if not Path(folder).is_dir():
         raise FileNotFoundError(f"{folder} is not a folder")
@@ -90,24 +93,24 @@ def load_teacher_scores(path: str | Path, data: RetrievalData) -> dict[str, dict
     """Read a teacher's scores of (query, document) pairs, for `training_rows(scores=...)`.
 
     Args:
-        path: Tab-separated like qrels (query id, document id, score; header optional), plain or gzipped; a
-            score is any finite number.
-        data: The set that the ids belong to.
+        path: A file with tabs between query id, document id and score, like qrels, plain or gzipped. Its
+            header is optional, and a score is any finite number.
+        data: The set to which the ids belong.
 
     Returns:
         Query id -> document id -> score.
 
     Raises:
-        FileNotFoundError: There is no such file.
-        DataError: An unknown id, a pair scored twice, or a score that is not a finite number, with file and
-            line.
+        FileNotFoundError: If there is no such file.
+        DataError: If an id is unknown, if a pair is scored twice, or if a score is not a finite number. The
+            message names file and line.
     """
     path = _find(Path(path))
     scores: dict[str, dict[str, float]] = {}
     for line, query_id, document_id, text in _triples(path):
         where = f"{path}:{line}"
         if not _is_number(text) or not math.isfinite(float(text)):
-            raise DataError(f"{where}: the score must be a finite number, got {excerpt(text)}")
+            raise DataError(f"{where}: the score must be a finite number; received {excerpt(text)}")
         if query_id not in data.queries or document_id not in data.corpus:
             raise DataError(f"{where}: {query_id!r} or {document_id!r} is not an id of {data.name}")
         if document_id in scores.setdefault(query_id, {}):
@@ -118,8 +121,30 @@ def load_teacher_scores(path: str | Path, data: RetrievalData) -> dict[str, dict
     return scores
 
 
+def write_teacher_scores(path: str | Path, scores: Iterable[tuple[str, str, float]]) -> None:
+    """Write a teacher's scores, for `load_teacher_scores`.
+
+    Args:
+        path: The file; an existing one is replaced. A name that ends in .gz is compressed.
+        scores: (query id, document id, score) in the order of the lines; scores are finite.
+
+    Raises:
+        DataError: If an id holds a tab or a line feed, which end its column, or if a score is not finite.
+    """
+    lines = ["\t".join(_HEADER)]
+    for query, document, score in scores:
+        for name in (query, document):
+            if "\t" in name or "\n" in name or name != name.rstrip("\r"):
+                raise DataError(f"an id in a table must hold neither tab nor line feed; received {name!r}")
+        if not math.isfinite(score):
+            raise DataError(f"query {query!r}, document {document!r}: the score {score} is not finite")
+        lines.append(f"{query}\t{document}\t{float(score)!r}")
+    data = "".join(f"{line}\n" for line in lines).encode("utf-8")
+    write_file(Path(path), gzip.compress(data, mtime=0) if str(path).endswith(".gz") else data)
+
+
 def _find(path: Path) -> Path:
-    """The file itself or its gzipped twin; two of them would leave open which one counts."""
+    """Return the file itself or its gzipped twin; where both exist, it is unclear which one counts."""
     twin = path.with_name(path.name + ".gz")
     found = [candidate for candidate in (path, twin) if candidate.is_file()]
     if not found:
@@ -130,6 +155,7 @@ def _find(path: Path) -> Path:
 
 
 def _qrels_files(folder: Path) -> dict[str, Path]:
+    """Return the judgement files of a folder: split -> path."""
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder} is not a folder")
     names = sorted({path.name.removesuffix(".gz") for path in folder.iterdir() if path.is_file()})
@@ -140,20 +166,24 @@ def _qrels_files(folder: Path) -> dict[str, Path]:
 
 
 def _records(path: Path) -> Iterator[tuple[int, str, str]]:
-    """(line, id, title and text joined) of a JSON-lines file."""
+    """Yield (line, id, title and text joined) for each record of a JSON-lines file."""
     for number, record in json_objects(path, ("_id", "text")):
         yield number, record["_id"], record_text(f"{path}:{number}", record)
 
 
 def record_text(where: str, record: Mapping[str, Any]) -> str:
-    """Title and text of a record of documents or queries, joined by a space.
+    """Join title and text of a document or query by a space.
 
     Args:
-        where: File and line, or data set and row.
-        record: `_id`, `text` and, where there is one, `title`; null is none, as `datasets` writes it.
+        where: Where the record stands, for error messages: file and line, or data set and row.
+        record: A mapping with `_id`, `text` and optionally `title`. A title of None counts as missing,
+            because `datasets` fills absent fields with None.
+
+    Returns:
+        The joined text.
 
     Raises:
-        DataError: One of the three is not a string.
+        DataError: If one of the three is not a string.
     """
     title = "" if record.get("title") is None else record["title"]
     require_texts(where, _id=record["_id"], text=record["text"], title=title)
@@ -161,27 +191,29 @@ def record_text(where: str, record: Mapping[str, Any]) -> str:
 
 
 def _triples(path: Path) -> Iterator[tuple[int, str, str, str]]:
-    """(line, query id, document id, third field) of a table; a first row whose third field is no number is
-    the header, and then it must be BEIR's.
+    """Yield (line, query id, document id, third field) for each row of a table.
+
+    A first row whose third field is no number is a header, which must be BEIR's.
     """
     for number, line in numbered_lines(path):
         fields = line.split("\t")
         if len(fields) != 3:
             raise DataError(
-                f"{path}:{number}: expected query id, document id and score by tabs, got {excerpt(line)}"
+                f"{path}:{number}: expected query id, document id and score with tabs between them; "
+                f"received {excerpt(line)}"
             )
         if number == 1 and not _is_number(fields[2]):
             if tuple(fields) != _HEADER:
                 raise DataError(
-                    f"{path}:1: expected the header {' '.join(_HEADER)} or a first judgement, "
-                    f"got {excerpt(line)}"
+                    f"{path}:1: expected the header {' '.join(_HEADER)} or a first judgement; "
+                    f"received {excerpt(line)}"
                 )
             continue
         yield number, fields[0], fields[1], fields[2]
 
 
 def _is_number(text: str) -> bool:
-    """Whether `float` reads the text ("nan" and "inf" included, which are data and not a header)."""
+    """Return whether `float` reads the text; "nan" and "inf" count, because they are data and no header."""
     try:
         float(text)
     except ValueError:
@@ -190,5 +222,6 @@ def _is_number(text: str) -> bool:
 
 
 def _grades(path: Path) -> Iterator[tuple[int, str, str, int]]:
+    """Yield (line, query id, document id, grade) for each judgement of a file."""
     for number, query_id, document_id, score in _triples(path):
         yield number, query_id, document_id, parse_grade(f"{path}:{number}", score)

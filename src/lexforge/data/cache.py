@@ -1,4 +1,4 @@
-"""Where lexforge keeps what is costly to make again."""
+"""The folder in which lexforge keeps what takes long to compute."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ from pathlib import Path
 
 
 def cache_folder() -> Path:
-    """The user's cache: `lexforge` in `$XDG_CACHE_HOME`, or in `~/.cache` where that is not set."""
+    """Return the user's cache: `lexforge` in `$XDG_CACHE_HOME`, or in `~/.cache` where that is not set."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lexforge"

@@ -1,9 +1,9 @@
 """The embedded corpus: docstrings of the standard library and of lexforge's dependencies.
 
-A query is the first paragraph of a docstring, its document the rest of it: the search a Python programmer
-does when they know what a thing should do and not its name. The sources are parsed with `ast` and never
-imported, so reading them has no effect; the text differs between machines only as far as the installed
-versions do.
+A query is the first paragraph of a docstring, and its document is the rest of the docstring. That is the
+search of a Python programmer who knows what a thing should do but not its name. The sources are parsed with
+`ast` and never imported, so reading them has no effect. The text differs between machines only where the
+installed versions differ.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from lexforge.common.types import Qrels
 from lexforge.data.cache import cache_folder
 from lexforge.data.retrieval_data import DataError, RetrievalData
 
-# Dependencies of lexforge and theirs, by import name; those that are not installed are left out.
+# The dependencies of lexforge and their own, by import name; those that are not installed are left out.
 PACKAGES = (
     "accelerate bm25s datasets faiss filelock fsspec huggingface_hub ir_measures jinja2 joblib llvmlite "
     "networkx numba numpy packaging pandas psutil pyarrow rich safetensors scipy sentence_transformers "
@@ -53,7 +53,7 @@ _LICENCE = re.compile(
 
 @dataclass(frozen=True)
 class Pair:
-    """One docstring, cut in two: `name` is the dotted name of its object, `module` that of its file."""
+    """One docstring in two parts; `name` is the dotted name of its object, `module` that of its file."""
 
     module: str
     name: str
@@ -67,32 +67,34 @@ def load_docstrings(
     roots: Mapping[str, Path] | None = None,
     max_pairs: int | None = None,
 ) -> RetrievalData:
-    """The docstring retrieval set of this machine; parsed once, then read from a cache.
+    """Load the docstring retrieval set of this machine; it is parsed once and then read from a cache.
 
-    A pair is left out where either side is too short or too long to be one (`QUERY_WORDS`, `DOCUMENT_WORDS`;
-    a longer document is cut), where UTF-8 cannot hold them, where the document holds the query, at licence
-    texts, and where query or document occurred before. Doctest blocks and underlined section titles are taken
-    out of the documents. A module, as a whole, belongs to train, dev or test (80, 10 and 10 % of modules, by
-    the hash of its name), so no file is on two sides.
+    A pair is left out if the query is too short or too long (`QUERY_WORDS`), if the document is too short
+    (`DOCUMENT_WORDS`; a longer one is cut), if UTF-8 cannot hold them, if the document contains the query, if
+    the docstring is a licence text, or if query or document occurred before. Doctest blocks and underlined
+    section titles are removed from the documents. All docstrings of a module belong to the same split: the
+    hash of the module's name sends 80 % of modules to train, 10 % to dev and 10 % to test.
 
     Args:
-        cache_dir: Where the parsed pairs are kept; by default `lexforge` in `$XDG_CACHE_HOME` or `~/.cache`.
-            The file's name holds a hash over path, size and time of change of every source.
-        roots: Package name -> folder of Python files to read instead of the default ones; "" for modules
-            without a package.
-        max_pairs: Keep this many pairs, chosen by the hash of their names over all splits; all by default.
+        cache_dir: The folder in which the parsed pairs are kept; None takes that of `cache_folder`. The
+            file's name holds a hash of path, size and time of change of every source.
+        roots: Package name -> folder of Python files to read instead of the default ones; the name "" is for
+            modules without a package.
+        max_pairs: The number of pairs to keep, chosen by the hash of their names over all splits; None keeps
+            all.
 
     Returns:
-        The set `docstrings`. Document ids are dotted names, a query's id is `query:` and the name of its
-        document; each query has one positive, of grade 1. A split without any pair is absent.
+        The set `docstrings`. A document's id is a dotted name, and a query's id is `query:` and the name of
+        its document. Each query has one positive, of grade 1. A split without a pair is absent.
 
     Raises:
-        ValueError: `max_pairs` below 1.
-        FileNotFoundError: A root that is not a folder.
-        DataError: No pair at all, or a broken cache file; the message says what to delete.
+        ValueError: If `max_pairs` is below 1.
+        FileNotFoundError: If a root is not a folder.
+        DataError: If there is no pair at all, or if the cache file is broken; the message says what to
+            delete.
     """
     if max_pairs is not None and max_pairs < 1:
-        raise ValueError(f"max_pairs must be at least 1, got {max_pairs}")
+        raise ValueError(f"max_pairs must be at least 1; received {max_pairs}")
     sources = list(_sources(default_roots() if roots is None else roots))
     cache_file = Path(cache_dir or cache_folder()) / f"docstrings-{_cache_key(sources)}.jsonl"
     if cache_file.exists():
@@ -109,7 +111,7 @@ def load_docstrings(
 
 
 def default_roots() -> dict[str, Path]:
-    """Package name -> folder: the standard library (under "") and the installed ones of `PACKAGES`."""
+    """Return package name -> folder: the standard library (under "") and the installed ones of `PACKAGES`."""
     roots = {"": Path(sysconfig.get_paths()["stdlib"])}
     for name in PACKAGES:
         spec = importlib.util.find_spec(name)  # locates a top-level package without importing it
@@ -119,7 +121,7 @@ def default_roots() -> dict[str, Path]:
 
 
 def split_of(module: str) -> str:
-    """The split that all docstrings of a module belong to, by the hash of its dotted name."""
+    """Return the split of all docstrings of a module, chosen by the hash of the module's dotted name."""
     return {0: "dev", 1: "test"}.get(int(_hash(module), 16) % 10, "train")
 
 
@@ -128,7 +130,7 @@ def _hash(text: str) -> str:
 
 
 def _sources(roots: Mapping[str, Path]) -> Iterator[tuple[str, Path]]:
-    """(dotted module name, file) in a fixed order, without tests."""
+    """Yield (dotted module name, file) in a fixed order, without tests."""
     for package, root in roots.items():
         if not Path(root).is_dir():
             raise FileNotFoundError(f"the root {str(root)!r} of package {package!r} is not a folder")
@@ -143,6 +145,7 @@ def _sources(roots: Mapping[str, Path]) -> Iterator[tuple[str, Path]]:
 
 
 def _extract(sources: list[tuple[str, Path]]) -> list[Pair]:
+    """Parse all sources; of pairs with an equal name, query or document only the first is kept."""
     pairs: list[Pair] = []
     seen: set[str] = set()
     for module, path in tqdm(sources, desc="reading docstrings", unit="file", disable=None):
@@ -158,15 +161,16 @@ def _extract(sources: list[tuple[str, Path]]) -> list[Pair]:
 
 
 def _docstrings(module: str, source: bytes) -> Iterator[tuple[str, str]]:
-    """(dotted name, docstring) of a module and what it defines; nothing where this Python cannot parse it."""
-    if b'"""' not in source and b"'''" not in source:  # one line has no second paragraph
+    """Yield (dotted name, docstring) of a module and its objects; nothing where Python cannot parse it."""
+    if b'"""' not in source and b"'''" not in source:  # a docstring of one line has no second paragraph
         return
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # invalid escapes in other people's code
             tree = ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError):  # templates, other versions' syntax, null bytes
+    except (SyntaxError, ValueError, RecursionError):  # templates, syntax of other versions, null bytes
         return
+    # A stack instead of recursion: the order is that of the source, and depth is not limited.
     waiting: list[tuple[str, ast.AST]] = [(module, tree)]
     while waiting:
         name, node = waiting.pop()
@@ -184,7 +188,7 @@ def _docstrings(module: str, source: bytes) -> Iterator[tuple[str, str]]:
 
 
 def _pair(module: str, name: str, docstring: str) -> Pair | None:
-    """The docstring cut after its first paragraph, or None where it makes no pair."""
+    """Cut a docstring after its first paragraph; return None where it makes no pair."""
     first, _, rest = docstring.strip().partition("\n\n")
     query = " ".join(line.strip() for line in first.splitlines() if not _UNDERLINE.fullmatch(line.strip()))
     query = " ".join(query.split())
@@ -201,7 +205,7 @@ def _pair(module: str, name: str, docstring: str) -> Pair | None:
 
 
 def _is_text(pair: Pair) -> bool:
-    """Whether UTF-8 can hold the pair: an escape or a byte of a file's name may be half a surrogate pair."""
+    """Return whether UTF-8 can hold the pair, which an escape for half of a surrogate pair would prevent."""
     try:
         "".join(asdict(pair).values()).encode("utf-8")
     except UnicodeEncodeError:
@@ -210,10 +214,11 @@ def _is_text(pair: Pair) -> bool:
 
 
 def _plain_text(rest: str) -> str:
-    """The prose of the later paragraphs on one line: no doctest, no underlined title, at most 256 words."""
+    """Return the later paragraphs on one line, without doctests and underlined titles, cut to 256 words."""
     lines: list[str] = []
     in_doctest = False
     for line in map(str.strip, rest.splitlines()):
+        # A doctest block begins at its prompt and ends at a blank line.
         in_doctest = bool(line) and (in_doctest or line.startswith(">>>"))
         if _UNDERLINE.fullmatch(line) and lines:
             lines.pop()

@@ -1,4 +1,4 @@
-"""Lines of text files and JSON-lines files, plain or gzipped, with the line in every complaint."""
+"""Lines of text files and JSON-lines files, plain or gzipped; every error message names the line."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from typing import Any
 
 from lexforge.data.retrieval_data import DataError
 
-# A longer line is refused unread: a file of one line, or a small gzip file of one, must not fill the memory.
-# It is several times the text of the longest books.
+# A longer line is refused before it is read whole, because a small gzip file of one line could fill the
+# memory. The limit is several times the text of the longest books.
 MAX_LINE_BYTES = 16 * 2**20
 
 _excerpt = reprlib.Repr()
@@ -22,16 +22,16 @@ _excerpt.maxstring = _excerpt.maxother = 200
 
 
 def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """The lines of a text file, cut at line feeds only.
+    """Yield the lines of a text file, cut at line feeds only.
 
     Args:
-        path: UTF-8, gzipped if its name ends in `.gz`.
+        path: A file in UTF-8, gzipped if its name ends in `.gz`.
 
     Yields:
         The line's number, from 1, and its text without the line end.
 
     Raises:
-        DataError: A line that is longer than `MAX_LINE_BYTES` or not UTF-8, or broken gzip data.
+        DataError: If a line is longer than `MAX_LINE_BYTES` or not UTF-8, or if the gzip data are broken.
     """
     with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as stream:
         number = 0
@@ -48,17 +48,17 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def json_objects(path: Path, fields: Sequence[str]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The objects of a JSON-lines file.
+    """Yield the objects of a JSON-lines file.
 
     Args:
-        path: One JSON object a line, UTF-8, gzipped if its name ends in `.gz`.
-        fields: Fields that each object must have.
+        path: A file with one JSON object per line in UTF-8, gzipped if its name ends in `.gz`.
+        fields: The fields that each object must have.
 
     Yields:
         The line's number, from 1, and the object.
 
     Raises:
-        DataError: A line that is not such an object, with file and line.
+        DataError: If a line is not such an object; the message names file and line.
     """
     for number, line in numbered_lines(path):
         where = f"{path}:{number}"
@@ -67,15 +67,16 @@ def json_objects(path: Path, fields: Sequence[str]) -> Iterator[tuple[int, dict[
         except (ValueError, RecursionError) as error:  # ValueError: also a number of more than 4300 digits
             raise DataError(f"{where}: not a JSON object: {error}") from error
         if not isinstance(record, dict):
-            raise DataError(f"{where}: expected a JSON object, got {type(record).__name__}")
+            raise DataError(f"{where}: expected a JSON object; received {type(record).__name__}")
         for field in fields:
             if field not in record:
-                raise DataError(f"{where}: the field {field!r} is missing; found {excerpt(sorted(record))}")
+                fields_found = excerpt(sorted(record))
+                raise DataError(f"{where}: the field {field!r} is missing; received {fields_found}")
         yield number, record
 
 
 def excerpt(value: object) -> str:
-    """A value for an error message: its repr, cut where it is long or deep."""
+    """Return a value's repr for an error message, cut where it is long or deep."""
     return _excerpt.repr(value)
 
 
@@ -83,15 +84,15 @@ def require_texts(where: str, **values: object) -> None:
     """Check that fields of a record are strings that UTF-8 can hold.
 
     Args:
-        where: File and line.
+        where: Where the record stands, for error messages: file and line.
         **values: Field -> value.
 
     Raises:
-        DataError: With the field and what it holds.
+        DataError: If one of them is not; the message names the field and its value.
     """
     for field, value in values.items():
         if not isinstance(value, str):
-            raise DataError(f"{where}: {field!r} must be a string, got {excerpt(value)}")
+            raise DataError(f"{where}: {field!r} must be a string; received {excerpt(value)}")
         try:
             value.encode("utf-8")
         except UnicodeEncodeError as error:
@@ -99,7 +100,7 @@ def require_texts(where: str, **values: object) -> None:
 
 
 def is_finite(value: object) -> bool:
-    """Whether a value read from JSON is a number, neither true nor false, that a finite float can hold."""
+    """Return whether a value read from JSON is a number (true and false are not) within a float's range."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return False
     try:

@@ -1,9 +1,8 @@
-"""Texts with sets of labels: JSON lines read into memory, label names turned into multi-hot lists.
+"""Texts with sets of labels: JSON lines are read into memory, and label names become multi-hot lists.
 
 A line holds `id`, `text`, `labels` (a list of names, which may be empty) and `split`. Training rows have one
-text column and one label column, because sentence-transformers hands a loss the text columns by position and
-one label column, whose lists must be of one length: `[N, L]` integers arrive as they are, lists of names do
-not.
+text column and one label column. sentence-transformers makes one tensor of the label column, so its lists
+must have equal lengths: lists of L integers do, lists of names do not.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _FIELDS = ("id", "text", "labels", "split")
 
 @dataclass(frozen=True)
 class LabelledText:
-    """A text and the names of its labels, each once, in the order given."""
+    """A text and the names of its labels, each once, in the order of the file."""
 
     id: str
     text: str
@@ -38,7 +37,7 @@ class MultiLabelData:
 
     Args:
         name: What the set is called in logs and run directories.
-        label_names: The L labels; a name's position is its column.
+        label_names: The names of the L labels; a name's position is its column.
         splits: Split -> its texts.
     """
 
@@ -47,28 +46,35 @@ class MultiLabelData:
     splits: dict[str, list[LabelledText]]
 
     def split(self, name: str) -> list[LabelledText]:
-        """The texts of one split.
+        """Return the texts of one split.
 
         Raises:
-            ValueError: There is no such split; the message names those that exist.
+            ValueError: If there is no such split; the message names those that exist.
         """
         if name not in self.splits:
             raise ValueError(f"{self.name} has no split {name!r}; its splits are {list(self.splits)}")
         return self.splits[name]
 
     def multi_hot(self, split: str) -> list[list[int]]:
-        """The label sets of one split as `[N, L]` of 0 and 1."""
+        """Return the label sets of one split as `[N, L]` integers, 0 or 1."""
         return multi_hot((row.labels for row in self.split(split)), self.label_names)
 
     def columns(self, split: str) -> dict[str, list[Any]]:
-        """One text column and one label column; `datasets.Dataset.from_dict` makes a dataset of them."""
+        """Return one text column and one label column, as `datasets.Dataset.from_dict` takes them."""
         return {TEXT: [row.text for row in self.split(split)], LABEL: self.multi_hot(split)}
 
     def sample(self, texts: int, seed: int = 0) -> MultiLabelData:
-        """The set with at most so many texts of each split, drawn at random, in their order.
+        """Draw a smaller set at random.
+
+        Args:
+            texts: The largest number of texts of each split.
+            seed: The seed of the draw.
+
+        Returns:
+            The smaller set; its texts keep their order.
 
         Raises:
-            ValueError: Fewer than one text.
+            ValueError: If `texts` is below 1.
         """
         if texts < 1:
             raise ValueError(f"a sample holds at least 1 text of each split; received {texts}")
@@ -84,22 +90,23 @@ def multi_hot(label_sets: Iterable[Sequence[str]], label_names: Sequence[str]) -
 
     Args:
         label_sets: The names of each text's labels; a text may have none.
-        label_names: The L known labels; a name's position is its column.
+        label_names: The names of the L known labels; a name's position is its column.
 
     Returns:
-        `[N, L]` integers, one list a text.
+        `[N, L]` integers, 0 or 1, one list per text.
 
     Raises:
-        DataError: A label that is not known, with the row; a known label that stands twice in `label_names`;
-            a string in the place of a list of names.
+        DataError: If a label is unknown (the message names the row), if a name stands twice in
+            `label_names`, or if a string stands in the place of a list of names.
     """
     columns = {name: column for column, name in enumerate(label_names)}
     if len(columns) != len(label_names):
-        raise DataError(f"label names stand twice: {[n for n, c in Counter(label_names).items() if c > 1]}")
+        twice = [name for name, count in Counter(label_names).items() if count > 1]
+        raise DataError(f"label names must be distinct; received several times: {twice}")
     rows = []
     for row, names in enumerate(label_sets):
         if isinstance(names, str):
-            raise DataError(f"row {row}: expected a list of label names, got the text {names!r}")
+            raise DataError(f"row {row}: expected a list of label names; received the text {names!r}")
         hot = [0] * len(columns)
         for name in names:
             if name not in columns:
@@ -113,17 +120,18 @@ def load_multilabel(path: str | Path, label_names: Sequence[str] | None = None) 
     """Read a file of texts with label sets, whole into memory, and check it.
 
     Args:
-        path: `.jsonl` or `.jsonl.gz`; each line an object with `id`, `text`, `labels` and `split`.
-        label_names: The labels that may occur, in the order of their columns; by default those that occur in
+        path: A `.jsonl` or `.jsonl.gz` file; each line is an object with `id`, `text`, `labels` and `split`.
+        label_names: The labels that may occur, in the order of their columns; None takes those that occur in
             any split, sorted.
 
     Returns:
         The set, named after the file.
 
     Raises:
-        FileNotFoundError: There is no such file.
-        DataError: Anything wrong inside the file, with file and line: malformed JSON, a missing field or one
-            of another type, a blank text, a repeated id, an unknown label; a file without a label.
+        FileNotFoundError: If there is no such file.
+        DataError: If a line holds malformed JSON, lacks a field or holds one of another type, has a blank
+            text, a repeated id or an unknown label (the message names file and line), or if the file holds no
+            label at all.
     """
     path = Path(path)
     if not path.is_file():
@@ -152,16 +160,16 @@ def load_multilabel(path: str | Path, label_names: Sequence[str] | None = None) 
 
 
 def load_docstring_topics(max_labels: int = 30, cache_dir: str | Path | None = None) -> MultiLabelData:
-    """The embedded set: docstrings of the installed packages, labelled with where their objects live.
+    """Load the embedded set: docstrings of the installed packages, labelled with the place of their objects.
 
-    The labels of a docstring are the packages, modules and classes that its object's dotted name leads
-    through, such as `scipy`, `stats` and `rv_continuous`, as far as they are among the most frequent ones of
-    the training split. Texts without any of these are left out. The splits are those of `load_docstrings`,
-    which keep a file on one side.
+    The labels of a docstring are the packages, modules and classes in its object's dotted name, such as
+    `scipy`, `stats` and `rv_continuous`. Only the labels that are most frequent in the training split are
+    kept, and texts without any of them are left out. The splits are those of `load_docstrings`, in which all
+    docstrings of a file belong to one split.
 
     Args:
-        max_labels: How many labels to keep.
-        cache_dir: As for `load_docstrings`.
+        max_labels: The number of labels to keep.
+        cache_dir: The folder of the cache, as for `load_docstrings`.
 
     Returns:
         The set `docstring-topics`.
@@ -176,6 +184,7 @@ def load_docstring_topics(max_labels: int = 30, cache_dir: str | Path | None = N
             text = f"{docstrings.queries[query_id]} {docstrings.corpus[document_id]}"
             texts.append(LabelledText(document_id, text, homes))
         splits[split] = texts
+    # The most frequent labels of the training split; equal counts are ordered by name.
     counts = Counter(name for row in splits["train"] for name in row.labels)
     label_names = tuple(sorted(sorted(counts, key=lambda name: (-counts[name], name))[:max_labels]))
     kept = set(label_names)
@@ -191,14 +200,16 @@ def load_docstring_topics(max_labels: int = 30, cache_dir: str | Path | None = N
 
 
 def _checked_labels(where: str, labels: object) -> tuple[str, ...]:
+    """Return the label names of one line, each once."""
     if not isinstance(labels, list) or not all(isinstance(name, str) and name for name in labels):
-        raise DataError(f"{where}: 'labels' must be a list of names, got {excerpt(labels)}")
+        raise DataError(f"{where}: 'labels' must be a list of names; received {excerpt(labels)}")
     for name in labels:
         require_texts(where, labels=name)
-    return tuple(dict.fromkeys(labels))  # Reuters-21578 names "corn" twice in one story
+    return tuple(dict.fromkeys(labels))  # for example, Reuters-21578 names "corn" twice in one story
 
 
 def _known(label_names: Sequence[str]) -> str:
+    """Return the known labels for an error message."""
     shown = ", ".join(map(repr, label_names[:10]))
     more = f" and {len(label_names) - 10} more" if len(label_names) > 10 else ""
     return f"the {len(label_names)} known labels are {shown}{more}"

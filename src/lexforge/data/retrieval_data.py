@@ -1,4 +1,4 @@
-"""A retrieval data set in memory, and the checks that every loader runs while it fills one."""
+"""A retrieval data set in memory, and the checks that every loader makes while it fills one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lexforge.common.types import Qrels
 
 
 class DataError(ValueError):
-    """Data that cannot be used as it stands; the message names the source and the line or row."""
+    """Raised for data that cannot be used; the message names the source and the line or row."""
 
 
 @dataclass(frozen=True)
@@ -18,11 +18,11 @@ class RetrievalData:
     """Documents, queries and graded judgements by split; all texts are plain strings.
 
     Args:
-        name: What the set is called in logs and run directories.
-        corpus: Document id -> text (title and body joined by a space). It is common to all splits.
+        name: The name of the set in logs and run directories.
+        corpus: Document id -> text (title and body joined by a space). All splits share it.
         queries: Query id -> text, for all splits together. A query without judgements may be present.
-        qrels: Split -> query id -> document id -> grade. A grade above 0 is a positive; 0 or below was judged
-            and found not relevant.
+        qrels: Split -> query id -> document id -> grade. A document with a grade above 0 is a positive of the
+            query; one with a grade of 0 or below was judged and found not relevant.
     """
 
     name: str
@@ -32,11 +32,11 @@ class RetrievalData:
 
     @property
     def splits(self) -> tuple[str, ...]:
-        """The names of the splits that have judgements."""
+        """Return the names of the splits that have judgements."""
         return tuple(self.qrels)
 
     def split(self, name: str) -> Qrels:
-        """The judgements of one split.
+        """Return the judgements of one split.
 
         Args:
             name: A name of `splits`.
@@ -45,14 +45,14 @@ class RetrievalData:
             Query id -> document id -> grade.
 
         Raises:
-            ValueError: There is no such split; the message names those that exist.
+            ValueError: If there is no such split; the message names those that exist.
         """
         if name not in self.qrels:
             raise ValueError(f"{self.name} has no split {name!r}; its splits are {list(self.qrels)}")
         return self.qrels[name]
 
     def split_queries(self, name: str) -> dict[str, str]:
-        """The queries that are judged in one split, id -> text, in the order of the judgements."""
+        """Return the queries that are judged in one split, id -> text, in the order of the judgements."""
         return {query_id: self.queries[query_id] for query_id in self.split(name)}
 
 
@@ -60,23 +60,24 @@ def hold_out(data: RetrievalData, fractions: Mapping[str, float], split: str = "
     """Move queries of one split to new splits, chosen by the hash of their text; equal queries stay together.
 
     Args:
-        data: The set, for instance one that was published with a training split alone.
+        data: The set, for example one that was published with only a training split.
         fractions: New split -> share of the queries of `split`, such as `{"dev": 0.05, "test": 0.05}`.
-        split: The split to take from; it keeps the rest.
+        split: The split from which queries are taken; it keeps the rest.
 
     Returns:
-        The set with the new splits; the documents stay common to all.
+        The set with the new splits; all splits share the documents.
 
     Raises:
-        ValueError: An unknown `split`, a new one that exists already, shares that leave nothing, or a split
-            that would be empty.
+        ValueError: If `split` is unknown, if a new split exists already, if the shares leave nothing for
+            `split`, or if a split would be empty.
     """
     if any(share <= 0 for share in fractions.values()) or sum(fractions.values()) >= 1:
-        raise ValueError(f"fractions must be above 0 and sum to less than 1, got {dict(fractions)}")
+        raise ValueError(f"fractions must be above 0 and sum to less than 1; received {dict(fractions)}")
     if known := [name for name in fractions if name in data.qrels]:
         raise ValueError(f"{data.name} has the splits {known} already")
     parts: dict[str, Qrels] = {name: {} for name in (*fractions, split)}
     for query_id, grades in data.split(split).items():
+        # The hash of the text is a position in [0, 1); each split owns an interval of it.
         digest = hashlib.sha256(data.queries[query_id].encode("utf-8")).digest()
         position = int.from_bytes(digest[:8], "big") / 2**64
         for name, share in (*fractions.items(), (split, 1.0)):
@@ -90,22 +91,28 @@ def hold_out(data: RetrievalData, fractions: Mapping[str, float], split: str = "
     return replace(data, qrels={**data.qrels, **parts})
 
 
+def split_name(split: str) -> str:
+    """Return the name of a split in this package: `validation` is called `dev`, as in BEIR."""
+    return "dev" if split == "validation" else split
+
+
 def collect_texts(
     source: str, records: Iterable[tuple[int, str, str]], *, blank_allowed: bool
 ) -> dict[str, str]:
     """Gather texts under their ids.
 
     Args:
-        source: File or data set, for messages.
+        source: The file or data set, for error messages.
         records: (line, id, text) in order.
-        blank_allowed: Whether a text of white space alone may stand (a document may have none; a query may
-            not).
+        blank_allowed: Whether a text may be white space only; that of a document may, that of a query may
+            not.
 
     Returns:
         Id -> text without white space at its ends.
 
     Raises:
-        DataError: No record at all, an empty or repeated id, or a blank text that is not allowed.
+        DataError: If there is no record at all, if an id is empty or repeated, or if a text is blank where
+            that is not allowed.
     """
     texts: dict[str, str] = {}
     for line, record_id, text in records:
@@ -132,18 +139,19 @@ def collect_judgements(
     """Gather the judgements of one split.
 
     Args:
-        source: File or data set, for messages.
+        source: The file or data set, for error messages.
         rows: (line, query id, document id, grade) in order.
         corpus: The known documents.
         queries: The known queries.
-        training: Whether every query must have a positive. Evaluation keeps a query judged without one, as
-            ir-measures does; a training row cannot be made of it.
+        training: Whether every query must have a positive. Evaluation keeps a query that has none, as
+            ir-measures does; no training row can be made of it.
 
     Returns:
         Query id -> document id -> grade.
 
     Raises:
-        DataError: An unknown id, a pair judged twice, no positive at all, or (training) a query without one.
+        DataError: If an id is unknown, if a pair is judged twice, if there is no positive at all, or if a
+            query of a training split has none.
     """
     judgements: Qrels = {}
     first_line: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""Training rows of judged pairs, with negatives that are given for each query and a teacher's scores."""
+"""Training rows of judged pairs, with negatives from given candidates and with a teacher's scores."""
 
 from __future__ import annotations
 
@@ -30,25 +30,27 @@ def training_rows(
     scores: Scores | None = None,
     seed: int = 0,
 ) -> list[dict[str, Any]]:
-    """One row for each (query, positive) pair of a split, in the order of its judgements.
+    """Make one row for each (query, positive) pair of a split, in the order of its judgements.
 
     Args:
         data: The retrieval set.
-        split: The split to train on; every query of it needs a positive.
-        negatives: Query id -> document ids to draw negatives from, such as `judged_negatives` or mined ones;
-            without it a row has none. `NegativeMiner` says which of them may be one.
-        negatives_per_row: How many negatives each row gets, drawn without replacement.
-        shortage: What becomes of a row whose query has too few, as in `NegativeRule`; the log counts them.
+        split: The split to train on; each of its queries needs a positive.
+        negatives: Query id -> ids of the documents from which its negatives are drawn, such as those of
+            `judged_negatives` or mined ones; None makes rows without negatives. `NegativeMiner` says which of
+            them may be negatives.
+        negatives_per_row: The number of negatives of each row, drawn without replacement.
+        shortage: What happens to a row whose query has too few candidates, as in `NegativeRule`; the log says
+            how many rows there are.
         scores: Query id -> document id -> teacher score; fills `label` for the documents of each row.
-        seed: Of the draw of negatives.
+        seed: The seed of the draw of negatives.
 
     Returns:
         Rows under the column contract; `datasets.Dataset.from_list` makes a dataset of them.
 
     Raises:
-        ValueError: An unknown split or shortage, or `negatives_per_row` below 1.
-        DataError: A query without a positive, negatives for none of the rows, a negative that is a positive
-            of its query or no document at all, a corpus too small to fill a row, or a missing score.
+        ValueError: If the split or the shortage is unknown, or if `negatives_per_row` is below 1.
+        DataError: If a query has no positive, if no row has a negative, if a negative is a positive of its
+            query or no document at all, if the corpus is too small to fill a row, or if a score is missing.
     """
     where = f"{data.name}, split {split!r}"
     longest = max([1, *map(len, (negatives or {}).values())])
@@ -57,6 +59,7 @@ def training_rows(
     if negatives is None:
         rows = [MinedRow(query, positive, (), 0) for query, positive in miner.pairs]
     else:
+        # The candidates pass as a ranking in which all have the same score, so the miner draws at random.
         grades = data.split(split)
         run = {query: dict.fromkeys(negatives.get(query, ()), 0.0) for query in grades}
         for query, candidates in run.items():
@@ -66,7 +69,7 @@ def training_rows(
             raise DataError(f"{where}: none of the {len(grades)} queries has a negative to draw")
         if sum(row.mined == negatives_per_row for row in rows) < len(miner.pairs):
             logger.warning("%s: %s", where, miner.summary(rows))
-    columns = mined_columns(data, rows)
+    columns = mined_columns(data, rows, split)
     if scores is not None:
         for row, column in zip(rows, columns, strict=True):
             column[LABEL] = _row_scores(f"{where}, query {row.query!r}", scores.get(row.query, {}), row)
@@ -74,7 +77,15 @@ def training_rows(
 
 
 def judged_negatives(data: RetrievalData, split: str = "train") -> dict[str, list[str]]:
-    """The documents that were judged and found not relevant (grade 0 or below), by query id."""
+    """Return the documents that were judged and found not relevant (grade 0 or below), by query id.
+
+    Args:
+        data: The retrieval set.
+        split: The split whose judgements are read.
+
+    Returns:
+        Query id -> document ids; the list of a query may be empty.
+    """
     return {
         query_id: [document_id for document_id, grade in grades.items() if grade <= 0]
         for query_id, grades in data.split(split).items()
@@ -84,6 +95,7 @@ def judged_negatives(data: RetrievalData, split: str = "train") -> dict[str, lis
 def _check_candidates(
     where: str, data: RetrievalData, candidates: Iterable[str], grades: Mapping[str, int]
 ) -> None:
+    """Refuse candidates for negatives that are no document of the corpus or a positive of the query."""
     for document_id in candidates:
         if document_id not in data.corpus:
             raise DataError(f"{where}: the negative {document_id!r} is not in the corpus")
@@ -92,11 +104,14 @@ def _check_candidates(
 
 
 def _row_scores(where: str, scores: Mapping[str, float], row: MinedRow) -> list[float]:
+    """Return the teacher's scores of a row's documents, the positive's first."""
     for document_id in (row.positive, *row.negatives):
         if document_id not in scores:
             filled = document_id in row.negatives[row.mined :]
             hint = (
-                ", which fills the row up at random; shortage='drop' leaves such rows out" if filled else ""
+                ", which was drawn at random to fill the row; shortage='drop' leaves such rows out"
+                if filled
+                else ""
             )
-            raise DataError(f"{where}: no teacher score for the document {document_id!r}{hint}")
+            raise DataError(f"{where}: there is no teacher score for the document {document_id!r}{hint}")
     return [float(scores[document_id]) for document_id in (row.positive, *row.negatives)]

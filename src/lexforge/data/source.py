@@ -1,4 +1,4 @@
-"""One name for every source of retrieval data, as command lines take it."""
+"""Retrieval data by the name that a command line takes, whatever their source."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from lexforge.data.retrieval_data import RetrievalData
 
 
 def load_retrieval_data(source: str) -> RetrievalData:
-    """Load a retrieval set by the name a command line gives.
+    """Load a retrieval set by the name that a command line takes.
 
     Args:
         source: `docstrings` (the embedded corpus), `hf:organisation/name` (a hub data set), or a folder in
@@ -19,8 +19,8 @@ def load_retrieval_data(source: str) -> RetrievalData:
         The set, checked.
 
     Raises:
-        FileNotFoundError: The folder or one of its files does not exist.
-        DataError: The data cannot be used; the message names file and line.
+        FileNotFoundError: If the folder or one of its files does not exist.
+        DataError: If the data cannot be used; the message names file and line.
     """
     if source == "docstrings":
         return load_docstrings()

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from lexforge.common.types import TextKind
 from lexforge.data.retrieval_data import DataError
 from lexforge.data.teacher_cache import Teacher, TeacherCache
 
@@ -17,17 +18,20 @@ __all__ = ["LsaTeacher", "SentenceTransformerTeacher", "Teacher", "TeacherCache"
 
 
 class SentenceTransformerTeacher:
-    """A dense `SentenceTransformer` as the teacher.
+    """A dense `SentenceTransformer` as the teacher; queries and documents get the prompts saved with it.
 
     Args:
-        model_name_or_path: What `SentenceTransformer` loads: a name on the hub or a folder.
-        batch_size: Texts a forward pass.
-        max_seq_length: Cut texts after this many tokens; the model's own limit by default.
-        device: As in `SentenceTransformer`; chosen there by default.
-        model_kwargs: As in `SentenceTransformer`, such as `{"dtype": "bfloat16"}`.
+        model_name_or_path: A name on the hub or a folder, as `SentenceTransformer` takes it.
+        batch_size: The number of texts per forward pass.
+        max_seq_length: Texts are cut after this many tokens; None keeps the model's own limit.
+        device: Where the model is put; None leaves the choice to sentence-transformers.
+        model_kwargs: Arguments for loading the transformer, such as `{"dtype": "bfloat16"}`.
+        prompts: Prompts by name, such as `{"query": "Instruct: ..."}`, for a model that was saved without
+            them. None keeps those that were saved with it.
 
     Raises:
-        DataError: The model cannot be loaded, with the reason and what can be passed instead.
+        DataError: If the model cannot be loaded, or if it is no dense encoder; the message says what can be
+            used instead.
     """
 
     def __init__(
@@ -38,13 +42,30 @@ class SentenceTransformerTeacher:
         max_seq_length: int | None = None,
         device: str | None = None,
         model_kwargs: dict[str, Any] | None = None,
+        prompts: dict[str, str] | None = None,
     ) -> None:
         from sentence_transformers import SentenceTransformer
 
         from lexforge.models.fingerprint import fingerprint
+        from lexforge.models.load import model_kind
 
+        # SentenceTransformer loads anything and takes the mean over its tokens, which would be no teacher.
+        kind = model_kind(model_name_or_path)
+        if kind in ("sparse", "cross-encoder"):
+            what = "a SparseEncoder" if kind == "sparse" else "a CrossEncoder"
+            raise DataError(
+                f"the teacher {model_name_or_path!r} is {what}, and dense embeddings are needed here; "
+                "compute its scores of listed candidates with scripts/score_pairs.py and pass those"
+            )
+        if kind == "unknown" and (Path(model_name_or_path) / "config.json").is_file():
+            raise DataError(
+                f"the teacher {model_name_or_path!r} is a bare transformer, which says nothing about its "
+                "pooling; save it as a SentenceTransformer with the pooling that it was trained with"
+            )
         try:
-            self._encoder = SentenceTransformer(model_name_or_path, device=device, model_kwargs=model_kwargs)
+            self._encoder = SentenceTransformer(
+                model_name_or_path, device=device, model_kwargs=model_kwargs, prompts=prompts
+            )
         except (OSError, ValueError) as error:
             raise DataError(
                 f"the teacher {model_name_or_path!r} cannot be loaded; pass a folder or a model name that "
@@ -53,21 +74,25 @@ class SentenceTransformerTeacher:
         if max_seq_length is not None:
             self._encoder.max_seq_length = max_seq_length
         self._batch_size = batch_size
+        # The fingerprint covers weights, tokenizer and prompts, so no cache can mix two teachers.
         self.name = f"{Path(model_name_or_path).name}-{fingerprint(self._encoder)}"
 
-    def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Embed texts: [N, D] float32, rows of L2 norm 1."""
-        embeddings = self._encoder.encode(
-            list(texts), batch_size=self._batch_size, normalize_embeddings=True, show_progress_bar=False
-        )
+    def encode(self, texts: Sequence[str], kind: TextKind) -> NDArray[np.float32]:
+        """Embed N texts of one kind: `[N, D]` float32, rows of L2 norm 1."""
+        from lexforge.models.prompts import encode_kind
+
+        options = {"batch_size": self._batch_size, "normalize_embeddings": True, "show_progress_bar": False}
+        embeddings = encode_kind(self._encoder, texts, kind, **options)
         return np.asarray(embeddings, dtype=np.float32)
 
 
 class LsaTeacher:
     """Latent semantic analysis of the corpus itself: a teacher that needs no model and no download.
 
-    TF-IDF (logarithmic term frequency) and a truncated singular value decomposition, as in Deerwester et al.,
-    "Indexing by Latent Semantic Analysis" (1990). Made by `LsaTeacher.fit`.
+    It computes TF-IDF with logarithmic term frequency and a truncated singular value decomposition. Queries
+    and documents are embedded alike. `LsaTeacher.fit` makes one.
+
+    Source: Deerwester et al. 1990, "Indexing by Latent Semantic Analysis".
     """
 
     def __init__(self, pipeline: Any, name: str) -> None:
@@ -78,12 +103,13 @@ class LsaTeacher:
     def fit(
         cls, corpus_texts: Iterable[str], dimensions: int = 256, seed: int = 0, analyzer: str = "word"
     ) -> LsaTeacher:
-        """Fit on a corpus; the same corpus, dimensions and seed give the same teacher.
+        """Fit a teacher on a corpus; the same corpus, dimensions and seed give the same teacher.
 
         Args:
-            corpus_texts: The texts to learn from; no query of an evaluation split should be among them.
-            dimensions: Width D of an embedding, below the number of texts and of distinct terms.
-            seed: Of the randomised decomposition.
+            corpus_texts: The texts from which it learns; no query of an evaluation split should be among
+                them.
+            dimensions: Width D of an embedding; below the number of texts and of distinct terms.
+            seed: The seed of the randomised decomposition.
             analyzer: "word", or "char_wb" (character bigrams and trigrams inside words) for languages without
                 spaces or with particles, such as Korean, Japanese or Chinese.
 
@@ -91,7 +117,8 @@ class LsaTeacher:
             The teacher.
 
         Raises:
-            ValueError: Fewer texts or terms than `dimensions` + 1, or an unknown analyzer.
+            ValueError: If there are fewer texts or terms than `dimensions` + 1, or if the analyzer is
+                unknown.
         """
         from sklearn import __version__ as sklearn_version
         from sklearn.decomposition import TruncatedSVD
@@ -100,7 +127,7 @@ class LsaTeacher:
         from sklearn.preprocessing import Normalizer
 
         if analyzer not in ("word", "char_wb"):
-            raise ValueError(f"analyzer must be 'word' or 'char_wb', got {analyzer!r}")
+            raise ValueError(f"analyzer must be 'word' or 'char_wb'; received {analyzer!r}")
         texts = list(corpus_texts)
         vectorizer = TfidfVectorizer(
             analyzer=analyzer,
@@ -112,35 +139,46 @@ class LsaTeacher:
         terms = vectorizer.fit(texts).vocabulary_ if texts else ()
         if dimensions < 1 or min(len(texts), len(terms)) <= dimensions:
             raise ValueError(
-                f"dimensions must be from 1 to below the number of texts and of terms, got {dimensions} "
-                f"with {len(texts)} texts and {len(terms)} terms"
+                "dimensions must be at least 1 and below the number of texts and of terms; received "
+                f"{dimensions} with {len(texts)} texts and {len(terms)} terms"
             )
         decomposition = TruncatedSVD(dimensions, random_state=seed)
         decomposition.fit(vectorizer.transform(texts))
+        # The name is a digest of all that decides the vectors: the version of the code, settings and texts.
         digest = hashlib.sha256(f"{sklearn_version} {analyzer} {dimensions} {seed}".encode())
         for text in texts:
             digest.update(f"{len(text)} {text}".encode())
         pipeline = make_pipeline(vectorizer, decomposition, Normalizer(copy=False))
         return cls(pipeline, f"lsa-{dimensions}-{digest.hexdigest()[:16]}")
 
-    def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Embed texts: [N, D] float32, rows of L2 norm 1, or all 0 for a text without any known term."""
+    def encode(self, texts: Sequence[str], kind: TextKind = "document") -> NDArray[np.float32]:
+        """Embed N texts, whatever their kind.
+
+        Args:
+            texts: The texts.
+            kind: "query" or "document"; the embedding is the same.
+
+        Returns:
+            `[N, D]` float32, rows of L2 norm 1; the row of a text without any known term is 0.
+        """
         return np.asarray(self._pipeline.transform(list(texts)), dtype=np.float32)
 
 
 def load_teacher(name: str, corpus_texts: Sequence[str]) -> Teacher:
-    """A teacher by the name a command line gives.
+    """Load or fit a teacher by the name that a command line takes.
 
     Args:
-        name: `lsa` (fitted on the words of the corpus, 256 dimensions at most), `lsa-char` (on its character
-            bigrams and trigrams, for Korean, Japanese or Chinese), or what `SentenceTransformer` loads.
+        name: `lsa` (fitted on the words of the corpus, at most 256 dimensions), `lsa-char` (fitted on its
+            character bigrams and trigrams, for Korean, Japanese or Chinese), or a dense model's hub name or
+            folder.
         corpus_texts: The corpus, for the fitted teachers.
 
     Returns:
         The teacher.
 
     Raises:
-        DataError: The model cannot be loaded, or the corpus is too small to fit on.
+        DataError: If the model cannot be loaded or is no dense encoder.
+        ValueError: If the corpus is too small to fit on.
     """
     if name in ("lsa", "lsa-char"):
         dimensions = min(256, len(corpus_texts) - 1)

@@ -6,9 +6,11 @@ from lexforge.models.embedding_dimension import embedding_dimension
 from lexforge.models.fused import fuse_splade_head, unfuse_splade_head
 from lexforge.models.inference_free import build_inference_free
 from lexforge.models.lexical_init import build_lexical_backbone
-from lexforge.models.load import check_encoder, load_encoder
+from lexforge.models.load import check_encoder, load_encoder, model_kind
 from lexforge.models.momentum import MomentumEncoder, is_training
-from lexforge.models.splade import build_splade, vocabulary_size
+from lexforge.models.prompts import encode_kind
+from lexforge.models.splade import build_splade
+from lexforge.models.structure import vocabulary_size
 from lexforge.models.vocabulary import (
     foreign_script_ids,
     restrict_output_vocabulary,
@@ -24,10 +26,12 @@ __all__ = [
     "build_splade",
     "check_encoder",
     "embedding_dimension",
+    "encode_kind",
     "foreign_script_ids",
     "fuse_splade_head",
     "is_training",
     "load_encoder",
+    "model_kind",
     "resolve_backbone",
     "restrict_output_vocabulary",
     "special_token_ids",

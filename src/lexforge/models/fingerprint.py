@@ -1,4 +1,4 @@
-"""What decides a model's vectors, as a digest: two models with the same one give the same vectors."""
+"""Digests of models and texts: two models with the same fingerprint give the same vectors."""
 
 from __future__ import annotations
 
@@ -13,23 +13,24 @@ from sentence_transformers.base.model import BaseModel
 
 
 def text_digest(texts: Iterable[str]) -> str:
-    """A digest of texts and of where one ends and the next begins.
+    """Compute a digest of texts and of where one ends and the next begins.
 
     Args:
-        texts: In the order that counts.
+        texts: Any number of texts; their order changes the digest.
 
     Returns:
         40 hexadecimal digits.
     """
     digest = hashlib.blake2b(digest_size=20)
     for text in texts:
+        # The length before each text keeps ["ab", "c"] apart from ["a", "bc"].
         data = text.encode("utf-8", "surrogatepass")
         digest.update(len(data).to_bytes(8, "little") + data)
     return digest.hexdigest()
 
 
 def fingerprint(model: BaseModel) -> str:
-    """A digest of everything that decides a document's vector.
+    """Compute a digest of everything that decides a model's vectors.
 
     Args:
         model: An encoder of sentence-transformers.
@@ -37,7 +38,7 @@ def fingerprint(model: BaseModel) -> str:
     Returns:
         40 hexadecimal digits.
     """
-    # SpladePooling learns its width, which the weights decide anyway, only when it first runs
+    # SpladePooling learns its width only when it first runs; the weights decide it anyway.
     modules = re.sub(r"'embedding_dimension': \w+", "", repr(model))
     settings = {
         "class": type(model).__name__,
@@ -51,7 +52,9 @@ def fingerprint(model: BaseModel) -> str:
         "tokenizer": _tokenizer_settings(model.tokenizer),
     }
     digest = hashlib.blake2b(json.dumps(settings, sort_keys=True, default=str).encode(), digest_size=20)
-    names: dict[Any, str] = {}  # where a tensor lies -> its first name: tied weights are hashed once
+    names: dict[
+        Any, str
+    ] = {}  # where a tensor lies in memory -> its first name, so tied ones are hashed once
     for name, tensor in model.state_dict().items():
         place = tensor.device, tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)} {names.get(place)}".encode())
@@ -61,7 +64,7 @@ def fingerprint(model: BaseModel) -> str:
 
 
 def _configurations(model: BaseModel) -> list[dict[str, Any]]:
-    """The backbones' configurations, without the name of the folder that they were loaded from."""
+    """Return the backbones' configurations, without the name of the folder that they were loaded from."""
     configs: list[Any] = [module.config for module in model.modules() if hasattr(module, "config")]
     found = {id(config): config for config in configs}
     settings = [config.to_dict() if hasattr(config, "to_dict") else vars(config) for config in found.values()]
@@ -69,7 +72,7 @@ def _configurations(model: BaseModel) -> list[dict[str, Any]]:
 
 
 def _tokenizer_settings(tokenizer: Any) -> list[str]:
-    """Vocabulary and rules of a tokenizer; its padding and truncation change with every call."""
+    """Return vocabulary and rules of a tokenizer, without the padding and truncation that calls change."""
     backend = getattr(tokenizer, "backend_tokenizer", tokenizer)
     rules = [str(getattr(backend, name, None)) for name in ("normalizer", "pre_tokenizer", "post_processor")]
     vocabulary = sorted(tokenizer.get_vocab().items()) if hasattr(tokenizer, "get_vocab") else repr(tokenizer)

@@ -1,10 +1,10 @@
 """Fuse the SPLADE head of a `SparseEncoder`: same weights, same saved format, no logits `[B, L, V]`.
 
-Two modules get another `forward` on the instance; their classes, parameters and names stay as they are, so
+Two modules get another `forward` on the instance. Their classes, parameters and names stay as they are, so
 `state_dict` keys, tied weights, `modules.json`, pickling and `copy.deepcopy` do not change:
 
-- the output embedding (the last linear layer of the masked language model) hands its input through, so that
-  the model's "logits" are the `[B, L, D]` states that would have become logits;
+- the output embedding (the last linear layer of the masked language model) returns its input unchanged, so
+  that the model's "logits" are the `[B, L, D]` states from which logits would have been computed;
 - `SpladePooling` turns those states into activations with `lexforge.kernels.splade_head` and the weight and
   bias of that output embedding.
 """
@@ -16,12 +16,13 @@ from typing import Any
 
 import torch
 from sentence_transformers import SparseEncoder
-from sentence_transformers.base.modules import Router, Transformer
+from sentence_transformers.base.modules import Transformer
 from sentence_transformers.sparse_encoder.modules import SpladePooling
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from lexforge.kernels import splade_head
+from lexforge.models.structure import module_sequences
 
 
 def fuse_splade_head(model: SparseEncoder) -> SparseEncoder:
@@ -29,28 +30,28 @@ def fuse_splade_head(model: SparseEncoder) -> SparseEncoder:
 
     Every `Transformer` (task "fill-mask") followed by a `SpladePooling` is fused, also inside the routes of a
     `Router`; other modules stay. Activations are float32 (float64 for a float64 model) whatever the model's
-    dtype. `SpladePooling.chunk_size` has nothing left to save and changes nothing. A fused model is
+    dtype. `SpladePooling.chunk_size` has no effect on a fused model. A model that is fused already is
     returned as it is. Fused models train under DistributedDataParallel, and under FSDP2 (`fully_shard`) as
-    long as the output embedding belongs to the root's group; FSDP1, DeepSpeed ZeRO-3 and `nn.DataParallel`,
-    which hide the parameters of a layer outside its own forward, need the plain head.
+    long as the output embedding belongs to the root's group. FSDP1, DeepSpeed ZeRO-3 and `nn.DataParallel`
+    hide the parameters of a layer outside its own forward, so they need the plain head.
 
     Args:
-        model: A SPLADE model on a masked language model whose logits are the output of its output embedding
-            (BERT, DistilBERT, RoBERTa, XLM-RoBERTa, ELECTRA and ModernBERT are; others are checked with one
-            small forward).
+        model: A SPLADE model on a masked language model whose logits are the output of its output embedding.
+            That holds for BERT, DistilBERT, RoBERTa, XLM-RoBERTa, ELECTRA and ModernBERT; every model is
+            checked with one small forward.
 
     Returns:
         `model`.
 
     Raises:
-        ValueError: If no such pair of modules is found, for `pooling_strategy="sum"`, or for an
-            architecture whose logits are anything else than the output of its output embedding.
+        ValueError: If no such pair of modules is found, if the pooling's strategy is "sum", or if the logits
+            are anything else than the output of the output embedding.
     """
     pairs = list(_pairs(model))
     if not pairs:
         raise ValueError(
             "fuse_splade_head needs a Transformer (transformer_task='fill-mask') followed by SpladePooling, "
-            f"got the modules {[type(module).__name__ for module in model.children()]}"
+            f"received the modules {[type(module).__name__ for module in model.children()]}"
         )
     decoders = [_checked_decoder(transformer, pooling) for transformer, pooling in pairs]
     for (transformer, pooling), decoder in zip(pairs, decoders, strict=True):
@@ -75,7 +76,7 @@ def unfuse_splade_head(model: SparseEncoder) -> SparseEncoder:
 
 
 class _HandThrough:
-    """The forward of an output embedding whose product is taken later, tile by tile."""
+    """The forward of an output embedding whose product the pooling computes later, tile by tile."""
 
     def __call__(self, hidden: Tensor) -> Tensor:
         return hidden
@@ -89,6 +90,7 @@ class _FusedPooling:
         self.transformer = transformer
 
     def __call__(self, features: dict[str, Any]) -> dict[str, Any]:
+        # Looked up at each call, because a resized or wrapped model has another output embedding.
         decoder = self.transformer.model.get_output_embeddings()
         if not isinstance(vars(decoder).get("forward"), _HandThrough):
             raise RuntimeError(
@@ -97,9 +99,10 @@ class _FusedPooling:
             )
         hidden, attention_mask = _padded(features)
         double_log1p = self.pooling.activation_function == "log1p_relu"
-        activations = splade_head(
+        activations = splade_head(  # [B, V]
             hidden, decoder.weight, decoder.bias, attention_mask, double_log1p=double_log1p
         )
+        # SpladePooling learns its width at its first forward, and saves it.
         if self.pooling.embedding_dimension is None:
             self.pooling.embedding_dimension = activations.shape[1]
         features["sentence_embedding"] = activations
@@ -107,42 +110,41 @@ class _FusedPooling:
 
 
 def _padded(features: dict[str, Any]) -> tuple[Tensor, Tensor]:
-    """Hidden states `[B, L, D]` and mask `[B, L]`, also where flash attention left them flat, `[1, T, D]`."""
+    """Return states `[B, L, D]` and mask `[B, L]`; flash attention leaves the states flat, `[1, T, D]`."""
     hidden = features["token_embeddings"]
     if "cu_seq_lens_q" not in features:
         return hidden, features["attention_mask"]
-    lengths = features["cu_seq_lens_q"].diff()
-    padded = pad_sequence(hidden.squeeze(0).split(lengths.tolist()), batch_first=True)
-    positions = torch.arange(padded.shape[1], device=hidden.device)
+    lengths = features["cu_seq_lens_q"].diff()  # [B], tokens of each text
+    padded = pad_sequence(hidden.squeeze(0).split(lengths.tolist()), batch_first=True)  # [B, L, D]
+    positions = torch.arange(padded.shape[1], device=hidden.device)  # [L]
     return padded, positions < lengths.to(hidden.device).unsqueeze(1)
 
 
 def _pairs(model: SparseEncoder) -> Iterator[tuple[Transformer, SpladePooling]]:
-    """Each `Transformer` with the `SpladePooling` behind it, in the model and in its routers' routes."""
-    sequences = [list(model.children())]
-    for module in model.modules():
-        if isinstance(module, Router):
-            sequences += [list(route.children()) for route in module.sub_modules.values()]
+    """Yield each `Transformer` with the `SpladePooling` behind it, in the model and in its routers' routes.
+
+    A fused Transformer returns no logits, so whatever follows it in any route must be that pooling.
+    """
     pooled_by: dict[Transformer, nn.Module | None] = {}
-    for modules in sequences:
+    for modules in module_sequences(model):
         for module, follower in zip(modules, [*modules[1:], None], strict=True):
             if not isinstance(module, Transformer):
                 continue
             if pooled_by.setdefault(module, follower) is not follower:
                 raise ValueError(
                     "a Transformer shared by several routes needs one SpladePooling shared by them as well, "
-                    f"got {type(pooled_by[module]).__name__} and {type(follower).__name__} behind it"
+                    f"received {type(pooled_by[module]).__name__} and {type(follower).__name__} behind it"
                 )
             if isinstance(follower, SpladePooling):
                 yield module, follower
 
 
 def _checked_decoder(transformer: Transformer, pooling: SpladePooling) -> nn.Linear:
-    """The output embedding of a masked language model that can be fused."""
+    """Return the output embedding of a masked language model, or raise where it cannot be fused."""
     if pooling.pooling_strategy != "max":
         raise ValueError(
-            f"pooling_strategy must be 'max' to fuse, got {pooling.pooling_strategy!r}: a sum needs "
-            "every logit. Keep the model plain, or train it with SpladePooling('max')"
+            f"pooling_strategy must be 'max' to fuse, because a sum needs every logit; received "
+            f"{pooling.pooling_strategy!r}. Keep the model plain, or train it with SpladePooling('max')"
         )
     architecture = type(transformer.model).__name__
     decoder = getattr(transformer.model, "get_output_embeddings", lambda: None)()
@@ -150,8 +152,8 @@ def _checked_decoder(transformer: Transformer, pooling: SpladePooling) -> nn.Lin
         return decoder
     if type(decoder) is not nn.Linear or "forward" in vars(decoder):
         raise ValueError(
-            f"{architecture} has no plain nn.Linear as output embedding, got {type(decoder).__name__}: merge "
-            "adapters and take off device maps before fusing, or keep the model plain"
+            f"{architecture} needs a plain nn.Linear as output embedding; received {type(decoder).__name__}. "
+            "Merge adapters and remove device maps before fusing, or keep the model plain"
         )
     if not _logits_are_output_of(transformer, decoder):
         raise ValueError(
@@ -162,11 +164,11 @@ def _checked_decoder(transformer: Transformer, pooling: SpladePooling) -> nn.Lin
 
 
 def _logits_are_output_of(transformer: Transformer, decoder: nn.Linear) -> bool:
-    """Whether the tensor that the pooling would receive is the very tensor that `decoder` returned."""
+    """Return whether the tensor that the pooling would receive is the very tensor that `decoder` returned."""
     outputs: list[Tensor] = []
     hook = decoder.register_forward_hook(lambda module, args, output: outputs.append(output))
     was_training = [module for module in transformer.modules() if module.training]
-    transformer.eval()  # no dropout: the check leaves the random state alone
+    transformer.eval()  # without dropout the check leaves the random state as it is
     ids = torch.zeros(1, 2, dtype=torch.long, device=decoder.weight.device)
     try:
         with torch.no_grad():

@@ -1,4 +1,4 @@
-"""An encoder whose queries need no model: a table of term weights, and SPLADE for the documents."""
+"""An encoder whose queries need no model: a table of term weights for queries, and SPLADE for documents."""
 
 from __future__ import annotations
 
@@ -13,36 +13,38 @@ from sentence_transformers.base.modules.module import Module
 from sentence_transformers.sparse_encoder.modules import SparseStaticEmbedding
 from transformers import PreTrainedTokenizerBase
 
-from lexforge.models.splade import splade_transformers
+from lexforge.models.structure import splade_transformers
 
 
 def build_inference_free(
     document_encoder: SparseEncoder, query_weights: ArrayLike, *, trainable: bool = False
 ) -> SparseEncoder:
-    """A `Router`: queries are looked up, documents encoded (arXiv:2411.04403, sections 3.1 and 3.2).
+    """Build an encoder with a `Router`: queries are looked up in a table, documents are encoded.
 
-    A query's activation is the weight of each of its distinct tokens and 0 elsewhere, whatever their
-    number. Texts must be told apart: `encode_query` and `encode_document`, and `router_mapping` in the
-    training arguments.
+    A query's activation is the weight of each of its distinct tokens, however often it occurs, and 0
+    elsewhere. Queries and documents must be told apart: call `encode_query` and `encode_document`, and set
+    `router_mapping` in the training arguments.
 
     Args:
         document_encoder: A symmetric SPLADE encoder, fused or plain; the result shares its weights, its fused
             head and its similarity.
-        query_weights: `[V]`, finite and >= 0, usually the inverse document frequency. Special tokens get 0:
-            a query holds them only where a character is unknown.
-        trainable: Whether training changes the weights of the queries as well.
+        query_weights: `[V]`, finite and >= 0, usually the inverse document frequency. Special tokens get 0,
+            because a query holds one only where a character is unknown.
+        trainable: Whether training changes the weights of the queries too.
 
     Returns:
         The asymmetric encoder; `save_pretrained` names stock sentence-transformers classes only.
 
     Raises:
-        ValueError: The encoder has no SPLADE head or is asymmetric already, its tokenizer and decoder
-            differ in size, or the weights are not one finite number >= 0 for each term.
+        ValueError: If the encoder has no SPLADE head or is asymmetric already, if its tokenizer and decoder
+            differ in size, or if the weights are not one finite number >= 0 for each term.
+
+    Source: Shen et al. 2024 (arXiv 2411.04403), sections 3.1 and 3.2.
     """
     transformer = splade_transformers(document_encoder)[0]
     modules = cast("list[Module]", list(document_encoder.children()))
     if any(isinstance(module, Router) for module in modules):
-        raise ValueError("the document encoder has a Router already: give a symmetric SPLADE encoder")
+        raise ValueError("the document encoder has a Router already; pass a symmetric SPLADE encoder")
     tokenizer = cast(PreTrainedTokenizerBase, transformer.tokenizer)  # a text model has one
     terms = transformer.model.get_output_embeddings().out_features
     if len(tokenizer) != terms:
@@ -50,10 +52,10 @@ def build_inference_free(
             f"the tokenizer has {len(tokenizer)} terms and the decoder {terms}: a saved lookup could not be "
             "loaded; resize the model's embeddings to the tokenizer first"
         )
-    weights = np.array(query_weights, dtype=np.float32)
+    weights = np.array(query_weights, dtype=np.float32)  # [V]
     if weights.shape != (terms,) or not np.isfinite(weights).all() or (weights < 0).any():
         raise ValueError(
-            f"query_weights must be [{terms}], finite and >= 0, got shape {weights.shape} with "
+            f"query_weights must be [{terms}], finite and >= 0; received shape {weights.shape} with "
             f"{int((~np.isfinite(weights)).sum())} non-finite and {int((weights < 0).sum())} negative values"
         )
     weights[tokenizer.all_special_ids] = 0.0

@@ -1,19 +1,19 @@
-"""A small from-scratch backbone for SPLADE that starts as an idf-weighted bag of words.
+"""A small backbone for SPLADE, trained from nothing, that starts as an idf-weighted bag of words.
 
-A random encoder knows nothing and lights up every term, so its first gradients are spent on silence. This
-one starts as the search that BM25 users know, without term frequency, and training adds to it. It is a
-stock `BertForMaskedLM`:
+A random encoder activates every term, so its first gradients only teach it which terms to leave at 0. This
+backbone starts as BM25 does, without term frequency, and training adds to that. It is a stock
+`BertForMaskedLM` with these weights:
 
-- the rows of the (tied) embedding are random unit vectors: any two of them are nearly orthogonal;
-- attention and feed-forward add little to the residual stream at first (their outputs are damped);
-- the transform of the head is the identity: its GELU works where it is linear, its LayerNorm undoes scale
-  and shift;
-- so the logit of a term is `OWN_LOGIT` times the largest cosine of its embedding with one of the text's
-  tokens: `OWN_LOGIT` for a term of the text, and below `OWN_LOGIT / 2` for others;
-- the decoder's bias lowers the logit to expm1 of the activation wanted, sqrt(idf), scaled so that the
-  rarest term gets log1p(OWN_LOGIT / 2). The bias is then at most -OWN_LOGIT / 2, and other terms stay at 0.
+- The rows of the (tied) embedding are random unit vectors, any two of which are nearly orthogonal.
+- Attention and feed-forward add little to the residual stream at first, because their outputs are damped.
+- The transform of the head is the identity: its GELU works in its linear part, and its LayerNorm undoes scale
+  and shift.
+- So the logit of a term is `OWN_LOGIT` times the largest cosine of its embedding with one of the text's
+  tokens: `OWN_LOGIT` for a term of the text, and below `OWN_LOGIT / 2` for other terms.
+- The decoder's bias lowers the logit to expm1 of the wanted activation, sqrt(idf), scaled so that the
+  rarest term gets log1p(OWN_LOGIT / 2). The bias is then at most -OWN_LOGIT / 2, so other terms stay at 0.
 
-Both sides carry sqrt(idf), so the dot product carries idf once.
+Queries and documents both carry sqrt(idf), so the dot product carries idf once.
 """
 
 from __future__ import annotations
@@ -30,14 +30,15 @@ from transformers import BertConfig, BertForMaskedLM, BertTokenizer
 from transformers.models.bert.modeling_bert import BertLayer
 
 from lexforge.common.files import check_new, new_directory
+from lexforge.common.idf import corpus_idf
 from lexforge.models.vocabulary import BANNED_BIAS
 
 OWN_LOGIT = 8.0
 _SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-_ALPHABET = 4000  # more characters than this (rare Han, emoji) become [UNK]
-_DAMPING = 0.1  # of the weights by which attention and feed-forward write to the residual stream
-_POSITION_NORM = 0.02  # of a position embedding, beside 1 for a token's
-_GELU_SCALE, _GELU_SHIFT = 0.5, 3.0  # states of unit variance fall into GELU's linear part
+_ALPHABET = 4000  # the number of characters that are kept; rarer ones (rare Han, emoji) become [UNK]
+_DAMPING = 0.1  # factor of the weights by which attention and feed-forward write to the residual stream
+_POSITION_NORM = 0.02  # L2 norm of a position embedding; that of a token embedding is 1
+_GELU_SCALE, _GELU_SHIFT = 0.5, 3.0  # they move states of unit variance into GELU's linear part
 
 
 def build_lexical_backbone(
@@ -53,31 +54,31 @@ def build_lexical_backbone(
 ) -> Path:
     """Train a WordPiece tokenizer on a corpus and save it with a backbone that starts as a bag of its pieces.
 
-    Tokens are lower-cased; accents stay, so Hangul stays in whole syllables.
+    Tokens are lower-cased. Accents are kept, which also keeps Hangul in whole syllables.
 
     Args:
-        texts: The documents of the corpus: they give the vocabulary and the inverse document frequencies.
-        folder: Where the checkpoint is written; created, and empty if it exists.
-        vocab_size: Terms at most; a small corpus gives fewer.
-        hidden_size: D, a multiple of `heads`. Below 64, chance similarities of terms pass the threshold.
-        layers: Transformer layers.
-        heads: Attention heads of a layer.
-        max_seq_length: Longest text in tokens, special tokens included.
-        seed: Of every random number here; the global random state stays as it is.
+        texts: The documents of the corpus, from which vocabulary and inverse document frequencies come.
+        folder: Where the checkpoint is written. The folder is created; if it exists, it must be empty.
+        vocab_size: The largest number of terms; a small corpus gives fewer.
+        hidden_size: D, a multiple of `heads`. Below 64, chance similarities of terms exceed the threshold.
+        layers: The number of transformer layers.
+        heads: The number of attention heads per layer.
+        max_seq_length: The length of the longest text in tokens, special tokens included.
+        seed: The seed of the random weights; the global random state stays as it is.
 
     Returns:
         `folder`: `AutoModelForMaskedLM` and `AutoTokenizer` load it, and so does `build_splade`.
 
     Raises:
-        ValueError: No text or no word in the texts, something that is not a text, or sizes that make no
-            model.
-        FileExistsError: The folder holds something already.
+        ValueError: If there is no text or no word in the texts, if one of them is not a string, or if the
+            sizes make no model.
+        FileExistsError: If the folder holds something already.
     """
     folder = Path(folder)
     _check(texts, vocab_size, hidden_size, layers, heads, max_seq_length)
     check_new(folder)
     tokenizer = _train_tokenizer(texts, vocab_size, max_seq_length)
-    idf = _inverse_document_frequency(tokenizer, texts)
+    idf = torch.from_numpy(corpus_idf(texts, tokenizer))  # [V]; special tokens are set apart below
     config = BertConfig(
         vocab_size=len(tokenizer),
         hidden_size=hidden_size,
@@ -104,7 +105,7 @@ def _check(
     texts: Sequence[str], vocab_size: int, hidden_size: int, layers: int, heads: int, max_seq_length: int
 ) -> None:
     if isinstance(texts, str) or not len(texts):
-        raise ValueError(f"texts must be a list of at least one text, got {texts!r}")
+        raise ValueError(f"texts must be a list of at least one text; received {texts!r}")
     for position, text in enumerate(texts):
         if not isinstance(text, str):
             raise ValueError(f"texts[{position}] is not a text but {type(text).__name__}: {text!r}")
@@ -112,13 +113,13 @@ def _check(
     sizes |= {"vocab_size": (vocab_size, len(_SPECIAL_TOKENS) + 1), "max_seq_length": (max_seq_length, 3)}
     for name, (size, smallest) in sizes.items():
         if size < smallest:
-            raise ValueError(f"{name} must be at least {smallest}, got {size}")
+            raise ValueError(f"{name} must be at least {smallest}; received {size}")
     if hidden_size % heads:
-        raise ValueError(f"hidden_size must be a multiple of heads, got {hidden_size} and {heads}")
+        raise ValueError(f"hidden_size must be a multiple of heads; received {hidden_size} and {heads}")
 
 
 def _train_tokenizer(texts: Sequence[str], vocab_size: int, max_seq_length: int) -> BertTokenizer:
-    """The pieces come from a WordPiece trainer that cuts words exactly as `BertTokenizer` will."""
+    """Train a WordPiece vocabulary on words that are cut exactly as `BertTokenizer` will cut them."""
     options: dict[str, Any] = {
         "do_lower_case": True,
         "strip_accents": False,
@@ -133,7 +134,7 @@ def _train_tokenizer(texts: Sequence[str], vocab_size: int, max_seq_length: int)
         raise ValueError(f"no word in the {len(texts)} texts: a vocabulary cannot be made")
     trainer = trainers.WordPieceTrainer(
         vocab_size=vocab_size,
-        # Named here, or the trainer numbers them in random order, and ties follow the numbers.
+        # The trainer would number letters that are not named here in random order, and ties follow numbers.
         special_tokens=[*_SPECIAL_TOKENS, *(f"##{letter}" for letter in later_letters)],
         initial_alphabet=letters,
         limit_alphabet=len(letters),
@@ -145,7 +146,7 @@ def _train_tokenizer(texts: Sequence[str], vocab_size: int, max_seq_length: int)
 
 
 def _alphabet(pieces: Tokenizer, texts: Sequence[str], limit: int) -> tuple[list[str], list[str]]:
-    """The most frequent characters of the texts, sorted; and those of them that occur inside a word."""
+    """Return the most frequent characters of the texts, sorted, and those of them that occur inside words."""
     chunks: Counter[str] = Counter()
     for text in texts:
         chunks.update(pieces.normalizer.normalize_str(text).split())
@@ -160,22 +161,12 @@ def _alphabet(pieces: Tokenizer, texts: Sequence[str], limit: int) -> tuple[list
     return letters, [letter for letter in letters if letter in inside]
 
 
-def _inverse_document_frequency(tokenizer: BertTokenizer, texts: Sequence[str]) -> torch.Tensor:
-    """`[V]` float32, > 0: log(1 + (N - df + 0.5) / (df + 0.5)), as in BM25."""
-    frequency = np.zeros(len(tokenizer))
-    for start in range(0, len(texts), 1000):
-        for ids in tokenizer(list(texts[start : start + 1000]), verbose=False)["input_ids"]:
-            frequency[np.unique(ids)] += 1
-    idf = np.log1p((len(texts) - frequency + 0.5) / (frequency + 0.5))
-    return torch.from_numpy(idf.astype(np.float32))
-
-
 def _make_bag_of_words(model: BertForMaskedLM, idf: torch.Tensor, special_ids: list[int]) -> None:
-    """Overwrite the random weights as the module's docstring says."""
+    """Overwrite the random weights as the module's docstring says; `idf` is `[V]`."""
     size = model.config.hidden_size
     embeddings = model.bert.embeddings
-    tokens = torch.randn(embeddings.word_embeddings.weight.shape)
-    tokens -= tokens.mean(dim=1, keepdim=True)  # LayerNorm takes the mean away: let there be none
+    tokens = torch.randn(embeddings.word_embeddings.weight.shape)  # [V, D]
+    tokens -= tokens.mean(dim=1, keepdim=True)  # LayerNorm subtracts the mean, so it must be 0 already
     embeddings.word_embeddings.weight.copy_(tokens / tokens.norm(dim=1, keepdim=True))
     embeddings.position_embeddings.weight.normal_(std=_POSITION_NORM / size**0.5)
     embeddings.token_type_embeddings.weight.zero_()
@@ -187,6 +178,6 @@ def _make_bag_of_words(model: BertForMaskedLM, idf: torch.Tensor, special_ids: l
     transform.dense.bias.fill_(_GELU_SHIFT)
     transform.LayerNorm.weight.fill_(OWN_LOGIT / size**0.5)  # a normalised state has norm sqrt(size)
     wanted = (idf / idf.max()).sqrt() * np.log1p(OWN_LOGIT / 2)
-    bias = wanted.expm1() - OWN_LOGIT
+    bias = wanted.expm1() - OWN_LOGIT  # [V]
     bias[special_ids] = BANNED_BIAS
     model.get_output_embeddings().bias.copy_(bias)

@@ -11,10 +11,16 @@ from torch import Tensor, nn
 
 
 def is_training(model: nn.Module) -> bool:
-    """Whether a forward belongs to training: train mode, and gradients are recorded.
+    """Return whether a forward belongs to training: the model is in train mode and gradients are recorded.
 
-    The mode alone does not tell: where a trainer evaluates the model inside a DistributedDataParallel
-    wrapper, the wrapper stays in train mode.
+    The mode alone does not tell, because a DistributedDataParallel wrapper stays in train mode while a
+    trainer evaluates the model inside it.
+
+    Args:
+        model: The model, wrapped or not.
+
+    Returns:
+        True in a training forward.
     """
     return model.training and torch.is_grad_enabled()
 
@@ -23,19 +29,19 @@ class MomentumEncoder:
     """The exponential moving average of a model's parameters, as an encoder without gradient.
 
     After each optimizer step, average = momentum * average + (1 - momentum) * parameter. The average starts
-    as the model is at its first training forward. Nothing has to be told when a step was taken: at a training
-    forward (`is_training`) the average follows if the parameters are not those that it last followed, so
-    it moves once an optimizer step however many micro-batches the step has, in every trainer and every loop.
-    The comparison reads a checksum of the parameters' bits, because fused optimizers leave autograd's version
-    counters alone. In evaluation nothing moves.
+    as a copy of the model at its first training forward. The caller need not say when a step was taken: at
+    each training forward (`is_training`) the average moves if the parameters differ from those that it last
+    followed. So it moves once per optimizer step, however many micro-batches the step has, in every trainer
+    and every loop. The comparison uses a checksum of the parameters' bits, because fused optimizers do not
+    raise autograd's version counters. In evaluation the average does not move.
 
-    It is no `nn.Module`, so that as an attribute of a loss it is in neither `parameters()` nor
-    `state_dict()`, no optimizer updates it and no trainer replaces it. It goes where the model goes. Its
-    parameters are float32 at least: in bfloat16, 0.1 % of a difference is lost to rounding.
+    The class is no `nn.Module`. As an attribute of a loss it is therefore in neither `parameters()` nor
+    `state_dict()`, no optimizer updates it and no trainer replaces it. It is moved to the model's device. Its
+    parameters are at least float32, because a step of 0.1 % of a difference is lost to rounding in bfloat16.
 
     Args:
         model: The encoder to follow; its forward writes `sentence_embedding`.
-        momentum: Share of the average that a step keeps, in [0, 1).
+        momentum: The share of the average that one step keeps, in [0, 1).
         train_mode: Whether keys are encoded with dropout while the model trains.
 
     Raises:
@@ -59,12 +65,12 @@ class MomentumEncoder:
         self._followed: list[int] | None = None
 
     def encode(self, model: nn.Module, features: Mapping[str, Any]) -> Tensor:
-        """Embed one column; in a training forward the average first follows the model.
+        """Embed one column; in a training forward, move the average first.
 
         Args:
             model: The model that is followed, as the loss holds it now (wrapped or not).
-            features: What the data collator made of the column: `input_ids [B, L]`, `attention_mask [B, L]`,
-                ...; not changed.
+            features: The tensors that the data collator made of the column, such as `input_ids [B, L]` and
+                `attention_mask [B, L]`; they are not changed.
 
         Returns:
             `[B, D]` float, without gradient.
@@ -79,10 +85,11 @@ class MomentumEncoder:
             return self._average(dict(features))["sentence_embedding"]
 
     def follow(self, model: nn.Module) -> None:
-        """Move the average, if the model has changed since it last moved; start as the model the first time.
+        """Move the average if the model has changed since it last moved; the first call copies the model.
 
-        Whoever saves the average calls this first, so that no step is pending in what is saved; whoever
-        writes a saved one back calls it first too, so that it stands until the model changes.
+        Code that saves the average calls this first, so that it saves no average with a step pending. Code
+        that restores a saved average calls it first too, so that the restored values stay until the model
+        changes.
 
         Args:
             model: The model that is followed.
@@ -97,7 +104,7 @@ class MomentumEncoder:
         self._followed = current
 
     def tensors(self) -> dict[str, Tensor]:
-        """The parameters and persistent buffers by name, not copied; tied ones once."""
+        """Return the parameters and persistent buffers by name, without copies; tied ones stand once."""
         found: dict[int, tuple[str, Tensor]] = {}
         for name, tensor in self._average.state_dict(keep_vars=True).items():
             if isinstance(tensor, Tensor):
@@ -128,19 +135,20 @@ class MomentumEncoder:
         for average, parameter in pairs:
             if average.shape != parameter.shape:
                 raise ValueError(
-                    f"the momentum encoder was built for a parameter {tuple(average.shape)} where the model "
-                    f"now has {tuple(parameter.shape)}; it cannot follow a sharded or another model"
+                    f"the momentum encoder was built for a parameter of shape {tuple(average.shape)}; "
+                    f"received {tuple(parameter.shape)} from the model. It cannot follow a sharded or "
+                    "another model"
                 )
         return pairs
 
 
 def _checksums(model: nn.Module) -> list[int]:
-    """One sum a parameter over its bits, read as integers; an optimizer step changes some of them."""
+    """Return one sum for each parameter over its bits, read as integers; a step changes some of the sums."""
     integers = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
     sums = []
     for parameter in model.parameters():
         bits = parameter.detach().reshape(-1)
-        # in words of eight bytes, twenty times as fast, where the size allows it
+        # Words of eight bytes are twenty times as fast to sum, where size and offset allow them.
         in_words = bits.nbytes % 8 == 0 and bits.storage_offset() * bits.element_size() % 8 == 0
         kind = torch.int64 if in_words else integers[bits.element_size()]
         sums.append(bits.view(kind).sum(dtype=torch.int64))

@@ -1,4 +1,4 @@
-"""Which terms a SPLADE encoder may use: a restriction in the decoder's bias, saved as weights are."""
+"""Which terms a SPLADE encoder may use: a restriction in the decoder's bias, saved with the weights."""
 
 from __future__ import annotations
 
@@ -11,29 +11,30 @@ from numpy.typing import ArrayLike
 from sentence_transformers import SparseEncoder
 from transformers import PreTrainedTokenizerBase
 
-from lexforge.models.splade import splade_transformers
+from lexforge.models.structure import splade_transformers
 
 BANNED_BIAS = -1e4
 """Far below any logit, and finite in float16."""
 
 
 def restrict_output_vocabulary(model: SparseEncoder, banned_ids: Iterable[int]) -> SparseEncoder:
-    """Make terms impossible, in place: their decoder bias becomes `BANNED_BIAS`, their activation stays 0.
+    """Make terms impossible, in place: their decoder bias becomes `BANNED_BIAS`, so their activation stays 0.
 
-    The restriction is part of the weights: it is saved, loaded and exported with them. Training keeps it,
-    since a term that no text activates gets no gradient through the relu, and the Trainer applies no weight
+    The restriction is part of the weights, so it is saved, loaded and exported with them. Training keeps it,
+    because a term that no text activates gets no gradient through the relu, and the Trainer applies no weight
     decay to biases.
 
     Args:
         model: A SPLADE encoder, fused or plain; with a `Router`, each of its masked language models is
             restricted.
-        banned_ids: Term ids in [0, V). An empty list changes nothing.
+        banned_ids: Ids of the terms to ban, in [0, V). An empty list changes nothing.
 
     Returns:
         `model`.
 
     Raises:
-        ValueError: The decoder has no bias, an id lies outside the vocabulary, or no term would remain.
+        ValueError: If the decoder has no bias, if an id lies outside the vocabulary, or if no term would
+            remain.
     """
     ids = sorted(set(map(int, banned_ids)))
     decoders = [transformer.model.get_output_embeddings() for transformer in splade_transformers(model)]
@@ -46,9 +47,9 @@ def restrict_output_vocabulary(model: SparseEncoder, banned_ids: Iterable[int]) 
         size = len(decoder.bias)
         if ids and not 0 <= ids[0] <= ids[-1] < size:
             wrong = [term for term in ids if not 0 <= term < size]
-            raise ValueError(f"term ids must lie in [0, {size}), got {wrong[:5]}")
+            raise ValueError(f"term ids must lie in [0, {size}); received {wrong[:5]}")
         if len(ids) == size:
-            raise ValueError(f"all {size} terms are banned; nothing would be left to search with")
+            raise ValueError(f"received all {size} terms to ban; nothing would be left to search with")
     with torch.no_grad():
         for decoder in decoders:
             decoder.bias[torch.tensor(ids, dtype=torch.long, device=decoder.bias.device)] = BANNED_BIAS
@@ -56,7 +57,7 @@ def restrict_output_vocabulary(model: SparseEncoder, banned_ids: Iterable[int]) 
 
 
 def special_token_ids(tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """The ids of [CLS], [SEP] and their kin: in every text, so of no use to a search.
+    """Return the ids of [CLS], [SEP] and the like, which stand in every text and so are useless to a search.
 
     Args:
         tokenizer: The model's tokenizer.
@@ -68,7 +69,7 @@ def special_token_ids(tokenizer: PreTrainedTokenizerBase) -> list[int]:
 
 
 def unseen_term_ids(document_frequency: ArrayLike) -> list[int]:
-    """The terms that occur in no document.
+    """Return the terms that occur in no document.
 
     Args:
         document_frequency: `[V]`, how many documents hold each term; >= 0.
@@ -77,34 +78,35 @@ def unseen_term_ids(document_frequency: ArrayLike) -> list[int]:
         Sorted ids.
 
     Raises:
-        ValueError: Not one number a term, or a negative or non-finite one.
+        ValueError: If the frequencies are not a list of numbers, or if one is negative or not finite.
     """
     frequency = np.asarray(document_frequency)
     if frequency.ndim != 1 or not np.isfinite(frequency).all() or (frequency < 0).any():
         raise ValueError(
-            f"document_frequency must be [V], finite and >= 0, got shape {frequency.shape}"
+            f"document_frequency must be [V], finite and >= 0; received shape {frequency.shape}"
             + (f" with smallest value {frequency.min()}" if frequency.size else "")
         )
     return np.flatnonzero(frequency == 0).tolist()
 
 
 def foreign_script_ids(tokenizer: PreTrainedTokenizerBase, scripts: Sequence[str]) -> list[int]:
-    """The terms that are not written in the named scripts.
+    """Return the terms that are not written in the named scripts.
 
-    A term stays if it has a letter or digit and each of its letters, digits and vowel signs belongs to one
-    of the scripts. So punctuation goes, and with a byte-level tokenizer the pieces that are no whole
-    character.
+    A term is written in them if it has a letter or digit and each of its letters, digits and vowel signs
+    belongs to one of them. Punctuation is therefore returned, and so are the pieces of a byte-level tokenizer
+    that are no whole character.
 
     Args:
         tokenizer: The model's tokenizer.
-        scripts: First words of Unicode character names, for example `("HANGUL", "LATIN", "DIGIT")`; Han
-            characters are "CJK".
+        scripts: First words of Unicode character names, for example `("HANGUL", "LATIN", "DIGIT")`; the name
+            of Han characters is "CJK".
 
     Returns:
         Sorted ids.
 
     Raises:
-        ValueError: A script in which no term of the vocabulary is written (a misspelt one, for example).
+        ValueError: If no script is named, or one in which no term of the vocabulary is written (for example
+            a misspelt one).
     """
     allowed = set(scripts)
     texts = tokenizer.batch_decode([[term] for term in range(len(tokenizer))])
@@ -112,17 +114,17 @@ def foreign_script_ids(tokenizer: PreTrainedTokenizerBase, scripts: Sequence[str
     unknown = allowed.difference(*scripts_of)
     if unknown or not allowed:
         raise ValueError(
-            f"no term is written in {sorted(unknown)}; the scripts of this vocabulary are "
-            f"{sorted(set().union(*scripts_of))}"
+            f"received scripts in which no term is written: {sorted(unknown)}; the scripts of this "
+            f"vocabulary are {sorted(set().union(*scripts_of))}"
         )
     return [term for term, found in enumerate(scripts_of) if not found or not found <= allowed]
 
 
 def _scripts(text: str) -> set[str]:
-    """The first word of the name of every letter, digit and sign; combining accents belong to any script."""
+    """Return the first word of the name of every letter, digit and vowel sign of a text."""
     names = (
         unicodedata.name(character, "UNNAMED").split()[0]
         for character in unicodedata.normalize("NFKC", text)
         if unicodedata.category(character)[0] in "LNM"
     )
-    return {name for name in names if name != "COMBINING"}
+    return {name for name in names if name != "COMBINING"}  # a combining accent belongs to any script

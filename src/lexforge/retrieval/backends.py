@@ -52,7 +52,7 @@ BACKENDS: dict[IndexKind, Backend] = {
 }
 
 
-def find_backend(kind: str, vectors: VectorKind, options: Mapping[str, Any]) -> Backend:
+def find_backend(kind: str | None, vectors: VectorKind, options: Mapping[str, Any]) -> Backend:
     """Look up a backend, and refuse, before any work, an index that cannot be built.
 
     Args:
@@ -79,7 +79,8 @@ def find_backend(kind: str, vectors: VectorKind, options: Mapping[str, Any]) -> 
         )
     if missing := [name for name in backend.required if name not in options]:
         flags = ", ".join(f"{name} (--{name})" for name in missing)
-        raise ValueError(f"the index {kind!r} needs the option {flags}; received {sorted(options)}")
+        given = ", ".join(options) or "no option"
+        raise ValueError(f"the index {kind!r} needs the option {flags}; received {given}")
     if unknown := [name for name in options if name not in backend.options]:
         takes = ", ".join(backend.options) or "no options"
         raise ValueError(f"the index {kind!r} takes {takes}; received {', '.join(unknown)}")
@@ -87,7 +88,7 @@ def find_backend(kind: str, vectors: VectorKind, options: Mapping[str, Any]) -> 
     return backend
 
 
-def index_builder(kind: str, vectors: VectorKind, **options: Any) -> Callable[..., Index]:
+def index_builder(kind: str | None, vectors: VectorKind, **options: Any) -> Callable[..., Index]:
     """Return the `build` of the index that a name stands for, with its settings and options filled in.
 
     Args:

@@ -1,6 +1,7 @@
 """The only package that knows the Hugging Face Trainer."""
 
 from lexforge.training.arguments import TrainingSettings
+from lexforge.training.batches import check_full_batch
 from lexforge.training.callbacks import CollapseCallback, CurriculumCallback
 from lexforge.training.collator import DenseCollator, SpladeCollator
 from lexforge.training.command_line import preset_on_command_line
@@ -27,6 +28,7 @@ __all__ = [
     "SpladeCollator",
     "SpladeTrainer",
     "TrainingSettings",
+    "check_full_batch",
     "phase_at",
     "preset_on_command_line",
     "ramp_at",

@@ -27,7 +27,6 @@ from lexforge.common.types import Embeddings
 from lexforge.corpus import Vectors, encode, join_vectors
 from lexforge.data import NegativeMiner, NegativeRule, RetrievalData, score_by_teacher
 from lexforge.data.columns import ANCHOR, POSITIVE
-from lexforge.data.hub import import_datasets
 from lexforge.data.negatives import MinedRow
 from lexforge.models.fingerprint import text_digest
 from lexforge.models.load import check_encoder
@@ -110,13 +109,15 @@ class MovingNegatives(TrainerCallback, ExportableState):
         self.dataset = self._make_dataset(rows)
 
     def _make_dataset(self, rows: list[MinedRow]) -> Dataset:
+        from datasets import Dataset  # not installed where only losses and models are used
+
         columns = {
             ANCHOR: [self.data.queries[row.query] for row in rows],
             POSITIVE: [self.data.corpus[row.positive] for row in rows],
         }
         numbers = list(range(len(rows)))
         negatives = dict.fromkeys(self._texts.columns, numbers)
-        dataset: Dataset = import_datasets().Dataset.from_dict({**columns, **negatives})
+        dataset = Dataset.from_dict({**columns, **negatives})
         dataset.set_transform(self._texts)
         return dataset
 

@@ -27,7 +27,7 @@ def python(*arguments: str, **environment: str) -> subprocess.CompletedProcess[s
 
 @pytest.mark.skipif(
     version("triton").startswith("3.6."),
-    reason="its interpreter makes a number of an array, which NumPy refuses",
+    reason="the interpreter of the installed Triton 3.6 takes an array for a number, which NumPy refuses",
 )
 def test_every_case_in_the_interpreter() -> None:
     """The kernels' own code, run on the CPU by Triton's interpreter, against loops in float64."""
@@ -41,7 +41,7 @@ def test_every_kernel_compiles_to_tensor_core_code(capability: str, instruction:
     """The compiler needs no GPU: a type error or a product that misses the tensor cores shows here."""
     done = python("-W", "ignore", str(HERE / "compile_kernels.py"), capability, TRITON_INTERPRET="0")
     if "no NVIDIA backend" in done.stderr:
-        pytest.skip("this build of Triton carries no NVIDIA backend")
+        pytest.skip("the installed Triton was built without its NVIDIA backend")
     assert done.returncode == 0, done.stderr[-4000:]
     compiled = dict(line.split() for line in done.stdout.splitlines())
     assert set(compiled) == {"forward", "active_terms", "grad_hidden", "grad_weight", "grad_bias"}
@@ -104,7 +104,7 @@ def rows_in_float64(hidden, weight, bias, mask, grad):
 def test_real_sizes(V: int, D: int, dtype: torch.dtype, density: str) -> None:
     """At the vocabularies of BERT and XLM-R the error stays within twice the plain path's own."""
     if not torch.cuda.is_available():
-        pytest.skip("needs a CUDA device")
+        pytest.skip("this machine has no CUDA device")
     from lexforge.kernels.triton.splade_head import splade_head_triton
 
     generator = torch.Generator("cuda").manual_seed(V + D)
@@ -144,9 +144,9 @@ def test_real_sizes(V: int, D: int, dtype: torch.dtype, density: str) -> None:
 def test_pairs_beyond_32_bits() -> None:
     """B * V and V * D above 2**31 need 64-bit offsets; the last row must equal the same row alone."""
     if not torch.cuda.is_available():
-        pytest.skip("needs a CUDA device")
+        pytest.skip("this machine has no CUDA device")
     if torch.cuda.get_device_properties(0).total_memory < 64e9:
-        pytest.skip("needs 64 GB of device memory")
+        pytest.skip("the CUDA device has less than 64 GB of memory")
     from lexforge.kernels.triton.splade_head import splade_head_triton
 
     generator = torch.Generator("cuda").manual_seed(0)

@@ -299,8 +299,8 @@ class MilvusIndex:
         if index._ids.names != ids.names:
             index.close()
             raise ValueError(
-                f"{index.where} holds {len(index)} documents, not the {len(ids)} that {directory} names: it "
-                "was changed or dropped"
+                f"{index.where} must hold the {len(ids)} documents that {directory} names; it holds "
+                f"{len(index)} and was changed or dropped"
             )
         return index
 

@@ -1,17 +1,14 @@
-"""Document frequencies, stop words and special tokens under a model's tokenizer."""
+"""Stop words under tokenizers of every kind."""
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
-import numpy as np
 import pytest
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from tokenizers import pre_tokenizers
+from transformers import AutoTokenizer, BertTokenizer, PreTrainedTokenizerFast
 
-from lexforge.data.idf import corpus_idf, document_frequency, stopword_ids
-
-TEXTS = ["sort the list", "sort sort a list", "search the index of documents", ""]
+from lexforge.data.stopwords import PARTICLES, stopword_ids, stopword_summary
 
 
 @pytest.fixture(scope="module")
@@ -46,61 +43,6 @@ def sentence_piece(words: list[str]) -> PreTrainedTokenizerFast:
     tokenizer = Tokenizer(models.Unigram(pieces, unk_id=1))
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always")
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", unk_token="<unk>")
-
-
-def test_document_frequency_equals_a_count_by_hand(tokenizer) -> None:
-    """A token counts once a text, whatever its repeats, and special tokens do not count."""
-    frequency = document_frequency(TEXTS, tokenizer)
-    assert frequency.shape == (len(tokenizer),)
-    ids = tokenizer.get_vocab()
-    counted = {
-        word: int(frequency[ids[word]]) for word in ("sort", "list", "the", "a", "of", "graph", "[CLS]")
-    }
-    assert counted == {"sort": 2, "list": 2, "the": 2, "a": 1, "of": 1, "graph": 0, "[CLS]": 0}
-
-
-def test_document_frequency_equals_a_naive_loop(tokenizer) -> None:
-    """Batches must join without a text lost or counted twice."""
-    texts = [f"{first} {second}" for first in TEXTS for second in TEXTS] * 70  # more than one batch of 1,024
-    naive = [0] * len(tokenizer)
-    for text in texts:
-        for token in set(tokenizer.tokenize(text)):
-            naive[tokenizer.convert_tokens_to_ids(token)] += 1
-    assert document_frequency(texts, tokenizer).tolist() == naive
-
-
-def test_texts_are_cut_as_the_model_cuts_them(tokenizer) -> None:
-    """What the encoder never sees must not count: 4 tokens, of which [CLS] and [SEP] are two."""
-    ids = tokenizer.get_vocab()
-    frequency = document_frequency(["sort the list", "the list sort"], tokenizer, max_seq_length=4)
-    assert [int(frequency[ids[word]]) for word in ("sort", "the", "list")] == [1, 2, 1]
-
-
-def test_idf_equals_numbers_worked_by_hand(tokenizer) -> None:
-    """Of 4 texts "sort" stands in 2, "a" in 1, "graph" in none."""
-    idf = corpus_idf(TEXTS, tokenizer)
-    ids = tokenizer.get_vocab()
-    assert idf.dtype == np.float32
-    assert idf.shape == (len(tokenizer),)
-    expected = {"sort": math.log(2.0), "a": math.log(10 / 3), "graph": math.log(10.0)}
-    for word, value in expected.items():
-        assert idf[ids[word]] == pytest.approx(value, rel=1e-6)  # float32 holds 7 digits
-    assert corpus_idf(["the"] * 50, tokenizer)[ids["the"]] > 0
-
-
-@pytest.mark.parametrize(
-    ("texts", "length", "message"),
-    [
-        ([], None, "at least one text"),
-        (["a", None], None, "text 1 is not a string: None"),
-        (["a", float("nan")], None, "text 1 is not a string: nan"),
-        (["a"], 2, "max_seq_length 2 leaves no room"),
-    ],
-)
-def test_wrong_input_is_refused(tokenizer, texts: list, length: int | None, message: str) -> None:
-    """An empty corpus would give the same idf to every term, and none an effect."""
-    with pytest.raises(ValueError, match=message):
-        corpus_idf(texts, tokenizer, length)
 
 
 def test_stop_words_of_word_pieces(tokenizer) -> None:
@@ -138,7 +80,7 @@ def test_languages_and_files(tokenizer, tmp_path: Path) -> None:
 
 def test_unknown_languages_and_hollow_files_are_refused(tokenizer, tmp_path: Path) -> None:
     """No stop word at all would pass unnoticed."""
-    with pytest.raises(ValueError, match=r"no stop words for the language 'xx'; there are \['af'"):
+    with pytest.raises(ValueError, match=r"no stop words for the language 'xx'; pass one of \['af'"):
         stopword_ids(tokenizer, "xx")
     (tmp_path / "words.txt").write_text("\n \n", encoding="utf-8")
     with pytest.raises(ValueError, match="holds no word"):
@@ -147,10 +89,58 @@ def test_unknown_languages_and_hollow_files_are_refused(tokenizer, tmp_path: Pat
         stopword_ids(tokenizer, tmp_path / "nowhere.txt")
 
 
-def test_a_padded_output_has_entries_beyond_the_tokenizer(tokenizer) -> None:
-    """Checkpoints padded to a multiple of 64 are wider than their tokenizer; no text holds the rest."""
-    size = len(tokenizer) + 3
-    assert document_frequency(TEXTS, tokenizer, vocabulary_size=size)[-3:].tolist() == [0, 0, 0]
-    assert corpus_idf(TEXTS, tokenizer, vocabulary_size=size).shape == (size,)
-    with pytest.raises(ValueError, match="less than the"):
-        document_frequency(TEXTS, tokenizer, vocabulary_size=5)
+def test_korean_particles_as_continuations_of_word_pieces() -> None:
+    """Without them "--language ko" penalises no particle that a text holds: they follow a noun."""
+    words = "[PAD] [UNK] [CLS] [SEP] [MASK] 서울 은 ##은 ##에서 ##가 ##울 ##구".split()
+    made = BertTokenizer(vocab={word: number for number, word in enumerate(words)}, strip_accents=False)
+    assert made.tokenize("서울은 서울에서") == ["서울", "##은", "서울", "##에서"]
+    found = made.convert_ids_to_tokens(stopword_ids(made, "ko"))
+    assert found == ["은", "##은", "##에서", "##가"]
+    assert made.convert_ids_to_tokens(stopword_ids(made, "en")) == []
+
+
+def test_particles_as_continuations_of_sentence_pieces() -> None:
+    """In XLM-R's vocabulary the particle is the piece without the word mark; "▁은" begins a word."""
+    pieces = ["▁서울", "은", "▁은", "에서", "▁東京", "東京", "は", "까지", "울", "▁"]
+    made = sentence_piece(pieces)
+    assert made.tokenize("서울은 서울에서") == ["▁서울", "은", "▁서울", "에서"]
+    assert set(made.convert_ids_to_tokens(stopword_ids(made, "ko"))) >= {"은", "▁은", "에서", "까지"}
+    assert not set(made.convert_ids_to_tokens(stopword_ids(made, "ko"))) & {"▁서울", "울", "▁東京", "は"}
+    japanese = set(made.convert_ids_to_tokens(stopword_ids(made, "ja")))
+    assert "は" in japanese
+    assert not japanese & {"▁東京", "東京", "은"}
+
+
+def test_particles_of_byte_level_tokens() -> None:
+    """The vocabulary spells "은" as three other characters, one for each byte."""
+    to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    spelt = {word: to_bytes.pre_tokenize_str(word)[0][0] for word in ("은", "에서", "서울")}
+    made = byte_level_bpe([*spelt.values()])
+    assert made.tokenize("서울은") == [spelt["서울"], spelt["은"]]
+    ids = stopword_ids(made, "ko")
+    assert set(made.convert_tokens_to_ids([spelt["은"], spelt["에서"]])) <= set(ids)
+    assert made.convert_tokens_to_ids(spelt["서울"]) not in ids
+
+
+def test_a_file_and_another_language_bring_no_particles(tmp_path: Path) -> None:
+    """The list is added for the languages that attach particles and for nothing else."""
+    made = sentence_piece(["▁서울", "은", "▁은", "▁"])
+    (tmp_path / "words.txt").write_text("서울\n", encoding="utf-8")
+    assert made.convert_ids_to_tokens(stopword_ids(made, tmp_path / "words.txt")) == ["▁서울"]
+    assert stopword_ids(made, "en") == []
+
+
+def test_the_number_of_ids_and_ten_of_them_are_said(caplog: pytest.LogCaptureFixture) -> None:
+    """A language that finds next to nothing in a vocabulary must be seen before a day of training."""
+    words = ["[UNK]", "[PAD]", "[CLS]", "[SEP]", "[MASK]", *(f"##{word}" for word in PARTICLES["ko"])]
+    made = BertTokenizer(vocab={word: number for number, word in enumerate(words)}, strip_accents=False)
+    with caplog.at_level("INFO", logger="lexforge.data.stopwords"):
+        ids = stopword_ids(made, "ko")
+    count = len(PARTICLES["ko"])
+    assert len(ids) == count
+    assert caplog.messages == [stopword_summary(made, ids, "ko")]
+    head, _, examples = caplog.messages[0].partition(", such as ")
+    assert head == f"stop words (ko): {count} ids"
+    assert len(examples.split()) == 10
+    assert set(examples.split()) <= set(words)
+    assert stopword_summary(made, [], ["en", "ko"]) == "stop words (en, ko): 0 ids"

@@ -1,0 +1,188 @@
+"""Numbers of a teacher on disk, found by key: written in blocks, each of which is whole or absent."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from lexforge.common.files import leftover, new_directory, remove_leftovers
+from lexforge.common.manifest import read_manifest, write_manifest
+from lexforge.data.retrieval_data import DataError
+
+_BLOCK = r"block-[0-9a-f]{16}"
+Keys = NDArray[np.uint64]
+
+
+class BlockCache:
+    """Rows of one teacher's numbers under 64-bit keys, in a folder that may grow.
+
+    The folder holds one sub-folder per block: `keys.npy` `[n]` uint64, `rows.npy` `[n, D]` (memory-mapped, so
+    that the processes of a machine share it) and `manifest.json` with the teacher's name and checksums. A
+    block gets its name by a rename once it is complete. So a killed process loses only the block that it was
+    writing, and two processes that fill the same folder cannot damage each other's blocks.
+
+    Args:
+        folder: The folder; it may be absent, and then the cache is empty until `append`.
+        kind: The name of the format; blocks of another format are refused.
+        dtype: The type of the numbers.
+
+    Raises:
+        DataError: If a block is broken, if the blocks belong to different teachers, or if the folder holds
+            something else. The message says what to delete.
+    """
+
+    def __init__(self, folder: Path, kind: str, dtype: DTypeLike) -> None:
+        self.folder, self._kind, self._dtype = folder, kind, np.dtype(dtype)
+        self.teacher: str | None = None  # None while there is no block
+        self.dimension: int | None = None
+        self._rows: list[NDArray[Any]] = []  # of each block, [n, D]
+        self._block_keys: list[Keys] = []  # of each block, [n]
+        first = None
+        for block in sorted(self._blocks()):
+            fields, keys, rows = self._read(block)
+            if first is not None and (fields["teacher"], rows.shape[1]) != (self.teacher, self.dimension):
+                raise DataError(
+                    f"{block} is of the teacher {fields['teacher']!r}, {first} of {self.teacher!r}; "
+                    "delete one of them"
+                )
+            first = first or block
+            self.teacher, self.dimension = fields["teacher"], rows.shape[1]
+            self._rows.append(rows)
+            self._block_keys.append(keys)
+        self._index()
+
+    def __len__(self) -> int:
+        """Return the number of distinct keys."""
+        return len(self._keys)
+
+    def check_teacher(self, teacher: str) -> None:
+        """Refuse the folder if its blocks belong to another teacher.
+
+        Args:
+            teacher: The name of the teacher that is about to be asked.
+
+        Raises:
+            DataError: If they do.
+        """
+        if self.teacher is not None and self.teacher != teacher:
+            raise DataError(
+                f"{self.folder} is the cache of the teacher {self.teacher!r}; received {teacher!r}. "
+                "Delete it or choose another folder"
+            )
+
+    def known(self, keys: Keys) -> NDArray[np.bool_]:
+        """Return `[N]` booleans: whether each key has a row."""
+        if not len(self._keys):
+            return np.zeros(len(keys), dtype=bool)
+        return self._keys[self._positions(keys)] == keys
+
+    def rows(self, keys: Keys) -> NDArray[Any]:
+        """Return the rows of keys.
+
+        Args:
+            keys: `[N]` uint64, all of which are known.
+
+        Returns:
+            `[N, D]` of the cache's type, in the order of the keys.
+        """
+        found = np.empty((len(keys), self.dimension or 0), dtype=self._dtype)
+        if not len(keys):
+            return found
+        places = self._places[self._positions(keys)]  # [N] positions in all blocks joined
+        blocks = np.searchsorted(self._starts, places, side="right") - 1
+        for block in np.unique(blocks):
+            chosen = blocks == block
+            found[chosen] = self._rows[block][places[chosen] - self._starts[block]]
+        return found
+
+    def append(self, teacher: str, keys: Keys, rows: NDArray[Any]) -> None:
+        """Write a block and make its rows available.
+
+        Args:
+            teacher: The name of the teacher that gave the rows.
+            keys: `[n]` uint64.
+            rows: `[n, D]`.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        name = hashlib.sha256(f"{teacher}\n".encode() + keys.tobytes()).hexdigest()[:16]
+        fields = {"teacher": teacher, "dimension": rows.shape[1], "count": len(keys)}
+        block = self.folder / f"block-{name}"
+        # Another process may have written the block of the same keys meanwhile; then its block is kept.
+        with new_directory(block, keep_existing=True) as beside:
+            np.save(beside / "keys.npy", keys)
+            np.save(beside / "rows.npy", rows.astype(self._dtype, copy=False))
+            write_manifest(beside, self._kind, fields)
+        self.teacher, self.dimension = teacher, rows.shape[1]
+        # Read back as a memory map: the rows need not stay in memory.
+        _, written_keys, written_rows = self._read(block)
+        self._block_keys.append(written_keys)
+        self._rows.append(written_rows)
+        self._index()
+
+    def remove_leftovers(self) -> None:
+        """Remove what killed processes left half written long ago."""
+        if self.folder.is_dir():
+            remove_leftovers(self.folder, _BLOCK)
+
+    def _index(self) -> None:
+        """Sort the keys of all blocks, so that they can be searched."""
+        self._starts = np.cumsum([0, *(len(keys) for keys in self._block_keys)])
+        joined = np.concatenate([np.empty(0, np.uint64), *self._block_keys])
+        self._keys, self._places = np.unique(joined, return_index=True)
+
+    def _positions(self, keys: Keys) -> NDArray[np.intp]:
+        """Return where each key stands, or would stand, among the sorted keys."""
+        return np.minimum(np.searchsorted(self._keys, keys), len(self._keys) - 1)
+
+    def _blocks(self) -> list[Path]:
+        """Return the complete blocks of the folder, which may hold nothing else but unfinished ones."""
+        blocks = []
+        for entry in self.folder.iterdir() if self.folder.is_dir() else ():
+            half = leftover(entry.name)
+            if re.fullmatch(_BLOCK, entry.name if half is None else half.name) is None:
+                raise DataError(
+                    f"{self.folder} is no teacher cache: it holds {entry.name!r}; choose another folder"
+                )
+            if half is None:
+                blocks.append(entry)
+        return blocks
+
+    def _read(self, block: Path) -> tuple[dict[str, Any], Keys, NDArray[Any]]:
+        """Read a block and check it against its manifest."""
+        try:
+            fields = read_manifest(block, self._kind)
+            keys = np.load(block / "keys.npy", allow_pickle=False)
+            rows = np.load(block / "rows.npy", mmap_mode="r", allow_pickle=False)
+            intact = (
+                keys.shape == (fields["count"],)
+                and keys.dtype == np.uint64
+                and rows.shape == (fields["count"], fields["dimension"])
+                and rows.dtype == self._dtype
+            )
+        except Exception as error:  # numpy raises errors of many kinds on damaged bytes
+            raise DataError(f"the teacher cache block {block} is broken ({error}); delete it") from error
+        if not intact:
+            raise DataError(
+                f"the teacher cache block {block} is broken (keys {keys.dtype} {keys.shape} and rows "
+                f"{rows.dtype} {rows.shape} do not fit {fields}); delete it"
+            )
+        return fields, keys, rows
+
+
+def hash_keys(parts: Iterable[bytes]) -> Keys:
+    """Hash byte strings to 64-bit keys; among a million keys two are equal with probability 3e-8.
+
+    Args:
+        parts: N byte strings.
+
+    Returns:
+        `[N]` uint64.
+    """
+    digests = b"".join(hashlib.blake2b(part, digest_size=8).digest() for part in parts)
+    return np.frombuffer(digests, dtype="<u8").astype(np.uint64)

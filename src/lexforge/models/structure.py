@@ -1,0 +1,112 @@
+"""What a name stands for and what a SPLADE encoder is made of: checks and walks that several files share."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+import torch
+from sentence_transformers import SparseEncoder
+from sentence_transformers.base.modules import Router, Transformer
+from sentence_transformers.sparse_encoder.modules import SpladePooling
+from torch import nn
+
+
+def checked_name(name_or_path: str | Path) -> str:
+    """Return the name of a model as sentence-transformers takes it.
+
+    Args:
+        name_or_path: A folder or a hub name. A `Path`, and a string that cannot be a hub name, must exist.
+
+    Returns:
+        The name or path as a string.
+
+    Raises:
+        FileNotFoundError: If the argument is a path where nothing is.
+        ValueError: If the argument names a file.
+    """
+    path = Path(name_or_path)
+    looks_like_path = isinstance(name_or_path, Path) or path.is_absolute() or len(path.parts) != 2
+    if not path.exists() and (looks_like_path or path.parts[0] in (".", "..", "~")):
+        raise FileNotFoundError(
+            f"there is no model at {str(name_or_path)!r}; pass the folder of a checkpoint, or a hub name "
+            "such as 'FacebookAI/xlm-roberta-base'"
+        )
+    if path.is_file():
+        raise ValueError(f"a model is a folder, but {str(name_or_path)!r} is a file")
+    return str(name_or_path)
+
+
+def module_sequences(model: SparseEncoder) -> list[list[nn.Module]]:
+    """List the sequences of modules that a text can pass through.
+
+    Args:
+        model: A symmetric encoder, or an asymmetric one with a `Router`.
+
+    Returns:
+        The model's own modules in their order, then those of each route of each `Router`.
+    """
+    sequences = [list(model.children())]
+    for module in model.modules():
+        if isinstance(module, Router):
+            sequences += [list(route.children()) for route in module.sub_modules.values()]
+    return sequences
+
+
+def splade_transformers(model: SparseEncoder) -> list[Transformer]:
+    """Find the masked language models of a SPLADE encoder: one, or those of the routes of its `Router`.
+
+    Args:
+        model: A symmetric or asymmetric encoder, fused or plain.
+
+    Returns:
+        Each `Transformer` that feeds a `SpladePooling`, once.
+
+    Raises:
+        ValueError: If there is none.
+    """
+    found = [
+        module
+        for modules in module_sequences(model)
+        for module, follower in pairwise(modules)
+        if isinstance(module, Transformer) and isinstance(follower, SpladePooling)
+    ]
+    if not found:
+        raise ValueError(
+            "a SPLADE encoder has a Transformer (transformer_task='fill-mask') followed by SpladePooling; "
+            f"received one with the modules {[type(module).__name__ for module in model.children()]}"
+        )
+    return list(dict.fromkeys(found))
+
+
+def vocabulary_size(model: SparseEncoder) -> int:
+    """Return the width V of a SPLADE encoder's vectors, which may exceed the entries of its tokenizer.
+
+    Args:
+        model: A symmetric or asymmetric encoder, fused or plain.
+
+    Returns:
+        V.
+
+    Raises:
+        ValueError: If the model is no SPLADE encoder.
+    """
+    decoder = splade_transformers(model)[0].model.get_output_embeddings()
+    return int(decoder.weight.shape[0])
+
+
+def position_limit(transformer: Transformer) -> int | None:
+    """Return how many tokens the model has positions for.
+
+    Args:
+        transformer: The backbone of an encoder.
+
+    Returns:
+        The number of tokens, special tokens included; None where the model sets no limit.
+    """
+    for name, module in transformer.model.named_modules():
+        if name.endswith("position_embeddings") and isinstance(module, torch.nn.Embedding):
+            # RoBERTa and its kin count positions from padding_idx + 1: 514 rows serve 512 tokens.
+            first = 0 if module.padding_idx is None else module.padding_idx + 1
+            return module.num_embeddings - first
+    return getattr(transformer.model.config, "max_position_embeddings", None)

@@ -1,0 +1,247 @@
+"""A teacher's scores of listed pairs: right for each kind of teacher, cached, and resumed after a kill."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from sentence_transformers import CrossEncoder, SentenceTransformer, SparseEncoder
+from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification, BertModel
+
+from lexforge.data import (
+    DataError,
+    RetrievalData,
+    label_rows,
+    listed_pairs,
+    load_scorer,
+    load_teacher_scores,
+    row_pairs,
+    score_pairs,
+    write_teacher_scores,
+)
+
+QUERIES = ["sort list", "search index", "한국 서울"]
+DOCUMENTS = ["sort a list of words", "a search index", "the graph of a tree and a node", "서울 은 한국"]
+PAIRS = [(query, document) for query in QUERIES for document in DOCUMENTS]
+
+
+def write_classifier(checkpoint: Path, folder: Path, labels: int = 1) -> Path:
+    """Save a random sequence classifier with the tokenizer of the checkpoint."""
+    torch.manual_seed(1)
+    config = BertConfig.from_pretrained(checkpoint, num_labels=labels)
+    BertForSequenceClassification(config).save_pretrained(folder)
+    AutoTokenizer.from_pretrained(checkpoint).save_pretrained(folder)
+    return folder
+
+
+class CountingScorer:
+    """Scores by the lengths of the texts, and remembers the blocks that it was asked for."""
+
+    def __init__(self, name: str = "counting") -> None:
+        self.name = name
+        self.blocks: list[list[tuple[str, str]]] = []
+
+    def score(self, pairs: Sequence[tuple[str, str]]) -> np.ndarray:
+        self.blocks.append(list(pairs))
+        return np.array([len(query) + len(document) / 100 for query, document in pairs])
+
+    def length(self, pair: tuple[str, str]) -> int:
+        return len(pair[1])
+
+
+def test_a_cross_encoder_gives_its_logits(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    """The oracle is the classifier itself on one pair at a time; a sigmoid would flatten good documents."""
+    folder = write_classifier(tiny_checkpoint, tmp_path / "cross")
+    model = BertForSequenceClassification.from_pretrained(folder).eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    CrossEncoder(str(folder), device="cpu").save_pretrained(str(tmp_path / "saved"))
+    for name in (folder, tmp_path / "saved"):
+        scores = score_pairs(
+            load_scorer(str(name), device="cpu", batch_size=5), PAIRS, tmp_path / f"scores-{name.name}"
+        )
+        for pair in PAIRS:
+            with torch.no_grad():
+                expected = model(**tokenizer(*pair, return_tensors="pt")).logits.item()
+            assert scores[pair] == pytest.approx(expected, abs=1e-5)  # padding changes float32 sums
+
+
+def test_a_sparse_encoder_gives_its_dot_products(
+    tiny_checkpoint: Path, tiny_splade: SparseEncoder, tmp_path: Path
+) -> None:
+    """A saved SPLADE model and the bare checkpoint that it was made of agree with plain dense vectors."""
+    tiny_splade.save_pretrained(str(tmp_path / "saved"))
+    vectors = {
+        text: tiny_splade.encode(text, convert_to_sparse_tensor=False).numpy()
+        for text in (*QUERIES, *DOCUMENTS)
+    }
+    for name in (tmp_path / "saved", tiny_checkpoint):
+        scores = score_pairs(load_scorer(str(name), device="cpu"), PAIRS, tmp_path / f"cache-{name.name}")
+        for query, document in PAIRS:
+            assert scores[query, document] == pytest.approx(
+                float(vectors[query] @ vectors[document]), rel=1e-5
+            )
+
+
+@pytest.mark.parametrize("similarity", ["cosine", "dot"])
+def test_a_dense_encoder_uses_its_prompts_and_its_similarity(
+    similarity: str, tiny_dense: SentenceTransformer, tmp_path: Path
+) -> None:
+    """A text that is query and document is encoded as both."""
+    tiny_dense.prompts = {"query": "search ", "document": "document "}
+    tiny_dense.similarity_fn_name = similarity
+    tiny_dense.save_pretrained(str(tmp_path / "dense"))
+    pairs = [*PAIRS, ("sort list", "sort list")]
+    scores = score_pairs(
+        load_scorer(str(tmp_path / "dense"), device="cpu"), pairs, tmp_path / "cache", block_pairs=4
+    )
+    for query, document in pairs:
+        first = tiny_dense.encode(f"search {query}", prompt="").astype(float)
+        second = tiny_dense.encode(f"document {document}", prompt="").astype(float)
+        norm = np.linalg.norm(first) * np.linalg.norm(second) if similarity == "cosine" else 1.0
+        assert scores[query, document] == pytest.approx(first @ second / norm, rel=1e-4)  # float32 encoder
+    assert scores["sort list", "sort list"] != pytest.approx(1.0, abs=1e-4)
+
+
+def test_a_teacher_that_is_none_of_the_three_is_refused(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    """The mean over the tokens of any transformer would pass for a teacher."""
+    BertModel(BertConfig.from_pretrained(tiny_checkpoint)).save_pretrained(tmp_path / "bare")
+    for name in (tmp_path / "bare", tmp_path / "nothing"):
+        with pytest.raises(DataError, match="is missing or a bare transformer"):
+            load_scorer(str(name))
+    three = write_classifier(tiny_checkpoint, tmp_path / "three", labels=3)
+    with pytest.raises(DataError, match="one score per pair; received 3 outputs"):
+        load_scorer(str(three), device="cpu")
+    with pytest.raises(ValueError, match="batch_size must be at least 1; received 0"):
+        load_scorer(str(three), batch_size=0)
+
+
+def test_each_pair_is_scored_once_and_kept(tmp_path: Path) -> None:
+    """A cross-encoder scores a few pairs a second: nothing may be paid for twice."""
+    scorer = CountingScorer()
+    scores = score_pairs(scorer, [*PAIRS[:8], *PAIRS[:3]], tmp_path, block_pairs=3)
+    asked = [pair for block in scorer.blocks for pair in block]
+    assert sorted(asked) == sorted(PAIRS[:8])
+    assert [len(pair[1]) for pair in asked] == sorted((len(pair[1]) for pair in asked), reverse=True)
+    assert list(scores) == PAIRS[:8]
+    assert scores["sort list", "a search index"] == np.float32(9.14)
+    again = CountingScorer()
+    more = score_pairs(again, PAIRS, tmp_path)
+    assert sorted(pair for block in again.blocks for pair in block) == sorted(PAIRS[8:])
+    assert {pair: more[pair] for pair in scores} == scores
+
+
+def test_pairs_are_told_apart_by_where_the_query_ends(tmp_path: Path) -> None:
+    """Joined texts are the same for both of these pairs."""
+    scores = score_pairs(CountingScorer(), [("ab", "c"), ("a", "bc")], tmp_path)
+    assert scores == {("ab", "c"): np.float32(2.01), ("a", "bc"): np.float32(1.02)}
+
+
+SLOW_RUN = """
+import sys, time
+import numpy as np
+from lexforge.data import score_pairs
+
+class Slow:
+    name = "counting"
+
+    def score(self, pairs):
+        time.sleep(0.2)
+        return np.array([len(query) + len(document) / 100 for query, document in pairs])
+
+    def length(self, pair):
+        return len(pair[1])
+
+score_pairs(Slow(), eval(sys.argv[1]), sys.argv[2], block_pairs=1)
+"""
+
+
+def test_a_killed_run_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    """SIGKILL leaves no time to clean up; whole blocks stay, and the result is that of an unbroken run."""
+    cache = tmp_path / "cache"
+    process = subprocess.Popen([sys.executable, "-c", SLOW_RUN, repr(PAIRS), str(cache)])
+    deadline = time.monotonic() + 120
+    while len(list(cache.glob("block-*[0-9a-f]"))) < 3:
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    whole = len([path for path in cache.iterdir() if "partial" not in path.name])
+    scorer = CountingScorer()
+    scores = score_pairs(scorer, PAIRS, cache, block_pairs=1)
+    assert 3 <= whole < len(PAIRS)
+    assert len(scorer.blocks) == len(PAIRS) - whole
+    assert scores == score_pairs(CountingScorer(), PAIRS, tmp_path / "unbroken")
+
+
+def test_what_a_teacher_must_not_do(tmp_path: Path) -> None:
+    """A score that is missing or NaN would shift or spoil all others."""
+
+    class Wrong(CountingScorer):
+        def __init__(self, scores: list[float]) -> None:
+            super().__init__()
+            self.scores = scores
+
+        def score(self, pairs: Sequence[tuple[str, str]]) -> np.ndarray:
+            return np.array(self.scores)
+
+    with pytest.raises(DataError, match=r"must return \[2\] scores; received shape \(1,\)"):
+        score_pairs(Wrong([1.0]), PAIRS[:2], tmp_path)
+    for broken in (np.nan, np.inf, 1e39):
+        with pytest.raises(DataError, match=r"not finite for \('sort list', 'a search index'\)"):
+            score_pairs(Wrong([1.0, broken]), PAIRS[:2], tmp_path)
+    score_pairs(CountingScorer(), PAIRS[:2], tmp_path)
+    with pytest.raises(DataError, match="cache of the teacher 'counting'; received 'other'"):
+        score_pairs(CountingScorer("other"), PAIRS, tmp_path)
+    with pytest.raises(ValueError, match="received no pair"):
+        score_pairs(CountingScorer(), [], tmp_path)
+    with pytest.raises(ValueError, match="block_pairs must be at least 1; received 0"):
+        score_pairs(CountingScorer(), PAIRS, tmp_path, block_pairs=0)
+
+
+def test_rows_get_a_label_of_the_positive_and_each_negative() -> None:
+    """Other columns stay, and an old label goes."""
+    rows = [
+        {"anchor": "a", "positive": "b", "negative_1": "c", "label": [0.0, 0.0]},
+        {"anchor": "d", "positive": "c", "negative_1": "b", "label": [0.0, 0.0]},
+    ]
+    assert row_pairs(rows) == [("a", "b"), ("a", "c"), ("d", "c"), ("d", "b")]
+    scores = {("a", "b"): 2.0, ("a", "c"): -1.0, ("d", "c"): 0.5, ("d", "b"): 0.25}
+    labelled = label_rows(rows, scores)
+    assert [row["label"] for row in labelled] == [[2.0, -1.0], [0.5, 0.25]]
+    assert labelled[0] == rows[0] | {"label": [2.0, -1.0]}
+    with pytest.raises(KeyError):
+        label_rows(rows, {})
+
+
+def test_listed_pairs_and_their_file(tmp_path: Path) -> None:
+    """What is judged and what a run found best, each once; the file is the one that training reads."""
+    data = RetrievalData(
+        "toy",
+        {name: f"text {name}" for name in "abcd"},
+        {"q1": "one", "q2": "two"},
+        {"train": {"q1": {"a": 1, "b": 0}, "q2": {"c": 1}}},
+    )
+    run = {"q1": {"d": 1.0, "c": 3.0, "a": 2.0}}
+    pairs = listed_pairs(data, "train", run, depth=2)
+    assert pairs == [("q1", "a"), ("q1", "b"), ("q1", "c"), ("q2", "c")]
+    assert listed_pairs(data, "train", None, depth=1) == [("q1", "a"), ("q1", "b"), ("q2", "c")]
+    for name in ("scores.tsv", "scores.tsv.gz"):
+        write_teacher_scores(tmp_path / name, [(*pair, place / 3) for place, pair in enumerate(pairs)])
+        scores = load_teacher_scores(tmp_path / name, data)
+        assert scores == {"q1": {"a": 0.0, "b": 1 / 3, "c": 2 / 3}, "q2": {"c": 1.0}}
+    with pytest.raises(DataError, match="neither tab nor line feed; received 'a\\\\tb'"):
+        write_teacher_scores(tmp_path / "scores.tsv", [("q1", "a\tb", 1.0)])
+    with pytest.raises(DataError, match="the score nan is not finite"):
+        write_teacher_scores(tmp_path / "scores.tsv", [("q1", "a", float("nan"))])
+    with pytest.raises(DataError, match="names document 'z', which toy lacks"):
+        listed_pairs(data, "train", {"q1": {"z": 1.0}}, depth=1)
+    with pytest.raises(ValueError, match="depth must be at least 1; received 0"):
+        listed_pairs(data, "train", run, depth=0)

@@ -1,0 +1,37 @@
+"""Queries and documents are encoded with the prompts that a model was saved with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sentence_transformers import SentenceTransformer
+
+from lexforge.models.prompts import encode_kind
+
+
+@pytest.mark.parametrize("name", ["document", "passage", "corpus"])
+def test_the_document_prompt_is_found_under_each_of_its_names(
+    name: str, tiny_dense: SentenceTransformer, tmp_path: Path
+) -> None:
+    """The oracle is the plain encoding of the text with its prompt before it. sentence-transformers itself
+    passes over "passage", under which E5 saves its prompt, for an empty prompt that it adds.
+    """
+    plain = {text: tiny_dense.encode(text) for text in ("search sort a list", "file sort a list")}
+    tiny_dense.prompts = {"query": "search ", name: "file "}
+    tiny_dense.save(str(tmp_path))
+    model = SentenceTransformer(str(tmp_path), device="cpu")
+    np.testing.assert_allclose(
+        encode_kind(model, ["sort a list"], "query")[0], plain["search sort a list"], atol=1e-5
+    )  # float32
+    np.testing.assert_allclose(
+        encode_kind(model, ["sort a list"], "document")[0], plain["file sort a list"], atol=1e-5
+    )  # float32
+
+
+def test_a_model_without_prompts_encodes_both_kinds_alike(tiny_dense: SentenceTransformer) -> None:
+    """No prompt is made up."""
+    query, document = (encode_kind(tiny_dense, ["sort a list"], kind) for kind in ("query", "document"))
+    np.testing.assert_array_equal(query, document)
+    np.testing.assert_array_equal(query, tiny_dense.encode(["sort a list"]))
