@@ -19,6 +19,7 @@ from lexforge.training.callbacks import CollapseCallback, CurriculumCallback
 from lexforge.training.collator import SpladeCollator
 from lexforge.training.curriculum import Phase, phase_at
 from lexforge.training.finite import FiniteTraining
+from lexforge.training.kernel_tiles import KernelTilesCallback
 from lexforge.training.resumable import ResumableTraining
 from lexforge.training.unused_parameters import decide_find_unused
 
@@ -33,6 +34,7 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, SparseEncoderTrainer):
     - It follows the curriculum.
     - It logs each part of the loss with its share of the total, the active dimensions and the phase, and
       warns when the activations collapse.
+    - It resumes with the tile sizes that the GPU kernels of the head were timed with (`KernelTilesCallback`).
     - It survives interruptions (`ResumableTraining`) and stops when a number is not finite
       (`FiniteTraining`).
 
@@ -81,6 +83,7 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, SparseEncoderTrainer):
         self.add_callback(self.curriculum)
         if loss_tensors(loss):
             self.add_callback(LossStateCallback(loss))
+        self.add_callback(KernelTilesCallback())
         self.add_callback(CollapseCallback(vocabulary_size(model)))
 
     def get_data_collator(self, model: Any, args: Any, processing_class: Any = None) -> SpladeCollator:

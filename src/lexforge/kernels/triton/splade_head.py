@@ -17,8 +17,9 @@ def splade_head_triton(
     """The sparse vector of each row, max over its tokens of log1p(relu(logit)), without [B, L, V].
 
     Differentiable, once, in hidden, weight and bias; the first of several tokens with equal maxima takes the
-    gradient. Tile sizes are timed at the first call of each (V, D, L rounded up to a power of two) in a
-    process; for given tile sizes result and gradients are equal bit for bit from run to run.
+    gradient. Tile sizes are timed at the first call of each (V, D, L rounded up to a power of two, with or
+    without gradient) in a process, unless `lexforge.kernels.triton.tiles` has set them; for given tile sizes
+    result and gradients are equal bit for bit from run to run.
 
     Args:
         hidden: `[B, L, D]` float16, bfloat16 or float32 on a CUDA device, the last hidden states.
