@@ -81,7 +81,7 @@ def main(cfg: Config) -> None:
     # Processes. All of them train; only the main process measures and writes.
     process = runs.start_processes(cfg.train.seed)
 
-    # Data.
+    # Data. Training takes the split train, the measures take the split test.
     train, test = load_pairs(cfg.data)
     training.check_full_batch(len(train), cfg.train, process.num_processes)
     evaluator = EmbeddingSimilarityEvaluator(
@@ -91,7 +91,7 @@ def main(cfg: Config) -> None:
     # Run directory. It is claimed after the data is loaded, so that bad data leaves no folder behind.
     runs.claim_run_directory(process, cfg.output_dir, cfg, resume=cfg.resume)
 
-    # Encoder.
+    # Encoder. Its sentences are compared by cosine.
     with process.main_process_first():
         checkpoint = models.resolve_backbone(
             cfg.model,

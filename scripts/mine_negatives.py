@@ -94,9 +94,7 @@ def main(cfg: Config) -> None:
     if (cfg.model is None) == (cfg.run is None):
         raise ValueError(f"pass either --model or --run; received {cfg.model!r} and {cfg.run}")
     if cfg.teacher is not None and cfg.teacher_scores is not None:
-        raise ValueError(
-            f"pass --teacher or --teacher-scores; received both: {cfg.teacher!r}, {cfg.teacher_scores}"
-        )
+        raise ValueError(f"pass --teacher or --teacher-scores; received both, {cfg.teacher!r} and a file")
     if (cfg.rule.teacher_margin is None) != (cfg.teacher is None and cfg.teacher_scores is None):
         raise ValueError(
             "--teacher-margin and a teacher (--teacher or --teacher-scores) need each other; received margin "
