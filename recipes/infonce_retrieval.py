@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tyro
-from datasets import Dataset
 from sentence_transformers import SentenceTransformer, SentenceTransformerTrainingArguments
 
 from lexforge import data, evaluation, models, runs, training
@@ -157,7 +156,7 @@ def main(cfg: Config) -> None:
 
     # Training. No batch holds a text twice, because the second one would count as a negative of the first.
     arguments = cfg.train.arguments(cfg.output_dir, SentenceTransformerTrainingArguments)
-    trainer = training.DenseTrainer(model, loss, args=arguments, train_dataset=Dataset.from_list(rows))
+    trainer = training.DenseTrainer(model, loss, args=arguments, train_dataset=data.rows_to_dataset(rows))
     trainer.train(resume_from_checkpoint=cfg.resume)
     if not process.is_main_process:
         return

@@ -25,7 +25,6 @@ from typing import Annotated, Any, Literal
 
 import torch
 import tyro
-from datasets import Dataset
 
 from lexforge import data, evaluation, models, runs, training
 from lexforge.losses import NeuralSparseLoss
@@ -211,7 +210,7 @@ def main(cfg: Config) -> None:
         model,
         loss,
         args=cfg.train.arguments(cfg.output_dir, router_mapping=routes),
-        train_dataset=Dataset.from_list(rows),
+        train_dataset=data.rows_to_dataset(rows),
         teacher=teacher,
         phases=cfg.loss.phases,
         ramp_fraction=cfg.loss.ramp_fraction,

@@ -217,7 +217,7 @@ def test_two_ranks_train_on_the_same_negatives(
             r"needed .* teacher_margin=0\.1 and teacher=None",
         ),
         ({"teacher": {}}, r"for no other rule; received teacher_margin=None and teacher=\{\}"),
-        ({"rule": NegativeRule(per_row=40)}, "fewer than the 40 asked"),
+        ({"rule": NegativeRule(per_row=40)}, "received per_row=40"),
         ({"split": "dev"}, "no split 'dev'"),
     ],
 )

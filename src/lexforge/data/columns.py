@@ -75,8 +75,7 @@ def validate_columns(dataset: Dataset | Sequence[Mapping[str, Any]]) -> tuple[st
         for row, value in enumerate(_column(dataset, LABEL)):
             _check_label(row, value, len(text_names) - 1)
     if RELEVANT in names:
-        for row, value in enumerate(_column(dataset, RELEVANT)):
-            _check_relevant(row, value)
+        _check_relevant(dataset)
     return tuple(text_names)
 
 
@@ -111,11 +110,26 @@ def _check_label(row: int, value: object, width: int) -> None:
         raise DataError(f"column 'label', row {row}: expected finite numbers; received {excerpt(value)}")
 
 
-def _check_relevant(row: int, value: object) -> None:
-    identities = value if isinstance(value, (list, tuple)) else [None]
-    for identity in identities:
-        if isinstance(identity, bool) or not isinstance(identity, int) or not -(2**63) <= identity < NO_TEXT:
-            raise DataError(
-                f"column 'relevant', row {row}: expected a list of identities of texts (64-bit integers), "
-                f"received {excerpt(value)}"
-            )
+def _check_relevant(dataset: Any) -> None:
+    """Refuse a column `relevant` that does not hold lists of 64-bit integers."""
+    expected = "expected a list of identities of texts (64-bit integers)"
+    if hasattr(dataset, "features"):
+        # A data set has one type for the whole column, and may hold tens of millions of identities: they are
+        # not read one by one.
+        kind, column = dataset.features[RELEVANT], dataset.data.column(RELEVANT)
+        inner = getattr(getattr(kind, "feature", None), "dtype", None)
+        if inner != "int64" or column.null_count or any(part.flatten().null_count for part in column.chunks):
+            raise DataError(f"column 'relevant': {expected}; received the type {kind}, or missing values")
+        return
+    checked: set[int] = set()  # the rows of a query share one list, which is checked once
+    for row, value in enumerate(_column(dataset, RELEVANT)):
+        if id(value) in checked:
+            continue
+        checked.add(id(value))
+        for identity in value if isinstance(value, (list, tuple)) else [None]:
+            if (
+                isinstance(identity, bool)
+                or not isinstance(identity, int)
+                or not -(2**63) <= identity < NO_TEXT
+            ):
+                raise DataError(f"column 'relevant', row {row}: {expected}; received {excerpt(value)}")
