@@ -153,7 +153,7 @@ def main(cfg: Config) -> None:
 
     # Teacher. Rows that carry the scores of a teacher in their column `label` need none.
     teacher_model = None
-    if cfg.loss.distillation_weight > 0 and "label" not in rows[0]:
+    if cfg.loss.needs_teacher and "label" not in rows[0]:
         with process.main_process_first():
             teacher_model = data.load_teacher(cfg.teacher, documents)
 

@@ -113,7 +113,7 @@ def main(cfg: Config) -> None:
     miner = data.NegativeMiner(retrieval, cfg.rule, cfg.split)
     score = scorer(cfg, retrieval)
     rows = [row for run in rankings(cfg, miner) for row in miner.mine(run, score(run) if score else None)]
-    data.write_training_rows(cfg.output, data.mined_columns(retrieval, rows))
+    data.write_training_rows(cfg.output, data.mined_columns(retrieval, rows, cfg.split))
     print(miner.summary(rows))
 
 

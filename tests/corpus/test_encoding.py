@@ -48,15 +48,15 @@ def test_no_text_is_refused(tiny_dense) -> None:
 
 
 def test_what_cannot_be_encoded_is_refused_at_once(tiny_dense, tmp_path: Path, monkeypatch) -> None:
-    """No batch, another class of model, and a cache folder that is a file, before an hour of encoding."""
+    """No batch, another class of model, and a cache folder that cannot be made: before an hour of encoding."""
     with pytest.raises(ValueError, match="batch_size must be at least 1; received 0"):
         CorpusEncoder(TEXTS, 0)
     with pytest.raises(TypeError, match="SparseEncoder or a SentenceTransformer; received Linear"):
         encode(torch.nn.Linear(2, 2), TEXTS, "query")
-    (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to(tmp_path / "missing")
     monkeypatch.setattr(encoding, "encode", lambda *_, **__: pytest.fail("it was encoded"))
-    with pytest.raises(FileExistsError, match="file"):
-        CorpusEncoder(TEXTS, 2, tmp_path / "file").encode(tiny_dense)
+    with pytest.raises(FileExistsError, match="link"):
+        CorpusEncoder(TEXTS, 2, tmp_path / "link").encode(tiny_dense)
 
 
 def test_the_model_decides_the_similarity(tiny_splade, tiny_dense) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from datasets import Dataset
 
+from lexforge.common.text_identity import text_identity
 from lexforge.data import DataError, RetrievalData, judged_negatives, training_rows, validate_columns
 
 DATA = RetrievalData(
@@ -19,10 +22,10 @@ DATA = RetrievalData(
 def test_one_row_for_each_positive() -> None:
     """Graded positives count alike, judged negatives are none, and the order is that of the judgements."""
     rows = training_rows(DATA)
-    assert rows == [
-        {"anchor": "least element", "positive": "heap"},
-        {"anchor": "least element", "positive": "graph"},
-        {"anchor": "order a list", "positive": "sort"},
+    assert [(row["anchor"], row["positive"]) for row in rows] == [
+        ("least element", "heap"),
+        ("least element", "graph"),
+        ("order a list", "sort"),
     ]
     assert validate_columns(rows) == ("anchor", "positive")
 
@@ -116,3 +119,20 @@ def test_rows_that_have_what_was_asked_are_not_counted(caplog: pytest.LogCapture
     training_rows(DATA)
     training_rows(DATA, negatives={"q1": ["d2", "d4"], "q2": ["d1"]})
     assert caplog.messages == []
+
+
+def test_each_row_names_all_documents_judged_relevant_to_its_query() -> None:
+    """Another judged positive of the query, met in a batch, is no negative: the losses know it by this."""
+    rows = training_rows(DATA)
+    assert [row["relevant"] for row in rows] == [
+        [text_identity("heap"), text_identity("graph")],
+        [text_identity("heap"), text_identity("graph")],
+        [text_identity("sort")],
+    ]
+    assert validate_columns(Dataset.from_list(rows)) == ("anchor", "positive")
+
+
+def test_one_relevant_document_per_query_needs_no_column() -> None:
+    """Then the positive says it all, and the rows fit every collator of sentence-transformers."""
+    data = replace(DATA, qrels={"train": {"q1": {"d1": 1}, "q2": {"d3": 1}}})
+    assert all("relevant" not in row for row in training_rows(data))

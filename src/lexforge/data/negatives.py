@@ -19,8 +19,9 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 
 from lexforge.common.files import write_file
+from lexforge.common.text_identity import text_identity
 from lexforge.common.types import Embeddings
-from lexforge.data.columns import ANCHOR, POSITIVE, validate_columns
+from lexforge.data.columns import ANCHOR, POSITIVE, RELEVANT, validate_columns
 from lexforge.data.lines import json_objects
 from lexforge.data.retrieval_data import DataError, RetrievalData
 
@@ -271,19 +272,33 @@ def score_by_teacher(
     return scores
 
 
-def mined_columns(data: RetrievalData, rows: Iterable[MinedRow]) -> list[dict[str, Any]]:
+def mined_columns(
+    data: RetrievalData, rows: Iterable[MinedRow], split: str | None = None
+) -> list[dict[str, Any]]:
     """Turn mined rows into training rows: `anchor`, `positive`, `negative_1` .. `negative_n`.
 
     Args:
         data: The retrieval set, which holds the texts.
-        rows: Rows of ids.
+        rows: The rows of `NegativeMiner`.
+        split: The split of their queries. If one of its queries has several relevant documents, every row
+            also gets the column `relevant` with the identities of those of its query. (With one relevant
+            document per query the column would say what `positive` says.) None adds no such column.
 
     Returns:
-        Rows under the column contract.
+        One dict per row, under the column contract.
     """
+    rows = list(rows)
+    relevant: dict[str, list[int]] = {}
+    if split is not None:
+        relevant = {
+            query: [text_identity(data.corpus[document]) for document, grade in grades.items() if grade > 0]
+            for query, grades in data.split(split).items()
+        }
+    several = any(len(relevant.get(row.query, ())) > 1 for row in rows)
     return [
         {ANCHOR: data.queries[row.query], POSITIVE: data.corpus[row.positive]}
         | {f"negative_{rank}": data.corpus[document] for rank, document in enumerate(row.negatives, start=1)}
+        | ({RELEVANT: relevant[row.query]} if several else {})
         for row in rows
     ]
 

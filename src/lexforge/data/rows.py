@@ -69,7 +69,7 @@ def training_rows(
             raise DataError(f"{where}: none of the {len(grades)} queries has a negative to draw")
         if sum(row.mined == negatives_per_row for row in rows) < len(miner.pairs):
             logger.warning("%s: %s", where, miner.summary(rows))
-    columns = mined_columns(data, rows)
+    columns = mined_columns(data, rows, split)
     if scores is not None:
         for row, column in zip(rows, columns, strict=True):
             column[LABEL] = _row_scores(f"{where}, query {row.query!r}", scores.get(row.query, {}), row)

@@ -11,6 +11,7 @@ from lexforge.runs.loss_state import LossStateCallback
 from lexforge.training.collator import DenseCollator
 from lexforge.training.finite import FiniteTraining
 from lexforge.training.resumable import ResumableTraining
+from lexforge.training.unused_parameters import decide_find_unused
 
 
 class DenseTrainer(ResumableTraining, FiniteTraining, SentenceTransformerTrainer):
@@ -34,6 +35,8 @@ class DenseTrainer(ResumableTraining, FiniteTraining, SentenceTransformerTrainer
     """
 
     def __init__(self, model: SentenceTransformer, loss: EmbeddingLoss, **kwargs: Any) -> None:
+        if kwargs.get("args") is not None:
+            decide_find_unused(kwargs["args"], model)
         super().__init__(model=model, loss=loss, **kwargs)
         self.add_callback(LossStateCallback(loss))
 
