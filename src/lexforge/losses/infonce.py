@@ -196,7 +196,8 @@ class InfoNCELoss(EmbeddingLoss):
         if self.gather_across_devices:
             first, columns = first_gathered_row(len(queries)), [rows_of_all_ranks(rows) for rows in columns]
         target = torch.arange(first, first + len(queries), device=queries.device)
-        scores = similarity_scores(queries, torch.cat(columns), self.similarity)
+        candidates = columns[0] if len(columns) == 1 else torch.cat(columns)  # [N, D], one is not copied
+        scores = similarity_scores(queries, candidates, self.similarity)
         return ranking_cross_entropy(scores, target, self.temperature, left_out)
 
     def get_config_dict(self) -> dict[str, Any]:

@@ -139,7 +139,7 @@ class NeuralSparseLoss(EmbeddingLoss):
             )
         weights, numbers = self.weights, self.numbers
         anchor, positive, *negatives = embeddings  # [B, V] each
-        documents = torch.cat(embeddings[1:])  # [(1 + n) * B, V]
+        documents = _joined(embeddings[1:])  # [(1 + n) * B, V]
         own = self._own_columns(anchor, len(embeddings) - 1)  # [B, 1 + n], each row's documents among all N
         parts: dict[str, Tensor] = {}
 
@@ -257,7 +257,7 @@ class NeuralSparseLoss(EmbeddingLoss):
 
     def _candidates(self, columns: list[Tensor]) -> Tensor:
         """All positives, then all negatives, of all ranks if they are gathered: `[N, V]`."""
-        return torch.cat([self._rows(rows) for rows in columns])
+        return _joined([self._rows(rows) for rows in columns])
 
     def _sparsity(self, rows: Tensor) -> Tensor:
         """FLOPS of the mean activation over all ranks; `rows` is `[B, V]`.
@@ -347,6 +347,11 @@ def _advised(teacher: Tensor, own: Tensor, margin: float, listed: bool, candidat
     if listed:
         above = torch.zeros(len(own), candidates, dtype=torch.bool, device=own.device).scatter_(1, own, above)
     return above.scatter_(1, own[:, :1], False)
+
+
+def _joined(columns: list[Tensor]) -> Tensor:
+    """The rows of all columns below each other; a single column is not copied."""
+    return columns[0] if len(columns) == 1 else torch.cat(columns)
 
 
 def _column(left_out: Tensor | None, places: Tensor) -> Tensor | None:
