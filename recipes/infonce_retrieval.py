@@ -133,6 +133,11 @@ def main(cfg: Config) -> None:
     rows = load_rows(cfg, retrieval, bm25)
     training.check_full_batch(len(rows), cfg.train, process.num_processes)
     evaluator = evaluation.evaluator_of_split(retrieval, "test")
+    process.print(
+        f"{cfg.data}: {len(rows)} training rows, {len(evaluator.query_ids)} test queries, "
+        f"{len(documents)} documents",
+        flush=True,
+    )
 
     # Run directory. It is claimed after the data is loaded, so that bad data leaves no folder behind.
     runs.claim_run_directory(process, cfg.output_dir, cfg, resume=cfg.resume)
@@ -174,6 +179,7 @@ def main(cfg: Config) -> None:
     runs.write_json(cfg.output_dir / "metrics.json", metrics | {"timing": trained.timing})
     evaluation.write_run(cfg.output_dir / "run.trec", trained.run)
     print(evaluation.metrics_table(metrics))
+    print(f"\n{cfg.output_dir} holds the model, the numbers and the documents found.")
 
 
 if __name__ == "__main__":

@@ -177,6 +177,11 @@ def main(cfg: Config) -> None:
     training.check_full_batch(len(train_columns["text"]), cfg.train, process.num_processes)
     sample = texts.sample(cfg.measured_texts, cfg.train.seed)
     measured_columns = [sample.columns(split) for split in ("train", "dev", cfg.measured_split)]
+    process.print(
+        f"{cfg.data}: {len(train_columns['text'])} training texts, {len(texts.label_names)} labels, "
+        f"{len(measured_columns[2]['text'])} measured texts of the split {cfg.measured_split}",
+        flush=True,
+    )
 
     # Run directory. It is claimed after the data is loaded, so that bad data leaves no folder behind.
     runs.claim_run_directory(process, cfg.output_dir, cfg, resume=cfg.resume)
@@ -232,6 +237,7 @@ def main(cfg: Config) -> None:
     save_file(classifier, cfg.output_dir / "head.safetensors", {"labels": json.dumps(texts.label_names)})
     runs.write_json(cfg.output_dir / "metrics.json", metrics)
     print(evaluation.metrics_table(metrics))
+    print(f"\n{cfg.output_dir} holds the encoder, its classifier and the numbers.")
 
 
 if __name__ == "__main__":

@@ -144,6 +144,11 @@ def main(cfg: Config) -> None:
             "--loss.triplet-margin-weight 0"
         )
     evaluator = evaluation.evaluator_of_split(retrieval, "test")
+    process.print(
+        f"{cfg.data}: {len(rows)} training rows, {len(evaluator.query_ids)} test queries, "
+        f"{len(documents)} documents",
+        flush=True,
+    )
 
     # Teacher. Rows that carry the scores of a teacher in their column `label` need none.
     teacher_model = None
@@ -234,11 +239,13 @@ def main(cfg: Config) -> None:
     evaluation.write_run(cfg.output_dir / "run.trec", trained.run)
     print(evaluation.metrics_table(metrics))
     queries = list(retrieval.split_queries("test").items())
+    print("\nThree searches of the test split (* marks a document that was judged relevant):")
     print(
         evaluation.example_searches(
             model, dict(queries[:3]), retrieval.corpus, trained.run, relevant=retrieval.split("test")
         )
     )
+    print(f"\n{cfg.output_dir} holds the model, the numbers and the documents found.")
 
 
 def parse() -> Config:
