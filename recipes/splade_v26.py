@@ -176,6 +176,8 @@ def main(cfg: Config) -> None:
     vocabulary_size = models.vocabulary_size(model)
     special_ids = models.special_token_ids(model.tokenizer)
     stopword_ids = data.stopword_ids(model.tokenizer, cfg.language)
+    if process.is_main_process:
+        print(data.stopword_summary(model.tokenizer, stopword_ids, cfg.language))
     idf = data.corpus_idf(documents, model.tokenizer, cfg.max_seq_length, vocabulary_size=vocabulary_size)
 
     # Options of the encoder: no term that the corpus lacks, and queries that need no encoder.
