@@ -173,7 +173,7 @@ def test_activations_of_no_more_than_one_mini_batch_are_held() -> None:
     saved: list[int] = []
     with torch.autograd.graph.saved_tensors_hooks(lambda x: saved.append(x.numel()) or x, lambda x: x):
         (embeddings,) = embed_in_mini_batches(model, [column], 3)
-    assert saved == []
+    assert sum(saved) == 0  # torch 2.11 saves an empty tensor for each mini-batch, newer versions save none
     embeddings.sum().backward()
     assert sorted(model.rows) == [1, 1, 3, 3, 3, 3]
     with torch.no_grad():
