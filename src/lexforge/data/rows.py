@@ -95,7 +95,7 @@ def rows_to_dataset(rows: Sequence[Mapping[str, Any]]) -> Dataset:
     Returns:
         The data set; its columns are those of the first row.
     """
-    import pyarrow as pa  # type: ignore[import-untyped]
+    import pyarrow as pa
     from datasets import Dataset
 
     columns = {}
