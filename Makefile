@@ -51,7 +51,7 @@ test-processors: $(INSTALLED)
 # oldest versions.
 # PyPI's wheel of the oldest torch brings CUDA libraries: 4 GB.
 test-oldest: $(OLDEST)/.installed
-	$(OLDEST)/bin/python $(PYTEST) tests/losses tests/models tests/training tests/distributed \
+	$(OLDEST)/bin/python $(PYTEST) tests/losses tests/models tests/training tests/runs tests/distributed \
 		tests/retrieval/engines/test_milvus.py tests/retrieval/engines/test_milvus_format.py
 
 format: $(INSTALLED)

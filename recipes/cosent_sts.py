@@ -81,17 +81,18 @@ def main(cfg: Config) -> None:
     # Processes. All of them train; only the main process measures and writes.
     process = runs.start_processes(cfg.train.seed)
 
-    # Data.
+    # Data. Training takes the split train, the measures take the split test.
     train, test = load_pairs(cfg.data)
     training.check_full_batch(len(train), cfg.train, process.num_processes)
     evaluator = EmbeddingSimilarityEvaluator(
         test["sentence1"], test["sentence2"], test["score"], main_similarity="cosine"
     )
+    process.print(f"{cfg.data}: {len(train)} training pairs, {len(test)} test pairs", flush=True)
 
     # Run directory. It is claimed after the data is loaded, so that bad data leaves no folder behind.
     runs.claim_run_directory(process, cfg.output_dir, cfg, resume=cfg.resume)
 
-    # Encoder.
+    # Encoder. Its sentences are compared by cosine.
     with process.main_process_first():
         checkpoint = models.resolve_backbone(
             cfg.model,
@@ -124,6 +125,7 @@ def main(cfg: Config) -> None:
     model.save_pretrained(str(cfg.output_dir / "model"))
     runs.write_json(cfg.output_dir / "metrics.json", metrics)
     print(evaluation.metrics_table(metrics))
+    print(f"\n{cfg.output_dir} holds the model and the numbers.")
 
 
 if __name__ == "__main__":

@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tyro
-from datasets import Dataset
 from sentence_transformers import SentenceTransformer, SentenceTransformerTrainingArguments
 
 from lexforge import data, evaluation, models, runs, training
@@ -105,7 +104,7 @@ def load_rows(cfg: Config, retrieval: data.RetrievalData, bm25: BM25Index) -> li
 
 def build_loss(settings: LossSettings, model: SentenceTransformer, gather: bool) -> EmbeddingLoss:
     """Build the loss; `gather` says whether the batches of all processes count as one batch."""
-    if settings.name == "moco":  # its queue is the same in all processes in any case
+    if settings.name == "moco":  # all processes share its queue in any case
         return MoCoLoss(model, settings.queue_size, settings.momentum, settings.temperature)
     if settings.name == "hcl":
         return HCLLoss(
@@ -134,11 +133,16 @@ def main(cfg: Config) -> None:
     rows = load_rows(cfg, retrieval, bm25)
     training.check_full_batch(len(rows), cfg.train, process.num_processes)
     evaluator = evaluation.evaluator_of_split(retrieval, "test")
+    process.print(
+        f"{cfg.data}: {len(rows)} training rows, {len(evaluator.query_ids)} test queries, "
+        f"{len(documents)} documents",
+        flush=True,
+    )
 
     # Run directory. It is claimed after the data is loaded, so that bad data leaves no folder behind.
     runs.claim_run_directory(process, cfg.output_dir, cfg, resume=cfg.resume)
 
-    # Encoder.
+    # Encoder. Its texts are compared by cosine, in the loss and in every search.
     with process.main_process_first():
         checkpoint = models.resolve_backbone(
             cfg.model,
@@ -149,15 +153,15 @@ def main(cfg: Config) -> None:
         )
     model = models.build_dense(checkpoint, max_seq_length=cfg.max_seq_length)
 
-    # Loss.
+    # Loss. With several processes, their batches count as one batch.
     loss = build_loss(cfg.loss, model, gather=process.num_processes > 1)
 
     # Evaluation before training.
     initial = evaluator.evaluate(model) if process.is_main_process else None
 
-    # Training.
+    # Training. No batch holds a text twice, because the second one would count as a negative of the first.
     arguments = cfg.train.arguments(cfg.output_dir, SentenceTransformerTrainingArguments)
-    trainer = training.DenseTrainer(model, loss, args=arguments, train_dataset=Dataset.from_list(rows))
+    trainer = training.DenseTrainer(model, loss, args=arguments, train_dataset=data.rows_to_dataset(rows))
     trainer.train(resume_from_checkpoint=cfg.resume)
     if not process.is_main_process:
         return
@@ -175,6 +179,7 @@ def main(cfg: Config) -> None:
     runs.write_json(cfg.output_dir / "metrics.json", metrics | {"timing": trained.timing})
     evaluation.write_run(cfg.output_dir / "run.trec", trained.run)
     print(evaluation.metrics_table(metrics))
+    print(f"\n{cfg.output_dir} holds the model, the numbers and the documents found.")
 
 
 if __name__ == "__main__":

@@ -38,7 +38,7 @@ from sentence_transformers.base.training_args import BatchSamplers
 from torch import Tensor, nn
 
 from lexforge import data, evaluation, losses, models, runs, training
-from lexforge.corpus.encoding import encode
+from lexforge.corpus import encode
 from lexforge.losses.functional import compute_label_pair_similarity
 
 # Training takes a few minutes on two cores with these settings.
@@ -177,11 +177,16 @@ def main(cfg: Config) -> None:
     training.check_full_batch(len(train_columns["text"]), cfg.train, process.num_processes)
     sample = texts.sample(cfg.measured_texts, cfg.train.seed)
     measured_columns = [sample.columns(split) for split in ("train", "dev", cfg.measured_split)]
+    process.print(
+        f"{cfg.data}: {len(train_columns['text'])} training texts, {len(texts.label_names)} labels, "
+        f"{len(measured_columns[2]['text'])} measured texts of the split {cfg.measured_split}",
+        flush=True,
+    )
 
     # Run directory. It is claimed after the data is loaded, so that bad data leaves no folder behind.
     runs.claim_run_directory(process, cfg.output_dir, cfg, resume=cfg.resume)
 
-    # Encoder.
+    # Encoder. Its texts are compared by cosine.
     with process.main_process_first():
         checkpoint = models.resolve_backbone(
             cfg.model,
@@ -192,7 +197,7 @@ def main(cfg: Config) -> None:
         )
     model = models.build_dense(checkpoint, max_seq_length=cfg.max_seq_length)
 
-    # Loss.
+    # Loss. It takes the similarity of the labels, or their frequency, from all training texts.
     loss = build_loss(cfg.loss, model, np.array(train_columns["label"]))
 
     # Evaluation before training.
@@ -218,7 +223,7 @@ def main(cfg: Config) -> None:
     # Evaluation after training, of the vectors and of the classifier that the loss has learned.
     train, dev, test = (encode_texts(model, columns) for columns in measured_columns)
     trained = evaluation.evaluate_multilabel(train, dev, test)
-    loss.cpu()
+    loss.cpu()  # where the vectors are
     with torch.no_grad():
         dev_scores = loss.label_scores(torch.from_numpy(dev.vectors)).numpy()  # [N, L]
         test_scores = loss.label_scores(torch.from_numpy(test.vectors)).numpy()
@@ -232,6 +237,7 @@ def main(cfg: Config) -> None:
     save_file(classifier, cfg.output_dir / "head.safetensors", {"labels": json.dumps(texts.label_names)})
     runs.write_json(cfg.output_dir / "metrics.json", metrics)
     print(evaluation.metrics_table(metrics))
+    print(f"\n{cfg.output_dir} holds the encoder, its classifier and the numbers.")
 
 
 if __name__ == "__main__":

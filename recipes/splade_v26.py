@@ -25,7 +25,6 @@ from typing import Annotated, Any, Literal
 
 import torch
 import tyro
-from datasets import Dataset
 
 from lexforge import data, evaluation, models, runs, training
 from lexforge.losses import NeuralSparseLoss
@@ -145,10 +144,15 @@ def main(cfg: Config) -> None:
             "--loss.triplet-margin-weight 0"
         )
     evaluator = evaluation.evaluator_of_split(retrieval, "test")
+    process.print(
+        f"{cfg.data}: {len(rows)} training rows, {len(evaluator.query_ids)} test queries, "
+        f"{len(documents)} documents",
+        flush=True,
+    )
 
     # Teacher. Rows that carry the scores of a teacher in their column `label` need none.
     teacher_model = None
-    if cfg.loss.distillation_weight > 0 and "label" not in rows[0]:
+    if cfg.loss.needs_teacher and "label" not in rows[0]:
         with process.main_process_first():
             teacher_model = data.load_teacher(cfg.teacher, documents)
 
@@ -172,6 +176,8 @@ def main(cfg: Config) -> None:
     vocabulary_size = models.vocabulary_size(model)
     special_ids = models.special_token_ids(model.tokenizer)
     stopword_ids = data.stopword_ids(model.tokenizer, cfg.language)
+    if process.is_main_process:
+        print(data.stopword_summary(model.tokenizer, stopword_ids, cfg.language))
     idf = data.corpus_idf(documents, model.tokenizer, cfg.max_seq_length, vocabulary_size=vocabulary_size)
 
     # Options of the encoder: no term that the corpus lacks, and queries that need no encoder.
@@ -211,7 +217,7 @@ def main(cfg: Config) -> None:
         model,
         loss,
         args=cfg.train.arguments(cfg.output_dir, router_mapping=routes),
-        train_dataset=Dataset.from_list(rows),
+        train_dataset=data.rows_to_dataset(rows),
         teacher=teacher,
         phases=cfg.loss.phases,
         ramp_fraction=cfg.loss.ramp_fraction,
@@ -235,11 +241,13 @@ def main(cfg: Config) -> None:
     evaluation.write_run(cfg.output_dir / "run.trec", trained.run)
     print(evaluation.metrics_table(metrics))
     queries = list(retrieval.split_queries("test").items())
+    print("\nThree searches of the test split (* marks a document that was judged relevant):")
     print(
         evaluation.example_searches(
             model, dict(queries[:3]), retrieval.corpus, trained.run, relevant=retrieval.split("test")
         )
     )
+    print(f"\n{cfg.output_dir} holds the model, the numbers and the documents found.")
 
 
 def parse() -> Config:

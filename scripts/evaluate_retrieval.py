@@ -69,6 +69,8 @@ def main(cfg: Config) -> None:
             raise FileNotFoundError(f"the folder of {file} does not exist")
         if file is not None and file.is_dir():
             raise IsADirectoryError(f"--run and --json must name files; {file} is a folder")
+    if cfg.run is not None and cfg.json is not None and cfg.run.resolve() == cfg.json.resolve():
+        raise ValueError(f"--run and --json must name two files; received {cfg.run} for both")
     data = load_beir(cfg.data, splits=[cfg.split])
     qrels = data.split(cfg.split)
     if cfg.run is not None:

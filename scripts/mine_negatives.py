@@ -84,8 +84,7 @@ def scorer(cfg: Config, retrieval: data.RetrievalData) -> Callable[[Any], Any] |
         return lambda run: scores
     if cfg.teacher is None:
         return None
-    texts = list(retrieval.corpus.values())
-    queries = retrieval.split_queries(cfg.split).values()
+    queries, texts = retrieval.split_queries(cfg.split).values(), list(retrieval.corpus.values())
     cache = data.TeacherCache.build(data.load_teacher(cfg.teacher, texts), queries, texts, cfg.teacher_cache)
     return lambda run: data.score_by_teacher(cache, retrieval, run, cfg.split)
 
@@ -95,9 +94,7 @@ def main(cfg: Config) -> None:
     if (cfg.model is None) == (cfg.run is None):
         raise ValueError(f"pass either --model or --run; received {cfg.model!r} and {cfg.run}")
     if cfg.teacher is not None and cfg.teacher_scores is not None:
-        raise ValueError(
-            f"pass --teacher or --teacher-scores; received both: {cfg.teacher!r}, {cfg.teacher_scores}"
-        )
+        raise ValueError(f"pass --teacher or --teacher-scores; received both, {cfg.teacher!r} and a file")
     if (cfg.rule.teacher_margin is None) != (cfg.teacher is None and cfg.teacher_scores is None):
         raise ValueError(
             "--teacher-margin and a teacher (--teacher or --teacher-scores) need each other; received margin "
@@ -113,7 +110,7 @@ def main(cfg: Config) -> None:
     miner = data.NegativeMiner(retrieval, cfg.rule, cfg.split)
     score = scorer(cfg, retrieval)
     rows = [row for run in rankings(cfg, miner) for row in miner.mine(run, score(run) if score else None)]
-    data.write_training_rows(cfg.output, data.mined_columns(retrieval, rows))
+    data.write_training_rows(cfg.output, data.mined_columns(retrieval, rows, cfg.split))
     print(miner.summary(rows))
 
 

@@ -21,7 +21,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "corpus": {"common", "models", "retrieval"},
     "evaluation": {"common", "models", "retrieval", "data", "corpus"},
     "runs": {"common", "losses"},
-    "training": {"common", "losses", "models", "retrieval", "data", "corpus", "runs"},
+    "training": {"common", "kernels", "losses", "models", "retrieval", "data", "corpus", "runs"},
 }
 # An optional package is imported only in the files that own it.
 OWNERS = {

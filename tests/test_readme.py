@@ -28,6 +28,16 @@ def test_a_python_block_runs_as_written(block: str, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr[-3000:]
 
 
+def test_the_map_of_the_rooms_says_what_the_architecture_allows() -> None:
+    """A newcomer reads the map, and the test of the architecture enforces its own table."""
+    source = (ROOT / "tests" / "test_architecture.py").read_text(encoding="utf-8")
+    table = re.search(r"^MAY_IMPORT[^=]*= (\{.*?^\})", source, flags=re.DOTALL | re.MULTILINE)
+    assert table is not None
+    allowed = eval(table[1], {"set": set})  # a literal of our own, but for set()
+    rows = re.findall(r"^\| `(\w+)/` \|.*\| ([^|]*) \|$", README, flags=re.MULTILINE)
+    assert {room: set(re.findall(r"`(\w+)`", names)) for room, names in rows} == allowed
+
+
 def test_the_commands_name_files_and_targets_that_exist() -> None:
     """A command in the README that does not run costs a reader's trust."""
     for path in re.findall(r"(?:launch|python|bash) ((?:recipes|scripts)/\S+)", README):

@@ -95,19 +95,14 @@ def messages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """What each function that needs an optional package says on a machine that has none of them."""
     code = """
         import traceback
-        import lexforge.data, lexforge.retrieval, torch
+        import lexforge.retrieval, torch
         from lexforge.kernels.splade_head import splade_head
-        from lexforge.training import MovingNegatives
 
         one = torch.ones(1, 1, 1)
-        data = lexforge.data.RetrievalData("n", {"d": "x", "e": "y"}, {"q": "z"}, {"train": {"q": {"d": 1}}})
         calls = {
             "triton": lambda: splade_head(one, one[0], None, one[0], impl="triton"),
             "pymilvus": lambda: lexforge.retrieval.MilvusIndex("x.db"),
             "milvus_lite": lambda: lexforge.retrieval.MilvusIndex("x.db"),
-            "datasets": lambda: lexforge.data.load_hub("a/b"),
-            "datasets for pairs": lambda: lexforge.data.load_sts("hf:a/b"),
-            "datasets for training": lambda: MovingNegatives(data, lexforge.data.NegativeRule()),
         }
         for name, call in calls.items():
             if name == "milvus_lite":
@@ -128,9 +123,6 @@ def messages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         ("triton", "pip install 'lexforge[triton]' (No module named 'triton')"),
         ("pymilvus", "pip install 'lexforge[milvus]' (No module named 'pymilvus')"),
         ("milvus_lite", "pip install 'lexforge[milvus]' (No module named 'milvus_lite')"),
-        ("datasets", "pip install datasets (No module named 'datasets')"),
-        ("datasets for pairs", "pip install datasets (No module named 'datasets')"),
-        ("datasets for training", "pip install datasets (No module named 'datasets')"),
     ],
 )
 def test_a_missing_package_gives_one_line_that_names_it(

@@ -48,15 +48,33 @@ def test_no_text_is_refused(tiny_dense) -> None:
 
 
 def test_what_cannot_be_encoded_is_refused_at_once(tiny_dense, tmp_path: Path, monkeypatch) -> None:
-    """No batch, another class of model, and a cache folder that is a file, before an hour of encoding."""
+    """No batch, another class of model, a cache folder that cannot be made: before an hour of encoding."""
     with pytest.raises(ValueError, match="batch_size must be at least 1; received 0"):
         CorpusEncoder(TEXTS, 0)
     with pytest.raises(TypeError, match="SparseEncoder or a SentenceTransformer; received Linear"):
         encode(torch.nn.Linear(2, 2), TEXTS, "query")
-    (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to(tmp_path / "missing")
     monkeypatch.setattr(encoding, "encode", lambda *_, **__: pytest.fail("it was encoded"))
-    with pytest.raises(FileExistsError, match="file"):
-        CorpusEncoder(TEXTS, 2, tmp_path / "file").encode(tiny_dense)
+    with pytest.raises(FileExistsError, match="link"):
+        CorpusEncoder(TEXTS, 2, tmp_path / "link").encode(tiny_dense)
+
+
+@pytest.mark.parametrize("kind", ["sparse", "dense"])
+def test_a_vector_that_is_not_finite_is_refused(kind: str, tiny_splade, tiny_dense, monkeypatch) -> None:
+    """A damaged model must not encode and cache a whole corpus; the message names the text that shows it."""
+    model, name = (tiny_splade, "_to_csr") if kind == "sparse" else (tiny_dense, "_to_array")
+    real = getattr(encoding, name)
+
+    def damaged(embeddings: torch.Tensor):
+        rows = real(embeddings)
+        values = rows.data if kind == "sparse" else rows
+        values[rows.indptr[1] if kind == "sparse" else 1] = np.inf  # in the second row
+        return rows
+
+    monkeypatch.setattr(encoding, name, damaged)
+    second = sorted(TEXTS, key=len, reverse=True)[1]
+    with pytest.raises(ValueError, match=f"for the document {second!r}"):
+        encode(model, TEXTS, "document", batch_size=len(TEXTS))
 
 
 def test_the_model_decides_the_similarity(tiny_splade, tiny_dense) -> None:
@@ -66,7 +84,7 @@ def test_the_model_decides_the_similarity(tiny_splade, tiny_dense) -> None:
     tiny_dense.similarity_fn_name = "manhattan"
     with pytest.raises(ValueError, match="received 'manhattan'"):
         check_encoder(tiny_dense)
-    with pytest.raises(TypeError, match="the model is a Linear"):
+    with pytest.raises(TypeError, match="received a Linear"):
         check_encoder(torch.nn.Linear(2, 2))
 
 

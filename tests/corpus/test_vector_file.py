@@ -42,7 +42,7 @@ def test_only_whole_files_of_the_owner_are_read(tmp_path: Path) -> None:
     path.write_bytes(pack(DENSE, "owner"))
     link.symlink_to(path)
     for file, owner, reason in (
-        (path, "another", "belongs to 'owner', not to 'another'"),
+        (path, "another", "must belong to 'another'; it belongs to 'owner'"),
         (link, "owner", "link"),
     ):
         with pytest.raises(ValueError, match=reason):

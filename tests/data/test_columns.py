@@ -58,3 +58,14 @@ def test_a_dataset_is_checked_like_rows() -> None:
         validate_columns(datasets.Dataset.from_dict({"anchor": ["a", "b"], "positive": ["p", None]}))
     with pytest.raises(DataError, match="holds no row"):
         validate_columns(datasets.Dataset.from_dict({"anchor": [], "positive": []}))
+
+
+def test_relevant_documents_are_no_text_column() -> None:
+    """The identities travel beside the texts; a wrong cell is refused with its row."""
+    rows = [{"anchor": "a", "positive": "b", "relevant": [1, -(2**63)]}, {"anchor": "c", "positive": "d"}]
+    rows[1]["relevant"] = []
+    assert validate_columns(rows) == ("anchor", "positive")
+    for wrong in (["text"], [True], [2**63], [0.5], 7, None):
+        rows[1]["relevant"] = wrong
+        with pytest.raises(DataError, match=r"'relevant', row 1.*received"):
+            validate_columns(rows)

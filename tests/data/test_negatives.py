@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -218,3 +219,21 @@ def test_a_query_without_a_positive_is_refused() -> None:
     data = RetrievalData("sample", CORPUS, {"q": "a"}, {"train": {"q": {"a": 0}}})
     with pytest.raises(DataError, match="sample, split 'train', query 'q': no positive"):
         NegativeMiner(data, NegativeRule())
+
+
+def test_a_file_holds_the_judged_documents_of_an_anchor_once(tmp_path: Path) -> None:
+    """With hundreds of relevant documents per query, their lists would outgrow the texts many times."""
+    rows = [
+        {"anchor": "a", "positive": "x", "relevant": [1, 2]},
+        {"anchor": "b", "positive": "z", "relevant": [3]},
+        {"anchor": "a", "positive": "y", "relevant": [1, 2]},
+        {"anchor": "b", "positive": "w", "relevant": [4]},
+        {"anchor": "b", "positive": "v", "relevant": [4]},
+    ]
+    write_training_rows(tmp_path / "rows.jsonl", rows)
+    lines = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
+    assert ["relevant" in line for line in lines] == [True, True, False, True, False]
+    assert read_training_rows(tmp_path / "rows.jsonl") == rows
+    (tmp_path / "rows.jsonl").write_text(json.dumps(rows[0]) + '\n{"anchor": "c", "positive": "x"}\n')
+    with pytest.raises(DataError, match="row 1 has the columns"):
+        read_training_rows(tmp_path / "rows.jsonl")

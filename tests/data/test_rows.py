@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+from datasets import Dataset
 
-from lexforge.data import DataError, RetrievalData, judged_negatives, training_rows, validate_columns
+from lexforge.common.text_identity import text_identity
+from lexforge.data import (
+    DataError,
+    RetrievalData,
+    judged_negatives,
+    load_beir,
+    read_training_rows,
+    rows_to_dataset,
+    training_rows,
+    validate_columns,
+    write_training_rows,
+)
 
 DATA = RetrievalData(
     "toy",
@@ -19,10 +33,10 @@ DATA = RetrievalData(
 def test_one_row_for_each_positive() -> None:
     """Graded positives count alike, judged negatives are none, and the order is that of the judgements."""
     rows = training_rows(DATA)
-    assert rows == [
-        {"anchor": "least element", "positive": "heap"},
-        {"anchor": "least element", "positive": "graph"},
-        {"anchor": "order a list", "positive": "sort"},
+    assert [(row["anchor"], row["positive"]) for row in rows] == [
+        ("least element", "heap"),
+        ("least element", "graph"),
+        ("order a list", "sort"),
     ]
     assert validate_columns(rows) == ("anchor", "positive")
 
@@ -116,3 +130,62 @@ def test_rows_that_have_what_was_asked_are_not_counted(caplog: pytest.LogCapture
     training_rows(DATA)
     training_rows(DATA, negatives={"q1": ["d2", "d4"], "q2": ["d1"]})
     assert caplog.messages == []
+
+
+def test_each_row_names_all_documents_judged_relevant_to_its_query() -> None:
+    """Another judged positive of the query, met in a batch, is no negative: the losses know it by this."""
+    rows = training_rows(DATA)
+    assert [row["relevant"] for row in rows] == [
+        [text_identity("heap"), text_identity("graph")],
+        [text_identity("heap"), text_identity("graph")],
+        [text_identity("sort")],
+    ]
+    assert validate_columns(Dataset.from_list(rows)) == ("anchor", "positive")
+
+
+def test_one_relevant_document_per_query_needs_no_column() -> None:
+    """Then the positive says it all, and the rows fit every collator of sentence-transformers."""
+    data = replace(DATA, qrels={"train": {"q1": {"d1": 1}, "q2": {"d3": 1}}})
+    assert all("relevant" not in row for row in training_rows(data))
+
+
+def test_queries_of_the_same_text_share_their_judged_documents() -> None:
+    """Their anchors are one text, so what answers the one answers the other; equal documents count once."""
+    data = replace(
+        DATA,
+        corpus={**DATA.corpus, "d1 again": DATA.corpus["d1"]},
+        queries={**DATA.queries, "q2": DATA.queries["q1"]},
+        qrels={"train": {"q1": {"d1": 1}, "q2": {"d3": 1, "d1 again": 1}}},
+    )
+    expected = [text_identity(data.corpus["d1"]), text_identity(data.corpus["d3"])]
+    assert [row["relevant"] for row in training_rows(data)] == [expected] * 3
+
+
+def test_a_data_set_of_rows_is_that_of_datasets() -> None:
+    """The oracle is `Dataset.from_list`; a checked column of the wrong type is refused."""
+    rows = [row | {"label": [0.5]} for row in training_rows(DATA)]
+    made = rows_to_dataset(rows)
+    assert made.to_list() == Dataset.from_list(rows).to_list()
+    assert made.column_names == Dataset.from_list(rows).column_names
+    assert validate_columns(made) == ("anchor", "positive")
+    for wrong in ([["1"]] * 3, [[1.5]] * 3, [1, 2, 3], [[1], None, [2]], [[1], [None], [2]]):
+        with pytest.raises(DataError, match="column 'relevant': expected a list of identities"):
+            validate_columns(made.remove_columns("relevant").add_column("relevant", wrong))
+
+
+@pytest.mark.slow
+def test_the_column_of_many_judged_documents_stays_small(shared_folder: Path, tmp_path: Path) -> None:
+    """In nfcorpus-lc a query has up to 1,358 relevant documents, and each of its rows names them all."""
+    data = load_beir(shared_folder / "data" / "nfcorpus-lc", ["train"])
+    rows = training_rows(data)
+    assert len(rows) == sum(grade > 0 for grades in data.split("train").values() for grade in grades.values())
+    assert len({id(row["relevant"]) for row in rows}) <= len(data.split("train"))  # one list per query
+    for row in rows:
+        assert text_identity(row["positive"]) in row["relevant"]
+    dataset = rows_to_dataset(rows)
+    assert dataset.data.nbytes < 400 * 2**20  # 30.6 million identities of 8 bytes, and the texts
+    assert validate_columns(dataset) == ("anchor", "positive")
+    write_training_rows(tmp_path / "rows.jsonl", rows)
+    assert (tmp_path / "rows.jsonl").stat().st_size < 200 * 2**20  # the texts are 130 MB; all lists 600 MB
+    again = read_training_rows(tmp_path / "rows.jsonl")
+    assert again == rows

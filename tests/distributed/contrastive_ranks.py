@@ -46,6 +46,12 @@ SETTINGS = {
     "infonce, symmetric": (lambda m: InfoNCELoss(m, 0.3, symmetric=True, gather_across_devices=True), 3),
     "hcl, hard": (lambda m: HCLLoss(m, 0.3, 0.01, 1.0, gather_across_devices=True), 2),
     "hcl, easy": (lambda m: HCLLoss(m, 0.3, estimator="easy", gather_across_devices=True), 2),
+    "infonce, repeated texts, mini-batches": (
+        lambda m: InfoNCELoss(m, 0.3, symmetric=True, gather_across_devices=True, mini_batch_size=2),
+        3,
+    ),
+    "hcl, repeated texts": (lambda m: HCLLoss(m, 0.3, 0.01, 1.0, gather_across_devices=True), 2),
+    "moco, repeated texts": (lambda m: MoCoLoss(m, queue_size=14, momentum=0.6, temperature=0.3), 2),
     "moco": (lambda m: MoCoLoss(m, queue_size=14, momentum=0.6, temperature=0.3), 2),
 }
 
@@ -90,6 +96,8 @@ def steps_of(checkpoint: str, setting: str, rows: slice, wrap=lambda model: mode
         for column in range(columns):
             starts = range(5 * step + 3 * column, 5 * step + 3 * column + ROWS)
             texts = [f"{WORDS[s % 16]} {WORDS[(s * s) % 15]} {WORDS[(7 * s) % 13]}" for s in starts]
+            if "repeated" in setting:  # on both ranks, and again in the next step
+                texts[4], texts[5] = texts[1], f"{WORDS[column]} again"
             features.append(model.preprocess(texts[rows]))
         labels = torch.tensor([0.1, 0.9, 0.5, 0.5, 0.0, 1.0]).roll(step)[rows]
         optimizer.zero_grad()

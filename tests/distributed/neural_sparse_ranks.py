@@ -16,8 +16,9 @@ from sentence_transformers.sparse_encoder.data_collator import SparseEncoderData
 from sentence_transformers.sparse_encoder.modules import SpladePooling, Transformer
 
 from lexforge.common.ranks import rows_of_all_ranks, sum_over_ranks
+from lexforge.common.text_identity import NO_TEXT, text_identity
 from lexforge.losses import NeuralSparseLoss
-from lexforge.losses.base import TEACHER_KEY
+from lexforge.losses.base import IDENTITY_KEY, RELEVANT_KEY, TEACHER_KEY
 
 ROWS = 6
 TEXTS = {
@@ -27,12 +28,25 @@ TEXTS = {
     "negative_2": "query|save a model|yield value of function|단어|mean of array|max",
 }
 # name -> (similarity, whether the teacher comes as embeddings rather than scores)
-SETTINGS = {"cosine, teacher embeddings": ("cosine", True), "dot, teacher scores": ("dot", False)}
+SETTINGS = {
+    "cosine, teacher embeddings": ("cosine", True),
+    "dot, teacher scores": ("dot", False),
+    "dot, teacher embeddings, guide": ("dot", True),
+    "cosine, teacher scores, mini-batches": ("cosine", False),
+}
+# Texts that meet again on the other rank: a positive, a negative, an anchor with another positive.
+REPEATS = {
+    "anchor": "sort a list|parse the tree|write a file|hash of a key|parse the tree|train loss",
+    "positive": "sorted list|tree parser read node|open a file and its path|sorted list|검색 질문|a model",
+    "negative_1": "close the file|sum of number|search the index in a tree|graph of node|sum of number|error",
+    "negative_2": "query|save a model|yield value of function|단어|sorted list|open a file and its path",
+}
 
 
 def parts_and_gradients(checkpoint: str, setting: str, rows: slice, wrap=lambda model: model):
     """The parts and the parameter gradients of one backward over `rows` of the joint batch, in float64."""
     similarity, with_embeddings = SETTINGS[setting]
+    texts_of_batch = REPEATS if "guide" in setting or "mini" in setting else TEXTS
     transformer = Transformer(checkpoint, transformer_task="fill-mask", max_seq_length=32)
     model = SparseEncoder(modules=[transformer, SpladePooling("max")], device="cpu")
     model.similarity_fn_name = similarity
@@ -50,16 +64,27 @@ def parts_and_gradients(checkpoint: str, setting: str, rows: slice, wrap=lambda 
         penalty_weights=20 * torch.rand(len(model.tokenizer), generator=generator),
         special_token_ids=range(5),
         gather_across_devices=True,
+        margin_mse_weight=0.1,
+        margin_mse_scale=0.5,
+        guide_margin=0.2 if "guide" in setting else None,
+        mini_batch_size=2 if "mini" in setting else None,
     )
     loss.regularizer_ramp = 0.5
     teacher = {name: torch.randn(ROWS, 7, generator=generator)[rows] for name in TEXTS}
     scores = torch.randn(ROWS, len(TEXTS) - 1, generator=generator)[rows]
 
-    texts = {name: column.split("|")[rows] for name, column in TEXTS.items()}
+    texts = {name: column.split("|")[rows] for name, column in texts_of_batch.items()}
     examples = [dict(zip(texts, row, strict=True)) for row in zip(*texts.values(), strict=True)]
     batch = SparseEncoderDataCollator(preprocess_fn=model.preprocess)(examples)
     if with_embeddings:
         batch.update({f"{name}_{TEACHER_KEY}": embeddings for name, embeddings in teacher.items()})
+    if texts_of_batch is REPEATS:  # as our collator does it; each anchor also has a judged document
+        judged = {"sort a list": "yield value of function", "train loss": "open a file and its path"}
+        for name, column in texts.items():
+            batch[f"{name}_{IDENTITY_KEY}"] = torch.tensor([text_identity(text) for text in column])
+        batch[f"anchor_{RELEVANT_KEY}"] = torch.tensor(
+            [[text_identity(judged[text]) if text in judged else NO_TEXT] for text in texts["anchor"]]
+        )
     features, _ = SparseEncoderTrainer.collect_features(None, batch)
 
     loss.model = wrap(model)

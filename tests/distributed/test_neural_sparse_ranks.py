@@ -33,11 +33,11 @@ def two_ranks(
 def test_two_ranks_equal_one_process_with_the_joint_batch(
     setting: str, two_ranks: dict, tiny_checkpoint: Path
 ) -> None:
-    """Every part (hard negatives, teacher, IDF FLOPS, penalties, ramp) and every gradient, under DDP."""
+    """Every part (hard negatives, teacher, IDF FLOPS, left-out candidates, ...) and gradient, under DDP."""
     script = load_script()
     parts, gradients = script.parts_and_gradients(str(tiny_checkpoint), setting, slice(0, script.ROWS))
     joint_parts, joint_gradients = two_ranks[setting]
-    assert len(parts) == 8
+    assert len(parts) == 9
     assert all(part.item() != 0 for part in parts.values())
     assert all(gradient.any() for gradient in gradients.values())
     # float64 throughout; only the order of sums and the padding of a batch differ

@@ -78,10 +78,10 @@ def test_a_bad_line_of_a_run(line: bytes, message: str, tmp_path: Path) -> None:
     ("line", "message"),
     [
         ("q1 0 a", "qrels:3: a line must have the columns `query 0 document grade`; received 3 columns"),
-        ("q1 0 a 1.5", "qrels:3: the score must be an integer grade, got '1.5'"),
-        ("q1 0 a 1_0", "qrels:3: the score must be an integer grade, got '1_0'"),
-        ("q1 0 a 9999999999", "qrels:3: the score must be an integer grade, got '9999999999'"),
-        ("q1 0 a 10000", "qrels:3: the score must be an integer grade, got 10000; allowed are -9999 to 9999"),
+        ("q1 0 a 1.5", "qrels:3: the score must be an integer grade .*; received '1.5'"),
+        ("q1 0 a 1_0", "qrels:3: the score must be an integer grade .*; received '1_0'"),
+        ("q1 0 a 9999999999", "qrels:3: the score must be an integer grade .*; received '9999999999'"),
+        ("q1 0 a 10000", "qrels:3: the score must be an integer grade from -9999 to 9999; received 10000"),
         ("q1 0 b 1", "qrels:3: document 'b' is judged twice for query 'q1'"),
     ],
 )

@@ -8,7 +8,7 @@ from statistics import fmean, stdev
 import pytest
 import torch
 
-from lexforge.losses.distillation import distillation
+from lexforge.losses.distillation import distillation, margin_mse
 
 
 def softmax(values: list[float]) -> list[float]:
@@ -154,3 +154,178 @@ def test_errors() -> None:
     for temperature in (0.0, -1.0, float("nan")):
         with pytest.raises(ValueError, match="temperature"):
             distillation(torch.rand(2, 3), torch.rand(2, 3), temperature)
+
+
+@pytest.mark.parametrize("scale", [1e-3, 0.05, 1.0, 20.0, 1e3])
+def test_at_the_students_own_scale_a_perfect_ranking_costs_nothing(scale: float) -> None:
+    """By the plain form 20 times the teacher's scores cost 1.93 and .05 times .003: it paid for collapse."""
+    _, teacher = case(0)
+    student = (scale * teacher + 7).requires_grad_()
+    loss = distillation(student, teacher, match_scale=True)
+    loss.backward()
+    assert loss.item() == pytest.approx(0, abs=1e-10)
+    # the gradient of the sum of squares is 0 at its minimum; rounding of scores of 1e3 remains
+    assert student.grad.abs().max() * scale < 1e-6
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_scaling_the_student_changes_nothing_and_is_not_rewarded(seed: int) -> None:
+    """The value is the same at every scale, and no part of the gradient points along it."""
+    student, teacher = case(seed)
+    student.requires_grad_()
+    expected = distillation(student, teacher, match_scale=True)
+    (gradient,) = torch.autograd.grad(expected, student)
+    # d/dc loss(c * s) at c = 1 is the inner product of gradient and scores
+    assert (gradient * student).sum().item() == pytest.approx(0, abs=1e-10)
+    for scale in (1e-4, 0.05, 3.0, 20.0, 1e4):
+        found = distillation(scale * student, teacher, match_scale=True)
+        assert found.item() == pytest.approx(expected.item(), rel=1e-9)
+
+
+def test_descent_at_the_students_own_scale_does_not_collapse() -> None:
+    """From a noisy student the plain form shrinks the scores; the matched form only orders them."""
+    torch.manual_seed(0)
+    teacher = torch.rand(8, 12, dtype=torch.float64)
+    spreads = {}
+    for match_scale in (False, True):
+        student = (40 * torch.rand(8, 12, dtype=torch.float64)).requires_grad_()
+        start = student.detach().std(dim=1).mean().item()
+        optimizer = torch.optim.Adam([student], lr=0.3)
+        for _ in range(400):
+            optimizer.zero_grad()
+            distillation(student, teacher, match_scale=match_scale, mse_weight=0.0, kl_weight=1.0).backward()
+            optimizer.step()
+        spreads[match_scale] = student.detach().std(dim=1).mean().item() / start
+        correlation = torch.corrcoef(torch.stack([student.detach()[0], teacher[0]]))[0, 1].item()
+        assert match_scale is False or correlation > 0.99
+    assert spreads[False] < 0.1
+    assert spreads[True] > 0.5
+
+
+def test_matched_scale_equals_a_loop() -> None:
+    """The student's scores times the teacher's spread within rows over its own, then the plain form."""
+    student, teacher = case(2)
+
+    def spread(scores) -> float:
+        rows = scores.tolist()
+        return math.sqrt(sum((value - fmean(row)) ** 2 for row in rows for value in row))
+
+    scaled = student * (spread(teacher) / spread(student))
+    expected = naive(scaled, teacher, 2.0, 0.6, 0.4)
+    found = distillation(student, teacher, 2.0, 0.6, 0.4, match_scale=True)
+    assert found.item() == pytest.approx(expected, rel=1e-6)
+
+
+def test_gradcheck_at_the_students_own_scale() -> None:
+    """The factor carries gradient; without it the scale would be rewarded."""
+    student, teacher = case(1)
+    left_out = torch.zeros_like(teacher, dtype=torch.bool)
+    left_out[0, -1] = True
+    assert torch.autograd.gradcheck(
+        lambda s: distillation(s, teacher, match_scale=True, left_out=left_out), student.requires_grad_()
+    )
+
+
+def test_a_constant_student_has_a_gradient_at_its_own_scale() -> None:
+    """An untrained model may score all candidates alike; it must be able to leave that state, without NaN."""
+    student = torch.zeros(2, 3, requires_grad=True)
+    teacher = torch.tensor([[1.0, 0.0, 0.5], [0.2, 0.9, 0.1]])
+    loss = distillation(student, teacher, match_scale=True)
+    loss.backward()
+    assert loss.isfinite()
+    assert student.grad.isfinite().all()
+    assert student.grad.any()
+
+
+@pytest.mark.parametrize("match_scale", [False, True])
+def test_left_out_candidates_count_nowhere(match_scale: bool) -> None:
+    """Whatever score stands there, even NaN-free infinities of a mask, value and gradient are the same."""
+    student, teacher = case(3)
+    left_out = torch.zeros_like(teacher, dtype=torch.bool)
+    left_out[:, 1] = True
+    results = []
+    for filler in (0.0, 55.0, -1e6):
+        scores = student.clone()
+        scores[:, 1] = filler
+        scores.requires_grad_()
+        loss = distillation(scores, teacher, match_scale=match_scale, left_out=left_out)
+        loss.backward()
+        assert not scores.grad[:, 1].any()
+        results.append((loss.detach(), scores.grad))
+    kept = [column for column in range(teacher.shape[1]) if column != 1]
+    expected = distillation(student[:, kept], teacher[:, kept], match_scale=match_scale)
+    for value, gradient in results:
+        torch.testing.assert_close(value, expected, rtol=1e-9, atol=1e-12)
+        torch.testing.assert_close(gradient, results[0][1], rtol=1e-7, atol=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("scale", [1.0, 0.3])
+def test_margin_mse_equals_a_loop(seed: int, scale: float) -> None:
+    """Every margin of every row, the positive where it stands, left-out candidates skipped."""
+    student, teacher = case(seed)
+    rows, columns = student.shape
+    generator = torch.Generator().manual_seed(seed)
+    positive = torch.randint(columns, (rows,), generator=generator)
+    left_out = torch.rand(rows, columns, generator=generator) < 0.3
+    errors = []
+    for row in range(rows):
+        own = int(positive[row])
+        for other in range(columns):
+            if other != own and not left_out[row, other]:
+                ours = scale * (student[row, own] - student[row, other])
+                errors.append(((ours - (teacher[row, own] - teacher[row, other])) ** 2).item())
+    found = margin_mse(student, teacher, scale, positive=positive, left_out=left_out).item()
+    assert found == pytest.approx(fmean(errors) if errors else 0.0, rel=1e-10)
+
+
+def test_margin_mse_by_hand() -> None:
+    """Margins 2 and 3 against the teacher's 1 and 1: (1 + 4) / 2."""
+    loss = margin_mse(torch.tensor([[5.0, 3.0, 2.0]]), torch.tensor([[1.0, 0.0, 0.0]]))
+    assert loss.item() == pytest.approx(2.5)
+
+
+def test_a_learned_scale_meets_the_teacher_without_moving_the_student() -> None:
+    """The scale stands at the student: it can fit any size of the scores, and 0 is no minimum of it."""
+    _, teacher = case(4)
+    student, log_scale = 50 * teacher, torch.zeros((), dtype=torch.float64, requires_grad=True)
+    optimizer = torch.optim.LBFGS([log_scale], lr=0.5, max_iter=200)
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = margin_mse(student, teacher, log_scale.exp())
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)
+    assert log_scale.exp().item() == pytest.approx(1 / 50, rel=1e-2)
+
+
+def test_margin_mse_without_a_negative_is_zero_and_connected() -> None:
+    """One candidate per row, an empty batch, or all left out: no margin at all."""
+    for shape, left_out in (((2, 1), None), ((0, 3), None), ((2, 3), torch.ones(2, 3, dtype=torch.bool))):
+        student = torch.rand(shape, requires_grad=True)
+        loss = margin_mse(student, torch.rand(shape), left_out=left_out)
+        loss.backward()
+        assert loss.item() == 0
+        assert not student.grad.any()
+    with pytest.raises(ValueError, match=r"\(2, 3\) and \(2, 1\)"):
+        margin_mse(torch.rand(2, 3), torch.rand(2, 1))
+
+
+def test_a_detached_factor_would_reward_shrinking() -> None:
+    """Why the factor carries gradient: without it every unrelated student is drawn towards smaller scores."""
+    torch.manual_seed(0)
+    for _ in range(20):
+        teacher = torch.rand(8, 12, dtype=torch.float64)
+        student = (10 * torch.rand(8, 12, dtype=torch.float64)).requires_grad_()
+
+        def spread(scores: torch.Tensor) -> torch.Tensor:
+            return (scores - scores.mean(dim=1, keepdim=True)).square().sum().sqrt()
+
+        detached = student * (spread(teacher) / spread(student)).detach()
+        (gradient,) = torch.autograd.grad(distillation(detached, teacher, kl_weight=1, mse_weight=0), student)
+        assert (gradient * student).sum() > 0
+        matched = distillation(student, teacher, kl_weight=1, mse_weight=0, match_scale=True)
+        (gradient,) = torch.autograd.grad(matched, student)
+        assert abs((gradient * student).sum().item()) < 1e-12

@@ -179,6 +179,7 @@ def test_module_errors_and_settings(tiny_dense, tiny_splade) -> None:
         "similarity": "dot",
         "symmetric": True,
         "gather_across_devices": True,
+        "mini_batch_size": None,
     }
     assert "oord" in loss.citation
 

@@ -14,19 +14,20 @@ from sentence_transformers.sparse_encoder import SparseEncoderTrainer
 from sentence_transformers.sparse_encoder.data_collator import SparseEncoderDataCollator
 from sentence_transformers.sparse_encoder.losses import CachedSpladeLoss, SpladeLoss
 
-from lexforge.losses import NeuralSparseLoss, neural_sparse
+from lexforge.losses import NeuralSparseLoss, loss_tensors, neural_sparse
 from lexforge.losses.base import TEACHER_KEY
 from lexforge.losses.functional import (
     distillation,
     flops,
     idf_flops,
     info_nce,
+    margin_mse,
     minimum_activation,
     positive_activation,
     self_reconstruction,
     triplet_margin,
 )
-from lexforge.losses.sparse_numbers import NUMBER_NAMES
+from lexforge.losses.sparse_numbers import NUMBER_NAMES, SparseLossNumbers
 
 TEXTS = {
     "anchor": ["sort a list", "parse the tree", "write a file", "hash of a key"],
@@ -153,7 +154,9 @@ def test_each_part_is_its_weight_times_the_pure_function(model, columns: int, si
         "flops_document": idf_flops(documents, weights),
         "minimum_activation": sum(minimum_activation(r, 5, 5.0) for r in rows) / columns,
         "distillation": distillation(
-            score(anchor, documents), teacher_score(teacher[0], torch.cat(teacher[1:]))
+            score(anchor, documents),
+            teacher_score(teacher[0], torch.cat(teacher[1:])),
+            match_scale=similarity == "dot",
         ),
     }
     if negatives:
@@ -223,7 +226,7 @@ def test_weight_zero_is_not_computed(model, name: str, monkeypatch) -> None:
         name, name
     )
 
-    def refuse(*_):
+    def refuse(*_, **__):
         raise AssertionError(f"{function} was computed")
 
     monkeypatch.setattr(neural_sparse, function, refuse)
@@ -325,7 +328,7 @@ def test_precomputed_scores_are_compared_within_each_row(model) -> None:
                 [torch.cosine_similarity(anchor, positive), torch.cosine_similarity(anchor, negative)], dim=1
             )
         loss = only(model, "distillation", distillation_temperature=2.0, kl_weight=0.4, mse_weight=0.9)
-        expected = distillation(student, torch.tensor(scores), 2.0, 0.4, 0.9)
+        expected = distillation(student, torch.tensor(scores), 2.0, 0.4, 0.9, match_scale=similarity == "dot")
         close(loss(features, labels)["distillation"], expected)
 
 
@@ -574,3 +577,88 @@ def test_an_unknown_number_is_refused(model) -> None:
     """A misspelt weight must not leave its default in force without a word."""
     with pytest.raises(TypeError, match="flop_weight"):
         NeuralSparseLoss(model, flop_weight=0.1)
+
+
+def test_margin_mse_is_a_term_with_a_given_or_learned_scale(model) -> None:
+    """A learned scale is a parameter of the loss: the Trainer optimises it, checkpoints keep it."""
+    features, labels = make_batch(model, 3)
+    given = only(model, "margin_mse", margin_mse_scale=0.5)
+    learned = only(model, "margin_mse", margin_mse_scale=None)
+    documents = torch.cat(embed(model, features)[1:])
+    student = embed(model, features)[0] @ documents.T
+    teacher = [torch.nn.functional.normalize(column[TEACHER_KEY].float(), dim=1) for column in features]
+    scores = teacher[0] @ torch.cat(teacher[1:]).T
+    own = torch.arange(4)
+    close(given(features, labels)["margin_mse"], margin_mse(student, scores, 0.5, positive=own))
+    part = learned(features, labels)["margin_mse"]
+    close(part, margin_mse(student, scores, positive=own))
+    part.backward()
+    assert learned.margin_mse_log_scale.grad.item() != 0
+    assert set(loss_tensors(learned)) == {"margin_mse_log_scale"}
+    assert loss_tensors(given) == {}
+    listed, labels = make_batch(
+        model, 3, teacher=False, scores=[[9.0, 1.0], [8.0, 2.5], [7.5, 0.5], [3.0, 3.5]]
+    )
+    anchor, positive, negative = embed(model, listed)
+    margin = ((anchor * positive).sum(1) - (anchor * negative).sum(1)) * 0.5
+    close(given(listed, labels)["margin_mse"], (margin - (labels[:, 0] - labels[:, 1])).square().mean())
+
+
+def test_distillation_follows_the_similarity(model) -> None:
+    """Dot products have a scale of their own: ten times the activations must cost the same."""
+    features, _ = make_batch(model, 3)
+    for similarity in ("dot", "cosine"):
+        model.similarity_fn_name = similarity
+        loss = only(model, "distillation")
+        rows = [row.detach() for row in embed(model, features)]
+        values = [
+            loss.compute_loss([factor * row for row in rows], features, None)["distillation"].item()
+            for factor in (0.1, 1.0, 10.0)
+        ]
+        assert max(values) - min(values) < 1e-4 * max(values)
+
+
+def test_no_host_sync_in_a_call(model) -> None:
+    """Each `.item()` or mask selection makes an accelerator wait; checks are numpy's on the CPU."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    waits = {"_local_scalar_dense", "nonzero", "masked_select", "is_nonzero", "equal"}
+
+    found: list[str] = []
+
+    class Counts(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            name = function._schema.name.split("::")[-1]
+            if name in waits:
+                found.append(name)
+            return function(*args, **(kwargs or {}))
+
+    loss = make_loss(model, penalty_weights=penalties(model), margin_mse_weight=1.0, guide_margin=0.1)
+    features, labels = make_batch(model, 3)
+    rows = [row.detach().requires_grad_() for row in embed(model, features)]
+    with Counts():
+        sum(loss.compute_loss(rows, features, labels).values()).backward()
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    ("numbers", "needed"),
+    [
+        ({}, True),
+        ({"distillation_weight": 0.0}, False),
+        ({"distillation_weight": 0.0, "margin_mse_weight": 0.1}, True),
+        ({"distillation_weight": 0.0, "guide_margin": 0.0}, True),
+    ],
+)
+def test_what_needs_a_teacher(numbers: dict, needed: bool) -> None:
+    """A recipe loads the teacher by this; a margin of 0 is a guide."""
+    assert SparseLossNumbers(**numbers).needs_teacher is needed
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"margin_mse_scale": 0.0}, {"guide_margin": float("nan")}, {"kl_weight": -1}]
+)
+def test_numbers_of_the_teacher_are_checked(wrong: dict) -> None:
+    """At construction, by name."""
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        SparseLossNumbers(**wrong)

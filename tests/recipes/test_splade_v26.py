@@ -268,6 +268,9 @@ def spoil(path: str, line: str) -> Callable[[Path], None]:
         (None, {"model": "no/such/model"}, "no/such/model"),
         (None, {"teacher": "no/such/teacher", "loss": PRESETS["v26"]}, "no/such/teacher"),
         (None, {"data": "nowhere"}, "nowhere"),
+        (None, {"negatives": Path("bm52")}, "received 'bm52', and there is no such file"),
+        (None, {"loss": PRESETS["v22"]}, "the triplet margin needs negatives"),
+        (None, {"train": TrainingSettings(batch_size=64)}, "has 8 rows, and one batch needs 64"),
     ],
     ids=[
         "empty corpus",
@@ -280,6 +283,9 @@ def spoil(path: str, line: str) -> Callable[[Path], None]:
         "model",
         "teacher",
         "data",
+        "negatives",
+        "no negatives",
+        "no full batch",
     ],
 )
 def test_bad_input_is_one_clear_error_before_training(

@@ -43,7 +43,7 @@ def test_every_name_has_a_backend() -> None:
             {},
             "does not hold dense vectors; indexes that do are faiss-flat, faiss-hnsw, ",
         ),
-        ("milvus", "dense", {}, r"the index 'milvus' needs the option uri \(--uri\); received \[\]"),
+        ("milvus", "dense", {}, r"the index 'milvus' needs the option uri \(--uri\); received no option"),
         ("milvus", "dense", {"uri": "x.db", "host": "y"}, "takes uri, collection, .*; received host"),
         ("inverted", "sparse", {"uri": "x.db"}, "the index 'inverted' takes no options; received uri"),
     ],

@@ -143,7 +143,7 @@ def test_another_model_under_the_same_name_is_refused(
         ({"data": Path("no-such-data")}, FileNotFoundError, "no-such-data"),
         ({"model": "./no-such-model"}, FileNotFoundError, "no-such-model"),
         ({"block_rows": 0}, ValueError, "block_rows 0"),
-        ({"max_seq_length": 1000}, ValueError, "max_seq_length is 1000"),
+        ({"max_seq_length": 1000}, ValueError, "max_seq_length of 3 to .*; received 1000"),
     ],
 )
 def test_bad_input_is_refused(

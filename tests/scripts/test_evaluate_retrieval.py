@@ -129,6 +129,8 @@ def test_a_comparison_is_reported(script, folder: Path, tmp_path: Path, tiny_che
         ({"metrics": ("nDCG@500",)}, ValueError, "k = 100"),
         ({"batch_size": 0}, ValueError, "batch_size must be at least 1; received 0"),
         ({"run": Path()}, IsADirectoryError, "must name files"),
+        ({"run": Path("same"), "json": Path("same")}, ValueError, "must name two files; received same"),
+        ({"k": 0}, ValueError, "k must be at least 1; received 0"),
     ],
 )
 def test_bad_input_fails_before_encoding(

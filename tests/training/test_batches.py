@@ -12,6 +12,6 @@ def test_data_for_less_than_one_batch_is_refused() -> None:
     settings = TrainingSettings(batch_size=4)
     check_full_batch(8, settings, processes=2)
     with pytest.raises(
-        ValueError, match="has 7 rows, and one batch of 4 rows on each of 2 processes needs 8"
+        ValueError, match=r"has 7 rows, and one batch needs 8 \(batch size 4, number of processes 2\)"
     ):
         check_full_batch(7, settings, processes=2)

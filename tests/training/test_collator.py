@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
-from sentence_transformers import SentenceTransformer, SparseEncoder
+from datasets import Dataset
+from sentence_transformers import (
+    SentenceTransformer,
+    SentenceTransformerTrainingArguments,
+    SparseEncoder,
+)
 from sentence_transformers.sentence_transformer.data_collator import SentenceTransformerDataCollator
 from sentence_transformers.sparse_encoder import SparseEncoderDataCollator
 
+from lexforge.common.text_identity import NO_TEXT, text_identity
+from lexforge.losses import InfoNCELoss, NeuralSparseLoss
 from lexforge.runs.finite import ROWS_KEY
+from lexforge.training import DenseTrainer, SpladeTrainer, TrainingSettings
 from lexforge.training.collator import DenseCollator, SpladeCollator
 
 ROWS = [
     {"anchor": "sort list", "positive": "sort a list", "label": 1},
     {"anchor": "search", "positive": "search an index", "label": 0},
 ]
+
+IDENTITIES = {"anchor_text_identity", "positive_text_identity"}
 
 
 class Teacher:
@@ -39,7 +51,7 @@ def test_only_keys_are_added(tiny_splade: SparseEncoder) -> None:
     stock = collate(tiny_splade, SparseEncoderDataCollator)
     batch = collate(tiny_splade, SpladeCollator)
     assert batch.pop(ROWS_KEY) == [("sort list", "sort a list"), ("search", "search an index")]
-    assert batch.keys() == stock.keys()
+    assert batch.keys() == stock.keys() | IDENTITIES
     for key, value in stock.items():
         assert torch.equal(batch[key], value) if isinstance(value, torch.Tensor) else batch[key] == value
 
@@ -51,7 +63,7 @@ def test_a_dense_batch_names_its_rows_too(tiny_dense: SentenceTransformer) -> No
     assert collator.prompts == {"anchor": "query: "}
     batch, expected = collator(ROWS), stock(ROWS)
     assert batch.pop(ROWS_KEY) == [("sort list", "sort a list"), ("search", "search an index")]
-    assert batch.keys() == expected.keys()
+    assert batch.keys() == expected.keys() | IDENTITIES
     assert torch.equal(batch["anchor_input_ids"], expected["anchor_input_ids"])
 
 
@@ -82,3 +94,57 @@ def test_what_the_teacher_keeps_is_not_shared_with_the_batch(tiny_splade: Sparse
     batch = collate(tiny_splade, SpladeCollator, teacher=Keeps())
     batch["anchor_teacher_embedding"].zero_()
     assert kept.min() == 1
+
+
+def test_identities_of_the_texts_stand_beside_the_tokens(tiny_splade: SparseEncoder) -> None:
+    """A loss leaves out a candidate by the identity of its text, also where tokens were cut off."""
+    batch = collate(tiny_splade, SpladeCollator)
+    for column in ("anchor", "positive"):
+        expected = [text_identity(row[column]) for row in ROWS]
+        assert batch[f"{column}_text_identity"].tolist() == expected
+    assert "anchor_relevant" not in batch
+
+
+def test_judged_documents_travel_beside_the_anchor(tiny_splade: SparseEncoder) -> None:
+    """The column is no text: the encoder must not see it, the loss finds it sorted and filled up."""
+    rows = [ROWS[0] | {"relevant": [5, -3]}, ROWS[1] | {"relevant": [7]}]
+    collator = SpladeCollator(preprocess_fn=tiny_splade.preprocess, valid_label_columns=["label"])
+    batch = collator(rows)
+    assert batch["anchor_relevant"].tolist() == [[-3, 5], [7, NO_TEXT]]
+    assert batch.keys() == collator(ROWS).keys() | {"anchor_relevant"}
+    assert batch[ROWS_KEY] == [("sort list", "sort a list"), ("search", "search an index")]
+    assert rows[0]["relevant"] == [5, -3], "the rows themselves stay as they are"
+
+
+def test_the_trainer_hands_them_to_the_loss(tiny_splade: SparseEncoder, tmp_path: Path) -> None:
+    """Two steps of our trainer on rows with judged documents: the share left out is known to the loss."""
+    rows = [
+        {"anchor": f"sort {word}", "positive": f"sorted {word}", "relevant": [text_identity("sorted list")]}
+        for word in ("list", "array", "index", "file")
+    ]
+    loss = NeuralSparseLoss(tiny_splade, distillation_weight=0.0, temperature=20.0)
+    arguments = TrainingSettings(
+        steps=2, batch_size=4, gradient_accumulation_steps=1, precision="fp32", logging_steps=1
+    ).arguments(tmp_path, save_strategy="no", disable_tqdm=True)
+    trainer = SpladeTrainer(tiny_splade, loss, args=arguments, train_dataset=Dataset.from_list(rows))
+    trainer.train()
+    # three of the four anchors leave out one of their three negatives
+    logged = [line["candidates_left_out"] for line in trainer.state.log_history if "loss" in line]
+    assert logged == [pytest.approx(0.25, abs=1e-3)] * 2
+
+
+def test_a_dense_run_logs_the_share_left_out(tiny_dense: SentenceTransformer, tmp_path: Path) -> None:
+    """A scalar loss has no parts in the log; what it left out stands there all the same."""
+    rows = [
+        {"anchor": f"sort {word}", "positive": f"sorted {word}", "relevant": [text_identity("sorted list")]}
+        for word in ("list", "array", "index", "file")
+    ]
+    arguments = TrainingSettings(
+        steps=2, batch_size=4, gradient_accumulation_steps=1, precision="fp32", logging_steps=1
+    ).arguments(tmp_path, SentenceTransformerTrainingArguments, save_strategy="no", disable_tqdm=True)
+    trainer = DenseTrainer(
+        tiny_dense, InfoNCELoss(tiny_dense), args=arguments, train_dataset=Dataset.from_list(rows)
+    )
+    trainer.train()
+    logged = [line["candidates_left_out"] for line in trainer.state.log_history if "loss" in line]
+    assert logged == [pytest.approx(0.25, abs=1e-3)] * 2

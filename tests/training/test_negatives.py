@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from sentence_transformers import SparseEncoder
 from sentence_transformers.base.training_args import BatchSamplers
 from torch.utils.data import DataLoader
 
-from lexforge.data import NegativeRule, RetrievalData, validate_columns
+from lexforge.data import NegativeRule, RetrievalData, training_rows, validate_columns
 from lexforge.losses import NeuralSparseLoss
 from lexforge.training import MovingNegatives, SpladeTrainer, TrainingSettings
 
@@ -217,7 +218,7 @@ def test_two_ranks_train_on_the_same_negatives(
             r"needed .* teacher_margin=0\.1 and teacher=None",
         ),
         ({"teacher": {}}, r"for no other rule; received teacher_margin=None and teacher=\{\}"),
-        ({"rule": NegativeRule(per_row=40)}, "fewer than the 40 asked"),
+        ({"rule": NegativeRule(per_row=40)}, "received per_row=40"),
         ({"split": "dev"}, "no split 'dev'"),
     ],
 )
@@ -292,3 +293,17 @@ def test_a_checkpoint_without_negatives_is_refused(tiny_checkpoint: Path, tmp_pa
     resumed = make_trainer(fresh(tiny_checkpoint), tmp_path, negatives)
     with pytest.raises(ValueError, match="step 1 holds no state of MovingNegatives"):
         resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-1"))
+
+
+def test_moving_rows_name_the_judged_documents() -> None:
+    """The losses leave another relevant document out of a batch's negatives, as they do for fixed rows."""
+    data = retrieval_data()
+    query, grades = next(iter(data.split("train").items()))
+    other = next(document for document in data.corpus if document not in grades)
+    judged = {**data.split("train"), query: {**grades, other: 1}}
+    data = replace(data, qrels={**data.qrels, "train": judged})
+    dataset = MovingNegatives(data, NegativeRule(per_row=2)).dataset
+    fixed = training_rows(data)
+    assert dataset.column_names == ["anchor", "positive", "negative_1", "negative_2", "relevant"]
+    assert [row["relevant"] for row in dataset] == [row["relevant"] for row in fixed]
+    assert validate_columns(dataset) == ("anchor", "positive", "negative_1", "negative_2")

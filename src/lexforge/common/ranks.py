@@ -3,6 +3,9 @@
 Both operations are the identity in a single process. Their backward sums the incoming gradients of all ranks,
 which is what makes a loss of joint values right under DistributedDataParallel: that wrapper averages
 parameter gradients over R ranks, and each rank's value enters the loss of every rank.
+
+They are written here because `torch.distributed.nn.functional`, which has the like, is deprecated and warns
+from PyTorch 2.13 on.
 """
 
 from __future__ import annotations
@@ -33,22 +36,46 @@ class _SumOverRanks(torch.autograd.Function):
         return total
 
 
+# Backends that gather into, and scatter from, one tensor; the others work on lists of tensors. PyTorch 2.13
+# gave the two functions new names.
+_ONE_TENSOR_BACKENDS = ("gloo", "nccl", "xccl")
+_all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+_reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+
+
 class _RowsOfAllRanks(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, tensor: Tensor) -> Tensor:
-        blocks = [torch.empty_like(tensor) for _ in range(dist.get_world_size())]
-        dist.all_gather(blocks, tensor.contiguous())
+        tensor, ranks = tensor.contiguous(), dist.get_world_size()
+        if _backend_of(tensor) in _ONE_TENSOR_BACKENDS:
+            rows = tensor.new_empty(ranks * tensor.shape[0], *tensor.shape[1:])  # [R * B, ...]
+            _all_gather(rows, tensor)
+            return rows
+        blocks = [torch.empty_like(tensor) for _ in range(ranks)]
+        dist.all_gather(blocks, tensor)
         return torch.cat(blocks)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        total = gradient.contiguous().clone()
+        gradient, ranks = gradient.contiguous(), dist.get_world_size()
+        if _backend_of(gradient) in _ONE_TENSOR_BACKENDS:
+            # Each rank receives the sum of its own rows only: 1 / R of what an all-reduce would bring.
+            own = gradient.new_empty(gradient.shape[0] // ranks, *gradient.shape[1:])  # [B, ...]
+            _reduce_scatter(own, gradient)
+            return own
+        total = gradient.clone()
         dist.all_reduce(total)
-        return total.chunk(dist.get_world_size())[dist.get_rank()]
+        return total.chunk(ranks)[dist.get_rank()]
+
+
+def _backend_of(tensor: Tensor) -> str:
+    """The name of the backend that carries tensors of this device, as of "cpu:gloo,cuda:nccl"."""
+    backends = dict(pair.split(":", 1) for pair in dist.get_backend_config().split(",") if ":" in pair)
+    return backends.get(tensor.device.type, dist.get_backend())
 
 
 def first_gathered_row(rows: int) -> int:
-    """Where this rank's rows begin in what `rows_of_all_ranks` returns.
+    """Return where this rank's rows begin in what `rows_of_all_ranks` returns.
 
     Args:
         rows: B, the number of rows of each rank.
@@ -63,7 +90,7 @@ def sum_over_ranks(tensor: Tensor) -> Tensor:
     """Sum a tensor of equal shape over all ranks; the gradient is summed over all ranks too.
 
     Args:
-        tensor: any shape, floating; the same shape on every rank.
+        tensor: Any shape, floating; the same shape on every rank.
 
     Returns:
         The sum, on every rank.
@@ -75,7 +102,8 @@ def rows_of_all_ranks(tensor: Tensor) -> Tensor:
     """Concatenate the rows of all ranks in rank order; each rank receives the gradient of its own rows.
 
     Args:
-        tensor: `[B, ...]` floating; the same shape on every rank (train with `dataloader_drop_last=True`).
+        tensor: `[B, ...]`, floating for a gradient; the same shape on every rank (train with
+            `dataloader_drop_last=True`).
 
     Returns:
         `[R * B, ...]`, equal on every rank.

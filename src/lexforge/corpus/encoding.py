@@ -68,7 +68,7 @@ def encode(
 
     Raises:
         TypeError: If the model is neither.
-        ValueError: If there is no text, or `batch_size` is below 1.
+        ValueError: If there is no text, `batch_size` is below 1, or a vector is not finite.
     """
     check_batch_size(batch_size)
     is_sparse = vector_kind(model) == "sparse"
@@ -90,6 +90,9 @@ def encode(
         for start in range(0, len(texts), batch_size * BATCHES_PER_BLOCK):
             part = [texts[i] for i in order[start : start + batch_size * BATCHES_PER_BLOCK]]
             rows.append(to_rows(encode_block(part, **options)))
+            # Checked block by block: otherwise a damaged model would encode a whole corpus before an index
+            # refuses its vectors.
+            _check_finite(rows[-1], part, kind)
             progress.update(len(part))
     return join_vectors(rows)[back]
 
@@ -116,6 +119,28 @@ def join_vectors(parts: Sequence[Vectors]) -> Vectors:
     if isinstance(parts[0], np.ndarray):
         return np.concatenate(parts)
     return sparse.csr_array(sparse.vstack(parts, format="csr"))
+
+
+def _check_finite(vectors: Vectors, texts: Sequence[str], kind: str) -> None:
+    """Refuse vectors that are not finite.
+
+    Args:
+        vectors: CSR `[n, V]` or an array `[n, D]`.
+        texts: The n texts.
+        kind: `query` or `document`, for the message.
+
+    Raises:
+        ValueError: If a value is NaN or infinite; the message names the text.
+    """
+    values = vectors if isinstance(vectors, np.ndarray) else vectors.data  # [n, D], or the stored weights
+    if np.isfinite(values).all():
+        return
+    wrong = np.argwhere(~np.isfinite(values))[0, 0]
+    if not isinstance(vectors, np.ndarray):  # from the place of the weight to its row
+        wrong = np.searchsorted(vectors.indptr, wrong, side="right") - 1
+    raise ValueError(
+        f"a vector must be finite; the model gives NaN or infinity for the {kind} {texts[wrong][:60]!r}"
+    )
 
 
 def _to_csr(embeddings: torch.Tensor) -> sparse.csr_array:

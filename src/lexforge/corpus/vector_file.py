@@ -61,10 +61,10 @@ def unpack(path: Path, owner: str) -> tuple[Any, dict[str, NDArray[Any]]]:
             raise ValueError("it is a link")
         with safe_open(path, framework="numpy") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
-            manifest = (file.metadata() or {})[METADATA]
+            manifest = (file.metadata() or {}).get(METADATA)
         found = unpack_manifest(manifest, FORMAT, _parts(tensors))
         if found != {"owner": owner}:
-            raise ValueError(f"it belongs to {found.get('owner')!r}, not to {owner!r}")
+            raise ValueError(f"it must belong to {owner!r}; it belongs to {found.get('owner')!r}")
         vectors = tensors.get("dense")
         if vectors is None:
             shape = (len(tensors["indptr"]) - 1, int(tensors["width"][0]))

@@ -22,7 +22,7 @@ from lexforge.data.negatives import (
 )
 from lexforge.data.pair_scores import label_rows, listed_pairs, load_scorer, row_pairs, score_pairs
 from lexforge.data.retrieval_data import DataError, RetrievalData, hold_out
-from lexforge.data.rows import judged_negatives, training_rows
+from lexforge.data.rows import judged_negatives, rows_to_dataset, training_rows
 from lexforge.data.source import load_retrieval_data
 from lexforge.data.stopwords import stopword_ids, stopword_summary
 from lexforge.data.sts import load_sts
@@ -59,6 +59,7 @@ __all__ = [
     "multi_hot",
     "read_training_rows",
     "row_pairs",
+    "rows_to_dataset",
     "score_by_teacher",
     "score_pairs",
     "stopword_ids",

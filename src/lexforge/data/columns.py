@@ -4,6 +4,11 @@ A row holds `anchor` (the query), `positive` (a document that answers it) and `n
 (documents that do not answer it). It may also hold `label`: 1 + n floats, a teacher's scores of the row's
 documents, the positive's first. The text columns stand in this order, because sentence-transformers passes
 them to a loss by position.
+
+A row may also hold `relevant`, a list of integers: the identities (`lexforge.common.text_identity`) of all
+documents that are judged relevant to the anchor. Our collators pass it to the losses, which leave those
+documents out of the anchor's negatives (docs/losses.md, section 15). The collators of sentence-transformers
+take every column except the label for text, so remove it for them: `dataset.remove_columns("relevant")`.
 """
 
 from __future__ import annotations
@@ -11,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from lexforge.common.text_identity import NO_TEXT
 from lexforge.common.types import TextKind
 from lexforge.data.lines import excerpt, is_finite, require_texts
 from lexforge.data.retrieval_data import DataError
@@ -18,7 +24,7 @@ from lexforge.data.retrieval_data import DataError
 if TYPE_CHECKING:
     from datasets import Dataset
 
-ANCHOR, POSITIVE, LABEL = "anchor", "positive", "label"
+ANCHOR, POSITIVE, LABEL, RELEVANT = "anchor", "positive", "label", "relevant"
 
 
 def text_columns(names: Iterable[str]) -> list[str]:
@@ -49,18 +55,18 @@ def validate_columns(dataset: Dataset | Sequence[Mapping[str, Any]]) -> tuple[st
 
     Raises:
         DataError: If there is no row, if a column is missing, unknown or out of order, if a cell is not text,
-            if an anchor or positive is blank, or if a label is not a list of 1 + n finite numbers. The
-            message names column, row and cell.
+            if an anchor or positive is blank, if a label is not a list of 1 + n finite numbers, or if
+            `relevant` is not a list of 64-bit integers. The message names column, row and cell.
     """
     if len(dataset) == 0:
         raise DataError("the training data holds no row")
     names = list(getattr(dataset, "column_names", None) or dataset[0])
-    text_names = [name for name in names if name != LABEL]
+    text_names = [name for name in names if name not in (LABEL, RELEVANT)]
     expected = [ANCHOR, POSITIVE, *(f"negative_{rank}" for rank in range(1, len(text_names) - 1))]
     if text_names != expected:
         raise DataError(
             f"expected the text columns anchor, positive, negative_1 .. negative_n in this order "
-            f"(and optionally label); received {excerpt(names)}"
+            f"(and optionally relevant and label); received {excerpt(names)}"
         )
     for name in text_names:
         for row, value in enumerate(_column(dataset, name)):
@@ -68,6 +74,8 @@ def validate_columns(dataset: Dataset | Sequence[Mapping[str, Any]]) -> tuple[st
     if LABEL in names:
         for row, value in enumerate(_column(dataset, LABEL)):
             _check_label(row, value, len(text_names) - 1)
+    if RELEVANT in names:
+        _check_relevant(dataset)
     return tuple(text_names)
 
 
@@ -100,3 +108,28 @@ def _check_label(row: int, value: object, width: int) -> None:
         )
     if not all(map(is_finite, value)):
         raise DataError(f"column 'label', row {row}: expected finite numbers; received {excerpt(value)}")
+
+
+def _check_relevant(dataset: Any) -> None:
+    """Refuse a column `relevant` that does not hold lists of 64-bit integers."""
+    expected = "expected a list of identities of texts (64-bit integers)"
+    if hasattr(dataset, "features"):
+        # A data set has one type for the whole column, and may hold tens of millions of identities: they are
+        # not read one by one.
+        kind, column = dataset.features[RELEVANT], dataset.data.column(RELEVANT)
+        inner = getattr(getattr(kind, "feature", None), "dtype", None)
+        if inner != "int64" or column.null_count or any(part.flatten().null_count for part in column.chunks):
+            raise DataError(f"column 'relevant': {expected}; received the type {kind}, or missing values")
+        return
+    checked: set[int] = set()  # the rows of a query share one list, which is checked once
+    for row, value in enumerate(_column(dataset, RELEVANT)):
+        if id(value) in checked:
+            continue
+        checked.add(id(value))
+        for identity in value if isinstance(value, (list, tuple)) else [None]:
+            if (
+                isinstance(identity, bool)
+                or not isinstance(identity, int)
+                or not -(2**63) <= identity < NO_TEXT
+            ):
+                raise DataError(f"column 'relevant', row {row}: {expected}; received {excerpt(value)}")

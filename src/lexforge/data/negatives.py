@@ -19,8 +19,9 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 
 from lexforge.common.files import write_file
+from lexforge.common.text_identity import text_identity
 from lexforge.common.types import Embeddings
-from lexforge.data.columns import ANCHOR, POSITIVE, validate_columns
+from lexforge.data.columns import ANCHOR, POSITIVE, RELEVANT, validate_columns
 from lexforge.data.lines import json_objects
 from lexforge.data.retrieval_data import DataError, RetrievalData
 
@@ -271,25 +272,49 @@ def score_by_teacher(
     return scores
 
 
-def mined_columns(data: RetrievalData, rows: Iterable[MinedRow]) -> list[dict[str, Any]]:
+def mined_columns(
+    data: RetrievalData, rows: Iterable[MinedRow], split: str | None = None
+) -> list[dict[str, Any]]:
     """Turn mined rows into training rows: `anchor`, `positive`, `negative_1` .. `negative_n`.
 
     Args:
         data: The retrieval set, which holds the texts.
-        rows: Rows of ids.
+        rows: The rows of `NegativeMiner`.
+        split: The split of their queries. If one of its queries has several relevant documents, every row
+            also gets the column `relevant` with the identities of those of its query and of queries with the
+            same text. (With one relevant document per query the column would say what `positive` says.) None
+            adds no such column.
 
     Returns:
-        Rows under the column contract.
+        One dict per row, under the column contract. The rows of a query share one list of identities.
     """
+    rows = list(rows)
+    relevant = {} if split is None else _relevant(data, split)
+    several = any(len(relevant.get(data.queries[row.query], ())) > 1 for row in rows)
     return [
         {ANCHOR: data.queries[row.query], POSITIVE: data.corpus[row.positive]}
         | {f"negative_{rank}": data.corpus[document] for rank, document in enumerate(row.negatives, start=1)}
+        | ({RELEVANT: relevant[data.queries[row.query]]} if several else {})
         for row in rows
     ]
 
 
+def _relevant(data: RetrievalData, split: str) -> dict[str, list[int]]:
+    """Return the text of each query -> the identities of the documents that are judged relevant to it."""
+    found: dict[str, dict[int, None]] = {}  # a dict for its order, and because documents may have equal texts
+    for query, grades in data.split(split).items():
+        identities = found.setdefault(data.queries[query], {})
+        for document, grade in grades.items():
+            if grade > 0:
+                identities[text_identity(data.corpus[document])] = None
+    return {text: list(identities) for text, identities in found.items()}
+
+
 def write_training_rows(path: str | Path, rows: Sequence[Mapping[str, Any]]) -> None:
     """Write training rows as JSON lines, compressed if the name ends in .gz.
+
+    `relevant` is written with the first row of each anchor only, because a query with hundreds of relevant
+    documents has as many rows, and each of them would hold the whole list.
 
     Args:
         path: The file; an existing one is replaced.
@@ -299,7 +324,17 @@ def write_training_rows(path: str | Path, rows: Sequence[Mapping[str, Any]]) -> 
         DataError: If the rows break the contract.
     """
     validate_columns(rows)
-    data = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode("utf-8")
+    written: dict[str, list[int]] = {}  # anchor -> the list that its first row holds
+    lines = []
+    for row in rows:
+        line = dict(row)
+        if RELEVANT in row:
+            known = written.get(row[ANCHOR])
+            if known is row[RELEVANT] or known == row[RELEVANT]:
+                del line[RELEVANT]
+            written[row[ANCHOR]] = row[RELEVANT]
+        lines.append(json.dumps(line, ensure_ascii=False) + "\n")
+    data = "".join(lines).encode("utf-8")
     write_file(Path(path), gzip.compress(data, mtime=0) if str(path).endswith(".gz") else data)
 
 
@@ -318,6 +353,13 @@ def read_training_rows(path: str | Path) -> list[dict[str, Any]]:
             names the file.
     """
     rows = [row for _, row in json_objects(Path(path), ())]
+    read: dict[str, Any] = {}  # anchor -> the list of the last row that holds one
+    for row in rows:
+        anchor = row.get(ANCHOR)
+        if isinstance(anchor, str) and RELEVANT in row:
+            read[anchor] = row[RELEVANT]
+        elif isinstance(anchor, str) and anchor in read:
+            row[RELEVANT] = read[anchor]
     try:
         validate_columns(rows)
     except DataError as error:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from lexforge.data.columns import LABEL
+import numpy as np
+from numpy.typing import NDArray
+
+from lexforge.data.columns import LABEL, RELEVANT
 from lexforge.data.negatives import (
     MinedRow,
     NegativeMiner,
@@ -16,6 +20,9 @@ from lexforge.data.negatives import (
     mined_columns,
 )
 from lexforge.data.retrieval_data import DataError, RetrievalData
+
+if TYPE_CHECKING:
+    from datasets import Dataset
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +52,7 @@ def training_rows(
         seed: The seed of the draw of negatives.
 
     Returns:
-        Rows under the column contract; `datasets.Dataset.from_list` makes a dataset of them.
+        Rows under the column contract; `rows_to_dataset` makes a data set of them.
 
     Raises:
         ValueError: If the split or the shortage is unknown, or if `negatives_per_row` is below 1.
@@ -69,11 +76,53 @@ def training_rows(
             raise DataError(f"{where}: none of the {len(grades)} queries has a negative to draw")
         if sum(row.mined == negatives_per_row for row in rows) < len(miner.pairs):
             logger.warning("%s: %s", where, miner.summary(rows))
-    columns = mined_columns(data, rows)
+    columns = mined_columns(data, rows, split)
     if scores is not None:
         for row, column in zip(rows, columns, strict=True):
             column[LABEL] = _row_scores(f"{where}, query {row.query!r}", scores.get(row.query, {}), row)
     return columns
+
+
+def rows_to_dataset(rows: Sequence[Mapping[str, Any]]) -> Dataset:
+    """Make a data set of training rows.
+
+    It holds what `datasets.Dataset.from_list` would, but that function needs many times the memory of the
+    column `relevant`, which repeats the list of a query in each of the query's rows.
+
+    Args:
+        rows: Rows under the column contract, at least one.
+
+    Returns:
+        The data set; its columns are those of the first row.
+    """
+    import pyarrow as pa  # type: ignore[import-untyped]
+    from datasets import Dataset
+
+    columns = {}
+    for name in rows[0]:
+        cells = [row[name] for row in rows]
+        columns[name] = _lists_of_integers(cells) if name == RELEVANT else pa.array(cells)
+    table = pa.table(columns)
+    # A name for caches that follows from the content; `datasets` would pickle the whole table to find one.
+    digest = hashlib.blake2b(repr(table.schema).encode(), digest_size=8)
+    for column in table.columns:
+        for buffer in (buffer for part in column.chunks for buffer in part.buffers() if buffer is not None):
+            digest.update(buffer)
+    return Dataset(table, fingerprint=digest.hexdigest())
+
+
+def _lists_of_integers(lists: Sequence[Sequence[int]]) -> Any:
+    """Return lists of 64-bit integers as one Arrow array; a list of many rows is converted once."""
+    import pyarrow as pa
+
+    arrays: dict[int, NDArray[np.int64]] = {}  # by the identity of the list, which `lists` keeps alive
+    parts = []
+    for values in lists:
+        if id(values) not in arrays:
+            arrays[id(values)] = np.array(values, dtype=np.int64)
+        parts.append(arrays[id(values)])
+    offsets = np.cumsum([0, *map(len, parts)])  # [rows + 1]
+    return pa.LargeListArray.from_arrays(offsets, np.concatenate(parts))
 
 
 def judged_negatives(data: RetrievalData, split: str = "train") -> dict[str, list[str]]:

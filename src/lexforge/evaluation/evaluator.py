@@ -114,13 +114,14 @@ class RetrievalEvaluator(BaseEvaluator):
         latency_queries: int = 200,
     ) -> None:
         super().__init__()
+        self.k = check_k(k)
         _check_data(queries, corpus, qrels)
         if write_run:
             check_run_ids(qrels, corpus)
         if not metrics:
             raise ValueError("metrics must name at least one measure; received none")
         for metric in metrics:
-            if (cutoff(metric) or 0) > k:
+            if (cutoff(metric) or 0) > self.k:
                 raise ValueError(f"the cutoff of measure {metric!r} must be at most k; received k = {k}")
         self.qrels = {query: judged for query, judged in check_qrels(qrels).items() if judged}
         self.query_ids = list(self.qrels)
@@ -128,7 +129,6 @@ class RetrievalEvaluator(BaseEvaluator):
         self.document_ids = list(corpus)
         self.name = name
         self.metrics = tuple(metrics)
-        self.k = check_k(k)
         self.batch_size = batch_size
         self.exclude_self = exclude_self
         self.show_progress_bar = show_progress_bar

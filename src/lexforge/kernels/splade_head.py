@@ -36,8 +36,10 @@ def splade_head(
     """Pool token states into non-negative vocabulary activations; 0 for a row with no token.
 
     Products run in the inputs' dtype (under autocast in the autocast dtype), everything after them in float32
-    (float64 for float64 inputs). The gradient of a maximum goes to the first token that attains it. A bias of
-    -inf switches a term off: activation 0, gradient 0. What padding holds, NaN included, has no effect.
+    (float64 for float64 inputs). Gradients are summed in that precision too, and have the inputs' dtype; only
+    "reference" rounds them to the autocast dtype on the way, as PyTorch's own linear layer does. The gradient
+    of a maximum goes to the first token that attains it. A bias of -inf switches a term off: activation 0,
+    gradient 0. What padding holds, NaN included, has no effect.
 
     Args:
         hidden: `[B, L, D]` float, the states that the output embedding would turn into logits.
@@ -61,13 +63,15 @@ def splade_head(
     if impl == "auto":
         narrow = hidden.dtype != torch.float64
         impl = "triton" if hidden.is_cuda and narrow and importlib.util.find_spec("triton") else "tiled"
-    if torch.is_autocast_enabled(device) and hidden.dtype != torch.float64:
+    # Autocast sets the dtype of the products alone. The fast implementations cast for themselves, so that
+    # neither the gradients are rounded nor a cast copy of the weight is kept for the backward pass.
+    dtype = hidden.dtype
+    if torch.is_autocast_enabled(device) and dtype != torch.float64:
         dtype = torch.get_autocast_dtype(device)
-        hidden, weight = hidden.to(dtype), weight.to(dtype)
     if impl == "reference":
-        return splade_head_reference(hidden, weight, bias, attention_mask, double_log1p)
+        return splade_head_reference(hidden.to(dtype), weight.to(dtype), bias, attention_mask, double_log1p)
     if impl == "tiled":
-        return splade_head_tiled(hidden, weight, bias, attention_mask, double_log1p)
+        return splade_head_tiled(hidden, weight, bias, attention_mask, double_log1p, dtype)
     if impl == "triton":
         from lexforge.kernels.triton.splade_head import splade_head_triton
 

@@ -40,12 +40,31 @@ _ONEDNN_LINEAR = (
 
 
 def splade_head_tiled(
-    hidden: Tensor, weight: Tensor, bias: Tensor | None, attention_mask: Tensor, double_log1p: bool = False
+    hidden: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    attention_mask: Tensor,
+    double_log1p: bool = False,
+    product_dtype: torch.dtype | None = None,
 ) -> Tensor:
-    """The tiled implementation; arguments and result as in `splade_head`, autocast already applied."""
+    """The tiled implementation of `splade_head`.
+
+    Args:
+        hidden: `[B, L, D]` float.
+        weight: `[V, D]` float.
+        bias: `[V]` float, or None.
+        attention_mask: `[B, L]` bool, integer or float; 0 marks a token to leave out.
+        double_log1p: Apply log1p twice.
+        product_dtype: The dtype to which hidden and weight are cast for the products, as autocast asks; None
+            takes that of hidden. The gradients have the dtypes of the inputs and are not rounded to this one.
+
+    Returns:
+        `[B, V]` float32 (float64 for float64 inputs), >= 0.
+    """
     inputs = [t for t in (hidden, weight, bias) if t is not None]
     training = torch.is_grad_enabled() and any(t.requires_grad for t in inputs)
-    return _TiledHead.apply(hidden, weight, bias, attention_mask, double_log1p, training)
+    dtype = product_dtype or hidden.dtype
+    return _TiledHead.apply(hidden, weight, bias, attention_mask, double_log1p, dtype, training)
 
 
 class _TiledHead(torch.autograd.Function):
@@ -57,12 +76,14 @@ class _TiledHead(torch.autograd.Function):
         bias: Tensor | None,
         attention_mask: Tensor,
         double_log1p: bool,
+        product_dtype: torch.dtype,
         training: bool,
     ) -> Tensor:
         groups = _groups(attention_mask.bool())
         flat = hidden.reshape(-1, hidden.shape[2])
-        inputs = (flat, attention_mask.shape[0], groups, weight, bias, training)
-        screened = screened_maximum(*inputs) if can_screen(hidden, weight) else None
+        states = flat.to(product_dtype)  # [B * L, D]; the weight is cast tile by tile
+        inputs = (states, attention_mask.shape[0], groups, weight, bias, training)
+        screened = screened_maximum(*inputs) if can_screen(states, weight) else None
         maximum, winner = screened or _maximum_over_tokens(*inputs)
         out = maximum.relu_()
         divisor = 1 + out if training else None  # [B, V], the slope of the activation is 1 / divisor
@@ -71,7 +92,9 @@ class _TiledHead(torch.autograd.Function):
             divisor = divisor.mul_(1 + out) if divisor is not None else None
             out = out.log1p_()
         if training:
+            # The inputs themselves are kept, by reference, and not their casts.
             ctx.save_for_backward(flat, weight, winner, divisor)
+            ctx.product_dtype = product_dtype
             ctx.shape, ctx.bias_dtype = hidden.shape, None if bias is None else bias.dtype
         return out
 
@@ -86,13 +109,15 @@ class _TiledHead(torch.autograd.Function):
         grad_hidden = grad_weight = grad_bias = None
         if ctx.needs_input_grad[0]:
             by_place, order = places.sort(stable=True)
-            grad_flat = _sum_of_rows(weight, terms[order], by_place, grad[order], len(flat))
+            factor = weight.to(ctx.product_dtype)  # [V, D], as the products rounded it
+            grad_flat = _sum_of_rows(factor, terms[order], by_place, grad[order], len(flat), flat.dtype)
             grad_hidden = grad_flat.view(ctx.shape)
         if ctx.needs_input_grad[1]:
-            grad_weight = _sum_of_rows(flat, places, terms, grad, len(weight))
+            factor = flat.to(ctx.product_dtype)  # [B * L, D], as the products rounded it
+            grad_weight = _sum_of_rows(factor, places, terms, grad, len(weight), weight.dtype)
         if ctx.needs_input_grad[2]:
             grad_bias = grad_logits.sum(0).to(ctx.bias_dtype)
-        return grad_hidden, grad_weight, grad_bias, None, None, None
+        return grad_hidden, grad_weight, grad_bias, None, None, None, None
 
 
 def _groups(mask: Tensor) -> list[tuple[Tensor, Tensor]]:
@@ -136,25 +161,26 @@ def _maximum_over_tokens(
     """The largest logit of each row and term (-inf for an empty row), and the place of its token.
 
     Args:
-        flat: `[B * L, D]`, tokens and padding.
+        flat: `[B * L, D]`, tokens and padding, in the dtype of the products.
         rows: B.
         groups: What `_groups` returns.
-        weight: `[V, D]`.
+        weight: `[V, D]` of any float dtype.
         bias: `[V]` or None.
         training: Whether the winners are wanted.
 
     Returns:
         The maximum `[B, V]`, and int32 `[B, V]` places in `flat` (-1: inactive) or None unless `training`.
     """
-    dtype = torch.float64 if weight.dtype == torch.float64 else torch.float32
+    dtype = torch.float64 if flat.dtype == torch.float64 else torch.float32
     maximum = torch.full((rows, len(weight)), -torch.inf, dtype=dtype, device=weight.device)
     winner = torch.full(maximum.shape, -1, dtype=torch.int32, device=weight.device) if training else None
     tokens = [flat.index_select(0, places.flatten()) for _, places in groups]
     buffer = flat.new_empty(min(_TILE_TERMS, len(weight)) * max(map(len, tokens), default=0))
     for first in range(0, len(weight), _TILE_TERMS):
         tile = slice(first, min(first + _TILE_TERMS, len(weight)))
+        weight_tile = weight[tile].to(flat.dtype)
         for (members, places), states in zip(groups, tokens, strict=True):
-            logits = _product(weight[tile], states, buffer)
+            logits = _product(weight_tile, states, buffer)
             by_row = logits.view(-1, *places.shape)
             top = by_row.amax(2).to(dtype)
             if bias is not None:
@@ -199,7 +225,9 @@ def _write_winners(winner: Tensor, members: Tensor, places: Tensor, logits: Tens
         winner[members] = torch.where(active.t(), places.gather(1, first), -1).int()
 
 
-def _sum_of_rows(table: Tensor, index: Tensor, bag: Tensor, scale: Tensor, bags: int) -> Tensor:
+def _sum_of_rows(
+    table: Tensor, index: Tensor, bag: Tensor, scale: Tensor, bags: int, dtype: torch.dtype
+) -> Tensor:
     """out[k] = sum of scale[i] * table[index[i]] over bag[i] == k, in blocks.
 
     Adding n numbers one after another is off by at most n rounding units (float32: 2^-24) of the sum of their
@@ -213,14 +241,15 @@ def _sum_of_rows(table: Tensor, index: Tensor, bag: Tensor, scale: Tensor, bags:
         bag: `[P]` integer, ascending.
         scale: `[P]` float32 or float64, the dtype in which the sums are taken.
         bags: Number of sums.
+        dtype: The dtype of the result.
 
     Returns:
-        `[bags, D]` in the dtype of `table`, 0 for an empty bag.
+        `[bags, D]` of that dtype, 0 for an empty bag.
     """
     rows, index = table.to(scale.dtype), index.long()
     counts = torch.bincount(bag, minlength=bags)  # [bags]
     if not (counts > _ROWS_IN_BLOCK).any():
-        return _sum_in_blocks(rows, index, counts, scale).to(table.dtype)
+        return _sum_in_blocks(rows, index, counts, scale).to(dtype)
     # Whole bags of about `_ROWS_AT_ONCE` rows at a time: the sums of their blocks take little memory.
     starts = _offsets(counts)
     wanted = torch.arange(0, len(index), _ROWS_AT_ONCE, device=index.device)
@@ -230,7 +259,7 @@ def _sum_of_rows(table: Tensor, index: Tensor, bag: Tensor, scale: Tensor, bags:
         for of_rows, of_bags in zip(_slices(starts[cuts]), _slices(cuts), strict=True)
     ]
     total = sums[0] if len(sums) == 1 else torch.cat(sums)
-    return total.to(table.dtype)
+    return total.to(dtype)
 
 
 def _sum_in_blocks(table: Tensor, index: Tensor, counts: Tensor, scale: Tensor | None) -> Tensor:

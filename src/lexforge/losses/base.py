@@ -12,9 +12,13 @@ from torch import Tensor, nn
 from lexforge.models.momentum import MomentumEncoder
 
 Features = dict[str, Any]
-# The collator puts teacher embeddings beside the tokens of a column under this name; the encoder never sees
-# them.
-TEACHER_KEY = "teacher_embedding"
+# The collator puts these beside the tokens of a column, for the loss alone; the encoder never sees them.
+TEACHER_KEY = "teacher_embedding"  # [B, D] float, of the teacher
+IDENTITY_KEY = "text_identity"  # [B] int64, see lexforge.common.text_identity
+RELEVANT_KEY = (
+    "relevant"  # [B, M] int64, beside the anchor: identities of the documents judged relevant to it
+)
+LOSS_KEYS = frozenset({TEACHER_KEY, IDENTITY_KEY, RELEVANT_KEY})
 
 
 class EmbeddingLoss(nn.Module):
@@ -28,11 +32,15 @@ class EmbeddingLoss(nn.Module):
 
     Args:
         model: The `SparseEncoder` or `SentenceTransformer` to train.
+
+    Attributes:
+        metrics: Detached 0-dim values of the last call that are logged and not trained on.
     """
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
+        self.metrics: dict[str, Tensor] = {}
 
     def forward(
         self, sentence_features: Iterable[Features], labels: Tensor | None = None
@@ -48,7 +56,9 @@ class EmbeddingLoss(nn.Module):
             A 0-dim tensor, or a dict of named, already weighted 0-dim parts that sum to the loss.
         """
         features = list(sentence_features)
-        inputs = [{key: value for key, value in column.items() if key != TEACHER_KEY} for column in features]
+        inputs = [
+            {key: value for key, value in column.items() if key not in LOSS_KEYS} for column in features
+        ]
         return self._compute(self.embed(inputs), features, labels)
 
     def compute_loss_from_embeddings(

@@ -1,4 +1,4 @@
-"""Distillation of a teacher's scores: softened KL plus MSE of z-scores (docs/losses.md, section 7)."""
+"""Distillation of a teacher's scores: KL with z-scores, and margins (docs/losses.md, section 7)."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ def distillation(
     temperature: float = 3.0,
     kl_weight: float = 0.7,
     mse_weight: float = 0.3,
+    *,
+    match_scale: bool = False,
+    left_out: Tensor | None = None,
 ) -> Tensor:
     """Match the teacher's distribution over each row's candidates and its z-scores over the whole batch.
 
@@ -20,12 +23,20 @@ def distillation(
     z(student)). KL is averaged over rows; z subtracts the mean and divides by the standard deviation of all B
     * N scores.
 
+    With `match_scale` the student's scores in the KL part are first multiplied by spread(teacher) /
+    spread(student), the root mean squares of the scores around the mean of their row, with gradient. The loss
+    then does not change if all scores of the student are multiplied by a positive number: its gradient has no
+    part along the scale, and a student that is an increasing linear function of the teacher costs nothing. A
+    factor without gradient would not do: away from the minimum the KL part would still reward shrinking.
+
     Args:
         student_scores: `[B, N]` float.
         teacher_scores: `[B, N]` float, of the same pairs; no gradient flows into it.
         temperature: T, > 0.
         kl_weight: Weight of the KL part.
         mse_weight: Weight of the z-score part.
+        match_scale: Whether to compare at the student's own scale, as dot products need it.
+        left_out: `[B, N]` bool, candidates that are not compared; None compares all.
 
     Returns:
         0-dim float; 0 for an empty batch, connected to the graph. Scores that are all equal have z-scores 0.
@@ -45,18 +56,86 @@ def distillation(
     if not student_scores.numel():
         return student_scores.sum()
     teacher_scores = teacher_scores.detach()
-    divergence = F.kl_div(
-        F.log_softmax(student_scores / temperature, dim=-1),
-        F.log_softmax(teacher_scores / temperature, dim=-1),
-        reduction="batchmean",
-        log_target=True,
-    )
-    error = F.mse_loss(_z_scores(student_scores), _z_scores(teacher_scores))
+    kept = torch.ones_like(teacher_scores, dtype=torch.bool) if left_out is None else ~left_out
+    compared = student_scores
+    if match_scale:
+        compared = student_scores * _scale_of_teacher(student_scores, teacher_scores, kept)
+    student_log = F.log_softmax((compared / temperature).masked_fill(~kept, -torch.inf), dim=-1)
+    teacher_log = F.log_softmax((teacher_scores / temperature).masked_fill(~kept, -torch.inf), dim=-1)
+    gap = teacher_log.masked_fill(~kept, 0) - student_log.masked_fill(~kept, 0)  # [B, N]
+    divergence = (teacher_log.exp() * gap).sum() / len(student_scores)
+    squared = (_z_scores(student_scores, kept) - _z_scores(teacher_scores, kept)).square()
+    error = squared.sum() / kept.sum().clamp_min(1)
     return kl_weight * temperature**2 * divergence + mse_weight * error
 
 
-def _z_scores(scores: Tensor) -> Tensor:
-    """Shift and scale all elements to mean 0 and (unbiased) standard deviation 1.
+def margin_mse(
+    student_scores: Tensor,
+    teacher_scores: Tensor,
+    scale: float | Tensor = 1.0,
+    *,
+    positive: Tensor | None = None,
+    left_out: Tensor | None = None,
+) -> Tensor:
+    """Match the margins by which a teacher prefers the positive to each other candidate.
+
+    L = mean over rows and candidates j, without the positive, of
+    `(scale * (s_pos - s_j) - (t_pos - t_j))^2`.
+
+    The scale stands at the student, so that learning it cannot collapse the student: where the student's
+    margins shrink, the scale grows and the teacher's margins are still to be met.
+
+    Args:
+        student_scores: `[B, N]` float.
+        teacher_scores: `[B, N]` float, of the same pairs; no gradient flows into it.
+        scale: Multiplies the student's margins; a number, or a 0-dim tensor that is learned.
+        positive: `[B]` int64, the column of each row's positive; None is column 0.
+        left_out: `[B, N]` bool, candidates that are not compared; None compares all.
+
+    Returns:
+        0-dim float; 0 where there is no candidate beside the positives, connected to the graph.
+
+    Raises:
+        ValueError: If the shapes differ.
+
+    Source: Hofstaetter et al. 2020 (arXiv 2010.02666), equation 5; the scale is ours.
+    """
+    if student_scores.shape != teacher_scores.shape or student_scores.dim() != 2:
+        raise ValueError(
+            "student_scores and teacher_scores must be of one shape [B, N]; "
+            f"received {tuple(student_scores.shape)} and {tuple(teacher_scores.shape)}"
+        )
+    if not student_scores.numel():
+        return student_scores.sum()
+    if positive is None:
+        positive = torch.zeros(len(student_scores), dtype=torch.int64, device=student_scores.device)
+    column = positive[:, None]  # [B, 1]
+    teacher_scores = teacher_scores.detach()
+    student_margin = student_scores.gather(1, column) - student_scores  # [B, N]
+    teacher_margin = teacher_scores.gather(1, column) - teacher_scores
+    kept = torch.ones_like(teacher_scores, dtype=torch.bool) if left_out is None else ~left_out
+    kept = kept.scatter(1, column, False)
+    squared = (scale * student_margin - teacher_margin).square().where(kept, 0)
+    return squared.sum() / kept.sum().clamp_min(1)
+
+
+def _scale_of_teacher(student: Tensor, teacher: Tensor, kept: Tensor) -> Tensor:
+    """The spread of the teacher's scores within rows over that of the student's; 1 for a constant student."""
+
+    def variance(scores: Tensor) -> Tensor:
+        # Each row is shifted by a score of its own first, so that equal scores become exactly 0.
+        shifted = (scores - scores[:, :1].detach()).where(kept, 0)
+        mean = shifted.sum(dim=1, keepdim=True) / kept.sum(dim=1, keepdim=True).clamp_min(1)
+        return (shifted - mean).where(kept, 0).square().sum()  # of as many scores on both sides
+
+    own, wanted = variance(student), variance(teacher)
+    largest = student.detach().abs().where(kept, 0).max()
+    varies = own > kept.sum() * (torch.finfo(student.dtype).eps * largest) ** 2
+    return torch.where(varies, (wanted / own.where(varies, 1)).sqrt(), 1.0)
+
+
+def _z_scores(scores: Tensor, kept: Tensor) -> Tensor:
+    """Shift and scale the kept scores to mean 0 and (unbiased) standard deviation 1; the others become 0.
 
     Constant scores become 0, with zero gradient.
 
@@ -64,8 +143,11 @@ def _z_scores(scores: Tensor) -> Tensor:
     spread within the rounding error of the largest score counts as constant, and nothing is added elsewhere.
     """
     # z-scores do not change under a shift; this shift makes equal scores exactly 0 before the mean rounds.
-    shifted = scores - scores.detach().max()
-    centred = shifted - shifted.mean()
-    variance = centred.square().sum() / max(scores.numel() - 1, 1)
-    varies = variance > (torch.finfo(scores.dtype).eps * scores.detach().abs().max()) ** 2
+    largest = scores.detach().masked_fill(~kept, -torch.inf).max()
+    shifted = (scores - largest).where(kept, 0)
+    count = kept.sum()
+    centred = (shifted - shifted.sum() / count.clamp_min(1)).where(kept, 0)
+    variance = centred.square().sum() / (count - 1).clamp_min(1)
+    magnitude = scores.detach().abs().where(kept, 0).max()
+    varies = variance > (torch.finfo(scores.dtype).eps * magnitude) ** 2
     return torch.where(varies, centred * variance.where(varies, 1).rsqrt(), 0)

@@ -1,7 +1,7 @@
 """The pure functions of every loss, on tensors, under one name."""
 
 from lexforge.losses.cosent import cosent
-from lexforge.losses.distillation import distillation
+from lexforge.losses.distillation import distillation, margin_mse
 from lexforge.losses.flops import flops, idf_flops, idf_penalty_weights
 from lexforge.losses.hcl import hcl
 from lexforge.losses.infonce import info_nce
@@ -22,6 +22,7 @@ __all__ = [
     "idf_flops",
     "idf_penalty_weights",
     "info_nce",
+    "margin_mse",
     "minimum_activation",
     "moco",
     "nws",

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from lexforge.common.ranks import first_gathered_row, rows_of_all_ranks
 from lexforge.common.similarity import agreed_similarity
 from lexforge.losses.base import EmbeddingLoss, Features
+from lexforge.losses.false_negatives import BatchTexts, share_left_out
 from lexforge.losses.infonce import check_temperature
 
 Estimator = Literal["hard", "easy"]
@@ -45,6 +46,8 @@ def hcl(
     tau_plus: float = 0.1,
     beta: float = 1.0,
     estimator: Estimator = "hard",
+    *,
+    left_out: Tensor | None = None,
 ) -> Tensor:
     """Contrast two views of B texts, each of the 2B rows against the 2B - 2 rows of other texts.
 
@@ -67,10 +70,11 @@ def hcl(
         tau_plus: Expected share of false negatives, in [0, 1); `hard` only.
         beta: Concentration on hard negatives, >= 0; `hard` only.
         estimator: "hard" or "easy".
+        left_out: `[B, B]` bool, True where the views of one text are no negatives of the views of another
+            (section 15); N is then the number of a row's remaining negatives. None leaves out no text.
 
     Returns:
-        0-dim float; 0 for an empty batch and for a single text, which has no negative, connected to the
-        graph.
+        0-dim float, connected to the graph; a row without a negative adds 0.
 
     Raises:
         ValueError: If shapes disagree, a number is out of range or the estimator unknown.
@@ -83,7 +87,7 @@ def hcl(
         raise ValueError(
             f"view_a and view_b must both be [B, D]; received {tuple(view_a.shape)} and {tuple(view_b.shape)}"
         )
-    return _contrast([view_a, view_b], [view_a, view_b], 0, temperature, tau_plus, beta, estimator)
+    return _contrast([view_a, view_b], [view_a, view_b], 0, temperature, tau_plus, beta, estimator, left_out)
 
 
 def _contrast(
@@ -94,18 +98,27 @@ def _contrast(
     tau_plus: float,
     beta: float,
     estimator: Estimator,
+    left_out: Tensor | None,
 ) -> Tensor:
-    """HCL of this rank's rows of both views against all rows; `first` is where they begin in all rows."""
+    """Contrast this rank's rows of both views, which begin at `first` in all rows, with all rows.
+
+    `left_out` is `[count, total]` bool, by texts; see `hcl`.
+    """
     rows, candidates = torch.cat(views), torch.cat(all_views)
     count, total = len(views[0]), len(all_views[0])
     if total < 2:
         return rows[:0].sum()
     column = torch.arange(first, first + count, device=rows.device)
     own, partner = torch.cat([column, column + total]), torch.cat([column + total, column])
-    scores = rows @ candidates.T / temperature
+    scores = rows @ candidates.T / temperature  # [2 * count, 2 * total]
     positive = scores.gather(1, partner[:, None]).squeeze(1)
     same_text = torch.zeros_like(scores, dtype=torch.bool)
     same_text.scatter_(1, torch.stack([own, partner], dim=1), True)
+    if left_out is not None:
+        same_text |= left_out.repeat(2, 2)
+    negative_count = (~same_text).sum(dim=1)  # [2 * count]
+    has_negative = negative_count > 0
+    same_text &= has_negative[:, None]  # A row without a negative adds 0 below; its sums stay finite here.
 
     def log_sum(power: float) -> Tensor:
         """Log of the sum over the negatives of n_j ^ power."""
@@ -114,14 +127,14 @@ def _contrast(
     if estimator == "easy":
         negatives = log_sum(1.0)
     else:
-        log_count = math.log(2 * total - 2)
+        log_count = negative_count.clamp_min(1).double().log().to(scores.dtype)  # [2 * count]
         reweighted = log_sum(1 + beta) - log_sum(beta) + log_count
         negatives = _debiased(reweighted, positive, log_count, tau_plus, -1 / temperature + log_count)
-    return F.softplus(negatives - positive).mean()
+    return F.softplus(negatives - positive).where(has_negative, 0).mean()
 
 
 def _debiased(
-    reweighted: Tensor, positive: Tensor, log_count: float, tau_plus: float, bound: float
+    reweighted: Tensor, positive: Tensor, log_count: Tensor, tau_plus: float, bound: Tensor
 ) -> Tensor:
     """Log of max((exp(reweighted) - tau_plus * N * exp(positive)) / (1 - tau_plus), exp(bound)).
 
@@ -149,6 +162,8 @@ class HCLLoss(EmbeddingLoss):
         hard:  Ng = max( (sum_j n_j^(1 + beta) / mean_j n_j^beta - tau_plus N p) / (1 - tau_plus),
                          N exp(-1 / T) )
         easy:  Ng = sum of n_j, the SimCLR loss
+
+    Rows whose texts are known to say the same are no negatives of each other (docs/losses.md, section 15).
 
     When to use it: pairs `(anchor, positive)` without mined negatives, where many other texts of a batch may
     be positives too (few topics, near-duplicates): `tau_plus` is about the chance of that. Each column is
@@ -202,7 +217,7 @@ class HCLLoss(EmbeddingLoss):
 
         Args:
             embeddings: Two `[B, D]` float columns.
-            features: Not read.
+            features: One dict per column, whose texts say which rows are no negatives; None takes all.
             labels: Not read.
 
         Returns:
@@ -216,7 +231,12 @@ class HCLLoss(EmbeddingLoss):
         gathered, first = views, 0
         if self.gather_across_devices:
             gathered, first = [rows_of_all_ranks(rows) for rows in views], first_gathered_row(len(views[0]))
-        return _contrast(views, gathered, first, self.temperature, self.tau_plus, self.beta, self.estimator)
+        texts = None if features is None else BatchTexts.of(features, self.gather_across_devices)
+        left_out = None if texts is None else texts.same_meaning()  # [B, P], by texts
+        self.metrics = {} if left_out is None else {"candidates_left_out": share_left_out(left_out)}
+        return _contrast(
+            views, gathered, first, self.temperature, self.tau_plus, self.beta, self.estimator, left_out
+        )
 
     def get_config_dict(self) -> dict[str, Any]:
         """Return the settings, for the model card."""

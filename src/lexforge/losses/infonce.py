@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from lexforge.common.ranks import first_gathered_row, rows_of_all_ranks
 from lexforge.common.similarity import Similarity, agreed_similarity
 from lexforge.losses.base import EmbeddingLoss, Features
+from lexforge.losses.false_negatives import BatchTexts, share_left_out
+from lexforge.losses.gradient_cache import check_mini_batch_size, embed_in_mini_batches
 from lexforge.losses.similarity import similarity_scores
 
 
@@ -33,6 +35,8 @@ def info_nce(
     negatives: Tensor | None = None,
     temperature: float = 0.07,
     similarity: Similarity = "cosine",
+    *,
+    left_out: Tensor | None = None,
 ) -> Tensor:
     """Cross-entropy of picking an anchor's own positive among all candidates of the batch.
 
@@ -45,6 +49,8 @@ def info_nce(
         negatives: `[B, K, D]` float, K hard negatives per anchor, or None.
         temperature: T, > 0.
         similarity: "cosine" or "dot".
+        left_out: `[B, B + B * K]` bool, True where a candidate is no negative of an anchor (section 15); an
+            anchor's own positive must not be left out. None leaves out no candidate.
 
     Returns:
         0-dim float; 0 for an empty batch, connected to the graph.
@@ -69,23 +75,30 @@ def info_nce(
             )
         candidates = torch.cat([positive, negatives.flatten(0, 1)])
     scores = similarity_scores(anchor, candidates, similarity)
-    return ranking_cross_entropy(scores, torch.arange(len(anchor), device=anchor.device), temperature)
+    own = torch.arange(len(anchor), device=anchor.device)  # [B]
+    return ranking_cross_entropy(scores, own, temperature, left_out)
 
 
-def ranking_cross_entropy(scores: Tensor, target: Tensor, temperature: float) -> Tensor:
+def ranking_cross_entropy(
+    scores: Tensor, target: Tensor, temperature: float, left_out: Tensor | None = None
+) -> Tensor:
     """Softmax cross-entropy of each row's target candidate.
 
     Args:
         scores: `[B, N]` float, similarity of each row to each candidate.
         target: `[B]` int64, the column of each row's positive.
         temperature: > 0, divides the scores.
+        left_out: `[B, N]` bool, candidates that do not stand in the softmax; None leaves out none.
 
     Returns:
         0-dim float, the mean over rows; 0 for an empty batch, connected to the graph.
     """
     if not len(scores):
         return scores.sum()
-    return F.cross_entropy(scores / temperature, target)
+    scores = scores / temperature
+    if left_out is not None:
+        scores = scores.masked_fill(left_out, -torch.inf)
+    return F.cross_entropy(scores, target)
 
 
 class InfoNCELoss(EmbeddingLoss):
@@ -93,16 +106,16 @@ class InfoNCELoss(EmbeddingLoss):
 
         L = mean over rows i of -log( exp(s_ii / T) / sum over candidates c of exp(s_ic / T) )
 
-    The candidates of each anchor are the positives and the hard negatives of the whole batch. `symmetric`
-    averages L with its mirror, each positive picking its anchor among all anchors.
+    The candidates of each anchor are the positives and the hard negatives of the whole batch. Candidates that
+    are known to answer the anchor are left out, and equal texts count once (docs/losses.md, section 15).
+    `symmetric` averages L with its mirror, each positive picking its anchor among all anchors.
 
     When to use it: pairs `(anchor, positive)` of a query and its answer, with any number of further columns
     `negative_1, negative_2, ...` of mined negatives. The first choice for a retriever, dense or sparse.
 
     What to tune: the batch size first (more negatives; `gather_across_devices` takes those of all ranks),
     then `temperature` (.02 to .1 for the cosine; near 1 for the dot product of a sparse model), then mined
-    negatives. Use a batch sampler without duplicates: a text that repeats in a batch counts as its own
-    negative. `symmetric` helps where both columns hold texts of the same kind.
+    negatives. `symmetric` helps where both columns hold texts of the same kind.
 
     Args:
         model: The `SentenceTransformer` or `SparseEncoder` to train.
@@ -112,6 +125,11 @@ class InfoNCELoss(EmbeddingLoss):
         gather_across_devices: Take the candidates of all ranks, with gradient, so that R ranks of B rows
             train like one rank of R * B rows. Every rank needs the same number of rows
             (`dataloader_drop_last=True`).
+        mini_batch_size: Rows that are encoded at once; a larger batch is encoded twice, piece by piece, in
+            the memory of one piece (docs/losses.md, section 16). None encodes the whole batch at once.
+
+    Attributes:
+        metrics: `candidates_left_out`, the share of negatives that were left out in the last call.
 
     Raises:
         ValueError: If the temperature is not positive, the similarity is not the model's, or a batch has
@@ -128,13 +146,20 @@ class InfoNCELoss(EmbeddingLoss):
         similarity: Similarity | None = None,
         symmetric: bool = False,
         gather_across_devices: bool = False,
+        mini_batch_size: int | None = None,
     ) -> None:
         super().__init__(model)
         check_temperature(temperature)
+        check_mini_batch_size(mini_batch_size)
+        self.mini_batch_size = mini_batch_size
         self.similarity = agreed_similarity(model, similarity, loss="InfoNCELoss")
         self.temperature = temperature
         self.symmetric = symmetric
         self.gather_across_devices = gather_across_devices
+
+    def embed(self, inputs: list[Features]) -> list[Tensor]:
+        """Encode the columns, in mini-batches if so told; see `EmbeddingLoss.embed`."""
+        return embed_in_mini_batches(self.model, inputs, self.mini_batch_size)
 
     def compute_loss(
         self, embeddings: list[Tensor], features: list[Features] | None, labels: Tensor | None
@@ -143,7 +168,8 @@ class InfoNCELoss(EmbeddingLoss):
 
         Args:
             embeddings: One `[B, D]` float tensor per column: anchors, positives, negatives.
-            features: Not read.
+            features: One dict per column, whose texts say which candidates are left out; None leaves out
+                none.
             labels: Not read.
 
         Returns:
@@ -155,19 +181,24 @@ class InfoNCELoss(EmbeddingLoss):
                 f"{len(embeddings)} text column"
             )
         anchor, positive, *_ = embeddings
-        loss = self._ranking(anchor, embeddings[1:])
+        texts = None if features is None else BatchTexts.of(features, self.gather_across_devices)
+        left_out = None if texts is None else texts.left_out()  # [B, N]
+        self.metrics = {} if left_out is None else {"candidates_left_out": share_left_out(left_out)}
+        loss = self._ranking(anchor, embeddings[1:], left_out)
         if self.symmetric:
-            loss = (loss + self._ranking(positive, [anchor])) / 2
+            mirrored = None if texts is None else texts.mirrored()  # [B, P]
+            loss = (loss + self._ranking(positive, [anchor], mirrored)) / 2
         return loss
 
-    def _ranking(self, queries: Tensor, columns: list[Tensor]) -> Tensor:
-        """Each query picks its own row of the first column among the rows of all columns."""
+    def _ranking(self, queries: Tensor, columns: list[Tensor], left_out: Tensor | None) -> Tensor:
+        """Let each query pick its own row of the first column among the rows of all columns."""
         first = 0
         if self.gather_across_devices:
             first, columns = first_gathered_row(len(queries)), [rows_of_all_ranks(rows) for rows in columns]
         target = torch.arange(first, first + len(queries), device=queries.device)
-        scores = similarity_scores(queries, torch.cat(columns), self.similarity)
-        return ranking_cross_entropy(scores, target, self.temperature)
+        candidates = columns[0] if len(columns) == 1 else torch.cat(columns)  # [N, D], one is not copied
+        scores = similarity_scores(queries, candidates, self.similarity)
+        return ranking_cross_entropy(scores, target, self.temperature, left_out)
 
     def get_config_dict(self) -> dict[str, Any]:
         """Return the settings, for the model card."""
@@ -176,6 +207,7 @@ class InfoNCELoss(EmbeddingLoss):
             "similarity": self.similarity,
             "symmetric": self.symmetric,
             "gather_across_devices": self.gather_across_devices,
+            "mini_batch_size": self.mini_batch_size,
         }
 
     @property

@@ -11,13 +11,21 @@ from torch import Tensor, nn
 from lexforge.common.ranks import first_gathered_row, rows_of_all_ranks
 from lexforge.common.similarity import agreed_similarity
 from lexforge.losses.base import EmbeddingLoss, Features
+from lexforge.losses.false_negatives import BatchTexts, contained
 from lexforge.losses.infonce import check_temperature, ranking_cross_entropy
 from lexforge.losses.queue import KeyQueue
 from lexforge.models.embedding_dimension import embedding_dimension
 from lexforge.models.momentum import MomentumEncoder, is_training
 
 
-def moco(query: Tensor, key: Tensor, queue: Tensor, temperature: float = 0.07) -> Tensor:
+def moco(
+    query: Tensor,
+    key: Tensor,
+    queue: Tensor,
+    temperature: float = 0.07,
+    *,
+    left_out: Tensor | None = None,
+) -> Tensor:
     """Cross-entropy of picking a query's own key, in column 0, before the keys of a queue.
 
     L = mean over rows i of `-log( exp(q_i k_i / T) / (exp(q_i k_i / T) + sum over queue r of
@@ -28,6 +36,8 @@ def moco(query: Tensor, key: Tensor, queue: Tensor, temperature: float = 0.07) -
         key: `[B, D]` float; row i belongs to query i. No gradient flows into it.
         queue: `[Q, D]` float; no gradient flows into it. With Q = 0 the loss is 0.
         temperature: T, > 0.
+        left_out: `[B, Q]` bool, True where a key of the queue is no negative of a query (section 15); None
+            leaves out no key.
 
     Returns:
         0-dim float; 0 for an empty batch, connected to the graph.
@@ -45,10 +55,12 @@ def moco(query: Tensor, key: Tensor, queue: Tensor, temperature: float = 0.07) -
     if queue.dim() != 2 or queue.shape[1] != query.shape[1]:
         raise ValueError(f"queue must be [Q, {query.shape[1]}]; received {tuple(queue.shape)}")
     own = (query * key.detach()).sum(dim=-1, keepdim=True)
-    scores = torch.cat([own, query @ queue.detach().T], dim=1)
-    return ranking_cross_entropy(
-        scores, torch.zeros(len(query), dtype=torch.int64, device=query.device), temperature
-    )
+    negatives = query @ queue.detach().T  # [B, Q]
+    if left_out is not None:
+        negatives = negatives.masked_fill(left_out, -torch.inf)
+    scores = torch.cat([own, negatives], dim=1)  # [B, 1 + Q]
+    first = torch.zeros(len(query), dtype=torch.int64, device=query.device)
+    return ranking_cross_entropy(scores, first, temperature)
 
 
 class MoCoLoss(EmbeddingLoss):
@@ -58,7 +70,9 @@ class MoCoLoss(EmbeddingLoss):
 
     The first column is encoded by the model (q), the second by a moving average of it without gradient (k);
     both are L2-normalised. After each training micro-batch the keys of all ranks enter a queue of the last
-    `queue_size` keys, the negatives of the next ones. All ranks hold the same queue.
+    `queue_size` keys, the negatives of the next ones. All ranks hold the same queue. It also holds the
+    identities of the keys' texts: a key that is the query's own positive or is judged relevant to the query
+    is left out (docs/losses.md, section 15).
 
     While the queue is empty (the very first batch, or an evaluation before any training) the other keys of
     the batch, of all ranks, stand in as negatives. In evaluation keys come from the moving average as it
@@ -68,8 +82,8 @@ class MoCoLoss(EmbeddingLoss):
     `InfoNCELoss`. With large batches InfoNCE learns more from each pair, since it trains both sides. The
     second column gets no gradient: for data that is not symmetric, train both directions.
 
-    What to tune: `queue_size` (a few hundred batches at most; a text that repeats within it is its own
-    negative), `momentum` (.999, or .99 for runs of a few thousand steps) and `temperature` (.05 to .1).
+    What to tune: `queue_size` (a few hundred batches at most), `momentum` (.999, or .99 for runs of a few
+    thousand steps) and `temperature` (.05 to .1).
     The similarity is the cosine by definition: a model that is searched by dot product is refused.
 
     Its state (queue, moving average) is saved and restored by `lexforge.runs.LossStateCallback`.
@@ -102,7 +116,7 @@ class MoCoLoss(EmbeddingLoss):
         agreed_similarity(model, "cosine", loss="MoCoLoss")
         self.temperature = temperature
         self.momentum_encoder = MomentumEncoder(model, momentum, train_mode)
-        self.queue = KeyQueue(queue_size, embedding_dimension(model))
+        self.queue = KeyQueue(queue_size, embedding_dimension(model), with_texts=True)
 
     def embed(self, inputs: list[Features]) -> list[Tensor]:
         """Encode the first column by the model, the second by its moving average.
@@ -139,15 +153,28 @@ class MoCoLoss(EmbeddingLoss):
                 "another loss (SpladeLoss, CachedSpladeLoss); pass it to the trainer itself"
             )
         queries, keys = (F.normalize(rows, dim=-1) for rows in embeddings)
+        texts = BatchTexts.of(features, gather=True)
         if len(self.queue):
-            loss = moco(queries, keys, self.queue.contents()[0].to(queries.dtype), self.temperature)
-        else:
+            left_out = None if texts is None else self._known_answers(texts)  # [B, Q]
+            held = self.queue.contents()[0].to(queries.dtype)  # [Q, D]
+            loss = moco(queries, keys, held, self.temperature, left_out=left_out)
+        else:  # The other keys of the batch stand in for the queue.
+            left_out = None if texts is None else texts.left_out()  # [B, P]
             first = first_gathered_row(len(keys))
             own = torch.arange(first, first + len(keys), device=keys.device)
-            loss = ranking_cross_entropy(queries @ rows_of_all_ranks(keys).T, own, self.temperature)
+            scores = queries @ rows_of_all_ranks(keys).T
+            loss = ranking_cross_entropy(scores, own, self.temperature, left_out)
+        self.metrics = {} if left_out is None else {"candidates_left_out": left_out.float().mean()}
         if is_training(self.model):
-            self.queue.enqueue(rows_of_all_ranks(keys))
+            self.queue.enqueue(rows_of_all_ranks(keys), texts=None if texts is None else texts.candidates)
         return loss
+
+    def _known_answers(self, texts: BatchTexts) -> Tensor:
+        """The keys of the queue that are a query's own positive or judged relevant to it: `[B, Q]` bool."""
+        held = self.queue.held_texts()
+        assert held is not None
+        found = held == texts.positives[:, None]
+        return found if texts.relevant is None else found | contained(held, texts.relevant)
 
     def get_config_dict(self) -> dict[str, Any]:
         """Return the settings, for the model card."""

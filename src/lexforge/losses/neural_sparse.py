@@ -12,8 +12,10 @@ from torch import Tensor, nn
 from lexforge.common.ranks import first_gathered_row, rows_of_all_ranks, sum_over_ranks, world_size
 from lexforge.common.similarity import Similarity, agreed_similarity
 from lexforge.losses.base import TEACHER_KEY, EmbeddingLoss, Features
-from lexforge.losses.distillation import distillation
+from lexforge.losses.distillation import distillation, margin_mse
+from lexforge.losses.false_negatives import BatchTexts, share_left_out
 from lexforge.losses.flops import flops, idf_flops
+from lexforge.losses.gradient_cache import check_mini_batch_size, embed_in_mini_batches
 from lexforge.losses.infonce import ranking_cross_entropy
 from lexforge.losses.minimum_activation import minimum_activation
 from lexforge.losses.positive_activation import positive_activation
@@ -25,17 +27,20 @@ from lexforge.losses.triplet import triplet_margin
 
 class NeuralSparseLoss(EmbeddingLoss):
     """Weighted sum of InfoNCE, self-reconstruction, positive activation, triplet margin, FLOPS, minimum
-    activation and distillation, returned as named parts.
+    activation, distillation and MarginMSE, returned as named parts.
 
     The columns are `(anchor, positive, negative_1, ..., negative_n)`. Queries and documents (positives and
     negatives together) are regularised apart, each by its own mean activation over all ranks.
     Self-reconstruction and minimum activation are means over the columns. A term of weight 0 is not computed.
     All terms are computed in float32 (float64 for a float64 model), outside autocast.
 
-    Distillation needs one of two things. Either every column carries the teacher's embeddings beside its
-    tokens (key `teacher_embedding`, which `lexforge.training.SpladeCollator` adds); then the cosine of the
-    embeddings is the teacher's score of every candidate of the batch. Or a label column holds precomputed
-    scores of `(positive, negative_1, ..., negative_n)`, which are compared within each row.
+    Candidates that are known to answer an anchor are left out of InfoNCE, the triplet margin, distillation
+    and MarginMSE, and equal texts count once (docs/losses.md, section 15).
+
+    Distillation and MarginMSE need one of two things. Either every column carries the teacher's embeddings
+    beside its tokens (key `teacher_embedding`, which `lexforge.training.SpladeCollator` adds); then the
+    cosine of the embeddings is the teacher's score of every candidate of the batch. Or a label column holds
+    precomputed scores of `(positive, negative_1, ..., negative_n)`, which are compared within each row.
 
     Weights, temperature and ramp are plain attributes that each call reads, so that a curriculum can write
     them.
@@ -47,6 +52,8 @@ class NeuralSparseLoss(EmbeddingLoss):
         special_token_ids: Ids that positive activation leaves out.
         gather_across_devices: Score against the documents of all ranks, with gradient, so that R ranks of B
             rows train like one rank of R * B rows.
+        mini_batch_size: Rows that are encoded at once; a larger batch is encoded twice, piece by piece, in
+            the memory of one piece (docs/losses.md, section 16). None encodes the whole batch at once.
         **numbers: Weights, temperatures and thresholds as plain keyword arguments, such as
             `flops_weight=0.003`; `SparseLossNumbers` lists their names, defaults and meaning.
 
@@ -54,9 +61,12 @@ class NeuralSparseLoss(EmbeddingLoss):
         numbers: The numbers that were given.
         weights: Term name -> weight in force.
         temperature: Temperature of InfoNCE in force.
+        margin_mse_log_scale: Logarithm of the learned scale of MarginMSE, a parameter; None where the scale
+            is given.
         regularizer_ramp: Share r in [0, 1] of the sparsity weights in force. Penalties above 1 (special
             tokens, stop words) grow with it too: w becomes min(w, 1) + r * max(w - 1, 0).
-        metrics: Detached 0-dim values of the last call that are logged and not trained on.
+        metrics: Detached 0-dim values of the last call that are logged and not trained on: mean numbers of
+            active dimensions, and `candidates_left_out`, the share of negatives left out.
 
     Raises:
         ValueError: If a number is out of range, the similarity is not the model's, or a batch lacks the
@@ -67,6 +77,7 @@ class NeuralSparseLoss(EmbeddingLoss):
     """
 
     penalty_weights: Tensor | None
+    special_token_ids: Tensor
 
     def __init__(
         self,
@@ -76,6 +87,7 @@ class NeuralSparseLoss(EmbeddingLoss):
         penalty_weights: Tensor | None = None,
         special_token_ids: Sequence[int] = (),
         gather_across_devices: bool = False,
+        mini_batch_size: int | None = None,
         **numbers: Any,
     ) -> None:
         super().__init__(model)
@@ -90,9 +102,18 @@ class NeuralSparseLoss(EmbeddingLoss):
             penalty_weights = penalty_weights.float()
         # The weights are derived from a corpus: they follow the loss to its device and stay out of its state.
         self.register_buffer("penalty_weights", penalty_weights, persistent=False)
-        self.special_token_ids = tuple(special_token_ids)
+        special = torch.tensor(list(special_token_ids), dtype=torch.long)
+        self.register_buffer("special_token_ids", special, persistent=False)
         self.gather_across_devices = gather_across_devices
-        self.metrics: dict[str, Tensor] = {}
+        check_mini_batch_size(mini_batch_size)
+        self.mini_batch_size = mini_batch_size
+        # A learned scale is kept as its logarithm, so that it stays positive.
+        learned = self.numbers.margin_mse_weight and self.numbers.margin_mse_scale is None
+        self.margin_mse_log_scale = nn.Parameter(torch.zeros(())) if learned else None
+
+    def embed(self, inputs: list[Features]) -> list[Tensor]:
+        """Encode the columns, in mini-batches if so told; see `EmbeddingLoss.embed`."""
+        return embed_in_mini_batches(self.model, inputs, self.mini_batch_size)
 
     def compute_loss(
         self, embeddings: list[Tensor], features: list[Features] | None, labels: Tensor | None
@@ -118,19 +139,32 @@ class NeuralSparseLoss(EmbeddingLoss):
             )
         weights, numbers = self.weights, self.numbers
         anchor, positive, *negatives = embeddings  # [B, V] each
-        documents = torch.cat(embeddings[1:])  # [(1 + n) * B, V]
+        documents = _joined(embeddings[1:])  # [(1 + n) * B, V]
+        own = self._own_columns(anchor, len(embeddings) - 1)  # [B, 1 + n], each row's documents among all N
         parts: dict[str, Tensor] = {}
 
-        # The scores of each anchor against every candidate serve InfoNCE and distillation from embeddings.
+        # Candidates that are known to answer an anchor, and repeated ones, are left out of what follows.
+        texts = None if features is None else BatchTexts.of(features, self.gather_across_devices)
+        left_out = None if texts is None else texts.left_out()  # [B, N] bool
+
+        # The teacher's scores: of all candidates [B, N], or of each row's own documents [B, 1 + n].
+        teacher = None
+        if weights["distillation"] or weights["margin_mse"] or numbers.guide_margin is not None:
+            teacher = self._teacher_scores(embeddings, features, labels)
+        listed = teacher is not None and labels is not None
+        no_negatives = left_out  # for InfoNCE and the triplets, which a guide may advise too
+        if teacher is not None and numbers.guide_margin is not None:
+            advised = _advised(teacher, own, numbers.guide_margin, listed, own.shape[1] * self._joint(anchor))
+            no_negatives = advised if left_out is None else left_out | advised
+
+        # The scores of each anchor against every candidate serve InfoNCE and a teacher of all candidates.
         scores = None
-        if weights["infonce"] or (weights["distillation"] and labels is None):
+        if weights["infonce"] or (teacher is not None and not listed):
             scores = similarity_scores(anchor, self._candidates(embeddings[1:]), self.similarity)  # [B, N]
 
         if weights["infonce"]:
             assert scores is not None
-            first = first_gathered_row(len(anchor)) if self.gather_across_devices else 0
-            own = torch.arange(first, first + len(anchor), device=anchor.device)  # [B], each own positive
-            parts["infonce"] = ranking_cross_entropy(scores, own, self.temperature)
+            parts["infonce"] = ranking_cross_entropy(scores, own[:, 0], self.temperature, no_negatives)
 
         if weights["self_reconstruction"]:
             tokens = _tokens(features)
@@ -150,7 +184,12 @@ class NeuralSparseLoss(EmbeddingLoss):
                     "Add negatives, or set triplet_margin_weight=0"
                 )
             parts["triplet_margin"] = _mean(
-                [triplet_margin(anchor, positive, rows, numbers.margin) for rows in negatives]
+                [
+                    triplet_margin(
+                        anchor, positive, rows, numbers.margin, left_out=_column(no_negatives, own[:, place])
+                    )
+                    for place, rows in enumerate(negatives, start=1)
+                ]
             )
 
         if weights["flops_query"]:
@@ -163,25 +202,62 @@ class NeuralSparseLoss(EmbeddingLoss):
                 [minimum_activation(rows, numbers.top_k, numbers.activation_threshold) for rows in embeddings]
             )
 
-        if weights["distillation"]:
-            student, teacher = self._distilled_scores(scores, embeddings, features, labels)
-            if self.gather_across_devices:  # The z-scores are taken over the joint batch of all ranks.
-                student, teacher = rows_of_all_ranks(student), rows_of_all_ranks(teacher)
-            parts["distillation"] = distillation(
-                student, teacher, numbers.distillation_temperature, numbers.kl_weight, numbers.mse_weight
-            )
+        if weights["distillation"] or weights["margin_mse"]:
+            assert teacher is not None
+            if listed:  # [B, 1 + n], the positive in column 0
+                student = paired_scores(anchor, torch.stack(embeddings[1:], dim=1), self.similarity)
+                target = torch.zeros_like(own[:, 0])
+                skipped = None if left_out is None else left_out.gather(1, own)
+            else:  # [B, N]
+                assert scores is not None
+                student, target, skipped = scores, own[:, 0], left_out
+            # Spreads, z-scores and counts are those of the joint batch of all ranks.
+            student, teacher, target = self._rows(student), self._rows(teacher), self._rows(target)
+            skipped = None if skipped is None else self._rows(skipped.to(torch.uint8)).bool()
+            if weights["distillation"]:
+                parts["distillation"] = distillation(
+                    student,
+                    teacher,
+                    numbers.distillation_temperature,
+                    numbers.kl_weight,
+                    numbers.mse_weight,
+                    match_scale=self.similarity == "dot",  # A dot product has a scale of its own.
+                    left_out=skipped,
+                )
+            if weights["margin_mse"]:
+                scale = (
+                    self.margin_mse_log_scale.exp()
+                    if self.margin_mse_log_scale is not None
+                    else numbers.margin_mse_scale or 1.0
+                )
+                parts["margin_mse"] = margin_mse(student, teacher, scale, positive=target, left_out=skipped)
 
         self.metrics = {
             "query_active_dims": _active_dimensions(anchor),
             "document_active_dims": _active_dimensions(documents),
         }
+        if no_negatives is not None:
+            self.metrics["candidates_left_out"] = share_left_out(no_negatives)
         return {name: weights[name] * part for name, part in parts.items()}
+
+    def _rows(self, rows: Tensor) -> Tensor:
+        """The rows of all ranks if they are gathered, else this rank's: `[N, V]`."""
+        return rows_of_all_ranks(rows) if self.gather_across_devices else rows
+
+    def _joint(self, anchor: Tensor) -> int:
+        """The number of rows of all ranks that are gathered."""
+        return len(anchor) * (world_size() if self.gather_across_devices else 1)
+
+    def _own_columns(self, anchor: Tensor, documents: int) -> Tensor:
+        """The places of each row's documents among all candidates, `[B, 1 + n]`; the positive is first."""
+        first = first_gathered_row(len(anchor)) if self.gather_across_devices else 0
+        row = torch.arange(first, first + len(anchor), device=anchor.device)  # [B]
+        column = torch.arange(documents, device=anchor.device) * self._joint(anchor)  # [1 + n]
+        return row[:, None] + column
 
     def _candidates(self, columns: list[Tensor]) -> Tensor:
         """All positives, then all negatives, of all ranks if they are gathered: `[N, V]`."""
-        return torch.cat(
-            [rows_of_all_ranks(rows) if self.gather_across_devices else rows for rows in columns]
-        )
+        return _joined([self._rows(rows) for rows in columns])
 
     def _sparsity(self, rows: Tensor) -> Tensor:
         """FLOPS of the mean activation over all ranks; `rows` is `[B, V]`.
@@ -197,32 +273,27 @@ class NeuralSparseLoss(EmbeddingLoss):
         penalties = self.penalty_weights - (1 - self.regularizer_ramp) * above_one
         return self.regularizer_ramp * idf_flops(rows, penalties, self.numbers.l2_ratio)
 
-    def _distilled_scores(
-        self,
-        scores: Tensor | None,
-        columns: list[Tensor],
-        features: list[Features] | None,
-        labels: Tensor | None,
-    ) -> tuple[Tensor, Tensor]:
-        """The student's and the teacher's scores of the same pairs: `[B, N]` each, or `[B, 1 + n]` each."""
+    def _teacher_scores(
+        self, columns: list[Tensor], features: list[Features] | None, labels: Tensor | None
+    ) -> Tensor:
+        """The teacher's scores of all candidates, `[B, N]`, or those of the labels, `[B, 1 + n]`."""
         anchor, *documents = columns
         embeddings = [
             column[TEACHER_KEY].to(anchor.dtype) for column in features or () if TEACHER_KEY in column
         ]
         if (labels is None) == (not embeddings):
             raise ValueError(
-                "distillation needs either a label column with precomputed teacher scores or the teacher's "
-                f"embedding of every column ({TEACHER_KEY!r} beside its tokens); received "
-                + ("neither; add one, or set distillation_weight=0" if labels is None else "both")
+                "distillation, margin_mse and guide_margin need either a label column with given scores "
+                f"or the teacher's embedding of every column ({TEACHER_KEY!r} beside its tokens); received "
+                + ("neither; add one, or switch them off" if labels is None else "both")
             )
         if labels is None:
             if len(embeddings) != len(columns):
                 raise ValueError(
-                    f"distillation needs {TEACHER_KEY!r} beside the tokens of every column; received it for "
+                    f"a teacher needs {TEACHER_KEY!r} beside the tokens of every column; received it for "
                     f"{len(embeddings)} of {len(columns)} columns"
                 )
-            assert scores is not None
-            return scores, similarity_scores(embeddings[0], self._candidates(embeddings[1:]), "cosine")
+            return similarity_scores(embeddings[0], self._candidates(embeddings[1:]), "cosine")
         expected = (len(anchor), len(documents))
         if labels.shape != expected or expected[1] < 2:
             raise ValueError(
@@ -230,8 +301,7 @@ class NeuralSparseLoss(EmbeddingLoss):
                 f"one negative: [{expected[0]}, {expected[1]}] for these columns; received "
                 f"{list(labels.shape)}"
             )
-        own = torch.stack(documents, dim=1)  # [B, 1 + n, V]
-        return paired_scores(anchor, own, self.similarity), labels.to(anchor.dtype)
+        return labels.to(anchor.dtype)
 
     def get_config_dict(self) -> dict[str, Any]:
         """Return the settings, for the model card."""
@@ -239,6 +309,7 @@ class NeuralSparseLoss(EmbeddingLoss):
             "similarity": self.similarity,
             "idf_aware_flops": self.penalty_weights is not None,
             "gather_across_devices": self.gather_across_devices,
+            "mini_batch_size": self.mini_batch_size,
         }
 
     @property
@@ -263,6 +334,29 @@ def _tokens(features: list[Features] | None) -> list[tuple[Tensor, Tensor]]:
             "compute_loss_from_embeddings does not receive; set their weights to 0, or call the loss itself"
         )
     return [(column["input_ids"], column["attention_mask"]) for column in features]
+
+
+def _advised(teacher: Tensor, own: Tensor, margin: float, listed: bool, candidates: int) -> Tensor:
+    """What a guide leaves out: candidates scored above the positive minus a margin, `[B, N]` bool.
+
+    Scores of a list, `[B, 1 + n]`, speak of each row's own documents only; `own` says where those stand.
+    Source: Solatorio 2024 (arXiv 2402.16829), equation 3.
+    """
+    positive = teacher[:, :1] if listed else teacher.gather(1, own[:, :1])  # [B, 1]
+    above = teacher.detach() > positive.detach() - margin
+    if listed:
+        above = torch.zeros(len(own), candidates, dtype=torch.bool, device=own.device).scatter_(1, own, above)
+    return above.scatter_(1, own[:, :1], False)
+
+
+def _joined(columns: list[Tensor]) -> Tensor:
+    """The rows of all columns below each other; a single column is not copied."""
+    return columns[0] if len(columns) == 1 else torch.cat(columns)
+
+
+def _column(left_out: Tensor | None, places: Tensor) -> Tensor | None:
+    """The entry of each row at its place, `[B]`."""
+    return None if left_out is None else left_out.gather(1, places[:, None]).squeeze(1)
 
 
 def _active_dimensions(rows: Tensor) -> Tensor:

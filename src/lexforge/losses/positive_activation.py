@@ -13,7 +13,7 @@ def positive_activation(
     anchor: Tensor,
     positive_input_ids: Tensor,
     positive_attention_mask: Tensor,
-    special_token_ids: Sequence[int] = (),
+    special_token_ids: Sequence[int] | Tensor = (),
 ) -> Tensor:
     """Minus the mean activation of the anchor over the distinct, non-special tokens of its positive.
 
@@ -24,7 +24,7 @@ def positive_activation(
         anchor: `[B, V]` float, >= 0, the sparse vectors of the anchors.
         positive_input_ids: `[B, L]` integer, the tokens of the positives.
         positive_attention_mask: `[B, L]` integer or bool, 0 at padding.
-        special_token_ids: Ids left out of T_p.
+        special_token_ids: Ids left out of T_p; as a tensor they must lie on the device of the tokens.
 
     Returns:
         0-dim float. A positive without tokens adds 0; an empty batch gives 0, connected to the graph.

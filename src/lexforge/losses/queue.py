@@ -6,6 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from lexforge.common.text_identity import NO_TEXT
+
 
 class NonFiniteKeysError(ValueError):
     """Raised where keys that are NaN or infinite would enter a queue and spoil every later batch."""
@@ -21,6 +23,7 @@ class KeyQueue(nn.Module):
         size: Q, the number of keys kept.
         dimension: D of an embedding.
         label_count: L, width of the label sets; None for keys without labels.
+        with_texts: Whether the queue keeps the identity of each key's text (docs/losses.md, section 15).
 
     Raises:
         ValueError: If a size is not a positive integer.
@@ -30,9 +33,12 @@ class KeyQueue(nn.Module):
 
     keys: Tensor
     labels: Tensor | None
+    texts: Tensor | None
     enqueued: Tensor
 
-    def __init__(self, size: int, dimension: int, label_count: int | None = None) -> None:
+    def __init__(
+        self, size: int, dimension: int, label_count: int | None = None, *, with_texts: bool = False
+    ) -> None:
         super().__init__()
         for name, value in (("size", size), ("dimension", dimension), ("label_count", label_count)):
             if not (value is None and name == "label_count") and not (isinstance(value, int) and value > 0):
@@ -41,18 +47,21 @@ class KeyQueue(nn.Module):
         self.register_buffer(
             "labels", None if label_count is None else torch.zeros(size, label_count, dtype=torch.uint8)
         )
+        self.register_buffer("texts", torch.full((size,), NO_TEXT, dtype=torch.int64) if with_texts else None)
         self.register_buffer("enqueued", torch.zeros((), dtype=torch.int64))
 
     def __len__(self) -> int:
         return min(int(self.enqueued), len(self.keys))
 
     @torch.no_grad()
-    def enqueue(self, keys: Tensor, labels: Tensor | None = None) -> None:
+    def enqueue(self, keys: Tensor, labels: Tensor | None = None, texts: Tensor | None = None) -> None:
         """Take in keys; once the queue is full they replace the oldest ones.
 
         Args:
             keys: `[N, D]` float, of all ranks; normalised here, detached.
             labels: `[N, L]` of 0 and 1; needed if the queue keeps labels, and refused if it does not.
+            texts: `[N]` int64, identities of the keys' texts, for a queue that keeps them; None where they
+                are not known.
 
         Raises:
             ValueError: If N exceeds the size of the queue or a shape is wrong.
@@ -81,6 +90,8 @@ class KeyQueue(nn.Module):
         self.keys[slots] = F.normalize(keys.to(self.keys.dtype), dim=-1)
         if self.labels is not None and labels is not None:
             self.labels[slots] = labels.to(torch.uint8)
+        if self.texts is not None:
+            self.texts[slots] = NO_TEXT if texts is None else texts
         self.enqueued += len(keys)
 
     def contents(self) -> tuple[Tensor, Tensor | None]:
@@ -91,3 +102,7 @@ class KeyQueue(nn.Module):
         """
         filled = len(self)
         return self.keys[:filled].clone(), None if self.labels is None else self.labels[:filled].clone()
+
+    def held_texts(self) -> Tensor | None:
+        """Return a copy of the identities of the texts held, `[n]` int64; None if the queue keeps none."""
+        return None if self.texts is None else self.texts[: len(self)].clone()

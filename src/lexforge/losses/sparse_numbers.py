@@ -31,6 +31,11 @@ class SparseLossNumbers:
         distillation_temperature: Temperature of the KL part of distillation, above 0.
         kl_weight: Weight of the KL part within distillation.
         mse_weight: Weight of the z-score part within distillation.
+        margin_mse_weight: Weight of MarginMSE (section 7); above 0 the data needs a teacher, as distillation
+            does.
+        margin_mse_scale: Multiplies the student's margins in MarginMSE, above 0; None learns it, from 1.
+        guide_margin: Where a number, InfoNCE and the triplet margin leave out every candidate whose teacher's
+            score lies above that of the positive minus this margin (section 15); the data needs a teacher.
 
     Raises:
         ValueError: If a number is out of its range, or every weight is 0.
@@ -54,6 +59,9 @@ class SparseLossNumbers:
     distillation_temperature: float = 3.0
     kl_weight: float = 0.7
     mse_weight: float = 0.3
+    margin_mse_weight: float = 0.0
+    margin_mse_scale: float | None = 1.0
+    guide_margin: float | None = None
 
     def __post_init__(self) -> None:
         for name, weight in self.term_weights().items():
@@ -68,6 +76,18 @@ class SparseLossNumbers:
             if not getattr(self, name) >= 0:
                 raise ValueError(f"{name} must be >= 0; received {getattr(self, name)}")
 
+        if self.margin_mse_scale is not None and not 0 < self.margin_mse_scale < math.inf:
+            raise ValueError(
+                f"margin_mse_scale must be finite and > 0, or None; received {self.margin_mse_scale}"
+            )
+        if self.guide_margin is not None and not math.isfinite(self.guide_margin):
+            raise ValueError(f"guide_margin must be finite or None; received {self.guide_margin}")
+
+    @property
+    def needs_teacher(self) -> bool:
+        """Whether a term, or the choice of negatives, reads a teacher's scores or embeddings."""
+        return bool(self.distillation_weight or self.margin_mse_weight) or self.guide_margin is not None
+
     def term_weights(self) -> dict[str, float]:
         """Return the weight of each term under the name by which the loss returns and logs it."""
         query_flops = self.flops_weight if self.query_flops_weight is None else self.query_flops_weight
@@ -80,6 +100,7 @@ class SparseLossNumbers:
             "flops_document": self.flops_weight,
             "minimum_activation": self.minimum_activation_weight,
             "distillation": self.distillation_weight,
+            "margin_mse": self.margin_mse_weight,
         }
 
 

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 
 def token_set(
-    input_ids: Tensor, attention_mask: Tensor, vocabulary_size: int, excluded_ids: Sequence[int] = ()
+    input_ids: Tensor,
+    attention_mask: Tensor,
+    vocabulary_size: int,
+    excluded_ids: Sequence[int] | Tensor = (),
 ) -> Tensor:
     """Mark the distinct unmasked tokens of each row in a mask over the vocabulary.
 
@@ -17,40 +22,55 @@ def token_set(
         input_ids: `[B, L]` integer, token ids in `[0, vocabulary_size)` wherever the mask is set.
         attention_mask: `[B, L]` integer or bool, 0 at padding.
         vocabulary_size: Width V of the mask.
-        excluded_ids: Token ids that never belong to the set, such as special tokens.
+        excluded_ids: Token ids that never belong to the set, such as special tokens; as a tensor on the
+            device of `input_ids` they are not copied there at every call.
 
     Returns:
         `[B, V]` bool.
 
     Raises:
         ValueError: If the two inputs differ in shape, or an unmasked or excluded id lies outside the
-            vocabulary.
+            vocabulary. Ids on an accelerator are checked there, by a device-side assertion of the scatter: a
+            check here would make the host wait for the device.
     """
     if input_ids.dim() != 2 or input_ids.shape != attention_mask.shape:
         raise ValueError(
             "input_ids and attention_mask must both be [B, L]; "
             f"received {tuple(input_ids.shape)} and {tuple(attention_mask.shape)}"
         )
-    if len(excluded_ids) and not (min(excluded_ids) >= 0 and max(excluded_ids) < vocabulary_size):
-        raise ValueError(
-            f"excluded_ids must lie in [0, {vocabulary_size}); "
-            f"received ids from {min(excluded_ids)} to {max(excluded_ids)}"
-        )
+    _check_on_cpu(excluded_ids, vocabulary_size, "excluded_ids")
     kept = attention_mask.bool()
-    outside = kept & ((input_ids < 0) | (input_ids >= vocabulary_size))
-    if outside.any():
-        raise ValueError(
-            f"token ids must lie in [0, {vocabulary_size}); "
-            f"received {input_ids[outside].unique().tolist()[:5]}"
-        )
+    if input_ids.device.type == "cpu":
+        _check_on_cpu(input_ids.numpy()[kept.numpy()], vocabulary_size, "token ids")
     # Padding is written to one extra column, which is cut off, so that no id has to be changed.
-    columns = torch.where(kept, input_ids, vocabulary_size).long()
+    # The id V would fall into that column too; it is moved out of range, where the scatter refuses it.
+    ids = input_ids.long() + (input_ids == vocabulary_size)
+    columns = torch.where(kept, ids, vocabulary_size)  # [B, L]
     members = torch.zeros(
         len(input_ids), vocabulary_size + 1, dtype=torch.bool, device=input_ids.device
     ).scatter_(1, columns, True)[:, :vocabulary_size]
     if len(excluded_ids):
-        members[:, torch.as_tensor(excluded_ids, dtype=torch.long, device=input_ids.device)] = False
+        members = members.index_fill(1, _as_indices(excluded_ids, input_ids.device), False)
     return members
+
+
+def _check_on_cpu(ids: Sequence[int] | NDArray | Tensor, vocabulary_size: int, name: str) -> None:
+    """Refuse ids outside the vocabulary, by numpy: nothing is launched and no device is waited for.
+
+    Ids on an accelerator are left alone.
+    """
+    if isinstance(ids, Tensor):
+        if ids.device.type != "cpu":
+            return
+        ids = ids.numpy()
+    values = np.asarray(ids)
+    outside = np.unique(values[(values < 0) | (values >= vocabulary_size)])
+    if len(outside):
+        raise ValueError(f"{name} must lie in [0, {vocabulary_size}); received {outside.tolist()[:5]}")
+
+
+def _as_indices(ids: Sequence[int] | Tensor, device: torch.device) -> Tensor:
+    return ids if isinstance(ids, Tensor) else torch.tensor(list(ids), dtype=torch.long, device=device)
 
 
 def check_rows(activations: Tensor, input_ids: Tensor) -> None:

@@ -6,7 +6,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 
-def triplet_margin(anchor: Tensor, positive: Tensor, negative: Tensor, margin: float = 0.3) -> Tensor:
+def triplet_margin(
+    anchor: Tensor,
+    positive: Tensor,
+    negative: Tensor,
+    margin: float = 0.3,
+    *,
+    left_out: Tensor | None = None,
+) -> Tensor:
     """Hinge on the cosine to the positive exceeding the cosine to the negative by a margin.
 
     L = mean over rows of `max(0, margin - cos(a, p) + cos(a, n))`.
@@ -15,7 +22,8 @@ def triplet_margin(anchor: Tensor, positive: Tensor, negative: Tensor, margin: f
         anchor: `[B, D]` float.
         positive: `[B, D]` float.
         negative: `[B, D]` float.
-        margin: Cosine units, >= 0.
+        margin: In units of the cosine, >= 0.
+        left_out: `[B]` bool, rows whose negative is none; they add 0. None takes all rows.
 
     Returns:
         0-dim float; 0 for an empty batch, connected to the graph. A zero vector has cosine 0 to everything.
@@ -36,4 +44,5 @@ def triplet_margin(anchor: Tensor, positive: Tensor, negative: Tensor, margin: f
         return anchor.sum() + positive.sum() + negative.sum()
     anchor, positive, negative = (F.normalize(rows, dim=-1) for rows in (anchor, positive, negative))
     gap = (anchor * positive).sum(dim=-1) - (anchor * negative).sum(dim=-1)
-    return F.relu(margin - gap).mean()
+    hinge = F.relu(margin - gap)  # [B]
+    return (hinge if left_out is None else hinge.masked_fill(left_out, 0)).mean()

@@ -79,7 +79,8 @@ def find_backend(kind: str | None, vectors: VectorKind, options: Mapping[str, An
         )
     if missing := [name for name in backend.required if name not in options]:
         flags = ", ".join(f"{name} (--{name})" for name in missing)
-        raise ValueError(f"the index {kind!r} needs the option {flags}; received {sorted(options)}")
+        given = ", ".join(options) or "no option"
+        raise ValueError(f"the index {kind!r} needs the option {flags}; received {given}")
     if unknown := [name for name in options if name not in backend.options]:
         takes = ", ".join(backend.options) or "no options"
         raise ValueError(f"the index {kind!r} takes {takes}; received {', '.join(unknown)}")

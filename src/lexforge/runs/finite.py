@@ -23,13 +23,35 @@ class NonFiniteError(RuntimeError):
     """Training stopped because a part of the loss, a gradient or a parameter became NaN or infinite."""
 
 
-def non_finite_names(named: Iterable[tuple[str, Tensor]], *, count_norm: bool) -> list[str] | None:
-    """The names of the tensors that hold a NaN or an infinite entry.
-
-    All ranks must call this together, because they decide together whether anything is wrong.
+def norm_of(named: Iterable[tuple[str, Tensor]]) -> Tensor:
+    """The norm of all tensors together, a 0-dim tensor; it is finite only if every entry is.
 
     Args:
-        named: Pairs of a name and a floating-point tensor of any shape. A tensor in shards is gathered.
+        named: Pairs of a name and a floating-point tensor of any shape, all in shards or none.
+    """
+    return whole_tensor(get_total_norm([tensor.detach() for _, tensor in named]))
+
+
+def any_non_finite(*numbers: Tensor) -> bool:
+    """Whether one of the numbers is NaN or infinite on any rank; all ranks must ask together.
+
+    The answer waits for the device once, however many numbers there are.
+
+    Args:
+        *numbers: 0-dim floating-point tensors on one device.
+    """
+    broken = ~torch.stack([torch.isfinite(number) for number in numbers]).all()
+    if world_size() > 1:
+        broken = broken.float()  # a reduction by maximum takes numbers
+        dist.all_reduce(broken, op=dist.ReduceOp.MAX)
+    return bool(broken)
+
+
+def non_finite_names(named: Iterable[tuple[str, Tensor]], *, count_norm: bool) -> list[str] | None:
+    """The names of the tensors that hold a NaN or an infinite entry; all ranks must ask together.
+
+    Args:
+        named: As in `norm_of`.
         count_norm: Whether finite entries with an infinite norm count as wrong, under the name "the norm of
             the gradients".
 
@@ -38,10 +60,7 @@ def non_finite_names(named: Iterable[tuple[str, Tensor]], *, count_norm: bool) -
         if only other ranks found something.
     """
     found = [(name, tensor.detach()) for name, tensor in named]
-    # The norm is finite only if each entry is, so that one number answers for all tensors in the usual case.
-    norm = whole_tensor(get_total_norm([tensor for _, tensor in found]))
-    if not on_any_rank(not bool(torch.isfinite(norm)), norm.device):
-        return None
+    norm = norm_of(found)
     names = [name for name, tensor in found if not is_finite(tensor)]
     if not names and count_norm and not torch.isfinite(norm):
         names = ["the norm of the gradients"]  # each entry is finite, and the sum of the squares is not

@@ -105,5 +105,12 @@ class TrainingSettings:
             "use_cpu": not torch.accelerator.is_available(),
             "seed": self.seed,
             "report_to": "none",
+            # The filter of the Trainer waits for the device several times per micro-batch, and would hide in
+            # the log what `FiniteTraining` stops at.
+            "logging_nan_inf_filter": False,
+            # Every parameter of a SPLADE encoder gets a gradient; `DenseTrainer` looks at its model.
+            "ddp_find_unused_parameters": (
+                False if issubclass(arguments_class, SparseEncoderTrainingArguments) else None
+            ),
         }
         return arguments_class(**(settings | others))

@@ -22,6 +22,7 @@ def check_full_batch(rows: int, settings: TrainingSettings, processes: int) -> N
     needed = settings.batch_size * processes
     if rows < needed:
         raise ValueError(
-            f"the training data has {rows} rows, and one batch of {settings.batch_size} rows on each of "
-            f"{processes} processes needs {needed}: lower the batch size, or no step would be taken"
+            f"the training data has {rows} rows, and one batch needs {needed} (batch size "
+            f"{settings.batch_size}, number of processes {processes}): lower the batch size, because no step "
+            "would be taken"
         )

@@ -1,4 +1,4 @@
-"""Collators that put the texts of the rows and the teacher's embeddings beside the tokens of a batch."""
+"""Collators that put the texts' identities, the teacher's embeddings and the rows beside the tokens."""
 
 from __future__ import annotations
 
@@ -10,14 +10,24 @@ import torch
 from sentence_transformers.sentence_transformer.data_collator import SentenceTransformerDataCollator
 from sentence_transformers.sparse_encoder import SparseEncoderDataCollator
 
+from lexforge.common.text_identity import NO_TEXT, text_identity
 from lexforge.common.types import Embeddings
-from lexforge.data.columns import text_kind
-from lexforge.losses.base import TEACHER_KEY
+from lexforge.data.columns import RELEVANT, text_kind
+from lexforge.losses.base import IDENTITY_KEY, RELEVANT_KEY, TEACHER_KEY
 from lexforge.runs.finite import ROWS_KEY, texts_of
 
 
 class NamedRows:
-    """Mixed into a collator, it adds the texts of each row under `ROWS_KEY`, so that errors can name them."""
+    """Mixed into a collator, it adds to a batch what the losses and the errors read of its texts.
+
+    - `<column>_text_identity` `[B]` int64, for every text column.
+    - `<first column>_relevant` `[B, M]` int64, where the rows have the column `relevant` of
+      `lexforge.data.columns`: the documents that are judged relevant to each anchor, sorted, M being the
+      longest list of the batch and shorter ones filled up with `NO_TEXT`.
+    - The texts of each row under `ROWS_KEY`, so that an error can name them.
+
+    The Trainer groups the keys of a batch by column, so a loss finds the first two in `features`.
+    """
 
     @classmethod
     def like(cls, stock: Any, **others: Any) -> Self:
@@ -31,28 +41,37 @@ class NamedRows:
             The collator.
         """
         settings = {field.name: getattr(stock, field.name) for field in fields(stock) if field.init}
+        # The batch sampler without duplicates leaves these columns out of its comparison: two rows with the
+        # same judged documents may stand in one batch.
+        settings["valid_label_columns"] = [*settings["valid_label_columns"], RELEVANT]
         return cls(**settings, **others)
 
     def __call__(self, features: list[dict[str, Any]]) -> dict[str, Any]:
         """Collate rows of texts (and labels) into one batch."""
+        texts = [{name: value for name, value in row.items() if name != RELEVANT} for row in features]
         # The class that this one is mixed into has the method; mypy does not see it.
-        batch: dict[str, Any] = super().__call__(features)  # type: ignore[misc]
-        batch[ROWS_KEY] = [texts_of(row) for row in features]
+        batch: dict[str, Any] = super().__call__(texts)  # type: ignore[misc]
+        columns = [name for name in texts[0] if isinstance(texts[0][name], str)]
+        for name in columns:
+            identities = [text_identity(row[name]) for row in texts]
+            batch[f"{name}_{IDENTITY_KEY}"] = torch.tensor(identities, dtype=torch.int64)
+        if RELEVANT in features[0]:
+            batch[f"{columns[0]}_{RELEVANT_KEY}"] = _padded([row[RELEVANT] for row in features])
+        batch[ROWS_KEY] = [texts_of(row) for row in texts]
         return batch
 
 
 @dataclass
 class DenseCollator(NamedRows, SentenceTransformerDataCollator):
-    """The collator of sentence-transformers, and the texts of each row under `ROWS_KEY`."""
+    """The collator of sentence-transformers, and what `NamedRows` adds."""
 
 
 @dataclass
 class SpladeCollator(NamedRows, SparseEncoderDataCollator):
-    """The collator of sentence-transformers, the texts of each row under `ROWS_KEY`, and the teacher.
+    """The collator of sentence-transformers, what `NamedRows` adds, and the teacher.
 
-    For every text column the batch holds `<column>_teacher_embedding [B, D]`. The Trainer groups the keys of
-    a batch by column, so the embeddings reach the loss as `features[i]["teacher_embedding"]`; the rows reach
-    only the trainer.
+    For every text column the batch holds `<column>_teacher_embedding [B, D]`, which reaches the loss as
+    `features[i]["teacher_embedding"]`.
 
     Args:
         teacher: Looks the embeddings up by text; None adds none.
@@ -68,3 +87,10 @@ class SpladeCollator(NamedRows, SparseEncoderDataCollator):
                 rows = self.teacher.lookup([row[column] for row in features], text_kind(column))
                 batch[f"{column}_{TEACHER_KEY}"] = torch.from_numpy(np.array(rows))
         return batch
+
+
+def _padded(lists: list[list[int]]) -> torch.Tensor:
+    """Lists of identities as sorted rows of one `[B, M]` int64 tensor, filled up with `NO_TEXT`."""
+    longest = max(map(len, lists), default=0)
+    rows = [sorted(values) + [NO_TEXT] * (longest - len(values)) for values in lists]
+    return torch.tensor(rows, dtype=torch.int64).reshape(len(lists), longest)

@@ -16,10 +16,12 @@ from lexforge.runs.finite import (
     ROWS_KEY,
     NonFiniteError,
     Row,
+    any_non_finite,
     describe_non_finite,
     describe_rows,
     is_finite,
     non_finite_names,
+    norm_of,
     on_any_rank,
 )
 from lexforge.training.resumable import save_now
@@ -52,37 +54,46 @@ class FiniteTraining(BaseTrainer):
         """Forward and backward of one micro-batch; the last of a step also checks the gradients.
 
         The check stands before the gradients are clipped: clipping by a norm that is not finite would spread
-        the damage to every parameter.
+        the damage to every parameter. It covers the loss of the same micro-batch, so that the host waits for
+        the device once.
         """
-        self._rows += inputs.get(ROWS_KEY, ())
+        rows = inputs.get(ROWS_KEY, [])
+        self._rows += rows
         loss = super().training_step(model, inputs, *args, **kwargs)
-        if self.accelerator.sync_gradients and not self._scaler_will_skip():
-            gradients = (
-                (f"the gradient of {name}", parameter.grad)
-                for name, parameter in self._named_parameters()
-                if parameter.grad is not None
-            )
-            broken = non_finite_names(gradients, count_norm=True)
-            if broken is not None:
-                self._stop_run(broken, self._rows)
+        if self.accelerator.sync_gradients:
+            gradients = [] if self._scaler_will_skip() else self._named_gradients()
+            numbers = [loss, norm_of(gradients)] if gradients else [loss]
+            if any_non_finite(*numbers):
+                self._check_loss(loss, rows)  # first, because a broken loss breaks the gradients
+                broken = non_finite_names(gradients, count_norm=True) if gradients else None
+                if broken is not None:
+                    self._stop_run(broken, self._rows)
         return loss
 
     def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-        """The loss of a micro-batch; if it is not finite, the run stops and the error names its parts."""
+        """The loss of a micro-batch; if it is not finite, the run stops and the error names its parts.
+
+        The loss of the last micro-batch of a step is checked with the gradients, by `training_step`.
+        """
         rows = inputs.pop(ROWS_KEY, [])
         self._parts = {}
         try:
             result = super().compute_loss(model, inputs, *args, **kwargs)
         except NonFiniteKeysError:  # every rank raises it, because the queue takes the keys of all ranks
             self._stop_run(["the keys of the queue"], rows)
-        loss = (result[0] if isinstance(result, tuple) else result).detach()
-        if on_any_rank(not bool(torch.isfinite(loss)), loss.device):
-            parts = self._parts or {"the loss": loss}
-            broken = [name for name, part in parts.items() if not torch.isfinite(part)]
-            if not broken and not torch.isfinite(loss):
-                broken = ["the sum of " + ", ".join(parts)]
-            self._stop_run(broken, rows)
+        if not (self.model.training and self.accelerator.sync_gradients):
+            self._check_loss((result[0] if isinstance(result, tuple) else result).detach(), rows)
         return result
+
+    def _check_loss(self, loss: Tensor, rows: Sequence[Row]) -> None:
+        """Stop if the loss is not finite on any rank, and name its broken parts."""
+        if not any_non_finite(loss):
+            return
+        parts = self._parts or {"the loss": loss}
+        broken = [name for name, part in parts.items() if not torch.isfinite(part)]
+        if not broken and not torch.isfinite(loss):
+            broken = ["the sum of " + ", ".join(parts)]
+        self._stop_run(broken, rows)
 
     def track_loss_components(self, loss: dict[str, Tensor]) -> None:
         """Keep the parts of the loss at hand for an error message; what is logged does not change."""
@@ -95,9 +106,11 @@ class FiniteTraining(BaseTrainer):
         Raises:
             NonFiniteError: If a parameter is not finite; the error names it.
         """
-        broken = non_finite_names(self._named_parameters(), count_norm=False)
-        if broken is not None:
-            self._stop_run(broken, self._rows, parameters=True)
+        parameters = self._named_parameters()
+        if any_non_finite(norm_of(parameters)):
+            broken = non_finite_names(parameters, count_norm=False)  # None if only the norm is too large
+            if broken is not None:
+                self._stop_run(broken, self._rows, parameters=True)
         self._rows = []
 
     def _named_parameters(self) -> list[tuple[str, Tensor]]:
@@ -109,6 +122,13 @@ class FiniteTraining(BaseTrainer):
                 if parameter.requires_grad:
                     found.setdefault(parameter, name)
         return [(name, parameter) for parameter, name in found.items()]
+
+    def _named_gradients(self) -> list[tuple[str, Tensor]]:
+        return [
+            (f"the gradient of {name}", parameter.grad)
+            for name, parameter in self._named_parameters()
+            if parameter.grad is not None
+        ]
 
     def _scaler_will_skip(self) -> bool:
         """Whether the gradient scaler of fp16 answers for gradients that are not finite."""

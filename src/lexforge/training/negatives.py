@@ -25,7 +25,14 @@ from transformers.trainer_callback import ExportableState
 from lexforge.common.ranks import world_size
 from lexforge.common.types import Embeddings
 from lexforge.corpus import Vectors, encode, join_vectors
-from lexforge.data import NegativeMiner, NegativeRule, RetrievalData, score_by_teacher
+from lexforge.data import (
+    NegativeMiner,
+    NegativeRule,
+    RetrievalData,
+    mined_columns,
+    rows_to_dataset,
+    score_by_teacher,
+)
 from lexforge.data.columns import ANCHOR, POSITIVE
 from lexforge.data.negatives import MinedRow
 from lexforge.models.fingerprint import text_digest
@@ -109,15 +116,15 @@ class MovingNegatives(TrainerCallback, ExportableState):
         self.dataset = self._make_dataset(rows)
 
     def _make_dataset(self, rows: list[MinedRow]) -> Dataset:
-        from datasets import Dataset  # not installed where only losses and models are used
-
-        columns = {
-            ANCHOR: [self.data.queries[row.query] for row in rows],
-            POSITIVE: [self.data.corpus[row.positive] for row in rows],
-        }
-        numbers = list(range(len(rows)))
-        negatives = dict.fromkeys(self._texts.columns, numbers)
-        dataset = Dataset.from_dict({**columns, **negatives})
+        # Texts and judged documents of the rows; a negative column holds the row's number (_NegativeTexts).
+        columns = mined_columns(self.data, [row._replace(negatives=()) for row in rows], self.split)
+        numbered = [
+            {name: row[name] for name in (ANCHOR, POSITIVE)}
+            | dict.fromkeys(self._texts.columns, number)
+            | row
+            for number, row in enumerate(columns)
+        ]
+        dataset = rows_to_dataset(numbered)
         dataset.set_transform(self._texts)
         return dataset
 

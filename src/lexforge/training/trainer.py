@@ -19,7 +19,9 @@ from lexforge.training.callbacks import CollapseCallback, CurriculumCallback
 from lexforge.training.collator import SpladeCollator
 from lexforge.training.curriculum import Phase, phase_at
 from lexforge.training.finite import FiniteTraining
+from lexforge.training.kernel_tiles import KernelTilesCallback
 from lexforge.training.resumable import ResumableTraining
+from lexforge.training.unused_parameters import decide_find_unused
 
 
 class SpladeTrainer(ResumableTraining, FiniteTraining, SparseEncoderTrainer):
@@ -32,6 +34,7 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, SparseEncoderTrainer):
     - It follows the curriculum.
     - It logs each part of the loss with its share of the total, the active dimensions and the phase, and
       warns when the activations collapse.
+    - It resumes with the tile sizes that the GPU kernels of the head were timed with (`KernelTilesCallback`).
     - It survives interruptions (`ResumableTraining`) and stops when a number is not finite
       (`FiniteTraining`).
 
@@ -73,10 +76,14 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, SparseEncoderTrainer):
                     validate_columns(dataset)
         self.teacher = teacher
         self.curriculum = CurriculumCallback(loss, phases, ramp_fraction)
-        super().__init__(model=fuse_splade_head(model), loss=loss, **kwargs)
+        fuse_splade_head(model)
+        if kwargs.get("args") is not None:
+            decide_find_unused(kwargs["args"], model)
+        super().__init__(model=model, loss=loss, **kwargs)
         self.add_callback(self.curriculum)
         if loss_tensors(loss):
             self.add_callback(LossStateCallback(loss))
+        self.add_callback(KernelTilesCallback())
         self.add_callback(CollapseCallback(vocabulary_size(model)))
 
     def get_data_collator(self, model: Any, args: Any, processing_class: Any = None) -> SpladeCollator:
@@ -119,15 +126,26 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, SparseEncoderTrainer):
             return super().evaluate(*args, **kwargs)
 
     def track_loss_components(self, loss: dict[str, Tensor]) -> None:
-        """Log each part, its share of the total, the active dimensions and the phase."""
-        parts = {name: value.detach() for name, value in loss.items()}
-        values = torch.stack(list(parts.values())).abs()
-        shares = (values / values.sum().clamp_min(torch.finfo(values.dtype).tiny)).unbind()
-        logged = dict(parts)
-        logged |= {f"share/{name}": share for name, share in zip(parts, shares, strict=True)}
-        logged |= self.curriculum.loss.metrics
-        if self.curriculum.phases:
-            logged["phase"] = torch.tensor(self.curriculum.phase_index + 1.0, device=values.device)
-        super().track_loss_components(logged)
-        # An error names the parts only: a share is not finite as soon as one part is not.
-        self._parts = parts
+        """Add the parts of the loss and the active dimensions to the sums that `log` turns into means."""
+        super().track_loss_components(loss | self.curriculum.loss.metrics)
+        self._parts = {name: part.detach() for name, part in loss.items()}  # an error names these alone
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Log the mean of each part, its share of the total, the active dimensions and the phase.
+
+        The shares and the phase are added here, once per line of the log and not per micro-batch.
+        """
+        training_type = "train" if "loss" in logs else "eval" if "eval_loss" in logs else None
+        if training_type:
+            # Name -> the sum over the micro-batches of this rank since the last line of the log.
+            sums = self.accum_loss_components[training_type]
+            parts = [name for name in self.curriculum.loss.weights if name in sums]
+            if parts:
+                # `log` of sentence-transformers divides every sum by the number of micro-batches.
+                count = sums["steps"]
+                sizes = torch.stack([sums[name].abs() for name in parts])  # [parts]
+                shares = count * sizes / sizes.sum().clamp_min(torch.finfo(sizes.dtype).tiny)
+                sums |= {f"share/{name}": share for name, share in zip(parts, shares.unbind(), strict=True)}
+                if self.curriculum.phases:
+                    sums["phase"] = count * (self.curriculum.phase_index + 1.0)
+        super().log(logs, start_time)

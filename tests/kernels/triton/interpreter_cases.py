@@ -216,11 +216,28 @@ def test_layouts_that_are_not_contiguous() -> None:
         )
 
 
-def test_autocast_keeps_float32_gradients() -> None:
-    """The products run in bf16, while the master weight's gradient is never rounded to it."""
+@pytest.mark.parametrize("public", [False, True])
+def test_autocast_keeps_float32_gradients(public: bool) -> None:
+    """The products run in bf16, while the master weight's gradient is never rounded to it, nor is a bf16 copy
+    of the weight kept for the backward pass; by a direct call and by the public function.
+    """
     hidden, weight, bias, mask, grad = draw(2, 20, 8, 18)
-    with torch.autocast("cpu", torch.bfloat16):
-        out = splade_head_triton(hidden, weight, bias, mask)
+    kept: list[Tensor] = []
+
+    def keep(tensor: Tensor) -> Tensor:
+        kept.append(tensor)
+        return tensor
+
+    with (
+        torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor),
+        torch.autocast("cpu", torch.bfloat16),
+    ):
+        if public:
+            out = splade_head(hidden, weight, bias, mask, impl="triton")
+        else:
+            out = splade_head_triton(hidden, weight, bias, mask)
+    assert all(tensor.dtype != torch.bfloat16 for tensor in kept)
+    assert [tensor.data_ptr() for tensor in kept if tensor.shape == weight.shape] == [weight.data_ptr()]
     grads = torch.autograd.grad(out, [hidden, weight, bias], grad)
     expected, exact, _ = oracle(hidden.bfloat16(), weight.bfloat16(), bias, mask, grad, False)
     torch.testing.assert_close(out.double(), expected, rtol=1e-6, atol=1e-6)

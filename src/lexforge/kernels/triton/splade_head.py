@@ -17,8 +17,9 @@ def splade_head_triton(
     """The sparse vector of each row, max over its tokens of log1p(relu(logit)), without [B, L, V].
 
     Differentiable, once, in hidden, weight and bias; the first of several tokens with equal maxima takes the
-    gradient. Tile sizes are timed at the first call of each (V, D, L rounded up to a power of two) in a
-    process; for given tile sizes result and gradients are equal bit for bit from run to run.
+    gradient. Tile sizes are timed at the first call of each (V, D, L rounded up to a power of two, with or
+    without gradient) in a process, unless `lexforge.kernels.triton.tiles` has set them; for given tile sizes
+    result and gradients are equal bit for bit from run to run.
 
     Args:
         hidden: `[B, L, D]` float16, bfloat16 or float32 on a CUDA device, the last hidden states.
@@ -75,7 +76,9 @@ def _precision(tensor: Tensor) -> str:
     return "tf32" if allowed and tensor.dtype == torch.float32 else "ieee"
 
 
-def _with_dense_rows(tensor: Tensor) -> Tensor:
+def _for_products(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """The tensor in the dtype of the products and with dense rows; itself if it is so already."""
+    tensor = tensor.to(dtype)
     return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
 
 
@@ -93,8 +96,12 @@ class _SpladeHead(torch.autograd.Function):
         product_dtype: torch.dtype,
         keep_winner: bool,
     ) -> Tensor:
+        # The inputs themselves are kept, by reference; their casts last for one kernel.
+        for_weight = hidden if ctx.needs_input_grad[1] else None
+        for_hidden = weight if ctx.needs_input_grad[0] else None
         ctx.input_dtypes = [None if tensor is None else tensor.dtype for tensor in (hidden, weight, bias)]
-        hidden, weight = (_with_dense_rows(tensor.to(product_dtype)) for tensor in (hidden, weight))
+        ctx.product_dtype = product_dtype
+        hidden, weight = (_for_products(tensor, product_dtype) for tensor in (hidden, weight))
         kept = (attention_mask != 0).contiguous()
         lengths = kept.sum(1, dtype=torch.int32)
         positions = kept.to(torch.uint8).argsort(dim=1, descending=True, stable=True).to(torch.int32)
@@ -105,8 +112,6 @@ class _SpladeHead(torch.autograd.Function):
             activation.log1p_()
         if keep_winner:
             ctx.double_log1p, ctx.features = double_log1p, hidden.shape[2]
-            for_weight = hidden if ctx.needs_input_grad[1] else None
-            for_hidden = weight if ctx.needs_input_grad[0] else None
             ctx.save_for_backward(activation, winner, for_weight, for_hidden, positions, lengths)
         return activation
 
@@ -145,6 +150,7 @@ def _best(
 
 def _grad_hidden(ctx: Any, grad: Tensor) -> Tensor:
     activation, winner, _, weight, positions, lengths = ctx.saved_tensors
+    weight = _for_products(weight, ctx.product_dtype)
     (B, L), (V, D) = positions.shape, weight.shape
     grad_hidden = torch.zeros(B, L, D, dtype=ctx.input_dtypes[0], device=grad.device)
     if grad_hidden.numel() and V:
@@ -163,6 +169,7 @@ def _grad_hidden(ctx: Any, grad: Tensor) -> Tensor:
 
 def _grad_weight(ctx: Any, grad: Tensor) -> Tensor:
     activation, winner, hidden = ctx.saved_tensors[:3]
+    hidden = _for_products(hidden, ctx.product_dtype)
     (B, V), D = activation.shape, ctx.features
     grad_weight = torch.empty(V, D, dtype=ctx.input_dtypes[1], device=grad.device)
     if V:

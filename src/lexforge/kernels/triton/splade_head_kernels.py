@@ -144,7 +144,9 @@ def _logit_gradient(grad_ptr, activation, offsets, DOUBLE: tl.constexpr):
 
 
 @triton.autotune(
-    FORWARD_CONFIGS, key=["V", "D", "length_bucket"], prune_configs_by={"early_config_prune": fitting_configs}
+    FORWARD_CONFIGS,
+    key=["V", "D", "length_bucket", "KEEP_WINNER"],
+    prune_configs_by={"early_config_prune": fitting_configs},
 )
 @triton.heuristics({"EVEN_D": lambda arguments: arguments["D"] % arguments["BLOCK_D"] == 0})
 @triton.jit

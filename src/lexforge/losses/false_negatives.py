@@ -1,0 +1,223 @@
+"""Which candidates of a batch are no negatives of an anchor (docs/losses.md, section 15)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lexforge.common.ranks import first_gathered_row, rows_of_all_ranks
+from lexforge.common.text_identity import NO_TEXT
+from lexforge.losses.base import IDENTITY_KEY, RELEVANT_KEY, Features
+
+
+@dataclass(frozen=True)
+class BatchTexts:
+    """The texts of a batch as identities, from which the candidates to leave out follow.
+
+    Args:
+        anchors: `[B]` int64, this rank's anchors.
+        positives: `[B]` int64, this rank's positives.
+        all_anchors: `[P]` int64, the anchors of all ranks that are gathered.
+        candidates: `[N]` int64, the positives of the same ranks, then their negatives column by column.
+        relevant: `[B, M]` int64, the documents that are judged relevant to each anchor, sorted within each
+            row and filled up with `NO_TEXT`; None where nothing is known.
+        first: Place of this rank's first row among the rows of all ranks.
+    """
+
+    anchors: Tensor
+    positives: Tensor
+    all_anchors: Tensor
+    candidates: Tensor
+    relevant: Tensor | None
+    first: int
+
+    @classmethod
+    def of(cls, features: list[Features], gather: bool) -> BatchTexts | None:
+        """Read the identities of the columns (anchor, positive, negative_1, ...).
+
+        Args:
+            features: One dict per column, as the collator makes them.
+            gather: Whether the candidates are those of all ranks.
+
+        Returns:
+            The texts of the batch; None where a column holds neither an identity nor one row of tokens per
+            text, as in a batch of images.
+        """
+        own = identities(features)  # [B, C]
+        if own is None:
+            return None
+        everywhere = rows_of_all_ranks(own) if gather else own  # [P, C]
+        return cls(
+            anchors=own[:, 0],
+            positives=own[:, 1],
+            all_anchors=everywhere[:, 0],
+            candidates=everywhere[:, 1:].T.flatten(),
+            relevant=features[0].get(RELEVANT_KEY),
+            first=first_gathered_row(len(own)) if gather else 0,
+        )
+
+    @property
+    def own_columns(self) -> Tensor:
+        """The places `[B]` of this rank's positives among the candidates."""
+        return torch.arange(self.first, self.first + len(self.anchors), device=self.anchors.device)
+
+    def answers(self) -> Tensor:
+        """Find the candidates that are known to answer an anchor.
+
+        Returns:
+            `[B, N]` bool: the candidate's text is that of the anchor's own positive, it is judged relevant to
+            the anchor, or it is the positive of another row with the same anchor.
+        """
+        found = self.candidates == self.positives[:, None]
+        if self.relevant is not None:
+            found |= contained(self.candidates, self.relevant)
+        found[:, : len(self.all_anchors)] |= self.all_anchors == self.anchors[:, None]
+        return found
+
+    def left_out(self) -> Tensor:
+        """Find the candidates that are left out of an anchor's softmax.
+
+        Returns:
+            `[B, N]` bool: those that answer the anchor, and all but the first of those with the same text.
+            The anchor's own positive is never left out.
+        """
+        return (self.answers() | repeated(self.candidates)).scatter_(1, self.own_columns[:, None], False)
+
+    def mirrored(self) -> Tensor:
+        """Find the anchors that are left out where each positive picks its anchor.
+
+        Returns:
+            `[B, P]` bool: the positive is known to answer the anchor, or the anchor repeats an earlier one.
+            The positive's own anchor is never left out.
+        """
+        answers = self.answers()[:, : len(self.all_anchors)]  # [B, P]
+        if len(self.all_anchors) > len(self.anchors):
+            answers = rows_of_all_ranks(answers.to(torch.uint8)).bool()  # [P, P]
+        own = answers[:, self.first : self.first + len(self.anchors)].T  # [B, P], by this rank's positives
+        return (own | repeated(self.all_anchors)).scatter_(1, self.own_columns[:, None], False)
+
+    def same_meaning(self) -> Tensor:
+        """Find the rows of all ranks whose two texts say the same as those of a row of this rank.
+
+        Returns:
+            `[B, P]` bool: the two rows share a text, or a positive is judged relevant to the other anchor.
+            The row itself is not among them.
+        """
+        rows = len(self.all_anchors)
+        all_positives = self.candidates[:rows]
+        same = self.answers()[:, :rows]  # [B, P]
+        # The mirror image: this rank's positives answer the anchors of other rows.
+        transposed = rows_of_all_ranks(same.to(torch.uint8)).bool() if rows > len(self.anchors) else same
+        same = same | transposed[:, self.first : self.first + len(self.anchors)].T
+        same |= all_positives == self.anchors[:, None]
+        same |= self.all_anchors == self.positives[:, None]
+        return same.scatter_(1, self.own_columns[:, None], False)
+
+
+def identities(features: list[Features]) -> Tensor | None:
+    """Return the identity of every text of a batch.
+
+    Args:
+        features: One dict per column. `text_identity` [B] int64 is what our collators carry beside the
+            tokens; where a column lacks it, the identities of all columns are those of their token ids.
+
+    Returns:
+        `[B, C]` int64, one column per text column; None where they are not known.
+    """
+    if all(IDENTITY_KEY in column for column in features):
+        return torch.stack([column[IDENTITY_KEY] for column in features], dim=1)
+    if not all(_is_padded(column) for column in features):
+        return None
+    return torch.stack(
+        [token_identity(column["input_ids"], column["attention_mask"]) for column in features], dim=1
+    )
+
+
+def _is_padded(column: Features) -> bool:
+    """Whether a column holds one row of token ids per text."""
+    return all(
+        isinstance(column.get(key), Tensor) and column[key].dim() == 2
+        for key in ("input_ids", "attention_mask")
+    )
+
+
+def token_identity(input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+    """Return the identity of each sequence of tokens, whichever side it is padded on.
+
+    Each token is mixed with its place among the unmasked tokens by the 64-bit finaliser of SplitMix64, and
+    the results are added with wrap-around: sequences that differ share an identity with a chance near 2^-64.
+
+    Args:
+        input_ids: `[B, L]` integer.
+        attention_mask: `[B, L]` integer or bool, 0 at padding.
+
+    Returns:
+        `[B]` int64 other than `NO_TEXT`.
+
+    Source: the finaliser: Steele et al. 2014, "Fast splittable pseudorandom number generators".
+    """
+    kept = attention_mask.bool()
+    place = kept.long().cumsum(dim=1)  # [B, L], from 1
+    mixed = _mix(_mix(input_ids.long()) + place)
+    return _mix(mixed.masked_fill(~kept, 0).sum(dim=1)).clamp_max(NO_TEXT - 1)
+
+
+def _mix(values: Tensor) -> Tensor:
+    """Mix the bits of int64 numbers; products wrap around."""
+    values = values + -7046029254386353131  # 0x9E3779B97F4A7C15 as a signed number
+    values = (values ^ _shifted(values, 30)) * -4658895280553007687  # 0xBF58476D1CE4E5B9
+    values = (values ^ _shifted(values, 27)) * -7723592293110705685  # 0x94D049BB133111EB
+    return values ^ _shifted(values, 31)
+
+
+def _shifted(values: Tensor, bits: int) -> Tensor:
+    """Shift to the right and fill with zeros; the shift of signed numbers copies their sign."""
+    return (values >> bits) & ((1 << (64 - bits)) - 1)
+
+
+def contained(values: Tensor, sets: Tensor) -> Tensor:
+    """Say which values are in which row's set.
+
+    Args:
+        values: `[N]` int64.
+        sets: `[B, M]` int64, each row sorted and filled up with `NO_TEXT`.
+
+    Returns:
+        `[B, N]` bool.
+    """
+    if not sets.shape[1]:
+        return torch.zeros(len(sets), len(values), dtype=torch.bool, device=values.device)
+    wanted = values.expand(len(sets), -1).contiguous()  # [B, N]
+    place = torch.searchsorted(sets, wanted).clamp_max(sets.shape[1] - 1)
+    return sets.gather(1, place) == wanted
+
+
+def repeated(values: Tensor) -> Tensor:
+    """Mark every value that occurs earlier in the list.
+
+    Args:
+        values: `[N]` int64.
+
+    Returns:
+        `[N]` bool.
+    """
+    ordered, order = values.sort(stable=True)
+    again = torch.zeros_like(values, dtype=torch.bool)
+    again[1:] = ordered[1:] == ordered[:-1]
+    return torch.zeros_like(again).scatter_(0, order, again)
+
+
+def share_left_out(left_out: Tensor, own: int = 1) -> Tensor:
+    """Return the share of negatives that are left out, as a 0-dim float without a host sync.
+
+    Args:
+        left_out: `[B, N]` bool.
+        own: Number of candidates per row that are no negatives in any case.
+
+    Returns:
+        A number in [0, 1]; 0 where there is no negative.
+    """
+    negatives = len(left_out) * max(left_out.shape[1] - own, 0)
+    return left_out.sum().float() / max(negatives, 1)

@@ -1,0 +1,103 @@
+"""Encode a large batch in the memory of a small one (docs/losses.md, section 16)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from sentence_transformers.base.losses.merged_forward import embed_columns
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
+
+Features = dict[str, Any]
+
+
+def check_mini_batch_size(mini_batch_size: int | None) -> None:
+    """Refuse a mini-batch size that is not a positive integer or None.
+
+    Args:
+        mini_batch_size: The number to check.
+
+    Raises:
+        ValueError: If it is anything else.
+    """
+    if mini_batch_size is not None and not (isinstance(mini_batch_size, int) and mini_batch_size > 0):
+        raise ValueError(f"mini_batch_size must be a positive integer or None; received {mini_batch_size!r}")
+
+
+def embed_in_mini_batches(
+    model: nn.Module, columns: list[Features], mini_batch_size: int | None
+) -> list[Tensor]:
+    """Encode the columns; with gradients, keep the activations of one mini-batch at a time.
+
+    In the forward pass each mini-batch is encoded and only its embeddings are kept. The loss of the whole
+    batch is computed on them. In the backward pass autograd brings the gradient of the embeddings to each
+    mini-batch in turn, which is encoded again, with the same random numbers and the same autocast, and
+    passes the gradient on. So the gradient is that of the whole batch, for one more forward pass of the
+    encoder. This is the gradient cache of Gao et al., done by PyTorch's checkpoint without reentrance. All
+    mini-batches belong to one backward pass, so DistributedDataParallel reduces each parameter once.
+
+    Args:
+        model: The encoder, wrapped in DistributedDataParallel or not; its forward writes
+            `sentence_embedding`.
+        columns: One dict per text column, with what the model reads: tensors of B rows, and others that all
+            rows share.
+        mini_batch_size: Rows per mini-batch; None, or a batch that is no larger, is encoded at once.
+
+    Returns:
+        One `[B, D]` float tensor per column.
+
+    Raises:
+        ValueError: If mini-batches are wanted of columns that do not hold one row of tokens per text.
+
+    Source: Gao et al. 2021 (arXiv 2101.06983); checkpoints: Chen et al. 2016 (arXiv 1604.06174).
+    """
+    if mini_batch_size is None or not columns:
+        return embed_columns(model, columns)
+    ids = columns[0].get("input_ids")
+    if not isinstance(ids, Tensor) or ids.dim() != 2 or any("cu_seq_lens_q" in column for column in columns):
+        raise ValueError(
+            "mini_batch_size needs columns with input_ids [B, L], one row per text; received "
+            + (f"shape {tuple(ids.shape)}" if isinstance(ids, Tensor) else "none")
+        )
+    rows = len(ids)
+    if rows <= mini_batch_size:
+        return embed_columns(model, columns)
+    return [_embed_column(model, column, rows, mini_batch_size) for column in columns]
+
+
+def _embed_column(model: nn.Module, column: Features, rows: int, mini_batch_size: int) -> Tensor:
+    pieces = []
+    for start in range(0, rows, mini_batch_size):
+        piece = {
+            key: _rows(value, rows, slice(start, start + mini_batch_size)) for key, value in column.items()
+        }
+        if torch.is_grad_enabled():
+            pieces.append(checkpoint(_Encode(model, piece), use_reentrant=False))
+        else:
+            pieces.append(_Encode(model, piece)())
+    return torch.cat(pieces)
+
+
+def _rows(value: Any, rows: int, part: slice) -> Any:
+    per_row = isinstance(value, Tensor) and value.dim() > 0 and len(value) == rows
+    return value[part] if per_row else value
+
+
+class _Encode:
+    """Encodes one mini-batch, the first time by the model as it is wrapped, later by the model itself.
+
+    DistributedDataParallel prepares for a backward pass in its forward. The second encoding happens within
+    that backward pass, where preparing for another one would count gradients twice.
+    """
+
+    def __init__(self, model: nn.Module, features: Features) -> None:
+        self.model = model
+        self.features = features
+
+    def __call__(self) -> Tensor:
+        model = self.model
+        if isinstance(model, DistributedDataParallel):
+            self.model = model.module
+        return model(dict(self.features))["sentence_embedding"]

@@ -1,0 +1,399 @@
+"""Which candidates are left out, against loops over texts; the losses against loops over what remains."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lexforge.common.text_identity import NO_TEXT, text_identity
+from lexforge.losses import HCLLoss, InfoNCELoss, MoCoLoss, NeuralSparseLoss
+from lexforge.losses.base import IDENTITY_KEY, RELEVANT_KEY, TEACHER_KEY
+from lexforge.losses.false_negatives import BatchTexts, contained, repeated, token_identity
+
+Row = tuple[str, ...]  # anchor, positive, negatives
+
+
+def features_of(rows: list[Row], relevant: dict[str, set[str]] | None = None) -> list[dict]:
+    """What our collators put beside the tokens, without tokens."""
+    columns = [
+        {IDENTITY_KEY: torch.tensor([text_identity(text) for text in column])}
+        for column in zip(*rows, strict=True)
+    ]
+    if relevant is not None:
+        lists = [sorted(text_identity(text) for text in relevant.get(row[0], ())) for row in rows]
+        longest = max(map(len, lists))
+        padded = [values + [NO_TEXT] * (longest - len(values)) for values in lists]
+        columns[0][RELEVANT_KEY] = torch.tensor(padded, dtype=torch.int64).reshape(len(rows), longest)
+    return columns
+
+
+def kept_by_loop(rows: list[Row], relevant: dict[str, set[str]]) -> list[list[bool]]:
+    """Candidate by candidate, on the texts themselves: all positives, then each column of negatives."""
+    candidates = [(row[column], place) for column in range(1, len(rows[0])) for place, row in enumerate(rows)]
+    kept = []
+    for own, (anchor, positive, *_) in enumerate(rows):
+        seen: set[str] = set()
+        line = []
+        for number, (text, place) in enumerate(candidates):
+            answers = text == positive or text in relevant.get(anchor, set())
+            answers |= number < len(rows) and rows[place][0] == anchor
+            line.append(number == own or not (answers or text in seen))
+            seen.add(text)
+        kept.append(line)
+    return kept
+
+
+def random_rows(seed: int, columns: int = 4) -> tuple[list[Row], dict[str, set[str]]]:
+    """Few texts, so that they repeat; some of them judged relevant."""
+    generator = random.Random(seed)
+    rows = [
+        (f"q{generator.randrange(6)}", *(f"d{generator.randrange(12)}" for _ in range(columns - 1)))
+        for _ in range(generator.randrange(1, 9))
+    ]
+    relevant = {f"q{number}": {f"d{generator.randrange(12)}" for _ in range(number)} for number in range(5)}
+    return rows, relevant
+
+
+@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("judged", [False, True])
+def test_what_is_left_out_equals_a_loop_over_texts(seed: int, judged: bool) -> None:
+    """Own positive elsewhere, judged relevant, positive of the same anchor, repeated: each by its text."""
+    rows, relevant = random_rows(seed)
+    relevant = relevant if judged else {}
+    texts = BatchTexts.of(features_of(rows, relevant if judged else None), gather=False)
+    assert (~texts.left_out()).tolist() == kept_by_loop(rows, relevant)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_mirror_equals_a_loop_over_texts(seed: int) -> None:
+    """A positive picks its anchor: an anchor that it answers too, and a repeated one, is no negative."""
+    rows, relevant = random_rows(seed)
+    found = BatchTexts.of(features_of(rows, relevant), gather=False).mirrored()
+    for own, row in enumerate(rows):
+        for place, other in enumerate(rows):
+            answers = row[1] == other[1] or row[1] in relevant.get(other[0], set()) or row[0] == other[0]
+            repeats = other[0] in [earlier[0] for earlier in rows[:place]]
+            assert found[own, place].item() == (place != own and (answers or repeats)), (own, place)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_rows_of_one_meaning_equal_a_loop_over_texts(seed: int) -> None:
+    """HCL contrasts both views with both, so the relation must hold in either direction."""
+    rows, relevant = random_rows(seed, columns=2)
+    found = BatchTexts.of(features_of(rows, relevant), gather=False).same_meaning()
+    for own, (anchor, positive) in enumerate(rows):
+        for place, (other_anchor, other_positive) in enumerate(rows):
+            same = bool({anchor, positive} & {other_anchor, other_positive})
+            same |= other_positive in relevant.get(anchor, set())
+            same |= positive in relevant.get(other_anchor, set())
+            assert found[own, place].item() == (place != own and same), (own, place)
+
+
+def vector(text: str, width: int = 6) -> torch.Tensor:
+    """The embedding of a text: equal texts have equal ones, as they do without dropout."""
+    generator = torch.Generator().manual_seed(text_identity(text) % 2**31)
+    return torch.randn(width, generator=generator, dtype=torch.float64)
+
+
+def embeddings_of(rows: list[Row]) -> list[torch.Tensor]:
+    return [torch.stack([vector(text) for text in column]) for column in zip(*rows, strict=True)]
+
+
+def info_nce_by_loop(rows: list[Row], relevant: dict[str, set[str]], temperature: float) -> list[float]:
+    """The loss of each row, over the distinct texts that are its negatives."""
+    kept = kept_by_loop(rows, relevant)
+    texts = [row[column] for column in range(1, len(rows[0])) for row in rows]
+    losses = []
+    for own, row in enumerate(rows):
+        query = vector(row[0])
+        scores = [
+            torch.cosine_similarity(query, vector(text), dim=0).item() / temperature
+            for text, keep in zip(texts, kept[own], strict=True)
+            if keep
+        ]
+        positive = torch.cosine_similarity(query, vector(row[1]), dim=0).item() / temperature
+        losses.append(math.log(math.fsum(map(math.exp, scores))) - positive)
+    return losses
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_info_nce_equals_a_loop_over_what_remains(tiny_dense, seed: int) -> None:
+    """The whole way through the module, by default, with the share of negatives left out."""
+    rows, relevant = random_rows(seed)
+    loss = InfoNCELoss(tiny_dense, 0.4)
+    value = loss.compute_loss(embeddings_of(rows), features_of(rows, relevant), None)
+    losses = info_nce_by_loop(rows, relevant, 0.4)
+    assert value.item() == pytest.approx(sum(losses) / len(losses), rel=1e-9)
+    kept = kept_by_loop(rows, relevant)
+    negatives = len(rows) * (len(kept[0]) - 1)
+    share = sum(line.count(False) for line in kept) / negatives
+    assert loss.metrics["candidates_left_out"].item() == pytest.approx(share)
+
+
+@settings(deadline=None, max_examples=40)
+@given(seed=st.integers(0, 10**6), data=st.data())
+def test_a_copy_of_a_row_changes_no_other_rows_loss(tiny_dense_session, seed: int, data) -> None:
+    """A text that repeats counts once: the copy adds its own row, equal to the original's, and no more."""
+    rows, relevant = random_rows(seed)
+    copied = data.draw(st.integers(0, len(rows) - 1))
+    loss = InfoNCELoss(tiny_dense_session, 0.4)
+
+    def total(batch: list[Row]) -> float:
+        return len(batch) * loss.compute_loss(embeddings_of(batch), features_of(batch, relevant), None).item()
+
+    own = info_nce_by_loop(rows, relevant, 0.4)[copied]
+    assert total([*rows, rows[copied]]) - total(rows) == pytest.approx(own, rel=1e-9, abs=1e-9)
+
+
+@pytest.fixture(scope="session")
+def tiny_dense_session(tiny_checkpoint):
+    """One model for all examples of a property, which only reads its similarity."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
+
+    transformer = Transformer(str(tiny_checkpoint), max_seq_length=32)
+    return SentenceTransformer(
+        modules=[transformer, Pooling(transformer.get_embedding_dimension())], device="cpu"
+    )
+
+
+def test_the_symmetric_loss_leaves_out_in_both_directions(tiny_dense) -> None:
+    """Two rows with one positive: either way they are no negatives, and nothing is left to tell apart."""
+    rows = [("q1", "d1"), ("q2", "d1")]
+    loss = InfoNCELoss(tiny_dense, 0.4, symmetric=True)
+    embeddings = [rows.requires_grad_() for rows in embeddings_of(rows)]
+    value = loss.compute_loss(embeddings, features_of(rows), None)
+    value.backward()
+    assert value.item() == pytest.approx(0, abs=1e-12)
+    assert not any(rows.grad.abs().max() > 1e-12 for rows in embeddings)
+
+
+def test_the_anchors_own_hard_negative_that_is_judged_relevant_is_left_out(tiny_dense) -> None:
+    """A mined negative may be a judged positive of the query; the label says more than the miner."""
+    rows = [("q1", "d1", "d2"), ("q2", "d3", "d4")]
+    loss = InfoNCELoss(tiny_dense, 0.4)
+    masked = loss.compute_loss(embeddings_of(rows), features_of(rows, {"q1": {"d1", "d2"}}), None)
+    assert masked.item() == pytest.approx(
+        sum(info_nce_by_loop(rows, {"q1": {"d1", "d2"}}, 0.4)) / 2, rel=1e-9
+    )
+    plain = loss.compute_loss(embeddings_of(rows), features_of(rows), None)
+    assert plain.item() > masked.item()
+
+
+@pytest.mark.parametrize("estimator", ["hard", "easy"])
+def test_hcl_equals_a_loop_over_what_remains(tiny_dense, estimator: str) -> None:
+    """N, the mean and the sums are those of the negatives that remain; a row without any adds 0."""
+    for rows in ([("a", "b"), ("c", "b"), ("d", "e"), ("f", "g")], [("a", "b"), ("b", "c")]):
+        loss = HCLLoss(tiny_dense, 0.5, 0.05, 1.0, estimator)
+        embeddings = [column.requires_grad_() for column in embeddings_of(rows)]
+        value = loss.compute_loss(embeddings, features_of(rows), None)
+        unit = lambda text: vector(text) / vector(text).norm()  # noqa: E731
+        total = 0.0
+        for own, row in enumerate(rows):
+            others = [other for place, other in enumerate(rows) if place != own and not {*row} & {*other}]
+            for view, partner in (row, row[::-1]):
+                p = math.exp((unit(view) @ unit(partner)).item() / 0.5)
+                n = [math.exp((unit(view) @ unit(text)).item() / 0.5) for other in others for text in other]
+                if not n:
+                    continue
+                ng = sum(n)
+                if estimator == "hard":
+                    reweighted = sum(x * x for x in n) / (sum(n) / len(n))
+                    ng = max((reweighted - 0.05 * len(n) * p) / 0.95, len(n) * math.exp(-1 / 0.5))
+                total -= math.log(p / (p + ng))
+        assert value.item() == pytest.approx(total / (2 * len(rows)), rel=1e-9, abs=1e-12)
+        value.backward()
+        assert all(column.grad.isfinite().all() for column in embeddings)
+
+
+def test_moco_leaves_out_the_keys_of_its_own_positive_and_of_judged_documents(tiny_dense) -> None:
+    """The queue remembers whose keys it holds, over batches and in its saved state."""
+    loss = MoCoLoss(tiny_dense.train(), queue_size=8, momentum=0.5, temperature=0.3).double()
+    first, second = [("q1", "d1"), ("q2", "d2")], [("q3", "d1"), ("q4", "d4")]
+    loss.compute_loss(
+        [column[:, :6].repeat(1, 6)[:, :32] for column in embeddings_of(first)], features_of(first), None
+    )
+    assert loss.queue.held_texts().tolist() == [text_identity("d1"), text_identity("d2")]
+    assert "queue.texts" in loss.state_dict()
+    embeddings = [column.repeat(1, 6)[:, :32] for column in embeddings_of(second)]
+    unit = [torch.nn.functional.normalize(column, dim=1) for column in embeddings]
+    held = loss.queue.contents()[0]
+    value = loss.compute_loss(embeddings, features_of(second, {"q3": {"d1"}, "q4": {"d4", "d2"}}), None)
+    expected = 0.0
+    for row, kept in enumerate(([1], [0])):  # q3 drops its own d1; q4 drops d2, which is judged relevant
+        scores = [(unit[0][row] @ unit[1][row]).item() / 0.3]
+        scores += [(unit[0][row] @ held[place]).item() / 0.3 for place in kept]
+        expected += math.log(math.fsum(map(math.exp, scores))) - scores[0]
+    assert value.item() == pytest.approx(expected / 2, rel=1e-6)
+
+
+def sparse_loss(model, **changes) -> NeuralSparseLoss:
+    weights = {
+        "infonce_weight": 1.0,
+        "self_reconstruction_weight": 0.0,
+        "positive_activation_weight": 0.0,
+        "flops_weight": 0.0,
+        "minimum_activation_weight": 0.0,
+        "distillation_weight": 0.0,
+        "temperature": 0.4,
+    }
+    return NeuralSparseLoss(model, **{**weights, **changes})
+
+
+def test_the_sparse_loss_leaves_out_what_info_nce_does(tiny_splade, tiny_dense) -> None:
+    """One mask for all losses."""
+    tiny_splade.similarity_fn_name = "cosine"
+    rows, relevant = random_rows(3)
+    loss = sparse_loss(tiny_splade)
+    parts = loss.compute_loss(embeddings_of(rows), features_of(rows, relevant), None)
+    expected = info_nce_by_loop(rows, relevant, 0.4)
+    assert parts["infonce"].item() == pytest.approx(sum(expected) / len(rows), rel=1e-9)
+    assert loss.metrics["candidates_left_out"] > 0
+
+
+@pytest.mark.parametrize("listed", [False, True])
+def test_distillation_compares_only_what_remains(tiny_splade, listed: bool) -> None:
+    """Left-out candidates must count neither in the softmax nor in the z-scores: here they are cut off."""
+    from lexforge.losses.functional import distillation
+
+    tiny_splade.similarity_fn_name = "cosine"
+    rows = [("q1", "d1", "d2", "d3"), ("q2", "d4", "d1", "d5")]
+    relevant = {"q1": {"d1", "d2"}, "q2": {"d4", "d1"}}
+    features = features_of(rows, relevant)
+    loss = sparse_loss(tiny_splade, infonce_weight=0.0, distillation_weight=1.0)
+    embeddings = embeddings_of(rows)
+    teacher = torch.tensor([[0.9, 0.8, 0.1], [0.7, 0.6, 0.2]])
+    cosine = lambda a, b: torch.cosine_similarity(vector(a), vector(b), dim=0)  # noqa: E731
+    if listed:
+        kept = [["d1", "d3"], ["d4", "d5"]]
+        scores = teacher[:, [0, 2]].double()
+        parts = loss.compute_loss(embeddings, features, teacher)
+    else:
+        for column, name in zip(features, zip(*rows, strict=True), strict=True):
+            column[TEACHER_KEY] = torch.stack([vector("teacher " + text) for text in name])
+        # of d1 d4 | d2 d1 | d3 d5: q1 leaves out d2 and the second d1, q2 both d1
+        kept = [["d1", "d4", "d3", "d5"], ["d4", "d2", "d3", "d5"]]
+        scores = torch.stack(
+            [
+                torch.stack([cosine("teacher " + row[0], "teacher " + text) for text in texts])
+                for row, texts in zip(rows, kept, strict=True)
+            ]
+        )
+        parts = loss.compute_loss(embeddings, features, None)
+    student = torch.stack(
+        [torch.stack([cosine(row[0], text) for text in texts]) for row, texts in zip(rows, kept, strict=True)]
+    )
+    torch.testing.assert_close(parts["distillation"], distillation(student, scores), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("listed", [False, True])
+def test_a_guide_leaves_out_what_it_ranks_near_the_positive(tiny_splade, listed: bool) -> None:
+    """GISTEmbed: above s(q, d+) - margin a candidate is no negative; a list speaks of its own row only."""
+    tiny_splade.similarity_fn_name = "cosine"
+    rows = [("q1", "d1", "d2"), ("q2", "d3", "d4")]
+    features, margin, labels = features_of(rows), 0.1, None
+    guide = {("q1", "d1"): 0.5, ("q1", "d2"): 0.45, ("q1", "d3"): 0.9, ("q1", "d4"): 0.1}
+    guide |= {("q2", "d3"): 0.5, ("q2", "d4"): 0.2, ("q2", "d1"): 0.41, ("q2", "d2"): 0.39}
+    if listed:
+        labels = torch.tensor([[guide[row[0], text] for text in row[1:]] for row in rows])
+        kept = [["d1", "d3", "d4"], ["d3", "d1", "d2", "d4"]]
+    else:
+        # embeddings whose cosines are the guide's scores: one axis per document, queries of length 1
+        queries = torch.zeros(2, 6)
+        for row, name in enumerate(("q1", "q2")):
+            queries[row, :4] = torch.tensor([guide[name, f"d{number}"] for number in (1, 2, 3, 4)])
+            queries[row, 4 + row] = (1 - queries[row].square().sum()).clamp_min(0).sqrt()
+            # beyond length 1 the cosines are a multiple of the scores; margin scales with them
+        features[0][TEACHER_KEY] = queries
+        for column, name in zip(features[1:], (("d1", "d3"), ("d2", "d4")), strict=True):
+            column[TEACHER_KEY] = torch.eye(6)[[int(text[1]) - 1 for text in name]]
+        norms = queries.norm(dim=1).tolist()
+        kept = [
+            [
+                text
+                for text in ("d1", "d3", "d2", "d4")
+                if text == row[1] or not guide[row[0], text] / norm > guide[row[0], row[1]] / norm - margin
+            ]
+            for row, norm in zip(rows, norms, strict=True)
+        ]
+        assert [len(texts) for texts in kept] == [2, 3]
+    parts = sparse_loss(tiny_splade, guide_margin=margin).compute_loss(embeddings_of(rows), features, labels)
+    expected = 0.0
+    for row, texts in zip(rows, kept, strict=True):
+        scores = {
+            text: torch.cosine_similarity(vector(row[0]), vector(text), dim=0).item() / 0.4 for text in texts
+        }
+        expected += math.log(math.fsum(map(math.exp, scores.values()))) - scores[row[1]]
+    assert parts["infonce"].item() == pytest.approx(expected / 2, rel=1e-9)
+
+
+def test_a_triplet_whose_negative_is_judged_relevant_adds_nothing(tiny_splade) -> None:
+    """A hinge against a right answer pushes it away."""
+    from lexforge.losses.functional import triplet_margin
+
+    tiny_splade.similarity_fn_name = "cosine"
+    rows = [("q1", "d1", "d2"), ("q2", "d3", "d4")]
+    loss = sparse_loss(tiny_splade, infonce_weight=0.0, triplet_margin_weight=1.0, margin=2.0)
+    parts = loss.compute_loss(embeddings_of(rows), features_of(rows, {"q1": {"d1", "d2"}}), None)
+    anchor, positive, negative = (column[1:] for column in embeddings_of(rows))
+    expected = triplet_margin(anchor, positive, negative, 2.0) / 2
+    torch.testing.assert_close(parts["triplet_margin"], expected, rtol=1e-9, atol=1e-12)
+
+
+def test_plain_data_sets_are_compared_by_their_tokens(tiny_splade) -> None:
+    """The stock collator carries no identity; equal texts are found by equal tokens, however padded."""
+    tiny_splade.similarity_fn_name = "cosine"
+    anchors, positives = ["sort a list", "parse the tree"], ["read a file", "read a file"]
+    features = [tiny_splade.preprocess(column) for column in (anchors, positives)]
+    loss = sparse_loss(tiny_splade.train())
+    assert loss(features)["infonce"].item() == pytest.approx(0, abs=1e-6)
+    assert loss.metrics["candidates_left_out"].item() == 1
+
+
+def test_embeddings_alone_leave_out_nothing(tiny_dense) -> None:
+    """Where another loss encodes, the texts are not known."""
+    rows = [("q1", "d1"), ("q2", "d1")]
+    loss = InfoNCELoss(tiny_dense, 0.4)
+    assert loss.compute_loss_from_embeddings(embeddings_of(rows)).item() > 0
+    assert loss.metrics == {}
+
+
+def test_token_identities_ignore_padding_and_nothing_else() -> None:
+    """Order, number and each id count; the side and the length of the padding do not."""
+    ids = torch.tensor([[5, 6, 7, 0], [0, 5, 6, 7], [5, 6, 7, 9], [5, 7, 6, 0], [6, 6, 6, 0], [0, 0, 0, 0]])
+    mask = torch.tensor([[1, 1, 1, 0], [0, 1, 1, 1], [1, 1, 1, 1], [1, 1, 1, 0], [1, 1, 1, 0], [0, 0, 0, 0]])
+    found = token_identity(ids, mask).tolist()
+    assert found[0] == found[1]
+    assert len(set(found)) == 5
+
+
+def test_token_identities_of_many_texts_differ() -> None:
+    """A weak mix would collide among some ten thousand short sequences."""
+    ids = torch.cartesian_prod(torch.arange(40), torch.arange(40), torch.arange(40))
+    assert len(token_identity(ids, torch.ones_like(ids)).unique()) == 40**3
+
+
+def test_text_identities() -> None:
+    """Written down, since saved queues and rows hold them; equal in every process."""
+    assert text_identity("") == -5426141060434712860  # b2sum -l 64 of nothing
+    assert text_identity("서울") == text_identity("서울") != text_identity("서울 ")
+    assert -(2**63) <= text_identity("a") < NO_TEXT
+
+
+@given(
+    st.lists(st.integers(-5, 5), max_size=8),
+    st.lists(st.lists(st.integers(-5, 5), max_size=4), min_size=1, max_size=3),
+)
+def test_sets_and_repetitions_equal_python(values: list[int], sets: list[list[int]]) -> None:
+    """Both stand on sorting, whose ends are easily off by one."""
+    longest = max(map(len, sets))
+    padded = [sorted(members) + [NO_TEXT] * (longest - len(members)) for members in sets]
+    rows = torch.tensor(padded, dtype=torch.int64).reshape(len(sets), longest)
+    numbers = torch.tensor(values, dtype=torch.int64)
+    assert contained(numbers, rows).tolist() == [[value in members for value in values] for members in sets]
+    assert repeated(numbers).tolist() == [value in values[:place] for place, value in enumerate(values)]

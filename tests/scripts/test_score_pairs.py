@@ -1,0 +1,98 @@
+"""The command line that scores pairs: both forms, what reads them, and refusals before any work."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from sentence_transformers import SparseEncoder
+
+from lexforge.data import (
+    load_beir,
+    load_teacher_scores,
+    read_training_rows,
+    training_rows,
+    write_training_rows,
+)
+from lexforge.evaluation import write_run
+
+
+@pytest.fixture
+def script(load_script) -> ModuleType:
+    return load_script("score_pairs")
+
+
+@pytest.fixture
+def folder(corpus_folder: Path) -> Path:
+    """The corpus with two queries of a training split and a run of each."""
+    queries = {"q0": "sort list", "q1": "file"}
+    lines = [json.dumps({"_id": key, "text": text}) + "\n" for key, text in queries.items()]
+    (corpus_folder / "queries.jsonl").write_text("".join(lines))
+    (corpus_folder / "qrels").mkdir()
+    (corpus_folder / "qrels" / "train.tsv").write_text("q0\td0\t1\nq1\td1\t1\n")
+    write_run(corpus_folder / "run.trec", {"q0": {"d2": 3.0, "d0": 2.0, "d3": 1.0}, "q1": {"d0": 1.0}})
+    return corpus_folder
+
+
+def dot_product(model: SparseEncoder, query: str, document: str) -> float:
+    vectors = model.encode([query, document], convert_to_sparse_tensor=False)
+    return float(vectors[0] @ vectors[1])
+
+
+def test_scores_of_a_run_are_those_that_training_reads(
+    script, folder: Path, tmp_path: Path, tiny_checkpoint, tiny_splade
+) -> None:
+    """Judged documents and the best two of each query; `training_rows` finds every score it needs."""
+    output = tmp_path / "scores.tsv"
+    cfg = script.Config(
+        str(tiny_checkpoint),
+        output,
+        data=str(folder),
+        run=folder / "run.trec",
+        depth=2,
+        cache=tmp_path / "cache",
+    )
+    script.main(cfg)
+    data = load_beir(folder)
+    scores = load_teacher_scores(output, data)
+    assert {query: list(found) for query, found in scores.items()} == {"q0": ["d0", "d2"], "q1": ["d1", "d0"]}
+    for query, found in scores.items():
+        for document, score in found.items():
+            expected = dot_product(tiny_splade, data.queries[query], data.corpus[document])
+            assert score == pytest.approx(expected, rel=1e-5)  # float32, in other batches
+    rows = training_rows(data, negatives={"q0": ["d2"], "q1": ["d0"]}, scores=scores)
+    assert [row["label"] for row in rows] == [list(found.values()) for found in scores.values()]
+    before = output.read_bytes()
+    script.main(cfg)
+    assert output.read_bytes() == before
+
+
+def test_rows_of_a_file_are_labelled(script, tmp_path: Path, tiny_checkpoint, tiny_splade) -> None:
+    """The file that comes out is the one that the recipe reads in the place of the mined one."""
+    rows = [{"anchor": "sort list", "positive": "sort the list", "negative_1": "open the file"}]
+    write_training_rows(tmp_path / "mined.jsonl", rows)
+    output = tmp_path / "labelled.jsonl.gz"
+    script.main(
+        script.Config(str(tiny_checkpoint), output, rows=tmp_path / "mined.jsonl", cache=tmp_path / "cache")
+    )
+    (row,) = read_training_rows(output)
+    expected = [dot_product(tiny_splade, "sort list", row[name]) for name in ("positive", "negative_1")]
+    assert row == rows[0] | {"label": pytest.approx(expected, rel=1e-5)}
+
+
+def test_arguments_are_checked_before_the_teacher_is_loaded(script, folder: Path, tmp_path: Path) -> None:
+    """Loading a teacher takes a minute; the mistakes of a command line show at once."""
+    output = tmp_path / "out.tsv"
+    for options, message in [
+        ({}, "either --rows or --data"),
+        ({"rows": Path("mined.jsonl"), "data": "folder"}, "either --rows or --data"),
+        ({"rows": Path("mined.jsonl"), "run": Path("run.trec")}, "with --rows there is none"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            script.main(script.Config("nobody/has-this", output, **options))
+    with pytest.raises(FileNotFoundError, match=r"the folder of .* does not exist"):
+        script.main(script.Config("nobody/has-this", tmp_path / "no" / "out.tsv", data=str(folder)))
+    with pytest.raises(ValueError, match="depth must be at least 1; received 0"):
+        script.main(script.Config("nobody/has-this", output, data=str(folder), depth=0))
