@@ -94,13 +94,15 @@ def test_a_fused_head_is_encoded_in_mini_batches_too(tiny_splade) -> None:
     """The trainer fuses every model's head."""
     from lexforge.models import fuse_splade_head
 
-    model = fuse_splade_head(without_dropout(tiny_splade)).train()
+    # In float64: some gradients are 0 but for rounding (a bias of the keys shifts all scores of a softmax
+    # alike), which in float32 differs by as much as it is.
+    model = fuse_splade_head(without_dropout(tiny_splade)).train().double()
     features = batch(model)
     expected = parts_and_gradients(sparse(model), features)
     found = parts_and_gradients(sparse(model, mini_batch_size=3), features)
-    torch.testing.assert_close(found[0], expected[0], rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(found[0], expected[0], rtol=1e-12, atol=1e-12)
     for name, gradient in expected[1].items():
-        assert (found[1][name] - gradient).norm() < 1e-4 * gradient.norm().clamp_min(1e-3), name
+        assert (found[1][name] - gradient).norm() < 1e-10 * gradient.norm().clamp_min(1e-3), name
 
 
 def test_the_second_encoding_draws_the_same_random_numbers(tiny_dense) -> None:
