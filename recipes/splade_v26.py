@@ -244,6 +244,7 @@ def main(cfg: Config) -> None:
         phases=cfg.loss.phases,
         ramp_fraction=cfg.loss.ramp_fraction,
         start_share=cfg.loss.start_share,
+        prune_threshold=cfg.loss.prune_threshold,
     )
     trainer.train(resume_from_checkpoint=cfg.resume)
     if not process.is_main_process:

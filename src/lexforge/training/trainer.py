@@ -16,10 +16,10 @@ from lexforge.data import validate_columns
 from lexforge.losses import NeuralSparseLoss, loss_tensors
 from lexforge.models import fuse_splade_head, vocabulary_size
 from lexforge.runs.loss_state import LossStateCallback
-from lexforge.training.averaging import StartAverage
 from lexforge.training.callbacks import CollapseCallback, CurriculumCallback
 from lexforge.training.collator import SpladeCollator
 from lexforge.training.curriculum import Phase, phase_at
+from lexforge.training.finishing import Finishing
 from lexforge.training.finite import FiniteTraining
 from lexforge.training.kernel_tiles import KernelTilesCallback
 from lexforge.training.resumable import ResumableTraining
@@ -49,7 +49,8 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, SparseEncoderTrainer):
         ramp_fraction: Share of training, in [0, 1], during which the sparsity weights grow to their full
             values.
         start_share: Share of the weights of the start, in [0, 1), in the model that `train` leaves and that
-            `evaluate` measures; checkpoints hold the trained weights (`StartAverage`).
+            `evaluate` measures; checkpoints hold the trained weights (`Finishing`).
+        prune_threshold: What a term's logit must exceed, >= 0, in that model.
         **kwargs: The arguments of `SparseEncoderTrainer`: `args`, `train_dataset`, `eval_dataset`,
             `evaluator`, `callbacks` and others.
 
@@ -71,6 +72,7 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, SparseEncoderTrainer):
         phases: Sequence[Phase] = (),
         ramp_fraction: float = 0.0,
         start_share: float = 0.0,
+        prune_threshold: float = 0.0,
         **kwargs: Any,
     ) -> None:
         # An evaluation set may be a dictionary of several, by name.
@@ -81,7 +83,7 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, SparseEncoderTrainer):
                     validate_columns(dataset)
         self.teacher = teacher
         self.curriculum = CurriculumCallback(loss, phases, ramp_fraction)
-        self.start_average = StartAverage(model, start_share)
+        self.finishing = Finishing(model, start_share, prune_threshold)
         fuse_splade_head(model)
         if kwargs.get("args") is not None:
             decide_find_unused(kwargs["args"], model)
@@ -127,9 +129,9 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, SparseEncoderTrainer):
             group["lr"] = base_lr * factor(0)
 
     def train(self, *args: Any, **kwargs: Any) -> TrainOutput:
-        """Train as the parent does, and leave the average of the trained weights with the start."""
+        """Train as the parent does, then average the weights with the start and apply the threshold."""
         output = super().train(*args, **kwargs)
-        self.start_average.apply(self.model)
+        self.finishing.apply(self.model)
         return output
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
@@ -138,10 +140,10 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, SparseEncoderTrainer):
             return super().evaluate(*args, **kwargs)
 
     def evaluation_loop(self, *args: Any, **kwargs: Any) -> EvalLoopOutput:
-        """Evaluate what training would leave if it ended here: the average of the weights with the start."""
-        if not self.is_in_train:  # `train` has averaged already
+        """Evaluate what training would leave if it ended here."""
+        if not self.is_in_train:  # `train` has finished the weights already
             return super().evaluation_loop(*args, **kwargs)
-        with self.start_average.in_place(self.model):
+        with self.finishing.in_place(self.model):
             return super().evaluation_loop(*args, **kwargs)
 
     def track_loss_components(self, loss: dict[str, Tensor]) -> None:
