@@ -6,7 +6,7 @@ others take seconds to load.
 """
 
 from lexforge.common.idf import corpus_idf, document_frequency
-from lexforge.data.beir import load_beir, load_corpus, load_teacher_scores, write_teacher_scores
+from lexforge.data.beir import load_beir, load_corpus, load_queries, load_teacher_scores, write_teacher_scores
 from lexforge.data.cache import cache_folder
 from lexforge.data.columns import validate_columns
 from lexforge.data.docstrings import load_docstrings
@@ -50,6 +50,7 @@ __all__ = [
     "load_docstrings",
     "load_hub",
     "load_multilabel",
+    "load_queries",
     "load_retrieval_data",
     "load_scorer",
     "load_sts",
