@@ -16,6 +16,19 @@ from lexforge.data.teacher_cache import Teacher, TeacherCache
 
 __all__ = ["LsaTeacher", "SentenceTransformerTeacher", "Teacher", "TeacherCache", "load_teacher"]
 
+_SCORE_PAIRS = (
+    ", and dense embeddings are needed here; compute its scores of listed candidates with "
+    "scripts/score_pairs.py and pass those"
+)
+# What each kind of model is, where it is no dense encoder, and what can be done with it.
+_REFUSED = {
+    "sparse": f"a SparseEncoder{_SCORE_PAIRS}",
+    "cross-encoder": f"a CrossEncoder{_SCORE_PAIRS}",
+    "multi-vector": "a MultiVectorEncoder, and one dense embedding per text is needed here",
+    "unknown": "a bare transformer, which says nothing about its pooling; save it as a SentenceTransformer "
+    "with the pooling that it was trained with",
+}
+
 
 class SentenceTransformerTeacher:
     """A dense `SentenceTransformer` as the teacher; queries and documents get the prompts saved with it.
@@ -47,30 +60,23 @@ class SentenceTransformerTeacher:
         from sentence_transformers import SentenceTransformer
 
         from lexforge.models.fingerprint import fingerprint
-        from lexforge.models.load import model_kind
+        from lexforge.models.names import checked_name, model_kind
 
-        # SentenceTransformer loads anything and takes the mean over its tokens, which would be no teacher.
-        kind = model_kind(model_name_or_path)
-        if kind in ("sparse", "cross-encoder"):
-            what = "a SparseEncoder" if kind == "sparse" else "a CrossEncoder"
-            raise DataError(
-                f"the teacher {model_name_or_path!r} is {what}, and dense embeddings are needed here; "
-                "compute its scores of listed candidates with scripts/score_pairs.py and pass those"
-            )
-        if kind == "unknown" and (Path(model_name_or_path) / "config.json").is_file():
-            raise DataError(
-                f"the teacher {model_name_or_path!r} is a bare transformer, which says nothing about its "
-                "pooling; save it as a SentenceTransformer with the pooling that it was trained with"
-            )
         try:
-            self._encoder = SentenceTransformer(
-                model_name_or_path, device=device, model_kwargs=model_kwargs, prompts=prompts
-            )
+            name = checked_name(model_name_or_path)
+            # SentenceTransformer loads anything and takes the mean over its tokens, which is no teacher.
+            refused = _REFUSED.get(model_kind(name))
+            if refused is None:
+                self._encoder = SentenceTransformer(
+                    name, device=device, model_kwargs=model_kwargs, prompts=prompts
+                )
         except (OSError, ValueError) as error:
             raise DataError(
                 f"the teacher {model_name_or_path!r} cannot be loaded; pass a folder or a model name that "
                 f"the hub or its local cache has, or use LsaTeacher, which needs no model ({error})"
             ) from error
+        if refused is not None:
+            raise DataError(f"the teacher {model_name_or_path!r} is {refused}")
         if max_seq_length is not None:
             self._encoder.max_seq_length = max_seq_length
         self._batch_size = batch_size

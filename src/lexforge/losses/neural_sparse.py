@@ -327,13 +327,22 @@ class NeuralSparseLoss(EmbeddingLoss):
 
 
 def _tokens(features: list[Features] | None) -> list[tuple[Tensor, Tensor]]:
-    """Token ids and attention mask of each column, `[B, L]` each."""
+    """Token ids and mask of each column, `[B, L]` each; the tokens of a saved prompt are masked too."""
     if features is None:
         raise ValueError(
             "self_reconstruction and positive_activation read the tokens of each column, which "
             "compute_loss_from_embeddings does not receive; set their weights to 0, or call the loss itself"
         )
-    return [(column["input_ids"], column["attention_mask"]) for column in features]
+    return [(column["input_ids"], _mask_without_prompt(column)) for column in features]
+
+
+def _mask_without_prompt(column: Features) -> Tensor:
+    """The attention mask `[B, L]`, 0 also at the first tokens, which are the same prompt in every row."""
+    mask = column["attention_mask"]
+    if "prompt_length" not in column:
+        return mask
+    # Counted over unmasked tokens, because a tokenizer may pad on the left.
+    return mask * (mask.cumsum(dim=1) > column["prompt_length"])
 
 
 def _advised(teacher: Tensor, own: Tensor, margin: float, listed: bool, candidates: int) -> Tensor:
