@@ -63,7 +63,7 @@ def test_a_name_that_sentence_transformers_completes(
 @pytest.mark.parametrize("name", ["missing", "nobody/missing", "../missing", "a/b/c", "", Path("org/name")])
 def test_a_name_that_nothing_has(name: str | Path) -> None:
     """One line says what was looked for, before transformers fails with many."""
-    with pytest.raises(FileNotFoundError, match="there is no model at .*; pass the folder") as caught:
+    with pytest.raises(FileNotFoundError, match=r"there is no model at .*; pass the folder") as caught:
         checked_name(name)
     assert "\n" not in str(caught.value)
 

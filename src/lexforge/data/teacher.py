@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +11,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lexforge.common.types import TextKind
+from lexforge.data.columns import LABEL, text_columns
 from lexforge.data.retrieval_data import DataError
 from lexforge.data.teacher_cache import Teacher, TeacherCache
 
-__all__ = ["LsaTeacher", "SentenceTransformerTeacher", "Teacher", "TeacherCache", "load_teacher"]
+__all__ = [
+    "LsaTeacher",
+    "SentenceTransformerTeacher",
+    "Teacher",
+    "TeacherCache",
+    "check_labelled_rows",
+    "check_teacher_options",
+    "load_teacher",
+]
 
 _SCORE_PAIRS = (
     ", and dense embeddings are needed here; compute its scores of listed candidates with "
@@ -168,6 +177,53 @@ class LsaTeacher:
             `[N, D]` float32, rows of L2 norm 1; the row of a text without any known term is 0.
         """
         return np.asarray(self._pipeline.transform(list(texts)), dtype=np.float32)
+
+
+def check_teacher_options(teacher: str | None, scores: Path | None, *, needed: bool) -> None:
+    """Refuse the options `--teacher` and `--teacher-scores` of a run that would ignore one of them.
+
+    Args:
+        teacher: The value of `--teacher`; None if it was not given.
+        scores: The value of `--teacher-scores`; None if it was not given.
+        needed: Whether the loss reads a teacher.
+
+    Raises:
+        ValueError: If both options are given, or one of them to a run without distillation.
+    """
+    if teacher is not None and scores is not None:
+        raise ValueError(f"pass --teacher or --teacher-scores; received {teacher!r} and {str(scores)!r}")
+    given = f"--teacher {teacher}" if teacher is not None else f"--teacher-scores {scores}"
+    if (teacher is not None or scores is not None) and not needed:
+        raise ValueError(
+            f"the loss of this run reads no teacher, so {given} would be ignored; choose a preset that "
+            "distils (--preset v26, v25 or v23), set --loss.distillation-weight, or leave the option out"
+        )
+
+
+def check_labelled_rows(teacher: str | None, rows: Sequence[Mapping[str, Any]], *, needed: bool) -> None:
+    """Refuse training rows whose teacher scores cannot be used as the options say.
+
+    Args:
+        teacher: The value of `--teacher`; None if it was not given.
+        rows: Training rows under the column contract, at least one.
+        needed: Whether the loss reads a teacher.
+
+    Raises:
+        ValueError: If the rows carry the scores of a teacher and `--teacher` names another, or if they carry
+            one score each, with which nothing can be compared.
+    """
+    if not needed or LABEL not in rows[0]:
+        return
+    if teacher is not None:
+        raise ValueError(
+            f"the rows carry the scores of a teacher in their column {LABEL!r}, so --teacher {teacher} would "
+            "be ignored; leave the option out, or pass rows without that column"
+        )
+    if len(text_columns(rows[0])) < 3:
+        raise ValueError(
+            "a teacher's scores are compared within a row, and these rows have a positive and no negative: "
+            "give --negatives judged or --negatives bm25, or a file of rows with negatives and their scores"
+        )
 
 
 def load_teacher(name: str, corpus_texts: Sequence[str]) -> Teacher:

@@ -295,11 +295,15 @@ class NeuralSparseLoss(EmbeddingLoss):
                 )
             return similarity_scores(embeddings[0], self._candidates(embeddings[1:]), "cosine")
         expected = (len(anchor), len(documents))
-        if labels.shape != expected or expected[1] < 2:
+        if labels.shape != expected:
             raise ValueError(
-                "labels must hold one teacher score per document column, the positive first, and at least "
-                f"one negative: [{expected[0]}, {expected[1]}] for these columns; received "
-                f"{list(labels.shape)}"
+                "labels must hold one teacher score per document column, the positive first: "
+                f"[{expected[0]}, {expected[1]}] for these columns; received {list(labels.shape)}"
+            )
+        if expected[1] < 2:
+            raise ValueError(
+                "labels must hold one teacher score per document column, of which one at least is a "
+                "negative; received the score of the positive alone, which nothing can be compared with"
             )
         return labels.to(anchor.dtype)
 
