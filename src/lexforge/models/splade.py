@@ -11,6 +11,7 @@ from transformers import AutoModelForMaskedLM, PreTrainedTokenizerBase
 
 from lexforge.common.similarity import Similarity, check_similarity
 from lexforge.models.fused import fuse_splade_head
+from lexforge.models.model_card import RetrieverCard
 from lexforge.models.names import check_saved_similarity, checked_name, saved_class
 from lexforge.models.structure import position_limit, splade_transformers
 
@@ -58,13 +59,18 @@ def build_splade(
             "SpladePooling, or the checkpoint of a masked language model"
         )
     if saved is not None:
-        model = SparseEncoder(name, device=device, similarity_fn_name=similarity)
+        model = SparseEncoder(
+            name, device=device, similarity_fn_name=similarity, model_card_data=RetrieverCard()
+        )
         check_saved_similarity(name, model.similarity_fn_name)
     else:
         _refuse_incomplete_checkpoint(name)
         transformer = Transformer(name, transformer_task="fill-mask")
         model = SparseEncoder(
-            modules=[transformer, SpladePooling("max")], device=device, similarity_fn_name=similarity or "dot"
+            modules=[transformer, SpladePooling("max")],
+            device=device,
+            similarity_fn_name=similarity or "dot",
+            model_card_data=RetrieverCard(),
         )
     for transformer in splade_transformers(model):
         _set_max_seq_length(transformer, max_seq_length)
