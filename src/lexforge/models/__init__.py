@@ -9,6 +9,7 @@ from lexforge.models.lexical_init import build_lexical_backbone
 from lexforge.models.load import check_encoder, load_encoder
 from lexforge.models.momentum import MomentumEncoder, is_training
 from lexforge.models.names import model_kind
+from lexforge.models.normalized import normalize_vectors
 from lexforge.models.prompts import column_prompts, encode_kind, saved_prompt
 from lexforge.models.splade import build_splade
 from lexforge.models.structure import vocabulary_size
@@ -34,6 +35,7 @@ __all__ = [
     "is_training",
     "load_encoder",
     "model_kind",
+    "normalize_vectors",
     "resolve_backbone",
     "restrict_output_vocabulary",
     "saved_prompt",
