@@ -9,12 +9,14 @@ import torch
 from sentence_transformers.sparse_encoder import SparseEncoder, SparseEncoderTrainer
 from torch import Tensor
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
+from transformers.trainer_utils import EvalLoopOutput, TrainOutput
 
 from lexforge.common.types import Embeddings
 from lexforge.data import validate_columns
 from lexforge.losses import NeuralSparseLoss, loss_tensors
 from lexforge.models import fuse_splade_head, vocabulary_size
 from lexforge.runs.loss_state import LossStateCallback
+from lexforge.training.averaging import StartAverage
 from lexforge.training.callbacks import CollapseCallback, CurriculumCallback
 from lexforge.training.collator import SpladeCollator
 from lexforge.training.curriculum import Phase, phase_at
@@ -46,6 +48,8 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, SparseEncoderTrainer):
         phases: The curriculum; empty for none.
         ramp_fraction: Share of training, in [0, 1], during which the sparsity weights grow to their full
             values.
+        start_share: Share of the weights of the start, in [0, 1), in the model that `train` leaves and that
+            `evaluate` measures; checkpoints hold the trained weights (`StartAverage`).
         **kwargs: The arguments of `SparseEncoderTrainer`: `args`, `train_dataset`, `eval_dataset`,
             `evaluator`, `callbacks` and others.
 
@@ -66,6 +70,7 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, SparseEncoderTrainer):
         teacher: Embeddings | None = None,
         phases: Sequence[Phase] = (),
         ramp_fraction: float = 0.0,
+        start_share: float = 0.0,
         **kwargs: Any,
     ) -> None:
         # An evaluation set may be a dictionary of several, by name.
@@ -76,6 +81,7 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, SparseEncoderTrainer):
                     validate_columns(dataset)
         self.teacher = teacher
         self.curriculum = CurriculumCallback(loss, phases, ramp_fraction)
+        self.start_average = StartAverage(model, start_share)
         fuse_splade_head(model)
         if kwargs.get("args") is not None:
             decide_find_unused(kwargs["args"], model)
@@ -120,10 +126,23 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, SparseEncoderTrainer):
         for group, base_lr, factor in groups:
             group["lr"] = base_lr * factor(0)
 
+    def train(self, *args: Any, **kwargs: Any) -> TrainOutput:
+        """Train as the parent does, and leave the average of the trained weights with the start."""
+        output = super().train(*args, **kwargs)
+        self.start_average.apply(self.model)
+        return output
+
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
         """Evaluate with the weights and the temperature of the end of training, at every step."""
         with self.curriculum.final_values():
             return super().evaluate(*args, **kwargs)
+
+    def evaluation_loop(self, *args: Any, **kwargs: Any) -> EvalLoopOutput:
+        """Evaluate what training would leave if it ended here: the average of the weights with the start."""
+        if not self.is_in_train:  # `train` has averaged already
+            return super().evaluation_loop(*args, **kwargs)
+        with self.start_average.in_place(self.model):
+            return super().evaluation_loop(*args, **kwargs)
 
     def track_loss_components(self, loss: dict[str, Tensor]) -> None:
         """Add the parts of the loss and the active dimensions to the sums that `log` turns into means."""
