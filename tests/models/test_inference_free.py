@@ -145,8 +145,10 @@ def test_the_examples_of_a_trained_model_are_queries_and_documents_of_its_data(
 ) -> None:
     """Not three sentences about the weather, and no query among the documents."""
     model = build_inference_free(encoder, weights_of(encoder))
-    rows = [{"anchor": f"query {word}", "positive": f"the {word}"} for word in ("list", "tree", "file")]
-    model.model_card_data.set_widget_examples({"train": Dataset.from_list(rows)})
+    rows = [{"anchor": f"query {word}", "positive": f"document {word}"} for word in "abcdefghijkl"]
+    model.model_card_data.set_widget_examples(Dataset.from_list(rows))
     model.save_pretrained(str(tmp_path))
     card = (tmp_path / "README.md").read_text(encoding="utf-8")
-    assert "queries = [\n    'query list',\n]\ndocuments = [\n    'the list',\n    'the tree'," in card
+    queries, documents = card.split("queries = [\n")[1].split("]\ndocuments = [\n")
+    assert [line.split()[0] for line in queries.splitlines()] == ["'query"]
+    assert [line.split()[0] for line in documents.split("]\n")[0].splitlines()] == ["'document"] * 3

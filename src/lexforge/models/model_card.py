@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -40,9 +40,6 @@ class RetrieverCard(SparseEncoderModelCardData):
     The stock card of a sparse encoder shows `encode`, which sends queries through the route of the documents
     where the model has two routes, and without the prompt of the queries where it has prompts.
     """
-
-    # Training then takes the texts of the example from the columns of queries and documents.
-    ir_model: bool | None = field(default=True, init=False, repr=False)
 
     def run_usage_snippet(self) -> None:
         """Take a query and three documents, and compute the output that the example shows."""
