@@ -23,7 +23,7 @@ from lexforge.export import (
     model_sides,
     onnx_files,
 )
-from lexforge.models import build_inference_free, build_splade, restrict_output_vocabulary
+from lexforge.models import build_inference_free, build_splade, normalize_vectors, restrict_output_vocabulary
 
 QUERIES = ["sort a list", "open file!", "café naïve search"]
 DOCUMENTS = ["the index of a vector", "parse the tree and hash each key", "load", "batch of tokens " * 20]
@@ -258,6 +258,18 @@ def test_sums_and_limits_of_terms_are_exported(
     if limit is not None:
         assert int((found != 0).sum()) == limit
     with pytest.raises(ValueError, match="fastembed"):
+        export(tmp_path / "model", "onnx-logits", tmp_path / "logits")
+
+
+def test_unit_length_is_exported_or_refused(save_encoder, tmp_path: Path) -> None:
+    """An encoder of a cosine preset is normalised for engines that know dot products only."""
+    model = SparseEncoder(str(save_encoder()), device="cpu", similarity_fn_name="cosine")
+    normalize_vectors(model).save_pretrained(str(tmp_path / "model"))
+    folder = export(tmp_path / "model", "elasticsearch", tmp_path / "out")
+    ids = torch.tensor([[2, 7, 9, 3]])
+    found = _load(folder / "traced_pytorch_model.pt")(ids, torch.ones_like(ids), ids * 0, ids * 0)
+    assert float(found.norm()) == pytest.approx(1, abs=1e-5)
+    with pytest.raises(ValueError, match="unit length"):
         export(tmp_path / "model", "onnx-logits", tmp_path / "logits")
 
 

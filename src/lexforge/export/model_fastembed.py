@@ -44,8 +44,8 @@ def write_logits(sides: Sequence[Side], folder: Path) -> list[Written]:
         One entry for each side.
 
     Raises:
-        ValueError: If fastembed cannot do what the encoder does: sum over tokens, keep the largest weights
-            only, or look documents up.
+        ValueError: If fastembed cannot do what the encoder does: sum over tokens, scale to unit length,
+            keep the largest weights only, or look documents up.
     """
     for side in sides:
         if isinstance(side, LookupSide) and "document" in side.kinds:
@@ -54,6 +54,8 @@ def write_logits(sides: Sequence[Side], folder: Path) -> list[Written]:
             )
         if isinstance(side, EncodedSide) and side.pooling != "max":
             raise ValueError(f"fastembed pools by 'max'; received an encoder that pools by {side.pooling!r}")
+        if side.normalized:
+            raise ValueError("fastembed does not scale vectors to unit length, and this encoder does")
         if side.max_active_dims is not None:
             raise ValueError(
                 "fastembed keeps every term of a text; received an encoder with max_active_dims "

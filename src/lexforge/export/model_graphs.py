@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import normalize
 
 from lexforge.export.model_sides import EncodedSide, LookupSide, Side
 
@@ -21,6 +22,7 @@ class TermWeights(nn.Module):
     def __init__(self, side: Side, zeroed_ids: Sequence[int] = ()) -> None:
         super().__init__()
         self.max_active_dims = side.max_active_dims
+        self.normalized = side.normalized
         self.weights = Lookup(side) if isinstance(side, LookupSide) else Pooled(side)
         kept = torch.ones(side.vocabulary_size)  # [V]
         kept[list(zeroed_ids)] = 0.0
@@ -32,6 +34,8 @@ class TermWeights(nn.Module):
     ) -> Tensor:
         """Return `[B, V] float32` for tokens `[B, L] int64`."""
         weights = self.weights(input_ids, attention_mask, token_type_ids)  # [B, V]
+        if self.normalized:
+            weights = normalize(weights, dim=-1)
         if self.max_active_dims is not None:
             # Where a row has fewer terms than it may keep, the rest of what is kept are zeros.
             largest, terms = weights.topk(min(self.max_active_dims, weights.shape[-1]), dim=-1)

@@ -57,8 +57,9 @@ def write_opensearch(sides: Sequence[Side], folder: Path, name: str) -> list[Wri
         One entry for each side.
 
     Raises:
-        ValueError: If texts need a prompt, which OpenSearch cannot add, or if a table has negative weights,
-            different weights for two terms that OpenSearch cannot tell apart, or keeps the largest only.
+        ValueError: If texts need a prompt, which OpenSearch cannot add, or if a table has negative weights or
+            different weights for two terms that OpenSearch cannot tell apart, or if its vectors are cut or
+            scaled.
     """
     written = []
     for side in sides:
@@ -125,8 +126,11 @@ def _idf(side: LookupSide, tokenizer: Tokenizer) -> bytes:
     """Return the table by the text of each term, as ml-commons looks it up."""
     if (side.weights < 0).any():
         raise ValueError("OpenSearch refuses negative query weights; this encoder's table has some")
-    if side.max_active_dims is not None:
-        raise ValueError("OpenSearch weighs every token of a query; this encoder has max_active_dims")
+    if side.max_active_dims is not None or side.normalized:
+        raise ValueError(
+            "OpenSearch takes the weights of query tokens as they stand in the table; this encoder has "
+            f"max_active_dims {side.max_active_dims} and unit length {side.normalized}"
+        )
     weights = side.weights.tolist()
     for text, ids in ambiguous_terms(tokenizer, len(weights)).items():
         if len({weights[index] for index in ids}) > 1:

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import torch
 from sentence_transformers import SparseEncoder
-from sentence_transformers.base.modules import Router, Transformer
+from sentence_transformers.base.modules import Normalize, Router, Transformer
 from sentence_transformers.sparse_encoder.modules import SparseStaticEmbedding, SpladePooling
 from tokenizers import Tokenizer
 from tokenizers.processors import TemplateProcessing
@@ -36,6 +36,7 @@ class Side:
         max_seq_length: Tokens after which a text is cut, special tokens included.
         max_active_dims: How many of the largest weights a vector keeps; None keeps all.
         prompts: For each kind, the words that stand before each text; "" for none.
+        normalized: Whether vectors are scaled to unit length (before the smallest weights are dropped).
     """
 
     folder: str
@@ -44,6 +45,7 @@ class Side:
     max_seq_length: int
     max_active_dims: int | None
     prompts: dict[TextKind, str]
+    normalized: bool
 
     @property
     def vocabulary_size(self) -> int:
@@ -107,6 +109,8 @@ def read_sides(model: SparseEncoder) -> list[Side]:
         ValueError: If the encoder has modules that no export can write, or no fast tokenizer.
     """
     modules = list(model.children())
+    normalized = isinstance(modules[-1], Normalize)
+    modules = modules[:-1] if normalized else modules
     prompts: dict[TextKind, str] = {"query": _prompt(model, "query"), "document": _prompt(model, "document")}
     if len(modules) == 1 and isinstance(modules[0], Router):
         routes = modules[0].sub_modules
@@ -117,10 +121,10 @@ def read_sides(model: SparseEncoder) -> list[Side]:
             )
         kinds: tuple[TextKind, ...] = ("query", "document")
         return [
-            _read_side(model, list(cast(nn.Sequential, routes[kind])), kind, (kind,), prompts)
+            _read_side(model, list(cast(nn.Sequential, routes[kind])), kind, (kind,), prompts, normalized)
             for kind in kinds
         ]
-    return [_read_side(model, modules, "", ("query", "document"), prompts)]
+    return [_read_side(model, modules, "", ("query", "document"), prompts, normalized)]
 
 
 def _read_side(
@@ -129,6 +133,7 @@ def _read_side(
     folder: str,
     kinds: tuple[TextKind, ...],
     prompts: dict[TextKind, str],
+    normalized: bool,
 ) -> Side:
     """Return the side that a sequence of modules makes, or raise where no export can write it."""
     expected = ([Transformer, SpladePooling], [SparseStaticEmbedding])
@@ -147,7 +152,9 @@ def _read_side(
     if isinstance(modules[0], SparseStaticEmbedding):
         weights = modules[0].weight.detach().float().cpu()
         limit = min(int(tokenizer.model_max_length), UNLIMITED)
-        return LookupSide(folder, kinds, tokenizer, limit, model.max_active_dims, chosen, weights=weights)
+        return LookupSide(
+            folder, kinds, tokenizer, limit, model.max_active_dims, chosen, normalized, weights=weights
+        )
     transformer, pooling = modules[0], cast(SpladePooling, modules[1])
     limit = min(cast(Transformer, transformer).max_seq_length or int(tokenizer.model_max_length), UNLIMITED)
     return EncodedSide(
@@ -157,6 +164,7 @@ def _read_side(
         limit,
         model.max_active_dims,
         chosen,
+        normalized,
         model=cast(Transformer, transformer).model.float().cpu().eval(),
         pooling=pooling.pooling_strategy,
         double_log1p=pooling.activation_function == "log1p_relu",
