@@ -20,14 +20,14 @@ sentence-transformers loads) and the checkpoints. `--resume` continues from the 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import torch
 import tyro
 
-from lexforge import corpus, data, evaluation, models, runs, training
+from lexforge import corpus, data, evaluation, export, models, runs, training
 from lexforge.losses import NeuralSparseLoss
 from lexforge.retrieval import BM25Index
 
@@ -80,6 +80,15 @@ class Config:
 
     language: str = "en"
     """Language of the stop words (ISO 639-1), or a .txt file with one stop word per line."""
+
+    text_language: str = "unknown"
+    """Language of the texts (ISO 639-1), for the model's card."""
+
+    license: str = "unknown"
+    """Licence of the model, as the Hugging Face hub writes it (apache-2.0, ...), for the model's card."""
+
+    push_to_hub: str | None = None
+    """`organisation/name`: the model is uploaded there, to a private repository if there is none yet."""
 
     output_dir: Path = Path("runs/splade_v26")
     """The run directory; it must be new or empty, unless the run is resumed."""
@@ -140,6 +149,29 @@ def with_learning_rate(cfg: Config, say: Callable[[str], None]) -> Config:
     kind = "a model from scratch" if scratch else "a pretrained model, which a higher rate would ruin"
     say(f"learning rate {rate:g}: that of the preset {cfg.preset} for {kind} (--learning-rate changes it)")
     return replace(cfg, train=replace(cfg.train, learning_rate=rate))
+
+
+def card_facts(cfg: Config, loss: NeuralSparseLoss, metrics: dict[str, dict[str, float]]) -> export.CardFacts:
+    """Collect what the card of the model says."""
+    distils = cfg.loss.needs_teacher
+    teacher = cfg.teacher_scores.name if cfg.teacher_scores else cfg.teacher or "lsa"
+    choices = ("preset", "negatives", "output_vocabulary", "inference_free", "max_seq_length")
+    return export.CardFacts(
+        title=(cfg.push_to_hub or cfg.output_dir.resolve().name).rsplit("/", 1)[-1],
+        similarity=cfg.loss.similarity,
+        base_model=cfg.model,
+        data=cfg.data,
+        split="test",
+        metrics=metrics,
+        training={name: getattr(cfg, name) for name in choices} | asdict(cfg.train),
+        citation=loss.citation,
+        teacher=teacher if distils else None,
+        language=cfg.text_language,
+        license=cfg.license,
+        hub_name=cfg.push_to_hub,
+        inference_free=cfg.inference_free,
+        numbers={"loss": asdict(cfg.loss)},
+    )
 
 
 def main(cfg: Config) -> None:
@@ -241,7 +273,9 @@ def main(cfg: Config) -> None:
     trainer = training.SpladeTrainer(
         model,
         loss,
-        args=cfg.train.arguments(cfg.output_dir, router_mapping=routes),
+        args=cfg.train.arguments(
+            cfg.output_dir, router_mapping=routes, **training.hub_arguments(cfg.push_to_hub)
+        ),
         train_dataset=data.rows_to_dataset(rows),
         teacher=teacher,
         phases=cfg.loss.phases,
@@ -260,9 +294,10 @@ def main(cfg: Config) -> None:
         metrics["initial"] = initial.metrics | initial.sparsity
     metrics["trained"] = trained.metrics | trained.sparsity
 
-    # What the run leaves behind: the model, the numbers and the documents found. A table and three searches
-    # are printed.
-    model.save_pretrained(str(cfg.output_dir / "model"))
+    # What the run leaves behind: the model with its card, the numbers and the documents found. A table and
+    # three searches are printed.
+    model.save_pretrained(str(cfg.output_dir / "model"), create_model_card=False)
+    export.write_card(cfg.output_dir / "model", card_facts(cfg, loss, metrics))
     runs.write_json(cfg.output_dir / "metrics.json", metrics | {"timing": trained.timing})
     evaluation.write_run(cfg.output_dir / "run.trec", trained.run)
     print(evaluation.metrics_table(metrics))
@@ -274,6 +309,8 @@ def main(cfg: Config) -> None:
         )
     )
     print(f"\n{cfg.output_dir} holds the model, the numbers and the documents found.")
+    if cfg.push_to_hub is not None:
+        print(f"The model was uploaded to {training.push_model(trainer, cfg.output_dir / 'model')}")
 
 
 def parse() -> Config:

@@ -8,6 +8,7 @@ from lexforge.training.command_line import preset_on_command_line
 from lexforge.training.curriculum import Phase, phase_at, ramp_at
 from lexforge.training.dense import DenseTrainer
 from lexforge.training.finite import FiniteTraining
+from lexforge.training.hub import hub_arguments, push_model
 from lexforge.training.negatives import MovingNegatives
 from lexforge.training.presets import PRESETS, Preset, PresetName
 from lexforge.training.resumable import ResumableTraining
@@ -29,7 +30,9 @@ __all__ = [
     "SpladeTrainer",
     "TrainingSettings",
     "check_full_batch",
+    "hub_arguments",
     "phase_at",
     "preset_on_command_line",
+    "push_model",
     "ramp_at",
 ]
