@@ -121,7 +121,7 @@ def test_import_has_no_effect_and_needs_no_torch() -> None:
 
 
 def test_every_room_is_an_attribute_of_the_package() -> None:
-    """`import lexforge; lexforge.losses` is what a notebook's user types first; torch must not come before."""
+    """`import lexforge; lexforge.losses` is what a user types first; torch must not come before that."""
     rooms = sorted(path.parent.name for path in PACKAGE.glob("*/__init__.py"))
     code = (
         "import sys, lexforge\n"

@@ -11,10 +11,12 @@ from sentence_transformers.sentence_transformer.data_collator import SentenceTra
 from sentence_transformers.sparse_encoder import SparseEncoderDataCollator
 
 from lexforge.common.text_identity import NO_TEXT, text_identity
-from lexforge.common.types import Embeddings
-from lexforge.data.columns import RELEVANT, text_kind
+from lexforge.common.types import Embeddings, TextKind
+from lexforge.data.columns import RELEVANT
+from lexforge.data.retrieval_data import DataError
 from lexforge.losses.base import IDENTITY_KEY, RELEVANT_KEY, TEACHER_KEY
 from lexforge.runs.finite import ROWS_KEY, texts_of
+from lexforge.training.columns import DATASET_NAME, text_columns
 
 
 class NamedRows:
@@ -28,6 +30,8 @@ class NamedRows:
 
     The Trainer groups the keys of a batch by column, so a loss finds the first two in `features`.
     """
+
+    valid_label_columns: list[str]  # of the class that this one is mixed into
 
     @classmethod
     def like(cls, stock: Any, **others: Any) -> Self:
@@ -51,13 +55,20 @@ class NamedRows:
         texts = [{name: value for name, value in row.items() if name != RELEVANT} for row in features]
         # The class that this one is mixed into has the method; mypy does not see it.
         batch: dict[str, Any] = super().__call__(texts)  # type: ignore[misc]
-        columns = [name for name in texts[0] if isinstance(texts[0][name], str)]
+        # Columns count by position; a column is what its first row is.
+        columns = [
+            name
+            for name in text_columns(texts[0], self.valid_label_columns)
+            if isinstance(texts[0][name], str)
+        ]
         for name in columns:
-            identities = [text_identity(row[name]) for row in texts]
+            identities = [text_identity(_text(name, row[name])) for row in texts]
             batch[f"{name}_{IDENTITY_KEY}"] = torch.tensor(identities, dtype=torch.int64)
         if RELEVANT in features[0]:
             batch[f"{columns[0]}_{RELEVANT_KEY}"] = _padded([row[RELEVANT] for row in features])
-        batch[ROWS_KEY] = [texts_of(row) for row in texts]
+        batch[ROWS_KEY] = [
+            texts_of({name: value for name, value in row.items() if name != DATASET_NAME}) for row in texts
+        ]
         return batch
 
 
@@ -83,10 +94,18 @@ class SpladeCollator(NamedRows, SparseEncoderDataCollator):
         """Collate rows of texts (and labels) into one batch."""
         batch = super().__call__(features)
         if self.teacher is not None:
-            for column in [key for key in features[0] if f"{key}_input_ids" in batch]:
-                rows = self.teacher.lookup([row[column] for row in features], text_kind(column))
+            columns = [key for key in features[0] if f"{key}_input_ids" in batch]
+            for place, column in enumerate(columns):  # the first column holds the queries
+                kind: TextKind = "document" if place else "query"
+                rows = self.teacher.lookup([row[column] for row in features], kind)
                 batch[f"{column}_{TEACHER_KEY}"] = torch.from_numpy(np.array(rows))
         return batch
+
+
+def _text(column: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise DataError(f"column {column!r}: expected text in every row; received {value!r}")
+    return value
 
 
 def _padded(lists: list[list[int]]) -> torch.Tensor:
