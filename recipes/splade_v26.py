@@ -19,21 +19,22 @@ sentence-transformers loads) and the checkpoints. `--resume` continues from the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import torch
 import tyro
 
-from lexforge import data, evaluation, models, runs, training
+from lexforge import corpus, data, evaluation, models, runs, training
 from lexforge.losses import NeuralSparseLoss
 from lexforge.retrieval import BM25Index
 
-# Training takes a few minutes on two cores with these settings. `TrainingSettings()` without arguments holds
-# the settings of the published V26 run.
+# Training takes a few minutes on two cores with these settings; the preset gives the learning rate.
+# `TrainingSettings()` without arguments holds the settings of the published V26 run.
 QUICK = training.TrainingSettings(
-    steps=400, batch_size=32, gradient_accumulation_steps=1, learning_rate=2e-3, precision="fp32"
+    steps=400, batch_size=32, gradient_accumulation_steps=1, learning_rate=None, precision="fp32"
 )
 
 
@@ -53,8 +54,8 @@ class Config:
     model: str = "lexical"
     """A masked language model, or `lexical`: a small one built from the corpus, at first a bag of words."""
 
-    teacher: str = "lsa"
-    """The teacher of distillation: a SentenceTransformer, or `lsa` (words) or `lsa-char` (characters)."""
+    teacher: str | None = None
+    """Teacher of a preset that distils: a SentenceTransformer, `lsa-char` or `lsa`; None is `lsa`."""
 
     teacher_scores: Path | None = None
     """File in qrels format with the scores of a teacher, which replace the teacher."""
@@ -82,6 +83,9 @@ class Config:
 
     output_dir: Path = Path("runs/splade_v26")
     """The run directory; it must be new or empty, unless the run is resumed."""
+
+    initial_evaluation: bool = True
+    """Whether to measure the model before training too, for the table at the end."""
 
     resume: bool = False
     """Whether to continue the run in `output_dir` from its last checkpoint."""
@@ -127,10 +131,24 @@ def load_rows(cfg: Config, retrieval: data.RetrievalData, bm25: BM25Index) -> li
     )
 
 
+def with_learning_rate(cfg: Config, say: Callable[[str], None]) -> Config:
+    """Take the preset's learning rate for this kind of model, unless the command line gives one."""
+    if cfg.train.learning_rate is not None:
+        return cfg
+    scratch = cfg.model == models.LEXICAL
+    rate = cfg.loss.scratch_learning_rate if scratch else cfg.loss.learning_rate
+    kind = "a model from scratch" if scratch else "a pretrained model, which a higher rate would ruin"
+    say(f"learning rate {rate:g}: that of the preset {cfg.preset} for {kind} (--learning-rate changes it)")
+    return replace(cfg, train=replace(cfg.train, learning_rate=rate))
+
+
 def main(cfg: Config) -> None:
     """Train a SPLADE retriever and compare it with BM25 and with itself before training."""
+    data.check_teacher_options(cfg.teacher, cfg.teacher_scores, needed=cfg.loss.needs_teacher)
+
     # Processes. All of them train; only the main process measures and writes.
     process = runs.start_processes(cfg.train.seed)
+    cfg = with_learning_rate(cfg, process.print)
 
     # Data. The train split gives the rows, the test split the evaluation; both search the same corpus.
     retrieval = data.load_retrieval_data(cfg.data)
@@ -138,6 +156,7 @@ def main(cfg: Config) -> None:
     bm25 = BM25Index.build(documents, list(retrieval.corpus))
     rows = load_rows(cfg, retrieval, bm25)
     training.check_full_batch(len(rows), cfg.train, process.num_processes)
+    data.check_labelled_rows(cfg.teacher, rows, needed=cfg.loss.needs_teacher)
     if cfg.loss.triplet_margin_weight > 0 and "negative_1" not in rows[0]:
         raise ValueError(
             f"the triplet margin needs negatives, and the rows of {cfg.data} have none: give --negatives, or "
@@ -154,7 +173,7 @@ def main(cfg: Config) -> None:
     teacher_model = None
     if cfg.loss.needs_teacher and "label" not in rows[0]:
         with process.main_process_first():
-            teacher_model = data.load_teacher(cfg.teacher, documents)
+            teacher_model = data.load_teacher(cfg.teacher or "lsa", documents)
 
     # Run directory. It is claimed only now, so that bad data or a wrong teacher leaves no folder behind.
     runs.claim_run_directory(process, cfg.output_dir, cfg, resume=cfg.resume)
@@ -190,6 +209,15 @@ def main(cfg: Config) -> None:
     if cfg.inference_free:
         model = models.build_inference_free(model, idf)
 
+    # Evaluation before training.
+    initial = evaluator.evaluate(model) if process.is_main_process and cfg.initial_evaluation else None
+
+    # Terms that nearly every document activates get a lower bias, and rare ones a higher one. The lexical
+    # backbone has idf in its weights already.
+    if cfg.loss.idf_bias and cfg.model != models.LEXICAL:
+        frequency, encoded = corpus.active_document_frequency(model, documents)
+        models.shift_bias_by_idf(model, frequency, encoded, cfg.loss.idf_bias)
+
     # Embeddings of the teacher. The main process computes those of all training texts once, and keeps them on
     # disk for the next run.
     teacher = None
@@ -206,9 +234,6 @@ def main(cfg: Config) -> None:
         **cfg.loss.loss_arguments(),
     )
 
-    # Evaluation before training.
-    initial = evaluator.evaluate(model) if process.is_main_process else None
-
     # Training. An inference-free model must be told which columns hold queries and which hold documents.
     routes = {}
     if cfg.inference_free:
@@ -221,6 +246,8 @@ def main(cfg: Config) -> None:
         teacher=teacher,
         phases=cfg.loss.phases,
         ramp_fraction=cfg.loss.ramp_fraction,
+        start_share=cfg.loss.start_share,
+        prune_threshold=cfg.loss.prune_threshold,
     )
     trainer.train(resume_from_checkpoint=cfg.resume)
     if not process.is_main_process:
@@ -228,11 +255,10 @@ def main(cfg: Config) -> None:
 
     # Evaluation after training, with BM25 on the same queries.
     trained = evaluator.evaluate(model)
-    metrics = {
-        "bm25": evaluation.evaluate_bm25(bm25, evaluator),
-        "initial": initial.metrics | initial.sparsity,
-        "trained": trained.metrics | trained.sparsity,
-    }
+    metrics = {"bm25": evaluation.evaluate_bm25(bm25, evaluator)}
+    if initial is not None:
+        metrics["initial"] = initial.metrics | initial.sparsity
+    metrics["trained"] = trained.metrics | trained.sparsity
 
     # What the run leaves behind: the model, the numbers and the documents found. A table and three searches
     # are printed.

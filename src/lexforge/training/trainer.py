@@ -12,6 +12,7 @@ from sentence_transformers.base.model import BaseModel
 from sentence_transformers.sparse_encoder import SparseEncoder, SparseEncoderTrainer
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
+from transformers.trainer_utils import EvalLoopOutput, TrainOutput
 
 from lexforge.common.types import Embeddings
 from lexforge.losses import NeuralSparseLoss
@@ -21,6 +22,7 @@ from lexforge.training.collator import SpladeCollator
 from lexforge.training.columns import check_training_rows
 from lexforge.training.compatible import CompatibleTraining, Losses
 from lexforge.training.curriculum import Phase, phase_at
+from lexforge.training.finishing import Finishing
 from lexforge.training.finite import FiniteTraining
 from lexforge.training.kernel_tiles import KernelTilesCallback
 from lexforge.training.resumable import ResumableTraining
@@ -50,6 +52,9 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, CompatibleTraining, Spars
         phases: The curriculum of a single `NeuralSparseLoss`; empty for none.
         ramp_fraction: Share of training, in [0, 1], during which the sparsity weights of a single
             `NeuralSparseLoss` grow to their full values.
+        start_share: Share of the weights of the start, in [0, 1), in the model that `train` leaves and that
+            `evaluate` measures; checkpoints hold the trained weights (`Finishing`).
+        prune_threshold: What a term's logit must exceed, >= 0, in that model.
         **kwargs: The arguments of `SparseEncoderTrainer`: `args`, `train_dataset`, `eval_dataset`,
             `evaluator`, `callbacks`, `model_init` and others.
 
@@ -73,11 +78,15 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, CompatibleTraining, Spars
         teacher: Embeddings | None = None,
         phases: Sequence[Phase] = (),
         ramp_fraction: float = 0.0,
+        start_share: float = 0.0,
+        prune_threshold: float = 0.0,
         **kwargs: Any,
     ) -> None:
         self.teacher = teacher
         self.phases = tuple(phases)
         self.ramp_fraction = ramp_fraction
+        self.start_share = start_share
+        self.prune_threshold = prune_threshold
         # A loss that is built already is checked before anything is written, a function once it has built it.
         known = not any(callable(one) and not isinstance(one, nn.Module) for one in _listed(loss))
         self.curriculum = self._make_curriculum(_listed(loss)) if known else None
@@ -89,8 +98,9 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, CompatibleTraining, Spars
         self.add_callback(CollapseCallback(vocabulary_size(self.model)))
 
     def prepare_model(self, model: BaseModel) -> None:
-        """Fuse the head of a model that is to be trained."""
+        """Remember the weights of a model that is to be trained, and fuse its head."""
         assert isinstance(model, SparseEncoder)
+        self.finishing = Finishing(model, self.start_share, self.prune_threshold)
         fuse_splade_head(model)
 
     def check_rows(self, dataset: Any, loss: nn.Module) -> None:
@@ -131,7 +141,7 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, CompatibleTraining, Spars
     def get_data_collator(self, model: Any, args: Any, processing_class: Any = None) -> SpladeCollator:
         """A collator with the stock collator's settings that adds the teacher's embeddings to the tokens."""
         stock = super().get_data_collator(model=model, args=args, processing_class=processing_class)
-        return SpladeCollator.like(stock, teacher=self.teacher)
+        return SpladeCollator.like(stock, teacher=self.teacher, encoder=model)
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> LRScheduler:
         """The schedule that the arguments name, multiplied by the learning-rate factor of the phase."""
@@ -162,10 +172,23 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, CompatibleTraining, Spars
         for group, base_lr, factor in groups:
             group["lr"] = base_lr * factor(0)
 
+    def train(self, *args: Any, **kwargs: Any) -> TrainOutput:
+        """Train as the parent does, then average the weights with the start and apply the threshold."""
+        output = super().train(*args, **kwargs)
+        self.finishing.apply(self.model)
+        return output
+
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
         """Evaluate with the weights and the temperature of the end of training, at every step."""
         with self.curriculum.final_values() if self.curriculum else nullcontext():
             return super().evaluate(*args, **kwargs)
+
+    def evaluation_loop(self, *args: Any, **kwargs: Any) -> EvalLoopOutput:
+        """Evaluate what training would leave if it ended here."""
+        if not self.is_in_train:  # `train` has finished the weights already
+            return super().evaluation_loop(*args, **kwargs)
+        with self.finishing.in_place(self.model):
+            return super().evaluation_loop(*args, **kwargs)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Log the mean of each part, its share of the total, the active dimensions and the phase.
