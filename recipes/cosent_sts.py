@@ -20,16 +20,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
-from datasets import Dataset
-from sentence_transformers import SentenceTransformerTrainingArguments
-from sentence_transformers.base.training_args import BatchSamplers
-from sentence_transformers.sentence_transformer.evaluation import EmbeddingSimilarityEvaluator
 
-from lexforge import data, evaluation, models, runs, training
-from lexforge.losses import CoSENTLoss
+from lexforge import data, evaluation, losses, models, runs, training
+from lexforge.common.command_line import run_command
+
+if TYPE_CHECKING:
+    from datasets import Dataset
 
 # Training takes a few minutes on two cores with these settings.
 QUICK = training.TrainingSettings(
@@ -64,6 +63,8 @@ class Config:
 
 def load_pairs(source: str) -> tuple[Dataset, Dataset]:
     """Load the pairs of the splits train and test; the columns are `sentence1`, `sentence2` and `score`."""
+    from datasets import Dataset
+
     splits = data.load_sts(source)
     for split in ("train", "test"):
         if split not in splits:
@@ -78,6 +79,11 @@ def load_pairs(source: str) -> tuple[Dataset, Dataset]:
 
 def main(cfg: Config) -> None:
     """Train a dense encoder and compare it with itself before training."""
+    # Here, because --help need not wait for them.
+    from sentence_transformers import SentenceTransformerTrainingArguments
+    from sentence_transformers.base.training_args import BatchSamplers
+    from sentence_transformers.sentence_transformer.evaluation import EmbeddingSimilarityEvaluator
+
     # Processes. All of them train; only the main process measures and writes.
     process = runs.start_processes(cfg.train.seed)
 
@@ -104,7 +110,7 @@ def main(cfg: Config) -> None:
     model = models.build_dense(checkpoint, max_seq_length=cfg.max_seq_length)
 
     # Loss. It compares all pairs of a batch, and with several processes those of all their batches.
-    loss = CoSENTLoss(model, scale=cfg.scale, gather_across_devices=process.num_processes > 1)
+    loss = losses.CoSENTLoss(model, scale=cfg.scale, gather_across_devices=process.num_processes > 1)
 
     # Evaluation before training.
     initial = evaluator(model) if process.is_main_process else None
@@ -129,4 +135,4 @@ def main(cfg: Config) -> None:
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Config, description=__doc__))
+    run_command(main, Config, __doc__)

@@ -21,14 +21,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
-from sentence_transformers import SentenceTransformer, SentenceTransformerTrainingArguments
 
-from lexforge import data, evaluation, models, runs, training
-from lexforge.losses import EmbeddingLoss, HCLLoss, InfoNCELoss, MoCoLoss
-from lexforge.retrieval import BM25Index
+from lexforge import data, evaluation, losses, models, retrieval, runs, training
+from lexforge.common.command_line import run_command
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
 
 # Training takes a few minutes on two cores with these settings.
 QUICK = training.TrainingSettings(
@@ -92,31 +93,34 @@ class Config:
     train: Annotated[training.TrainingSettings, tyro.conf.arg(name="")] = QUICK
 
 
-def load_rows(cfg: Config, retrieval: data.RetrievalData, bm25: BM25Index) -> list[dict[str, Any]]:
+def load_rows(cfg: Config, loaded: data.RetrievalData, bm25: retrieval.BM25Index) -> list[dict[str, Any]]:
     """Load the training rows: a query, a document that answers it, and its negative, if any."""
     negatives = None
     if cfg.negatives == "judged":
-        negatives = data.judged_negatives(retrieval)
+        negatives = data.judged_negatives(loaded)
     elif cfg.negatives == "bm25":
-        negatives = bm25.negatives(retrieval.split_queries("train"), retrieval.split("train"), k=50)
-    return data.training_rows(retrieval, "train", negatives, shortage=cfg.negatives_shortage)
+        negatives = bm25.negatives(loaded.split_queries("train"), loaded.split("train"), k=50)
+    return data.training_rows(loaded, "train", negatives, shortage=cfg.negatives_shortage)
 
 
-def build_loss(settings: LossSettings, model: SentenceTransformer, gather: bool) -> EmbeddingLoss:
+def build_loss(settings: LossSettings, model: SentenceTransformer, gather: bool) -> losses.EmbeddingLoss:
     """Build the loss; `gather` says whether the batches of all processes count as one batch."""
     if settings.name == "moco":  # all processes share its queue in any case
-        return MoCoLoss(model, settings.queue_size, settings.momentum, settings.temperature)
+        return losses.MoCoLoss(model, settings.queue_size, settings.momentum, settings.temperature)
     if settings.name == "hcl":
-        return HCLLoss(
+        return losses.HCLLoss(
             model, settings.temperature, settings.tau_plus, settings.beta, gather_across_devices=gather
         )
-    return InfoNCELoss(
+    return losses.InfoNCELoss(
         model, settings.temperature, symmetric=settings.symmetric, gather_across_devices=gather
     )
 
 
 def main(cfg: Config) -> None:
     """Train a dense retriever and compare it with BM25 and with itself before training."""
+    # Here, because --help need not wait for it.
+    from sentence_transformers import SentenceTransformerTrainingArguments
+
     if cfg.negatives != "none" and cfg.loss.name != "infonce":
         raise ValueError(
             f"negatives are read by the loss infonce only; received the loss {cfg.loss.name!r} with "
@@ -127,12 +131,12 @@ def main(cfg: Config) -> None:
     process = runs.start_processes(cfg.train.seed)
 
     # Data. The train split gives the rows, the test split the evaluation; both search the same corpus.
-    retrieval = data.load_retrieval_data(cfg.data)
-    documents = list(retrieval.corpus.values())
-    bm25 = BM25Index.build(documents, list(retrieval.corpus))
-    rows = load_rows(cfg, retrieval, bm25)
+    loaded = data.load_retrieval_data(cfg.data)
+    documents = list(loaded.corpus.values())
+    bm25 = retrieval.BM25Index.build(documents, list(loaded.corpus))
+    rows = load_rows(cfg, loaded, bm25)
     training.check_full_batch(len(rows), cfg.train, process.num_processes)
-    evaluator = evaluation.evaluator_of_split(retrieval, "test")
+    evaluator = evaluation.evaluator_of_split(loaded, "test")
     process.print(
         f"{cfg.data}: {len(rows)} training rows, {len(evaluator.query_ids)} test queries, "
         f"{len(documents)} documents",
@@ -183,4 +187,4 @@ def main(cfg: Config) -> None:
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Config, description=__doc__))
+    run_command(main, Config, __doc__)

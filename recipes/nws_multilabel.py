@@ -26,20 +26,17 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
-import torch
 import tyro
-from datasets import Dataset
-from safetensors.torch import save_file
-from sentence_transformers import SentenceTransformer, SentenceTransformerTrainingArguments
-from sentence_transformers.base.training_args import BatchSamplers
-from torch import Tensor, nn
 
-from lexforge import data, evaluation, losses, models, runs, training
-from lexforge.corpus import encode
-from lexforge.losses.functional import compute_label_pair_similarity
+from lexforge import corpus, data, evaluation, losses, models, runs, training
+from lexforge.common.command_line import run_command
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+    from torch import Tensor
 
 # Training takes a few minutes on two cores with these settings.
 QUICK = training.TrainingSettings(
@@ -112,30 +109,42 @@ class Config:
     train: Annotated[training.TrainingSettings, tyro.conf.arg(name="")] = QUICK
 
 
-class BinaryCrossEntropyLoss(losses.EmbeddingLoss):
-    """A linear head on the embedding that decides for each label by itself.
+def binary_cross_entropy(model: SentenceTransformer, labels: np.ndarray) -> losses.EmbeddingLoss:
+    """Build a loss with a linear head on the embedding that decides for each label by itself.
 
     Args:
         model: The encoder to train.
         labels: `[N, L]` of 0 and 1, the labels of the training texts. Their frequencies are the first
             predictions of the head.
+
+    Returns:
+        The loss. Its class is defined here, because --help need not wait for torch.
     """
+    import torch
+    from torch import nn
 
-    def __init__(self, model: SentenceTransformer, labels: np.ndarray) -> None:
-        super().__init__(model)
-        self.head = nn.Linear(model.get_embedding_dimension(), labels.shape[1])
-        frequency = torch.from_numpy(labels.mean(axis=0)).float()  # [L]
-        with torch.no_grad():
-            self.head.bias.copy_(frequency.clamp(1e-4, 1 - 1e-4).logit())
+    class BinaryCrossEntropyLoss(losses.EmbeddingLoss):
+        """The mean of the cross-entropy over texts and labels."""
 
-    def compute_loss(self, embeddings: list[Tensor], features: list | None, labels: Tensor | None) -> Tensor:
-        """Compute the mean of the cross-entropy over texts and labels."""
-        scores = self.label_scores(embeddings[0])
-        return nn.functional.binary_cross_entropy_with_logits(scores, labels.to(scores))
+        def __init__(self) -> None:
+            super().__init__(model)
+            self.head = nn.Linear(model.get_embedding_dimension(), labels.shape[1])
+            frequency = torch.from_numpy(labels.mean(axis=0)).float()  # [L]
+            with torch.no_grad():
+                self.head.bias.copy_(frequency.clamp(1e-4, 1 - 1e-4).logit())
 
-    def label_scores(self, embeddings: Tensor) -> Tensor:
-        """Score each label for each text: `[N, D]` embeddings -> `[N, L]` logits."""
-        return self.head(embeddings)
+        def compute_loss(
+            self, embeddings: list[Tensor], features: list | None, labels: Tensor | None
+        ) -> Tensor:
+            """Compute the mean of the cross-entropy over texts and labels."""
+            scores = self.label_scores(embeddings[0])
+            return nn.functional.binary_cross_entropy_with_logits(scores, labels.to(scores))
+
+        def label_scores(self, embeddings: Tensor) -> Tensor:
+            """Score each label for each text: `[N, D]` embeddings -> `[N, L]` logits."""
+            return self.head(embeddings)
+
+    return BinaryCrossEntropyLoss()
 
 
 def build_loss(
@@ -143,10 +152,12 @@ def build_loss(
 ) -> losses.EmbeddingLoss:
     """Build the loss from the labels of the training texts, `[N, L]` of 0 and 1."""
     if settings.name == "bce":
-        return BinaryCrossEntropyLoss(model, labels)
+        return binary_cross_entropy(model, labels)
     if settings.label_similarity == "none":
         label_similarity = np.zeros((labels.shape[1], labels.shape[1]))  # [L, L]
     else:
+        from lexforge.losses.functional import compute_label_pair_similarity
+
         label_similarity = compute_label_pair_similarity(labels, settings.label_similarity)
     return losses.NWSLoss(
         model,
@@ -162,12 +173,19 @@ def build_loss(
 
 def encode_texts(model: SentenceTransformer, columns: dict[str, list]) -> evaluation.LabelledVectors:
     """Encode the texts of one split; the result holds their vectors and their labels."""
-    vectors = encode(model, columns["text"], "document")
+    vectors = corpus.encode(model, columns["text"], "document")
     return evaluation.LabelledVectors(vectors, np.array(columns["label"]))
 
 
 def main(cfg: Config) -> None:
     """Train a dense encoder and compare it with itself before training."""
+    # Here, because --help need not wait for them.
+    import torch
+    from datasets import Dataset
+    from safetensors.torch import save_file
+    from sentence_transformers import SentenceTransformerTrainingArguments
+    from sentence_transformers.base.training_args import BatchSamplers
+
     # Processes. All of them train; only the main process measures and writes.
     process = runs.start_processes(cfg.train.seed)
 
@@ -241,4 +259,4 @@ def main(cfg: Config) -> None:
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Config, description=__doc__))
+    run_command(main, Config, __doc__)

@@ -23,12 +23,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import torch
 import tyro
 
-from lexforge import data, evaluation, models, runs, training
-from lexforge.losses import NeuralSparseLoss
-from lexforge.retrieval import BM25Index
+from lexforge import data, evaluation, losses, models, retrieval, runs, training
+from lexforge.common.command_line import run_command
 
 # Training takes a few minutes on two cores with these settings. `TrainingSettings()` without arguments holds
 # the settings of the published V26 run.
@@ -92,7 +90,7 @@ class Config:
     train: Annotated[training.TrainingSettings, tyro.conf.arg(name="")] = QUICK
 
 
-def load_rows(cfg: Config, retrieval: data.RetrievalData, bm25: BM25Index) -> list[dict[str, Any]]:
+def load_rows(cfg: Config, loaded: data.RetrievalData, bm25: retrieval.BM25Index) -> list[dict[str, Any]]:
     """Load the training rows: a query, a document that answers it, and its negatives, if any."""
     if isinstance(cfg.negatives, Path):
         if cfg.teacher_scores is not None:
@@ -109,16 +107,16 @@ def load_rows(cfg: Config, retrieval: data.RetrievalData, bm25: BM25Index) -> li
 
     negatives = None
     if cfg.negatives == "judged":
-        negatives = data.judged_negatives(retrieval)
+        negatives = data.judged_negatives(loaded)
     elif cfg.negatives == "bm25":
-        negatives = bm25.negatives(retrieval.split_queries("train"), retrieval.split("train"), k=50)
+        negatives = bm25.negatives(loaded.split_queries("train"), loaded.split("train"), k=50)
 
     scores = None
     if cfg.teacher_scores is not None:
-        scores = data.load_teacher_scores(cfg.teacher_scores, retrieval)
+        scores = data.load_teacher_scores(cfg.teacher_scores, loaded)
 
     return data.training_rows(
-        retrieval,
+        loaded,
         "train",
         negatives,
         negatives_per_row=cfg.negatives_per_row,
@@ -129,21 +127,23 @@ def load_rows(cfg: Config, retrieval: data.RetrievalData, bm25: BM25Index) -> li
 
 def main(cfg: Config) -> None:
     """Train a SPLADE retriever and compare it with BM25 and with itself before training."""
+    import torch  # here, because --help need not wait for it
+
     # Processes. All of them train; only the main process measures and writes.
     process = runs.start_processes(cfg.train.seed)
 
     # Data. The train split gives the rows, the test split the evaluation; both search the same corpus.
-    retrieval = data.load_retrieval_data(cfg.data)
-    documents = list(retrieval.corpus.values())
-    bm25 = BM25Index.build(documents, list(retrieval.corpus))
-    rows = load_rows(cfg, retrieval, bm25)
+    loaded = data.load_retrieval_data(cfg.data)
+    documents = list(loaded.corpus.values())
+    bm25 = retrieval.BM25Index.build(documents, list(loaded.corpus))
+    rows = load_rows(cfg, loaded, bm25)
     training.check_full_batch(len(rows), cfg.train, process.num_processes)
     if cfg.loss.triplet_margin_weight > 0 and "negative_1" not in rows[0]:
         raise ValueError(
             f"the triplet margin needs negatives, and the rows of {cfg.data} have none: give --negatives, or "
             "--loss.triplet-margin-weight 0"
         )
-    evaluator = evaluation.evaluator_of_split(retrieval, "test")
+    evaluator = evaluation.evaluator_of_split(loaded, "test")
     process.print(
         f"{cfg.data}: {len(rows)} training rows, {len(evaluator.query_ids)} test queries, "
         f"{len(documents)} documents",
@@ -198,7 +198,7 @@ def main(cfg: Config) -> None:
             teacher = data.TeacherCache.build_for_rows(teacher_model, rows, cfg.teacher_cache)
 
     # Loss. The preset gives its numbers; the penalty of each term follows from the vocabulary above.
-    loss = NeuralSparseLoss(
+    loss = losses.NeuralSparseLoss(
         model,
         penalty_weights=cfg.loss.penalty_weights(torch.from_numpy(idf), special_ids, stopword_ids),
         special_token_ids=special_ids,
@@ -240,21 +240,21 @@ def main(cfg: Config) -> None:
     runs.write_json(cfg.output_dir / "metrics.json", metrics | {"timing": trained.timing})
     evaluation.write_run(cfg.output_dir / "run.trec", trained.run)
     print(evaluation.metrics_table(metrics))
-    queries = list(retrieval.split_queries("test").items())
+    queries = list(loaded.split_queries("test").items())
     print("\nThree searches of the test split (* marks a document that was judged relevant):")
     print(
         evaluation.example_searches(
-            model, dict(queries[:3]), retrieval.corpus, trained.run, relevant=retrieval.split("test")
+            model, dict(queries[:3]), loaded.corpus, trained.run, relevant=loaded.split("test")
         )
     )
     print(f"\n{cfg.output_dir} holds the model, the numbers and the documents found.")
 
 
-def parse() -> Config:
-    """Read the command line. The preset is read first, because its numbers are the defaults of `--loss.*`."""
+def command() -> None:
+    """Run `main`. The preset is read first, because its numbers are the defaults of `--loss.*`."""
     preset = training.preset_on_command_line(default="lexforge")
-    return tyro.cli(Config, default=Config(preset=preset, loss=training.PRESETS[preset]), description=__doc__)
+    run_command(main, Config, __doc__, default=Config(preset=preset, loss=training.PRESETS[preset]))
 
 
 if __name__ == "__main__":
-    main(parse())
+    command()

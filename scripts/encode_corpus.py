@@ -17,12 +17,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-import tyro
-
-from lexforge.corpus import encode_corpus
-from lexforge.data import load_corpus
-from lexforge.models import load_encoder
+from lexforge import corpus, data, models
+from lexforge.common.command_line import run_command
 
 
 @dataclass(frozen=True)
@@ -39,12 +35,14 @@ class Config:
 
 def main(cfg: Config) -> None:
     """Encode the share of this process."""
+    import torch  # here, because --help need not wait for it
+
     rank, ranks = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     device = f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if torch.cuda.is_available() else None
-    corpus = load_corpus(cfg.data)
-    encoded = encode_corpus(
-        load_encoder(cfg.model, cfg.max_seq_length, device),
-        corpus,
+    documents = data.load_corpus(cfg.data)
+    encoded = corpus.encode_corpus(
+        models.load_encoder(cfg.model, cfg.max_seq_length, device),
+        documents,
         cfg.output,
         name=cfg.model,
         block_rows=cfg.block_rows,
@@ -53,10 +51,10 @@ def main(cfg: Config) -> None:
         ranks=ranks,
         show_progress_bar=True,
     )
-    print(f"rank {rank} of {ranks}: encoded {encoded} blocks of {len(corpus)} documents into {cfg.output}")
+    print(f"rank {rank} of {ranks}: encoded {encoded} blocks of {len(documents)} documents into {cfg.output}")
 
 
 if __name__ == "__main__":
     logging.getLogger("lexforge").setLevel(logging.INFO)
     logging.getLogger("lexforge").addHandler(logging.StreamHandler(sys.stderr))
-    main(tyro.cli(Config))
+    run_command(main, Config, __doc__)

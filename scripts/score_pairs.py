@@ -16,10 +16,8 @@ import logging
 from dataclasses import dataclass
 from pathlib import Path
 
-import tyro
-
-from lexforge import data
-from lexforge.evaluation import read_run
+from lexforge import data, evaluation
+from lexforge.common.command_line import run_command
 
 
 @dataclass(frozen=True)
@@ -53,7 +51,9 @@ def main(cfg: Config) -> None:
         pairs = data.row_pairs(rows)
     elif cfg.data is not None:
         retrieval = data.load_retrieval_data(cfg.data)
-        run = None if cfg.run is None else read_run(cfg.run, retrieval.queries, retrieval.corpus)
+        run = None
+        if cfg.run is not None:
+            run = evaluation.read_run(cfg.run, retrieval.queries, retrieval.corpus)
         ids = data.listed_pairs(retrieval, cfg.split, run, cfg.depth)
         pairs = [(retrieval.queries[query], retrieval.corpus[document]) for query, document in ids]
     scorer = data.load_scorer(cfg.teacher, batch_size=cfg.batch_size, max_seq_length=cfg.max_seq_length)
@@ -68,4 +68,4 @@ def main(cfg: Config) -> None:
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO, format="%(message)s")
-    main(tyro.cli(Config))
+    run_command(main, Config, __doc__)

@@ -19,9 +19,8 @@ from pathlib import Path
 
 import tyro
 
-from lexforge.corpus import Found, Searcher, open_index
-from lexforge.data import load_corpus
-from lexforge.models import load_encoder
+from lexforge import corpus, data, models
+from lexforge.common.command_line import run_command
 
 
 @dataclass(frozen=True)
@@ -38,7 +37,7 @@ class Config:
     verify: bool = False  # compare every file of the index with its checksum, about a second per gigabyte
 
 
-def show(hits: list[Found], cfg: Config) -> None:
+def show(hits: list[corpus.Found], cfg: Config) -> None:
     """Print the hits of one query."""
     for rank, hit in enumerate(hits, start=1):
         text = textwrap.shorten(hit.text, cfg.width, placeholder="...")
@@ -72,9 +71,9 @@ def main(cfg: Config, lines: Iterable[str] | None = None) -> None:
         raise ValueError(f"--terms must be >= 0 and --width >= 3; received {cfg.terms} and {cfg.width}")
     if lines is None:
         lines = (line.decode("utf-8", "surrogateescape") for line in sys.stdin.buffer)
-    index, source = open_index(cfg.index, os.environ.get("MILVUS_TOKEN", ""), cfg.verify)
-    model = load_encoder(cfg.model or source.model, source.max_seq_length)
-    searcher = Searcher(index, model, load_corpus(cfg.data), source)
+    index, source = corpus.open_index(cfg.index, os.environ.get("MILVUS_TOKEN", ""), cfg.verify)
+    model = models.load_encoder(cfg.model or source.model, source.max_seq_length)
+    searcher = corpus.Searcher(index, model, data.load_corpus(cfg.data), source)
     refused = []
     for number, line in enumerate(lines if cfg.query is None else [cfg.query], start=1):
         try:
@@ -90,4 +89,4 @@ def main(cfg: Config, lines: Iterable[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Config))
+    run_command(main, Config, __doc__)

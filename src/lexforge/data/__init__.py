@@ -5,28 +5,35 @@ functions that need them import them. Machines that only run losses and models m
 others take seconds to load.
 """
 
-from lexforge.common.idf import corpus_idf, document_frequency
-from lexforge.data.beir import load_beir, load_corpus, load_teacher_scores, write_teacher_scores
-from lexforge.data.cache import cache_folder
-from lexforge.data.columns import validate_columns
-from lexforge.data.docstrings import load_docstrings
-from lexforge.data.hub import load_hub
-from lexforge.data.multilabel import MultiLabelData, load_docstring_topics, load_multilabel, multi_hot
-from lexforge.data.negatives import (
-    NegativeMiner,
-    NegativeRule,
-    mined_columns,
-    read_training_rows,
-    score_by_teacher,
-    write_training_rows,
-)
-from lexforge.data.pair_scores import label_rows, listed_pairs, load_scorer, row_pairs, score_pairs
-from lexforge.data.retrieval_data import DataError, RetrievalData, hold_out
-from lexforge.data.rows import judged_negatives, rows_to_dataset, training_rows
-from lexforge.data.source import load_retrieval_data
-from lexforge.data.stopwords import stopword_ids, stopword_summary
-from lexforge.data.sts import load_sts
-from lexforge.data.teacher import LsaTeacher, SentenceTransformerTeacher, TeacherCache, load_teacher
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lexforge.common.lazy import load_when_used
+
+if TYPE_CHECKING:
+    from lexforge.common.idf import corpus_idf, document_frequency
+    from lexforge.data.beir import load_beir, load_corpus, load_teacher_scores, write_teacher_scores
+    from lexforge.data.cache import cache_folder
+    from lexforge.data.columns import validate_columns
+    from lexforge.data.docstrings import load_docstrings
+    from lexforge.data.hub import load_hub
+    from lexforge.data.multilabel import MultiLabelData, load_docstring_topics, load_multilabel, multi_hot
+    from lexforge.data.negatives import (
+        NegativeMiner,
+        NegativeRule,
+        mined_columns,
+        read_training_rows,
+        score_by_teacher,
+        write_training_rows,
+    )
+    from lexforge.data.pair_scores import label_rows, listed_pairs, load_scorer, row_pairs, score_pairs
+    from lexforge.data.retrieval_data import DataError, RetrievalData, hold_out
+    from lexforge.data.rows import judged_negatives, rows_to_dataset, training_rows
+    from lexforge.data.source import load_retrieval_data
+    from lexforge.data.stopwords import stopword_ids, stopword_summary
+    from lexforge.data.sts import load_sts
+    from lexforge.data.teacher import LsaTeacher, SentenceTransformerTeacher, TeacherCache, load_teacher
 
 __all__ = [
     "DataError",
@@ -69,3 +76,5 @@ __all__ = [
     "write_teacher_scores",
     "write_training_rows",
 ]
+
+__getattr__, __dir__ = load_when_used(__name__)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
-import torch
-from sentence_transformers.base.training_args import BaseTrainingArguments, BatchSamplers
-from sentence_transformers.sparse_encoder import SparseEncoderTrainingArguments
+if TYPE_CHECKING:
+    from sentence_transformers.base.training_args import BaseTrainingArguments
 
 Precision = Literal["fp32", "bf16", "fp16"]
-Arguments = TypeVar("Arguments", bound=BaseTrainingArguments)
+Arguments = TypeVar("Arguments", bound="BaseTrainingArguments")
 
 
 @dataclass(frozen=True)
@@ -65,7 +64,7 @@ class TrainingSettings:
     def arguments(
         self,
         output_dir: str | Path,
-        arguments_class: type[Arguments] = SparseEncoderTrainingArguments,  # type: ignore[assignment]
+        arguments_class: type[Arguments] | None = None,
         **others: Any,
     ) -> Arguments:
         """The settings as the arguments of `SpladeTrainer` or of another trainer of sentence-transformers.
@@ -76,12 +75,19 @@ class TrainingSettings:
 
         Args:
             output_dir: The folder for checkpoints.
-            arguments_class: The class that the trainer takes, such as `SentenceTransformerTrainingArguments`.
+            arguments_class: The class that the trainer takes, such as `SentenceTransformerTrainingArguments`;
+                None is `SparseEncoderTrainingArguments`.
             **others: Any other field of that class; a field given here replaces the one of the settings.
 
         Returns:
             The arguments.
         """
+        # Imported here, because the command line of a recipe reads this class before it needs torch.
+        import torch
+        from sentence_transformers.base.training_args import BatchSamplers
+        from sentence_transformers.sparse_encoder import SparseEncoderTrainingArguments
+
+        chosen: type[Any] = arguments_class or SparseEncoderTrainingArguments
         settings: dict[str, Any] = {
             "output_dir": str(output_dir),
             "num_train_epochs": self.epochs,
@@ -110,7 +116,8 @@ class TrainingSettings:
             "logging_nan_inf_filter": False,
             # Every parameter of a SPLADE encoder gets a gradient; `DenseTrainer` looks at its model.
             "ddp_find_unused_parameters": (
-                False if issubclass(arguments_class, SparseEncoderTrainingArguments) else None
+                False if issubclass(chosen, SparseEncoderTrainingArguments) else None
             ),
         }
-        return arguments_class(**(settings | others))
+        arguments: Arguments = chosen(**(settings | others))
+        return arguments
