@@ -11,9 +11,7 @@ variable MILVUS_TOKEN.
 
 from __future__ import annotations
 
-import logging
 import os
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,6 +45,4 @@ def main(cfg: Config) -> None:
 
 
 if __name__ == "__main__":
-    logging.getLogger("lexforge").setLevel(logging.INFO)
-    logging.getLogger("lexforge").addHandler(logging.StreamHandler(sys.stderr))
     run_command(main, Config, __doc__)

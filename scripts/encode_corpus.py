@@ -11,9 +11,7 @@ per process. `scripts/build_index.py` makes an index of the vectors.
 
 from __future__ import annotations
 
-import logging
 import os
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,6 +53,4 @@ def main(cfg: Config) -> None:
 
 
 if __name__ == "__main__":
-    logging.getLogger("lexforge").setLevel(logging.INFO)
-    logging.getLogger("lexforge").addHandler(logging.StreamHandler(sys.stderr))
     run_command(main, Config, __doc__)

@@ -10,9 +10,7 @@ names an approximate index.
 from __future__ import annotations
 
 import json as jsonlib
-import logging
 import os
-import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -101,6 +99,4 @@ def main(cfg: Config) -> None:
 
 
 if __name__ == "__main__":
-    logging.getLogger("lexforge").setLevel(logging.INFO)
-    logging.getLogger("lexforge").addHandler(logging.StreamHandler(sys.stderr))
     run_command(main, Config, __doc__)

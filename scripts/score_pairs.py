@@ -12,7 +12,6 @@ scripts/mine_negatives.py. Scores are kept in a cache as they are computed: afte
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -67,5 +66,4 @@ def main(cfg: Config) -> None:
 
 
 if __name__ == "__main__":
-    logging.basicConfig(level=logging.INFO, format="%(message)s")
     run_command(main, Config, __doc__)

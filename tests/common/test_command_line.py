@@ -64,7 +64,7 @@ def test_the_default_is_changed_by_the_options(capsys: pytest.CaptureFixture[str
 
 @pytest.mark.parametrize("path", COMMANDS, ids=lambda path: path.stem)
 def test_help_shows_an_example_first_and_loads_nothing_slow(path: Path) -> None:
-    """The first command of a new user: it took nine seconds, and some scripts told nothing but their options."""
+    """The first command of a new user took nine seconds, and some scripts told nothing but their options."""
     code = (
         "import runpy, sys\n"
         f"sys.argv = [{str(path)!r}, '--help']\n"

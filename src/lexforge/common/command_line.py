@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -43,6 +44,10 @@ def run_command(
     fields: list[Any] = [("settings", settings), ("debug", debug, False)]
     if default is not None:
         fields[0] = ("settings", settings, default)
+    log = logging.getLogger("lexforge")  # says what long work does, and how far it has come
+    log.setLevel(logging.INFO)
+    if not log.handlers:
+        log.addHandler(logging.StreamHandler(sys.stderr))
     options_class = make_dataclass("Options", fields, frozen=True)
     words = sys.argv[1:] if arguments is None else arguments
     try:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
         write_training_rows,
     )
     from lexforge.data.pair_scores import label_rows, listed_pairs, load_scorer, row_pairs, score_pairs
-    from lexforge.data.retrieval_data import DataError, RetrievalData, hold_out
+    from lexforge.data.retrieval_data import DataError, RetrievalData, hold_out, sample_corpus
     from lexforge.data.rows import judged_negatives, rows_to_dataset, training_rows
     from lexforge.data.source import load_retrieval_data
     from lexforge.data.stopwords import stopword_ids, stopword_summary
@@ -67,6 +67,7 @@ __all__ = [
     "read_training_rows",
     "row_pairs",
     "rows_to_dataset",
+    "sample_corpus",
     "score_by_teacher",
     "score_pairs",
     "stopword_ids",

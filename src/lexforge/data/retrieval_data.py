@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+import random
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from lexforge.common.types import Qrels
@@ -89,6 +90,38 @@ def hold_out(data: RetrievalData, fractions: Mapping[str, float], split: str = "
         if not judgements:
             raise ValueError(f"{data.name}: no query of the split {split!r} falls to {name!r}")
     return replace(data, qrels={**data.qrels, **parts})
+
+
+def sample_corpus(
+    data: RetrievalData, documents: int | None, splits: Sequence[str], seed: int
+) -> RetrievalData:
+    """Make a set whose searches are cheaper: the judged documents, and a random sample of the others.
+
+    Measures over a sample are higher than over the whole corpus, because fewer documents compete.
+
+    Args:
+        data: The set.
+        documents: Number of documents to keep; the judged ones stay even where they are more. None keeps all.
+        splits: The splits that are evaluated; other splits are left out.
+        seed: Seed of the draw.
+
+    Returns:
+        The smaller set; documents and queries keep their order.
+
+    Raises:
+        ValueError: If `documents` is below 1, or if there is no such split.
+    """
+    qrels = {split: data.split(split) for split in splits}
+    if documents is None:
+        return replace(data, qrels=qrels)
+    if documents < 1:
+        raise ValueError(f"a sample of the corpus must hold at least 1 document; received {documents}")
+    judged = {document for grades in qrels.values() for found in grades.values() for document in found}
+    others = [document for document in data.corpus if document not in judged]
+    room = min(max(0, documents - len(judged)), len(others))
+    kept = judged | set(random.Random(seed).sample(others, room))
+    corpus = {document: text for document, text in data.corpus.items() if document in kept}
+    return replace(data, corpus=corpus, qrels=qrels)
 
 
 def split_name(split: str) -> str:

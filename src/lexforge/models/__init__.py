@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from lexforge.common.lazy import load_when_used
 
 if TYPE_CHECKING:
+    from lexforge.models.availability import check_model
     from lexforge.models.backbone import resolve_backbone
     from lexforge.models.dense import build_dense
     from lexforge.models.dimension import embedding_dimension
@@ -32,6 +33,7 @@ __all__ = [
     "build_lexical_backbone",
     "build_splade",
     "check_encoder",
+    "check_model",
     "embedding_dimension",
     "encode_kind",
     "foreign_script_ids",

@@ -16,14 +16,17 @@ if TYPE_CHECKING:
     from lexforge.runs.loss_state import LossStateCallback
     from lexforge.runs.run_directory import open_run, write_json
     from lexforge.runs.signals import TrainingInterrupted
-    from lexforge.runs.start import claim_run_directory, start_processes
+    from lexforge.runs.stages import Stages
+    from lexforge.runs.start import check_run_directory, claim_run_directory, start_processes
 
 __all__ = [
     "DamagedCheckpointError",
     "DiskFullError",
     "LossStateCallback",
     "NonFiniteError",
+    "Stages",
     "TrainingInterrupted",
+    "check_run_directory",
     "claim_run_directory",
     "join_processes",
     "last_checkpoint",

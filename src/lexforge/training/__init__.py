@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from lexforge.training.presets import PRESETS, Preset, PresetName
     from lexforge.training.resumable import ResumableTraining
     from lexforge.training.trainer import SpladeTrainer
+    from lexforge.training.watching import EvaluationSettings, best_of, check_reports
 
 __all__ = [
     "PRESETS",
@@ -26,6 +27,7 @@ __all__ = [
     "CurriculumCallback",
     "DenseCollator",
     "DenseTrainer",
+    "EvaluationSettings",
     "FiniteTraining",
     "MovingNegatives",
     "Phase",
@@ -35,7 +37,9 @@ __all__ = [
     "SpladeCollator",
     "SpladeTrainer",
     "TrainingSettings",
+    "best_of",
     "check_full_batch",
+    "check_reports",
     "phase_at",
     "preset_on_command_line",
     "ramp_at",
