@@ -1,43 +1,59 @@
-"""A small backbone for SPLADE, trained from nothing, that starts as an idf-weighted bag of words.
+"""A small from-scratch backbone for SPLADE that starts as BM25.
 
-A random encoder activates every term, so its first gradients only teach it which terms to leave at 0. This
-backbone starts as BM25 does, without term frequency, and training adds to that. It is a stock
-`BertForMaskedLM` with these weights:
+A random encoder knows nothing and lights up every term, so its first gradients are spent on silence. This one
+starts as the search that BM25 users know, and training adds to it. It is a stock `BertForMaskedLM`, whose
+first attention layer counts terms. Let e_j be the row of term j in the embedding, H the number of heads and
+d = D / H.
 
-- The rows of the (tied) embedding are random unit vectors, any two of which are nearly orthogonal.
-- Attention and feed-forward add little to the residual stream at first, because their outputs are damped.
-- The transform of the head is the identity: its GELU works in its linear part, and its LayerNorm undoes scale
-  and shift.
-- So the logit of a term is `OWN_LOGIT` times the largest cosine of its embedding with one of the text's
-  tokens: `OWN_LOGIT` for a term of the text, and below `OWN_LOGIT / 2` for other terms.
-- The decoder's bias lowers the logit to expm1 of the wanted activation, sqrt(idf), scaled so that the
-  rarest term gets log1p(OWN_LOGIT / 2). The bias is then at most -OWN_LOGIT / 2, so other terms stay at 0.
+1. The rows e_j are random, with the same norm in the d columns of each head, so two of them are nearly
+   orthogonal within each head. The LayerNorm behind the embedding makes e_j a unit vector, whatever the norm
+   of its row, and its bias adds `CONSTANT` u, with u a unit vector orthogonal to every e_j.
+2. Query and key of the first layer are the identity times a scale, such that a head's score is S for two
+   tokens of the same term and about 0 for others. The row of [CLS] points along u so far that its score is
+   S + ln(K1 (1 - B)) for every token. A term with frequency tf in a text of L tokens then gives its own
+   copies the attention
 
-Queries and documents both carry sqrt(idf), so the dot product carries idf once.
+       s = tf e^S / (tf e^S + K1 (1 - B) e^S + r L) = tf / (tf + K1 (1 - B + B L / L_mean)),
+
+   BM25's weight, for e^S = r L_mean / (K1 B). Here r = e^(S^2 / 2d) is the mean of e^(score) over other
+   terms, whose scores have the variance S^2 / d.
+3. The value is the identity, so attention adds `GAIN` s e_j to the state, and LayerNorm turns the state
+   (1 + GAIN s) e_j + CONSTANT u into one whose cosine with e_j is
+
+       a(s) = (1 + GAIN s) / sqrt((1 + GAIN s)^2 + CONSTANT^2),
+
+   nearly linear in s. What the feed-forward and later layers add is damped.
+4. The transform of the head is the identity: its GELU works where it is linear, its LayerNorm undoes scale
+   and shift. The logit of term j is g |e_j| (a(s) - a(0)). The decoder's bias takes a(0) away; this keeps the
+   terms silent that are not in the text, as their cosine is that of a random pair. The norms of the rows are
+   such that the activation of a term that occurs once in a text of mean length is
+   `ACTIVATION` sqrt(idf_j / max idf).
+
+Both sides carry sqrt(idf), so the dot product carries idf once. The state that leaves the last layer has u
+taken away again, so that it can also be averaged to a dense vector.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
-import numpy as np
 import torch
-from tokenizers import Tokenizer, models, trainers
-from transformers import BertConfig, BertForMaskedLM, BertTokenizer
+from transformers import BertConfig, BertForMaskedLM, PreTrainedTokenizerBase
 from transformers.models.bert.modeling_bert import BertLayer
 
 from lexforge.common.files import check_new, new_directory
 from lexforge.common.idf import corpus_idf
+from lexforge.models.lexical_tokenizer import SPECIAL_TOKENS, train_tokenizer
 from lexforge.models.vocabulary import BANNED_BIAS
 
-OWN_LOGIT = 8.0
-_SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-_ALPHABET = 4000  # the number of characters that are kept; rarer ones (rare Han, emoji) become [UNK]
+K1, B = 1.5, 0.75  # BM25's saturation of the term frequency and share of length normalisation
+ACTIVATION = 0.8  # of the rarest term, once in a text of mean length: small, so that log1p hardly bends it
+GAIN, CONSTANT = 2.0, 3.0  # how strongly attention writes; the constant part that makes the result linear
 _DAMPING = 0.1  # factor of the weights by which attention and feed-forward write to the residual stream
-_POSITION_NORM = 0.02  # L2 norm of a position embedding; that of a token embedding is 1
+_POSITION_NORM = 0.006  # L2 norm of a position embedding; that of the rarest term is 1
 _GELU_SCALE, _GELU_SHIFT = 0.5, 3.0  # they move states of unit variance into GELU's linear part
 
 
@@ -52,7 +68,7 @@ def build_lexical_backbone(
     max_seq_length: int = 128,
     seed: int = 0,
 ) -> Path:
-    """Train a WordPiece tokenizer on a corpus and save it with a backbone that starts as a bag of its pieces.
+    """Train a tokenizer on a corpus and save it with a backbone that starts as BM25 over its pieces.
 
     Tokens are lower-cased. Accents are kept, which also keeps Hangul in whole syllables.
 
@@ -77,7 +93,7 @@ def build_lexical_backbone(
     folder = Path(folder)
     _check(texts, vocab_size, hidden_size, layers, heads, max_seq_length)
     check_new(folder)
-    tokenizer = _train_tokenizer(texts, vocab_size, max_seq_length)
+    tokenizer = train_tokenizer(texts, vocab_size, max_seq_length)
     idf = torch.from_numpy(corpus_idf(texts, tokenizer))  # [V]; special tokens are set apart below
     config = BertConfig(
         vocab_size=len(tokenizer),
@@ -94,7 +110,7 @@ def build_lexical_backbone(
         torch.manual_seed(seed)
         model = BertForMaskedLM(config)
         with torch.no_grad():
-            _make_bag_of_words(model, idf, tokenizer.all_special_ids)
+            _make_bm25(model, idf, _mean_tokens(tokenizer, texts, max_seq_length), tokenizer)
     with new_directory(folder) as beside:  # a killed process leaves all of it or none
         model.save_pretrained(beside)
         tokenizer.save_pretrained(beside)
@@ -110,7 +126,7 @@ def _check(
         if not isinstance(text, str):
             raise ValueError(f"texts[{position}] is not a text but {type(text).__name__}: {text!r}")
     sizes = {"layers": (layers, 1), "heads": (heads, 1), "hidden_size": (hidden_size, 2)}
-    sizes |= {"vocab_size": (vocab_size, len(_SPECIAL_TOKENS) + 1), "max_seq_length": (max_seq_length, 3)}
+    sizes |= {"vocab_size": (vocab_size, len(SPECIAL_TOKENS) + 1), "max_seq_length": (max_seq_length, 3)}
     for name, (size, smallest) in sizes.items():
         if size < smallest:
             raise ValueError(f"{name} must be at least {smallest}; received {size}")
@@ -118,66 +134,99 @@ def _check(
         raise ValueError(f"hidden_size must be a multiple of heads; received {hidden_size} and {heads}")
 
 
-def _train_tokenizer(texts: Sequence[str], vocab_size: int, max_seq_length: int) -> BertTokenizer:
-    """Train a WordPiece vocabulary on words that are cut exactly as `BertTokenizer` will cut them."""
-    options: dict[str, Any] = {
-        "do_lower_case": True,
-        "strip_accents": False,
-        "model_max_length": max_seq_length,
-    }
-    bert = BertTokenizer(vocab={token: i for i, token in enumerate(_SPECIAL_TOKENS)}, **options)
-    pieces = Tokenizer(models.WordPiece(unk_token="[UNK]"))
-    pieces.normalizer = bert.backend_tokenizer.normalizer
-    pieces.pre_tokenizer = bert.backend_tokenizer.pre_tokenizer
-    letters, later_letters = _alphabet(pieces, texts, limit=min(_ALPHABET, vocab_size // 4))
-    if not letters:
-        raise ValueError(f"no word in the {len(texts)} texts: a vocabulary cannot be made")
-    trainer = trainers.WordPieceTrainer(
-        vocab_size=vocab_size,
-        # The trainer would number letters that are not named here in random order, and ties follow numbers.
-        special_tokens=[*_SPECIAL_TOKENS, *(f"##{letter}" for letter in later_letters)],
-        initial_alphabet=letters,
-        limit_alphabet=len(letters),
-        min_frequency=2,
-        show_progress=False,
-    )
-    pieces.train_from_iterator(texts, trainer)
-    return BertTokenizer(vocab=pieces.get_vocab(), **options)
+def _mean_tokens(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], max_seq_length: int) -> float:
+    """The mean length of the texts in tokens, as the model reads them."""
+    total = 0
+    for start in range(0, len(texts), 1000):
+        batch = list(texts[start : start + 1000])
+        rows = tokenizer(batch, truncation=True, max_length=max_seq_length, return_attention_mask=False)
+        total += sum(map(len, rows["input_ids"]))
+    return total / len(texts)
 
 
-def _alphabet(pieces: Tokenizer, texts: Sequence[str], limit: int) -> tuple[list[str], list[str]]:
-    """Return the most frequent characters of the texts, sorted, and those of them that occur inside words."""
-    chunks: Counter[str] = Counter()
-    for text in texts:
-        chunks.update(pieces.normalizer.normalize_str(text).split())
-    counts: Counter[str] = Counter()
-    inside: set[str] = set()
-    for chunk, count in chunks.items():
-        for word, _ in pieces.pre_tokenizer.pre_tokenize_str(chunk):
-            for letter in word:
-                counts[letter] += count
-            inside.update(word[1:])
-    letters = sorted(sorted(counts, key=lambda letter: (-counts[letter], letter))[:limit])
-    return letters, [letter for letter in letters if letter in inside]
+def _directions(terms: int, size: int, heads: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Unit vectors e `[V, D]`, u `[D]` and v `[D]`, orthogonal within each head except for pairs of e.
+
+    Every block of `D / heads` columns has the same norm and no mean, which LayerNorm would take away.
+    """
+    width = size // heads
+
+    def block(rows: int, *others: torch.Tensor) -> torch.Tensor:
+        vectors = torch.randn(rows, heads, width)
+        vectors -= vectors.mean(dim=2, keepdim=True)
+        for other in others:
+            vectors -= (vectors * other).sum(dim=2, keepdim=True) * other
+        return vectors / vectors.norm(dim=2, keepdim=True)
+
+    constant = block(1)
+    marker = block(1, constant)
+    parts = (block(terms, constant, marker), constant, marker)
+    tokens, u, v = ((part / heads**0.5).flatten(1) for part in parts)
+    return tokens, u[0], v[0]
 
 
-def _make_bag_of_words(model: BertForMaskedLM, idf: torch.Tensor, special_ids: list[int]) -> None:
-    """Overwrite the random weights as the module's docstring says; `idf` is `[V]`."""
-    size = model.config.hidden_size
+def _matching_score(mean_tokens: float, width: int) -> float:
+    """S of step 2: the smaller solution of S = ln(L_mean / (K1 B)) + S^2 / (2 width)."""
+    target = max(math.log(mean_tokens / (K1 * B)), 0.5)  # below: texts of a word or two need no length
+    if 2 * target > width:
+        raise ValueError(
+            f"hidden_size / heads must be at least {math.ceil(2 * target)} for texts of {mean_tokens:.0f} "
+            f"tokens on average; received {width}"
+        )
+    return width - math.sqrt(width**2 - 2 * width * target)
+
+
+def _cosine(share: float) -> float:
+    """a(s) of step 3."""
+    own = 1 + GAIN * share
+    return own / math.hypot(own, CONSTANT)
+
+
+def _make_bm25(
+    model: BertForMaskedLM, idf: torch.Tensor, mean_tokens: float, tokenizer: PreTrainedTokenizerBase
+) -> None:
+    """Overwrite the random weights as the module's docstring says; its steps are numbered alike here."""
+    size, heads = model.config.hidden_size, model.config.num_attention_heads
+    width, scale = size // heads, size**0.5  # LayerNorm gives its states the norm sqrt(D)
+    tokens, u, v = _directions(len(idf), size, heads)
+    score = _matching_score(mean_tokens, width)
+
+    # 1. Unit vectors of the terms, and the constant part. The norm of a row is its weight in step 4.
+    along = (score + math.log(K1 * (1 - B))) / (score * CONSTANT)
+    tokens[tokenizer.cls_token_id] = along * u + math.sqrt(1 - along**2) * v
+    weight = torch.expm1(ACTIVATION * (idf / idf.max()).sqrt()) / math.expm1(ACTIVATION)  # [V]
+    weight[tokenizer.all_special_ids] = 1.0
     embeddings = model.bert.embeddings
-    tokens = torch.randn(embeddings.word_embeddings.weight.shape)  # [V, D]
-    tokens -= tokens.mean(dim=1, keepdim=True)  # LayerNorm subtracts the mean, so it must be 0 already
-    embeddings.word_embeddings.weight.copy_(tokens / tokens.norm(dim=1, keepdim=True))
-    embeddings.position_embeddings.weight.normal_(std=_POSITION_NORM / size**0.5)
+    embeddings.word_embeddings.weight.copy_(tokens * weight.unsqueeze(1))
+    embeddings.position_embeddings.weight.normal_(std=_POSITION_NORM / scale)
     embeddings.token_type_embeddings.weight.zero_()
-    for layer in cast("list[BertLayer]", model.bert.encoder.layer):
-        layer.attention.output.dense.weight.mul_(_DAMPING)
-        layer.output.dense.weight.mul_(_DAMPING)
+    own = 1 / math.hypot(1, CONSTANT)  # the share of e_j in a state of norm 1
+    embeddings.LayerNorm.weight.fill_(own)
+    embeddings.LayerNorm.bias.copy_(CONSTANT * own * scale * u)
+
+    # 2. and 3. Attention of a token to the copies of its term.
+    blocks = cast("list[BertLayer]", model.bert.encoder.layer)
+    for block in blocks:
+        block.attention.output.dense.weight.mul_(_DAMPING)
+        block.output.dense.weight.mul_(_DAMPING)
+    identity = torch.eye(size)
+    attention = blocks[0].attention
+    sharpness = math.sqrt(score * heads * math.sqrt(width)) / (own * scale)
+    attention.self.query.weight.copy_(sharpness * identity)
+    attention.self.key.weight.copy_(sharpness * identity)
+    attention.self.value.weight.copy_(identity)
+    attention.output.dense.weight.copy_(GAIN * identity)
+    attention.output.dense.bias.copy_(-GAIN * CONSTANT * own * scale * u)
+
+    # 4. The head: the last layer gives u away, the transform takes it back.
+    once = 1 / (1 + K1)  # s of a term that occurs once in a text of mean length
+    constant = math.sqrt(1 - _cosine(once) ** 2) * scale * u
+    blocks[-1].output.LayerNorm.bias.copy_(-constant)
     transform = model.cls.predictions.transform
-    transform.dense.weight.copy_(_GELU_SCALE * torch.eye(size))
-    transform.dense.bias.fill_(_GELU_SHIFT)
-    transform.LayerNorm.weight.fill_(OWN_LOGIT / size**0.5)  # a normalised state has norm sqrt(size)
-    wanted = (idf / idf.max()).sqrt() * np.log1p(OWN_LOGIT / 2)
-    bias = wanted.expm1() - OWN_LOGIT  # [V]
-    bias[special_ids] = BANNED_BIAS
+    transform.dense.weight.copy_(_GELU_SCALE * identity)
+    transform.dense.bias.copy_(_GELU_SHIFT + _GELU_SCALE * constant)
+    gain = math.expm1(ACTIVATION) / (_cosine(once) - _cosine(0))
+    transform.LayerNorm.weight.fill_(gain / scale)
+    bias = -gain * _cosine(0) * weight
+    bias[tokenizer.all_special_ids] = BANNED_BIAS
     model.get_output_embeddings().bias.copy_(bias)

@@ -12,18 +12,13 @@ import numpy as np
 from scipy import sparse
 
 from lexforge.common.progress import Progress
+from lexforge.common.scripts import mostly_cjk
 from lexforge.retrieval.base import Hits, check_ids, check_k
 from lexforge.retrieval.inverted import InvertedIndex
 
 Tokenization = Literal["words", "bigrams"]
 
 _WORD = re.compile(r"\w+")
-_LETTER = re.compile(r"[^\W\d_]")
-# Hangul (letters, compatibility letters, syllables), kana (with half-width) and Han (with extensions).
-_CJK = re.compile(
-    "[\u1100-\u11ff\u3130-\u318f\uac00-\ud7ff\u3040-\u30ff\u31f0-\u31ff\uff66-\uff9f"
-    "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
-)
 
 
 class BM25Index:
@@ -84,7 +79,9 @@ class BM25Index:
         if not k1 >= 0 or not 0 <= b <= 1:
             raise ValueError(f"k1 must be >= 0 and b from 0 to 1; received k1 {k1} and b {b}")
         check_ids(ids, len(texts), set())
-        chosen: Tokenization = _choose(texts) if tokenize == "auto" else tokenize
+        if tokenize == "auto":
+            tokenize = "bigrams" if mostly_cjk(texts) else "words"
+        chosen: Tokenization = tokenize
         vocabulary: dict[str, int] = {}
         corpus = []
         with Progress(len(texts), "BM25", show=show_progress_bar) as progress:
@@ -173,9 +170,3 @@ def tokens(text: str, tokenize: Tokenization) -> list[str]:
     if tokenize == "words":
         return words
     return [word[i : i + 2] for word in words for i in range(max(1, len(word) - 1))]
-
-
-def _choose(texts: list[str]) -> Tokenization:
-    """Return `bigrams` if most letters of the texts are Hangul, kana or Han, and `words` otherwise."""
-    letters = sum(len(_LETTER.findall(text)) for text in texts)
-    return "bigrams" if 2 * sum(len(_CJK.findall(text)) for text in texts) > letters else "words"
