@@ -19,7 +19,7 @@ of BM25 and of the model before and after training (`metrics.json`), the documen
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -29,6 +29,7 @@ from lexforge import data, evaluation, losses, models, retrieval, runs, training
 from lexforge.common.command_line import run_command
 
 if TYPE_CHECKING:
+    from accelerate import PartialState
     from sentence_transformers import SentenceTransformer
 
 # Training takes a few minutes on two cores with these settings.
@@ -90,7 +91,33 @@ class Config:
     max_seq_length: int = 128
     """Tokens per text, special tokens included; longer texts are cut."""
 
+    eval_documents: int | None = None
+    """Documents that every evaluation searches: the judged ones and a random sample; None takes all."""
+
+    evaluation: Annotated[training.EvaluationSettings, tyro.conf.arg(name="")] = field(
+        default_factory=training.EvaluationSettings
+    )
+
     train: Annotated[training.TrainingSettings, tyro.conf.arg(name="")] = QUICK
+
+
+def check_options(cfg: Config, process: PartialState) -> None:
+    """Refuse what would stop the run later, before any data is read."""
+    if cfg.negatives != "none" and cfg.loss.name != "infonce":
+        raise ValueError(
+            f"negatives are read by the loss infonce only; received the loss {cfg.loss.name!r} with "
+            f"--negatives {cfg.negatives}"
+        )
+    runs.check_run_directory(process, cfg.output_dir, cfg, resume=cfg.resume)
+    models.check_model(cfg.model)
+    training.check_reports(cfg.train.report_to)
+    cfg.evaluation.check_measure(evaluation.METRICS)
+
+
+def build_bm25(loaded: data.RetrievalData) -> retrieval.BM25Index:
+    """Index the documents of a set by BM25."""
+    texts, ids = list(loaded.corpus.values()), list(loaded.corpus)
+    return retrieval.BM25Index.build(texts, ids, show_progress_bar=True)
 
 
 def load_rows(cfg: Config, loaded: data.RetrievalData, bm25: retrieval.BM25Index) -> list[dict[str, Any]]:
@@ -99,6 +126,8 @@ def load_rows(cfg: Config, loaded: data.RetrievalData, bm25: retrieval.BM25Index
     if cfg.negatives == "judged":
         negatives = data.judged_negatives(loaded)
     elif cfg.negatives == "bm25":
+        if len(bm25) < len(loaded.corpus):  # it was built on the sample that is evaluated
+            bm25 = build_bm25(loaded)
         negatives = bm25.negatives(loaded.split_queries("train"), loaded.split("train"), k=50)
     return data.training_rows(loaded, "train", negatives, shortage=cfg.negatives_shortage)
 
@@ -121,25 +150,32 @@ def main(cfg: Config) -> None:
     # Here, because --help need not wait for it.
     from sentence_transformers import SentenceTransformerTrainingArguments
 
-    if cfg.negatives != "none" and cfg.loss.name != "infonce":
-        raise ValueError(
-            f"negatives are read by the loss infonce only; received the loss {cfg.loss.name!r} with "
-            f"--negatives {cfg.negatives}"
-        )
-
     # Processes. All of them train; only the main process measures and writes.
     process = runs.start_processes(cfg.train.seed)
+    stages = runs.Stages(process)
+    stages.begin("check the options")
+    check_options(cfg, process)
 
-    # Data. The train split gives the rows, the test split the evaluation; both search the same corpus.
-    loaded = data.load_retrieval_data(cfg.data)
+    # Data. The train split gives the rows; the test split is measured before and after training, and the dev
+    # split during training. All search the same documents, and so does BM25.
+    stages.begin("read the data")
+    measured_splits = ["test"] if cfg.evaluation.eval_steps is None else ["test", "dev"]
+    loaded = data.load_retrieval_data(cfg.data, splits=["train", *measured_splits])
     documents = list(loaded.corpus.values())
-    bm25 = retrieval.BM25Index.build(documents, list(loaded.corpus))
+    measured = data.sample_corpus(loaded, cfg.eval_documents, measured_splits)
+    evaluators = {
+        split: evaluation.evaluator_of_split(measured, split, name="" if split == "test" else split)
+        for split in measured_splits
+    }
+    evaluator = evaluators["test"]
+    stages.begin("index the documents by BM25")
+    bm25 = build_bm25(measured)
+    stages.begin("make the training rows")
     rows = load_rows(cfg, loaded, bm25)
     training.check_full_batch(len(rows), cfg.train, process.num_processes)
-    evaluator = evaluation.evaluator_of_split(loaded, "test")
     process.print(
         f"{cfg.data}: {len(rows)} training rows, {len(evaluator.query_ids)} test queries, "
-        f"{len(documents)} documents",
+        f"{len(documents)} documents, {len(measured.corpus)} of them searched",
         flush=True,
     )
 
@@ -147,6 +183,7 @@ def main(cfg: Config) -> None:
     runs.claim_run_directory(process, cfg.output_dir, cfg, resume=cfg.resume)
 
     # Encoder. Its texts are compared by cosine, in the loss and in every search.
+    stages.begin("load the encoder" if cfg.model != "lexical" else "build the encoder")
     with process.main_process_first():
         checkpoint = models.resolve_backbone(
             cfg.model,
@@ -160,30 +197,46 @@ def main(cfg: Config) -> None:
     # Loss. With several processes, their batches count as one batch.
     loss = build_loss(cfg.loss, model, gather=process.num_processes > 1)
 
-    # Evaluation before training.
-    initial = evaluator.evaluate(model) if process.is_main_process else None
+    # Evaluation before training, with BM25 on the same queries.
+    metrics = {}
+    if process.is_main_process:
+        stages.begin("measure BM25")
+        metrics["bm25"] = evaluation.evaluate_bm25(bm25, evaluator)
+        if cfg.evaluation.initial_evaluation:
+            stages.begin("measure the model before training")
+            metrics["initial"] = evaluator.evaluate(model).metrics
 
     # Training. No batch holds a text twice, because the second one would count as a negative of the first.
-    arguments = cfg.train.arguments(cfg.output_dir, SentenceTransformerTrainingArguments)
-    trainer = training.DenseTrainer(model, loss, args=arguments, train_dataset=data.rows_to_dataset(rows))
+    stages.begin("train")
+    trainer = training.DenseTrainer(
+        model,
+        loss,
+        args=cfg.train.arguments(
+            cfg.output_dir, SentenceTransformerTrainingArguments, **cfg.evaluation.arguments()
+        ),
+        train_dataset=data.rows_to_dataset(rows),
+        evaluator=evaluators.get("dev"),
+        callbacks=[*cfg.train.callbacks(), *cfg.evaluation.callbacks()],
+    )
     trainer.train(resume_from_checkpoint=cfg.resume)
     if not process.is_main_process:
         return
 
-    # Evaluation after training, with BM25 on the same queries.
+    # Evaluation after training.
+    stages.begin("measure the model after training")
     trained = evaluator.evaluate(model)
-    metrics = {
-        "bm25": evaluation.evaluate_bm25(bm25, evaluator),
-        "initial": initial.metrics,
-        "trained": trained.metrics,
-    }
+    metrics["trained"] = trained.metrics
 
     # What the run leaves behind: the model, the numbers, the documents found, and a table to read.
+    stages.begin("write the results")
     model.save_pretrained(str(cfg.output_dir / "model"))
-    runs.write_json(cfg.output_dir / "metrics.json", metrics | {"timing": trained.timing})
+    timing = trained.timing | {"stage_seconds": stages.end()}
+    best = training.best_of(trainer.state)
+    runs.write_json(cfg.output_dir / "metrics.json", metrics | {"timing": timing} | best)
     evaluation.write_run(cfg.output_dir / "run.trec", trained.run)
     print(evaluation.metrics_table(metrics))
-    print(f"\n{cfg.output_dir} holds the model, the numbers and the documents found.")
+    print(f"\n{stages.table()}")
+    print(f"{cfg.output_dir} holds the model, the numbers and the documents found.")
 
 
 if __name__ == "__main__":

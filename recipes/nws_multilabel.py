@@ -24,7 +24,7 @@ checkpoints. `--resume` continues from the last checkpoint.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -105,6 +105,10 @@ class Config:
 
     max_seq_length: int = 128
     """Tokens per text, special tokens included; longer texts are cut."""
+
+    evaluation: Annotated[training.EvaluationSettings, tyro.conf.arg(name="")] = field(
+        default_factory=training.EvaluationSettings
+    )
 
     train: Annotated[training.TrainingSettings, tyro.conf.arg(name="")] = QUICK
 
@@ -188,8 +192,15 @@ def main(cfg: Config) -> None:
 
     # Processes. All of them train; only the main process measures and writes.
     process = runs.start_processes(cfg.train.seed)
+    stages = runs.Stages(process)
+    stages.begin("check the options")
+    runs.check_run_directory(process, cfg.output_dir, cfg, resume=cfg.resume)
+    models.check_model(cfg.model)
+    training.check_reports(cfg.train.report_to)
+    cfg.evaluation.check_measure(evaluation.MULTILABEL_METRICS)
 
     # Data. Training takes all texts of its split; the measures take a sample of each split.
+    stages.begin("read the data")
     texts = data.load_docstring_topics() if cfg.data == "docstrings" else data.load_multilabel(cfg.data)
     train_columns = texts.columns("train")
     training.check_full_batch(len(train_columns["text"]), cfg.train, process.num_processes)
@@ -205,6 +216,7 @@ def main(cfg: Config) -> None:
     runs.claim_run_directory(process, cfg.output_dir, cfg, resume=cfg.resume)
 
     # Encoder. Its texts are compared by cosine.
+    stages.begin("load the encoder" if cfg.model != "lexical" else "build the encoder")
     with process.main_process_first():
         checkpoint = models.resolve_backbone(
             cfg.model,
@@ -218,26 +230,39 @@ def main(cfg: Config) -> None:
     # Loss. It takes the similarity of the labels, or their frequency, from all training texts.
     loss = build_loss(cfg.loss, model, np.array(train_columns["label"]))
 
-    # Evaluation before training.
-    if process.is_main_process:
+    # Evaluation before training, and on dev during training.
+    metrics = {}
+    if process.is_main_process and cfg.evaluation.initial_evaluation:
+        stages.begin("measure the model before training")
         train, dev, test = (encode_texts(model, columns) for columns in measured_columns)
-        initial = evaluation.evaluate_multilabel(train, dev, test)
+        metrics["initial"] = evaluation.evaluate_multilabel(train, dev, test)
+    evaluator = None
+    if cfg.evaluation.eval_steps is not None:
+        evaluator = evaluation.MultiLabelEvaluator(*measured_columns[:2], name="dev")
 
     # Training. The classifier of the loss learns faster than the encoder. A batch may hold a text twice,
     # because texts are negatives of each other by their labels.
+    stages.begin("train")
     arguments = cfg.train.arguments(
         cfg.output_dir,
         SentenceTransformerTrainingArguments,
         batch_sampler=BatchSamplers.BATCH_SAMPLER,
         learning_rate_mapping={r"^(prototypes|head\.)": cfg.head_learning_rate},
+        **cfg.evaluation.arguments(),
     )
     trainer = training.DenseTrainer(
-        model, loss, args=arguments, train_dataset=Dataset.from_dict(train_columns)
+        model,
+        loss,
+        args=arguments,
+        train_dataset=Dataset.from_dict(train_columns),
+        evaluator=evaluator,
+        callbacks=[*cfg.train.callbacks(), *cfg.evaluation.callbacks()],
     )
     trainer.train(resume_from_checkpoint=cfg.resume)
     if not process.is_main_process:
         return
 
+    stages.begin("measure the model after training")
     # Evaluation after training, of the vectors and of the classifier that the loss has learned.
     train, dev, test = (encode_texts(model, columns) for columns in measured_columns)
     trained = evaluation.evaluate_multilabel(train, dev, test)
@@ -247,15 +272,18 @@ def main(cfg: Config) -> None:
         test_scores = loss.label_scores(torch.from_numpy(test.vectors)).numpy()
     head_f1 = evaluation.f1_on_test(dev_scores, dev.labels, test_scores, test.labels)
     trained |= {f"head_{name}": value for name, value in head_f1.items()}
-    metrics = {"initial": initial, "trained": trained}
+    metrics["trained"] = trained
 
     # What the run leaves behind: the encoder, the classifier, the numbers, and a table to read.
+    stages.begin("write the results")
     model.save_pretrained(str(cfg.output_dir / "model"))
     classifier = {name: tensor for name, tensor in loss.state_dict().items() if name in CLASSIFIER_PARAMETERS}
     save_file(classifier, cfg.output_dir / "head.safetensors", {"labels": json.dumps(texts.label_names)})
-    runs.write_json(cfg.output_dir / "metrics.json", metrics)
+    timing = {"timing": {"stage_seconds": stages.end()}}
+    runs.write_json(cfg.output_dir / "metrics.json", metrics | timing | training.best_of(trainer.state))
     print(evaluation.metrics_table(metrics))
-    print(f"\n{cfg.output_dir} holds the encoder, its classifier and the numbers.")
+    print(f"\n{stages.table()}")
+    print(f"{cfg.output_dir} holds the encoder, its classifier and the numbers.")
 
 
 if __name__ == "__main__":

@@ -19,14 +19,17 @@ sentence-transformers loads) and the checkpoints. `--resume` continues from the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
 from lexforge import data, evaluation, losses, models, retrieval, runs, training
 from lexforge.common.command_line import run_command
+
+if TYPE_CHECKING:
+    from accelerate import PartialState
 
 # Training takes a few minutes on two cores with these settings. `TrainingSettings()` without arguments holds
 # the settings of the published V26 run.
@@ -87,11 +90,25 @@ class Config:
     max_seq_length: int = 128
     """Tokens per text, special tokens included; longer texts are cut. V26 has 192."""
 
+    eval_documents: int | None = None
+    """Documents that every evaluation searches: the judged ones and a random sample; None takes all."""
+
+    evaluation: Annotated[training.EvaluationSettings, tyro.conf.arg(name="")] = field(
+        default_factory=training.EvaluationSettings
+    )
+
     train: Annotated[training.TrainingSettings, tyro.conf.arg(name="")] = QUICK
 
 
-def load_rows(cfg: Config, loaded: data.RetrievalData, bm25: retrieval.BM25Index) -> list[dict[str, Any]]:
-    """Load the training rows: a query, a document that answers it, and its negatives, if any."""
+def check_options(cfg: Config, process: PartialState) -> None:
+    """Refuse what would stop the run later, before any data is read."""
+    runs.check_run_directory(process, cfg.output_dir, cfg, resume=cfg.resume)
+    models.check_model(cfg.model)
+    if cfg.loss.needs_teacher and cfg.teacher_scores is None:
+        data.check_teacher(cfg.teacher)
+    data.check_language(cfg.language)
+    training.check_reports(cfg.train.report_to)
+    cfg.evaluation.check_measure(evaluation.METRICS)
     if isinstance(cfg.negatives, Path):
         if cfg.teacher_scores is not None:
             raise ValueError(
@@ -103,12 +120,25 @@ def load_rows(cfg: Config, loaded: data.RetrievalData, bm25: retrieval.BM25Index
                 "--negatives must be none, judged, bm25, or a file of scripts/mine_negatives.py; received "
                 f"{str(cfg.negatives)!r}, and there is no such file"
             )
+
+
+def build_bm25(loaded: data.RetrievalData) -> retrieval.BM25Index:
+    """Index the documents of a set by BM25."""
+    texts, ids = list(loaded.corpus.values()), list(loaded.corpus)
+    return retrieval.BM25Index.build(texts, ids, show_progress_bar=True)
+
+
+def load_rows(cfg: Config, loaded: data.RetrievalData, bm25: retrieval.BM25Index) -> list[dict[str, Any]]:
+    """Load the training rows: a query, a document that answers it, and its negatives, if any."""
+    if isinstance(cfg.negatives, Path):
         return data.read_training_rows(cfg.negatives)
 
     negatives = None
     if cfg.negatives == "judged":
         negatives = data.judged_negatives(loaded)
     elif cfg.negatives == "bm25":
+        if len(bm25) < len(loaded.corpus):  # it was built on the sample that is evaluated
+            bm25 = build_bm25(loaded)
         negatives = bm25.negatives(loaded.split_queries("train"), loaded.split("train"), k=50)
 
     scores = None
@@ -131,11 +161,25 @@ def main(cfg: Config) -> None:
 
     # Processes. All of them train; only the main process measures and writes.
     process = runs.start_processes(cfg.train.seed)
+    stages = runs.Stages(process)
+    stages.begin("check the options")
+    check_options(cfg, process)
 
-    # Data. The train split gives the rows, the test split the evaluation; both search the same corpus.
-    loaded = data.load_retrieval_data(cfg.data)
+    # Data. The train split gives the rows; the test split is measured before and after training, and the dev
+    # split during training. All search the same documents, and so does BM25.
+    stages.begin("read the data")
+    measured_splits = ["test"] if cfg.evaluation.eval_steps is None else ["test", "dev"]
+    loaded = data.load_retrieval_data(cfg.data, splits=["train", *measured_splits])
     documents = list(loaded.corpus.values())
-    bm25 = retrieval.BM25Index.build(documents, list(loaded.corpus))
+    measured = data.sample_corpus(loaded, cfg.eval_documents, measured_splits)
+    evaluators = {
+        split: evaluation.evaluator_of_split(measured, split, name="" if split == "test" else split)
+        for split in measured_splits
+    }
+    evaluator = evaluators["test"]
+    stages.begin("index the documents by BM25")
+    bm25 = build_bm25(measured)
+    stages.begin("make the training rows")
     rows = load_rows(cfg, loaded, bm25)
     training.check_full_batch(len(rows), cfg.train, process.num_processes)
     if cfg.loss.triplet_margin_weight > 0 and "negative_1" not in rows[0]:
@@ -143,16 +187,16 @@ def main(cfg: Config) -> None:
             f"the triplet margin needs negatives, and the rows of {cfg.data} have none: give --negatives, or "
             "--loss.triplet-margin-weight 0"
         )
-    evaluator = evaluation.evaluator_of_split(loaded, "test")
     process.print(
         f"{cfg.data}: {len(rows)} training rows, {len(evaluator.query_ids)} test queries, "
-        f"{len(documents)} documents",
+        f"{len(documents)} documents, {len(measured.corpus)} of them searched",
         flush=True,
     )
 
     # Teacher. Rows that carry the scores of a teacher in their column `label` need none.
     teacher_model = None
     if cfg.loss.needs_teacher and "label" not in rows[0]:
+        stages.begin("load the teacher")
         with process.main_process_first():
             teacher_model = data.load_teacher(cfg.teacher, documents)
 
@@ -161,6 +205,7 @@ def main(cfg: Config) -> None:
 
     # Encoder. The preset also says how queries and documents are compared, by dot product or cosine. This is
     # saved with the model, and the loss, the evaluation and every index read it there.
+    stages.begin("load the encoder" if cfg.model != "lexical" else "build the encoder")
     with process.main_process_first():
         checkpoint = models.resolve_backbone(
             cfg.model,
@@ -173,6 +218,7 @@ def main(cfg: Config) -> None:
 
     # Vocabulary. The sparsity penalty of the loss treats a term by its idf in the corpus, and it has rules of
     # its own for special tokens and stop words.
+    stages.begin("count the terms of the documents")
     vocabulary_size = models.vocabulary_size(model)
     special_ids = models.special_token_ids(model.tokenizer)
     stopword_ids = data.stopword_ids(model.tokenizer, cfg.language)
@@ -194,6 +240,7 @@ def main(cfg: Config) -> None:
     # disk for the next run.
     teacher = None
     if teacher_model is not None:
+        stages.begin("embed the texts by the teacher")
         with process.main_process_first():
             teacher = data.TeacherCache.build_for_rows(teacher_model, rows, cfg.teacher_cache)
 
@@ -206,18 +253,28 @@ def main(cfg: Config) -> None:
         **cfg.loss.loss_arguments(),
     )
 
-    # Evaluation before training.
-    initial = evaluator.evaluate(model) if process.is_main_process else None
+    # Evaluation before training, with BM25 on the same queries.
+    metrics = {}
+    if process.is_main_process:
+        stages.begin("measure BM25")
+        metrics["bm25"] = evaluation.evaluate_bm25(bm25, evaluator)
+        if cfg.evaluation.initial_evaluation:
+            stages.begin("measure the model before training")
+            initial = evaluator.evaluate(model)
+            metrics["initial"] = initial.metrics | initial.sparsity
 
     # Training. An inference-free model must be told which columns hold queries and which hold documents.
+    stages.begin("train")
     routes = {}
     if cfg.inference_free:
         routes = {column: "query" if column == "anchor" else "document" for column in rows[0]}
     trainer = training.SpladeTrainer(
         model,
         loss,
-        args=cfg.train.arguments(cfg.output_dir, router_mapping=routes),
+        args=cfg.train.arguments(cfg.output_dir, router_mapping=routes, **cfg.evaluation.arguments()),
         train_dataset=data.rows_to_dataset(rows),
+        evaluator=evaluators.get("dev"),
+        callbacks=[*cfg.train.callbacks(), *cfg.evaluation.callbacks()],
         teacher=teacher,
         phases=cfg.loss.phases,
         ramp_fraction=cfg.loss.ramp_fraction,
@@ -226,18 +283,18 @@ def main(cfg: Config) -> None:
     if not process.is_main_process:
         return
 
-    # Evaluation after training, with BM25 on the same queries.
+    # Evaluation after training.
+    stages.begin("measure the model after training")
     trained = evaluator.evaluate(model)
-    metrics = {
-        "bm25": evaluation.evaluate_bm25(bm25, evaluator),
-        "initial": initial.metrics | initial.sparsity,
-        "trained": trained.metrics | trained.sparsity,
-    }
+    metrics["trained"] = trained.metrics | trained.sparsity
 
     # What the run leaves behind: the model, the numbers and the documents found. A table and three searches
     # are printed.
+    stages.begin("write the results")
     model.save_pretrained(str(cfg.output_dir / "model"))
-    runs.write_json(cfg.output_dir / "metrics.json", metrics | {"timing": trained.timing})
+    timing = trained.timing | {"stage_seconds": stages.end()}
+    best = training.best_of(trainer.state)
+    runs.write_json(cfg.output_dir / "metrics.json", metrics | {"timing": timing} | best)
     evaluation.write_run(cfg.output_dir / "run.trec", trained.run)
     print(evaluation.metrics_table(metrics))
     queries = list(loaded.split_queries("test").items())
@@ -247,7 +304,8 @@ def main(cfg: Config) -> None:
             model, dict(queries[:3]), loaded.corpus, trained.run, relevant=loaded.split("test")
         )
     )
-    print(f"\n{cfg.output_dir} holds the model, the numbers and the documents found.")
+    print(f"\n{stages.table()}")
+    print(f"{cfg.output_dir} holds the model, the numbers and the documents found.")
 
 
 def command() -> None:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from lexforge.common.idf import corpus_idf, document_frequency
     from lexforge.data.beir import load_beir, load_corpus, load_teacher_scores, write_teacher_scores
     from lexforge.data.cache import cache_folder
+    from lexforge.data.checks import check_teacher
     from lexforge.data.columns import validate_columns
     from lexforge.data.docstrings import load_docstrings
     from lexforge.data.hub import load_hub
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from lexforge.data.retrieval_data import DataError, RetrievalData, hold_out, sample_corpus
     from lexforge.data.rows import judged_negatives, rows_to_dataset, training_rows
     from lexforge.data.source import load_retrieval_data
-    from lexforge.data.stopwords import stopword_ids, stopword_summary
+    from lexforge.data.stopwords import check_language, stopword_ids, stopword_summary
     from lexforge.data.sts import load_sts
     from lexforge.data.teacher import LsaTeacher, SentenceTransformerTeacher, TeacherCache, load_teacher
 
@@ -45,6 +46,8 @@ __all__ = [
     "SentenceTransformerTeacher",
     "TeacherCache",
     "cache_folder",
+    "check_language",
+    "check_teacher",
     "corpus_idf",
     "document_frequency",
     "hold_out",

@@ -65,10 +65,7 @@ def load_hub(
         data = _beir_layout(path, configurations, qrels)
     else:
         data = _pair_layout(path, from_hub(path, datasets.load_dataset, path), columns or {})
-    for split in splits or ():
-        data.split(split)
-    chosen = data.splits if splits is None else tuple(splits)
-    return RetrievalData(data.name, data.corpus, data.queries, {split: data.split(split) for split in chosen})
+    return data if splits is None else data.only(splits)
 
 
 def from_hub(path: str, load: Callable[..., Any], *arguments: Any) -> Any:

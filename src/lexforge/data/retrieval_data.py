@@ -52,6 +52,14 @@ class RetrievalData:
             raise ValueError(f"{self.name} has no split {name!r}; its splits are {list(self.qrels)}")
         return self.qrels[name]
 
+    def only(self, splits: Sequence[str]) -> RetrievalData:
+        """Return the set with these splits alone; documents and queries stay.
+
+        Raises:
+            ValueError: If there is no such split.
+        """
+        return replace(self, qrels={name: self.split(name) for name in splits})
+
     def split_queries(self, name: str) -> dict[str, str]:
         """Return the queries that are judged in one split, id -> text, in the order of the judgements."""
         return {query_id: self.queries[query_id] for query_id in self.split(name)}
@@ -93,7 +101,7 @@ def hold_out(data: RetrievalData, fractions: Mapping[str, float], split: str = "
 
 
 def sample_corpus(
-    data: RetrievalData, documents: int | None, splits: Sequence[str], seed: int
+    data: RetrievalData, documents: int | None, splits: Sequence[str], seed: int = 0
 ) -> RetrievalData:
     """Make a set whose searches are cheaper: the judged documents, and a random sample of the others.
 
@@ -111,17 +119,17 @@ def sample_corpus(
     Raises:
         ValueError: If `documents` is below 1, or if there is no such split.
     """
-    qrels = {split: data.split(split) for split in splits}
+    data = data.only(splits)
     if documents is None:
-        return replace(data, qrels=qrels)
+        return data
     if documents < 1:
         raise ValueError(f"a sample of the corpus must hold at least 1 document; received {documents}")
-    judged = {document for grades in qrels.values() for found in grades.values() for document in found}
+    judged = {document for grades in data.qrels.values() for found in grades.values() for document in found}
     others = [document for document in data.corpus if document not in judged]
     room = min(max(0, documents - len(judged)), len(others))
     kept = judged | set(random.Random(seed).sample(others, room))
     corpus = {document: text for document, text in data.corpus.items() if document in kept}
-    return replace(data, corpus=corpus, qrels=qrels)
+    return replace(data, corpus=corpus)
 
 
 def split_name(split: str) -> str:

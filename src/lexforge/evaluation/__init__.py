@@ -18,7 +18,13 @@ if TYPE_CHECKING:
         score_run,
         write_scores,
     )
-    from lexforge.evaluation.multilabel import LabelledVectors, evaluate_multilabel, f1_on_test
+    from lexforge.evaluation.multilabel import (
+        MULTILABEL_METRICS,
+        LabelledVectors,
+        evaluate_multilabel,
+        f1_on_test,
+    )
+    from lexforge.evaluation.multilabel_evaluator import MultiLabelEvaluator
     from lexforge.evaluation.report import example_searches, metrics_table
     from lexforge.evaluation.retrieval_task import evaluate_bm25, evaluator_of_split
     from lexforge.evaluation.sparsity import Sparsity, measure_sparsity
@@ -26,8 +32,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "METRICS",
+    "MULTILABEL_METRICS",
     "Comparison",
     "LabelledVectors",
+    "MultiLabelEvaluator",
     "RetrievalEvaluator",
     "RetrievalResult",
     "RunScores",
