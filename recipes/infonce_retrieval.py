@@ -30,6 +30,7 @@ from lexforge.common.command_line import run_command
 
 if TYPE_CHECKING:
     from accelerate import PartialState
+    from datasets import Dataset
     from sentence_transformers import SentenceTransformer
 
 # Training takes a few minutes on two cores with these settings.
@@ -69,15 +70,20 @@ class Config:
     """The settings of the run."""
 
     data: str = "docstrings"
-    """What to train and test on: `docstrings`, a folder in BEIR layout, or `hf:organisation/name`."""
+    """What to train and test on: `docstrings`; a folder in BEIR layout or of MS MARCO's files; rows of texts
+    (.csv, .tsv, .parquet, .jsonl, also .gz and .zst), a folder of them by split or of `save_to_disk`; or
+    `hf:organisation/name:configuration`."""
+
+    source: Annotated[data.SourceOptions, tyro.conf.arg(name="")] = field(default_factory=data.SourceOptions)
 
     model: str = "lexical"
     """A dense encoder, or `lexical`: a small one built from the corpus, at first a bag of words."""
 
     loss: Annotated[LossSettings, tyro.conf.arg(name="")] = LossSettings()
 
-    negatives: Literal["none", "judged", "bm25"] = "none"
-    """InfoNCE only: hard negatives, `judged` not relevant or the best of `bm25`, one per row."""
+    negatives: Literal["given", "none", "judged", "bm25"] = "given"
+    """Hard negatives, which only infonce reads: those `given` in rows of texts, if any; `none`; or one per
+    row, `judged` not relevant or the best of `bm25`."""
 
     negatives_shortage: Literal["random", "drop"] = "random"
     """What happens to a row without a negative: a `random` document fills it up, or it is dropped."""
@@ -103,7 +109,7 @@ class Config:
 
 def check_options(cfg: Config, process: PartialState) -> None:
     """Refuse what would stop the run later, before any data is read."""
-    if cfg.negatives != "none" and cfg.loss.name != "infonce":
+    if cfg.negatives in ("judged", "bm25") and cfg.loss.name != "infonce":
         raise ValueError(
             f"negatives are read by the loss infonce only; received the loss {cfg.loss.name!r} with "
             f"--negatives {cfg.negatives}"
@@ -120,16 +126,23 @@ def build_bm25(loaded: data.RetrievalData) -> retrieval.BM25Index:
     return retrieval.BM25Index.build(texts, ids, show_progress_bar=True)
 
 
-def load_rows(cfg: Config, loaded: data.RetrievalData, bm25: retrieval.BM25Index) -> list[dict[str, Any]]:
-    """Load the training rows: a query, a document that answers it, and its negative, if any."""
+def load_rows(
+    cfg: Config, loaded: data.TrainingData, bm25: retrieval.BM25Index
+) -> list[dict[str, Any]] | Dataset:
+    """Load the training rows: a query, a document that answers it, and its negatives, if any."""
+    if loaded.retrieval is None:
+        rows = loaded.training_rows(negatives=cfg.negatives == "given" and cfg.loss.name == "infonce")
+        return rows.remove_columns([name for name in rows.column_names if name == "label"])
+
+    whole = loaded.retrieval
     negatives = None
     if cfg.negatives == "judged":
-        negatives = data.judged_negatives(loaded)
+        negatives = data.judged_negatives(whole)
     elif cfg.negatives == "bm25":
-        if len(bm25) < len(loaded.corpus):  # it was built on the sample that is evaluated
-            bm25 = build_bm25(loaded)
-        negatives = bm25.negatives(loaded.split_queries("train"), loaded.split("train"), k=50)
-    return data.training_rows(loaded, "train", negatives, shortage=cfg.negatives_shortage)
+        if len(bm25) < len(whole.corpus):  # it was built on the sample that is evaluated
+            bm25 = build_bm25(whole)
+        negatives = bm25.negatives(whole.split_queries("train"), whole.split("train"), k=50)
+    return data.training_rows(whole, "train", negatives, shortage=cfg.negatives_shortage)
 
 
 def build_loss(settings: LossSettings, model: SentenceTransformer, gather: bool) -> losses.EmbeddingLoss:
@@ -160,9 +173,15 @@ def main(cfg: Config) -> None:
     # split during training. All search the same documents, and so does BM25.
     stages.begin("read the data")
     measured_splits = ["test"] if cfg.evaluation.eval_steps is None else ["test", "dev"]
-    loaded = data.load_retrieval_data(cfg.data, splits=["train", *measured_splits])
-    documents = list(loaded.corpus.values())
-    measured = data.sample_corpus(loaded, cfg.eval_documents, measured_splits)
+    with process.main_process_first():
+        loaded = data.load_training_data(
+            cfg.data,
+            measured_splits,
+            cfg.source,
+            given_rows=cfg.negatives in ("given", "none"),
+            documents=cfg.eval_documents,
+        )
+    documents, measured = loaded.documents, loaded.measured
     evaluators = {
         split: evaluation.evaluator_of_split(measured, split, name="" if split == "test" else split)
         for split in measured_splits

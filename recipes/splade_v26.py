@@ -30,6 +30,7 @@ from lexforge.common.command_line import run_command
 
 if TYPE_CHECKING:
     from accelerate import PartialState
+    from datasets import Dataset
 
 # Training takes a few minutes on two cores with these settings. `TrainingSettings()` without arguments holds
 # the settings of the published V26 run.
@@ -49,7 +50,11 @@ class Config:
     """The numbers of the loss, by default those of the preset; docs/losses.md defines its terms."""
 
     data: str = "docstrings"
-    """What to train and test on: `docstrings`, a folder in BEIR layout, or `hf:organisation/name`."""
+    """What to train and test on: `docstrings`; a folder in BEIR layout or of MS MARCO's files; rows of texts
+    (.csv, .tsv, .parquet, .jsonl, also .gz and .zst), a folder of them by split or of `save_to_disk`; or
+    `hf:organisation/name:configuration`."""
+
+    source: Annotated[data.SourceOptions, tyro.conf.arg(name="")] = field(default_factory=data.SourceOptions)
 
     model: str = "lexical"
     """A masked language model, or `lexical`: a small one built from the corpus, at first a bag of words."""
@@ -63,8 +68,9 @@ class Config:
     teacher_cache: Path | None = None
     """Folder that keeps the embeddings of the teacher; None is a folder in the user's cache."""
 
-    negatives: Literal["none", "judged", "bm25"] | Path = "none"
-    """Hard negatives: `judged` not relevant, the best of `bm25`, or a file of scripts/mine_negatives.py."""
+    negatives: Literal["given", "none", "judged", "bm25"] | Path = "given"
+    """Hard negatives: those `given` in rows of texts, if any; `none`; `judged` not relevant; the best of
+    `bm25`; or a file of scripts/mine_negatives.py."""
 
     negatives_per_row: int = 1
     """Number of negatives in each training row; a file of negatives has its own number."""
@@ -117,7 +123,7 @@ def check_options(cfg: Config, process: PartialState) -> None:
             )
         if not cfg.negatives.is_file():
             raise FileNotFoundError(
-                "--negatives must be none, judged, bm25, or a file of scripts/mine_negatives.py; received "
+                "--negatives must be given, none, judged, bm25, or a file of scripts/mine_negatives.py; received "
                 f"{str(cfg.negatives)!r}, and there is no such file"
             )
 
@@ -128,25 +134,30 @@ def build_bm25(loaded: data.RetrievalData) -> retrieval.BM25Index:
     return retrieval.BM25Index.build(texts, ids, show_progress_bar=True)
 
 
-def load_rows(cfg: Config, loaded: data.RetrievalData, bm25: retrieval.BM25Index) -> list[dict[str, Any]]:
+def load_rows(
+    cfg: Config, loaded: data.TrainingData, bm25: retrieval.BM25Index
+) -> list[dict[str, Any]] | Dataset:
     """Load the training rows: a query, a document that answers it, and its negatives, if any."""
     if isinstance(cfg.negatives, Path):
         return data.read_training_rows(cfg.negatives)
+    if loaded.retrieval is None:
+        return loaded.training_rows(negatives=cfg.negatives == "given")
 
+    whole = loaded.retrieval
     negatives = None
     if cfg.negatives == "judged":
-        negatives = data.judged_negatives(loaded)
+        negatives = data.judged_negatives(whole)
     elif cfg.negatives == "bm25":
-        if len(bm25) < len(loaded.corpus):  # it was built on the sample that is evaluated
-            bm25 = build_bm25(loaded)
-        negatives = bm25.negatives(loaded.split_queries("train"), loaded.split("train"), k=50)
+        if len(bm25) < len(whole.corpus):  # it was built on the sample that is evaluated
+            bm25 = build_bm25(whole)
+        negatives = bm25.negatives(whole.split_queries("train"), whole.split("train"), k=50)
 
     scores = None
     if cfg.teacher_scores is not None:
-        scores = data.load_teacher_scores(cfg.teacher_scores, loaded)
+        scores = data.load_teacher_scores(cfg.teacher_scores, whole)
 
     return data.training_rows(
-        loaded,
+        whole,
         "train",
         negatives,
         negatives_per_row=cfg.negatives_per_row,
@@ -169,9 +180,15 @@ def main(cfg: Config) -> None:
     # split during training. All search the same documents, and so does BM25.
     stages.begin("read the data")
     measured_splits = ["test"] if cfg.evaluation.eval_steps is None else ["test", "dev"]
-    loaded = data.load_retrieval_data(cfg.data, splits=["train", *measured_splits])
-    documents = list(loaded.corpus.values())
-    measured = data.sample_corpus(loaded, cfg.eval_documents, measured_splits)
+    with process.main_process_first():
+        loaded = data.load_training_data(
+            cfg.data,
+            measured_splits,
+            cfg.source,
+            given_rows=cfg.negatives in ("given", "none") and cfg.teacher_scores is None,
+            documents=cfg.eval_documents,
+        )
+    documents, measured = loaded.documents, loaded.measured
     evaluators = {
         split: evaluation.evaluator_of_split(measured, split, name="" if split == "test" else split)
         for split in measured_splits
@@ -297,11 +314,11 @@ def main(cfg: Config) -> None:
     runs.write_json(cfg.output_dir / "metrics.json", metrics | {"timing": timing} | best)
     evaluation.write_run(cfg.output_dir / "run.trec", trained.run)
     print(evaluation.metrics_table(metrics))
-    queries = list(loaded.split_queries("test").items())
+    queries = list(measured.split_queries("test").items())
     print("\nThree searches of the test split (* marks a document that was judged relevant):")
     print(
         evaluation.example_searches(
-            model, dict(queries[:3]), loaded.corpus, trained.run, relevant=loaded.split("test")
+            model, dict(queries[:3]), measured.corpus, trained.run, relevant=measured.split("test")
         )
     )
     print(f"\n{stages.table()}")

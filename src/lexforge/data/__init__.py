@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from lexforge.data.columns import validate_columns
     from lexforge.data.docstrings import load_docstrings
     from lexforge.data.hub import load_hub
+    from lexforge.data.msmarco import load_msmarco
     from lexforge.data.multilabel import MultiLabelData, load_docstring_topics, load_multilabel, multi_hot
     from lexforge.data.negatives import (
         NegativeMiner,
@@ -28,10 +29,17 @@ if TYPE_CHECKING:
         score_by_teacher,
         write_training_rows,
     )
+    from lexforge.data.pair_data import PairData
     from lexforge.data.pair_scores import label_rows, listed_pairs, load_scorer, row_pairs, score_pairs
     from lexforge.data.retrieval_data import DataError, RetrievalData, hold_out, sample_corpus
     from lexforge.data.rows import judged_negatives, rows_to_dataset, training_rows
-    from lexforge.data.source import load_retrieval_data
+    from lexforge.data.source import (
+        SourceOptions,
+        TrainingData,
+        load_documents,
+        load_retrieval_data,
+        load_training_data,
+    )
     from lexforge.data.stopwords import check_language, stopword_ids, stopword_summary
     from lexforge.data.sts import load_sts
     from lexforge.data.teacher import LsaTeacher, SentenceTransformerTeacher, TeacherCache, load_teacher
@@ -42,9 +50,12 @@ __all__ = [
     "MultiLabelData",
     "NegativeMiner",
     "NegativeRule",
+    "PairData",
     "RetrievalData",
     "SentenceTransformerTeacher",
+    "SourceOptions",
     "TeacherCache",
+    "TrainingData",
     "cache_folder",
     "check_language",
     "check_teacher",
@@ -58,13 +69,16 @@ __all__ = [
     "load_corpus",
     "load_docstring_topics",
     "load_docstrings",
+    "load_documents",
     "load_hub",
+    "load_msmarco",
     "load_multilabel",
     "load_retrieval_data",
     "load_scorer",
     "load_sts",
     "load_teacher",
     "load_teacher_scores",
+    "load_training_data",
     "mined_columns",
     "multi_hot",
     "read_training_rows",

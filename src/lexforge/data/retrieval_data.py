@@ -49,7 +49,7 @@ class RetrievalData:
             ValueError: If there is no such split; the message names those that exist.
         """
         if name not in self.qrels:
-            raise ValueError(f"{self.name} has no split {name!r}; its splits are {list(self.qrels)}")
+            raise missing_split(self.name, name, list(self.qrels))
         return self.qrels[name]
 
     def only(self, splits: Sequence[str]) -> RetrievalData:
@@ -80,15 +80,10 @@ def hold_out(data: RetrievalData, fractions: Mapping[str, float], split: str = "
         ValueError: If `split` is unknown, if a new split exists already, if the shares leave nothing for
             `split`, or if a split would be empty.
     """
-    if any(share <= 0 for share in fractions.values()) or sum(fractions.values()) >= 1:
-        raise ValueError(f"fractions must be above 0 and sum to less than 1; received {dict(fractions)}")
-    if known := [name for name in fractions if name in data.qrels]:
-        raise ValueError(f"{data.name} has the splits {known} already")
+    check_fractions(data.name, fractions, list(data.qrels))
     parts: dict[str, Qrels] = {name: {} for name in (*fractions, split)}
     for query_id, grades in data.split(split).items():
-        # The hash of the text is a position in [0, 1); each split owns an interval of it.
-        digest = hashlib.sha256(data.queries[query_id].encode("utf-8")).digest()
-        position = int.from_bytes(digest[:8], "big") / 2**64
+        position = hash_position(data.queries[query_id])
         for name, share in (*fractions.items(), (split, 1.0)):
             if position < share or name == split:
                 parts[name][query_id] = grades
@@ -98,6 +93,35 @@ def hold_out(data: RetrievalData, fractions: Mapping[str, float], split: str = "
         if not judgements:
             raise ValueError(f"{data.name}: no query of the split {split!r} falls to {name!r}")
     return replace(data, qrels={**data.qrels, **parts})
+
+
+def check_fractions(name: str, fractions: Mapping[str, float], known: Sequence[str]) -> None:
+    """Refuse shares of queries that cannot be held out.
+
+    Args:
+        name: The name of the set, for the message.
+        fractions: New split -> share of the queries.
+        known: The splits that exist.
+
+    Raises:
+        ValueError: If the shares are not above 0 or leave nothing, or if a split exists already.
+    """
+    if any(share <= 0 for share in fractions.values()) or sum(fractions.values()) >= 1:
+        raise ValueError(f"fractions must be above 0 and sum to less than 1; received {dict(fractions)}")
+    if found := [split for split in fractions if split in known]:
+        raise ValueError(f"{name} has the splits {found} already")
+
+
+def hash_position(text: str) -> float:
+    """Return the position of a text in [0, 1) by its hash; each split owns an interval of it."""
+    digest = hashlib.sha256(text.encode("utf-8")).digest()
+    return int.from_bytes(digest[:8], "big") / 2**64
+
+
+def missing_split(name: str, split: str, known: Sequence[str]) -> ValueError:
+    """Return the error for a split that a set lacks; it names those that exist and the way to make one."""
+    hint = ": --hold-out .05 takes that share of its queries" if "train" in known and split != "train" else ""
+    return ValueError(f"{name} has no split {split!r}; its splits are {list(known)}{hint}")
 
 
 def sample_corpus(
