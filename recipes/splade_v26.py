@@ -123,8 +123,8 @@ def check_options(cfg: Config, process: PartialState) -> None:
             )
         if not cfg.negatives.is_file():
             raise FileNotFoundError(
-                "--negatives must be given, none, judged, bm25, or a file of scripts/mine_negatives.py; received "
-                f"{str(cfg.negatives)!r}, and there is no such file"
+                "--negatives must be given, none, judged, bm25, or a file of scripts/mine_negatives.py; "
+                f"received {str(cfg.negatives)!r}, and there is no such file"
             )
 
 

@@ -12,8 +12,11 @@ per process. `scripts/build_index.py` makes an index of the vectors.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated
+
+import tyro
 
 from lexforge import corpus, data, models
 from lexforge.common.command_line import run_command
@@ -24,10 +27,11 @@ class Config:
     """What to encode, by which model, and where to."""
 
     model: str  # a folder or a name on the hub
-    data: Path  # a folder that holds corpus.jsonl
+    data: str  # whose documents are encoded: a folder in BEIR layout or another name that the recipes take
     output: Path  # a new folder, or one that an earlier call with the same arguments has left
     max_seq_length: int | None = None  # tokens after which a text is cut; None keeps the model's own limit
     batch_size: int = 32  # texts per forward pass
+    source: Annotated[data.SourceOptions, tyro.conf.arg(name="")] = field(default_factory=data.SourceOptions)
     block_rows: int = 4096  # documents per block: memory holds one block, and a kill loses at most one
 
 
@@ -37,7 +41,7 @@ def main(cfg: Config) -> None:
 
     rank, ranks = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     device = f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if torch.cuda.is_available() else None
-    documents = data.load_corpus(cfg.data)
+    documents = data.load_documents(str(cfg.data), cfg.source)
     encoded = corpus.encode_corpus(
         models.load_encoder(cfg.model, cfg.max_seq_length, device),
         documents,

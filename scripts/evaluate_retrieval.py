@@ -11,8 +11,11 @@ from __future__ import annotations
 
 import json as jsonlib
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Annotated
+
+import tyro
 
 from lexforge import corpus, data, evaluation, models, retrieval
 from lexforge.common.command_line import run_command
@@ -23,8 +26,9 @@ class Config:
     """What to evaluate, and which files to write."""
 
     model: str  # a folder or a name on the hub
-    data: Path  # a folder in BEIR layout
+    data: str  # a folder in BEIR layout or another name that the recipes take
     split: str = "test"
+    source: Annotated[data.SourceOptions, tyro.conf.arg(name="")] = field(default_factory=data.SourceOptions)
     index: retrieval.IndexKind | None = None  # None takes the exact index of the model's vectors
     uri: str | None = None  # for Milvus: http://host:19530, or a file name that ends in .db
     collection: str = "lexforge"  # for Milvus: a collection that is new, or holds this corpus
@@ -56,7 +60,7 @@ def main(cfg: Config) -> None:
             raise IsADirectoryError(f"--run and --json must name files; {file} is a folder")
     if cfg.run is not None and cfg.json is not None and cfg.run.resolve() == cfg.json.resolve():
         raise ValueError(f"--run and --json must name two files; received {cfg.run} for both")
-    loaded = data.load_beir(cfg.data, splits=[cfg.split])
+    loaded = data.load_retrieval_data(str(cfg.data), [cfg.split], cfg.source)
     qrels = loaded.split(cfg.split)
     if cfg.run is not None:
         evaluation.check_run_ids(qrels, loaded.corpus)
@@ -92,8 +96,11 @@ def main(cfg: Config) -> None:
             print(f"{name:24} {c.first:.4f} -> {c.second:.4f}  {c.difference:+.4f}  p = {c.p_value:.4g}")
         report["comparison"] = {name: asdict(values) for name, values in compared.items()}
     if cfg.json is not None:
-        settings = {key: str(value) if isinstance(value, Path) else value for key, value in vars(cfg).items()}
-        cfg.json.write_text(jsonlib.dumps({"config": settings, **report}, indent=1) + "\n", encoding="utf-8")
+        settings = {
+            key: str(value) if isinstance(value, Path) else value for key, value in asdict(cfg).items()
+        }
+        text = jsonlib.dumps({"config": settings, **report}, indent=1, default=str)
+        cfg.json.write_text(text + "\n", encoding="utf-8")
     if cfg.run is not None:
         evaluation.write_run(cfg.run, result.run)
 

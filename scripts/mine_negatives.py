@@ -29,11 +29,12 @@ Search = Callable[[list[str], int], Any]  # -> lexforge.retrieval.Hits
 class Config:
     """What ranks the documents, and which of them become negatives."""
 
-    data: Path  # a folder in BEIR layout
+    data: str  # a folder in BEIR layout or another name that the recipes take
     output: Path  # JSON lines of anchor, positive, negative_1 to negative_n; a name in .gz is compressed
     model: str | None = None  # a folder, a name on the hub, or `bm25`
     run: Path | None = None  # a TREC run of the split's queries, in the place of a model
     split: str = "train"
+    source: Annotated[data.SourceOptions, tyro.conf.arg(name="")] = field(default_factory=data.SourceOptions)
     rule: Annotated[data.NegativeRule, tyro.conf.arg(name="")] = field(default_factory=data.NegativeRule)
     teacher: str | None = None  # a SentenceTransformer, `lsa` or `lsa-char`, for --teacher-margin
     teacher_scores: Path | None = None  # precomputed scores in qrels format, in the place of a teacher
@@ -107,7 +108,7 @@ def main(cfg: Config) -> None:
         raise FileNotFoundError(f"the folder of {cfg.output} does not exist")
     if cfg.output.is_dir():
         raise IsADirectoryError(f"--output must name a file; {cfg.output} is a folder")
-    loaded = data.load_beir(cfg.data)
+    loaded = data.load_retrieval_data(str(cfg.data), [cfg.split], cfg.source)
     miner = data.NegativeMiner(loaded, cfg.rule, cfg.split)
     score = scorer(cfg, loaded)
     rows = [row for run in rankings(cfg, miner) for row in miner.mine(run, score(run) if score else None)]

@@ -12,8 +12,11 @@ scripts/mine_negatives.py. Scores are kept in a cache as they are computed: afte
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated
+
+import tyro
 
 from lexforge import data, evaluation
 from lexforge.common.command_line import run_command
@@ -26,7 +29,8 @@ class Config:
     teacher: str  # a folder or a hub name
     output: Path  # with --rows JSON lines (.gz compresses), with --data a table in qrels format
     rows: Path | None = None  # training rows, as scripts/mine_negatives.py writes them
-    data: str | None = None  # a folder in BEIR layout, `hf:organisation/name` or `docstrings`
+    data: str | None = None  # a folder in BEIR layout or another name that the recipes take
+    source: Annotated[data.SourceOptions, tyro.conf.arg(name="")] = field(default_factory=data.SourceOptions)
     split: str = "train"  # of --data: whose queries and judged documents are scored
     run: Path | None = None  # with --data: a TREC run, whose best documents are scored as well
     depth: int = 50  # of --run: the number of documents per query
@@ -49,7 +53,7 @@ def main(cfg: Config) -> None:
         rows = data.read_training_rows(cfg.rows)
         pairs = data.row_pairs(rows)
     elif cfg.data is not None:
-        retrieval = data.load_retrieval_data(cfg.data)
+        retrieval = data.load_retrieval_data(cfg.data, [cfg.split], cfg.source)
         run = None
         if cfg.run is not None:
             run = evaluation.read_run(cfg.run, retrieval.queries, retrieval.corpus)

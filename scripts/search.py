@@ -14,8 +14,9 @@ import os
 import sys
 import textwrap
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated
 
 import tyro
 
@@ -28,9 +29,10 @@ class Config:
     """Where to search, and for what."""
 
     index: Path  # the folder that build_index.py saved
-    data: Path  # a folder that holds corpus.jsonl
+    data: str  # the documents: a folder in BEIR layout or another name that encode_corpus.py took
     query: tyro.conf.Positional[str | None] = None  # None reads the lines of the standard input
     model: str | None = None  # the encoder; None takes the name under which the corpus was encoded
+    source: Annotated[data.SourceOptions, tyro.conf.arg(name="")] = field(default_factory=data.SourceOptions)
     k: int = 5  # hits per query
     terms: int = 10  # terms that are shown per document
     width: int = 200  # characters of the text that are shown per document
@@ -73,7 +75,7 @@ def main(cfg: Config, lines: Iterable[str] | None = None) -> None:
         lines = (line.decode("utf-8", "surrogateescape") for line in sys.stdin.buffer)
     index, source = corpus.open_index(cfg.index, os.environ.get("MILVUS_TOKEN", ""), cfg.verify)
     model = models.load_encoder(cfg.model or source.model, source.max_seq_length)
-    searcher = corpus.Searcher(index, model, data.load_corpus(cfg.data), source)
+    searcher = corpus.Searcher(index, model, data.load_documents(str(cfg.data), cfg.source), source)
     refused = []
     for number, line in enumerate(lines if cfg.query is None else [cfg.query], start=1):
         try:
