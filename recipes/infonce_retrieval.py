@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 QUICK = training.TrainingSettings(
     steps=600, batch_size=64, gradient_accumulation_steps=1, learning_rate=1e-3, precision="fp32"
 )
+SOURCE = data.SourceOptions()
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ class Config:
     (.csv, .tsv, .parquet, .jsonl, also .gz and .zst), a folder of them by split or of `save_to_disk`; or
     `hf:organisation/name:configuration`."""
 
-    source: Annotated[data.SourceOptions, tyro.conf.arg(name="")] = field(default_factory=data.SourceOptions)
+    source: Annotated[data.SourceOptions, tyro.conf.arg(name="")] = SOURCE
 
     model: str = "lexical"
     """A dense encoder, or `lexical`: a small one built from the corpus, at first a bag of words."""

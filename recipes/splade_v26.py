@@ -19,24 +19,26 @@ sentence-transformers loads) and the checkpoints. `--resume` continues from the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from lexforge import data, evaluation, losses, models, retrieval, runs, training
+from lexforge import corpus, data, evaluation, losses, models, retrieval, runs, training
 from lexforge.common.command_line import run_command
 
 if TYPE_CHECKING:
     from accelerate import PartialState
     from datasets import Dataset
 
-# Training takes a few minutes on two cores with these settings. `TrainingSettings()` without arguments holds
-# the settings of the published V26 run.
+# Training takes a few minutes on two cores with these settings; the preset gives the learning rate.
+# `TrainingSettings()` without arguments holds the settings of the published V26 run.
 QUICK = training.TrainingSettings(
-    steps=400, batch_size=32, gradient_accumulation_steps=1, learning_rate=2e-3, precision="fp32"
+    steps=400, batch_size=32, gradient_accumulation_steps=1, learning_rate=None, precision="fp32"
 )
+SOURCE = data.SourceOptions()
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,7 @@ class Config:
     (.csv, .tsv, .parquet, .jsonl, also .gz and .zst), a folder of them by split or of `save_to_disk`; or
     `hf:organisation/name:configuration`."""
 
-    source: Annotated[data.SourceOptions, tyro.conf.arg(name="")] = field(default_factory=data.SourceOptions)
+    source: Annotated[data.SourceOptions, tyro.conf.arg(name="")] = SOURCE
 
     model: str = "lexical"
     """A masked language model, or `lexical`: a small one built from the corpus, at first a bag of words."""
@@ -166,6 +168,17 @@ def load_rows(
     )
 
 
+def with_learning_rate(cfg: Config, say: Callable[[str], None]) -> Config:
+    """Take the preset's learning rate for this kind of model, unless the command line gives one."""
+    if cfg.train.learning_rate is not None:
+        return cfg
+    scratch = cfg.model == models.LEXICAL
+    rate = cfg.loss.scratch_learning_rate if scratch else cfg.loss.learning_rate
+    kind = "a model from scratch" if scratch else "a pretrained model, which a higher rate would ruin"
+    say(f"learning rate {rate:g}: that of the preset {cfg.preset} for {kind} (--learning-rate changes it)")
+    return replace(cfg, train=replace(cfg.train, learning_rate=rate))
+
+
 def main(cfg: Config) -> None:
     """Train a SPLADE retriever and compare it with BM25 and with itself before training."""
     import torch  # here, because --help need not wait for it
@@ -174,6 +187,7 @@ def main(cfg: Config) -> None:
     process = runs.start_processes(cfg.train.seed)
     stages = runs.Stages(process)
     stages.begin("check the options")
+    cfg = with_learning_rate(cfg, process.print)
     check_options(cfg, process)
 
     # Data. The train split gives the rows; the test split is measured before and after training, and the dev
@@ -253,6 +267,23 @@ def main(cfg: Config) -> None:
     if cfg.inference_free:
         model = models.build_inference_free(model, idf)
 
+    # Evaluation before training, with BM25 on the same queries.
+    metrics = {}
+    if process.is_main_process:
+        stages.begin("measure BM25")
+        metrics["bm25"] = evaluation.evaluate_bm25(bm25, evaluator)
+        if cfg.evaluation.initial_evaluation:
+            stages.begin("measure the model before training")
+            initial = evaluator.evaluate(model)
+            metrics["initial"] = initial.metrics | initial.sparsity
+
+    # Terms that nearly every document activates get a lower bias, and rare ones a higher one. The lexical
+    # backbone has idf in its weights already.
+    if cfg.loss.idf_bias and cfg.model != models.LEXICAL:
+        stages.begin("count the active terms of the documents")
+        frequency, encoded = corpus.active_document_frequency(model, documents)
+        models.shift_bias_by_idf(model, frequency, encoded, cfg.loss.idf_bias)
+
     # Embeddings of the teacher. The main process computes those of all training texts once, and keeps them on
     # disk for the next run.
     teacher = None
@@ -270,16 +301,6 @@ def main(cfg: Config) -> None:
         **cfg.loss.loss_arguments(),
     )
 
-    # Evaluation before training, with BM25 on the same queries.
-    metrics = {}
-    if process.is_main_process:
-        stages.begin("measure BM25")
-        metrics["bm25"] = evaluation.evaluate_bm25(bm25, evaluator)
-        if cfg.evaluation.initial_evaluation:
-            stages.begin("measure the model before training")
-            initial = evaluator.evaluate(model)
-            metrics["initial"] = initial.metrics | initial.sparsity
-
     # Training. An inference-free model must be told which columns hold queries and which hold documents.
     stages.begin("train")
     routes = {}
@@ -295,6 +316,8 @@ def main(cfg: Config) -> None:
         teacher=teacher,
         phases=cfg.loss.phases,
         ramp_fraction=cfg.loss.ramp_fraction,
+        start_share=cfg.loss.start_share,
+        prune_threshold=cfg.loss.prune_threshold,
     )
     trainer.train(resume_from_checkpoint=cfg.resume)
     if not process.is_main_process:

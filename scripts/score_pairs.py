@@ -12,7 +12,7 @@ scripts/mine_negatives.py. Scores are kept in a cache as they are computed: afte
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -20,6 +20,8 @@ import tyro
 
 from lexforge import data, evaluation
 from lexforge.common.command_line import run_command
+
+SOURCE = data.SourceOptions()
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,7 @@ class Config:
     output: Path  # with --rows JSON lines (.gz compresses), with --data a table in qrels format
     rows: Path | None = None  # training rows, as scripts/mine_negatives.py writes them
     data: str | None = None  # a folder in BEIR layout or another name that the recipes take
-    source: Annotated[data.SourceOptions, tyro.conf.arg(name="")] = field(default_factory=data.SourceOptions)
+    source: Annotated[data.SourceOptions, tyro.conf.arg(name="")] = SOURCE
     split: str = "train"  # of --data: whose queries and judged documents are scored
     run: Path | None = None  # with --data: a TREC run, whose best documents are scored as well
     depth: int = 50  # of --run: the number of documents per query

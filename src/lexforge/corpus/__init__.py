@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from lexforge.common.lazy import load_when_used
 
 if TYPE_CHECKING:
+    from lexforge.corpus.active_terms import active_document_frequency
     from lexforge.corpus.encoded_corpus import EncodedCorpus, encode_corpus
     from lexforge.corpus.encoding import CorpusEncoder, Vectors, encode, join_vectors, vector_kind
     from lexforge.corpus.search import Found, Searcher
@@ -19,6 +20,7 @@ __all__ = [
     "Searcher",
     "Source",
     "Vectors",
+    "active_document_frequency",
     "build_index",
     "encode",
     "encode_corpus",

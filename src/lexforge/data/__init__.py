@@ -13,7 +13,13 @@ from lexforge.common.lazy import load_when_used
 
 if TYPE_CHECKING:
     from lexforge.common.idf import corpus_idf, document_frequency
-    from lexforge.data.beir import load_beir, load_corpus, load_teacher_scores, write_teacher_scores
+    from lexforge.data.beir import (
+        load_beir,
+        load_corpus,
+        load_queries,
+        load_teacher_scores,
+        write_teacher_scores,
+    )
     from lexforge.data.cache import cache_folder
     from lexforge.data.checks import check_teacher
     from lexforge.data.columns import validate_columns
@@ -73,6 +79,7 @@ __all__ = [
     "load_hub",
     "load_msmarco",
     "load_multilabel",
+    "load_queries",
     "load_retrieval_data",
     "load_scorer",
     "load_sts",

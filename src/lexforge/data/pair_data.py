@@ -3,21 +3,54 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
 from lexforge.common.types import Qrels
 from lexforge.data.columns import ANCHOR, LABEL, POSITIVE
-from lexforge.data.pairs import identities, pair_rows, with_relevant
+from lexforge.data.pairs import pair_rows, with_relevant
 from lexforge.data.retrieval_data import RetrievalData, check_fractions, hash_position, missing_split
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
 logger = logging.getLogger(__name__)
+
+
+class TextColumn(Sequence[str]):
+    """The texts of one column, read from the disk where they are asked for.
+
+    Args:
+        rows: The data set.
+        column: A column of texts.
+    """
+
+    def __init__(self, rows: Dataset, column: str) -> None:
+        self._rows = rows.select_columns([column])
+        self._column = column
+
+    def __len__(self) -> int:
+        """Return the number of texts."""
+        return len(self._rows)
+
+    @overload
+    def __getitem__(self, place: int) -> str: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> list[str]: ...
+
+    def __getitem__(self, place: int | slice) -> str | list[str]:
+        """Return one text, or the list of texts of a slice."""
+        found: str | list[str] = self._rows[place if isinstance(place, slice) else int(place)][self._column]
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield the texts; a thousand of them are in memory at a time."""
+        for batch in self._rows.iter(1000):
+            yield from batch[self._column]
 
 
 @dataclass(frozen=True)
@@ -166,17 +199,6 @@ class PairData:
                         return
                     ids.setdefault(text, f"d{len(ids)}")
 
-    def documents(self, split: str = "train") -> Sequence[str]:
+    def documents(self, split: str = "train") -> TextColumn:
         """Return the positives of a split as a sequence that reads them from the disk."""
-        column: Sequence[str] = self.split(split)[POSITIVE]
-        return column
-
-    def count_documents(self) -> int:
-        """Return the number of distinct documents of all splits; memory holds one number per text."""
-        found = [
-            identities(rows, name)
-            for rows in self.splits.values()
-            for name in rows.column_names
-            if name not in (ANCHOR, LABEL)
-        ]
-        return len(np.unique(np.concatenate(found)))
+        return TextColumn(self.split(split), POSITIVE)

@@ -8,7 +8,8 @@ from lexforge.common.lazy import load_when_used
 
 if TYPE_CHECKING:
     from lexforge.models.availability import check_model
-    from lexforge.models.backbone import resolve_backbone
+    from lexforge.models.backbone import LEXICAL, resolve_backbone
+    from lexforge.models.decoder_bias import lower_bias, shift_bias_by_idf
     from lexforge.models.dense import build_dense
     from lexforge.models.dimension import embedding_dimension
     from lexforge.models.fused import fuse_splade_head, unfuse_splade_head
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "LEXICAL",
     "MomentumEncoder",
     "build_dense",
     "build_inference_free",
@@ -40,9 +42,11 @@ __all__ = [
     "fuse_splade_head",
     "is_training",
     "load_encoder",
+    "lower_bias",
     "model_kind",
     "resolve_backbone",
     "restrict_output_vocabulary",
+    "shift_bias_by_idf",
     "special_token_ids",
     "unfuse_splade_head",
     "unseen_term_ids",

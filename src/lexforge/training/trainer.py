@@ -9,6 +9,7 @@ import torch
 from sentence_transformers.sparse_encoder import SparseEncoder, SparseEncoderTrainer
 from torch import Tensor
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
+from transformers.trainer_utils import EvalLoopOutput, TrainOutput
 
 from lexforge.common.types import Embeddings
 from lexforge.data import validate_columns
@@ -18,6 +19,7 @@ from lexforge.runs.loss_state import LossStateCallback
 from lexforge.training.callbacks import CollapseCallback, CurriculumCallback
 from lexforge.training.collator import SpladeCollator
 from lexforge.training.curriculum import Phase, phase_at
+from lexforge.training.finishing import Finishing
 from lexforge.training.finite import FiniteTraining
 from lexforge.training.kernel_tiles import KernelTilesCallback
 from lexforge.training.resumable import ResumableTraining
@@ -46,6 +48,9 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, SparseEncoderTrainer):
         phases: The curriculum; empty for none.
         ramp_fraction: Share of training, in [0, 1], during which the sparsity weights grow to their full
             values.
+        start_share: Share of the weights of the start, in [0, 1), in the model that `train` leaves and that
+            `evaluate` measures; checkpoints hold the trained weights (`Finishing`).
+        prune_threshold: What a term's logit must exceed, >= 0, in that model.
         **kwargs: The arguments of `SparseEncoderTrainer`: `args`, `train_dataset`, `eval_dataset`,
             `evaluator`, `callbacks` and others.
 
@@ -66,6 +71,8 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, SparseEncoderTrainer):
         teacher: Embeddings | None = None,
         phases: Sequence[Phase] = (),
         ramp_fraction: float = 0.0,
+        start_share: float = 0.0,
+        prune_threshold: float = 0.0,
         **kwargs: Any,
     ) -> None:
         # An evaluation set may be a dictionary of several, by name.
@@ -76,6 +83,7 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, SparseEncoderTrainer):
                     validate_columns(dataset)
         self.teacher = teacher
         self.curriculum = CurriculumCallback(loss, phases, ramp_fraction)
+        self.finishing = Finishing(model, start_share, prune_threshold)
         fuse_splade_head(model)
         if kwargs.get("args") is not None:
             decide_find_unused(kwargs["args"], model)
@@ -120,10 +128,23 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, SparseEncoderTrainer):
         for group, base_lr, factor in groups:
             group["lr"] = base_lr * factor(0)
 
+    def train(self, *args: Any, **kwargs: Any) -> TrainOutput:
+        """Train as the parent does, then average the weights with the start and apply the threshold."""
+        output = super().train(*args, **kwargs)
+        self.finishing.apply(self.model)
+        return output
+
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
         """Evaluate with the weights and the temperature of the end of training, at every step."""
         with self.curriculum.final_values():
             return super().evaluate(*args, **kwargs)
+
+    def evaluation_loop(self, *args: Any, **kwargs: Any) -> EvalLoopOutput:
+        """Evaluate what training would leave if it ended here."""
+        if not self.is_in_train:  # `train` has finished the weights already
+            return super().evaluation_loop(*args, **kwargs)
+        with self.finishing.in_place(self.model):
+            return super().evaluation_loop(*args, **kwargs)
 
     def track_loss_components(self, loss: dict[str, Tensor]) -> None:
         """Add the parts of the loss and the active dimensions to the sums that `log` turns into means."""
