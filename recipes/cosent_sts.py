@@ -38,7 +38,7 @@ QUICK = training.TrainingSettings(
 )
 
 # The measures among which `--best-measure` chooses.
-MEASURES = ("spearman_cosine", "pearson_cosine")
+MEASURES = ("spearman_cosine", "pearson_cosine", "spearman_dot", "pearson_dot")
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,6 @@ def main(cfg: Config) -> None:
             pairs[split]["sentence1"],
             pairs[split]["sentence2"],
             pairs[split]["score"],
-            main_similarity="cosine",
             name="" if split == "test" else split,
         )
         for split in measured_splits
@@ -126,8 +125,8 @@ def main(cfg: Config) -> None:
     # Run directory. It is claimed after the data is loaded, so that bad data leaves no folder behind.
     runs.claim_run_directory(process, cfg.output_dir, cfg, resume=cfg.resume)
 
-    # Encoder. Its sentences are compared by cosine.
-    stages.begin("load the encoder" if cfg.model != "lexical" else "build the encoder")
+    # Encoder. A saved one keeps its similarity, a new one gets the cosine; loss and evaluator follow it.
+    stages.begin("load the encoder" if cfg.model != models.LEXICAL else "build the encoder")
     with process.main_process_first():
         checkpoint = models.resolve_backbone(
             cfg.model,

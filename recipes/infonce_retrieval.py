@@ -202,8 +202,8 @@ def main(cfg: Config) -> None:
     # Run directory. It is claimed after the data is loaded, so that bad data leaves no folder behind.
     runs.claim_run_directory(process, cfg.output_dir, cfg, resume=cfg.resume)
 
-    # Encoder. Its texts are compared by cosine, in the loss and in every search.
-    stages.begin("load the encoder" if cfg.model != "lexical" else "build the encoder")
+    # Encoder. A saved one keeps its similarity, a new one gets the cosine; loss and searches follow it.
+    stages.begin("load the encoder" if cfg.model != models.LEXICAL else "build the encoder")
     with process.main_process_first():
         checkpoint = models.resolve_backbone(
             cfg.model,

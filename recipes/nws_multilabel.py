@@ -216,7 +216,7 @@ def main(cfg: Config) -> None:
     runs.claim_run_directory(process, cfg.output_dir, cfg, resume=cfg.resume)
 
     # Encoder. Its texts are compared by cosine.
-    stages.begin("load the encoder" if cfg.model != "lexical" else "build the encoder")
+    stages.begin("load the encoder" if cfg.model != models.LEXICAL else "build the encoder")
     with process.main_process_first():
         checkpoint = models.resolve_backbone(
             cfg.model,

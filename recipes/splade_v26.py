@@ -61,8 +61,8 @@ class Config:
     model: str = "lexical"
     """A masked language model, or `lexical`: a small one built from the corpus, at first a bag of words."""
 
-    teacher: str = "lsa"
-    """The teacher of distillation: a SentenceTransformer, or `lsa` (words) or `lsa-char` (characters)."""
+    teacher: str | None = None
+    """Teacher of a preset that distils: a SentenceTransformer, `lsa-char` or `lsa`; None is `lsa`."""
 
     teacher_scores: Path | None = None
     """File in qrels format with the scores of a teacher, which replace the teacher."""
@@ -110,9 +110,10 @@ class Config:
 
 def check_options(cfg: Config, process: PartialState) -> None:
     """Refuse what would stop the run later, before any data is read."""
+    data.check_teacher_options(cfg.teacher, cfg.teacher_scores, needed=cfg.loss.needs_teacher)
     runs.check_run_directory(process, cfg.output_dir, cfg, resume=cfg.resume)
     models.check_model(cfg.model)
-    if cfg.loss.needs_teacher and cfg.teacher_scores is None:
+    if cfg.teacher is not None:
         data.check_teacher(cfg.teacher)
     data.check_language(cfg.language)
     training.check_reports(cfg.train.report_to)
@@ -213,6 +214,7 @@ def main(cfg: Config) -> None:
     stages.begin("make the training rows")
     rows = load_rows(cfg, loaded, bm25)
     training.check_full_batch(len(rows), cfg.train, process.num_processes)
+    data.check_labelled_rows(cfg.teacher, rows, needed=cfg.loss.needs_teacher)
     if cfg.loss.triplet_margin_weight > 0 and "negative_1" not in rows[0]:
         raise ValueError(
             f"the triplet margin needs negatives, and the rows of {cfg.data} have none: give --negatives, or "
@@ -229,14 +231,14 @@ def main(cfg: Config) -> None:
     if cfg.loss.needs_teacher and "label" not in rows[0]:
         stages.begin("load the teacher")
         with process.main_process_first():
-            teacher_model = data.load_teacher(cfg.teacher, documents)
+            teacher_model = data.load_teacher(cfg.teacher or "lsa", documents)
 
     # Run directory. It is claimed only now, so that bad data or a wrong teacher leaves no folder behind.
     runs.claim_run_directory(process, cfg.output_dir, cfg, resume=cfg.resume)
 
     # Encoder. The preset also says how queries and documents are compared, by dot product or cosine. This is
     # saved with the model, and the loss, the evaluation and every index read it there.
-    stages.begin("load the encoder" if cfg.model != "lexical" else "build the encoder")
+    stages.begin("load the encoder" if cfg.model != models.LEXICAL else "build the encoder")
     with process.main_process_first():
         checkpoint = models.resolve_backbone(
             cfg.model,

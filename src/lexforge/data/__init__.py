@@ -48,7 +48,14 @@ if TYPE_CHECKING:
     )
     from lexforge.data.stopwords import check_language, stopword_ids, stopword_summary
     from lexforge.data.sts import load_sts
-    from lexforge.data.teacher import LsaTeacher, SentenceTransformerTeacher, TeacherCache, load_teacher
+    from lexforge.data.teacher import (
+        LsaTeacher,
+        SentenceTransformerTeacher,
+        TeacherCache,
+        check_labelled_rows,
+        check_teacher_options,
+        load_teacher,
+    )
 
 __all__ = [
     "DataError",
@@ -63,8 +70,10 @@ __all__ = [
     "TeacherCache",
     "TrainingData",
     "cache_folder",
+    "check_labelled_rows",
     "check_language",
     "check_teacher",
+    "check_teacher_options",
     "corpus_idf",
     "document_frequency",
     "hold_out",

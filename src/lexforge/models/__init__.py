@@ -15,9 +15,11 @@ if TYPE_CHECKING:
     from lexforge.models.fused import fuse_splade_head, unfuse_splade_head
     from lexforge.models.inference_free import build_inference_free
     from lexforge.models.lexical_init import build_lexical_backbone
-    from lexforge.models.load import check_encoder, load_encoder, model_kind
+    from lexforge.models.load import check_encoder, load_encoder
     from lexforge.models.momentum import MomentumEncoder, is_training
-    from lexforge.models.prompts import encode_kind
+    from lexforge.models.names import model_kind
+    from lexforge.models.normalized import normalize_vectors
+    from lexforge.models.prompts import column_prompts, encode_kind, saved_prompt
     from lexforge.models.splade import build_splade
     from lexforge.models.structure import vocabulary_size
     from lexforge.models.vocabulary import (
@@ -36,6 +38,7 @@ __all__ = [
     "build_splade",
     "check_encoder",
     "check_model",
+    "column_prompts",
     "embedding_dimension",
     "encode_kind",
     "foreign_script_ids",
@@ -44,8 +47,10 @@ __all__ = [
     "load_encoder",
     "lower_bias",
     "model_kind",
+    "normalize_vectors",
     "resolve_backbone",
     "restrict_output_vocabulary",
+    "saved_prompt",
     "shift_bias_by_idf",
     "special_token_ids",
     "unfuse_splade_head",

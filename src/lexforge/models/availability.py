@@ -5,7 +5,7 @@ from __future__ import annotations
 from sentence_transformers.util import load_file_path
 
 from lexforge.models.backbone import LEXICAL
-from lexforge.models.structure import checked_name
+from lexforge.models.names import checked_name
 
 
 def check_model(name: str) -> None:

@@ -97,7 +97,7 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, SparseEncoderTrainer):
     def get_data_collator(self, model: Any, args: Any, processing_class: Any = None) -> SpladeCollator:
         """A collator with the stock collator's settings that adds the teacher's embeddings to the tokens."""
         stock = super().get_data_collator(model=model, args=args, processing_class=processing_class)
-        return SpladeCollator.like(stock, teacher=self.teacher)
+        return SpladeCollator.like(stock, teacher=self.teacher, encoder=model)
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> LRScheduler:
         """The schedule that the arguments name, multiplied by the learning-rate factor of the phase."""
