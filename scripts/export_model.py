@@ -14,11 +14,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-import tyro
-
-from lexforge import export
-from lexforge.data import load_retrieval_data
-from lexforge.evaluation import metrics_table
+from lexforge import data, evaluation, export
+from lexforge.common.command_line import run_command
 
 
 @dataclass(frozen=True)
@@ -43,7 +40,7 @@ def main(cfg: Config) -> None:
         raise ValueError(f"--texts must be at least 1; received {cfg.texts}")
     # What would fail later is checked before the data are read.
     export.check_export(cfg.model, cfg.target, cfg.output, cfg.quantize)
-    retrieval = load_retrieval_data(cfg.data or "docstrings")
+    retrieval = data.load_retrieval_data(cfg.data or "docstrings")
     measured = (retrieval, cfg.split) if cfg.data and cfg.quantize else None
     written = export.export_model(
         cfg.model,
@@ -58,9 +55,9 @@ def main(cfg: Config) -> None:
     for agreement in written.agreements:
         print(agreement)
     if written.measures:
-        print(metrics_table(written.measures))
+        print(evaluation.metrics_table(written.measures))
     print(f"{cfg.model} exported for {cfg.target} to {cfg.output}")
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Config, description=__doc__))
+    run_command(main, Config, __doc__)

@@ -18,6 +18,7 @@ FACTS = CardFacts(
     base_model="FacebookAI/xlm-roberta-base",
     data="hf:organisation/wiki",
     split="test",
+    documents=1581,
     metrics={
         "bm25": {"nDCG@10": 0.5},
         "initial": {"nDCG@10": 0.41, "document_active_dims": 900.0},

@@ -90,6 +90,7 @@ class CardFacts:
         base_model: What it was trained from: a name, or a folder of which the card shows the last part only.
         data: What it was trained and measured on: a name or a folder, as above.
         split: The split that it was measured on.
+        documents: Number of documents that were searched.
         metrics: System ("bm25", "initial", "trained") to measure to value.
         training: Name to value of each setting of the training; folders are shown as above.
         citation: BibTeX of what the loss builds on.
@@ -106,6 +107,7 @@ class CardFacts:
     base_model: str
     data: str
     split: str
+    documents: int
     metrics: Mapping[str, Mapping[str, float]]
     training: Mapping[str, Any]
     citation: str
@@ -221,7 +223,8 @@ def _text(facts: CardFacts) -> str:
         similarity_words={"dot": "their dot product", "cosine": "their cosine"}[facts.similarity],
         facts=_rows(rows),
         results=_results(facts.metrics),
-        data_words=f"All rows answer the queries of the split `{facts.split}` of {name}, over all documents.",
+        data_words=f"All rows answer the queries of the split `{facts.split}` of {name} "
+        f"over {facts.documents:,} documents.",
         load_name=load_name,
         kinds=lookup if facts.inference_free else "both run the same transformer",
         commands=commands,

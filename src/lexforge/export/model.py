@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, get_args
 
 from sentence_transformers import SparseEncoder
 
@@ -19,10 +19,9 @@ from lexforge.export.model_check import Agreement, Written, compare, refuse_diff
 from lexforge.export.model_measure import measure_export
 from lexforge.export.model_sides import EncodedSide, Side, read_sides
 from lexforge.export.onnx_files import OPSET, quantize_int8
+from lexforge.export.targets import Quantization, Target
 from lexforge.models import build_splade, model_kind
 
-Target: TypeAlias = Literal["onnx", "onnx-pairs", "onnx-logits", "elasticsearch", "opensearch"]
-Quantization: TypeAlias = Literal["int8"]
 DESCRIPTION = "export.json"
 
 
