@@ -46,7 +46,8 @@ class Config:
     """The settings of the run."""
 
     preset: training.PresetName = "lexforge"
-    """Name of the preset that gives the numbers of the loss."""
+    """The preset that gives the numbers of the loss; by default the one of the two of lexforge that suits the
+    model: `lexforge` for a pretrained one, `lexforge-scratch` for the lexical backbone."""
 
     loss: training.Preset = training.PRESETS["lexforge"]
     """The numbers of the loss, by default those of the preset; docs/losses.md defines its terms."""
@@ -352,7 +353,7 @@ def main(cfg: Config) -> None:
 
 def command() -> None:
     """Run `main`. The preset is read first, because its numbers are the defaults of `--loss.*`."""
-    preset = training.preset_on_command_line(default="lexforge")
+    preset = training.preset_on_command_line()
     run_command(main, Config, __doc__, default=Config(preset=preset, loss=training.PRESETS[preset]))
 
 
