@@ -9,18 +9,21 @@ import torch
 from sentence_transformers.sparse_encoder import SparseEncoder, SparseEncoderTrainer
 from torch import Tensor
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
+from transformers.trainer_utils import TrainOutput
 
 from lexforge.common.types import Embeddings
 from lexforge.data import validate_columns
 from lexforge.losses import NeuralSparseLoss, loss_tensors
 from lexforge.models import fuse_splade_head, vocabulary_size
 from lexforge.runs.loss_state import LossStateCallback
+from lexforge.training.active_terms import ActiveTermsController
 from lexforge.training.callbacks import CollapseCallback, CurriculumCallback
 from lexforge.training.collator import SpladeCollator
 from lexforge.training.curriculum import Phase, phase_at
 from lexforge.training.finite import FiniteTraining
 from lexforge.training.kernel_tiles import KernelTilesCallback
 from lexforge.training.resumable import ResumableTraining
+from lexforge.training.term_calibration import calibrate_on_rows, check_can_calibrate
 from lexforge.training.unused_parameters import decide_find_unused
 
 
@@ -32,6 +35,8 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, SparseEncoderTrainer):
     - It fuses the model's head, so that no `[B, L, V]` logits are made.
     - It checks the columns before training and adds the teacher's embeddings to each batch.
     - It follows the curriculum.
+    - It brings the mean number of active terms per text to a wanted number (`ActiveTermsController`), and
+      makes the number exact at the end of `train` (`calibrate_active_terms`).
     - It logs each part of the loss with its share of the total, the active dimensions and the phase, and
       warns when the activations collapse.
     - It resumes with the tile sizes that the GPU kernels of the head were timed with (`KernelTilesCallback`).
@@ -46,12 +51,16 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, SparseEncoderTrainer):
         phases: The curriculum; empty for none.
         ramp_fraction: Share of training, in [0, 1], during which the sparsity weights grow to their full
             values.
+        query_terms: Wanted mean number of active terms per query in the model that `train` leaves; None
+            leaves it to the weights of the loss.
+        document_terms: The same for documents.
         **kwargs: The arguments of `SparseEncoderTrainer`: `args`, `train_dataset`, `eval_dataset`,
             `evaluator`, `callbacks` and others.
 
     Raises:
         ValueError: If the columns break the contract of `lexforge.data.validate_columns`, the phases do not
-            cover training, or `train` finds a schedule that cannot follow the phases.
+            cover training, `train` finds a schedule that cannot follow the phases, or the model or the loss
+            cannot be brought to a wanted number of active terms.
         NonFiniteError: If `train` or `evaluate` meets a number that is NaN or infinite.
         DiskFullError: If a checkpoint that `train` writes does not fit on the disk.
         DamagedCheckpointError: If `train` is to resume from a checkpoint that is not whole.
@@ -66,6 +75,8 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, SparseEncoderTrainer):
         teacher: Embeddings | None = None,
         phases: Sequence[Phase] = (),
         ramp_fraction: float = 0.0,
+        query_terms: float | None = None,
+        document_terms: float | None = None,
         **kwargs: Any,
     ) -> None:
         # An evaluation set may be a dictionary of several, by name.
@@ -76,11 +87,18 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, SparseEncoderTrainer):
                     validate_columns(dataset)
         self.teacher = teacher
         self.curriculum = CurriculumCallback(loss, phases, ramp_fraction)
+        self.wanted_terms = {"query_terms": query_terms, "document_terms": document_terms}
+        self.controller: ActiveTermsController | None = None
+        if query_terms is not None or document_terms is not None:
+            check_can_calibrate(model, **self.wanted_terms)
+            self.controller = ActiveTermsController(loss, **self.wanted_terms)
         fuse_splade_head(model)
         if kwargs.get("args") is not None:
             decide_find_unused(kwargs["args"], model)
         super().__init__(model=model, loss=loss, **kwargs)
         self.add_callback(self.curriculum)
+        if self.controller is not None:
+            self.add_callback(self.controller)
         if loss_tensors(loss):
             self.add_callback(LossStateCallback(loss))
         self.add_callback(KernelTilesCallback())
@@ -120,6 +138,23 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, SparseEncoderTrainer):
         for group, base_lr, factor in groups:
             group["lr"] = base_lr * factor(0)
 
+    def train(self, *args: Any, **kwargs: Any) -> TrainOutput:
+        """Train as the parent does, and leave a model with the wanted numbers of active terms.
+
+        Checkpoints hold the model without this last step, because training goes on from them.
+        """
+        output = super().train(*args, **kwargs)
+        if self.controller is not None:
+            reached = calibrate_on_rows(
+                self.model,
+                self.train_dataset,
+                batch_size=self.args.per_device_eval_batch_size,
+                seed=self.args.seed,
+                **self.wanted_terms,
+            )
+            self.log({f"calibrated_{kind}_terms": round(mean, 2) for kind, mean in reached.items()})
+        return output
+
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
         """Evaluate with the weights and the temperature of the end of training, at every step."""
         with self.curriculum.final_values():
@@ -148,4 +183,6 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, SparseEncoderTrainer):
                 sums |= {f"share/{name}": share for name, share in zip(parts, shares.unbind(), strict=True)}
                 if self.curriculum.phases:
                     sums["phase"] = count * (self.curriculum.phase_index + 1.0)
+        if self.controller is not None and training_type == "train":
+            logs = logs | self.controller.log_values()
         super().log(logs, start_time)
