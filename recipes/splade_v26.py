@@ -26,7 +26,7 @@ from typing import Annotated, Any, Literal
 import torch
 import tyro
 
-from lexforge import data, evaluation, models, runs, training
+from lexforge import corpus, data, evaluation, models, runs, training
 from lexforge.losses import NeuralSparseLoss
 from lexforge.retrieval import BM25Index
 
@@ -83,11 +83,20 @@ class Config:
     output_dir: Path = Path("runs/splade_v26")
     """The run directory; it must be new or empty, unless the run is resumed."""
 
+    initial_evaluation: bool = True
+    """Whether to measure the model before training too, for the table at the end."""
+
     resume: bool = False
     """Whether to continue the run in `output_dir` from its last checkpoint."""
 
     max_seq_length: int = 128
     """Tokens per text, special tokens included; longer texts are cut. V26 has 192."""
+
+    document_terms: int | None = None
+    """Wanted mean number of active terms per document, which training holds; None leaves it to the loss."""
+
+    query_terms: int | None = None
+    """Wanted mean number of active terms per query, which training holds; None leaves it to the loss."""
 
     train: Annotated[training.TrainingSettings, tyro.conf.arg(name="")] = QUICK
 
@@ -131,6 +140,13 @@ def main(cfg: Config) -> None:
     """Train a SPLADE retriever and compare it with BM25 and with itself before training."""
     # Processes. All of them train; only the main process measures and writes.
     process = runs.start_processes(cfg.train.seed)
+
+    if cfg.inference_free and cfg.query_terms is not None:
+        raise ValueError(
+            "--query-terms needs a query encoder, and --inference-free has none: a query has one active term "
+            f"per distinct token. Leave --query-terms out; received {cfg.query_terms}"
+        )
+    training.check_wanted_terms(document_terms=cfg.document_terms, query_terms=cfg.query_terms)
 
     # Data. The train split gives the rows, the test split the evaluation; both search the same corpus.
     retrieval = data.load_retrieval_data(cfg.data)
@@ -190,6 +206,15 @@ def main(cfg: Config) -> None:
     if cfg.inference_free:
         model = models.build_inference_free(model, idf)
 
+    # Evaluation before training.
+    initial = evaluator.evaluate(model) if process.is_main_process and cfg.initial_evaluation else None
+
+    # Terms that nearly every document activates get a lower bias, and rare ones a higher one. The lexical
+    # backbone has idf in its weights already.
+    if cfg.loss.idf_bias and cfg.model != models.LEXICAL:
+        frequency, encoded = corpus.active_document_frequency(model, documents)
+        models.shift_bias_by_idf(model, frequency, encoded, cfg.loss.idf_bias)
+
     # Embeddings of the teacher. The main process computes those of all training texts once, and keeps them on
     # disk for the next run.
     teacher = None
@@ -206,9 +231,6 @@ def main(cfg: Config) -> None:
         **cfg.loss.loss_arguments(),
     )
 
-    # Evaluation before training.
-    initial = evaluator.evaluate(model) if process.is_main_process else None
-
     # Training. An inference-free model must be told which columns hold queries and which hold documents.
     routes = {}
     if cfg.inference_free:
@@ -221,6 +243,9 @@ def main(cfg: Config) -> None:
         teacher=teacher,
         phases=cfg.loss.phases,
         ramp_fraction=cfg.loss.ramp_fraction,
+        start_share=cfg.loss.start_share,
+        document_terms=cfg.document_terms,
+        query_terms=cfg.query_terms,
     )
     trainer.train(resume_from_checkpoint=cfg.resume)
     if not process.is_main_process:
@@ -228,11 +253,10 @@ def main(cfg: Config) -> None:
 
     # Evaluation after training, with BM25 on the same queries.
     trained = evaluator.evaluate(model)
-    metrics = {
-        "bm25": evaluation.evaluate_bm25(bm25, evaluator),
-        "initial": initial.metrics | initial.sparsity,
-        "trained": trained.metrics | trained.sparsity,
-    }
+    metrics = {"bm25": evaluation.evaluate_bm25(bm25, evaluator)}
+    if initial is not None:
+        metrics["initial"] = initial.metrics | initial.sparsity
+    metrics["trained"] = trained.metrics | trained.sparsity
 
     # What the run leaves behind: the model, the numbers and the documents found. A table and three searches
     # are printed.

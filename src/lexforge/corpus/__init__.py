@@ -1,5 +1,6 @@
 """Corpora encoded in blocks, files of vectors, stored indexes, and searches with the terms that matched."""
 
+from lexforge.corpus.active_terms import active_document_frequency
 from lexforge.corpus.encoded_corpus import EncodedCorpus, encode_corpus
 from lexforge.corpus.encoding import CorpusEncoder, Vectors, encode, join_vectors, vector_kind
 from lexforge.corpus.search import Found, Searcher
@@ -12,6 +13,7 @@ __all__ = [
     "Searcher",
     "Source",
     "Vectors",
+    "active_document_frequency",
     "build_index",
     "encode",
     "encode_corpus",

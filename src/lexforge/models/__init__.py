@@ -1,9 +1,10 @@
 """Build and load encoders, thin over the modules of sentence-transformers."""
 
-from lexforge.models.backbone import resolve_backbone
+from lexforge.models.backbone import LEXICAL, resolve_backbone
 from lexforge.models.dense import build_dense
 from lexforge.models.embedding_dimension import embedding_dimension
 from lexforge.models.fused import fuse_splade_head, unfuse_splade_head
+from lexforge.models.idf_bias import shift_bias_by_idf
 from lexforge.models.inference_free import build_inference_free
 from lexforge.models.lexical_init import build_lexical_backbone
 from lexforge.models.load import check_encoder, load_encoder, model_kind
@@ -19,6 +20,7 @@ from lexforge.models.vocabulary import (
 )
 
 __all__ = [
+    "LEXICAL",
     "MomentumEncoder",
     "build_dense",
     "build_inference_free",
@@ -34,6 +36,7 @@ __all__ = [
     "model_kind",
     "resolve_backbone",
     "restrict_output_vocabulary",
+    "shift_bias_by_idf",
     "special_token_ids",
     "unfuse_splade_head",
     "unseen_term_ids",

@@ -8,6 +8,7 @@ from pathlib import Path
 from lexforge.models.lexical_init import build_lexical_backbone
 
 LEXICAL = "lexical"
+"""The name of the backbone that is built from the corpus."""
 
 
 def resolve_backbone(

@@ -11,10 +11,13 @@ from lexforge.training.finite import FiniteTraining
 from lexforge.training.negatives import MovingNegatives
 from lexforge.training.presets import PRESETS, Preset, PresetName
 from lexforge.training.resumable import ResumableTraining
+from lexforge.training.term_calibration import calibrate_active_terms
+from lexforge.training.term_controller import ActiveTermsController, check_wanted_terms
 from lexforge.training.trainer import SpladeTrainer
 
 __all__ = [
     "PRESETS",
+    "ActiveTermsController",
     "CollapseCallback",
     "CurriculumCallback",
     "DenseCollator",
@@ -28,7 +31,9 @@ __all__ = [
     "SpladeCollator",
     "SpladeTrainer",
     "TrainingSettings",
+    "calibrate_active_terms",
     "check_full_batch",
+    "check_wanted_terms",
     "phase_at",
     "preset_on_command_line",
     "ramp_at",

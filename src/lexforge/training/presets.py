@@ -29,17 +29,22 @@ class Preset(SparseLossNumbers):
         special_penalty: Fixed penalty of special tokens; None leaves them inside the idf range, as before
             V26.
         stopword_penalty: Factor on the penalty of stop words.
+        idf_bias: Shift of a term's logit per unit of its idf, before training, in a pretrained encoder; the
+            lexical backbone has idf in its weights already. 0 shifts nothing.
+        start_share: Share of the weights of the start in the model that training leaves, in [0, 1).
         ramp_fraction: Share of training over which sparsity weights and penalties grow to their full values;
             0 puts the full values in force at once, as V26 does.
         phases: The curriculum; empty for none.
 
-    Source: docs/losses.md, sections 5, 8 and 9.
+    Source: docs/losses.md, sections 5, 8, 9 and 18.
     """
 
     similarity: Similarity = "cosine"
     idf_alpha: float | None = 4.0
     special_penalty: float | None = 100.0
     stopword_penalty: float = 15.0
+    idf_bias: float = 0.0
+    start_share: float = 0.0
     ramp_fraction: float = 0.0
     phases: tuple[Phase, ...] = (
         Phase(

@@ -9,14 +9,14 @@ import torch
 from sentence_transformers.sparse_encoder import SparseEncoder, SparseEncoderTrainer
 from torch import Tensor
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
-from transformers.trainer_utils import TrainOutput
+from transformers.trainer_utils import EvalLoopOutput, TrainOutput
 
 from lexforge.common.types import Embeddings
 from lexforge.data import validate_columns
 from lexforge.losses import NeuralSparseLoss, loss_tensors
 from lexforge.models import fuse_splade_head, vocabulary_size
 from lexforge.runs.loss_state import LossStateCallback
-from lexforge.training.active_terms import ActiveTermsController
+from lexforge.training.averaging import StartAverage
 from lexforge.training.callbacks import CollapseCallback, CurriculumCallback
 from lexforge.training.collator import SpladeCollator
 from lexforge.training.curriculum import Phase, phase_at
@@ -24,6 +24,7 @@ from lexforge.training.finite import FiniteTraining
 from lexforge.training.kernel_tiles import KernelTilesCallback
 from lexforge.training.resumable import ResumableTraining
 from lexforge.training.term_calibration import calibrate_on_rows, check_can_calibrate
+from lexforge.training.term_controller import ActiveTermsController
 from lexforge.training.unused_parameters import decide_find_unused
 
 
@@ -51,8 +52,10 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, SparseEncoderTrainer):
         phases: The curriculum; empty for none.
         ramp_fraction: Share of training, in [0, 1], during which the sparsity weights grow to their full
             values.
+        start_share: Share of the weights of the start, in [0, 1), in the model that `train` leaves and that
+            `evaluate` measures; checkpoints hold the trained weights (`StartAverage`).
         query_terms: Wanted mean number of active terms per query in the model that `train` leaves; None
-            leaves it to the weights of the loss.
+            leaves it to the weights of the loss. Checkpoints hold the model before the calibration.
         document_terms: The same for documents.
         **kwargs: The arguments of `SparseEncoderTrainer`: `args`, `train_dataset`, `eval_dataset`,
             `evaluator`, `callbacks` and others.
@@ -75,6 +78,7 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, SparseEncoderTrainer):
         teacher: Embeddings | None = None,
         phases: Sequence[Phase] = (),
         ramp_fraction: float = 0.0,
+        start_share: float = 0.0,
         query_terms: float | None = None,
         document_terms: float | None = None,
         **kwargs: Any,
@@ -87,6 +91,7 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, SparseEncoderTrainer):
                     validate_columns(dataset)
         self.teacher = teacher
         self.curriculum = CurriculumCallback(loss, phases, ramp_fraction)
+        self.start_average = StartAverage(model, start_share)
         self.wanted_terms = {"query_terms": query_terms, "document_terms": document_terms}
         self.controller: ActiveTermsController | None = None
         if query_terms is not None or document_terms is not None:
@@ -139,18 +144,13 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, SparseEncoderTrainer):
             group["lr"] = base_lr * factor(0)
 
     def train(self, *args: Any, **kwargs: Any) -> TrainOutput:
-        """Train as the parent does, and leave a model with the wanted numbers of active terms.
-
-        Checkpoints hold the model without this last step, because training goes on from them.
-        """
+        """Train as the parent does, average with the start, and calibrate the numbers of active terms."""
         output = super().train(*args, **kwargs)
+        self.start_average.apply(self.model)
         if self.controller is not None:
+            batch_size, seed = self.args.per_device_eval_batch_size, self.args.seed
             reached = calibrate_on_rows(
-                self.model,
-                self.train_dataset,
-                batch_size=self.args.per_device_eval_batch_size,
-                seed=self.args.seed,
-                **self.wanted_terms,
+                self.model, self.train_dataset, batch_size=batch_size, seed=seed, **self.wanted_terms
             )
             self.log({f"calibrated_{kind}_terms": round(mean, 2) for kind, mean in reached.items()})
         return output
@@ -159,6 +159,13 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, SparseEncoderTrainer):
         """Evaluate with the weights and the temperature of the end of training, at every step."""
         with self.curriculum.final_values():
             return super().evaluate(*args, **kwargs)
+
+    def evaluation_loop(self, *args: Any, **kwargs: Any) -> EvalLoopOutput:
+        """Evaluate what training would leave if it ended here: the average of the weights with the start."""
+        if not self.is_in_train:  # `train` has averaged already
+            return super().evaluation_loop(*args, **kwargs)
+        with self.start_average.in_place(self.model):
+            return super().evaluation_loop(*args, **kwargs)
 
     def track_loss_components(self, loss: dict[str, Tensor]) -> None:
         """Add the parts of the loss and the active dimensions to the sums that `log` turns into means."""

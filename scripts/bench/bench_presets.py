@@ -1,0 +1,247 @@
+"""Quality of the presets on several collections: systems x sets x seeds, and a table with significance.
+
+    python scripts/bench/bench_presets.py run --data ../shared/data --model ../shared/models/splade-tiny \
+        --runs runs/presets --systems plain lexforge --sets scifact nfcorpus-lc --seeds 1 2 3
+    python scripts/bench/bench_presets.py table --data ../shared/data --runs runs/presets
+
+`run` starts the recipe (or the stock trainer of sentence-transformers) once per system, set and seed, each on
+one thread, two side by side, and appends one row per run to results/presets.csv, with the recipe's command.
+A run whose folder is complete is not repeated, so an interrupted call goes on where it stopped. A model that
+was trained on an English set is also measured on collections that it has never seen (`--outside`). `start` is
+the model before training. `table` prints mean and standard deviation over the seeds, and the p-value of a
+paired t-test over the queries, each query averaged over the seeds, against the system `--against`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from common import append_rows
+
+ROOT = Path(__file__).resolve().parents[2]
+OUTSIDE = ("cranfield", "cacm", "npl", "msmarco-dl19-sub")
+
+
+@dataclass(frozen=True)
+class Collection:
+    """What every system shares on one collection: steps, batch and length are equal for all of them."""
+
+    flags: tuple[str, ...]
+    steps: int
+    outside: bool = False
+
+    @property
+    def scratch(self) -> bool:
+        """Whether the encoder is built from the corpus instead of loaded."""
+        return "lexical" in self.flags
+
+
+FROM_SCRATCH = ("--model", "lexical")
+SETS = {
+    "medquad": Collection((), 200, outside=True),
+    "scifact": Collection((), 200, outside=True),
+    "nfcorpus-lc": Collection((), 200, outside=True),
+    "newwiki": Collection((), 200),
+    "korquad": Collection((*FROM_SCRATCH, "--language", "ko", "--max-seq-length", "512"), 100),
+    "docstrings": Collection(FROM_SCRATCH, 200),
+}
+# Each system is a preset with its flags. `plain-far` has the learning rate of `lexforge` and nothing else.
+SYSTEMS: dict[str, tuple[str, ...]] = {
+    "start": (),
+    "plain": ("--preset", "plain"),
+    "plain-far": ("--preset", "plain"),
+    "stock": (),
+    "v26": ("--preset", "v26"),
+    "lexforge": ("--preset", "lexforge"),
+}
+PLAIN_RATES = {"scratch": "1e-3", "pretrained": "1e-4"}
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run: a system on a collection with a seed, and the folder that holds what it leaves."""
+
+    system: str
+    collection: str
+    seed: int
+    folder: Path
+
+    @property
+    def done(self) -> bool:
+        """Whether the run has ended, so that it need not be repeated."""
+        return (self.folder / "row.json").is_file()
+
+
+def command(job: Job, data: Path, model: Path) -> list[str]:
+    """The command line of a job: of the recipe, or of the stock trainer."""
+    collection = SETS[job.collection]
+    source = job.collection if job.collection == "docstrings" else str(data / job.collection)
+    shared = ["--data", source, *(collection.flags or ("--model", str(model)))]
+    shared += ["--steps", str(collection.steps), "--batch-size", "32", "--seed", str(job.seed)]
+    shared += ["--output-dir", str(job.folder / "run")]
+    if job.system in ("start", "stock"):
+        return [sys.executable, "scripts/bench/stock_splade.py", "--system", job.system, *shared]
+    flags = [*SYSTEMS[job.system]]
+    if job.system in ("plain", "v26"):
+        flags += ["--learning-rate", PLAIN_RATES["scratch" if collection.scratch else "pretrained"]]
+    return [sys.executable, "recipes/splade_v26.py", *flags, "--no-initial-evaluation", *shared]
+
+
+def run_job(job: Job, data: Path, model: Path) -> dict[str, Any]:
+    """Run a job on one thread, measure what it left, and return its row, which its folder holds too."""
+    job.folder.mkdir(parents=True, exist_ok=True)
+    line = command(job, data, model)
+    threads = {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+    began = time.perf_counter()
+    with (job.folder / "log.txt").open("w", encoding="utf-8") as log:
+        done = subprocess.run(line, cwd=ROOT, env=os.environ | threads, stdout=log, stderr=log, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{shlex.join(line)} ended with {done.returncode}; see {job.folder / 'log.txt'}")
+    seconds = time.perf_counter() - began
+    metrics = json.loads((job.folder / "run" / "metrics.json").read_text(encoding="utf-8"))
+    trained = metrics["trained"]
+    row: dict[str, Any] = {
+        "system": job.system,
+        "set": job.collection,
+        "seed": job.seed,
+        **{name: round(trained[name], 5) for name in ("nDCG@10", "RR@10", "R@100")},
+        "query_terms": round(trained["query_active_dims"], 1),
+        "document_terms": round(trained["document_active_dims"], 1),
+        "flops": round(trained["flops"], 3),
+        "bm25_nDCG@10": round(metrics["bm25"]["nDCG@10"], 5),
+        "seconds": round(seconds),
+        **outside(job, data),
+        "command": shlex.join(["python", *line[1:]]),
+    }
+    (job.folder / "row.json").write_text(json.dumps(row), encoding="utf-8")
+    return row
+
+
+def outside(job: Job, data: Path) -> dict[str, Any]:
+    """Mean nDCG@10, R@100 and terms over the collections that the model was not trained on, else empty."""
+    names = ("nDCG@10", "R@100", "document_active_dims", "flops")
+    found: dict[str, list[float]] = {name: [] for name in names}
+    if SETS[job.collection].outside:
+        line = [sys.executable, "scripts/bench/stock_splade.py", "--system", "measure"]
+        line += ["--model", str(job.folder / "run" / "model"), "--data", *(str(data / s) for s in OUTSIDE)]
+        threads = {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+        done = subprocess.run(line, cwd=ROOT, env=os.environ | threads, capture_output=True, check=True)
+        for measured in json.loads(done.stdout.splitlines()[-1]).values():
+            for name in names:
+                found[name].append(measured[name])
+    return {
+        f"outside_{name}": round(statistics.mean(values), 5) if values else ""
+        for name, values in found.items()
+    }
+
+
+def rows_of(runs: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """Every finished run and its row."""
+    for file in sorted(runs.glob("*/*/row.json")):
+        yield file.parent, json.loads(file.read_text(encoding="utf-8"))
+
+
+def table(data: Path, runs: Path, against: str) -> str:
+    """A line per set and system, with the p-value against another system, as a Markdown table."""
+    from lexforge.data import load_retrieval_data
+    from lexforge.evaluation import RunScores, compare_runs, read_run, score_run
+
+    found: dict[tuple[str, str], list[tuple[Path, dict[str, Any]]]] = {}
+    for folder, row in rows_of(runs):
+        found.setdefault((row["set"], row["system"]), []).append((folder, row))
+    lines = [
+        "| set | system | seeds | nDCG@10 | p | R@100 | query terms | document terms | FLOPS | "
+        "outside nDCG@10 | outside R@100 | seconds |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for name in SETS:
+        source = name if name == "docstrings" else str(data / name)
+        systems = [system for system in SYSTEMS if (name, system) in found]
+        if not systems:
+            continue
+        qrels = load_retrieval_data(source).split("test")
+        scores: dict[str, RunScores] = {}
+        for system in systems:
+            seeds = [
+                score_run(read_run(folder / "run" / "run.trec"), qrels, ["nDCG@10"])
+                for folder, _ in found[name, system]
+            ]
+            per_query = {
+                query: statistics.mean(each.per_query["nDCG@10"][query] for each in seeds)
+                for query in seeds[0].per_query["nDCG@10"]
+            }
+            mean = {"nDCG@10": statistics.mean(per_query.values())}
+            scores[system] = RunScores(mean, {"nDCG@10": per_query})
+        for system in systems:
+            rows = [row for _, row in found[name, system]]
+            p = ""
+            if against in scores and system != against:
+                p = f"{compare_runs(scores[against], scores[system])['nDCG@10'].p_value:.2g}"
+            cells = [name, f"`{system}`", str(len(rows)), _spread(rows, "nDCG@10"), p, _spread(rows, "R@100")]
+            cells += [f"{_mean(rows, key):.0f}" for key in ("query_terms", "document_terms")]
+            cells += [f"{_mean(rows, 'flops'):.2f}"]
+            for key in ("outside_nDCG@10", "outside_R@100"):
+                cells.append(f"{_mean(rows, key):.4f}" if rows[0][key] != "" else "")
+            lines.append("| " + " | ".join([*cells, f"{_mean(rows, 'seconds'):.0f}"]) + " |")
+    return "\n".join(lines)
+
+
+def _mean(rows: list[dict[str, Any]], key: str) -> float:
+    return statistics.mean(row[key] for row in rows)
+
+
+def _spread(rows: list[dict[str, Any]], key: str) -> str:
+    values = [row[key] for row in rows]
+    spread = f" ± {statistics.stdev(values):.4f}" if len(values) > 1 else ""
+    return f"{statistics.mean(values):.4f}{spread}"
+
+
+def main() -> None:
+    """Run what is asked for and not yet done, or print the table of what is there."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("action", choices=("run", "table"))
+    parser.add_argument("--data", type=Path, required=True, help="folder of collections in BEIR layout")
+    parser.add_argument("--model", type=Path, help="pretrained SPLADE for the sets that fine-tune one")
+    parser.add_argument("--runs", type=Path, required=True, help="folder of the runs")
+    parser.add_argument("--systems", nargs="+", choices=SYSTEMS, default=["plain", "lexforge"])
+    parser.add_argument("--sets", nargs="+", choices=SETS, default=list(SETS))
+    parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
+    parser.add_argument("--side-by-side", type=int, default=2, help="runs at once, each on one thread")
+    parser.add_argument("--against", choices=SYSTEMS, default="plain")
+    arguments = parser.parse_args()
+    if arguments.action == "table":
+        print(table(arguments.data, arguments.runs, arguments.against))
+        return
+    if arguments.model is None and any(not SETS[name].scratch for name in arguments.sets):
+        parser.error("--model is needed for the sets that fine-tune a pretrained model")
+    runs, model = arguments.runs.resolve(), arguments.model or Path()
+    jobs = [
+        Job(system, name, seed, runs / name / f"{system}-{seed}")
+        for seed in arguments.seeds
+        for name in arguments.sets
+        for system in arguments.systems
+    ]
+    waiting = [job for job in jobs if not job.done]
+    print(f"{len(jobs) - len(waiting)} of {len(jobs)} runs are there already", flush=True)
+    with ThreadPoolExecutor(arguments.side_by_side) as pool:
+        started = [pool.submit(run_job, job, arguments.data.resolve(), model.resolve()) for job in waiting]
+        for ended in as_completed(started):
+            append_rows("presets", [ended.result()])
+
+
+if __name__ == "__main__":
+    main()

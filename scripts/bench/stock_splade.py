@@ -1,0 +1,110 @@
+"""One run of the stock trainer of sentence-transformers, or of no training, measured like a recipe's run.
+
+    python scripts/bench/stock_splade.py --system stock --data ../shared/data/scifact \
+        --model ../shared/models/splade-tiny --steps 200 --batch-size 32 --seed 1 --output-dir runs/stock
+
+`stock` is `SparseEncoderTrainer` with `SpladeLoss(SparseMultipleNegativesRankingLoss)` and its documented
+weights, 3e-5 for documents and 5e-5 for queries; `start` trains nothing; `measure` prints the measures of a
+saved model on the test split of each collection. `bench_presets.py` calls this.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from sentence_transformers import SparseEncoder, SparseEncoderTrainer
+from sentence_transformers.sparse_encoder.losses import SparseMultipleNegativesRankingLoss, SpladeLoss
+
+from lexforge import data, evaluation, models, runs, training
+from lexforge.retrieval import BM25Index
+
+
+def train(model: SparseEncoder, retrieval: data.RetrievalData, arguments: argparse.Namespace) -> None:
+    """Train by the stock trainer; queries, positives, steps, batch and schedule are those of the recipe."""
+    settings = training.TrainingSettings(
+        steps=arguments.steps,
+        batch_size=arguments.batch_size,
+        gradient_accumulation_steps=1,
+        learning_rate=arguments.learning_rate,
+        precision="fp32",
+        seed=arguments.seed,
+    )
+    # The stock trainer knows no column `relevant`: other answers to a query count as its negatives.
+    rows = data.training_rows(retrieval, "train")
+    pairs = [{name: row[name] for name in ("anchor", "positive")} for row in rows]
+    loss = SpladeLoss(
+        model,
+        SparseMultipleNegativesRankingLoss(model),
+        document_regularizer_weight=3e-5,
+        query_regularizer_weight=5e-5,
+    )
+    SparseEncoderTrainer(
+        model=model,
+        loss=loss,
+        args=settings.arguments(arguments.output_dir, save_strategy="no"),
+        train_dataset=data.rows_to_dataset(pairs),
+    ).train()
+
+
+def measure(model: SparseEncoder, folders: list[str]) -> dict[str, dict[str, float]]:
+    """Collection -> measures of its test split."""
+    found = {}
+    for folder in folders:
+        evaluator = evaluation.evaluator_of_split(data.load_retrieval_data(folder), "test")
+        result = evaluator.evaluate(model)
+        found[Path(folder).name] = result.metrics | result.sparsity
+    return found
+
+
+def main() -> None:
+    """Run one system."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--system", choices=("start", "stock", "measure"), required=True)
+    parser.add_argument("--data", nargs="+", required=True)
+    parser.add_argument("--model", required=True)
+    parser.add_argument(
+        "--language", help="accepted because the recipe has it; nothing here reads stop words"
+    )
+    parser.add_argument("--max-seq-length", type=int, default=128)
+    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--batch-size", type=int, default=32)
+    parser.add_argument("--learning-rate", type=float, default=1e-4)
+    parser.add_argument("--seed", type=int, default=42)
+    parser.add_argument("--output-dir", type=Path)
+    arguments = parser.parse_args()
+    if arguments.system == "measure":
+        print(json.dumps(measure(models.load_encoder(arguments.model), arguments.data)))
+        return
+
+    process = runs.start_processes(arguments.seed)
+    retrieval = data.load_retrieval_data(arguments.data[0])
+    documents = list(retrieval.corpus.values())
+    checkpoint = models.resolve_backbone(
+        arguments.model,
+        documents,
+        arguments.output_dir / "backbone",
+        max_seq_length=arguments.max_seq_length,
+        seed=arguments.seed,
+    )
+    model = models.build_splade(checkpoint, max_seq_length=arguments.max_seq_length, similarity="dot")
+    if arguments.system == "stock":
+        train(model, retrieval, arguments)
+    evaluator = evaluation.evaluator_of_split(retrieval, "test")
+    result = evaluator.evaluate(model)
+    bm25 = BM25Index.build(documents, list(retrieval.corpus))
+    metrics = {
+        "bm25": evaluation.evaluate_bm25(bm25, evaluator),
+        "trained": result.metrics | result.sparsity,
+    }
+    model.save_pretrained(str(arguments.output_dir / "model"))
+    runs.write_json(arguments.output_dir / "metrics.json", metrics)
+    evaluation.write_run(arguments.output_dir / "run.trec", result.run)
+    process.print(evaluation.metrics_table(metrics))
+
+
+if __name__ == "__main__":
+    main()

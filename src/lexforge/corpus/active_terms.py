@@ -1,0 +1,35 @@
+"""How many documents of a collection activate each term of an encoder."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from sentence_transformers import SparseEncoder
+
+from lexforge.corpus.encoding import encode
+
+
+def active_document_frequency(
+    model: SparseEncoder, documents: Sequence[str], *, sample: int = 2000
+) -> tuple[NDArray[np.int64], int]:
+    """Count in how many documents each term is active, over evenly spaced documents of the collection.
+
+    Args:
+        model: A SPLADE encoder.
+        documents: The collection, one text per document; at least one.
+        sample: The largest number of documents that are encoded, at least 1.
+
+    Returns:
+        `[V]` int64 and the number of documents that were encoded.
+
+    Raises:
+        ValueError: If there is no document or the sample is below 1.
+    """
+    if not documents or sample < 1:
+        raise ValueError(f"received {len(documents)} documents and a sample of {sample}; both must be >= 1")
+    places = np.linspace(0, len(documents) - 1, min(sample, len(documents))).astype(int)
+    vectors = encode(model, [documents[place] for place in places], "document")  # CSR [sample, V]
+    # A stored entry of a SPLADE vector is above 0, so the entries of a column count its documents.
+    return np.bincount(vectors.indices, minlength=vectors.shape[1]).astype(np.int64), len(places)

@@ -1,0 +1,67 @@
+"""The idf of the terms that an encoder uses, written into its decoder's bias."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from sentence_transformers import SparseEncoder
+
+from lexforge.models.structure import splade_transformers
+
+
+def shift_bias_by_idf(
+    model: SparseEncoder, document_frequency: ArrayLike, documents: int, strength: float
+) -> SparseEncoder:
+    """Make terms that many documents activate harder to activate, and rare ones easier, in place.
+
+    A pretrained SPLADE encoder knows which terms are frequent in the collection that it was trained on, and
+    not which are in this one: there it activates some terms in nearly every document. They tell documents
+    apart no longer, and most of the cost of a search (FLOPS) is theirs. The logit of term j grows by
+
+        strength * (idf_j - mean),    at most 2 * strength,    idf_j = ln((N + 1) / (df_j + 1/2)),
+
+    where df_j of N documents activate term j, and the mean is that of the active terms of a document. The
+    shift is part of the weights, so plain sentence-transformers loads and saves it.
+
+    Args:
+        model: A SPLADE encoder, fused or plain; with a `Router`, each of its masked language models is
+            shifted.
+        document_frequency: `[V]`, in how many of the documents each term is active; >= 0.
+        documents: N, the number of documents that were encoded, at least 1.
+        strength: Shift of the logit per unit of idf, >= 0; 0 changes nothing.
+
+    Returns:
+        `model`.
+
+    Raises:
+        ValueError: If a number is out of range, no document has an active term, the frequencies do not have
+            the width of the vocabulary, or the decoder has no bias.
+
+    Source: docs/losses.md, section 18.
+    """
+    frequency = np.asarray(document_frequency, dtype=np.float64)  # [V]
+    if not strength >= 0 or not np.isfinite(strength):
+        raise ValueError(f"strength must be finite and >= 0; received {strength}")
+    if documents < 1 or (frequency < 0).any() or (frequency > documents).any() or not frequency.any():
+        raise ValueError(
+            f"document_frequency must lie in [0, {documents}] (the number of documents) with a term above 0; "
+            f"received values from {frequency.min(initial=0):g} to {frequency.max(initial=0):g}"
+        )
+    decoders = [transformer.model.get_output_embeddings() for transformer in splade_transformers(model)]
+    for decoder in decoders:
+        if getattr(decoder, "bias", None) is None:
+            raise ValueError("the decoder of this masked language model has no bias that could be shifted")
+        if frequency.shape != (len(decoder.bias),):
+            raise ValueError(
+                f"document_frequency must be [{len(decoder.bias)}], as the decoder; received "
+                f"{list(frequency.shape)}"
+            )
+
+    idf = np.log((documents + 1) / (frequency + 0.5))  # [V]
+    mean = (idf * frequency).sum() / frequency.sum()
+    shift = torch.from_numpy(np.minimum(idf - mean, 2.0) * strength)  # [V]
+    with torch.no_grad():
+        for decoder in decoders:
+            decoder.bias += shift.to(decoder.bias)
+    return model
