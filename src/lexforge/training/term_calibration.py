@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 
 LARGEST_CONTRAST = 3.0  # |c_j| is at most this: a term of queries alone must not get an endless shift
 LARGEST_TILT = 4.0  # t1 is sought within this distance of 0
-BISECTIONS = 40
+TILTS, BISECTIONS = 6, 40  # t1 is first tried at LARGEST_TILT / 2^6, / 2^5, ..., then between two of these
 SAMPLE = 1000  # texts of each kind: the mean of so many is off by 1 to 2 %
 FIRST_DEPTH, LARGEST_DEPTH = 1.0, 64.0  # how far below the threshold logits are looked at
 
@@ -122,21 +122,24 @@ def solve_thresholds(
     def thresholds(tilt: float) -> NDArray[np.float64]:
         return documents.level(document_terms, tilt * contrast) + tilt * contrast
 
-    def too_many(tilt: float) -> bool:
-        return queries.mean_active(thresholds(tilt)) > query_terms
+    def surplus(tilt: float) -> float:
+        return queries.mean_active(thresholds(tilt)) - query_terms
 
-    # A larger t1 takes terms from the queries. Both ends are moved until the number is between them.
-    direction = 1 if too_many(0.0) else -1
-    near, far = 0.0, LARGEST_TILT / 64
-    while too_many(direction * far) == (direction > 0) and far < LARGEST_TILT:
-        near, far = far, 2 * far
+    # A larger t1 takes terms from the queries: the sign of the surplus says where to look.
+    direction = 1.0 if surplus(0.0) > 0 else -1.0
+    tilts = [0.0, *(direction * LARGEST_TILT / 2**power for power in range(TILTS, -1, -1))]
+    surpluses = [surplus(tilt) for tilt in tilts]
+    crossed = next((place for place, found in enumerate(surpluses) if found * direction <= 0), None)
+    if crossed is None:
+        return thresholds(tilts[int(np.argmin(np.abs(surpluses)))])
+    near, far = tilts[max(crossed - 1, 0)], tilts[crossed]
     for _ in range(BISECTIONS):
         middle = (near + far) / 2
-        if too_many(direction * middle) == (direction > 0):
+        if surplus(middle) * direction > 0:
             near = middle
         else:
             far = middle
-    return thresholds(direction * far)
+    return thresholds(far)
 
 
 def calibrate_active_terms(
