@@ -19,7 +19,8 @@ sentence-transformers loads) and the checkpoints. `--resume` continues from the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -30,10 +31,10 @@ from lexforge import corpus, data, evaluation, models, runs, training
 from lexforge.losses import NeuralSparseLoss
 from lexforge.retrieval import BM25Index
 
-# Training takes a few minutes on two cores with these settings. `TrainingSettings()` without arguments holds
-# the settings of the published V26 run.
+# Training takes a few minutes on two cores with these settings; the preset gives the learning rate.
+# `TrainingSettings()` without arguments holds the settings of the published V26 run.
 QUICK = training.TrainingSettings(
-    steps=400, batch_size=32, gradient_accumulation_steps=1, learning_rate=2e-3, precision="fp32"
+    steps=400, batch_size=32, gradient_accumulation_steps=1, learning_rate=None, precision="fp32"
 )
 
 
@@ -53,8 +54,8 @@ class Config:
     model: str = "lexical"
     """A masked language model, or `lexical`: a small one built from the corpus, at first a bag of words."""
 
-    teacher: str = "lsa"
-    """The teacher of distillation: a SentenceTransformer, or `lsa` (words) or `lsa-char` (characters)."""
+    teacher: str | None = None
+    """Teacher of a preset that distils: a SentenceTransformer, `lsa-char` or `lsa`; None is `lsa`."""
 
     teacher_scores: Path | None = None
     """File in qrels format with the scores of a teacher, which replace the teacher."""
@@ -136,10 +137,24 @@ def load_rows(cfg: Config, retrieval: data.RetrievalData, bm25: BM25Index) -> li
     )
 
 
+def with_learning_rate(cfg: Config, say: Callable[[str], None]) -> Config:
+    """Take the preset's learning rate for this kind of model, unless the command line gives one."""
+    if cfg.train.learning_rate is not None:
+        return cfg
+    scratch = cfg.model == models.LEXICAL
+    rate = cfg.loss.scratch_learning_rate if scratch else cfg.loss.learning_rate
+    kind = "a model from scratch" if scratch else "a pretrained model, which a higher rate would ruin"
+    say(f"learning rate {rate:g}: that of the preset {cfg.preset} for {kind} (--learning-rate changes it)")
+    return replace(cfg, train=replace(cfg.train, learning_rate=rate))
+
+
 def main(cfg: Config) -> None:
     """Train a SPLADE retriever and compare it with BM25 and with itself before training."""
+    data.check_teacher_options(cfg.teacher, cfg.teacher_scores, needed=cfg.loss.needs_teacher)
+
     # Processes. All of them train; only the main process measures and writes.
     process = runs.start_processes(cfg.train.seed)
+    cfg = with_learning_rate(cfg, process.print)
 
     if cfg.inference_free and cfg.query_terms is not None:
         raise ValueError(
@@ -154,6 +169,7 @@ def main(cfg: Config) -> None:
     bm25 = BM25Index.build(documents, list(retrieval.corpus))
     rows = load_rows(cfg, retrieval, bm25)
     training.check_full_batch(len(rows), cfg.train, process.num_processes)
+    data.check_labelled_rows(cfg.teacher, rows, needed=cfg.loss.needs_teacher)
     if cfg.loss.triplet_margin_weight > 0 and "negative_1" not in rows[0]:
         raise ValueError(
             f"the triplet margin needs negatives, and the rows of {cfg.data} have none: give --negatives, or "
@@ -170,7 +186,7 @@ def main(cfg: Config) -> None:
     teacher_model = None
     if cfg.loss.needs_teacher and "label" not in rows[0]:
         with process.main_process_first():
-            teacher_model = data.load_teacher(cfg.teacher, documents)
+            teacher_model = data.load_teacher(cfg.teacher or "lsa", documents)
 
     # Run directory. It is claimed only now, so that bad data or a wrong teacher leaves no folder behind.
     runs.claim_run_directory(process, cfg.output_dir, cfg, resume=cfg.resume)
@@ -244,6 +260,7 @@ def main(cfg: Config) -> None:
         phases=cfg.loss.phases,
         ramp_fraction=cfg.loss.ramp_fraction,
         start_share=cfg.loss.start_share,
+        prune_threshold=cfg.loss.prune_threshold,
         document_terms=cfg.document_terms,
         query_terms=cfg.query_terms,
     )

@@ -20,6 +20,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "data": {"common", "models"},
     "corpus": {"common", "models", "retrieval"},
     "evaluation": {"common", "models", "retrieval", "data", "corpus"},
+    "export": {"common", "models", "retrieval", "corpus"},
     "runs": {"common", "losses"},
     "training": {"common", "kernels", "losses", "models", "retrieval", "data", "corpus", "runs"},
 }

@@ -2,14 +2,16 @@
 
     python scripts/bench/bench_presets.py run --data ../shared/data --model ../shared/models/splade-tiny \
         --runs runs/presets --systems plain lexforge --sets scifact nfcorpus-lc --seeds 1 2 3
+    python scripts/bench/bench_presets.py outside --data ../shared/data --runs runs/presets --seeds 1
     python scripts/bench/bench_presets.py table --data ../shared/data --runs runs/presets
 
 `run` starts the recipe (or the stock trainer of sentence-transformers) once per system, set and seed, each on
 one thread, two side by side, and appends one row per run to results/presets.csv, with the recipe's command.
-A run whose folder is complete is not repeated, so an interrupted call goes on where it stopped. A model that
-was trained on an English set is also measured on collections that it has never seen (`--outside`). `start` is
-the model before training. `table` prints mean and standard deviation over the seeds, and the p-value of a
-paired t-test over the queries, each query averaged over the seeds, against the system `--against`.
+A run whose folder is complete is not repeated, so an interrupted call goes on where it stopped. `start` is
+the model before training. `outside` measures the models that were trained on English sets on collections
+that none of them has seen, and appends one row per model and collection to results/presets_outside.csv.
+`table` prints mean and standard deviation over the seeds, and the p-value of a paired t-test over the
+queries, each query averaged over the seeds, against the system `--against`.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ from typing import Any
 from common import append_rows
 
 ROOT = Path(__file__).resolve().parents[2]
+THREADS = {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 OUTSIDE = ("cranfield", "cacm", "npl", "msmarco-dl19-sub")
 
 
@@ -103,10 +106,9 @@ def run_job(job: Job, data: Path, model: Path) -> dict[str, Any]:
     """Run a job on one thread, measure what it left, and return its row, which its folder holds too."""
     job.folder.mkdir(parents=True, exist_ok=True)
     line = command(job, data, model)
-    threads = {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
     began = time.perf_counter()
     with (job.folder / "log.txt").open("w", encoding="utf-8") as log:
-        done = subprocess.run(line, cwd=ROOT, env=os.environ | threads, stdout=log, stderr=log, check=False)
+        done = subprocess.run(line, cwd=ROOT, env=os.environ | THREADS, stdout=log, stderr=log, check=False)
     if done.returncode:
         raise RuntimeError(f"{shlex.join(line)} ended with {done.returncode}; see {job.folder / 'log.txt'}")
     seconds = time.perf_counter() - began
@@ -122,29 +124,31 @@ def run_job(job: Job, data: Path, model: Path) -> dict[str, Any]:
         "flops": round(trained["flops"], 3),
         "bm25_nDCG@10": round(metrics["bm25"]["nDCG@10"], 5),
         "seconds": round(seconds),
-        **outside(job, data),
         "command": shlex.join(["python", *line[1:]]),
     }
     (job.folder / "row.json").write_text(json.dumps(row), encoding="utf-8")
     return row
 
 
-def outside(job: Job, data: Path) -> dict[str, Any]:
-    """Mean nDCG@10, R@100 and terms over the collections that the model was not trained on, else empty."""
-    names = ("nDCG@10", "R@100", "document_active_dims", "flops")
-    found: dict[str, list[float]] = {name: [] for name in names}
-    if SETS[job.collection].outside:
-        line = [sys.executable, "scripts/bench/stock_splade.py", "--system", "measure"]
-        line += ["--model", str(job.folder / "run" / "model"), "--data", *(str(data / s) for s in OUTSIDE)]
-        threads = {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
-        done = subprocess.run(line, cwd=ROOT, env=os.environ | threads, capture_output=True, check=True)
-        for measured in json.loads(done.stdout.splitlines()[-1]).values():
-            for name in names:
-                found[name].append(measured[name])
-    return {
-        f"outside_{name}": round(statistics.mean(values), 5) if values else ""
-        for name, values in found.items()
-    }
+def measure_outside(job: Job, data: Path) -> list[dict[str, Any]]:
+    """Measure a trained model on the collections that it has never seen; one row per collection."""
+    line = [sys.executable, "scripts/bench/stock_splade.py", "--system", "measure"]
+    line += ["--model", str(job.folder / "run" / "model"), "--data", *(str(data / name) for name in OUTSIDE)]
+    done = subprocess.run(
+        line, cwd=ROOT, env=os.environ | THREADS, stdout=subprocess.PIPE, text=True, check=True
+    )
+    rows = []
+    for name, measured in json.loads(done.stdout.splitlines()[-1]).items():
+        row: dict[str, Any] = {"system": job.system, "trained_on": job.collection, "seed": job.seed}
+        row |= {"measured_on": name, **{key: round(measured[key], 5) for key in ("nDCG@10", "R@100")}}
+        row |= {
+            "query_terms": round(measured["query_active_dims"], 1),
+            "document_terms": round(measured["document_active_dims"], 1),
+            "flops": round(measured["flops"], 3),
+        }
+        rows.append(row)
+    (job.folder / "outside.json").write_text(json.dumps(rows), encoding="utf-8")
+    return rows
 
 
 def rows_of(runs: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
@@ -163,8 +167,8 @@ def table(data: Path, runs: Path, against: str) -> str:
         found.setdefault((row["set"], row["system"]), []).append((folder, row))
     lines = [
         "| set | system | seeds | nDCG@10 | p | R@100 | query terms | document terms | FLOPS | "
-        "outside nDCG@10 | outside R@100 | seconds |",
-        "|---|---|---|---|---|---|---|---|---|---|---|---|",
+        "outside nDCG@10 | R@100 | terms | seconds |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for name in SETS:
         source = name if name == "docstrings" else str(data / name)
@@ -192,8 +196,10 @@ def table(data: Path, runs: Path, against: str) -> str:
             cells = [name, f"`{system}`", str(len(rows)), _spread(rows, "nDCG@10"), p, _spread(rows, "R@100")]
             cells += [f"{_mean(rows, key):.0f}" for key in ("query_terms", "document_terms")]
             cells += [f"{_mean(rows, 'flops'):.2f}"]
-            for key in ("outside_nDCG@10", "outside_R@100"):
-                cells.append(f"{_mean(rows, key):.4f}" if rows[0][key] != "" else "")
+            files = [folder / "outside.json" for folder, _ in found[name, system]]
+            away = [row for f in files if f.is_file() for row in json.loads(f.read_text(encoding="utf-8"))]
+            for key, digits in (("nDCG@10", 4), ("R@100", 4), ("document_terms", 0)):
+                cells.append(f"{_mean(away, key):.{digits}f}" if away else "")
             lines.append("| " + " | ".join([*cells, f"{_mean(rows, 'seconds'):.0f}"]) + " |")
     return "\n".join(lines)
 
@@ -213,7 +219,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("action", choices=("run", "table"))
+    parser.add_argument("action", choices=("run", "outside", "table"))
     parser.add_argument("--data", type=Path, required=True, help="folder of collections in BEIR layout")
     parser.add_argument("--model", type=Path, help="pretrained SPLADE for the sets that fine-tune one")
     parser.add_argument("--runs", type=Path, required=True, help="folder of the runs")
@@ -226,8 +232,6 @@ def main() -> None:
     if arguments.action == "table":
         print(table(arguments.data, arguments.runs, arguments.against))
         return
-    if arguments.model is None and any(not SETS[name].scratch for name in arguments.sets):
-        parser.error("--model is needed for the sets that fine-tune a pretrained model")
     runs, model = arguments.runs.resolve(), arguments.model or Path()
     jobs = [
         Job(system, name, seed, runs / name / f"{system}-{seed}")
@@ -235,12 +239,22 @@ def main() -> None:
         for name in arguments.sets
         for system in arguments.systems
     ]
-    waiting = [job for job in jobs if not job.done]
-    print(f"{len(jobs) - len(waiting)} of {len(jobs)} runs are there already", flush=True)
     with ThreadPoolExecutor(arguments.side_by_side) as pool:
-        started = [pool.submit(run_job, job, arguments.data.resolve(), model.resolve()) for job in waiting]
-        for ended in as_completed(started):
-            append_rows("presets", [ended.result()])
+        if arguments.action == "run":
+            if arguments.model is None and any(not SETS[name].scratch for name in arguments.sets):
+                parser.error("--model is needed for the sets that fine-tune a pretrained model")
+            waiting = [job for job in jobs if not job.done]
+            started = [
+                pool.submit(run_job, job, arguments.data.resolve(), model.resolve()) for job in waiting
+            ]
+            for ended in as_completed(started):
+                append_rows("presets", [ended.result()])
+        else:
+            waiting = [job for job in jobs if job.done and SETS[job.collection].outside]
+            waiting = [job for job in waiting if not (job.folder / "outside.json").is_file()]
+            measured = [pool.submit(measure_outside, job, arguments.data.resolve()) for job in waiting]
+            for found in as_completed(measured):
+                append_rows("presets_outside", found.result())
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lexforge.data import DataError, load_beir, load_corpus, load_teacher_scores
+from lexforge.data import DataError, load_beir, load_corpus, load_queries, load_teacher_scores
 
 DOCUMENTS = [
     {"_id": "d1", "title": "Heaps", "text": "a binary heap\u2028keeps the least element first"},
@@ -187,6 +187,18 @@ def test_the_corpus_is_read_without_queries(tmp_path: Path) -> None:
         load_corpus(tmp_path / "toy")
     with pytest.raises(FileNotFoundError, match="elsewhere is not a folder"):
         load_corpus(tmp_path / "elsewhere")
+
+
+def test_the_queries_are_read_without_documents(tmp_path: Path) -> None:
+    """An export of queries needs no corpus; what is wrong in them is refused as in a whole set."""
+    whole = load_beir(write_set(tmp_path / "toy"))
+    (tmp_path / "toy" / "corpus.jsonl").unlink()
+    assert load_queries(tmp_path / "toy") == whole.queries
+    (tmp_path / "toy" / "queries.jsonl").write_text(json_lines([{"_id": "q1", "text": " "}]))
+    with pytest.raises(DataError, match=r"queries\.jsonl:1: "):
+        load_queries(tmp_path / "toy")
+    with pytest.raises(FileNotFoundError, match="elsewhere is not a folder"):
+        load_queries(tmp_path / "elsewhere")
 
 
 # Documents, queries, and (queries, pairs) judged a split, as the README beside the sets counts them.

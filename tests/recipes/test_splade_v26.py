@@ -184,16 +184,46 @@ def test_rows_with_scores_need_no_teacher(beir: Path, tiny_checkpoint: Path) -> 
     ]
     write_lines(beir.parent / "mined.jsonl", rows)
     others = {"preset": "v26", "loss": PRESETS["v26"], "negatives": beir.parent / "mined.jsonl"}
-    others |= {"model": str(tiny_checkpoint), "inference_free": True, "teacher": "no/such/teacher"}
+    others |= {"model": str(tiny_checkpoint), "inference_free": True}
     recipe.main(config(beir, **others))
     state = json.loads((beir.parent / "run" / "checkpoint-4" / "trainer_state.json").read_text())
     assert state["log_history"][-1]["distillation"] > 0
     assert not (beir.parent / "teacher").exists()
 
 
+def test_a_teacher_that_the_run_would_ignore_is_refused(beir: Path) -> None:
+    """The run would end well without the teacher, whether it exists or not, and nobody would notice."""
+    rows = [{"anchor": word, "positive": word, "negative_1": "no", "label": [0.9, 0.1]} for word in WORDS]
+    write_lines(beir.parent / "mined.jsonl", rows)
+    distils = {"preset": "v26", "loss": PRESETS["v26"]}
+    for others, message in [
+        ({"teacher": "no/such/teacher"}, "reads no teacher, so --teacher no/such/teacher would be ignored"),
+        (
+            {"teacher_scores": beir / "scores.tsv"},
+            "so --teacher-scores .* would be ignored",
+        ),
+        (distils | {"teacher": "lsa", "teacher_scores": beir / "scores.tsv"}, "received 'lsa' and '.*tsv'"),
+        (distils | {"teacher": "lsa", "negatives": beir.parent / "mined.jsonl"}, "the rows carry the scores"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            recipe.main(config(beir, **others))
+    assert not (beir.parent / "run").exists()
+
+
+def test_scores_without_negatives_are_refused_before_the_run(beir: Path) -> None:
+    """One score per row has nothing to be compared with; the loss would say so at its first step."""
+    scores = beir.parent / "scores.tsv"
+    scores.write_text("query-id\tcorpus-id\tscore\n" + "".join(f"q{i}\td{i}\t0.9\n" for i in range(8)))
+    others = {"preset": "v26", "loss": PRESETS["v26"], "teacher_scores": scores}
+    with pytest.raises(ValueError, match="these rows have a positive and no negative: give --negatives"):
+        recipe.main(config(beir, **others))
+    assert not (beir.parent / "run").exists()
+
+
 def test_scores_by_id_beside_rows_of_texts_are_refused(beir: Path) -> None:
     """They would be read and ignored, and the run would fail at its first step."""
     others = {"negatives": beir.parent / "mined.jsonl", "teacher_scores": beir.parent / "scores.tsv"}
+    others |= {"preset": "v26", "loss": PRESETS["v26"]}
     with pytest.raises(
         ValueError,
         match=r"--teacher-scores names documents by id, and the rows of .*mined\.jsonl have no ids",
@@ -351,3 +381,42 @@ def test_resume_ends_with_the_model_of_a_run_never_stopped(beir: Path) -> None:
         recipe.main(config(beir, resume=True, max_seq_length=15))
     recipe.main(config(beir, resume=True))
     assert (beir.parent / "run" / "model" / "model.safetensors").read_bytes() == whole
+
+
+@pytest.mark.parametrize(
+    ("preset", "model", "given", "expected"),
+    [
+        ("lexforge", "lexical", None, PRESETS["lexforge"].scratch_learning_rate),
+        ("lexforge", "some/encoder", None, PRESETS["lexforge"].learning_rate),
+        ("v26", "some/encoder", None, 3e-5),
+        ("plain", "some/encoder", 7e-6, 7e-6),
+    ],
+)
+def test_the_learning_rate_suits_the_kind_of_model(
+    beir: Path, preset: str, model: str, given: float | None, expected: float
+) -> None:
+    """The rate of a from-scratch model ruins a pretrained one, so the kind of model decides, and is named."""
+    said: list[str] = []
+    train = replace(recipe.QUICK, learning_rate=given)
+    cfg = config(beir, preset=preset, loss=PRESETS[preset], model=model, train=train)
+    assert recipe.with_learning_rate(cfg, said.append).train.learning_rate == expected
+    assert bool(said) == (given is None)
+    if said:
+        assert f"learning rate {expected:g}" in said[0]
+        assert preset in said[0]
+
+
+def test_lexforge_shifts_the_bias_and_keeps_a_share_of_the_start(beir: Path, tiny_checkpoint: Path) -> None:
+    """Without a step of training the model would be the shifted start, and the average keeps half of it."""
+    run = beir.parent / "run"
+    train = TrainingSettings(
+        steps=1, batch_size=4, gradient_accumulation_steps=1, precision="fp32", learning_rate=1e-9
+    )
+    loss = replace(PRESETS["lexforge"], idf_bias=2.0)
+    recipe.main(config(beir, model=str(tiny_checkpoint), preset="lexforge", loss=loss, train=train))
+    before = SparseEncoder(str(tiny_checkpoint), device="cpu")[0].model.get_output_embeddings().bias
+    after = SparseEncoder(str(run / "model"), device="cpu")[0].model.get_output_embeddings().bias
+    assert (after - before).abs().max() > 0.1, "the idf of the corpus is in the saved model"
+    metrics = json.loads((run / "metrics.json").read_text())
+    # The table shows the user's model before training, without the shift.
+    assert metrics["initial"]["document_active_dims"] != metrics["trained"]["document_active_dims"]

@@ -11,6 +11,8 @@ from lexforge.losses import NeuralSparseLoss
 from lexforge.losses.sparse_numbers import NUMBER_NAMES, SparseLossNumbers
 from lexforge.training.presets import PRESETS, V26, Preset
 
+IDF = ("idf_alpha", "special_penalty", "stopword_penalty")
+RATES = ("learning_rate", "scratch_learning_rate")
 # Typed from the table of docs/losses.md, section 8: infonce, self, positive, margin, flops, min_act, kd.
 WEIGHTS = {
     "v22": (2.0, 4.0, 10.0, 2.5, 0.005, 1.0, 0.0),
@@ -58,7 +60,15 @@ def test_every_setting_reaches_the_loss_or_the_trainer() -> None:
     accepted = {*inspect.signature(NeuralSparseLoss).parameters, *NUMBER_NAMES}
     assert set(V26.loss_arguments()) <= accepted
     elsewhere = {field.name for field in fields(Preset)} - set(V26.loss_arguments())
-    assert elsewhere == {"idf_alpha", "special_penalty", "stopword_penalty", "ramp_fraction", "phases"}
+    assert elsewhere == {
+        *IDF,
+        *RATES,
+        "idf_bias",
+        "start_share",
+        "prune_threshold",
+        "ramp_fraction",
+        "phases",
+    }
 
 
 def test_a_preset_and_the_loss_have_the_same_defaults() -> None:

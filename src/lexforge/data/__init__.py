@@ -6,7 +6,7 @@ others take seconds to load.
 """
 
 from lexforge.common.idf import corpus_idf, document_frequency
-from lexforge.data.beir import load_beir, load_corpus, load_teacher_scores, write_teacher_scores
+from lexforge.data.beir import load_beir, load_corpus, load_queries, load_teacher_scores, write_teacher_scores
 from lexforge.data.cache import cache_folder
 from lexforge.data.columns import validate_columns
 from lexforge.data.docstrings import load_docstrings
@@ -26,7 +26,14 @@ from lexforge.data.rows import judged_negatives, rows_to_dataset, training_rows
 from lexforge.data.source import load_retrieval_data
 from lexforge.data.stopwords import stopword_ids, stopword_summary
 from lexforge.data.sts import load_sts
-from lexforge.data.teacher import LsaTeacher, SentenceTransformerTeacher, TeacherCache, load_teacher
+from lexforge.data.teacher import (
+    LsaTeacher,
+    SentenceTransformerTeacher,
+    TeacherCache,
+    check_labelled_rows,
+    check_teacher_options,
+    load_teacher,
+)
 
 __all__ = [
     "DataError",
@@ -38,6 +45,8 @@ __all__ = [
     "SentenceTransformerTeacher",
     "TeacherCache",
     "cache_folder",
+    "check_labelled_rows",
+    "check_teacher_options",
     "corpus_idf",
     "document_frequency",
     "hold_out",
@@ -50,6 +59,7 @@ __all__ = [
     "load_docstrings",
     "load_hub",
     "load_multilabel",
+    "load_queries",
     "load_retrieval_data",
     "load_scorer",
     "load_sts",

@@ -89,6 +89,25 @@ def load_corpus(folder: str | Path) -> dict[str, str]:
     return collect_texts(str(file), _records(file), blank_allowed=True)
 
 
+def load_queries(folder: str | Path) -> dict[str, str]:
+    """Read only the queries of a BEIR folder; documents and judgements need not exist.
+
+    Args:
+        folder: A folder with `queries.jsonl` or `queries.jsonl.gz`, as for `load_beir`.
+
+    Returns:
+        Query id -> text, in the order of the file.
+
+    Raises:
+        FileNotFoundError: If there is no such folder or file.
+        DataError: If the file is wrong, as for `load_beir`.
+    """
+    if not Path(folder).is_dir():
+        raise FileNotFoundError(f"{folder} is not a folder")
+    file = _find(Path(folder) / "queries.jsonl")
+    return collect_texts(str(file), _records(file), blank_allowed=False)
+
+
 def load_teacher_scores(path: str | Path, data: RetrievalData) -> dict[str, dict[str, float]]:
     """Read a teacher's scores of (query, document) pairs, for `training_rows(scores=...)`.
 

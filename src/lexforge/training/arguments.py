@@ -23,7 +23,8 @@ class TrainingSettings:
         epochs: Number of passes over the data; it is not used if `steps` is given.
         batch_size: Rows per device in one micro-batch.
         gradient_accumulation_steps: Micro-batches per optimizer step.
-        learning_rate: Peak learning rate of AdamW; after the warm-up it falls along a cosine to 0.
+        learning_rate: Peak learning rate of AdamW; after the warm-up it falls along a cosine to 0. None
+            leaves the choice to the recipe, which knows the kind of model.
         weight_decay: Weight decay of all parameters except biases and normalisation weights.
         warmup_fraction: Share of training, in [0, 1), during which the learning rate grows linearly.
         max_gradient_norm: Norm to which the gradients are clipped.
@@ -40,7 +41,7 @@ class TrainingSettings:
     epochs: float = 25.0
     batch_size: int = 24
     gradient_accumulation_steps: int = 4
-    learning_rate: float = 3e-5
+    learning_rate: float | None = 3e-5
     weight_decay: float = 0.01
     warmup_fraction: float = 0.1
     max_gradient_norm: float = 1.0
@@ -59,7 +60,7 @@ class TrainingSettings:
         positive = ("epochs", "batch_size", "gradient_accumulation_steps", "learning_rate", "save_steps")
         for name in ("steps", *positive, "logging_steps", "max_gradient_norm"):
             value = getattr(self, name)
-            if not (value is None and name == "steps") and not value > 0:
+            if not (value is None and name in ("steps", "learning_rate")) and not value > 0:
                 raise ValueError(f"{name} must be above 0; received {value}")
 
     def arguments(
@@ -81,7 +82,12 @@ class TrainingSettings:
 
         Returns:
             The arguments.
+
+        Raises:
+            ValueError: If no learning rate has been chosen.
         """
+        if self.learning_rate is None:
+            raise ValueError("learning_rate must be a number before training starts; received None")
         settings: dict[str, Any] = {
             "output_dir": str(output_dir),
             "num_train_epochs": self.epochs,

@@ -14,9 +14,11 @@ from lexforge.common.text_identity import NO_TEXT, text_identity
 from lexforge.common.types import Embeddings
 from lexforge.data.columns import RELEVANT, text_kind
 from lexforge.losses.base import IDENTITY_KEY, RELEVANT_KEY, TEACHER_KEY
+from lexforge.models import column_prompts
 from lexforge.runs.finite import ROWS_KEY, texts_of
 
 
+@dataclass
 class NamedRows:
     """Mixed into a collator, it adds to a batch what the losses and the errors read of its texts.
 
@@ -26,15 +28,24 @@ class NamedRows:
       longest list of the batch and shorter ones filled up with `NO_TEXT`.
     - The texts of each row under `ROWS_KEY`, so that an error can name them.
 
+    The texts get the prompts that the model was saved with (`lexforge.models.column_prompts`), unless the
+    training arguments name prompts.
+
     The Trainer groups the keys of a batch by column, so a loss finds the first two in `features`.
+
+    Args:
+        encoder: The model whose saved prompts are used; None uses none.
     """
+
+    encoder: Any = field(default=None, repr=False, kw_only=True)
 
     @classmethod
     def like(cls, stock: Any, **others: Any) -> Self:
         """Make a collator with the settings of another one.
 
         Args:
-            stock: A collator of sentence-transformers.
+            stock: A collator of sentence-transformers. Prompts that it has, from the training arguments,
+                replace those of the encoder.
             **others: Further fields of this class.
 
         Returns:
@@ -44,14 +55,19 @@ class NamedRows:
         # The batch sampler without duplicates leaves these columns out of its comparison: two rows with the
         # same judged documents may stand in one batch.
         settings["valid_label_columns"] = [*settings["valid_label_columns"], RELEVANT]
+        if stock.prompts:
+            others["encoder"] = None
         return cls(**settings, **others)
 
     def __call__(self, features: list[dict[str, Any]]) -> dict[str, Any]:
         """Collate rows of texts (and labels) into one batch."""
         texts = [{name: value for name, value in row.items() if name != RELEVANT} for row in features]
+        columns = [name for name in texts[0] if isinstance(texts[0][name], str)]
+        if self.encoder is not None:
+            # A field of the class that this one is mixed into, which reads it for each batch.
+            vars(self)["prompts"] = column_prompts(self.encoder, columns)
         # The class that this one is mixed into has the method; mypy does not see it.
         batch: dict[str, Any] = super().__call__(texts)  # type: ignore[misc]
-        columns = [name for name in texts[0] if isinstance(texts[0][name], str)]
         for name in columns:
             identities = [text_identity(row[name]) for row in texts]
             batch[f"{name}_{IDENTITY_KEY}"] = torch.tensor(identities, dtype=torch.int64)

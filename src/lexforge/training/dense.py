@@ -53,4 +53,4 @@ class DenseTrainer(ResumableTraining, FiniteTraining, SentenceTransformerTrainer
     def get_data_collator(self, model: Any, args: Any, processing_class: Any = None) -> DenseCollator:
         """A collator with the stock collator's settings, whose batches also name their rows."""
         stock = super().get_data_collator(model=model, args=args, processing_class=processing_class)
-        return DenseCollator.like(stock)
+        return DenseCollator.like(stock, encoder=model)

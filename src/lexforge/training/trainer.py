@@ -16,10 +16,10 @@ from lexforge.data import validate_columns
 from lexforge.losses import NeuralSparseLoss, loss_tensors
 from lexforge.models import fuse_splade_head, vocabulary_size
 from lexforge.runs.loss_state import LossStateCallback
-from lexforge.training.averaging import StartAverage
 from lexforge.training.callbacks import CollapseCallback, CurriculumCallback
 from lexforge.training.collator import SpladeCollator
 from lexforge.training.curriculum import Phase, phase_at
+from lexforge.training.finishing import Finishing
 from lexforge.training.finite import FiniteTraining
 from lexforge.training.kernel_tiles import KernelTilesCallback
 from lexforge.training.resumable import ResumableTraining
@@ -53,9 +53,10 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, SparseEncoderTrainer):
         ramp_fraction: Share of training, in [0, 1], during which the sparsity weights grow to their full
             values.
         start_share: Share of the weights of the start, in [0, 1), in the model that `train` leaves and that
-            `evaluate` measures; checkpoints hold the trained weights (`StartAverage`).
+            `evaluate` measures; checkpoints hold the trained weights (`Finishing`).
+        prune_threshold: What a term's logit must exceed, >= 0, in that model.
         query_terms: Wanted mean number of active terms per query in the model that `train` leaves; None
-            leaves it to the weights of the loss. Checkpoints hold the model before the calibration.
+            leaves it to the weights of the loss. It replaces what `prune_threshold` would give.
         document_terms: The same for documents.
         **kwargs: The arguments of `SparseEncoderTrainer`: `args`, `train_dataset`, `eval_dataset`,
             `evaluator`, `callbacks` and others.
@@ -79,6 +80,7 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, SparseEncoderTrainer):
         phases: Sequence[Phase] = (),
         ramp_fraction: float = 0.0,
         start_share: float = 0.0,
+        prune_threshold: float = 0.0,
         query_terms: float | None = None,
         document_terms: float | None = None,
         **kwargs: Any,
@@ -91,7 +93,7 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, SparseEncoderTrainer):
                     validate_columns(dataset)
         self.teacher = teacher
         self.curriculum = CurriculumCallback(loss, phases, ramp_fraction)
-        self.start_average = StartAverage(model, start_share)
+        self.finishing = Finishing(model, start_share, prune_threshold)
         self.wanted_terms = {"query_terms": query_terms, "document_terms": document_terms}
         self.controller: ActiveTermsController | None = None
         if query_terms is not None or document_terms is not None:
@@ -112,7 +114,7 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, SparseEncoderTrainer):
     def get_data_collator(self, model: Any, args: Any, processing_class: Any = None) -> SpladeCollator:
         """A collator with the stock collator's settings that adds the teacher's embeddings to the tokens."""
         stock = super().get_data_collator(model=model, args=args, processing_class=processing_class)
-        return SpladeCollator.like(stock, teacher=self.teacher)
+        return SpladeCollator.like(stock, teacher=self.teacher, encoder=model)
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> LRScheduler:
         """The schedule that the arguments name, multiplied by the learning-rate factor of the phase."""
@@ -144,9 +146,9 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, SparseEncoderTrainer):
             group["lr"] = base_lr * factor(0)
 
     def train(self, *args: Any, **kwargs: Any) -> TrainOutput:
-        """Train as the parent does, average with the start, and calibrate the numbers of active terms."""
+        """Train as the parent does, average with the start, and apply or calibrate the threshold."""
         output = super().train(*args, **kwargs)
-        self.start_average.apply(self.model)
+        self.finishing.apply(self.model)
         if self.controller is not None:
             batch_size, seed = self.args.per_device_eval_batch_size, self.args.seed
             reached = calibrate_on_rows(
@@ -161,10 +163,10 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, SparseEncoderTrainer):
             return super().evaluate(*args, **kwargs)
 
     def evaluation_loop(self, *args: Any, **kwargs: Any) -> EvalLoopOutput:
-        """Evaluate what training would leave if it ended here: the average of the weights with the start."""
-        if not self.is_in_train:  # `train` has averaged already
+        """Evaluate what training would leave if it ended here."""
+        if not self.is_in_train:  # `train` has finished the weights already
             return super().evaluation_loop(*args, **kwargs)
-        with self.start_average.in_place(self.model):
+        with self.finishing.in_place(self.model):
             return super().evaluation_loop(*args, **kwargs)
 
     def track_loss_components(self, loss: dict[str, Tensor]) -> None:

@@ -1,0 +1,1 @@
+"""Models and vectors for other runtimes and engines."""

@@ -1,0 +1,1 @@
+"""Files of sparse vectors for other search engines: one engine per module."""
