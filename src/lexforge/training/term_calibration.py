@@ -4,12 +4,13 @@ A bias of the decoder decides which logits count: term j is active in a text if 
 tokens, bias included, is above 0. So a shift of the bias moves the threshold of each term, and it is saved,
 loaded and exported with the weights. The shift is
 
-    -(t0 + t1 c_j),    c_j = log(share of queries with term j active / share of documents with it active),
+    -(t0 + t1 c_j),    c_j = log((q_j + RARE) / (d_j + RARE)),
 
-where t0 moves queries and documents together, and t1 moves them apart: a term that is typical of queries
-becomes harder to activate if queries have too many terms for their documents. For each t1 there is one t0 by
-which the documents have exactly the wanted number, an order statistic of z - t1 c_j; t1 is then found by
-bisection on the number of the queries. Source: docs/losses.md, section 19.
+with q_j the share of term j in all active terms of the queries and d_j that of the documents. t0 moves
+queries and documents together, and t1 moves them apart: a term that is typical of queries becomes harder to
+activate if queries have too many terms for their documents. For a term that is rare in both, c_j is near 0.
+For each t1 there is one t0 by which the documents have exactly the wanted number, an order statistic of
+z - t1 c_j; t1 is then found by bisection on the number of the queries. Source: docs/losses.md, section 19.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from lexforge.models.vocabulary import BANNED_BIAS
 
 logger = logging.getLogger(__name__)
 
-LARGEST_CONTRAST = 3.0  # |c_j| is at most this: a term of queries alone must not get an endless shift
+RARE = 1e-4  # of all active terms; a sample does not tell where a rarer term is typical
 LARGEST_TILT = 4.0  # t1 is sought within this distance of 0
 TILTS, BISECTIONS = 6, 40  # t1 is first tried at LARGEST_TILT / 2^6, / 2^5, ..., then between two of these
 SAMPLE = 1000  # texts of each kind: the mean of so many is off by 1 to 2 %
@@ -85,9 +86,9 @@ class Logits:
         return float(np.partition(shifted, (first_out, first_out + 1))[first_out : first_out + 2].mean())
 
     def shares(self, level: float, size: int) -> NDArray[np.float64]:
-        """Return the share of texts in which each term is above a level, `[V]`, never 0."""
+        """Return the share of each term in all entries above a level, `[V]`."""
         active = np.bincount(self.terms[self.values > level], minlength=size)
-        return (active + 0.5) / (self.texts + 1)
+        return active / active.sum()
 
 
 class TooShallowError(ValueError):
@@ -117,7 +118,7 @@ def solve_thresholds(
     even = np.zeros(size)
     query_shares = queries.shares(queries.level(query_terms, even), size)
     document_shares = documents.shares(documents.level(document_terms, even), size)
-    contrast = np.log(query_shares / document_shares).clip(-LARGEST_CONTRAST, LARGEST_CONTRAST)  # [V]
+    contrast = np.log((query_shares + RARE) / (document_shares + RARE))  # [V]
 
     def thresholds(tilt: float) -> NDArray[np.float64]:
         return documents.level(document_terms, tilt * contrast) + tilt * contrast
