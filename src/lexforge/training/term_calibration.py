@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
+from datasets import Dataset
 from numpy.typing import NDArray
 from sentence_transformers import SparseEncoder
 from sentence_transformers.sparse_encoder.modules import SparseStaticEmbedding, SpladePooling
@@ -32,9 +33,9 @@ from torch import Tensor
 from lexforge.common.ranks import first_gathered_row, world_size
 from lexforge.common.types import TextKind
 from lexforge.corpus import encode
-from lexforge.data.columns import text_columns, text_kind
 from lexforge.models.structure import splade_transformers, vocabulary_size
 from lexforge.models.vocabulary import BANNED_BIAS
+from lexforge.training.columns import text_columns
 
 logger = logging.getLogger(__name__)
 
@@ -229,6 +230,7 @@ def calibrate_active_terms(
 def calibrate_on_rows(
     model: SparseEncoder,
     rows: Any,
+    label_columns: Sequence[str] = (),
     *,
     query_terms: float | None,
     document_terms: float | None,
@@ -241,8 +243,9 @@ def calibrate_on_rows(
 
     Args:
         model: As in `calibrate_active_terms`, equal on all ranks.
-        rows: Training rows (`lexforge.data.validate_columns`). Anchors are queries; the texts of all other
-            columns are documents. A text counts once.
+        rows: A `Dataset`, an `IterableDataset` (its first `SAMPLE` rows are read), or several by name. The
+            first text column holds queries, the others hold documents. A text counts once.
+        label_columns: The names of labels, which are no texts.
         query_terms: As in `calibrate_active_terms`.
         document_terms: As in `calibrate_active_terms`.
         batch_size: Number of texts per forward pass.
@@ -257,8 +260,10 @@ def calibrate_on_rows(
     reached: dict[TextKind, float] = {}
     if first_gathered_row(1) == 0:
         texts: dict[TextKind, dict[str, None]] = {"query": {}, "document": {}}  # distinct, in their order
-        for column in text_columns(rows.column_names):
-            texts[text_kind(column)].update(dict.fromkeys(rows[column][:]))
+        for dataset in rows.values() if isinstance(rows, dict) else [rows]:
+            read = dataset if isinstance(dataset, Dataset) else Dataset.from_list(list(dataset.take(SAMPLE)))
+            for place, column in enumerate(text_columns(read.column_names, label_columns)):
+                texts["document" if place else "query"].update(dict.fromkeys(read[column][:]))
         random = np.random.default_rng(seed)
         queries, documents = (_sample(list(texts[kind]), random) for kind in ("query", "document"))
         reached = calibrate_active_terms(

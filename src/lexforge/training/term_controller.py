@@ -84,10 +84,11 @@ class ActiveTermsController(TrainerCallback):
                 )
         self.loss = loss
         self._counts: list[Tensor] = []  # of each micro-batch of the step under way, [2]
+        device = next(loss.parameters()).device
         for name in (INTEGRAL, AVERAGE):
-            loss.register_buffer(name, torch.zeros(len(SIDES)))
+            loss.register_buffer(name, torch.zeros(len(SIDES), device=device))
         wanted = [self.wanted.get(side, math.nan) for side in range(len(SIDES))]
-        loss.register_buffer(WANTED, torch.tensor(wanted), persistent=False)
+        loss.register_buffer(WANTED, torch.tensor(wanted, device=device), persistent=False)
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
