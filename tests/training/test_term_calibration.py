@@ -9,13 +9,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from datasets import Dataset
 from sentence_transformers import SparseEncoder
 from sentence_transformers.sparse_encoder.modules import SpladePooling, Transformer
 
 from lexforge.models import build_inference_free, restrict_output_vocabulary
 from lexforge.models.vocabulary import BANNED_BIAS
 from lexforge.training import calibrate_active_terms
-from lexforge.training.term_calibration import Logits, TooShallowError, solve_thresholds
+from lexforge.training.term_calibration import (
+    Logits,
+    TooShallowError,
+    calibrate_on_rows,
+    solve_thresholds,
+)
 
 WORDS = "list array search index query document vector sparse token model train file graph tree".split()
 QUERIES = [f"{a} {b}" for a in WORDS[:8] for b in WORDS[6:]]
@@ -132,3 +138,22 @@ def test_a_model_without_a_bias_to_shift_is_refused(tiny_splade: SparseEncoder) 
     tiny_splade[0].model.get_output_embeddings().bias = None
     with pytest.raises(ValueError, match="no bias"):
         calibrate_active_terms(tiny_splade, QUERIES, DOCUMENTS, document_terms=4)
+
+
+def test_rows_of_every_kind_give_the_same_bias(tiny_checkpoint: Path) -> None:
+    """A data set, a stream and several by name hold the same texts, whatever the columns are called; a label
+    is no text and a repeated text counts once.
+    """
+    rows = Dataset.from_dict({"question": QUERIES[:6] * 2, "answer": DOCUMENTS[:6] * 2, "label": [1.0] * 12})
+    biases = []
+    for given in (rows, rows.to_iterable_dataset(), {"a": rows, "b": rows.select(range(6))}):
+        transformer = Transformer(str(tiny_checkpoint), transformer_task="fill-mask", max_seq_length=32)
+        model = SparseEncoder(modules=[transformer, SpladePooling("max")], device="cpu")
+        reached = calibrate_on_rows(
+            model, given, ["label"], query_terms=None, document_terms=15, batch_size=8, seed=0
+        )
+        assert reached == {"document": 15.0}
+        assert mean_active(model, DOCUMENTS[:6]) == 15.0
+        biases.append(transformer.model.get_output_embeddings().bias.detach())
+    torch.testing.assert_close(biases[1], biases[0], rtol=0, atol=0)
+    torch.testing.assert_close(biases[2], biases[0], rtol=0, atol=0)
