@@ -19,7 +19,6 @@ sentence-transformers loads) and the checkpoints. `--resume` continues from the 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -182,17 +181,6 @@ def load_rows(
     )
 
 
-def with_learning_rate(cfg: Config, say: Callable[[str], None]) -> Config:
-    """Take the preset's learning rate for this kind of model, unless the command line gives one."""
-    if cfg.train.learning_rate is not None:
-        return cfg
-    scratch = cfg.model == models.LEXICAL
-    rate = cfg.loss.scratch_learning_rate if scratch else cfg.loss.learning_rate
-    kind = "a model from scratch" if scratch else "a pretrained model, which a higher rate would ruin"
-    say(f"learning rate {rate:g}: that of the preset {cfg.preset} for {kind} (--learning-rate changes it)")
-    return replace(cfg, train=replace(cfg.train, learning_rate=rate))
-
-
 def main(cfg: Config) -> None:
     """Train a SPLADE retriever and compare it with BM25 and with itself before training."""
     import torch  # here, because --help need not wait for it
@@ -201,7 +189,8 @@ def main(cfg: Config) -> None:
     process = runs.start_processes(cfg.train.seed)
     stages = runs.Stages(process)
     stages.begin("check the options")
-    cfg = with_learning_rate(cfg, process.print)
+    rates = {"pretrained": cfg.loss.learning_rate, "scratch": cfg.loss.scratch_learning_rate}
+    cfg = replace(cfg, train=training.with_learning_rate(cfg.train, cfg.model, **rates, say=process.print))
     check_options(cfg, process)
 
     # Data. The train split gives the rows; the test split is measured before and after training, and the dev

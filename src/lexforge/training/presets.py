@@ -13,7 +13,7 @@ from lexforge.training.curriculum import Phase
 if TYPE_CHECKING:
     from torch import Tensor
 
-PresetName = Literal["lexforge", "plain", "v22", "v23", "v25", "v26"]
+PresetName = Literal["lexforge", "lexforge-scratch", "plain", "v22", "v23", "v25", "v26"]
 
 
 @dataclass(frozen=True)
@@ -150,9 +150,13 @@ LEXFORGE = replace(
     prune_threshold=0.2,
     learning_rate=3e-4,
 )
+# The lexical backbone has idf in its weights and smaller scores from the start. It expands no text yet, so a
+# larger share of the start would take away what training adds.
+LEXFORGE_SCRATCH = replace(LEXFORGE, temperature=0.3, idf_bias=0.0, start_share=0.25, prune_threshold=0.0)
 
 PRESETS: dict[PresetName, Preset] = {
     "lexforge": LEXFORGE,
+    "lexforge-scratch": LEXFORGE_SCRATCH,
     "plain": PLAIN,
     "v22": V22,
     "v23": V23,
