@@ -216,11 +216,16 @@ def mined_negatives(cfg: Config, loaded: data.TrainingData) -> training.MovingNe
 
 
 def card_facts(
-    cfg: Config, loss: losses.NeuralSparseLoss, metrics: dict[str, dict[str, float]], searched: int
+    cfg: Config,
+    loss: losses.NeuralSparseLoss,
+    metrics: dict[str, dict[str, float]],
+    searched: int,
+    labelled: bool,
 ) -> export.CardFacts:
     """Collect what the card of the model says."""
     distils = cfg.loss.needs_teacher
-    teacher = cfg.teacher_scores.name if cfg.teacher_scores else cfg.teacher or "lsa"
+    given = "scores in the training rows" if labelled else cfg.teacher or "lsa"
+    teacher = given if cfg.teacher_scores is None else cfg.teacher_scores.name
     choices = ("preset", "negatives", "output_vocabulary", "inference_free", "max_seq_length")
     return export.CardFacts(
         title=(cfg.push_to_hub or cfg.output_dir.resolve().name).rsplit("/", 1)[-1],
@@ -408,7 +413,8 @@ def main(cfg: Config) -> None:
     # three searches are printed.
     stages.begin("write the results")
     model.save_pretrained(str(cfg.output_dir / "model"), create_model_card=False)
-    export.write_card(cfg.output_dir / "model", card_facts(cfg, loss, metrics, len(measured.corpus)))
+    facts = card_facts(cfg, loss, metrics, len(measured.corpus), labelled="label" in rows[0])
+    export.write_card(cfg.output_dir / "model", facts)
     timing = trained.timing | {"stage_seconds": stages.end()}
     best = training.best_of(trainer.state)
     runs.write_json(cfg.output_dir / "metrics.json", metrics | {"timing": timing} | best)
