@@ -460,6 +460,7 @@ def test_a_traced_model_has_the_plain_head_and_says_so_once(
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
     lines = [record for record in caplog.records if "traced in its plain form" in record.getMessage()]
     assert len(lines) == 1
-    assert torch.equal(module(*batch), expected)  # afterwards the head is fused again
+    # Afterwards the head is fused again. The attention may have taken another way, which rounds otherwise.
+    torch.testing.assert_close(module(*batch), expected, rtol=1e-5, atol=1e-5)
     states = tiny_splade[0](dict(zip(("input_ids", "attention_mask"), batch, strict=True)))
     assert states["token_embeddings"].shape[2] == 32
