@@ -288,7 +288,9 @@ def test_the_public_function_reaches_the_kernel(autocast: bool) -> None:
         torch.testing.assert_close(one, other, rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # the compiler looks at a break's tensors
+@pytest.mark.filterwarnings(
+    "ignore:The .grad attribute of a Tensor"
+)  # the compiler looks at a break's tensors
 def test_a_compiled_function_launches_the_kernels_as_they_are() -> None:
     """`torch.compile` stands around the kernels, which are compiled already, and changes no bit."""
     hidden, weight, bias, mask, grad = draw(2, 6, 8, 18)
