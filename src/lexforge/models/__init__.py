@@ -1,6 +1,7 @@
 """Build and load encoders, thin over the modules of sentence-transformers."""
 
 from lexforge.models.backbone import LEXICAL, resolve_backbone
+from lexforge.models.calibration import calibrate_head
 from lexforge.models.decoder_bias import lower_bias, shift_bias_by_idf
 from lexforge.models.dense import build_dense
 from lexforge.models.embedding_dimension import embedding_dimension
@@ -28,6 +29,7 @@ __all__ = [
     "build_inference_free",
     "build_lexical_backbone",
     "build_splade",
+    "calibrate_head",
     "check_encoder",
     "column_prompts",
     "embedding_dimension",
