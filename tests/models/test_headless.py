@@ -22,6 +22,7 @@ from transformers import (
     MistralConfig,
     MistralForCausalLM,
     PreTrainedModel,
+    PreTrainedTokenizerFast,
     Qwen2Config,
     Qwen2ForCausalLM,
     Qwen3Config,
@@ -110,6 +111,23 @@ def test_a_decoder_lm_is_saved_in_stock_modules(family: str, tiny_checkpoint: Pa
     np.testing.assert_allclose(rows(stock), rows(model), atol=1e-5)  # another order of summation
     again = build_splade(tmp_path / "model", texts=["other", "texts"], device="cpu")
     np.testing.assert_allclose(rows(again), rows(model), atol=1e-6)  # a trained scale is not set anew
+
+
+def test_a_tokenizer_without_padding(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    """Decoder LMs come without a token for it: the end of a text serves, which the mask hides."""
+    folder = decoder_lm("llama", tiny_checkpoint, tmp_path / "lm")
+    rules = AutoTokenizer.from_pretrained(folder).backend_tokenizer
+    for file in [*folder.glob("token*"), *folder.glob("vocab*")]:
+        file.unlink()
+    PreTrainedTokenizerFast(tokenizer_object=rules, unk_token="[UNK]").save_pretrained(folder)
+    with pytest.raises(ValueError, match="has neither a token for padding nor one for the end"):
+        build_splade(folder, device="cpu")
+    PreTrainedTokenizerFast(tokenizer_object=rules, eos_token="[SEP]").save_pretrained(folder)
+    model = build_splade(folder, device="cpu")
+    model.save_pretrained(str(tmp_path / "saved"))
+    for loaded in (model, SparseEncoder(str(tmp_path / "saved"), device="cpu")):
+        alone = np.concatenate([rows(loaded, [text]) for text in TEXTS])
+        np.testing.assert_allclose(rows(loaded), alone, atol=1e-5)  # padded and not
 
 
 def test_a_bare_encoder_decodes_by_its_embeddings(tiny_checkpoint: Path, tmp_path: Path) -> None:

@@ -28,6 +28,9 @@ def build_decoder_lm(name: str) -> list[nn.Module]:
     where it is tied to the input embedding. Its logits are made for next words: scale them with
     `calibrate_head`.
 
+    An adapter (LoRA) is saved beside the name of its base and without a configuration, so its base must be a
+    saved encoder: save this one, load it, and add the adapter to that.
+
     Args:
         name: A folder or a hub name of a model of `DECODER_FAMILIES`.
 
@@ -35,7 +38,8 @@ def build_decoder_lm(name: str) -> list[nn.Module]:
         Transformer, Dense and SpladePooling.
 
     Raises:
-        ValueError: If weights of the language model are missing, or if a token still sees only earlier ones.
+        ValueError: If weights of the language model are missing, if its tokenizer has no token to pad with, or
+            if a token still sees only earlier ones.
 
     Source: Xu et al. 2025, "CSPLADE" (arXiv 2504.10816), the variant with bidirectional attention.
     """
@@ -48,6 +52,8 @@ def build_decoder_lm(name: str) -> list[nn.Module]:
     transformer.model.config.use_cache = False  # nothing is generated
     tokenizer: Any = transformer.tokenizer
     if tokenizer.pad_token is None:  # decoder LMs are trained without padding; the mask hides these tokens
+        if tokenizer.eos_token is None:
+            raise ValueError(f"the tokenizer of {name} has neither a token for padding nor one for the end")
         tokenizer.pad_token = tokenizer.eos_token
         transformer.model.config.pad_token_id = tokenizer.pad_token_id
     if not _looks_ahead(transformer):
