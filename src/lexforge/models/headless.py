@@ -38,8 +38,8 @@ def build_decoder_lm(name: str) -> list[nn.Module]:
         Transformer, Dense and SpladePooling.
 
     Raises:
-        ValueError: If weights of the language model are missing, if its tokenizer has no token to pad with, or
-            if a token still sees only earlier ones.
+        ValueError: If weights of the language model are missing, if its tokenizer has no token to pad with,
+            or if a token still sees only earlier ones.
 
     Source: Xu et al. 2025, "CSPLADE" (arXiv 2504.10816), the variant with bidirectional attention.
     """
@@ -53,7 +53,9 @@ def build_decoder_lm(name: str) -> list[nn.Module]:
     tokenizer: Any = transformer.tokenizer
     if tokenizer.pad_token is None:  # decoder LMs are trained without padding; the mask hides these tokens
         if tokenizer.eos_token is None:
-            raise ValueError(f"the tokenizer of {name} has neither a token for padding nor one for the end")
+            raise ValueError(
+                f"the tokenizer of {name} has neither a token for padding nor one for the end of a text"
+            )
         tokenizer.pad_token = tokenizer.eos_token
         transformer.model.config.pad_token_id = tokenizer.pad_token_id
     if not _looks_ahead(transformer):
