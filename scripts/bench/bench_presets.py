@@ -132,7 +132,7 @@ def run_job(job: Job, data: Path, model: Path) -> dict[str, Any]:
 
 
 def _shown(line: list[str], job: Job, data: Path, model: Path) -> str:
-    """The command as anyone can repeat it: folders by the names of the options, without those of a machine."""
+    """The command as anyone can repeat it: folders by the names of the options, not those of a machine."""
     shown = shlex.join(["python", *line[1:]])
     folders = {str(data): "DATA", str(model): "MODEL", str(job.folder / "run"): "RUN"}
     for folder, name in folders.items():

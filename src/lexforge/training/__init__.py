@@ -15,14 +15,18 @@ if TYPE_CHECKING:
     from lexforge.training.curriculum import Phase, phase_at, ramp_at
     from lexforge.training.dense import DenseTrainer
     from lexforge.training.finite import FiniteTraining
+    from lexforge.training.learning_rate import with_learning_rate
     from lexforge.training.negatives import MovingNegatives
     from lexforge.training.presets import PRESETS, Preset, PresetName
     from lexforge.training.resumable import ResumableTraining
+    from lexforge.training.term_calibration import calibrate_active_terms
+    from lexforge.training.term_controller import ActiveTermsController, check_wanted_terms
     from lexforge.training.trainer import SpladeTrainer
     from lexforge.training.watching import EvaluationSettings, best_of, check_reports
 
 __all__ = [
     "PRESETS",
+    "ActiveTermsController",
     "CollapseCallback",
     "CurriculumCallback",
     "DenseCollator",
@@ -38,11 +42,14 @@ __all__ = [
     "SpladeTrainer",
     "TrainingSettings",
     "best_of",
+    "calibrate_active_terms",
     "check_full_batch",
     "check_reports",
+    "check_wanted_terms",
     "phase_at",
     "preset_on_command_line",
     "ramp_at",
+    "with_learning_rate",
 ]
 
 __getattr__, __dir__ = load_when_used(__name__)
