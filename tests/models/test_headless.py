@@ -40,7 +40,7 @@ from lexforge.models import (
     unfuse_splade_head,
     vocabulary_size,
 )
-from lexforge.training import SpladeTrainer, TrainingSettings
+from lexforge.training import SpladeTrainer, TrainingSettings, calibrate_active_terms
 
 FAMILIES = {
     "llama": (LlamaConfig, LlamaForCausalLM),
@@ -223,6 +223,8 @@ def test_a_decoder_lm_trains_and_takes_the_options_of_an_encoder(
     assert {"1.linear.weight", "1.linear.bias"} <= changed
     assert any(name.startswith("0.") and "self_attn" in name for name in changed)
     assert not rows(model.eval())[:, model.tokenizer.all_special_ids].any()
+    calibrate_active_terms(model, TEXTS, TEXTS, document_terms=6)
+    assert (rows(model) > 0).sum(axis=1).mean() == pytest.approx(6, abs=0.5)
     asymmetric = build_inference_free(model, np.ones(vocabulary_size(model)))
     asymmetric.save_pretrained(str(tmp_path / "asymmetric"))
     loaded = build_splade(tmp_path / "asymmetric", device="cpu")
