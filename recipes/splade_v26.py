@@ -19,13 +19,13 @@ sentence-transformers loads) and the checkpoints. `--resume` continues from the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from lexforge import corpus, data, evaluation, losses, models, retrieval, runs, training
+from lexforge import corpus, data, evaluation, export, losses, models, retrieval, runs, training
 from lexforge.common.command_line import run_command
 
 if TYPE_CHECKING:
@@ -91,6 +91,15 @@ class Config:
 
     language: str = "en"
     """Language of the stop words (ISO 639-1), or a .txt file with one stop word per line."""
+
+    text_language: str = "unknown"
+    """Language of the texts (ISO 639-1), for the model's card."""
+
+    license: str = "unknown"
+    """Licence of the model, as the Hugging Face hub writes it (apache-2.0, ...), for the model's card."""
+
+    push_to_hub: str | None = None
+    """`organisation/name`: the model is uploaded there, to a private repository if there is none yet."""
 
     output_dir: Path = Path("runs/splade_v26")
     """The run directory; it must be new or empty, unless the run is resumed."""
@@ -204,6 +213,37 @@ def mined_negatives(cfg: Config, loaded: data.TrainingData) -> training.MovingNe
         per_row=cfg.negatives_per_row, last_rank=50, margin=0.05, shortage="random", seed=cfg.train.seed
     )
     return training.MovingNegatives(loaded.retrieval, rule, every_epochs=ONCE)
+
+
+def card_facts(
+    cfg: Config,
+    loss: losses.NeuralSparseLoss,
+    metrics: dict[str, dict[str, float]],
+    searched: int,
+    labelled: bool,
+) -> export.CardFacts:
+    """Collect what the card of the model says."""
+    distils = cfg.loss.needs_teacher
+    given = "scores in the training rows" if labelled else cfg.teacher or "lsa"
+    teacher = given if cfg.teacher_scores is None else cfg.teacher_scores.name
+    choices = ("preset", "negatives", "output_vocabulary", "inference_free", "max_seq_length")
+    return export.CardFacts(
+        title=(cfg.push_to_hub or cfg.output_dir.resolve().name).rsplit("/", 1)[-1],
+        similarity=cfg.loss.similarity,
+        base_model=cfg.model,
+        data=cfg.data,
+        split="test",
+        documents=searched,
+        metrics=metrics,
+        training={name: getattr(cfg, name) for name in choices} | asdict(cfg.train),
+        citation=loss.citation,
+        teacher=teacher if distils else None,
+        language=cfg.text_language,
+        license=cfg.license,
+        hub_name=cfg.push_to_hub,
+        inference_free=cfg.inference_free,
+        numbers={"loss": asdict(cfg.loss)},
+    )
 
 
 def main(cfg: Config) -> None:
@@ -341,7 +381,12 @@ def main(cfg: Config) -> None:
     trainer = training.SpladeTrainer(
         model,
         loss,
-        args=cfg.train.arguments(cfg.output_dir, router_mapping=routes, **cfg.evaluation.arguments()),
+        args=cfg.train.arguments(
+            cfg.output_dir,
+            router_mapping=routes,
+            **cfg.evaluation.arguments(),
+            **training.hub_arguments(cfg.push_to_hub),
+        ),
         train_dataset=data.rows_to_dataset(rows) if moving is None else moving.dataset,
         evaluator=evaluators.get("dev"),
         callbacks=[
@@ -366,10 +411,12 @@ def main(cfg: Config) -> None:
     trained = evaluator.evaluate(model)
     metrics["trained"] = trained.metrics | trained.sparsity
 
-    # What the run leaves behind: the model, the numbers and the documents found. A table and three searches
-    # are printed.
+    # What the run leaves behind: the model with its card, the numbers and the documents found. A table and
+    # three searches are printed.
     stages.begin("write the results")
-    model.save_pretrained(str(cfg.output_dir / "model"))
+    model.save_pretrained(str(cfg.output_dir / "model"), create_model_card=False)
+    facts = card_facts(cfg, loss, metrics, len(measured.corpus), labelled="label" in rows[0])
+    export.write_card(cfg.output_dir / "model", facts)
     timing = trained.timing | {"stage_seconds": stages.end()}
     best = training.best_of(trainer.state)
     runs.write_json(cfg.output_dir / "metrics.json", metrics | {"timing": timing} | best)
@@ -384,6 +431,8 @@ def main(cfg: Config) -> None:
     )
     print(f"\n{stages.table()}")
     print(f"{cfg.output_dir} holds the model, the numbers and the documents found.")
+    if cfg.push_to_hub is not None:
+        print(f"The model was uploaded to {training.push_model(trainer, cfg.output_dir / 'model')}")
 
 
 def command() -> None:

@@ -10,9 +10,11 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from huggingface_hub import HfApi
 from sentence_transformers import SparseEncoder
 
 from lexforge.training import PRESETS, TrainingSettings
@@ -134,9 +136,26 @@ def test_two_ranks_are_one_run(beir: Path, tiny_checkpoint: Path) -> None:
     assert json.loads((run / "env.json").read_text())["ranks"] == 2
 
 
-def test_from_scratch_by_the_default_preset(beir: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The default backbone is made from the corpus and starts with knowledge of it."""
-    recipe.main(config(beir))
+def test_from_scratch_by_the_default_preset(
+    beir: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The default backbone is made from the corpus and starts with knowledge of it; it is uploaded with its
+    card, which names no place of the machine.
+    """
+    uploads: list[tuple[str, Path]] = []
+    monkeypatch.setattr(HfApi, "create_repo", lambda self, repo_id, **_: SimpleNamespace(repo_id=repo_id))
+    monkeypatch.setattr(
+        HfApi,
+        "upload_folder",
+        lambda self, repo_id, folder_path, **_: uploads.append((repo_id, Path(folder_path))),
+    )
+    recipe.main(config(beir, push_to_hub="organisation/name", license="mit"))
+    assert uploads == [("organisation/name", beir.parent / "run" / "model")]
+    card = (uploads[0][1] / "README.md").read_text(encoding="utf-8")
+    assert str(beir.parent) not in card
+    assert all(
+        word in card for word in ("license: mit", "| this model |", "| BM25 |", "| preset | lexforge |")
+    )
     metrics = json.loads((beir.parent / "run" / "metrics.json").read_text())
     assert metrics["initial"]["nDCG@10"] > 0.5, (
         "a bag of words finds documents that share the words of the query"

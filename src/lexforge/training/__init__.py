@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from lexforge.training.curriculum import Phase, phase_at, ramp_at
     from lexforge.training.dense import DenseTrainer
     from lexforge.training.finite import FiniteTraining
+    from lexforge.training.hub import hub_arguments, push_model
     from lexforge.training.learning_rate import with_learning_rate
     from lexforge.training.negatives import MovingNegatives
     from lexforge.training.presets import PRESETS, Preset, PresetName
@@ -46,8 +47,10 @@ __all__ = [
     "check_full_batch",
     "check_reports",
     "check_wanted_terms",
+    "hub_arguments",
     "phase_at",
     "preset_on_command_line",
+    "push_model",
     "ramp_at",
     "with_learning_rate",
 ]
