@@ -84,15 +84,13 @@ def main(cfg: Config) -> None:
     # Data. Training takes the split train, the measures take the split test.
     train, test = load_pairs(cfg.data)
     training.check_full_batch(len(train), cfg.train, process.num_processes)
-    evaluator = EmbeddingSimilarityEvaluator(
-        test["sentence1"], test["sentence2"], test["score"], main_similarity="cosine"
-    )
+    evaluator = EmbeddingSimilarityEvaluator(test["sentence1"], test["sentence2"], test["score"])
     process.print(f"{cfg.data}: {len(train)} training pairs, {len(test)} test pairs", flush=True)
 
     # Run directory. It is claimed after the data is loaded, so that bad data leaves no folder behind.
     runs.claim_run_directory(process, cfg.output_dir, cfg, resume=cfg.resume)
 
-    # Encoder. Its sentences are compared by cosine.
+    # Encoder. A saved one keeps its similarity, a new one gets the cosine; loss and evaluator follow it.
     with process.main_process_first():
         checkpoint = models.resolve_backbone(
             cfg.model,

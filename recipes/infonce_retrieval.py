@@ -142,7 +142,7 @@ def main(cfg: Config) -> None:
     # Run directory. It is claimed after the data is loaded, so that bad data leaves no folder behind.
     runs.claim_run_directory(process, cfg.output_dir, cfg, resume=cfg.resume)
 
-    # Encoder. Its texts are compared by cosine, in the loss and in every search.
+    # Encoder. A saved one keeps its similarity, a new one gets the cosine; loss and searches follow it.
     with process.main_process_first():
         checkpoint = models.resolve_backbone(
             cfg.model,

@@ -54,8 +54,8 @@ class Config:
     model: str = "lexical"
     """A masked language model, or `lexical`: a small one built from the corpus, at first a bag of words."""
 
-    teacher: str = "lsa"
-    """The teacher of distillation: a SentenceTransformer, or `lsa` (words) or `lsa-char` (characters)."""
+    teacher: str | None = None
+    """Teacher of a preset that distils: a SentenceTransformer, `lsa-char` or `lsa`; None is `lsa`."""
 
     teacher_scores: Path | None = None
     """File in qrels format with the scores of a teacher, which replace the teacher."""
@@ -144,6 +144,8 @@ def with_learning_rate(cfg: Config, say: Callable[[str], None]) -> Config:
 
 def main(cfg: Config) -> None:
     """Train a SPLADE retriever and compare it with BM25 and with itself before training."""
+    data.check_teacher_options(cfg.teacher, cfg.teacher_scores, needed=cfg.loss.needs_teacher)
+
     # Processes. All of them train; only the main process measures and writes.
     process = runs.start_processes(cfg.train.seed)
     cfg = with_learning_rate(cfg, process.print)
@@ -154,6 +156,7 @@ def main(cfg: Config) -> None:
     bm25 = BM25Index.build(documents, list(retrieval.corpus))
     rows = load_rows(cfg, retrieval, bm25)
     training.check_full_batch(len(rows), cfg.train, process.num_processes)
+    data.check_labelled_rows(cfg.teacher, rows, needed=cfg.loss.needs_teacher)
     if cfg.loss.triplet_margin_weight > 0 and "negative_1" not in rows[0]:
         raise ValueError(
             f"the triplet margin needs negatives, and the rows of {cfg.data} have none: give --negatives, or "
@@ -170,7 +173,7 @@ def main(cfg: Config) -> None:
     teacher_model = None
     if cfg.loss.needs_teacher and "label" not in rows[0]:
         with process.main_process_first():
-            teacher_model = data.load_teacher(cfg.teacher, documents)
+            teacher_model = data.load_teacher(cfg.teacher or "lsa", documents)
 
     # Run directory. It is claimed only now, so that bad data or a wrong teacher leaves no folder behind.
     runs.claim_run_directory(process, cfg.output_dir, cfg, resume=cfg.resume)
@@ -244,6 +247,7 @@ def main(cfg: Config) -> None:
         phases=cfg.loss.phases,
         ramp_fraction=cfg.loss.ramp_fraction,
         start_share=cfg.loss.start_share,
+        prune_threshold=cfg.loss.prune_threshold,
     )
     trainer.train(resume_from_checkpoint=cfg.resume)
     if not process.is_main_process:

@@ -209,3 +209,17 @@ def test_every_kind_of_model_is_loaded(
     same.max_seq_length = 9
     difference = encode(model, TEXTS, "query") - encode(same, TEXTS, "query")
     assert abs(difference).max() < 1e-5  # the fused head sums in another order
+
+
+@pytest.mark.parametrize("name", ["document", "passage", "corpus"])
+def test_texts_are_encoded_with_the_prompt_that_was_saved(name: str, tiny_dense, tiny_splade) -> None:
+    """The oracle is the plain encoding of prompt and text. sentence-transformers gives every model an empty
+    prompt named "document", for which it passes over "passage".
+    """
+    for model in (tiny_dense, tiny_splade):
+        expected = encode(model, ["search sort a list", "file sort a list"], "query")
+        model.prompts |= {"query": "search ", name: "file "}
+        for row, kind in enumerate(("query", "document")):
+            found = encode(model, ["sort a list"], kind)
+            difference = np.abs(np.asarray((found - expected[[row]]).max())).max()
+            assert difference < 1e-5, kind  # float32, padded and not

@@ -442,6 +442,33 @@ def test_metrics_count_active_terms_and_are_not_parts(model) -> None:
     assert not any(value.requires_grad for value in loss.metrics.values())
 
 
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_a_saved_prompt_is_no_part_of_a_text(model, side: str) -> None:
+    """Its tokens stand in every text: a term that wants a text's own tokens must not ask for them. The oracle
+    is the pure function on the tokens of the texts without the prompt, which hold no special token here.
+    """
+    model.tokenizer.padding_side = side
+    texts = {"anchor": ["sort list", "a"], "positive": ["tree node graph", "file"]}
+    columns = []
+    for column in texts.values():
+        features = model.preprocess(column, prompt="search index ")
+        special = torch.isin(features["input_ids"], torch.tensor(model.tokenizer.all_special_ids))
+        features["attention_mask"] = features["attention_mask"] * ~special
+        # Counted from the first unmasked token: the two words of the prompt.
+        columns.append(features | {"prompt_length": 2})
+    own = [
+        model.tokenizer(column, padding=True, add_special_tokens=False, return_tensors="pt")
+        for column in texts.values()
+    ]
+    tokens = [(column["input_ids"], column["attention_mask"]) for column in own]
+    rows = embed(model, columns)
+    found = only(model, "self_reconstruction")(columns)["self_reconstruction"]
+    expected = [self_reconstruction(row, *pair) for row, pair in zip(rows, tokens, strict=True)]
+    close(found, sum(expected) / 2)
+    found = only(model, "positive_activation")(columns)["positive_activation"]
+    close(found, positive_activation(rows[0], *tokens[1]))
+
+
 @pytest.mark.parametrize("name", ["self_reconstruction", "positive_activation"])
 def test_embeddings_alone_lack_the_tokens(model, name: str) -> None:
     """The error says which terms need tokens, where another loss encodes."""

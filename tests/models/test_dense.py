@@ -53,3 +53,20 @@ def test_wrong_arguments_are_refused(tmp_path: Path) -> None:
         build_dense(tmp_path, max_seq_length=2)
     with pytest.raises(ValueError, match=r'similarity must be "cosine" or "dot"; received .l2'):
         build_dense(tmp_path, similarity="l2")  # type: ignore[arg-type]
+
+
+def test_a_saved_model_keeps_its_similarity_unless_told(backbone: Path, tmp_path: Path) -> None:
+    """A model that was trained by dot product must not be searched by cosine without a word."""
+    build_dense(backbone, similarity="dot").save_pretrained(str(tmp_path / "saved"))
+    assert build_dense(tmp_path / "saved").similarity_fn_name == "dot"
+    assert build_dense(tmp_path / "saved", similarity="cosine").similarity_fn_name == "cosine"
+
+
+def test_a_saved_similarity_that_no_index_has_is_asked_for(backbone: Path, tmp_path: Path) -> None:
+    """It is not guessed."""
+    model = build_dense(backbone)
+    model.similarity_fn_name = "euclidean"
+    model.save_pretrained(str(tmp_path / "saved"))
+    with pytest.raises(ValueError, match="saved with the similarity 'euclidean'"):
+        build_dense(tmp_path / "saved")
+    assert build_dense(tmp_path / "saved", similarity="dot").similarity_fn_name == "dot"

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from datasets import Dataset
 from sentence_transformers import SparseEncoder
 
 from lexforge.models import build_inference_free, build_splade
@@ -109,3 +110,45 @@ def test_a_padded_decoder(encoder: SparseEncoder) -> None:
     encoder[0].model.resize_token_embeddings(len(encoder.tokenizer) + 3)
     with pytest.raises(ValueError, match=r"the tokenizer has \d+ terms and the decoder \d+"):
         build_inference_free(encoder, weights_of(encoder))
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta state")  # torch, in `similarity`
+@pytest.mark.parametrize("inference_free", [True, False])
+def test_the_model_card_shows_the_way_of_queries_and_of_documents(
+    inference_free: bool, encoder: SparseEncoder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """People copy it: `encode` would send queries through the encoder of documents. The code of the card is
+    run, and must print what the card says.
+    """
+    model = build_inference_free(encoder, weights_of(encoder)) if inference_free else encoder
+    model.save_pretrained(str(tmp_path))
+    code = (tmp_path / "README.md").read_text(encoding="utf-8").split("```python\n")[1].split("```")[0]
+    assert "model.encode_query(queries)" in code
+    assert "model.encode_document(documents)" in code
+    assert "model.encode(" not in code
+    exec(code.replace('"sparse_encoder_model_id"', repr(str(tmp_path))), {})
+    shown = [
+        line.removeprefix("# ") for line in code.splitlines() if line.startswith(("# torch", "# tensor"))
+    ]
+    assert len(shown) == 2
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[-2] == shown[0]
+    numbers = [
+        float(number) for number in printed[-1].removeprefix("tensor([[").removesuffix("]])").split(",")
+    ]
+    expected = [float(number) for number in shown[1].removeprefix("tensor([[").removesuffix("]])").split(",")]
+    assert numbers == pytest.approx(expected, rel=1e-3)  # printed with other numbers of digits
+
+
+def test_the_examples_of_a_trained_model_are_queries_and_documents_of_its_data(
+    encoder: SparseEncoder, tmp_path: Path
+) -> None:
+    """Not three sentences about the weather, and no query among the documents."""
+    model = build_inference_free(encoder, weights_of(encoder))
+    rows = [{"anchor": f"query {word}", "positive": f"document {word}"} for word in "abcdefghijkl"]
+    model.model_card_data.set_widget_examples(Dataset.from_list(rows))
+    model.save_pretrained(str(tmp_path))
+    card = (tmp_path / "README.md").read_text(encoding="utf-8")
+    queries, documents = card.split("queries = [\n")[1].split("]\ndocuments = [\n")
+    assert [line.split()[0] for line in queries.splitlines()] == ["'query"]
+    assert [line.split()[0] for line in documents.split("]\n")[0].splitlines()] == ["'document"] * 3

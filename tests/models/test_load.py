@@ -9,7 +9,7 @@ import pytest
 from sentence_transformers import CrossEncoder
 from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification, BertModel
 
-from lexforge.models.load import load_encoder, model_kind
+from lexforge.models import load_encoder, model_kind
 
 
 @pytest.fixture(scope="module")

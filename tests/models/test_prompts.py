@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from sentence_transformers import SentenceTransformer
 
-from lexforge.models.prompts import encode_kind
+from lexforge.models.prompts import column_prompts, encode_kind, saved_prompt
 
 
 @pytest.mark.parametrize("name", ["document", "passage", "corpus"])
@@ -35,3 +35,29 @@ def test_a_model_without_prompts_encodes_both_kinds_alike(tiny_dense: SentenceTr
     query, document = (encode_kind(tiny_dense, ["sort a list"], kind) for kind in ("query", "document"))
     np.testing.assert_array_equal(query, document)
     np.testing.assert_array_equal(query, tiny_dense.encode(["sort a list"]))
+
+
+@pytest.mark.parametrize("kind", ["query", "document", None])
+@pytest.mark.parametrize("default", [None, "task"])
+def test_the_saved_prompt_is_the_one_that_encoding_puts_first(
+    kind: str | None, default: str | None, tiny_dense: SentenceTransformer
+) -> None:
+    """The oracle is the model's own method: training and search must see the same text."""
+    tiny_dense.prompts = {"query": "search ", "document": "file ", "task": "sort "}
+    tiny_dense.default_prompt_name = default
+    method = {"query": tiny_dense.encode_query, "document": tiny_dense.encode_document}.get(
+        kind or "", tiny_dense.encode
+    )
+    text = saved_prompt(tiny_dense, kind) + "sort a list"  # type: ignore[arg-type]
+    np.testing.assert_allclose(tiny_dense.encode(text, prompt=""), method("sort a list"), atol=1e-6)
+
+
+def test_each_column_gets_the_prompt_of_its_kind(tiny_dense: SentenceTransformer) -> None:
+    """Pairs of sentences are neither queries nor documents: `model.encode` measures them."""
+    tiny_dense.prompts = {"query": "q ", "passage": "p ", "document": "", "task": "t "}
+    tiny_dense.default_prompt_name = "task"
+    columns = ["anchor", "positive", "negative_2", "text", "sentence1"]
+    assert list(column_prompts(tiny_dense, columns).values()) == ["q ", "p ", "p ", "p ", "t "]
+    tiny_dense.prompts = {}
+    tiny_dense.default_prompt_name = None
+    assert column_prompts(tiny_dense, columns) == {}

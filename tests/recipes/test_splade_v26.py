@@ -184,16 +184,46 @@ def test_rows_with_scores_need_no_teacher(beir: Path, tiny_checkpoint: Path) -> 
     ]
     write_lines(beir.parent / "mined.jsonl", rows)
     others = {"preset": "v26", "loss": PRESETS["v26"], "negatives": beir.parent / "mined.jsonl"}
-    others |= {"model": str(tiny_checkpoint), "inference_free": True, "teacher": "no/such/teacher"}
+    others |= {"model": str(tiny_checkpoint), "inference_free": True}
     recipe.main(config(beir, **others))
     state = json.loads((beir.parent / "run" / "checkpoint-4" / "trainer_state.json").read_text())
     assert state["log_history"][-1]["distillation"] > 0
     assert not (beir.parent / "teacher").exists()
 
 
+def test_a_teacher_that_the_run_would_ignore_is_refused(beir: Path) -> None:
+    """The run would end well without the teacher, whether it exists or not, and nobody would notice."""
+    rows = [{"anchor": word, "positive": word, "negative_1": "no", "label": [0.9, 0.1]} for word in WORDS]
+    write_lines(beir.parent / "mined.jsonl", rows)
+    distils = {"preset": "v26", "loss": PRESETS["v26"]}
+    for others, message in [
+        ({"teacher": "no/such/teacher"}, "reads no teacher, so --teacher no/such/teacher would be ignored"),
+        (
+            {"teacher_scores": beir / "scores.tsv"},
+            "so --teacher-scores .* would be ignored",
+        ),
+        (distils | {"teacher": "lsa", "teacher_scores": beir / "scores.tsv"}, "received 'lsa' and '.*tsv'"),
+        (distils | {"teacher": "lsa", "negatives": beir.parent / "mined.jsonl"}, "the rows carry the scores"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            recipe.main(config(beir, **others))
+    assert not (beir.parent / "run").exists()
+
+
+def test_scores_without_negatives_are_refused_before_the_run(beir: Path) -> None:
+    """One score per row has nothing to be compared with; the loss would say so at its first step."""
+    scores = beir.parent / "scores.tsv"
+    scores.write_text("query-id\tcorpus-id\tscore\n" + "".join(f"q{i}\td{i}\t0.9\n" for i in range(8)))
+    others = {"preset": "v26", "loss": PRESETS["v26"], "teacher_scores": scores}
+    with pytest.raises(ValueError, match="these rows have a positive and no negative: give --negatives"):
+        recipe.main(config(beir, **others))
+    assert not (beir.parent / "run").exists()
+
+
 def test_scores_by_id_beside_rows_of_texts_are_refused(beir: Path) -> None:
     """They would be read and ignored, and the run would fail at its first step."""
     others = {"negatives": beir.parent / "mined.jsonl", "teacher_scores": beir.parent / "scores.tsv"}
+    others |= {"preset": "v26", "loss": PRESETS["v26"]}
     with pytest.raises(
         ValueError,
         match=r"--teacher-scores names documents by id, and the rows of .*mined\.jsonl have no ids",

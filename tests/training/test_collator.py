@@ -148,3 +148,35 @@ def test_a_dense_run_logs_the_share_left_out(tiny_dense: SentenceTransformer, tm
     trainer.train()
     logged = [line["candidates_left_out"] for line in trainer.state.log_history if "loss" in line]
     assert logged == [pytest.approx(0.25, abs=1e-3)] * 2
+
+
+@pytest.mark.parametrize("kind", ["sparse", "dense"])
+@pytest.mark.parametrize("given", [None, {"positive": "open "}])
+def test_the_trainer_puts_the_saved_prompts_before_the_texts(
+    kind: str, given: dict[str, str] | None, tiny_splade, tiny_dense, tmp_path: Path
+) -> None:
+    """Evaluation and search use them, so training without them would train for other texts. Prompts that the
+    arguments name come first. The oracle is the tokenizer on prompt and text.
+    """
+    model = tiny_splade if kind == "sparse" else tiny_dense
+    model.prompts = {"query": "search ", "document": "", "passage": "file "}
+    settings = TrainingSettings(steps=1, batch_size=2, precision="fp32")
+    rows = [{"anchor": "sort list", "positive": "a tree"}, {"anchor": "index", "positive": "a graph"}]
+    if kind == "sparse":
+        arguments = settings.arguments(tmp_path, prompts=given)
+        loss = NeuralSparseLoss(model, distillation_weight=0.0)
+        trainer = SpladeTrainer(model, loss, args=arguments, train_dataset=Dataset.from_list(rows))
+    else:
+        arguments = settings.arguments(tmp_path, SentenceTransformerTrainingArguments, prompts=given)
+        trainer = DenseTrainer(
+            model, InfoNCELoss(model), args=arguments, train_dataset=Dataset.from_list(rows)
+        )
+    batch = next(iter(trainer.get_train_dataloader()))
+    expected = {"anchor": "search ", "positive": "file "} if given is None else given
+    for column in ("anchor", "positive"):
+        texts = {f"[CLS] {expected.get(column, '')}{row[column]} [SEP]".replace("  ", " ") for row in rows}
+        found = {
+            text.replace(" [PAD]", "") for text in model.tokenizer.batch_decode(batch[f"{column}_input_ids"])
+        }
+        assert found == texts
+    assert trainer.train().global_step == 1

@@ -60,7 +60,15 @@ def test_every_setting_reaches_the_loss_or_the_trainer() -> None:
     accepted = {*inspect.signature(NeuralSparseLoss).parameters, *NUMBER_NAMES}
     assert set(V26.loss_arguments()) <= accepted
     elsewhere = {field.name for field in fields(Preset)} - set(V26.loss_arguments())
-    assert elsewhere == {*IDF, *RATES, "idf_bias", "start_share", "ramp_fraction", "phases"}
+    assert elsewhere == {
+        *IDF,
+        *RATES,
+        "idf_bias",
+        "start_share",
+        "prune_threshold",
+        "ramp_fraction",
+        "phases",
+    }
 
 
 def test_a_preset_and_the_loss_have_the_same_defaults() -> None:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, cast
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from lexforge.common.files import remove_leftovers, write_file
 from lexforge.common.progress import Progress
 from lexforge.corpus.vector_file import pack, unpack
 from lexforge.models.fingerprint import fingerprint, text_digest
+from lexforge.models.prompts import encode_kind
 from lexforge.retrieval import VectorKind
 
 BATCHES_PER_BLOCK = 32  # batches per call of the model, after which the vectors leave the device
@@ -56,7 +57,7 @@ def encode(
     """Encode texts in blocks of similar length, without a dense matrix of vocabulary width.
 
     Args:
-        model: A SparseEncoder or a SentenceTransformer; its `encode_query` or `encode_document` is called.
+        model: A SparseEncoder or a SentenceTransformer; its prompt or route for this kind of text is used.
         texts: At least one text.
         kind: Whether the texts are queries or documents.
         batch_size: Number of texts per forward pass.
@@ -74,8 +75,7 @@ def encode(
     is_sparse = vector_kind(model) == "sparse"
     if not texts:
         raise ValueError(f"at least one {kind} is needed to encode; received none")
-    call: Any = model
-    encode_block: Callable[..., Any] = call.encode_query if kind == "query" else call.encode_document
+    encoder = cast("SparseEncoder | SentenceTransformer", model)  # `vector_kind` has checked it
     # The longest texts come first: texts of similar length need little padding, and a batch that does not fit
     # into memory fails at once.
     order = np.argsort([-len(text) for text in texts], kind="stable")
@@ -89,7 +89,7 @@ def encode(
     with Progress(len(texts), f"Encode {kind}", "texts", show=show_progress_bar) as progress:
         for start in range(0, len(texts), batch_size * BATCHES_PER_BLOCK):
             part = [texts[i] for i in order[start : start + batch_size * BATCHES_PER_BLOCK]]
-            rows.append(to_rows(encode_block(part, **options)))
+            rows.append(to_rows(encode_kind(encoder, part, kind, **options)))
             # Checked block by block: otherwise a damaged model would encode a whole corpus before an index
             # refuses its vectors.
             _check_finite(rows[-1], part, kind)

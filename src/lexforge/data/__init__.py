@@ -26,7 +26,14 @@ from lexforge.data.rows import judged_negatives, rows_to_dataset, training_rows
 from lexforge.data.source import load_retrieval_data
 from lexforge.data.stopwords import stopword_ids, stopword_summary
 from lexforge.data.sts import load_sts
-from lexforge.data.teacher import LsaTeacher, SentenceTransformerTeacher, TeacherCache, load_teacher
+from lexforge.data.teacher import (
+    LsaTeacher,
+    SentenceTransformerTeacher,
+    TeacherCache,
+    check_labelled_rows,
+    check_teacher_options,
+    load_teacher,
+)
 
 __all__ = [
     "DataError",
@@ -38,6 +45,8 @@ __all__ = [
     "SentenceTransformerTeacher",
     "TeacherCache",
     "cache_folder",
+    "check_labelled_rows",
+    "check_teacher_options",
     "corpus_idf",
     "document_frequency",
     "hold_out",

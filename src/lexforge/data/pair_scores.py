@@ -173,11 +173,16 @@ def load_scorer(
     """
     from sentence_transformers import CrossEncoder
 
-    from lexforge.models.load import load_encoder, model_kind
+    from lexforge.models.load import load_encoder
+    from lexforge.models.names import checked_name, model_kind
 
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1; received {batch_size}")
-    kind = model_kind(name)
+    try:
+        name = checked_name(name)
+        kind = model_kind(name)
+    except (FileNotFoundError, ValueError):  # nothing is there, or a file instead of a folder
+        kind = "unknown"
     if kind == "unknown":
         raise DataError(
             f"the teacher {name!r} is missing or a bare transformer; pass the folder or hub name of a "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +11,32 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lexforge.common.types import TextKind
+from lexforge.data.columns import LABEL, text_columns
 from lexforge.data.retrieval_data import DataError
 from lexforge.data.teacher_cache import Teacher, TeacherCache
 
-__all__ = ["LsaTeacher", "SentenceTransformerTeacher", "Teacher", "TeacherCache", "load_teacher"]
+__all__ = [
+    "LsaTeacher",
+    "SentenceTransformerTeacher",
+    "Teacher",
+    "TeacherCache",
+    "check_labelled_rows",
+    "check_teacher_options",
+    "load_teacher",
+]
+
+_SCORE_PAIRS = (
+    ", and dense embeddings are needed here; compute its scores of listed candidates with "
+    "scripts/score_pairs.py and pass those"
+)
+# What each kind of model is, where it is no dense encoder, and what can be done with it.
+_REFUSED = {
+    "sparse": f"a SparseEncoder{_SCORE_PAIRS}",
+    "cross-encoder": f"a CrossEncoder{_SCORE_PAIRS}",
+    "multi-vector": "a MultiVectorEncoder, and one dense embedding per text is needed here",
+    "unknown": "a bare transformer, which says nothing about its pooling; save it as a SentenceTransformer "
+    "with the pooling that it was trained with",
+}
 
 
 class SentenceTransformerTeacher:
@@ -47,30 +69,23 @@ class SentenceTransformerTeacher:
         from sentence_transformers import SentenceTransformer
 
         from lexforge.models.fingerprint import fingerprint
-        from lexforge.models.load import model_kind
+        from lexforge.models.names import checked_name, model_kind
 
-        # SentenceTransformer loads anything and takes the mean over its tokens, which would be no teacher.
-        kind = model_kind(model_name_or_path)
-        if kind in ("sparse", "cross-encoder"):
-            what = "a SparseEncoder" if kind == "sparse" else "a CrossEncoder"
-            raise DataError(
-                f"the teacher {model_name_or_path!r} is {what}, and dense embeddings are needed here; "
-                "compute its scores of listed candidates with scripts/score_pairs.py and pass those"
-            )
-        if kind == "unknown" and (Path(model_name_or_path) / "config.json").is_file():
-            raise DataError(
-                f"the teacher {model_name_or_path!r} is a bare transformer, which says nothing about its "
-                "pooling; save it as a SentenceTransformer with the pooling that it was trained with"
-            )
         try:
-            self._encoder = SentenceTransformer(
-                model_name_or_path, device=device, model_kwargs=model_kwargs, prompts=prompts
-            )
+            name = checked_name(model_name_or_path)
+            # SentenceTransformer loads anything and takes the mean over its tokens, which is no teacher.
+            refused = _REFUSED.get(model_kind(name))
+            if refused is None:
+                self._encoder = SentenceTransformer(
+                    name, device=device, model_kwargs=model_kwargs, prompts=prompts
+                )
         except (OSError, ValueError) as error:
             raise DataError(
                 f"the teacher {model_name_or_path!r} cannot be loaded; pass a folder or a model name that "
                 f"the hub or its local cache has, or use LsaTeacher, which needs no model ({error})"
             ) from error
+        if refused is not None:
+            raise DataError(f"the teacher {model_name_or_path!r} is {refused}")
         if max_seq_length is not None:
             self._encoder.max_seq_length = max_seq_length
         self._batch_size = batch_size
@@ -162,6 +177,53 @@ class LsaTeacher:
             `[N, D]` float32, rows of L2 norm 1; the row of a text without any known term is 0.
         """
         return np.asarray(self._pipeline.transform(list(texts)), dtype=np.float32)
+
+
+def check_teacher_options(teacher: str | None, scores: Path | None, *, needed: bool) -> None:
+    """Refuse the options `--teacher` and `--teacher-scores` of a run that would ignore one of them.
+
+    Args:
+        teacher: The value of `--teacher`; None if it was not given.
+        scores: The value of `--teacher-scores`; None if it was not given.
+        needed: Whether the loss reads a teacher.
+
+    Raises:
+        ValueError: If both options are given, or one of them to a run without distillation.
+    """
+    if teacher is not None and scores is not None:
+        raise ValueError(f"pass --teacher or --teacher-scores; received {teacher!r} and {str(scores)!r}")
+    given = f"--teacher {teacher}" if teacher is not None else f"--teacher-scores {scores}"
+    if (teacher is not None or scores is not None) and not needed:
+        raise ValueError(
+            f"the loss of this run reads no teacher, so {given} would be ignored; choose a preset that "
+            "distils (--preset v26, v25 or v23), set --loss.distillation-weight, or leave the option out"
+        )
+
+
+def check_labelled_rows(teacher: str | None, rows: Sequence[Mapping[str, Any]], *, needed: bool) -> None:
+    """Refuse training rows whose teacher scores cannot be used as the options say.
+
+    Args:
+        teacher: The value of `--teacher`; None if it was not given.
+        rows: Training rows under the column contract, at least one.
+        needed: Whether the loss reads a teacher.
+
+    Raises:
+        ValueError: If the rows carry the scores of a teacher and `--teacher` names another, or if they carry
+            one score each, with which nothing can be compared.
+    """
+    if not needed or LABEL not in rows[0]:
+        return
+    if teacher is not None:
+        raise ValueError(
+            f"the rows carry the scores of a teacher in their column {LABEL!r}, so --teacher {teacher} would "
+            "be ignored; leave the option out, or pass rows without that column"
+        )
+    if len(text_columns(rows[0])) < 3:
+        raise ValueError(
+            "a teacher's scores are compared within a row, and these rows have a positive and no negative: "
+            "give --negatives judged or --negatives bm25, or a file of rows with negatives and their scores"
+        )
 
 
 def load_teacher(name: str, corpus_texts: Sequence[str]) -> Teacher:

@@ -1,5 +1,6 @@
 """Plug-in losses: each file holds one idea, its pure function on tensors and below it the module."""
 
+from lexforge.losses import functional
 from lexforge.losses.base import EmbeddingLoss, load_loss_tensors, loss_parameters, loss_tensors
 from lexforge.losses.cosent import CoSENTLoss
 from lexforge.losses.hcl import HCLLoss
@@ -18,6 +19,7 @@ __all__ = [
     "NWSLoss",
     "NeuralSparseLoss",
     "SparseLossNumbers",
+    "functional",
     "load_loss_tensors",
     "loss_parameters",
     "loss_tensors",

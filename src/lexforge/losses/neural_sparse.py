@@ -295,11 +295,15 @@ class NeuralSparseLoss(EmbeddingLoss):
                 )
             return similarity_scores(embeddings[0], self._candidates(embeddings[1:]), "cosine")
         expected = (len(anchor), len(documents))
-        if labels.shape != expected or expected[1] < 2:
+        if labels.shape != expected:
             raise ValueError(
-                "labels must hold one teacher score per document column, the positive first, and at least "
-                f"one negative: [{expected[0]}, {expected[1]}] for these columns; received "
-                f"{list(labels.shape)}"
+                "labels must hold one teacher score per document column, the positive first: "
+                f"[{expected[0]}, {expected[1]}] for these columns; received {list(labels.shape)}"
+            )
+        if expected[1] < 2:
+            raise ValueError(
+                "labels must hold one teacher score per document column, of which one at least is a "
+                "negative; received the score of the positive alone, which nothing can be compared with"
             )
         return labels.to(anchor.dtype)
 
@@ -327,13 +331,22 @@ class NeuralSparseLoss(EmbeddingLoss):
 
 
 def _tokens(features: list[Features] | None) -> list[tuple[Tensor, Tensor]]:
-    """Token ids and attention mask of each column, `[B, L]` each."""
+    """Token ids and mask of each column, `[B, L]` each; the tokens of a saved prompt are masked too."""
     if features is None:
         raise ValueError(
             "self_reconstruction and positive_activation read the tokens of each column, which "
             "compute_loss_from_embeddings does not receive; set their weights to 0, or call the loss itself"
         )
-    return [(column["input_ids"], column["attention_mask"]) for column in features]
+    return [(column["input_ids"], _mask_without_prompt(column)) for column in features]
+
+
+def _mask_without_prompt(column: Features) -> Tensor:
+    """The attention mask `[B, L]`, 0 also at the first tokens, which are the same prompt in every row."""
+    mask = column["attention_mask"]
+    if "prompt_length" not in column:
+        return mask
+    # Counted over unmasked tokens, because a tokenizer may pad on the left.
+    return mask * (mask.cumsum(dim=1) > column["prompt_length"])
 
 
 def _advised(teacher: Tensor, own: Tensor, margin: float, listed: bool, candidates: int) -> Tensor:

@@ -1,15 +1,17 @@
 """Build and load encoders, thin over the modules of sentence-transformers."""
 
 from lexforge.models.backbone import LEXICAL, resolve_backbone
+from lexforge.models.decoder_bias import lower_bias, shift_bias_by_idf
 from lexforge.models.dense import build_dense
 from lexforge.models.embedding_dimension import embedding_dimension
 from lexforge.models.fused import fuse_splade_head, unfuse_splade_head
-from lexforge.models.idf_bias import shift_bias_by_idf
 from lexforge.models.inference_free import build_inference_free
 from lexforge.models.lexical_init import build_lexical_backbone
-from lexforge.models.load import check_encoder, load_encoder, model_kind
+from lexforge.models.load import check_encoder, load_encoder
 from lexforge.models.momentum import MomentumEncoder, is_training
-from lexforge.models.prompts import encode_kind
+from lexforge.models.names import model_kind
+from lexforge.models.normalized import normalize_vectors
+from lexforge.models.prompts import column_prompts, encode_kind, saved_prompt
 from lexforge.models.splade import build_splade
 from lexforge.models.structure import vocabulary_size
 from lexforge.models.vocabulary import (
@@ -27,15 +29,19 @@ __all__ = [
     "build_lexical_backbone",
     "build_splade",
     "check_encoder",
+    "column_prompts",
     "embedding_dimension",
     "encode_kind",
     "foreign_script_ids",
     "fuse_splade_head",
     "is_training",
     "load_encoder",
+    "lower_bias",
     "model_kind",
+    "normalize_vectors",
     "resolve_backbone",
     "restrict_output_vocabulary",
+    "saved_prompt",
     "shift_bias_by_idf",
     "special_token_ids",
     "unfuse_splade_head",

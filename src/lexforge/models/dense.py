@@ -6,17 +6,16 @@ from pathlib import Path
 
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
-from sentence_transformers.util import load_file_path
 
 from lexforge.common.similarity import Similarity, check_similarity
-from lexforge.models.structure import checked_name
+from lexforge.models.names import check_saved_similarity, checked_name, saved_class
 
 
 def build_dense(
     name_or_path: str | Path,
     *,
     max_seq_length: int | None = None,
-    similarity: Similarity = "cosine",
+    similarity: Similarity | None = None,
     device: str | None = None,
 ) -> SentenceTransformer:
     """Build or load a dense encoder: a saved `SentenceTransformer`, or a transformer with mean pooling.
@@ -26,28 +25,38 @@ def build_dense(
             and `AutoTokenizer` load, such as a backbone of `build_lexical_backbone`.
         max_seq_length: Texts are cut after this many tokens, special tokens included; None keeps what the
             model says.
-        similarity: How texts are compared; saved with the model as `similarity_fn_name`.
+        similarity: How texts are compared; saved with the model as `similarity_fn_name`. None keeps that of a
+            saved model, and gives a new one "cosine".
         device: Where the model is put; None leaves the choice to sentence-transformers.
 
     Returns:
         The encoder.
 
     Raises:
-        FileNotFoundError: If `name_or_path` is a path where nothing is.
-        ValueError: If `max_seq_length` leaves no room for a word, or if `similarity` is unknown.
+        FileNotFoundError: If there is no such folder, and no such model on the hub.
+        ValueError: If `max_seq_length` leaves no room for a word, if `similarity` is unknown, or if the model
+            is no dense encoder or was saved with another similarity.
     """
-    check_similarity(similarity)
+    if similarity is not None:
+        check_similarity(similarity)
     if max_seq_length is not None and max_seq_length < 3:
         raise ValueError(f"max_seq_length must be at least 3; received {max_seq_length}")
     name = checked_name(name_or_path)
+    saved = saved_class(name)
+    if saved not in (None, "SentenceTransformer"):
+        raise ValueError(
+            f"{name} was saved as a {saved}, which is no dense encoder; pass a SentenceTransformer, or the "
+            "checkpoint of a transformer, whose token vectors are averaged"
+        )
     modules = None
-    if load_file_path(name, "modules.json") is None:
+    if saved is None:
         # sentence-transformers would build the same pooling, but with a warning.
         transformer = Transformer(name)
         modules = [transformer, Pooling(transformer.get_embedding_dimension(), pooling_mode="mean")]
     model = SentenceTransformer(
         None if modules else name, modules=modules, device=device, similarity_fn_name=similarity
     )
+    check_saved_similarity(name, model.similarity_fn_name)
     if max_seq_length is not None:
         model.max_seq_length = max_seq_length
     return model

@@ -13,6 +13,7 @@ from sentence_transformers.base.modules.module import Module
 from sentence_transformers.sparse_encoder.modules import SparseStaticEmbedding
 from transformers import PreTrainedTokenizerBase
 
+from lexforge.models.model_card import RetrieverCard
 from lexforge.models.structure import splade_transformers
 
 
@@ -65,6 +66,7 @@ def build_inference_free(
     router = Router.for_query_document(query_modules=[lookup], document_modules=modules)
     return SparseEncoder(
         modules=[router],
+        model_card_data=RetrieverCard(),
         device=str(document_encoder.device),
         similarity_fn_name=document_encoder.similarity_fn_name,
     )

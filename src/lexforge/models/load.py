@@ -2,53 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any, Literal
 
 from sentence_transformers import SentenceTransformer, SparseEncoder
 from sentence_transformers.base.model import BaseModel
 from sentence_transformers.util import load_file_path
 
 from lexforge.common.similarity import Similarity, check_similarity
+from lexforge.models.names import checked_name, model_kind
 from lexforge.models.splade import build_splade
-
-ModelKind = Literal["dense", "sparse", "cross-encoder", "unknown"]
-_KINDS: dict[str, ModelKind] = {
-    "SentenceTransformer": "dense",
-    "SparseEncoder": "sparse",
-    "CrossEncoder": "cross-encoder",
-}
-
-
-def model_kind(name: str) -> ModelKind:
-    """Read from a model's files what it is, without loading it.
-
-    Args:
-        name: A folder or a hub name.
-
-    Returns:
-        "dense" for a `SentenceTransformer`, "sparse" for a `SparseEncoder` or a bare masked language model
-        (which is a SPLADE encoder here), "cross-encoder" for a `CrossEncoder` or a bare sequence classifier,
-        and "unknown" for another bare transformer, or where there are no such files.
-    """
-    saved_as = _settings(name, "config_sentence_transformers.json").get("model_type")
-    if saved_as in _KINDS:
-        return _KINDS[saved_as]
-    # Older versions of sentence-transformers did not write the class; its modules tell sparse from dense.
-    modules = load_file_path(name, "modules.json")
-    if modules is not None:
-        return "sparse" if "sparse_encoder" in Path(modules).read_text(encoding="utf-8") else "dense"
-    architectures = _settings(name, "config.json").get("architectures") or []
-    if any(architecture.endswith("ForSequenceClassification") for architecture in architectures):
-        return "cross-encoder"
-    return "sparse" if any(part.endswith("ForMaskedLM") for part in architectures) else "unknown"
-
-
-def _settings(name: str, file: str) -> dict[str, Any]:
-    """Return the content of one of a model's JSON files; an empty dict where it has none."""
-    path = load_file_path(name, file)
-    return json.loads(Path(path).read_text(encoding="utf-8")) if path else {}
 
 
 def load_encoder(
@@ -66,12 +28,18 @@ def load_encoder(
         The encoder.
 
     Raises:
-        FileNotFoundError: If `name` is a path where nothing is.
-        ValueError: If the model is a `CrossEncoder`, or if `lexforge.models.build_splade` refuses it.
+        FileNotFoundError: If there is no such folder, and no such model on the hub.
+        ValueError: If the model is a `CrossEncoder` or a `MultiVectorEncoder`, or if
+            `lexforge.models.build_splade` refuses it.
     """
+    name = checked_name(name)
     kind = model_kind(name)
     if kind == "cross-encoder":
         raise ValueError(f"{name} is a CrossEncoder, which scores pairs and gives no vectors to search with")
+    if kind == "multi-vector":
+        raise ValueError(
+            f"{name} is a MultiVectorEncoder, whose texts have many vectors; no index holds those"
+        )
     modules = load_file_path(name, "modules.json")
     if modules is None or "SpladePooling" in Path(modules).read_text(encoding="utf-8"):
         return build_splade(name, max_seq_length=max_seq_length, device=device)

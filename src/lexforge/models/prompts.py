@@ -1,8 +1,8 @@
-"""Encode queries and documents with the prompts that a model was saved with."""
+"""The prompts that a model was saved with: before queries and documents, in encoding and in training."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from sentence_transformers import SentenceTransformer, SparseEncoder
@@ -13,14 +13,33 @@ from lexforge.common.types import TextKind
 _DOCUMENT_PROMPTS = ("document", "passage", "corpus")
 
 
+def saved_prompt(model: SentenceTransformer | SparseEncoder, kind: TextKind | None) -> str:
+    """Return the prompt that a model puts before texts of one kind.
+
+    sentence-transformers gives every model an empty prompt named "document", and `encode_document` takes it
+    although the model was saved with a prompt named "passage", as E5's is. So the prompt of documents is the
+    first of "document", "passage" and "corpus" that is not empty.
+
+    Args:
+        model: A dense or sparse encoder.
+        kind: "query", "document", or None for a text that is neither, as `model.encode` takes it.
+
+    Returns:
+        The prompt; an empty string where the model has none.
+    """
+    names = {"query": ("query",), "document": _DOCUMENT_PROMPTS}.get(kind or "", ())
+    for name in names:
+        if prompt := model.prompts.get(name):
+            return prompt
+    if any(name in model.prompts for name in names) or model.default_prompt_name is None:
+        return ""
+    return model.prompts.get(model.default_prompt_name) or ""
+
+
 def encode_kind(
     model: SentenceTransformer | SparseEncoder, texts: Sequence[str], kind: TextKind, **options: Any
 ) -> Any:
     """Encode texts of one kind with `encode_query` or `encode_document` and the saved prompt.
-
-    sentence-transformers gives every model an empty prompt named "document", and `encode_document` takes it
-    although the model was saved with a prompt named "passage", as E5's is. So the prompt is chosen here: the
-    first of "document", "passage" and "corpus" that is not empty.
 
     Args:
         model: A dense or sparse encoder.
@@ -31,7 +50,27 @@ def encode_kind(
     Returns:
         What the model's method returns.
     """
-    if kind == "query":
-        return model.encode_query(list(texts), **options)
-    prompt = next((name for name in _DOCUMENT_PROMPTS if model.prompts.get(name)), None)
-    return model.encode_document(list(texts), prompt_name=prompt, **options)
+    encode = model.encode_query if kind == "query" else model.encode_document
+    return encode(list(texts), prompt=saved_prompt(model, kind), **options)
+
+
+def column_prompts(model: SentenceTransformer | SparseEncoder, columns: Iterable[str]) -> dict[str, str]:
+    """Return the saved prompt of each column of training rows, so that training sees what a search sees.
+
+    Args:
+        model: The encoder to train.
+        columns: Names of text columns: `anchor` holds queries; `positive`, `negative_1` .. `negative_n` and
+            `text` hold documents. Any other column, such as `sentence1`, gets the model's default prompt, as
+            `model.encode` does.
+
+    Returns:
+        Column -> prompt, of the columns that have one.
+    """
+    prompts = {column: saved_prompt(model, _column_kind(column)) for column in columns}
+    return {column: prompt for column, prompt in prompts.items() if prompt}
+
+
+def _column_kind(column: str) -> TextKind | None:
+    if column == "anchor":
+        return "query"
+    return "document" if column in ("positive", "text") or column.startswith("negative") else None

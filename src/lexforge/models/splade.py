@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import cast, get_args
+from typing import cast
 
 from sentence_transformers import SparseEncoder
 from sentence_transformers.sparse_encoder.modules import SpladePooling, Transformer
-from sentence_transformers.util import load_file_path
 from transformers import AutoModelForMaskedLM, PreTrainedTokenizerBase
 
 from lexforge.common.similarity import Similarity, check_similarity
 from lexforge.models.fused import fuse_splade_head
-from lexforge.models.structure import checked_name, position_limit, splade_transformers
+from lexforge.models.model_card import RetrieverCard
+from lexforge.models.names import check_saved_similarity, checked_name, saved_class
+from lexforge.models.structure import position_limit, splade_transformers
 
 
 def build_splade(
@@ -41,7 +42,7 @@ def build_splade(
         The encoder, in evaluation mode.
 
     Raises:
-        FileNotFoundError: If `name_or_path` is a path where nothing is.
+        FileNotFoundError: If there is no such folder, and no such model on the hub.
         ValueError: If the checkpoint lacks weights of a masked language modelling head, if the saved encoder
             is no SPLADE model or has another similarity, if `max_seq_length` leaves no room for a word or
             exceeds the model's positions, or if `similarity` is unknown.
@@ -51,18 +52,25 @@ def build_splade(
     if similarity is not None:
         check_similarity(similarity)
     name = checked_name(name_or_path)
-    if load_file_path(name, "modules.json") is not None:
-        model = SparseEncoder(name, device=device, similarity_fn_name=similarity)
-        if model.similarity_fn_name not in get_args(Similarity):
-            raise ValueError(
-                f"{name} was saved with the similarity {model.similarity_fn_name!r}, by which nothing is "
-                'searched here; pass similarity="cosine" or "dot"'
-            )
+    saved = saved_class(name)
+    if saved not in (None, "SparseEncoder"):
+        raise ValueError(
+            f"{name} was saved as a {saved}, which is no SPLADE encoder; pass a SparseEncoder with "
+            "SpladePooling, or the checkpoint of a masked language model"
+        )
+    if saved is not None:
+        model = SparseEncoder(
+            name, device=device, similarity_fn_name=similarity, model_card_data=RetrieverCard()
+        )
+        check_saved_similarity(name, model.similarity_fn_name)
     else:
         _refuse_incomplete_checkpoint(name)
         transformer = Transformer(name, transformer_task="fill-mask")
         model = SparseEncoder(
-            modules=[transformer, SpladePooling("max")], device=device, similarity_fn_name=similarity or "dot"
+            modules=[transformer, SpladePooling("max")],
+            device=device,
+            similarity_fn_name=similarity or "dot",
+            model_card_data=RetrieverCard(),
         )
     for transformer in splade_transformers(model):
         _set_max_seq_length(transformer, max_seq_length)

@@ -1,40 +1,14 @@
-"""What a name stands for and what a SPLADE encoder is made of: checks and walks that several files share."""
+"""What a SPLADE encoder is made of: walks over its modules that several files share."""
 
 from __future__ import annotations
 
 from itertools import pairwise
-from pathlib import Path
 
 import torch
 from sentence_transformers import SparseEncoder
 from sentence_transformers.base.modules import Router, Transformer
 from sentence_transformers.sparse_encoder.modules import SpladePooling
 from torch import nn
-
-
-def checked_name(name_or_path: str | Path) -> str:
-    """Return the name of a model as sentence-transformers takes it.
-
-    Args:
-        name_or_path: A folder or a hub name. A `Path`, and a string that cannot be a hub name, must exist.
-
-    Returns:
-        The name or path as a string.
-
-    Raises:
-        FileNotFoundError: If the argument is a path where nothing is.
-        ValueError: If the argument names a file.
-    """
-    path = Path(name_or_path)
-    looks_like_path = isinstance(name_or_path, Path) or path.is_absolute() or len(path.parts) != 2
-    if not path.exists() and (looks_like_path or path.parts[0] in (".", "..", "~")):
-        raise FileNotFoundError(
-            f"there is no model at {str(name_or_path)!r}; pass the folder of a checkpoint, or a hub name "
-            "such as 'FacebookAI/xlm-roberta-base'"
-        )
-    if path.is_file():
-        raise ValueError(f"a model is a folder, but {str(name_or_path)!r} is a file")
-    return str(name_or_path)
 
 
 def module_sequences(model: SparseEncoder) -> list[list[nn.Module]]:

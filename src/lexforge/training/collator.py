@@ -11,12 +11,16 @@ from sentence_transformers.sentence_transformer.data_collator import SentenceTra
 from sentence_transformers.sparse_encoder import SparseEncoderDataCollator
 
 from lexforge.common.text_identity import NO_TEXT, text_identity
-from lexforge.common.types import Embeddings
-from lexforge.data.columns import RELEVANT, text_kind
+from lexforge.common.types import Embeddings, TextKind
+from lexforge.data.columns import RELEVANT
+from lexforge.data.retrieval_data import DataError
 from lexforge.losses.base import IDENTITY_KEY, RELEVANT_KEY, TEACHER_KEY
+from lexforge.models import column_prompts, saved_prompt
 from lexforge.runs.finite import ROWS_KEY, texts_of
+from lexforge.training.columns import DATASET_NAME, text_columns
 
 
+@dataclass
 class NamedRows:
     """Mixed into a collator, it adds to a batch what the losses and the errors read of its texts.
 
@@ -26,15 +30,24 @@ class NamedRows:
       longest list of the batch and shorter ones filled up with `NO_TEXT`.
     - The texts of each row under `ROWS_KEY`, so that an error can name them.
 
+    The texts get the prompts that the model was saved with (`lexforge.models.column_prompts`), unless the
+    training arguments name prompts.
+
     The Trainer groups the keys of a batch by column, so a loss finds the first two in `features`.
+
+    Args:
+        encoder: The model whose saved prompts are used; None uses none.
     """
+
+    encoder: Any = field(default=None, repr=False, kw_only=True)
 
     @classmethod
     def like(cls, stock: Any, **others: Any) -> Self:
         """Make a collator with the settings of another one.
 
         Args:
-            stock: A collator of sentence-transformers.
+            stock: A collator of sentence-transformers. Prompts that it has, from the training arguments,
+                replace those of the encoder.
             **others: Further fields of this class.
 
         Returns:
@@ -44,21 +57,32 @@ class NamedRows:
         # The batch sampler without duplicates leaves these columns out of its comparison: two rows with the
         # same judged documents may stand in one batch.
         settings["valid_label_columns"] = [*settings["valid_label_columns"], RELEVANT]
+        if stock.prompts:
+            others["encoder"] = None
         return cls(**settings, **others)
 
     def __call__(self, features: list[dict[str, Any]]) -> dict[str, Any]:
         """Collate rows of texts (and labels) into one batch."""
         texts = [{name: value for name, value in row.items() if name != RELEVANT} for row in features]
+        labels: list[str] = vars(self)["valid_label_columns"]  # a field of the class that this is mixed into
+        columns = [name for name in text_columns(texts[0], labels) if isinstance(texts[0][name], str)]
+        if self.encoder is not None:
+            vars(self)["prompts"] = self.saved_prompts(columns)  # that class reads it for each batch
         # The class that this one is mixed into has the method; mypy does not see it.
         batch: dict[str, Any] = super().__call__(texts)  # type: ignore[misc]
-        columns = [name for name in texts[0] if isinstance(texts[0][name], str)]
         for name in columns:
-            identities = [text_identity(row[name]) for row in texts]
+            identities = [text_identity(_text(name, row[name])) for row in texts]
             batch[f"{name}_{IDENTITY_KEY}"] = torch.tensor(identities, dtype=torch.int64)
         if RELEVANT in features[0]:
             batch[f"{columns[0]}_{RELEVANT_KEY}"] = _padded([row[RELEVANT] for row in features])
-        batch[ROWS_KEY] = [texts_of(row) for row in texts]
+        batch[ROWS_KEY] = [
+            texts_of({name: value for name, value in row.items() if name != DATASET_NAME}) for row in texts
+        ]
         return batch
+
+    def saved_prompts(self, columns: list[str]) -> dict[str, str]:
+        """The prompt that the model was saved with for each text column; names say what a column holds."""
+        return column_prompts(self.encoder, columns)
 
 
 @dataclass
@@ -83,10 +107,26 @@ class SpladeCollator(NamedRows, SparseEncoderDataCollator):
         """Collate rows of texts (and labels) into one batch."""
         batch = super().__call__(features)
         if self.teacher is not None:
-            for column in [key for key in features[0] if f"{key}_input_ids" in batch]:
-                rows = self.teacher.lookup([row[column] for row in features], text_kind(column))
+            columns = [key for key in features[0] if f"{key}_input_ids" in batch]
+            for column, kind in _kinds(columns).items():
+                rows = self.teacher.lookup([row[column] for row in features], kind)
                 batch[f"{column}_{TEACHER_KEY}"] = torch.from_numpy(np.array(rows))
         return batch
+
+    def saved_prompts(self, columns: list[str]) -> dict[str, str]:
+        """The prompt that the model was saved with for each text column; the first holds the queries."""
+        return {column: saved_prompt(self.encoder, kind) for column, kind in _kinds(columns).items()}
+
+
+def _kinds(columns: list[str]) -> dict[str, TextKind]:
+    """Column -> what its texts are to a search, by position: the first holds queries, all others documents."""
+    return {column: "document" if place else "query" for place, column in enumerate(columns)}
+
+
+def _text(column: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise DataError(f"column {column!r}: expected text in every row; received {value!r}")
+    return value
 
 
 def _padded(lists: list[list[int]]) -> torch.Tensor:

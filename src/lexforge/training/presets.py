@@ -32,6 +32,7 @@ class Preset(SparseLossNumbers):
         idf_bias: Shift of a term's logit per unit of its idf, before training, in a pretrained encoder; the
             lexical backbone has idf in its weights already. 0 shifts nothing.
         start_share: Share of the weights of the start in the model that training leaves, in [0, 1).
+        prune_threshold: What a term's logit must exceed in that model, >= 0.
         learning_rate: Peak learning rate for a pretrained encoder, where a recipe is given none.
         scratch_learning_rate: The same for the lexical backbone.
         ramp_fraction: Share of training over which sparsity weights and penalties grow to their full values;
@@ -47,6 +48,7 @@ class Preset(SparseLossNumbers):
     stopword_penalty: float = 15.0
     idf_bias: float = 0.0
     start_share: float = 0.0
+    prune_threshold: float = 0.0
     learning_rate: float = 3e-5
     scratch_learning_rate: float = 1e-3
     ramp_fraction: float = 0.0
@@ -141,8 +143,9 @@ LEXFORGE = replace(
     PLAIN,
     flops_weight=1e-3,
     minimum_activation_weight=1.0,
-    idf_bias=0.25,
+    idf_bias=0.35,
     start_share=0.5,
+    prune_threshold=0.2,
     learning_rate=3e-4,
 )
 

@@ -1,4 +1,4 @@
-"""The idf of the terms that an encoder uses, written into its decoder's bias."""
+"""What can be written into the decoder's bias of an encoder: the idf of its terms, and a threshold."""
 
 from __future__ import annotations
 
@@ -48,20 +48,46 @@ def shift_bias_by_idf(
             f"document_frequency must lie in [0, {documents}] (the number of documents) with a term above 0; "
             f"received values from {frequency.min(initial=0):g} to {frequency.max(initial=0):g}"
         )
-    decoders = [transformer.model.get_output_embeddings() for transformer in splade_transformers(model)]
-    for decoder in decoders:
-        if getattr(decoder, "bias", None) is None:
-            raise ValueError("the decoder of this masked language model has no bias that could be shifted")
-        if frequency.shape != (len(decoder.bias),):
+    biases = _biases(model)
+    for bias in biases:
+        if frequency.shape != (len(bias),):
             raise ValueError(
-                f"document_frequency must be [{len(decoder.bias)}], as the decoder; received "
-                f"{list(frequency.shape)}"
+                f"document_frequency must be [{len(bias)}], as the decoder; received {list(frequency.shape)}"
             )
 
     idf = np.log((documents + 1) / (frequency + 0.5))  # [V]
     mean = (idf * frequency).sum() / frequency.sum()
     shift = torch.from_numpy(np.minimum(idf - mean, 2.0) * strength)  # [V]
     with torch.no_grad():
-        for decoder in decoders:
-            decoder.bias += shift.to(decoder.bias)
+        for bias in biases:
+            bias += shift.to(bias)
     return model
+
+
+def lower_bias(model: SparseEncoder, threshold: float) -> SparseEncoder:
+    """Lower the logits of all terms in place, so that only those above the threshold stay active.
+
+    Args:
+        model: A SPLADE encoder, fused or plain; with a `Router`, each of its masked language models changes.
+        threshold: What the logit of a term must exceed, finite.
+
+    Returns:
+        `model`.
+
+    Raises:
+        ValueError: If the threshold is not finite or a decoder has no bias.
+    """
+    if not np.isfinite(threshold):
+        raise ValueError(f"threshold must be finite; received {threshold}")
+    with torch.no_grad():
+        for bias in _biases(model):
+            bias -= threshold
+    return model
+
+
+def _biases(model: SparseEncoder) -> list[torch.Tensor]:
+    """The decoder's bias `[V]` of each masked language model."""
+    decoders = [transformer.model.get_output_embeddings() for transformer in splade_transformers(model)]
+    if any(getattr(decoder, "bias", None) is None for decoder in decoders):
+        raise ValueError("the decoder of this masked language model has no bias that could be shifted")
+    return [decoder.bias for decoder in decoders]

@@ -1,4 +1,4 @@
-"""The idf of the active terms in the decoder's bias: by hand, saved, and against bad input."""
+"""The idf of the active terms and the threshold in the decoder's bias: by hand, saved, and bad input."""
 
 from __future__ import annotations
 
@@ -10,7 +10,13 @@ import pytest
 import torch
 from sentence_transformers import SparseEncoder
 
-from lexforge.models import build_splade, restrict_output_vocabulary, shift_bias_by_idf, vocabulary_size
+from lexforge.models import (
+    build_splade,
+    lower_bias,
+    restrict_output_vocabulary,
+    shift_bias_by_idf,
+    vocabulary_size,
+)
 
 TEXTS = ["sort a list of words", "the index", "query a vector"]
 
@@ -92,3 +98,16 @@ def test_bad_input_is_refused(
     with pytest.raises(ValueError, match=message):
         shift_bias_by_idf(model, counts, documents, strength)
     assert torch.equal(bias(model), before)
+
+
+def test_a_threshold_drops_the_terms_below_it_and_no_other(model: SparseEncoder) -> None:
+    """log(1 + relu(x - t)) from the activations before: y = log(1 + relu(e^y - 1 - t))."""
+    before = model.encode(TEXTS, convert_to_sparse_tensor=False, show_progress_bar=False).cpu().numpy()
+    threshold = float(np.median(np.expm1(before[before > 0])))
+    assert lower_bias(model, threshold) is model
+    after = model.encode(TEXTS, convert_to_sparse_tensor=False, show_progress_bar=False).cpu().numpy()
+    expected = np.log1p(np.maximum(np.expm1(before) - threshold, 0))
+    np.testing.assert_allclose(after, expected, atol=1e-5)
+    assert 0 < (after > 0).sum() < (before > 0).sum()
+    with pytest.raises(ValueError, match="threshold must be finite; received inf"):
+        lower_bias(model, float("inf"))

@@ -1,0 +1,135 @@
+"""What the name of a model stands for: a folder or a hub name, and the kind of model that its files say."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
+from sentence_transformers.util import load_file_path
+
+from lexforge.common.similarity import Similarity
+
+ModelKind = Literal["dense", "sparse", "cross-encoder", "multi-vector", "unknown"]
+_KINDS: dict[str, ModelKind] = {
+    "SentenceTransformer": "dense",
+    "SparseEncoder": "sparse",
+    "CrossEncoder": "cross-encoder",
+    "MultiVectorEncoder": "multi-vector",
+}
+# Files of which every model on the hub has one: the first is that of sentence-transformers.
+_MODEL_FILES = ("modules.json", "config.json")
+# The organisations by which sentence-transformers completes a name without a slash, class by class.
+_ORGANISATIONS = ("sentence-transformers", "sparse-encoder", "cross-encoder")
+
+
+def checked_name(name_or_path: str | Path) -> str:
+    """Return the name of a model as transformers and sentence-transformers take it.
+
+    Args:
+        name_or_path: A folder or a hub name. A hub name without a slash is that of a model without an
+            organisation, such as `bert-base-uncased`, or of one that sentence-transformers completes, such as
+            `all-MiniLM-L6-v2`. A `Path`, and a string that cannot be a hub name, must exist.
+
+    Returns:
+        The path as a string, or the hub name with its organisation.
+
+    Raises:
+        FileNotFoundError: If there is no such folder, and neither the hub nor its local cache has a model of
+            that name.
+        ValueError: If the argument names a file.
+    """
+    path = Path(name_or_path)
+    if path.is_file():
+        raise ValueError(f"a model is a folder, but {str(name_or_path)!r} is a file")
+    if path.exists() and str(name_or_path):
+        return str(name_or_path)
+    names = []
+    if isinstance(name_or_path, str) and re.fullmatch(r"\w[\w.-]*(/[\w.-]+)?", name_or_path):
+        names = [name_or_path]
+        if "/" not in name_or_path:
+            names += [f"{organisation}/{name_or_path}" for organisation in _ORGANISATIONS]
+    for name in names:
+        if any(_on_hub(name, file) for file in _MODEL_FILES):
+            return name
+    searched = ", and neither the hub nor its local cache has a model of that name" if names else ""
+    raise FileNotFoundError(
+        f"there is no model at {str(name_or_path)!r}{searched}; pass the folder of a checkpoint, or a hub "
+        "name such as 'FacebookAI/xlm-roberta-base'"
+    )
+
+
+def _on_hub(name: str, file: str) -> bool:
+    """Return whether the hub, or without a network its local cache, has a file of a model."""
+    try:
+        return load_file_path(name, file) is not None
+    except GatedRepoError:  # a kind of RepositoryNotFoundError; it says how to get access
+        raise
+    except RepositoryNotFoundError:
+        return False
+
+
+def saved_class(name: str) -> str | None:
+    """Read from a model's files by which class of sentence-transformers it was saved.
+
+    Args:
+        name: A folder or a hub name.
+
+    Returns:
+        The name of the class, such as "SparseEncoder"; None for a bare checkpoint of transformers.
+    """
+    saved_as = _settings(name, "config_sentence_transformers.json").get("model_type")
+    if saved_as is not None:
+        return str(saved_as)
+    # Older versions of sentence-transformers did not write the class; its modules tell sparse from dense.
+    modules = load_file_path(name, "modules.json")
+    if modules is None:
+        return None
+    sparse = "sparse_encoder" in Path(modules).read_text(encoding="utf-8")
+    return "SparseEncoder" if sparse else "SentenceTransformer"
+
+
+def model_kind(name: str) -> ModelKind:
+    """Read from a model's files what it is, without loading it.
+
+    Args:
+        name: A folder or a hub name.
+
+    Returns:
+        "dense" for a `SentenceTransformer`, "sparse" for a `SparseEncoder` or a bare masked language model
+        (which is a SPLADE encoder here), "cross-encoder" for a `CrossEncoder` or a bare sequence classifier,
+        "multi-vector" for a `MultiVectorEncoder` (ColBERT), and "unknown" for another bare transformer, or
+        where there are no such files.
+    """
+    saved = saved_class(name)
+    if saved is not None:
+        return _KINDS.get(saved, "unknown")
+    architectures = _settings(name, "config.json").get("architectures") or []
+    if any(architecture.endswith("ForSequenceClassification") for architecture in architectures):
+        return "cross-encoder"
+    return "sparse" if any(part.endswith("ForMaskedLM") for part in architectures) else "unknown"
+
+
+def _settings(name: str, file: str) -> dict[str, Any]:
+    """Return the content of one of a model's JSON files; an empty dict where it has none."""
+    path = load_file_path(name, file)
+    return json.loads(Path(path).read_text(encoding="utf-8")) if path else {}
+
+
+def check_saved_similarity(name: str, similarity: str | None) -> None:
+    """Refuse a model that was saved with a similarity by which nothing is searched here.
+
+    Args:
+        name: Name of the model, for the message.
+        similarity: Its `similarity_fn_name`.
+
+    Raises:
+        ValueError: If it is neither "cosine" nor "dot".
+    """
+    if similarity not in get_args(Similarity):
+        raise ValueError(
+            f"{name} was saved with the similarity {similarity!r}, by which nothing is searched here; pass "
+            'similarity="cosine" or "dot"'
+        )
