@@ -28,6 +28,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 OWNERS = {
     "triton": {"kernels/triton"},
     "pymilvus": {"retrieval/engines/milvus.py"},
+    "qdrant_client": {"retrieval/engines/qdrant.py"},
 }
 
 

@@ -57,8 +57,8 @@ class Engine(ABC):
         """Return the k best documents of each exported query, and the seconds that the engine took."""
 
     def nbytes(self) -> int:
-        """Return the bytes of the engine's files."""
-        return sum(path.stat().st_size for path in self.work.rglob("*") if path.is_file())
+        """Return the bytes of the engine's files as the disk counts them, without reserved ones."""
+        return sum(path.stat().st_blocks * 512 for path in self.work.rglob("*") if path.is_file())
 
     def close(self) -> None:  # noqa: B027 - most have nothing to close
         """Stop what was started."""

@@ -5,6 +5,7 @@ from lexforge.retrieval.backends import IndexKind, VectorKind, build_exact, inde
 from lexforge.retrieval.base import Hits, Index
 from lexforge.retrieval.bm25 import BM25Index
 from lexforge.retrieval.engines.milvus import MilvusIndex
+from lexforge.retrieval.engines.qdrant import QdrantIndex
 from lexforge.retrieval.faiss import HNSW, IVF, FaissIndex, Flat
 from lexforge.retrieval.inverted import InvertedIndex
 
@@ -19,6 +20,7 @@ __all__ = [
     "IndexKind",
     "InvertedIndex",
     "MilvusIndex",
+    "QdrantIndex",
     "Similarity",
     "VectorKind",
     "build_exact",
