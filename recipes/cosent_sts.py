@@ -18,23 +18,27 @@ training), the model (`model/`) and the checkpoints. `--resume` continues from t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
-from datasets import Dataset
-from sentence_transformers import SentenceTransformerTrainingArguments
-from sentence_transformers.base.training_args import BatchSamplers
-from sentence_transformers.sentence_transformer.evaluation import EmbeddingSimilarityEvaluator
 
-from lexforge import data, evaluation, models, runs, training
-from lexforge.losses import CoSENTLoss
+from lexforge import data, evaluation, losses, models, runs, training
+from lexforge.common.command_line import run_command
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from datasets import Dataset
 
 # Training takes a few minutes on two cores with these settings.
 QUICK = training.TrainingSettings(
-    steps=400, batch_size=64, gradient_accumulation_steps=1, learning_rate=5e-4, precision="fp32"
+    steps=400, batch_size=64, gradient_accumulation_steps=1, learning_rate=None, precision="fp32"
 )
+
+# The measures among which `--best-measure` chooses.
+MEASURES = ("spearman_cosine", "pearson_cosine", "spearman_dot", "pearson_dot")
 
 
 @dataclass(frozen=True)
@@ -59,38 +63,72 @@ class Config:
     max_seq_length: int = 128
     """Tokens per sentence, special tokens included; longer sentences are cut."""
 
+    evaluation: Annotated[training.EvaluationSettings, tyro.conf.arg(name="")] = field(
+        default_factory=training.EvaluationSettings
+    )
+
     train: Annotated[training.TrainingSettings, tyro.conf.arg(name="")] = QUICK
 
 
-def load_pairs(source: str) -> tuple[Dataset, Dataset]:
-    """Load the pairs of the splits train and test; the columns are `sentence1`, `sentence2` and `score`."""
+def load_pairs(source: str, measured_splits: Sequence[str]) -> dict[str, Dataset]:
+    """Load the pairs of the splits; the columns are `sentence1`, `sentence2` and `score`."""
+    from datasets import Dataset
+
     splits = data.load_sts(source)
-    for split in ("train", "test"):
+    for split in ("train", *measured_splits):
         if split not in splits:
             raise ValueError(f"{source} has no split {split!r}; its splits are {list(splits)}")
-    if len({row["score"] for row in splits["test"]}) == 1:
-        raise ValueError(
-            f"{source}: all scores of the split 'test' are equal; a correlation needs at least two different "
-            "scores"
-        )
-    return Dataset.from_list(splits["train"]), Dataset.from_list(splits["test"])
+    for split in measured_splits:
+        if len({row["score"] for row in splits[split]}) == 1:
+            raise ValueError(
+                f"{source}: all scores of the split {split!r} are equal; a correlation needs at least two "
+                "different scores"
+            )
+    return {split: Dataset.from_list(splits[split]) for split in ("train", *measured_splits)}
 
 
 def main(cfg: Config) -> None:
     """Train a dense encoder and compare it with itself before training."""
+    # Here, because --help need not wait for them.
+    from sentence_transformers import SentenceTransformerTrainingArguments
+    from sentence_transformers.base.training_args import BatchSamplers
+    from sentence_transformers.sentence_transformer.evaluation import EmbeddingSimilarityEvaluator
+
     # Processes. All of them train; only the main process measures and writes.
     process = runs.start_processes(cfg.train.seed)
+    rates = {"pretrained": 2e-5, "scratch": 5e-4}
+    cfg = replace(cfg, train=training.with_learning_rate(cfg.train, cfg.model, **rates, say=process.print))
+    stages = runs.Stages(process)
+    stages.begin("check the options")
+    runs.check_run_directory(process, cfg.output_dir, cfg, resume=cfg.resume)
+    models.check_model(cfg.model)
+    training.check_reports(cfg.train.report_to)
+    cfg.evaluation.check_measure(MEASURES)
 
-    # Data. Training takes the split train, the measures take the split test.
-    train, test = load_pairs(cfg.data)
+    # Data. Training takes the split train; the split test is measured before and after training, and the
+    # split dev during training.
+    stages.begin("read the data")
+    measured_splits = ["test"] if cfg.evaluation.eval_steps is None else ["test", "dev"]
+    pairs = load_pairs(cfg.data, measured_splits)
+    train = pairs["train"]
     training.check_full_batch(len(train), cfg.train, process.num_processes)
-    evaluator = EmbeddingSimilarityEvaluator(test["sentence1"], test["sentence2"], test["score"])
-    process.print(f"{cfg.data}: {len(train)} training pairs, {len(test)} test pairs", flush=True)
+    evaluators = {
+        split: EmbeddingSimilarityEvaluator(
+            pairs[split]["sentence1"],
+            pairs[split]["sentence2"],
+            pairs[split]["score"],
+            name="" if split == "test" else split,
+        )
+        for split in measured_splits
+    }
+    evaluator = evaluators["test"]
+    process.print(f"{cfg.data}: {len(train)} training pairs, {len(pairs['test'])} test pairs", flush=True)
 
     # Run directory. It is claimed after the data is loaded, so that bad data leaves no folder behind.
     runs.claim_run_directory(process, cfg.output_dir, cfg, resume=cfg.resume)
 
     # Encoder. A saved one keeps its similarity, a new one gets the cosine; loss and evaluator follow it.
+    stages.begin("load the encoder" if cfg.model != models.LEXICAL else "build the encoder")
     with process.main_process_first():
         checkpoint = models.resolve_backbone(
             cfg.model,
@@ -102,29 +140,47 @@ def main(cfg: Config) -> None:
     model = models.build_dense(checkpoint, max_seq_length=cfg.max_seq_length)
 
     # Loss. It compares all pairs of a batch, and with several processes those of all their batches.
-    loss = CoSENTLoss(model, scale=cfg.scale, gather_across_devices=process.num_processes > 1)
+    loss = losses.CoSENTLoss(model, scale=cfg.scale, gather_across_devices=process.num_processes > 1)
 
     # Evaluation before training.
-    initial = evaluator(model) if process.is_main_process else None
+    metrics = {}
+    if process.is_main_process and cfg.evaluation.initial_evaluation:
+        stages.begin("measure the model before training")
+        metrics["initial"] = evaluator(model)
 
     # Training. A batch may hold a text twice, because no row is a negative of another.
+    stages.begin("train")
     arguments = cfg.train.arguments(
-        cfg.output_dir, SentenceTransformerTrainingArguments, batch_sampler=BatchSamplers.BATCH_SAMPLER
+        cfg.output_dir,
+        SentenceTransformerTrainingArguments,
+        batch_sampler=BatchSamplers.BATCH_SAMPLER,
+        **cfg.evaluation.arguments(),
     )
-    trainer = training.DenseTrainer(model, loss, args=arguments, train_dataset=train)
+    trainer = training.DenseTrainer(
+        model,
+        loss,
+        args=arguments,
+        train_dataset=train,
+        evaluator=evaluators.get("dev"),
+        callbacks=[*cfg.train.callbacks(), *cfg.evaluation.callbacks()],
+    )
     trainer.train(resume_from_checkpoint=cfg.resume)
     if not process.is_main_process:
         return
 
     # Evaluation after training.
-    metrics = {"initial": initial, "trained": evaluator(model)}
+    stages.begin("measure the model after training")
+    metrics["trained"] = evaluator(model)
 
     # What the run leaves behind: the model, the numbers, and a table to read.
+    stages.begin("write the results")
     model.save_pretrained(str(cfg.output_dir / "model"))
-    runs.write_json(cfg.output_dir / "metrics.json", metrics)
+    timing = {"timing": {"stage_seconds": stages.end()}}
+    runs.write_json(cfg.output_dir / "metrics.json", metrics | timing | training.best_of(trainer.state))
     print(evaluation.metrics_table(metrics))
-    print(f"\n{cfg.output_dir} holds the model and the numbers.")
+    print(f"\n{stages.table()}")
+    print(f"{cfg.output_dir} holds the model and the numbers.")
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Config, description=__doc__))
+    run_command(main, Config, __doc__)

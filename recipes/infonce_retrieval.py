@@ -19,21 +19,25 @@ of BM25 and of the model before and after training (`metrics.json`), the documen
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
-from sentence_transformers import SentenceTransformer, SentenceTransformerTrainingArguments
 
-from lexforge import data, evaluation, models, runs, training
-from lexforge.losses import EmbeddingLoss, HCLLoss, InfoNCELoss, MoCoLoss
-from lexforge.retrieval import BM25Index
+from lexforge import data, evaluation, losses, models, retrieval, runs, training
+from lexforge.common.command_line import run_command
+
+if TYPE_CHECKING:
+    from accelerate import PartialState
+    from datasets import Dataset
+    from sentence_transformers import SentenceTransformer
 
 # Training takes a few minutes on two cores with these settings.
 QUICK = training.TrainingSettings(
-    steps=600, batch_size=64, gradient_accumulation_steps=1, learning_rate=1e-3, precision="fp32"
+    steps=600, batch_size=64, gradient_accumulation_steps=1, learning_rate=None, precision="fp32"
 )
+SOURCE = data.SourceOptions()
 
 
 @dataclass(frozen=True)
@@ -67,15 +71,20 @@ class Config:
     """The settings of the run."""
 
     data: str = "docstrings"
-    """What to train and test on: `docstrings`, a folder in BEIR layout, or `hf:organisation/name`."""
+    """What to train and test on: `docstrings`; a folder in BEIR layout or of MS MARCO's files; rows of texts
+    (.csv, .tsv, .parquet, .jsonl, also .gz and .zst), a folder of them by split or of `save_to_disk`; or
+    `hf:organisation/name:configuration`."""
+
+    source: Annotated[data.SourceOptions, tyro.conf.arg(name="")] = SOURCE
 
     model: str = "lexical"
     """A dense encoder, or `lexical`: a small one built from the corpus, at first a bag of words."""
 
     loss: Annotated[LossSettings, tyro.conf.arg(name="")] = LossSettings()
 
-    negatives: Literal["none", "judged", "bm25"] = "none"
-    """InfoNCE only: hard negatives, `judged` not relevant or the best of `bm25`, one per row."""
+    negatives: Literal["given", "none", "judged", "bm25"] = "given"
+    """Hard negatives, which only infonce reads: those `given` in rows of texts, if any; `none`; or one per
+    row, `judged` not relevant or the best of `bm25`."""
 
     negatives_shortage: Literal["random", "drop"] = "random"
     """What happens to a row without a negative: a `random` document fills it up, or it is dropped."""
@@ -89,53 +98,106 @@ class Config:
     max_seq_length: int = 128
     """Tokens per text, special tokens included; longer texts are cut."""
 
+    eval_documents: int | None = None
+    """Documents that every evaluation searches: the judged ones and a random sample; None takes all."""
+
+    evaluation: Annotated[training.EvaluationSettings, tyro.conf.arg(name="")] = field(
+        default_factory=training.EvaluationSettings
+    )
+
     train: Annotated[training.TrainingSettings, tyro.conf.arg(name="")] = QUICK
 
 
-def load_rows(cfg: Config, retrieval: data.RetrievalData, bm25: BM25Index) -> list[dict[str, Any]]:
-    """Load the training rows: a query, a document that answers it, and its negative, if any."""
+def check_options(cfg: Config, process: PartialState) -> None:
+    """Refuse what would stop the run later, before any data is read."""
+    if cfg.negatives in ("judged", "bm25") and cfg.loss.name != "infonce":
+        raise ValueError(
+            f"negatives are read by the loss infonce only; received the loss {cfg.loss.name!r} with "
+            f"--negatives {cfg.negatives}"
+        )
+    runs.check_run_directory(process, cfg.output_dir, cfg, resume=cfg.resume)
+    models.check_model(cfg.model)
+    training.check_reports(cfg.train.report_to)
+    cfg.evaluation.check_measure(evaluation.METRICS)
+
+
+def build_bm25(loaded: data.RetrievalData) -> retrieval.BM25Index:
+    """Index the documents of a set by BM25."""
+    texts, ids = list(loaded.corpus.values()), list(loaded.corpus)
+    return retrieval.BM25Index.build(texts, ids, show_progress_bar=True)
+
+
+def load_rows(
+    cfg: Config, loaded: data.TrainingData, bm25: retrieval.BM25Index
+) -> list[dict[str, Any]] | Dataset:
+    """Load the training rows: a query, a document that answers it, and its negatives, if any."""
+    if loaded.retrieval is None:
+        rows = loaded.training_rows(negatives=cfg.negatives == "given" and cfg.loss.name == "infonce")
+        return rows.remove_columns([name for name in rows.column_names if name == "label"])
+
+    whole = loaded.retrieval
     negatives = None
     if cfg.negatives == "judged":
-        negatives = data.judged_negatives(retrieval)
+        negatives = data.judged_negatives(whole)
     elif cfg.negatives == "bm25":
-        negatives = bm25.negatives(retrieval.split_queries("train"), retrieval.split("train"), k=50)
-    return data.training_rows(retrieval, "train", negatives, shortage=cfg.negatives_shortage)
+        if len(bm25) < len(whole.corpus):  # it was built on the sample that is evaluated
+            bm25 = build_bm25(whole)
+        negatives = bm25.negatives(whole.split_queries("train"), whole.split("train"), k=50)
+    return data.training_rows(whole, "train", negatives, shortage=cfg.negatives_shortage)
 
 
-def build_loss(settings: LossSettings, model: SentenceTransformer, gather: bool) -> EmbeddingLoss:
+def build_loss(settings: LossSettings, model: SentenceTransformer, gather: bool) -> losses.EmbeddingLoss:
     """Build the loss; `gather` says whether the batches of all processes count as one batch."""
     if settings.name == "moco":  # all processes share its queue in any case
-        return MoCoLoss(model, settings.queue_size, settings.momentum, settings.temperature)
+        return losses.MoCoLoss(model, settings.queue_size, settings.momentum, settings.temperature)
     if settings.name == "hcl":
-        return HCLLoss(
+        return losses.HCLLoss(
             model, settings.temperature, settings.tau_plus, settings.beta, gather_across_devices=gather
         )
-    return InfoNCELoss(
+    return losses.InfoNCELoss(
         model, settings.temperature, symmetric=settings.symmetric, gather_across_devices=gather
     )
 
 
 def main(cfg: Config) -> None:
     """Train a dense retriever and compare it with BM25 and with itself before training."""
-    if cfg.negatives != "none" and cfg.loss.name != "infonce":
-        raise ValueError(
-            f"negatives are read by the loss infonce only; received the loss {cfg.loss.name!r} with "
-            f"--negatives {cfg.negatives}"
-        )
+    # Here, because --help need not wait for it.
+    from sentence_transformers import SentenceTransformerTrainingArguments
 
     # Processes. All of them train; only the main process measures and writes.
     process = runs.start_processes(cfg.train.seed)
+    rates = {"pretrained": 5e-5, "scratch": 1e-3}
+    cfg = replace(cfg, train=training.with_learning_rate(cfg.train, cfg.model, **rates, say=process.print))
+    stages = runs.Stages(process)
+    stages.begin("check the options")
+    check_options(cfg, process)
 
-    # Data. The train split gives the rows, the test split the evaluation; both search the same corpus.
-    retrieval = data.load_retrieval_data(cfg.data)
-    documents = list(retrieval.corpus.values())
-    bm25 = BM25Index.build(documents, list(retrieval.corpus))
-    rows = load_rows(cfg, retrieval, bm25)
+    # Data. The train split gives the rows; the test split is measured before and after training, and the dev
+    # split during training. All search the same documents, and so does BM25.
+    stages.begin("read the data")
+    measured_splits = ["test"] if cfg.evaluation.eval_steps is None else ["test", "dev"]
+    with process.main_process_first():
+        loaded = data.load_training_data(
+            cfg.data,
+            measured_splits,
+            cfg.source,
+            given_rows=cfg.negatives in ("given", "none"),
+            documents=cfg.eval_documents,
+        )
+    documents, measured = loaded.documents, loaded.measured
+    evaluators = {
+        split: evaluation.evaluator_of_split(measured, split, name="" if split == "test" else split)
+        for split in measured_splits
+    }
+    evaluator = evaluators["test"]
+    stages.begin("index the documents by BM25")
+    bm25 = build_bm25(measured)
+    stages.begin("make the training rows")
+    rows = load_rows(cfg, loaded, bm25)
     training.check_full_batch(len(rows), cfg.train, process.num_processes)
-    evaluator = evaluation.evaluator_of_split(retrieval, "test")
     process.print(
         f"{cfg.data}: {len(rows)} training rows, {len(evaluator.query_ids)} test queries, "
-        f"{len(documents)} documents",
+        f"{len(documents)} documents, {len(measured.corpus)} of them searched",
         flush=True,
     )
 
@@ -143,6 +205,7 @@ def main(cfg: Config) -> None:
     runs.claim_run_directory(process, cfg.output_dir, cfg, resume=cfg.resume)
 
     # Encoder. A saved one keeps its similarity, a new one gets the cosine; loss and searches follow it.
+    stages.begin("load the encoder" if cfg.model != models.LEXICAL else "build the encoder")
     with process.main_process_first():
         checkpoint = models.resolve_backbone(
             cfg.model,
@@ -156,31 +219,47 @@ def main(cfg: Config) -> None:
     # Loss. With several processes, their batches count as one batch.
     loss = build_loss(cfg.loss, model, gather=process.num_processes > 1)
 
-    # Evaluation before training.
-    initial = evaluator.evaluate(model) if process.is_main_process else None
+    # Evaluation before training, with BM25 on the same queries.
+    metrics = {}
+    if process.is_main_process:
+        stages.begin("measure BM25")
+        metrics["bm25"] = evaluation.evaluate_bm25(bm25, evaluator)
+        if cfg.evaluation.initial_evaluation:
+            stages.begin("measure the model before training")
+            metrics["initial"] = evaluator.evaluate(model).metrics
 
     # Training. No batch holds a text twice, because the second one would count as a negative of the first.
-    arguments = cfg.train.arguments(cfg.output_dir, SentenceTransformerTrainingArguments)
-    trainer = training.DenseTrainer(model, loss, args=arguments, train_dataset=data.rows_to_dataset(rows))
+    stages.begin("train")
+    trainer = training.DenseTrainer(
+        model,
+        loss,
+        args=cfg.train.arguments(
+            cfg.output_dir, SentenceTransformerTrainingArguments, **cfg.evaluation.arguments()
+        ),
+        train_dataset=data.rows_to_dataset(rows),
+        evaluator=evaluators.get("dev"),
+        callbacks=[*cfg.train.callbacks(), *cfg.evaluation.callbacks()],
+    )
     trainer.train(resume_from_checkpoint=cfg.resume)
     if not process.is_main_process:
         return
 
-    # Evaluation after training, with BM25 on the same queries.
+    # Evaluation after training.
+    stages.begin("measure the model after training")
     trained = evaluator.evaluate(model)
-    metrics = {
-        "bm25": evaluation.evaluate_bm25(bm25, evaluator),
-        "initial": initial.metrics,
-        "trained": trained.metrics,
-    }
+    metrics["trained"] = trained.metrics
 
     # What the run leaves behind: the model, the numbers, the documents found, and a table to read.
+    stages.begin("write the results")
     model.save_pretrained(str(cfg.output_dir / "model"))
-    runs.write_json(cfg.output_dir / "metrics.json", metrics | {"timing": trained.timing})
+    timing = trained.timing | {"stage_seconds": stages.end()}
+    best = training.best_of(trainer.state)
+    runs.write_json(cfg.output_dir / "metrics.json", metrics | {"timing": timing} | best)
     evaluation.write_run(cfg.output_dir / "run.trec", trained.run)
     print(evaluation.metrics_table(metrics))
-    print(f"\n{cfg.output_dir} holds the model, the numbers and the documents found.")
+    print(f"\n{stages.table()}")
+    print(f"{cfg.output_dir} holds the model, the numbers and the documents found.")
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Config, description=__doc__))
+    run_command(main, Config, __doc__)

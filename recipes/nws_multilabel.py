@@ -24,26 +24,23 @@ checkpoints. `--resume` continues from the last checkpoint.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
-import torch
 import tyro
-from datasets import Dataset
-from safetensors.torch import save_file
-from sentence_transformers import SentenceTransformer, SentenceTransformerTrainingArguments
-from sentence_transformers.base.training_args import BatchSamplers
-from torch import Tensor, nn
 
-from lexforge import data, evaluation, losses, models, runs, training
-from lexforge.corpus import encode
-from lexforge.losses.functional import compute_label_pair_similarity
+from lexforge import corpus, data, evaluation, losses, models, runs, training
+from lexforge.common.command_line import run_command
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+    from torch import Tensor
 
 # Training takes a few minutes on two cores with these settings.
 QUICK = training.TrainingSettings(
-    steps=300, batch_size=32, gradient_accumulation_steps=1, learning_rate=1e-3, precision="fp32"
+    steps=300, batch_size=32, gradient_accumulation_steps=1, learning_rate=None, precision="fp32"
 )
 LabelSimilarity = Literal["npmi", "jaccard", "none"]
 # The classifier of a loss: the prototypes of NWS, or the linear head of binary cross-entropy.
@@ -109,33 +106,49 @@ class Config:
     max_seq_length: int = 128
     """Tokens per text, special tokens included; longer texts are cut."""
 
+    evaluation: Annotated[training.EvaluationSettings, tyro.conf.arg(name="")] = field(
+        default_factory=training.EvaluationSettings
+    )
+
     train: Annotated[training.TrainingSettings, tyro.conf.arg(name="")] = QUICK
 
 
-class BinaryCrossEntropyLoss(losses.EmbeddingLoss):
-    """A linear head on the embedding that decides for each label by itself.
+def binary_cross_entropy(model: SentenceTransformer, labels: np.ndarray) -> losses.EmbeddingLoss:
+    """Build a loss with a linear head on the embedding that decides for each label by itself.
 
     Args:
         model: The encoder to train.
         labels: `[N, L]` of 0 and 1, the labels of the training texts. Their frequencies are the first
             predictions of the head.
+
+    Returns:
+        The loss. Its class is defined here, because --help need not wait for torch.
     """
+    import torch
+    from torch import nn
 
-    def __init__(self, model: SentenceTransformer, labels: np.ndarray) -> None:
-        super().__init__(model)
-        self.head = nn.Linear(model.get_embedding_dimension(), labels.shape[1])
-        frequency = torch.from_numpy(labels.mean(axis=0)).float()  # [L]
-        with torch.no_grad():
-            self.head.bias.copy_(frequency.clamp(1e-4, 1 - 1e-4).logit())
+    class BinaryCrossEntropyLoss(losses.EmbeddingLoss):
+        """The mean of the cross-entropy over texts and labels."""
 
-    def compute_loss(self, embeddings: list[Tensor], features: list | None, labels: Tensor | None) -> Tensor:
-        """Compute the mean of the cross-entropy over texts and labels."""
-        scores = self.label_scores(embeddings[0])
-        return nn.functional.binary_cross_entropy_with_logits(scores, labels.to(scores))
+        def __init__(self) -> None:
+            super().__init__(model)
+            self.head = nn.Linear(model.get_embedding_dimension(), labels.shape[1])
+            frequency = torch.from_numpy(labels.mean(axis=0)).float()  # [L]
+            with torch.no_grad():
+                self.head.bias.copy_(frequency.clamp(1e-4, 1 - 1e-4).logit())
 
-    def label_scores(self, embeddings: Tensor) -> Tensor:
-        """Score each label for each text: `[N, D]` embeddings -> `[N, L]` logits."""
-        return self.head(embeddings)
+        def compute_loss(
+            self, embeddings: list[Tensor], features: list | None, labels: Tensor | None
+        ) -> Tensor:
+            """Compute the mean of the cross-entropy over texts and labels."""
+            scores = self.label_scores(embeddings[0])
+            return nn.functional.binary_cross_entropy_with_logits(scores, labels.to(scores))
+
+        def label_scores(self, embeddings: Tensor) -> Tensor:
+            """Score each label for each text: `[N, D]` embeddings -> `[N, L]` logits."""
+            return self.head(embeddings)
+
+    return BinaryCrossEntropyLoss()
 
 
 def build_loss(
@@ -143,10 +156,12 @@ def build_loss(
 ) -> losses.EmbeddingLoss:
     """Build the loss from the labels of the training texts, `[N, L]` of 0 and 1."""
     if settings.name == "bce":
-        return BinaryCrossEntropyLoss(model, labels)
+        return binary_cross_entropy(model, labels)
     if settings.label_similarity == "none":
         label_similarity = np.zeros((labels.shape[1], labels.shape[1]))  # [L, L]
     else:
+        from lexforge.losses.functional import compute_label_pair_similarity
+
         label_similarity = compute_label_pair_similarity(labels, settings.label_similarity)
     return losses.NWSLoss(
         model,
@@ -162,16 +177,32 @@ def build_loss(
 
 def encode_texts(model: SentenceTransformer, columns: dict[str, list]) -> evaluation.LabelledVectors:
     """Encode the texts of one split; the result holds their vectors and their labels."""
-    vectors = encode(model, columns["text"], "document")
+    vectors = corpus.encode(model, columns["text"], "document")
     return evaluation.LabelledVectors(vectors, np.array(columns["label"]))
 
 
 def main(cfg: Config) -> None:
     """Train a dense encoder and compare it with itself before training."""
+    # Here, because --help need not wait for them.
+    import torch
+    from datasets import Dataset
+    from safetensors.torch import save_file
+    from sentence_transformers import SentenceTransformerTrainingArguments
+    from sentence_transformers.base.training_args import BatchSamplers
+
     # Processes. All of them train; only the main process measures and writes.
     process = runs.start_processes(cfg.train.seed)
+    rates = {"pretrained": 3e-4, "scratch": 1e-3}
+    cfg = replace(cfg, train=training.with_learning_rate(cfg.train, cfg.model, **rates, say=process.print))
+    stages = runs.Stages(process)
+    stages.begin("check the options")
+    runs.check_run_directory(process, cfg.output_dir, cfg, resume=cfg.resume)
+    models.check_model(cfg.model)
+    training.check_reports(cfg.train.report_to)
+    cfg.evaluation.check_measure(evaluation.MULTILABEL_METRICS)
 
     # Data. Training takes all texts of its split; the measures take a sample of each split.
+    stages.begin("read the data")
     texts = data.load_docstring_topics() if cfg.data == "docstrings" else data.load_multilabel(cfg.data)
     train_columns = texts.columns("train")
     training.check_full_batch(len(train_columns["text"]), cfg.train, process.num_processes)
@@ -187,6 +218,7 @@ def main(cfg: Config) -> None:
     runs.claim_run_directory(process, cfg.output_dir, cfg, resume=cfg.resume)
 
     # Encoder. Its texts are compared by cosine.
+    stages.begin("load the encoder" if cfg.model != models.LEXICAL else "build the encoder")
     with process.main_process_first():
         checkpoint = models.resolve_backbone(
             cfg.model,
@@ -200,26 +232,39 @@ def main(cfg: Config) -> None:
     # Loss. It takes the similarity of the labels, or their frequency, from all training texts.
     loss = build_loss(cfg.loss, model, np.array(train_columns["label"]))
 
-    # Evaluation before training.
-    if process.is_main_process:
+    # Evaluation before training, and on dev during training.
+    metrics = {}
+    if process.is_main_process and cfg.evaluation.initial_evaluation:
+        stages.begin("measure the model before training")
         train, dev, test = (encode_texts(model, columns) for columns in measured_columns)
-        initial = evaluation.evaluate_multilabel(train, dev, test)
+        metrics["initial"] = evaluation.evaluate_multilabel(train, dev, test)
+    evaluator = None
+    if cfg.evaluation.eval_steps is not None:
+        evaluator = evaluation.MultiLabelEvaluator(*measured_columns[:2], name="dev")
 
     # Training. The classifier of the loss learns faster than the encoder. A batch may hold a text twice,
     # because texts are negatives of each other by their labels.
+    stages.begin("train")
     arguments = cfg.train.arguments(
         cfg.output_dir,
         SentenceTransformerTrainingArguments,
         batch_sampler=BatchSamplers.BATCH_SAMPLER,
         learning_rate_mapping={r"^(prototypes|head\.)": cfg.head_learning_rate},
+        **cfg.evaluation.arguments(),
     )
     trainer = training.DenseTrainer(
-        model, loss, args=arguments, train_dataset=Dataset.from_dict(train_columns)
+        model,
+        loss,
+        args=arguments,
+        train_dataset=Dataset.from_dict(train_columns),
+        evaluator=evaluator,
+        callbacks=[*cfg.train.callbacks(), *cfg.evaluation.callbacks()],
     )
     trainer.train(resume_from_checkpoint=cfg.resume)
     if not process.is_main_process:
         return
 
+    stages.begin("measure the model after training")
     # Evaluation after training, of the vectors and of the classifier that the loss has learned.
     train, dev, test = (encode_texts(model, columns) for columns in measured_columns)
     trained = evaluation.evaluate_multilabel(train, dev, test)
@@ -229,16 +274,19 @@ def main(cfg: Config) -> None:
         test_scores = loss.label_scores(torch.from_numpy(test.vectors)).numpy()
     head_f1 = evaluation.f1_on_test(dev_scores, dev.labels, test_scores, test.labels)
     trained |= {f"head_{name}": value for name, value in head_f1.items()}
-    metrics = {"initial": initial, "trained": trained}
+    metrics["trained"] = trained
 
     # What the run leaves behind: the encoder, the classifier, the numbers, and a table to read.
+    stages.begin("write the results")
     model.save_pretrained(str(cfg.output_dir / "model"))
     classifier = {name: tensor for name, tensor in loss.state_dict().items() if name in CLASSIFIER_PARAMETERS}
     save_file(classifier, cfg.output_dir / "head.safetensors", {"labels": json.dumps(texts.label_names)})
-    runs.write_json(cfg.output_dir / "metrics.json", metrics)
+    timing = {"timing": {"stage_seconds": stages.end()}}
+    runs.write_json(cfg.output_dir / "metrics.json", metrics | timing | training.best_of(trainer.state))
     print(evaluation.metrics_table(metrics))
-    print(f"\n{cfg.output_dir} holds the encoder, its classifier and the numbers.")
+    print(f"\n{stages.table()}")
+    print(f"{cfg.output_dir} holds the encoder, its classifier and the numbers.")
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Config, description=__doc__))
+    run_command(main, Config, __doc__)

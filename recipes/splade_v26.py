@@ -19,23 +19,25 @@ sentence-transformers loads) and the checkpoints. `--resume` continues from the 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import torch
 import tyro
 
-from lexforge import corpus, data, evaluation, models, runs, training
-from lexforge.losses import NeuralSparseLoss
-from lexforge.retrieval import BM25Index
+from lexforge import corpus, data, evaluation, losses, models, retrieval, runs, training
+from lexforge.common.command_line import run_command
+
+if TYPE_CHECKING:
+    from accelerate import PartialState
+    from datasets import Dataset
 
 # Training takes a few minutes on two cores with these settings; the preset gives the learning rate.
 # `TrainingSettings()` without arguments holds the settings of the published V26 run.
 QUICK = training.TrainingSettings(
     steps=400, batch_size=32, gradient_accumulation_steps=1, learning_rate=None, precision="fp32"
 )
+SOURCE = data.SourceOptions()
 
 
 @dataclass(frozen=True)
@@ -43,13 +45,18 @@ class Config:
     """The settings of the run."""
 
     preset: training.PresetName = "lexforge"
-    """Name of the preset that gives the numbers of the loss."""
+    """The preset that gives the numbers of the loss; by default the one of the two of lexforge that suits the
+    model: `lexforge` for a pretrained one, `lexforge-scratch` for the lexical backbone."""
 
     loss: training.Preset = training.PRESETS["lexforge"]
     """The numbers of the loss, by default those of the preset; docs/losses.md defines its terms."""
 
     data: str = "docstrings"
-    """What to train and test on: `docstrings`, a folder in BEIR layout, or `hf:organisation/name`."""
+    """What to train and test on: `docstrings`; a folder in BEIR layout or of MS MARCO's files; rows of texts
+    (.csv, .tsv, .parquet, .jsonl, also .gz and .zst), a folder of them by split or of `save_to_disk`; or
+    `hf:organisation/name:configuration`."""
+
+    source: Annotated[data.SourceOptions, tyro.conf.arg(name="")] = SOURCE
 
     model: str = "lexical"
     """A masked language model, or `lexical`: a small one built from the corpus, at first a bag of words."""
@@ -63,8 +70,9 @@ class Config:
     teacher_cache: Path | None = None
     """Folder that keeps the embeddings of the teacher; None is a folder in the user's cache."""
 
-    negatives: Literal["none", "judged", "bm25"] | Path = "none"
-    """Hard negatives: `judged` not relevant, the best of `bm25`, or a file of scripts/mine_negatives.py."""
+    negatives: Literal["given", "none", "judged", "bm25"] | Path = "given"
+    """Hard negatives: those `given` in rows of texts, if any; `none`; `judged` not relevant; the best of
+    `bm25`; or a file of scripts/mine_negatives.py."""
 
     negatives_per_row: int = 1
     """Number of negatives in each training row; a file of negatives has its own number."""
@@ -84,20 +92,32 @@ class Config:
     output_dir: Path = Path("runs/splade_v26")
     """The run directory; it must be new or empty, unless the run is resumed."""
 
-    initial_evaluation: bool = True
-    """Whether to measure the model before training too, for the table at the end."""
-
     resume: bool = False
     """Whether to continue the run in `output_dir` from its last checkpoint."""
 
     max_seq_length: int = 128
     """Tokens per text, special tokens included; longer texts are cut. V26 has 192."""
 
+    eval_documents: int | None = None
+    """Documents that every evaluation searches: the judged ones and a random sample; None takes all."""
+
+    evaluation: Annotated[training.EvaluationSettings, tyro.conf.arg(name="")] = field(
+        default_factory=training.EvaluationSettings
+    )
+
     train: Annotated[training.TrainingSettings, tyro.conf.arg(name="")] = QUICK
 
 
-def load_rows(cfg: Config, retrieval: data.RetrievalData, bm25: BM25Index) -> list[dict[str, Any]]:
-    """Load the training rows: a query, a document that answers it, and its negatives, if any."""
+def check_options(cfg: Config, process: PartialState) -> None:
+    """Refuse what would stop the run later, before any data is read."""
+    data.check_teacher_options(cfg.teacher, cfg.teacher_scores, needed=cfg.loss.needs_teacher)
+    runs.check_run_directory(process, cfg.output_dir, cfg, resume=cfg.resume)
+    models.check_model(cfg.model)
+    if cfg.teacher is not None:
+        data.check_teacher(cfg.teacher)
+    data.check_language(cfg.language)
+    training.check_reports(cfg.train.report_to)
+    cfg.evaluation.check_measure(evaluation.METRICS)
     if isinstance(cfg.negatives, Path):
         if cfg.teacher_scores is not None:
             raise ValueError(
@@ -106,23 +126,41 @@ def load_rows(cfg: Config, retrieval: data.RetrievalData, bm25: BM25Index) -> li
             )
         if not cfg.negatives.is_file():
             raise FileNotFoundError(
-                "--negatives must be none, judged, bm25, or a file of scripts/mine_negatives.py; received "
-                f"{str(cfg.negatives)!r}, and there is no such file"
+                "--negatives must be given, none, judged, bm25, or a file of scripts/mine_negatives.py; "
+                f"received {str(cfg.negatives)!r}, and there is no such file"
             )
-        return data.read_training_rows(cfg.negatives)
 
+
+def build_bm25(loaded: data.RetrievalData) -> retrieval.BM25Index:
+    """Index the documents of a set by BM25."""
+    texts, ids = list(loaded.corpus.values()), list(loaded.corpus)
+    return retrieval.BM25Index.build(texts, ids, show_progress_bar=True)
+
+
+def load_rows(
+    cfg: Config, loaded: data.TrainingData, bm25: retrieval.BM25Index
+) -> list[dict[str, Any]] | Dataset:
+    """Load the training rows: a query, a document that answers it, and its negatives, if any."""
+    if isinstance(cfg.negatives, Path):
+        return data.read_training_rows(cfg.negatives)
+    if loaded.retrieval is None:
+        return loaded.training_rows(negatives=cfg.negatives == "given")
+
+    whole = loaded.retrieval
     negatives = None
     if cfg.negatives == "judged":
-        negatives = data.judged_negatives(retrieval)
+        negatives = data.judged_negatives(whole)
     elif cfg.negatives == "bm25":
-        negatives = bm25.negatives(retrieval.split_queries("train"), retrieval.split("train"), k=50)
+        if len(bm25) < len(whole.corpus):  # it was built on the sample that is evaluated
+            bm25 = build_bm25(whole)
+        negatives = bm25.negatives(whole.split_queries("train"), whole.split("train"), k=50)
 
     scores = None
     if cfg.teacher_scores is not None:
-        scores = data.load_teacher_scores(cfg.teacher_scores, retrieval)
+        scores = data.load_teacher_scores(cfg.teacher_scores, whole)
 
     return data.training_rows(
-        retrieval,
+        whole,
         "train",
         negatives,
         negatives_per_row=cfg.negatives_per_row,
@@ -131,30 +169,40 @@ def load_rows(cfg: Config, retrieval: data.RetrievalData, bm25: BM25Index) -> li
     )
 
 
-def with_learning_rate(cfg: Config, say: Callable[[str], None]) -> Config:
-    """Take the preset's learning rate for this kind of model, unless the command line gives one."""
-    if cfg.train.learning_rate is not None:
-        return cfg
-    scratch = cfg.model == models.LEXICAL
-    rate = cfg.loss.scratch_learning_rate if scratch else cfg.loss.learning_rate
-    kind = "a model from scratch" if scratch else "a pretrained model, which a higher rate would ruin"
-    say(f"learning rate {rate:g}: that of the preset {cfg.preset} for {kind} (--learning-rate changes it)")
-    return replace(cfg, train=replace(cfg.train, learning_rate=rate))
-
-
 def main(cfg: Config) -> None:
     """Train a SPLADE retriever and compare it with BM25 and with itself before training."""
-    data.check_teacher_options(cfg.teacher, cfg.teacher_scores, needed=cfg.loss.needs_teacher)
+    import torch  # here, because --help need not wait for it
 
     # Processes. All of them train; only the main process measures and writes.
     process = runs.start_processes(cfg.train.seed)
-    cfg = with_learning_rate(cfg, process.print)
+    stages = runs.Stages(process)
+    stages.begin("check the options")
+    rates = {"pretrained": cfg.loss.learning_rate, "scratch": cfg.loss.scratch_learning_rate}
+    cfg = replace(cfg, train=training.with_learning_rate(cfg.train, cfg.model, **rates, say=process.print))
+    check_options(cfg, process)
 
-    # Data. The train split gives the rows, the test split the evaluation; both search the same corpus.
-    retrieval = data.load_retrieval_data(cfg.data)
-    documents = list(retrieval.corpus.values())
-    bm25 = BM25Index.build(documents, list(retrieval.corpus))
-    rows = load_rows(cfg, retrieval, bm25)
+    # Data. The train split gives the rows; the test split is measured before and after training, and the dev
+    # split during training. All search the same documents, and so does BM25.
+    stages.begin("read the data")
+    measured_splits = ["test"] if cfg.evaluation.eval_steps is None else ["test", "dev"]
+    with process.main_process_first():
+        loaded = data.load_training_data(
+            cfg.data,
+            measured_splits,
+            cfg.source,
+            given_rows=cfg.negatives in ("given", "none") and cfg.teacher_scores is None,
+            documents=cfg.eval_documents,
+        )
+    documents, measured = loaded.documents, loaded.measured
+    evaluators = {
+        split: evaluation.evaluator_of_split(measured, split, name="" if split == "test" else split)
+        for split in measured_splits
+    }
+    evaluator = evaluators["test"]
+    stages.begin("index the documents by BM25")
+    bm25 = build_bm25(measured)
+    stages.begin("make the training rows")
+    rows = load_rows(cfg, loaded, bm25)
     training.check_full_batch(len(rows), cfg.train, process.num_processes)
     data.check_labelled_rows(cfg.teacher, rows, needed=cfg.loss.needs_teacher)
     if cfg.loss.triplet_margin_weight > 0 and "negative_1" not in rows[0]:
@@ -162,16 +210,16 @@ def main(cfg: Config) -> None:
             f"the triplet margin needs negatives, and the rows of {cfg.data} have none: give --negatives, or "
             "--loss.triplet-margin-weight 0"
         )
-    evaluator = evaluation.evaluator_of_split(retrieval, "test")
     process.print(
         f"{cfg.data}: {len(rows)} training rows, {len(evaluator.query_ids)} test queries, "
-        f"{len(documents)} documents",
+        f"{len(documents)} documents, {len(measured.corpus)} of them searched",
         flush=True,
     )
 
     # Teacher. Rows that carry the scores of a teacher in their column `label` need none.
     teacher_model = None
     if cfg.loss.needs_teacher and "label" not in rows[0]:
+        stages.begin("load the teacher")
         with process.main_process_first():
             teacher_model = data.load_teacher(cfg.teacher or "lsa", documents)
 
@@ -180,6 +228,7 @@ def main(cfg: Config) -> None:
 
     # Encoder. The preset also says how queries and documents are compared, by dot product or cosine. This is
     # saved with the model, and the loss, the evaluation and every index read it there.
+    stages.begin("load the encoder" if cfg.model != models.LEXICAL else "build the encoder")
     with process.main_process_first():
         checkpoint = models.resolve_backbone(
             cfg.model,
@@ -192,6 +241,7 @@ def main(cfg: Config) -> None:
 
     # Vocabulary. The sparsity penalty of the loss treats a term by its idf in the corpus, and it has rules of
     # its own for special tokens and stop words.
+    stages.begin("count the terms of the documents")
     vocabulary_size = models.vocabulary_size(model)
     special_ids = models.special_token_ids(model.tokenizer)
     stopword_ids = data.stopword_ids(model.tokenizer, cfg.language)
@@ -209,12 +259,20 @@ def main(cfg: Config) -> None:
     if cfg.inference_free:
         model = models.build_inference_free(model, idf)
 
-    # Evaluation before training.
-    initial = evaluator.evaluate(model) if process.is_main_process and cfg.initial_evaluation else None
+    # Evaluation before training, with BM25 on the same queries.
+    metrics = {}
+    if process.is_main_process:
+        stages.begin("measure BM25")
+        metrics["bm25"] = evaluation.evaluate_bm25(bm25, evaluator)
+        if cfg.evaluation.initial_evaluation:
+            stages.begin("measure the model before training")
+            initial = evaluator.evaluate(model)
+            metrics["initial"] = initial.metrics | initial.sparsity
 
     # Terms that nearly every document activates get a lower bias, and rare ones a higher one. The lexical
     # backbone has idf in its weights already.
     if cfg.loss.idf_bias and cfg.model != models.LEXICAL:
+        stages.begin("count the active terms of the documents")
         frequency, encoded = corpus.active_document_frequency(model, documents)
         models.shift_bias_by_idf(model, frequency, encoded, cfg.loss.idf_bias)
 
@@ -222,11 +280,12 @@ def main(cfg: Config) -> None:
     # disk for the next run.
     teacher = None
     if teacher_model is not None:
+        stages.begin("embed the texts by the teacher")
         with process.main_process_first():
             teacher = data.TeacherCache.build_for_rows(teacher_model, rows, cfg.teacher_cache)
 
     # Loss. The preset gives its numbers; the penalty of each term follows from the vocabulary above.
-    loss = NeuralSparseLoss(
+    loss = losses.NeuralSparseLoss(
         model,
         penalty_weights=cfg.loss.penalty_weights(torch.from_numpy(idf), special_ids, stopword_ids),
         special_token_ids=special_ids,
@@ -235,14 +294,17 @@ def main(cfg: Config) -> None:
     )
 
     # Training. An inference-free model must be told which columns hold queries and which hold documents.
+    stages.begin("train")
     routes = {}
     if cfg.inference_free:
         routes = {column: "query" if column == "anchor" else "document" for column in rows[0]}
     trainer = training.SpladeTrainer(
         model,
         loss,
-        args=cfg.train.arguments(cfg.output_dir, router_mapping=routes),
+        args=cfg.train.arguments(cfg.output_dir, router_mapping=routes, **cfg.evaluation.arguments()),
         train_dataset=data.rows_to_dataset(rows),
+        evaluator=evaluators.get("dev"),
+        callbacks=[*cfg.train.callbacks(), *cfg.evaluation.callbacks()],
         teacher=teacher,
         phases=cfg.loss.phases,
         ramp_fraction=cfg.loss.ramp_fraction,
@@ -253,34 +315,36 @@ def main(cfg: Config) -> None:
     if not process.is_main_process:
         return
 
-    # Evaluation after training, with BM25 on the same queries.
+    # Evaluation after training.
+    stages.begin("measure the model after training")
     trained = evaluator.evaluate(model)
-    metrics = {"bm25": evaluation.evaluate_bm25(bm25, evaluator)}
-    if initial is not None:
-        metrics["initial"] = initial.metrics | initial.sparsity
     metrics["trained"] = trained.metrics | trained.sparsity
 
     # What the run leaves behind: the model, the numbers and the documents found. A table and three searches
     # are printed.
+    stages.begin("write the results")
     model.save_pretrained(str(cfg.output_dir / "model"))
-    runs.write_json(cfg.output_dir / "metrics.json", metrics | {"timing": trained.timing})
+    timing = trained.timing | {"stage_seconds": stages.end()}
+    best = training.best_of(trainer.state)
+    runs.write_json(cfg.output_dir / "metrics.json", metrics | {"timing": timing} | best)
     evaluation.write_run(cfg.output_dir / "run.trec", trained.run)
     print(evaluation.metrics_table(metrics))
-    queries = list(retrieval.split_queries("test").items())
+    queries = list(measured.split_queries("test").items())
     print("\nThree searches of the test split (* marks a document that was judged relevant):")
     print(
         evaluation.example_searches(
-            model, dict(queries[:3]), retrieval.corpus, trained.run, relevant=retrieval.split("test")
+            model, dict(queries[:3]), measured.corpus, trained.run, relevant=measured.split("test")
         )
     )
-    print(f"\n{cfg.output_dir} holds the model, the numbers and the documents found.")
+    print(f"\n{stages.table()}")
+    print(f"{cfg.output_dir} holds the model, the numbers and the documents found.")
 
 
-def parse() -> Config:
-    """Read the command line. The preset is read first, because its numbers are the defaults of `--loss.*`."""
-    preset = training.preset_on_command_line(default="lexforge")
-    return tyro.cli(Config, default=Config(preset=preset, loss=training.PRESETS[preset]), description=__doc__)
+def command() -> None:
+    """Run `main`. The preset is read first, because its numbers are the defaults of `--loss.*`."""
+    preset = training.preset_on_command_line()
+    run_command(main, Config, __doc__, default=Config(preset=preset, loss=training.PRESETS[preset]))
 
 
 if __name__ == "__main__":
-    main(parse())
+    command()

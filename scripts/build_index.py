@@ -12,16 +12,12 @@ missing. The credentials of a server are read from the environment variable MILV
 
 from __future__ import annotations
 
-import logging
 import os
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-import tyro
-
-from lexforge.corpus import EncodedCorpus, build_index
-from lexforge.retrieval import IndexKind
+from lexforge import corpus, retrieval
+from lexforge.common.command_line import run_command
 
 
 @dataclass(frozen=True)
@@ -30,7 +26,7 @@ class Config:
 
     vectors: Path  # the folder that encode_corpus.py wrote
     output: Path  # a new or empty folder
-    index: IndexKind
+    index: retrieval.IndexKind
     rows: int = 65536  # documents that are added at once; memory holds their vectors beside the index
     uri: str | None = None  # for Milvus and Qdrant: http://host:port, or a name that ends in .db or .qdrant
     collection: str = "lexforge"  # for Milvus and Qdrant: name of the collection
@@ -42,12 +38,12 @@ def main(cfg: Config) -> None:
     if cfg.uri is not None:
         token = os.environ.get("QDRANT_API_KEY" if cfg.index == "qdrant" else "MILVUS_TOKEN", "")
         options = {"uri": cfg.uri, "collection": cfg.collection, "token": token}
-    corpus = EncodedCorpus(cfg.vectors)
-    index = build_index(corpus, cfg.output, cfg.index, rows=cfg.rows, show_progress_bar=True, **options)
+    vectors = corpus.EncodedCorpus(cfg.vectors)
+    index = corpus.build_index(
+        vectors, cfg.output, cfg.index, rows=cfg.rows, show_progress_bar=True, **options
+    )
     print(f"{cfg.index} index of {len(index)} documents, {index.nbytes:,} bytes, saved to {cfg.output}")
 
 
 if __name__ == "__main__":
-    logging.getLogger("lexforge").setLevel(logging.INFO)
-    logging.getLogger("lexforge").addHandler(logging.StreamHandler(sys.stderr))
-    main(tyro.cli(Config))
+    run_command(main, Config, __doc__)

@@ -11,18 +11,15 @@ per process. `scripts/build_index.py` makes an index of the vectors.
 
 from __future__ import annotations
 
-import logging
 import os
-import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated
 
-import torch
 import tyro
 
-from lexforge.corpus import encode_corpus
-from lexforge.data import load_corpus
-from lexforge.models import load_encoder
+from lexforge import corpus, data, models
+from lexforge.common.command_line import run_command
 
 
 @dataclass(frozen=True)
@@ -30,21 +27,24 @@ class Config:
     """What to encode, by which model, and where to."""
 
     model: str  # a folder or a name on the hub
-    data: Path  # a folder that holds corpus.jsonl
+    data: str  # whose documents are encoded: a folder in BEIR layout or another name that the recipes take
     output: Path  # a new folder, or one that an earlier call with the same arguments has left
     max_seq_length: int | None = None  # tokens after which a text is cut; None keeps the model's own limit
     batch_size: int = 32  # texts per forward pass
+    source: Annotated[data.SourceOptions, tyro.conf.arg(name="")] = field(default_factory=data.SourceOptions)
     block_rows: int = 4096  # documents per block: memory holds one block, and a kill loses at most one
 
 
 def main(cfg: Config) -> None:
     """Encode the share of this process."""
+    import torch  # here, because --help need not wait for it
+
     rank, ranks = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     device = f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if torch.cuda.is_available() else None
-    corpus = load_corpus(cfg.data)
-    encoded = encode_corpus(
-        load_encoder(cfg.model, cfg.max_seq_length, device),
-        corpus,
+    documents = data.load_documents(str(cfg.data), cfg.source)
+    encoded = corpus.encode_corpus(
+        models.load_encoder(cfg.model, cfg.max_seq_length, device),
+        documents,
         cfg.output,
         name=cfg.model,
         block_rows=cfg.block_rows,
@@ -53,10 +53,8 @@ def main(cfg: Config) -> None:
         ranks=ranks,
         show_progress_bar=True,
     )
-    print(f"rank {rank} of {ranks}: encoded {encoded} blocks of {len(corpus)} documents into {cfg.output}")
+    print(f"rank {rank} of {ranks}: encoded {encoded} blocks of {len(documents)} documents into {cfg.output}")
 
 
 if __name__ == "__main__":
-    logging.getLogger("lexforge").setLevel(logging.INFO)
-    logging.getLogger("lexforge").addHandler(logging.StreamHandler(sys.stderr))
-    main(tyro.cli(Config))
+    run_command(main, Config, __doc__)

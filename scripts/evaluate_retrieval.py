@@ -10,27 +10,15 @@ names an approximate index.
 from __future__ import annotations
 
 import json as jsonlib
-import logging
 import os
-import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Annotated
 
 import tyro
 
-from lexforge.corpus import vector_kind
-from lexforge.data import load_beir
-from lexforge.evaluation import (
-    METRICS,
-    RetrievalEvaluator,
-    check_run_ids,
-    compare_runs,
-    read_run,
-    score_run,
-    write_run,
-)
-from lexforge.models import load_encoder
-from lexforge.retrieval import IndexKind, index_builder
+from lexforge import corpus, data, evaluation, models, retrieval
+from lexforge.common.command_line import run_command
 
 
 @dataclass(frozen=True)
@@ -38,13 +26,14 @@ class Config:
     """What to evaluate, and which files to write."""
 
     model: str  # a folder or a name on the hub
-    data: Path  # a folder in BEIR layout
+    data: str  # a folder in BEIR layout or another name that the recipes take
     split: str = "test"
-    index: IndexKind | None = None  # None takes the exact index of the model's vectors
+    source: Annotated[data.SourceOptions, tyro.conf.arg(name="")] = field(default_factory=data.SourceOptions)
+    index: retrieval.IndexKind | None = None  # None takes the exact index of the model's vectors
     uri: str | None = None  # for Milvus and Qdrant: http://host:port, or a name that ends in .db or .qdrant
     collection: str = "lexforge"  # for Milvus and Qdrant: a collection that is new, or holds this corpus
     k: int = 100  # documents that are retrieved per query
-    metrics: tuple[str, ...] = METRICS  # names of measures in ir-measures
+    metrics: tuple[str, ...] = evaluation.METRICS  # names of measures in ir-measures
     max_seq_length: int | None = None  # tokens after which a text is cut; None keeps the model's own limit
     batch_size: int = 32  # texts per forward pass
     exclude_self: bool = False  # leave out a document whose id is the query's
@@ -72,18 +61,18 @@ def main(cfg: Config) -> None:
             raise IsADirectoryError(f"--run and --json must name files; {file} is a folder")
     if cfg.run is not None and cfg.json is not None and cfg.run.resolve() == cfg.json.resolve():
         raise ValueError(f"--run and --json must name two files; received {cfg.run} for both")
-    data = load_beir(cfg.data, splits=[cfg.split])
-    qrels = data.split(cfg.split)
+    loaded = data.load_retrieval_data(str(cfg.data), [cfg.split], cfg.source)
+    qrels = loaded.split(cfg.split)
     if cfg.run is not None:
-        check_run_ids(qrels, data.corpus)
+        evaluation.check_run_ids(qrels, loaded.corpus)
     other = None
     if cfg.compare is not None:
-        other = read_run(cfg.compare, queries=data.queries, documents=data.corpus)
+        other = evaluation.read_run(cfg.compare, queries=loaded.queries, documents=loaded.corpus)
         if not other.keys() & qrels.keys():
             raise ValueError(f"{cfg.compare} must rank queries of the split {cfg.split!r}; it ranks none")
-    evaluator = RetrievalEvaluator(
-        data.queries,
-        data.corpus,
+    evaluator = evaluation.RetrievalEvaluator(
+        loaded.queries,
+        loaded.corpus,
         qrels,
         metrics=cfg.metrics,
         k=cfg.k,
@@ -92,28 +81,30 @@ def main(cfg: Config) -> None:
         show_progress_bar=True,
         cache_dir=cfg.cache_dir,
     )
-    model = load_encoder(cfg.model, cfg.max_seq_length)
+    model = models.load_encoder(cfg.model, cfg.max_seq_length)
     if cfg.index is not None or cfg.uri is not None:
-        evaluator.build_index = index_builder(cfg.index, vector_kind(model), **server_options(cfg))
+        kind = corpus.vector_kind(model)
+        evaluator.build_index = retrieval.index_builder(cfg.index, kind, **server_options(cfg))
     result = evaluator.evaluate(model)
     report = {"metrics": result.metrics, "sparsity": result.sparsity, "timing": result.timing}
     for values in report.values():
         for key, value in values.items():
             print(f"{key:24} {value:,.4f}")
     if other is not None:
-        second = score_run(result.run, evaluator.qrels, cfg.metrics)
-        compared = compare_runs(score_run(other, evaluator.qrels, cfg.metrics), second)
+        second = evaluation.score_run(result.run, evaluator.qrels, cfg.metrics)
+        compared = evaluation.compare_runs(evaluation.score_run(other, evaluator.qrels, cfg.metrics), second)
         for name, c in compared.items():
             print(f"{name:24} {c.first:.4f} -> {c.second:.4f}  {c.difference:+.4f}  p = {c.p_value:.4g}")
         report["comparison"] = {name: asdict(values) for name, values in compared.items()}
     if cfg.json is not None:
-        settings = {key: str(value) if isinstance(value, Path) else value for key, value in vars(cfg).items()}
-        cfg.json.write_text(jsonlib.dumps({"config": settings, **report}, indent=1) + "\n", encoding="utf-8")
+        settings = {
+            key: str(value) if isinstance(value, Path) else value for key, value in asdict(cfg).items()
+        }
+        text = jsonlib.dumps({"config": settings, **report}, indent=1, default=str)
+        cfg.json.write_text(text + "\n", encoding="utf-8")
     if cfg.run is not None:
-        write_run(cfg.run, result.run)
+        evaluation.write_run(cfg.run, result.run)
 
 
 if __name__ == "__main__":
-    logging.getLogger("lexforge").setLevel(logging.INFO)
-    logging.getLogger("lexforge").addHandler(logging.StreamHandler(sys.stderr))
-    main(tyro.cli(Config))
+    run_command(main, Config, __doc__)

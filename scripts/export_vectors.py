@@ -10,18 +10,12 @@ searched for when the loss of recall is measured. If the command is killed and s
 
 from __future__ import annotations
 
-import logging
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-import tyro
-
-from lexforge.corpus import EncodedCorpus, encode
-from lexforge.data import load_queries
-from lexforge.export.vectors import VectorTargetName, check_export, export_vectors, term_names
-from lexforge.export.vectors_survey import Queries
-from lexforge.models import load_encoder
+from lexforge import corpus, data, models
+from lexforge.common.command_line import run_command
+from lexforge.export.vector_names import VectorTargetName
 
 
 @dataclass(frozen=True)
@@ -41,22 +35,25 @@ class Config:
 
 def main(cfg: Config) -> None:
     """Export the vectors and say what the engine keeps of them."""
-    corpus = EncodedCorpus(cfg.vectors)
-    target = check_export(corpus, cfg.output, cfg.target)
+    from lexforge.export.vectors import check_export, export_vectors, term_names
+    from lexforge.export.vectors_survey import Queries
+
+    encoded = corpus.EncodedCorpus(cfg.vectors)
+    target = check_export(encoded, cfg.output, cfg.target)
     terms = queries = None
     # The model names the terms and encodes the queries; an engine that takes numbers needs neither.
     if target.named or cfg.queries is not None:
-        manifest = corpus.manifest
-        texts = None if cfg.queries is None else load_queries(cfg.queries)
-        model = load_encoder(cfg.model or manifest.model, manifest.max_seq_length)
-        terms = term_names(model, corpus)
+        manifest = encoded.manifest
+        texts = None if cfg.queries is None else data.load_queries(cfg.queries)
+        model = models.load_encoder(cfg.model or manifest.model, manifest.max_seq_length)
+        terms = term_names(model, encoded)
         if texts is not None:
-            vectors = encode(
+            vectors = corpus.encode(
                 model, list(texts.values()), "query", batch_size=cfg.batch_size, show_progress_bar=True
             )
             queries = Queries(vectors, list(texts))
     exported = export_vectors(
-        corpus,
+        encoded,
         cfg.output,
         cfg.target,
         terms=terms,
@@ -74,6 +71,4 @@ def main(cfg: Config) -> None:
 
 
 if __name__ == "__main__":
-    logging.getLogger("lexforge").setLevel(logging.INFO)
-    logging.getLogger("lexforge").addHandler(logging.StreamHandler(sys.stderr))
-    main(tyro.cli(Config))
+    run_command(main, Config, __doc__)

@@ -18,25 +18,23 @@ from typing import Annotated, Any
 
 import tyro
 
-from lexforge import data
+from lexforge import corpus, data, evaluation, models, retrieval
+from lexforge.common.command_line import run_command
 from lexforge.common.progress import Progress
-from lexforge.corpus import CorpusEncoder, encode
-from lexforge.evaluation import read_run
-from lexforge.models import check_encoder, load_encoder
-from lexforge.retrieval import BM25Index, Hits, build_exact
 
-Search = Callable[[list[str], int], Hits]
+Search = Callable[[list[str], int], Any]  # -> lexforge.retrieval.Hits
 
 
 @dataclass(frozen=True)
 class Config:
     """What ranks the documents, and which of them become negatives."""
 
-    data: Path  # a folder in BEIR layout
+    data: str  # a folder in BEIR layout or another name that the recipes take
     output: Path  # JSON lines of anchor, positive, negative_1 to negative_n; a name in .gz is compressed
     model: str | None = None  # a folder, a name on the hub, or `bm25`
     run: Path | None = None  # a TREC run of the split's queries, in the place of a model
     split: str = "train"
+    source: Annotated[data.SourceOptions, tyro.conf.arg(name="")] = field(default_factory=data.SourceOptions)
     rule: Annotated[data.NegativeRule, tyro.conf.arg(name="")] = field(default_factory=data.NegativeRule)
     teacher: str | None = None  # a SentenceTransformer, `lsa` or `lsa-char`, for --teacher-margin
     teacher_scores: Path | None = None  # precomputed scores in qrels format, in the place of a teacher
@@ -47,16 +45,20 @@ class Config:
     cache_dir: Path | None = None  # keeps the vectors of the corpus for the next call with the same model
 
 
-def searcher(cfg: Config, name: str, retrieval: data.RetrievalData) -> Search:
+def searcher(cfg: Config, name: str, loaded: data.RetrievalData) -> Search:
     """Return the function that ranks the corpus for query texts, by BM25 or by an encoder."""
-    ids, texts = list(retrieval.corpus), list(retrieval.corpus.values())
+    ids, texts = list(loaded.corpus), list(loaded.corpus.values())
     if name == "bm25":
-        return BM25Index.build(texts, ids).search
-    model = load_encoder(name, cfg.max_seq_length)
-    similarity = check_encoder(model)
-    vectors, _ = CorpusEncoder(texts, cfg.batch_size, cfg.cache_dir).encode(model, show_progress_bar=True)
-    index = build_exact(vectors, ids, similarity)
-    return lambda block, k: index.search(encode(model, block, "query", batch_size=cfg.batch_size), k)
+        return retrieval.BM25Index.build(texts, ids).search
+    model = models.load_encoder(name, cfg.max_seq_length)
+    similarity = models.check_encoder(model)
+    encoder = corpus.CorpusEncoder(texts, cfg.batch_size, cfg.cache_dir)
+    index = retrieval.build_exact(encoder.encode(model, show_progress_bar=True)[0], ids, similarity)
+
+    def search(block: list[str], k: int) -> retrieval.Hits:
+        return index.search(corpus.encode(model, block, "query", batch_size=cfg.batch_size), k)
+
+    return search
 
 
 def rankings(cfg: Config, miner: data.NegativeMiner) -> Iterator[dict[str, dict[str, float]]]:
@@ -65,7 +67,7 @@ def rankings(cfg: Config, miner: data.NegativeMiner) -> Iterator[dict[str, dict[
     names = list(queries)
     blocks = [names[start : start + cfg.block_queries] for start in range(0, len(names), cfg.block_queries)]
     if cfg.run is not None:
-        run = read_run(cfg.run, queries=queries, documents=miner.data.corpus)
+        run = evaluation.read_run(cfg.run, queries=queries, documents=miner.data.corpus)
         if not run:
             raise ValueError(f"{cfg.run} must rank queries of the split {cfg.split!r}; it ranks none")
         yield from ({query: run.get(query, {}) for query in block} for block in blocks)
@@ -77,16 +79,16 @@ def rankings(cfg: Config, miner: data.NegativeMiner) -> Iterator[dict[str, dict[
                 progress.update(len(block))
 
 
-def scorer(cfg: Config, retrieval: data.RetrievalData) -> Callable[[Any], Any] | None:
+def scorer(cfg: Config, loaded: data.RetrievalData) -> Callable[[Any], Any] | None:
     """Return the function that scores the documents of a run by the teacher, or None without a teacher."""
     if cfg.teacher_scores is not None:
-        scores = data.load_teacher_scores(cfg.teacher_scores, retrieval)
+        scores = data.load_teacher_scores(cfg.teacher_scores, loaded)
         return lambda run: scores
     if cfg.teacher is None:
         return None
-    queries, texts = retrieval.split_queries(cfg.split).values(), list(retrieval.corpus.values())
+    queries, texts = loaded.split_queries(cfg.split).values(), list(loaded.corpus.values())
     cache = data.TeacherCache.build(data.load_teacher(cfg.teacher, texts), queries, texts, cfg.teacher_cache)
-    return lambda run: data.score_by_teacher(cache, retrieval, run, cfg.split)
+    return lambda run: data.score_by_teacher(cache, loaded, run, cfg.split)
 
 
 def main(cfg: Config) -> None:
@@ -106,13 +108,13 @@ def main(cfg: Config) -> None:
         raise FileNotFoundError(f"the folder of {cfg.output} does not exist")
     if cfg.output.is_dir():
         raise IsADirectoryError(f"--output must name a file; {cfg.output} is a folder")
-    retrieval = data.load_beir(cfg.data)
-    miner = data.NegativeMiner(retrieval, cfg.rule, cfg.split)
-    score = scorer(cfg, retrieval)
+    loaded = data.load_retrieval_data(str(cfg.data), [cfg.split], cfg.source)
+    miner = data.NegativeMiner(loaded, cfg.rule, cfg.split)
+    score = scorer(cfg, loaded)
     rows = [row for run in rankings(cfg, miner) for row in miner.mine(run, score(run) if score else None)]
-    data.write_training_rows(cfg.output, data.mined_columns(retrieval, rows, cfg.split))
+    data.write_training_rows(cfg.output, data.mined_columns(loaded, rows, cfg.split))
     print(miner.summary(rows))
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Config))
+    run_command(main, Config, __doc__)

@@ -12,14 +12,16 @@ scripts/mine_negatives.py. Scores are kept in a cache as they are computed: afte
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import tyro
 
-from lexforge import data
-from lexforge.evaluation import read_run
+from lexforge import data, evaluation
+from lexforge.common.command_line import run_command
+
+SOURCE = data.SourceOptions()
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,8 @@ class Config:
     teacher: str  # a folder or a hub name
     output: Path  # with --rows JSON lines (.gz compresses), with --data a table in qrels format
     rows: Path | None = None  # training rows, as scripts/mine_negatives.py writes them
-    data: str | None = None  # a folder in BEIR layout, `hf:organisation/name` or `docstrings`
+    data: str | None = None  # a folder in BEIR layout or another name that the recipes take
+    source: Annotated[data.SourceOptions, tyro.conf.arg(name="")] = SOURCE
     split: str = "train"  # of --data: whose queries and judged documents are scored
     run: Path | None = None  # with --data: a TREC run, whose best documents are scored as well
     depth: int = 50  # of --run: the number of documents per query
@@ -52,8 +55,10 @@ def main(cfg: Config) -> None:
         rows = data.read_training_rows(cfg.rows)
         pairs = data.row_pairs(rows)
     elif cfg.data is not None:
-        retrieval = data.load_retrieval_data(cfg.data)
-        run = None if cfg.run is None else read_run(cfg.run, retrieval.queries, retrieval.corpus)
+        retrieval = data.load_retrieval_data(cfg.data, [cfg.split], cfg.source)
+        run = None
+        if cfg.run is not None:
+            run = evaluation.read_run(cfg.run, retrieval.queries, retrieval.corpus)
         ids = data.listed_pairs(retrieval, cfg.split, run, cfg.depth)
         pairs = [(retrieval.queries[query], retrieval.corpus[document]) for query, document in ids]
     scorer = data.load_scorer(cfg.teacher, batch_size=cfg.batch_size, max_seq_length=cfg.max_seq_length)
@@ -67,5 +72,4 @@ def main(cfg: Config) -> None:
 
 
 if __name__ == "__main__":
-    logging.basicConfig(level=logging.INFO, format="%(message)s")
-    main(tyro.cli(Config))
+    run_command(main, Config, __doc__)

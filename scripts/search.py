@@ -14,15 +14,14 @@ import os
 import sys
 import textwrap
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated
 
 import tyro
 
-from lexforge.corpus import Found, Searcher, open_index
-from lexforge.data import load_corpus
-from lexforge.models import load_encoder
-from lexforge.retrieval import IndexKind
+from lexforge import corpus, data, models, retrieval
+from lexforge.common.command_line import run_command
 
 
 @dataclass(frozen=True)
@@ -30,9 +29,10 @@ class Config:
     """Where to search, and for what."""
 
     index: Path  # the folder that build_index.py saved
-    data: Path  # a folder that holds corpus.jsonl
+    data: str  # the documents: a folder in BEIR layout or another name that encode_corpus.py took
     query: tyro.conf.Positional[str | None] = None  # None reads the lines of the standard input
     model: str | None = None  # the encoder; None takes the name under which the corpus was encoded
+    source: Annotated[data.SourceOptions, tyro.conf.arg(name="")] = field(default_factory=data.SourceOptions)
     k: int = 5  # hits per query
     terms: int = 10  # terms that are shown per document
     width: int = 200  # characters of the text that are shown per document
@@ -40,7 +40,7 @@ class Config:
     verify: bool = False  # compare every file of the index with its checksum, about a second per gigabyte
 
 
-def show(hits: list[Found], cfg: Config) -> None:
+def show(hits: list[corpus.Found], cfg: Config) -> None:
     """Print the hits of one query."""
     for rank, hit in enumerate(hits, start=1):
         text = textwrap.shorten(hit.text, cfg.width, placeholder="...")
@@ -74,13 +74,13 @@ def main(cfg: Config, lines: Iterable[str] | None = None) -> None:
         raise ValueError(f"--terms must be >= 0 and --width >= 3; received {cfg.terms} and {cfg.width}")
     if lines is None:
         lines = (line.decode("utf-8", "surrogateescape") for line in sys.stdin.buffer)
-    tokens: dict[IndexKind, str] = {
+    tokens: dict[retrieval.IndexKind, str] = {
         "milvus": os.environ.get("MILVUS_TOKEN", ""),
         "qdrant": os.environ.get("QDRANT_API_KEY", ""),
     }
-    index, source = open_index(cfg.index, cfg.verify, uri=cfg.uri, tokens=tokens)
-    model = load_encoder(cfg.model or source.model, source.max_seq_length)
-    searcher = Searcher(index, model, load_corpus(cfg.data), source)
+    index, source = corpus.open_index(cfg.index, cfg.verify, uri=cfg.uri, tokens=tokens)
+    model = models.load_encoder(cfg.model or source.model, source.max_seq_length)
+    searcher = corpus.Searcher(index, model, data.load_documents(str(cfg.data), cfg.source), source)
     refused = []
     for number, line in enumerate(lines if cfg.query is None else [cfg.query], start=1):
         try:
@@ -96,4 +96,4 @@ def main(cfg: Config, lines: Iterable[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Config))
+    run_command(main, Config, __doc__)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lexforge.data import RetrievalData, hold_out
+from lexforge.data import RetrievalData, hold_out, sample_corpus
 
 DATA = RetrievalData(
     "toy",
@@ -66,3 +66,27 @@ def test_hold_out_refuses_what_leaves_a_split_empty(fractions: dict[str, float],
     """An empty test split would be found only after training."""
     with pytest.raises(ValueError, match=message):
         hold_out(DATA, fractions)
+
+
+def small_set() -> RetrievalData:
+    corpus = {f"d{i}": f"text {i}" for i in range(20)}
+    qrels = {"train": {"q0": {"d0": 1}}, "test": {"q1": {"d5": 1, "d6": 0}}, "dev": {"q2": {"d7": 1}}}
+    return RetrievalData("small", corpus, {f"q{i}": f"query {i}" for i in range(3)}, qrels)
+
+
+def test_a_sample_of_the_corpus_keeps_what_is_judged() -> None:
+    """A relevant document that is missing could never be found, and the measure would fall for no reason."""
+    sample = sample_corpus(small_set(), 8, ["test", "dev"])
+    assert len(sample.corpus) == 8
+    assert {"d5", "d6", "d7"} <= sample.corpus.keys()
+    assert list(sample.corpus) == sorted(sample.corpus, key=lambda name: int(name[1:])), "the order stays"
+    assert sample.splits == ("test", "dev")
+    assert sample == sample_corpus(small_set(), 8, ["test", "dev"]), "the same seed draws the same documents"
+    assert sample.corpus != sample_corpus(small_set(), 8, ["test", "dev"], seed=1).corpus
+    assert set(sample_corpus(small_set(), 2, ["test", "dev"]).corpus) == {"d5", "d6", "d7"}
+    assert sample_corpus(small_set(), None, ["test"]).corpus == small_set().corpus
+    assert len(sample_corpus(small_set(), 99, ["test"]).corpus) == 20
+    with pytest.raises(ValueError, match="at least 1 document; received 0"):
+        sample_corpus(small_set(), 0, ["test"])
+    with pytest.raises(ValueError, match="no split 'validation'"):
+        sample_corpus(small_set(), 5, ["validation"])

@@ -31,6 +31,10 @@ def load(recipe: Path) -> Any:
     module = importlib.util.module_from_spec(spec)
     sys.modules[recipe.stem] = module
     spec.loader.exec_module(module)
+    # The rooms load their modules when they are first used: here, once, and not in each run.
+    for room in ("data", "evaluation", "losses", "models", "retrieval", "runs", "training"):
+        for name in getattr(module, room).__all__:
+            getattr(getattr(module, room), name)
     return module
 
 
@@ -79,7 +83,7 @@ def run(recipe: Any, path: str, order: dict[str, Any]) -> None:
         kill_at_bytes(Path(folder), kill["bytes"])
     elif "seconds" in kill:
         threading.Timer(kill["seconds"], die).start()
-    recipe.main(recipe.parse())
+    recipe.command()
 
 
 def main(path: str) -> None:

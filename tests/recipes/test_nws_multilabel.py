@@ -103,6 +103,7 @@ def test_the_command_trains_evaluates_and_leaves_its_records(file: Path, tiny_ch
     )
     assert done.returncode == 0, done.stderr[-3000:]
     metrics = json.loads((run / "metrics.json").read_text())
+    assert metrics.pop("timing")["stage_seconds"]["train"] > 0
     measured = {f"{c}_{m}_f1" for c in ("probe", "centroid") for m in ("micro", "macro")} | {"label_map"}
     assert metrics["initial"].keys() == measured
     assert metrics["trained"].keys() == measured | {"head_micro_f1", "head_macro_f1"}

@@ -383,29 +383,6 @@ def test_resume_ends_with_the_model_of_a_run_never_stopped(beir: Path) -> None:
     assert (beir.parent / "run" / "model" / "model.safetensors").read_bytes() == whole
 
 
-@pytest.mark.parametrize(
-    ("preset", "model", "given", "expected"),
-    [
-        ("lexforge", "lexical", None, PRESETS["lexforge"].scratch_learning_rate),
-        ("lexforge", "some/encoder", None, PRESETS["lexforge"].learning_rate),
-        ("v26", "some/encoder", None, 3e-5),
-        ("plain", "some/encoder", 7e-6, 7e-6),
-    ],
-)
-def test_the_learning_rate_suits_the_kind_of_model(
-    beir: Path, preset: str, model: str, given: float | None, expected: float
-) -> None:
-    """The rate of a from-scratch model ruins a pretrained one, so the kind of model decides, and is named."""
-    said: list[str] = []
-    train = replace(recipe.QUICK, learning_rate=given)
-    cfg = config(beir, preset=preset, loss=PRESETS[preset], model=model, train=train)
-    assert recipe.with_learning_rate(cfg, said.append).train.learning_rate == expected
-    assert bool(said) == (given is None)
-    if said:
-        assert f"learning rate {expected:g}" in said[0]
-        assert preset in said[0]
-
-
 def test_lexforge_shifts_the_bias_and_keeps_a_share_of_the_start(beir: Path, tiny_checkpoint: Path) -> None:
     """Without a step of training the model would be the shifted start, and the average keeps half of it."""
     run = beir.parent / "run"

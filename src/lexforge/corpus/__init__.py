@@ -1,10 +1,17 @@
 """Corpora encoded in blocks, files of vectors, stored indexes, and searches with the terms that matched."""
 
-from lexforge.corpus.active_terms import active_document_frequency
-from lexforge.corpus.encoded_corpus import EncodedCorpus, encode_corpus
-from lexforge.corpus.encoding import CorpusEncoder, Vectors, encode, join_vectors, vector_kind
-from lexforge.corpus.search import Found, Searcher
-from lexforge.corpus.stored_index import Source, build_index, open_index
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lexforge.common.lazy import load_when_used
+
+if TYPE_CHECKING:
+    from lexforge.corpus.active_terms import active_document_frequency
+    from lexforge.corpus.encoded_corpus import EncodedCorpus, encode_corpus
+    from lexforge.corpus.encoding import CorpusEncoder, Vectors, encode, join_vectors, vector_kind
+    from lexforge.corpus.search import Found, Searcher
+    from lexforge.corpus.stored_index import Source, build_index, open_index
 
 __all__ = [
     "CorpusEncoder",
@@ -21,3 +28,5 @@ __all__ = [
     "open_index",
     "vector_kind",
 ]
+
+__getattr__, __dir__ = load_when_used(__name__)

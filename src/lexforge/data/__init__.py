@@ -5,35 +5,57 @@ functions that need them import them. Machines that only run losses and models m
 others take seconds to load.
 """
 
-from lexforge.common.idf import corpus_idf, document_frequency
-from lexforge.data.beir import load_beir, load_corpus, load_queries, load_teacher_scores, write_teacher_scores
-from lexforge.data.cache import cache_folder
-from lexforge.data.columns import validate_columns
-from lexforge.data.docstrings import load_docstrings
-from lexforge.data.hub import load_hub
-from lexforge.data.multilabel import MultiLabelData, load_docstring_topics, load_multilabel, multi_hot
-from lexforge.data.negatives import (
-    NegativeMiner,
-    NegativeRule,
-    mined_columns,
-    read_training_rows,
-    score_by_teacher,
-    write_training_rows,
-)
-from lexforge.data.pair_scores import label_rows, listed_pairs, load_scorer, row_pairs, score_pairs
-from lexforge.data.retrieval_data import DataError, RetrievalData, hold_out
-from lexforge.data.rows import judged_negatives, rows_to_dataset, training_rows
-from lexforge.data.source import load_retrieval_data
-from lexforge.data.stopwords import stopword_ids, stopword_summary
-from lexforge.data.sts import load_sts
-from lexforge.data.teacher import (
-    LsaTeacher,
-    SentenceTransformerTeacher,
-    TeacherCache,
-    check_labelled_rows,
-    check_teacher_options,
-    load_teacher,
-)
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lexforge.common.lazy import load_when_used
+
+if TYPE_CHECKING:
+    from lexforge.common.idf import corpus_idf, document_frequency
+    from lexforge.data.beir import (
+        load_beir,
+        load_corpus,
+        load_queries,
+        load_teacher_scores,
+        write_teacher_scores,
+    )
+    from lexforge.data.cache import cache_folder
+    from lexforge.data.checks import check_teacher
+    from lexforge.data.columns import validate_columns
+    from lexforge.data.docstrings import load_docstrings
+    from lexforge.data.hub import load_hub
+    from lexforge.data.msmarco import load_msmarco
+    from lexforge.data.multilabel import MultiLabelData, load_docstring_topics, load_multilabel, multi_hot
+    from lexforge.data.negatives import (
+        NegativeMiner,
+        NegativeRule,
+        mined_columns,
+        read_training_rows,
+        score_by_teacher,
+        write_training_rows,
+    )
+    from lexforge.data.pair_data import PairData
+    from lexforge.data.pair_scores import label_rows, listed_pairs, load_scorer, row_pairs, score_pairs
+    from lexforge.data.retrieval_data import DataError, RetrievalData, hold_out, sample_corpus
+    from lexforge.data.rows import judged_negatives, rows_to_dataset, training_rows
+    from lexforge.data.source import (
+        SourceOptions,
+        TrainingData,
+        load_documents,
+        load_retrieval_data,
+        load_training_data,
+    )
+    from lexforge.data.stopwords import check_language, stopword_ids, stopword_summary
+    from lexforge.data.sts import load_sts
+    from lexforge.data.teacher import (
+        LsaTeacher,
+        SentenceTransformerTeacher,
+        TeacherCache,
+        check_labelled_rows,
+        check_teacher_options,
+        load_teacher,
+    )
 
 __all__ = [
     "DataError",
@@ -41,11 +63,16 @@ __all__ = [
     "MultiLabelData",
     "NegativeMiner",
     "NegativeRule",
+    "PairData",
     "RetrievalData",
     "SentenceTransformerTeacher",
+    "SourceOptions",
     "TeacherCache",
+    "TrainingData",
     "cache_folder",
     "check_labelled_rows",
+    "check_language",
+    "check_teacher",
     "check_teacher_options",
     "corpus_idf",
     "document_frequency",
@@ -57,7 +84,9 @@ __all__ = [
     "load_corpus",
     "load_docstring_topics",
     "load_docstrings",
+    "load_documents",
     "load_hub",
+    "load_msmarco",
     "load_multilabel",
     "load_queries",
     "load_retrieval_data",
@@ -65,11 +94,13 @@ __all__ = [
     "load_sts",
     "load_teacher",
     "load_teacher_scores",
+    "load_training_data",
     "mined_columns",
     "multi_hot",
     "read_training_rows",
     "row_pairs",
     "rows_to_dataset",
+    "sample_corpus",
     "score_by_teacher",
     "score_pairs",
     "stopword_ids",
@@ -79,3 +110,5 @@ __all__ = [
     "write_teacher_scores",
     "write_training_rows",
 ]
+
+__getattr__, __dir__ = load_when_used(__name__)

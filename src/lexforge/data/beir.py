@@ -1,4 +1,4 @@
-"""BEIR folders: corpus.jsonl, queries.jsonl and qrels/<split>.tsv, each plain or gzipped.
+"""BEIR folders: corpus.jsonl, queries.jsonl and qrels/<split>.tsv, each plain or compressed.
 
 The layout is that of Thakur et al., "BEIR: A Heterogeneous Benchmark for Zero-shot Evaluation of Information
 Retrieval Models" (arXiv 2104.08663). Lines end at a line feed and nowhere else, because texts may hold U+2028
@@ -21,9 +21,11 @@ from lexforge.data.retrieval_data import (
     RetrievalData,
     collect_judgements,
     collect_texts,
+    missing_split,
 )
 
 TRAINING_SPLIT = "train"
+QRELS_ENDINGS = (".tsv", ".txt", ".trec", ".qrels")
 _HEADER = ("query-id", "corpus-id", "score")
 
 
@@ -32,8 +34,9 @@ def load_beir(folder: str | Path, splits: Sequence[str] | None = None) -> Retrie
 
     Args:
         folder: A folder with `corpus.jsonl` (`_id`, `text`, optional `title`), `queries.jsonl` (`_id`,
-            `text`) and `qrels/<split>.tsv` (query id, document id, integer grade); each file may be gzipped
-            and end in `.gz`.
+            `text`) and `qrels/<split>.tsv` (query id, document id, integer grade, or TREC's four columns with
+            an iteration after the query id; the ending may be .txt, .trec or .qrels as well). Each file may
+            be compressed and end in `.gz` or `.zst`.
         splits: The splits to read; None reads all that exist.
 
     Returns:
@@ -53,14 +56,14 @@ def load_beir(folder: str | Path, splits: Sequence[str] | None = None) -> Retrie
     qrels_files = _qrels_files(folder / "qrels")
     for split in splits or ():
         if split not in qrels_files:
-            raise ValueError(f"{folder} has no split {split!r}; its splits are {list(qrels_files)}")
+            raise missing_split(str(folder), split, list(qrels_files))
     chosen = list(qrels_files) if splits is None else list(splits)
     corpus = load_corpus(folder)
     queries = collect_texts(str(queries_file), _records(queries_file), blank_allowed=False)
     qrels = {
         split: collect_judgements(
             str(qrels_files[split]),
-            _grades(qrels_files[split]),
+            judgements_of_file(qrels_files[split]),
             corpus,
             queries,
             training=split == TRAINING_SPLIT,
@@ -163,13 +166,13 @@ def write_teacher_scores(path: str | Path, scores: Iterable[tuple[str, str, floa
 
 
 def _find(path: Path) -> Path:
-    """Return the file itself or its gzipped twin; where both exist, it is unclear which one counts."""
-    twin = path.with_name(path.name + ".gz")
-    found = [candidate for candidate in (path, twin) if candidate.is_file()]
+    """Return the file itself or its compressed twin; where several exist, it is unclear which one counts."""
+    twins = [path, path.with_name(path.name + ".gz"), path.with_name(path.name + ".zst")]
+    found = [candidate for candidate in twins if candidate.is_file()]
     if not found:
-        raise FileNotFoundError(f"neither {path} nor {twin.name} exists")
-    if len(found) == 2:
-        raise DataError(f"both {path} and {twin.name} exist; keep one")
+        raise FileNotFoundError(f"neither {path} nor {twins[1].name} exists")
+    if len(found) > 1:
+        raise DataError(f"both {found[0]} and {found[1].name} exist; keep one")
     return found[0]
 
 
@@ -177,8 +180,16 @@ def _qrels_files(folder: Path) -> dict[str, Path]:
     """Return the judgement files of a folder: split -> path."""
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder} is not a folder")
-    names = sorted({path.name.removesuffix(".gz") for path in folder.iterdir() if path.is_file()})
-    files = {name.removesuffix(".tsv"): _find(folder / name) for name in names if name.endswith(".tsv")}
+    names = {
+        path.name.removesuffix(".gz").removesuffix(".zst") for path in folder.iterdir() if path.is_file()
+    }
+    files: dict[str, Path] = {}
+    for name in sorted(names):
+        split, dot, ending = name.rpartition(".")
+        if dot + ending in QRELS_ENDINGS:
+            if split in files:
+                raise DataError(f"both {files[split]} and {name} hold the split {split!r}; keep one")
+            files[split] = _find(folder / name)
     if not files:
         raise FileNotFoundError(f"{folder} holds no .tsv or .tsv.gz file")
     return files
@@ -216,10 +227,12 @@ def _triples(path: Path) -> Iterator[tuple[int, str, str, str]]:
     """
     for number, line in numbered_lines(path):
         fields = line.split("\t")
+        if len(fields) != 3 and len(words := line.split()) == 4:  # TREC: query, iteration, document, grade
+            fields = [words[0], words[2], words[3]]
         if len(fields) != 3:
             raise DataError(
-                f"{path}:{number}: expected query id, document id and score with tabs between them; "
-                f"received {excerpt(line)}"
+                f"{path}:{number}: expected query id, document id and score with tabs between them, or the "
+                f"four columns of TREC; received {excerpt(line)}"
             )
         if number == 1 and not _is_number(fields[2]):
             if tuple(fields) != _HEADER:
@@ -240,7 +253,14 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def _grades(path: Path) -> Iterator[tuple[int, str, str, int]]:
-    """Yield (line, query id, document id, grade) for each judgement of a file."""
+def judgements_of_file(path: Path) -> Iterator[tuple[int, str, str, int]]:
+    """Yield (line, query id, document id, grade) for each judgement of a file.
+
+    Args:
+        path: A table of three columns with BEIR's header or none, or of TREC's four columns.
+
+    Raises:
+        DataError: If a line has other columns, or a grade that `check_grade` refuses.
+    """
     for number, query_id, document_id, score in _triples(path):
         yield number, query_id, document_id, parse_grade(f"{path}:{number}", score)

@@ -13,7 +13,7 @@ take every column except the label for text, so remove it for them: `dataset.rem
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from lexforge.common.text_identity import NO_TEXT
@@ -99,16 +99,21 @@ def check_rows(
         _check_relevant(dataset)
 
 
-def _column(dataset: Any, name: str) -> list[Any]:
-    """Return the cells of one column; every row must have the columns of row 0."""
+def _column(dataset: Any, name: str) -> Iterator[Any]:
+    """Yield the cells of one column, those of a data set a thousand at a time: it may exceed the memory.
+
+    Every row of a list must have the columns of row 0.
+    """
     if hasattr(dataset, "column_names"):
-        return list(dataset[name][:])
+        for batch in dataset.select_columns([name]).iter(1000):
+            yield from batch[name]
+        return
     for row, record in enumerate(dataset):
         if record.keys() != dataset[0].keys():
             raise DataError(
                 f"row {row} has the columns {excerpt(list(record))}, row 0 has {list(dataset[0])}"
             )
-    return [record[name] for record in dataset]
+        yield record[name]
 
 
 def _check_text(name: str, row: int, value: object, *, may_be_blank: bool) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from lexforge.common.types import Qrels
 from lexforge.data.beir import TRAINING_SPLIT, record_text
 from lexforge.data.grades import check_grade
-from lexforge.data.lines import require_texts
+from lexforge.data.pair_data import PairData
 from lexforge.data.retrieval_data import (
     DataError,
     RetrievalData,
@@ -16,12 +16,7 @@ from lexforge.data.retrieval_data import (
     collect_texts,
     split_name,
 )
-
-PREFIX = "hf:"
-_ALIASES = {
-    "anchor": ("anchor", "query", "question"),
-    "positive": ("positive", "pos", "document", "passage", "answer"),
-}
+from lexforge.data.tables import PREFIX, hub_tables, load_by_datasets
 
 
 def load_hub(
@@ -36,18 +31,16 @@ def load_hub(
     Two layouts are known. The first is BEIR's on the hub: the configurations `corpus` (`_id`, `text`,
     optional `title`) and `queries` (`_id`, `text`), and judgements (`query-id`, `corpus-id`, optional
     `score`, 1 by default) in the configuration `qrels` or `default`, or in the data set `<name>-qrels`. The
-    second is pairs or triplets: each row holds a query, a positive, and any number of columns `negative...`
-    or `hard_negative...`. Equal texts of pairs become one query or one document. A negative is judged with
-    grade 0, so that `judged_negatives` returns it, unless its text is also a positive of the query. The
-    split `validation` is called `dev`, as in BEIR.
+    second is rows of texts, as `lexforge.data.pairs` recognises them. The split `validation` is called
+    `dev`, as in BEIR.
 
     Args:
-        name: `hf:organisation/name`; the prefix may be left out.
+        name: `hf:organisation/name` or `hf:organisation/name:configuration`; the prefix may be left out. With
+            a configuration the set is one of rows of texts.
         splits: The splits to keep; None keeps all.
         qrels: The configuration or data set with the judgements, if it is none of those above.
-        columns: The names of the pairs' columns, `{"anchor": ..., "positive": ...}`. A column that is not
-            named here is found by its usual names: anchor, query or question; positive, pos, document,
-            passage or answer.
+        columns: The names of the rows' columns by role, such as `{"anchor": ..., "positive": ...}`; a column
+            that is not named here is found by its usual names.
 
     Returns:
         The set, named as on the hub.
@@ -59,39 +52,38 @@ def load_hub(
     """
     import datasets
 
-    path = name.removeprefix(PREFIX)
-    configurations = from_hub(path, datasets.get_dataset_config_names, path)
-    if {"corpus", "queries"} <= set(configurations):
-        data = _beir_layout(path, configurations, qrels)
-    else:
-        data = _pair_layout(path, from_hub(path, datasets.load_dataset, path), columns or {})
-    for split in splits or ():
-        data.split(split)
-    chosen = data.splits if splits is None else tuple(splits)
-    return RetrievalData(data.name, data.corpus, data.queries, {split: data.split(split) for split in chosen})
+    path, configuration = split_hub_name(name)
+    if configuration is None:
+        configurations = load_by_datasets(path, datasets.get_dataset_config_names, path)
+        if {"corpus", "queries"} <= set(configurations):
+            data = _beir_layout(path, configurations, qrels)
+            return data if splits is None else data.only(splits)
+    tables = hub_tables(path, configuration)
+    data = PairData.of_tables(path, tables, columns or {}).retrieval()
+    return data if splits is None else data.only(splits)
 
 
-def from_hub(path: str, load: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a loader of `datasets`, and turn its errors into a `DataError` that names the data set.
+def has_beir_layout(name: str) -> bool:
+    """Return whether a data set of the hub has the configurations `corpus` and `queries`.
 
     Args:
-        path: The name of the data set.
-        load: A function of `datasets`.
-        *arguments: The arguments of the function.
-
-    Returns:
-        What the function returns.
+        name: The name, as for `load_hub`.
 
     Raises:
-        DataError: If the function fails.
+        DataError: If the set cannot be found.
     """
-    from datasets.exceptions import DatasetsError
+    import datasets
 
-    try:
-        return load(*arguments)
-    except (OSError, ValueError, DatasetsError) as error:
-        reason = error if error.__cause__ is None else f"{error}: {error.__cause__}"
-        raise DataError(f"the data set {path!r} cannot be loaded: {reason}") from error
+    path, configuration = split_hub_name(name)
+    if configuration is not None:
+        return False
+    return {"corpus", "queries"} <= set(load_by_datasets(path, datasets.get_dataset_config_names, path))
+
+
+def split_hub_name(name: str) -> tuple[str, str | None]:
+    """Return data set and configuration of `hf:organisation/name:configuration`; the second may be None."""
+    path, _, configuration = name.removeprefix(PREFIX).partition(":")
+    return path, configuration or None
 
 
 def _beir_layout(path: str, configurations: Sequence[str], qrels: str | None) -> RetrievalData:
@@ -101,7 +93,7 @@ def _beir_layout(path: str, configurations: Sequence[str], qrels: str | None) ->
     texts = {
         part: collect_texts(
             f"{path} [{part}]",
-            _records(f"{path} [{part}]", from_hub(path, datasets.load_dataset, path, part)),
+            _records(f"{path} [{part}]", load_by_datasets(path, datasets.load_dataset, path, part)),
             blank_allowed=part == "corpus",
         )
         for part in ("corpus", "queries")
@@ -110,7 +102,7 @@ def _beir_layout(path: str, configurations: Sequence[str], qrels: str | None) ->
     inside = [known for known in ([qrels] if qrels else ["qrels", "default"]) if known in configurations]
     source, *configuration = (path, inside[0]) if inside else (qrels or f"{path}-qrels",)
     judged: dict[str, Qrels] = {}
-    for split, rows in from_hub(source, datasets.load_dataset, source, *configuration).items():
+    for split, rows in load_by_datasets(source, datasets.load_dataset, source, *configuration).items():
         where = f"{source} [{split}]"
         judged[split_name(split)] = collect_judgements(
             where, _grades(where, rows), texts["corpus"], texts["queries"], training=split == TRAINING_SPLIT
@@ -140,49 +132,6 @@ def _grades(source: str, rows: Iterable[Mapping[str, Any]]) -> Iterator[tuple[in
         where = f"{source}:{row}"
         grade = check_grade(where, record.get("score", 1))
         yield row, _identifier(where, record["query-id"]), _identifier(where, record["corpus-id"]), grade
-
-
-def _pair_layout(path: str, loaded: Mapping[str, Any], columns: Mapping[str, str]) -> RetrievalData:
-    """Make queries, documents and judgements of rows of texts; equal texts get one id."""
-    if unknown := set(columns) - set(_ALIASES):
-        raise ValueError(f"columns may name {sorted(_ALIASES)}; received {sorted(unknown)}")
-    query_ids: dict[str, str] = {}
-    document_ids: dict[str, str] = {}
-    judged: dict[str, Qrels] = {}
-    for split, rows in loaded.items():
-        anchor, positive = (
-            _column(path, rows.column_names, role, columns) for role in ("anchor", "positive")
-        )
-        negatives = [
-            column for column in rows.column_names if column.startswith(("negative", "hard_negative"))
-        ]
-        judgements = judged.setdefault(split_name(split), {})
-        for row, record in enumerate(rows):
-            require_texts(f"{path} [{split}]:{row}", **{c: record[c] for c in (anchor, positive, *negatives)})
-            if not record[anchor].strip() or not record[positive].strip():
-                raise DataError(f"{path} [{split}]:{row}: the {anchor} or {positive} is blank")
-            query_id = query_ids.setdefault(record[anchor].strip(), f"q{len(query_ids)}")
-            grades = judgements.setdefault(query_id, {})
-            for column, grade in ((positive, 1), *((negative, 0) for negative in negatives)):
-                document_id = document_ids.setdefault(record[column].strip(), f"d{len(document_ids)}")
-                # A text that is a positive of the query in any row stays a positive.
-                grades[document_id] = max(grade, grades.get(document_id, 0))
-    if not query_ids:
-        raise DataError(f"{path} holds no row")
-    corpus = {document_id: text for text, document_id in document_ids.items()}
-    return RetrievalData(path, corpus, {query_id: text for text, query_id in query_ids.items()}, judged)
-
-
-def _column(path: str, names: Sequence[str], role: str, columns: Mapping[str, str]) -> str:
-    """Return the one column that plays a role, "anchor" or "positive"."""
-    candidates = (columns[role],) if role in columns else _ALIASES[role]
-    found = [name for name in candidates if name in names]
-    if len(found) != 1:
-        raise DataError(
-            f"{path}: expected one {role} column out of {list(candidates)}; received {found} among "
-            f"{list(names)}. Name it by columns="
-        )
-    return found[0]
 
 
 def _identifier(where: str, value: object) -> str:

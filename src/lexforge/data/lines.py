@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import math
 import reprlib
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from lexforge.data.retrieval_data import DataError
 
@@ -21,19 +22,32 @@ _excerpt = reprlib.Repr()
 _excerpt.maxstring = _excerpt.maxother = 200
 
 
+def open_bytes(path: Path) -> BinaryIO:
+    """Open a file for reading; the bytes are those before compression if its name ends in .gz or .zst."""
+    if path.suffix == ".gz":
+        return gzip.open(path)  # type: ignore[return-value]
+    if path.suffix == ".zst":
+        import pyarrow
+
+        stream = pyarrow.CompressedInputStream(pyarrow.OSFile(str(path)), "zstd")
+        return io.BufferedReader(stream, 2**16)
+    return path.open("rb")
+
+
 def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
     """Yield the lines of a text file, cut at line feeds only.
 
     Args:
-        path: A file in UTF-8, gzipped if its name ends in `.gz`.
+        path: A file in UTF-8, compressed if its name ends in `.gz` or `.zst`.
 
     Yields:
         The line's number, from 1, and its text without the line end.
 
     Raises:
-        DataError: If a line is longer than `MAX_LINE_BYTES` or not UTF-8, or if the gzip data are broken.
+        DataError: If a line is longer than `MAX_LINE_BYTES` or not UTF-8, or if the compressed data are
+            broken.
     """
-    with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as stream:
+    with open_bytes(path) as stream:
         number = 0
         try:
             while line := stream.readline(MAX_LINE_BYTES + 1):
@@ -45,6 +59,10 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
             raise DataError(f"{path}:{number}: not UTF-8: {error}") from error
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             raise DataError(f"{path}: broken gzip data after line {number}: {error}") from error
+        except OSError as error:
+            if path.suffix != ".zst":
+                raise
+            raise DataError(f"{path}: broken zstd data after line {number}: {error}") from error
 
 
 def json_objects(path: Path, fields: Sequence[str]) -> Iterator[tuple[int, dict[str, Any]]]:

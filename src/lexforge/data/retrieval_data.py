@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+import random
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from lexforge.common.types import Qrels
@@ -48,8 +49,16 @@ class RetrievalData:
             ValueError: If there is no such split; the message names those that exist.
         """
         if name not in self.qrels:
-            raise ValueError(f"{self.name} has no split {name!r}; its splits are {list(self.qrels)}")
+            raise missing_split(self.name, name, list(self.qrels))
         return self.qrels[name]
+
+    def only(self, splits: Sequence[str]) -> RetrievalData:
+        """Return the set with these splits alone; documents and queries stay.
+
+        Raises:
+            ValueError: If there is no such split.
+        """
+        return replace(self, qrels={name: self.split(name) for name in splits})
 
     def split_queries(self, name: str) -> dict[str, str]:
         """Return the queries that are judged in one split, id -> text, in the order of the judgements."""
@@ -71,15 +80,10 @@ def hold_out(data: RetrievalData, fractions: Mapping[str, float], split: str = "
         ValueError: If `split` is unknown, if a new split exists already, if the shares leave nothing for
             `split`, or if a split would be empty.
     """
-    if any(share <= 0 for share in fractions.values()) or sum(fractions.values()) >= 1:
-        raise ValueError(f"fractions must be above 0 and sum to less than 1; received {dict(fractions)}")
-    if known := [name for name in fractions if name in data.qrels]:
-        raise ValueError(f"{data.name} has the splits {known} already")
+    check_fractions(data.name, fractions, list(data.qrels))
     parts: dict[str, Qrels] = {name: {} for name in (*fractions, split)}
     for query_id, grades in data.split(split).items():
-        # The hash of the text is a position in [0, 1); each split owns an interval of it.
-        digest = hashlib.sha256(data.queries[query_id].encode("utf-8")).digest()
-        position = int.from_bytes(digest[:8], "big") / 2**64
+        position = hash_position(data.queries[query_id])
         for name, share in (*fractions.items(), (split, 1.0)):
             if position < share or name == split:
                 parts[name][query_id] = grades
@@ -89,6 +93,67 @@ def hold_out(data: RetrievalData, fractions: Mapping[str, float], split: str = "
         if not judgements:
             raise ValueError(f"{data.name}: no query of the split {split!r} falls to {name!r}")
     return replace(data, qrels={**data.qrels, **parts})
+
+
+def check_fractions(name: str, fractions: Mapping[str, float], known: Sequence[str]) -> None:
+    """Refuse shares of queries that cannot be held out.
+
+    Args:
+        name: The name of the set, for the message.
+        fractions: New split -> share of the queries.
+        known: The splits that exist.
+
+    Raises:
+        ValueError: If the shares are not above 0 or leave nothing, or if a split exists already.
+    """
+    if any(share <= 0 for share in fractions.values()) or sum(fractions.values()) >= 1:
+        raise ValueError(f"fractions must be above 0 and sum to less than 1; received {dict(fractions)}")
+    if found := [split for split in fractions if split in known]:
+        raise ValueError(f"{name} has the splits {found} already")
+
+
+def hash_position(text: str) -> float:
+    """Return the position of a text in [0, 1) by its hash; each split owns an interval of it."""
+    digest = hashlib.sha256(text.encode("utf-8")).digest()
+    return int.from_bytes(digest[:8], "big") / 2**64
+
+
+def missing_split(name: str, split: str, known: Sequence[str]) -> ValueError:
+    """Return the error for a split that a set lacks; it names those that exist and the way to make one."""
+    hint = ": --hold-out .05 takes that share of its queries" if "train" in known and split != "train" else ""
+    return ValueError(f"{name} has no split {split!r}; its splits are {list(known)}{hint}")
+
+
+def sample_corpus(
+    data: RetrievalData, documents: int | None, splits: Sequence[str], seed: int = 0
+) -> RetrievalData:
+    """Make a set whose searches are cheaper: the judged documents, and a random sample of the others.
+
+    Measures over a sample are higher than over the whole corpus, because fewer documents compete.
+
+    Args:
+        data: The set.
+        documents: Number of documents to keep; the judged ones stay even where they are more. None keeps all.
+        splits: The splits that are evaluated; other splits are left out.
+        seed: Seed of the draw.
+
+    Returns:
+        The smaller set; documents and queries keep their order.
+
+    Raises:
+        ValueError: If `documents` is below 1, or if there is no such split.
+    """
+    data = data.only(splits)
+    if documents is None:
+        return data
+    if documents < 1:
+        raise ValueError(f"a sample of the corpus must hold at least 1 document; received {documents}")
+    judged = {document for grades in data.qrels.values() for found in grades.values() for document in found}
+    others = [document for document in data.corpus if document not in judged]
+    room = min(max(0, documents - len(judged)), len(others))
+    kept = judged | set(random.Random(seed).sample(others, room))
+    corpus = {document: text for document, text in data.corpus.items() if document in kept}
+    return replace(data, corpus=corpus)
 
 
 def split_name(split: str) -> str:

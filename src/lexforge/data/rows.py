@@ -83,20 +83,23 @@ def training_rows(
     return columns
 
 
-def rows_to_dataset(rows: Sequence[Mapping[str, Any]]) -> Dataset:
+def rows_to_dataset(rows: Sequence[Mapping[str, Any]] | Dataset) -> Dataset:
     """Make a data set of training rows.
 
     It holds what `datasets.Dataset.from_list` would, but that function needs many times the memory of the
     column `relevant`, which repeats the list of a query in each of the query's rows.
 
     Args:
-        rows: Rows under the column contract, at least one.
+        rows: Rows under the column contract, at least one; a data set is returned as it is.
 
     Returns:
         The data set; its columns are those of the first row.
     """
     import pyarrow as pa
     from datasets import Dataset
+
+    if isinstance(rows, Dataset):
+        return rows
 
     columns = {}
     for name in rows[0]:

@@ -2,28 +2,223 @@
 
 from __future__ import annotations
 
-from lexforge.data.beir import load_beir
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lexforge.data.beir import load_beir, load_corpus
 from lexforge.data.docstrings import load_docstrings
-from lexforge.data.hub import load_hub
-from lexforge.data.retrieval_data import RetrievalData
+from lexforge.data.hub import has_beir_layout, load_hub, split_hub_name
+from lexforge.data.msmarco import is_msmarco, load_msmarco, load_msmarco_corpus
+from lexforge.data.pair_data import PairData
+from lexforge.data.pairs import HEADERS
+from lexforge.data.retrieval_data import RetrievalData, hold_out, missing_split, sample_corpus
+from lexforge.data.tables import PREFIX, is_table, load_tables
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+TRAIN = "train"
 
 
-def load_retrieval_data(source: str) -> RetrievalData:
-    """Load a retrieval set by the name that a command line takes.
+@dataclass(frozen=True)
+class SourceOptions:
+    """How the data of `--data` are read.
 
     Args:
-        source: `docstrings` (the embedded corpus), `hf:organisation/name` (a hub data set), or a folder in
-            BEIR layout.
+        hold_out: Share of the queries of train, in (0, 1), that each missing split (dev, test) gets; None
+            refuses data without the split.
+        query_column: Column of the queries in rows of texts; None recognises anchor, query and question.
+        positive_column: Column of the positives, texts or lists; None recognises positive, pos, document,
+            passage and answer.
+        negative_column: Column of the negatives, texts or lists; None recognises negative, neg and
+            hard_negative, with numbers or without.
+        score_column: Column of a teacher's scores: a list with the positive's first, or the margin over one
+            negative; None recognises label, score, scores and margin.
+
+    Raises:
+        ValueError: If `hold_out` is out of range.
+    """
+
+    hold_out: float | None = None
+    query_column: str | None = None
+    positive_column: str | None = None
+    negative_column: str | None = None
+    score_column: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.hold_out is not None and not 0 < self.hold_out < 1:
+            raise ValueError(f"hold_out must lie between 0 and 1; received {self.hold_out}")
+
+    @property
+    def columns(self) -> dict[str, str]:
+        """Return the names of columns that were given, by their role."""
+        roles = {
+            "anchor": self.query_column,
+            "positive": self.positive_column,
+            "negative": self.negative_column,
+            "scores": self.score_column,
+        }
+        return {role: name for role, name in roles.items() if name is not None}
+
+    def missing(self, name: str, known: Sequence[str], wanted: Sequence[str]) -> dict[str, float]:
+        """Return the share of train that each wanted split gets which the data lack.
+
+        Args:
+            name: The name of the set, for the message.
+            known: The splits of the data.
+            wanted: The splits that the caller needs.
+
+        Raises:
+            ValueError: If a split is missing that cannot be held out.
+        """
+        missing = [split for split in wanted if split not in known]
+        for split in missing:
+            if self.hold_out is None or split == TRAIN or TRAIN not in known:
+                raise missing_split(name, split, known)
+        return {split: self.hold_out for split in missing if self.hold_out is not None}
+
+
+@dataclass(frozen=True)
+class TrainingData:
+    """What a recipe trains on and measures.
+
+    Args:
+        measured: Queries and judgements of the measured splits, and the documents that are searched.
+        documents: The texts of the documents to train on; those of tables are read from the disk.
+        retrieval: The whole set in memory, from whose judgements training rows are made; None for tables.
+        pairs: The rows of tables, which stay on the disk; None where judgements name documents.
+    """
+
+    measured: RetrievalData
+    documents: Sequence[str]
+    retrieval: RetrievalData | None = None
+    pairs: PairData | None = None
+
+    def training_rows(self, *, negatives: bool = True) -> Dataset:
+        """Return the training rows of tables, mapped from the disk.
+
+        Args:
+            negatives: Whether to keep the negatives and the scores of the rows.
+
+        Raises:
+            ValueError: If the data are no tables; `lexforge.data.training_rows` makes rows of judgements.
+        """
+        if self.pairs is None:
+            raise ValueError(f"{self.measured.name} has judgements and no rows; received no tables")
+        return self.pairs.training_rows(negatives=negatives)
+
+
+def load_retrieval_data(
+    source: str, splits: Sequence[str] | None = None, options: SourceOptions | None = None
+) -> RetrievalData:
+    """Load a retrieval set into memory by the name that a command line takes.
+
+    Args:
+        source: One of these: `docstrings` (the embedded corpus); a folder in BEIR layout; a folder of MS
+            MARCO's files, or triples of ids in it; a file of rows of texts (.csv, .tsv, .parquet, .jsonl,
+            each also .gz or .zst); a folder of such files by split, or of `save_to_disk`;
+            `hf:organisation/name` or `hf:organisation/name:configuration`.
+        splits: The splits to keep; None keeps all.
+        options: Names of columns, and the share that is held out for a missing split.
 
     Returns:
         The set, checked.
 
     Raises:
         FileNotFoundError: If the folder or one of its files does not exist.
+        ValueError: If there is no such split.
         DataError: If the data cannot be used; the message names file and line.
     """
+    options = options or SourceOptions()
+    if not source.startswith(PREFIX) and _is_pairs(source):
+        pairs = _open_pairs(source, options, splits or ())
+        return pairs.retrieval() if splits is None else pairs.retrieval().only(splits)
+    # With a share to hold out, the splits that exist are known only after all have been read.
+    wanted = None if options.hold_out else splits
     if source == "docstrings":
-        return load_docstrings()
-    if source.startswith("hf:"):
-        return load_hub(source)
-    return load_beir(source)
+        loaded = load_docstrings()
+    elif source.startswith(PREFIX):
+        loaded = load_hub(source, columns=options.columns) if options.columns else load_hub(source)
+    elif is_msmarco(Path(source)):
+        loaded = load_msmarco(source, wanted)
+    else:
+        loaded = load_beir(source, wanted)
+    if splits is None:
+        return loaded
+    fractions = options.missing(loaded.name, loaded.splits, splits)
+    return (hold_out(loaded, fractions) if fractions else loaded).only(splits)
+
+
+def load_documents(source: str, options: SourceOptions | None = None) -> dict[str, str]:
+    """Load the documents of a set; queries and judgements of a folder need not exist.
+
+    Args:
+        source: A name that `load_retrieval_data` takes.
+        options: Names of columns.
+
+    Returns:
+        Document id -> text.
+
+    Raises:
+        FileNotFoundError: If the folder or one of its files does not exist.
+        DataError: If the data cannot be used; the message names file and line.
+    """
+    if source.startswith(PREFIX) or source == "docstrings" or _is_pairs(source):
+        return load_retrieval_data(source, options=options).corpus
+    path = Path(source)
+    return load_msmarco_corpus(path) if is_msmarco(path) else load_corpus(path)
+
+
+def load_training_data(
+    source: str,
+    measured_splits: Sequence[str],
+    options: SourceOptions | None = None,
+    *,
+    given_rows: bool = True,
+    documents: int | None = None,
+    seed: int = 0,
+) -> TrainingData:
+    """Load what a recipe trains on and measures; the rows of tables stay on the disk.
+
+    Args:
+        source: A name that `load_retrieval_data` takes.
+        measured_splits: The splits that are measured, such as test.
+        options: Names of columns, and the share that is held out for a missing split.
+        given_rows: Whether the rows of tables are trained on as they are. If negatives are to be mined for
+            them, they are read into memory as a retrieval set instead.
+        documents: Number of documents that are searched: the judged ones and a random sample; None takes all.
+        seed: Seed of the sample.
+
+    Returns:
+        The data.
+
+    Raises:
+        FileNotFoundError: If the folder or one of its files does not exist.
+        ValueError: If there is no such split, or if `documents` is below 1.
+        DataError: If the data cannot be used; the message names file and line.
+    """
+    options = options or SourceOptions()
+    if given_rows and _is_pairs(source):
+        pairs = _open_pairs(source, options, [TRAIN, *measured_splits])
+        return TrainingData(pairs.retrieval(measured_splits, documents, seed), pairs.documents(), pairs=pairs)
+    loaded = load_retrieval_data(source, [TRAIN, *measured_splits], options)
+    measured = sample_corpus(loaded, documents, measured_splits, seed)
+    return TrainingData(measured, list(loaded.corpus.values()), loaded)
+
+
+def _is_pairs(source: str) -> bool:
+    """Return whether a source holds rows of texts, and no documents and judgements by id."""
+    if source.startswith(PREFIX):
+        return not has_beir_layout(source)
+    return source != "docstrings" and not is_msmarco(Path(source)) and is_table(source)
+
+
+def _open_pairs(source: str, options: SourceOptions, wanted: Sequence[str]) -> PairData:
+    """Open rows of texts, and hold out the splits that are wanted and missing."""
+    name = split_hub_name(source)[0] if source.startswith(PREFIX) else source
+    headers = (*HEADERS, *options.columns.values())
+    pairs = PairData.of_tables(name, load_tables(source, headers), options.columns)
+    fractions = options.missing(name, list(pairs.splits), wanted)
+    return pairs.hold_out(fractions) if fractions else pairs

@@ -88,6 +88,19 @@ def stopword_summary(
     return f"stop words ({name}): {len(ids)} ids" + (f", such as {examples}" if examples else "")
 
 
+def check_language(language: str | Path | Sequence[str]) -> None:
+    """Refuse a language without stop words, before the run needs them.
+
+    Args:
+        language: Languages or a file, as for `stopword_ids`.
+
+    Raises:
+        ValueError: If a language is unknown (the message lists the known ones), or if a file holds no word.
+        FileNotFoundError: If there is no such file.
+    """
+    _stopwords(language)
+
+
 def _codes(language: str | Path | Sequence[str]) -> list[str]:
     """Return the language codes; none where the stop words come from a file."""
     if _is_file(language):

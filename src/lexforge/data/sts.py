@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from lexforge.data.docstrings import load_docstrings
-from lexforge.data.hub import PREFIX, from_hub
 from lexforge.data.lines import excerpt, is_finite, json_objects, require_texts
 from lexforge.data.retrieval_data import DataError, RetrievalData, split_name
+from lexforge.data.tables import PREFIX, hub_tables
 
 ScoredPair = dict[str, str | float]
 FIELDS = ("sentence1", "sentence2", "score")
@@ -106,9 +106,7 @@ def _package(name: str) -> str:
 
 def _hub_rows(name: str) -> Iterable[tuple[str, str, Mapping[str, Any]]]:
     """Yield (where the row stands, split, row) of a hub data set."""
-    import datasets
-
-    for split, rows in from_hub(name, datasets.load_dataset, name).items():
+    for split, rows in hub_tables(name).items():
         if missing := [field for field in FIELDS if field not in rows.column_names]:
             raise DataError(
                 f"{name} [{split}]: expected a column {missing[0]!r}; received {sorted(rows.column_names)}"

@@ -1,26 +1,41 @@
 """Turn runs and judgements into numbers: measures, comparisons, TREC files and the page of a run."""
 
-from lexforge.evaluation.evaluator import RetrievalEvaluator, RetrievalResult
-from lexforge.evaluation.metrics import (
-    METRICS,
-    Comparison,
-    RunScores,
-    compare_runs,
-    evaluate_run,
-    read_scores,
-    score_run,
-    write_scores,
-)
-from lexforge.evaluation.multilabel import LabelledVectors, evaluate_multilabel, f1_on_test
-from lexforge.evaluation.report import example_searches, metrics_table
-from lexforge.evaluation.retrieval_task import evaluate_bm25, evaluator_of_split
-from lexforge.evaluation.sparsity import Sparsity, measure_sparsity
-from lexforge.evaluation.trec import check_run_ids, read_qrels, read_run, write_qrels, write_run
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lexforge.common.lazy import load_when_used
+
+if TYPE_CHECKING:
+    from lexforge.evaluation.evaluator import RetrievalEvaluator, RetrievalResult
+    from lexforge.evaluation.metrics import (
+        METRICS,
+        Comparison,
+        RunScores,
+        compare_runs,
+        evaluate_run,
+        read_scores,
+        score_run,
+        write_scores,
+    )
+    from lexforge.evaluation.multilabel import (
+        MULTILABEL_METRICS,
+        LabelledVectors,
+        evaluate_multilabel,
+        f1_on_test,
+    )
+    from lexforge.evaluation.multilabel_evaluator import MultiLabelEvaluator
+    from lexforge.evaluation.report import example_searches, metrics_table
+    from lexforge.evaluation.retrieval_task import evaluate_bm25, evaluator_of_split
+    from lexforge.evaluation.sparsity import Sparsity, measure_sparsity
+    from lexforge.evaluation.trec import check_run_ids, read_qrels, read_run, write_qrels, write_run
 
 __all__ = [
     "METRICS",
+    "MULTILABEL_METRICS",
     "Comparison",
     "LabelledVectors",
+    "MultiLabelEvaluator",
     "RetrievalEvaluator",
     "RetrievalResult",
     "RunScores",
@@ -43,3 +58,5 @@ __all__ = [
     "write_run",
     "write_scores",
 ]
+
+__getattr__, __dir__ = load_when_used(__name__)

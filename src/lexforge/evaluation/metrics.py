@@ -13,7 +13,6 @@ from typing import Any
 
 import ir_measures
 import numpy as np
-from scipy import stats
 
 from lexforge.common.types import Qrels, Run
 from lexforge.data.grades import check_grade
@@ -138,6 +137,8 @@ def compare_runs(first: RunScores, second: RunScores) -> dict[str, Comparison]:
             f"both runs must have the same measures; received {list(first.mean)} and {list(second.mean)}"
         )
     result = {}
+    from scipy import stats  # here, because it takes half a second to load and few callers compare
+
     for name, values in first.per_query.items():
         others = second.per_query[name]
         if values.keys() != others.keys():

@@ -13,6 +13,13 @@ from lexforge.evaluation.metrics import evaluate_run
 from lexforge.retrieval import FaissIndex
 
 Matrix = NDArray[np.float32]
+MULTILABEL_METRICS = (
+    "probe_micro_f1",
+    "probe_macro_f1",
+    "centroid_micro_f1",
+    "centroid_macro_f1",
+    "label_map",
+)
 
 
 @dataclass(frozen=True)

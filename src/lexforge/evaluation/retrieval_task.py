@@ -9,22 +9,23 @@ from lexforge.evaluation.trec import check_run_ids
 from lexforge.retrieval import BM25Index
 
 
-def evaluator_of_split(data: RetrievalData, split: str) -> RetrievalEvaluator:
+def evaluator_of_split(data: RetrievalData, split: str, name: str = "") -> RetrievalEvaluator:
     """Build the evaluator of one split, after a check that its run can be written as a TREC file.
 
     Args:
         data: The retrieval set.
         split: The split whose queries are measured, over the whole corpus.
+        name: Prefix of the measures, such as `dev` for an evaluation during training.
 
     Returns:
-        The evaluator.
+        The evaluator, which shows how far it has come.
 
     Raises:
         ValueError: If there is no such split, or an id cannot stand in a TREC file.
     """
     queries = data.split_queries(split)
     check_run_ids(queries, data.corpus)
-    return RetrievalEvaluator(queries, data.corpus, data.split(split))
+    return RetrievalEvaluator(queries, data.corpus, data.split(split), name=name, show_progress_bar=True)
 
 
 def evaluate_bm25(bm25: BM25Index, evaluator: RetrievalEvaluator) -> dict[str, float]:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import numpy as np
 from scipy import sparse
@@ -38,17 +38,6 @@ from lexforge.retrieval.vectors import sparse_vectors
 
 RECORD = "export.json"
 FORMAT = "lexforge-vector-export"
-VectorTargetName: TypeAlias = Literal[
-    "anserini",
-    "ciff",
-    "opensearch",
-    "opensearch-sparse-vector",
-    "elasticsearch",
-    "qdrant",
-    "vespa",
-    "pgvector",
-    "milvus",
-]
 VECTOR_TARGETS: dict[str, type[VectorTarget]] = {
     "anserini": Anserini,
     "ciff": Ciff,

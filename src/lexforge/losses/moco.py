@@ -14,7 +14,7 @@ from lexforge.losses.base import EmbeddingLoss, Features
 from lexforge.losses.false_negatives import BatchTexts, contained
 from lexforge.losses.infonce import check_temperature, ranking_cross_entropy
 from lexforge.losses.queue import KeyQueue
-from lexforge.models.embedding_dimension import embedding_dimension
+from lexforge.models.dimension import embedding_dimension
 from lexforge.models.momentum import MomentumEncoder, is_training
 
 

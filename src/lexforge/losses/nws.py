@@ -18,7 +18,7 @@ from lexforge.losses.infonce import check_temperature
 from lexforge.losses.label_similarity import check_label_similarity, check_multi_hot
 from lexforge.losses.queue import KeyQueue
 from lexforge.losses.reference_weights import Aggregate, reference_weights
-from lexforge.models.embedding_dimension import embedding_dimension
+from lexforge.models.dimension import embedding_dimension
 from lexforge.models.momentum import MomentumEncoder, is_training
 
 # A section of references, keys or queue: vectors [R, F] without gradient, and their labels [R, L].

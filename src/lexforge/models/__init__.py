@@ -1,25 +1,33 @@
 """Build and load encoders, thin over the modules of sentence-transformers."""
 
-from lexforge.models.backbone import LEXICAL, resolve_backbone
-from lexforge.models.decoder_bias import lower_bias, shift_bias_by_idf
-from lexforge.models.dense import build_dense
-from lexforge.models.embedding_dimension import embedding_dimension
-from lexforge.models.fused import fuse_splade_head, unfuse_splade_head
-from lexforge.models.inference_free import build_inference_free
-from lexforge.models.lexical_init import build_lexical_backbone
-from lexforge.models.load import check_encoder, load_encoder
-from lexforge.models.momentum import MomentumEncoder, is_training
-from lexforge.models.names import model_kind
-from lexforge.models.normalized import normalize_vectors
-from lexforge.models.prompts import column_prompts, encode_kind, saved_prompt
-from lexforge.models.splade import build_splade
-from lexforge.models.structure import vocabulary_size
-from lexforge.models.vocabulary import (
-    foreign_script_ids,
-    restrict_output_vocabulary,
-    special_token_ids,
-    unseen_term_ids,
-)
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lexforge.common.lazy import load_when_used
+
+if TYPE_CHECKING:
+    from lexforge.models.availability import check_model
+    from lexforge.models.backbone import LEXICAL, resolve_backbone
+    from lexforge.models.decoder_bias import lower_bias, shift_bias_by_idf
+    from lexforge.models.dense import build_dense
+    from lexforge.models.dimension import embedding_dimension
+    from lexforge.models.fused import fuse_splade_head, unfuse_splade_head
+    from lexforge.models.inference_free import build_inference_free
+    from lexforge.models.lexical_init import build_lexical_backbone
+    from lexforge.models.load import check_encoder, load_encoder
+    from lexforge.models.momentum import MomentumEncoder, is_training
+    from lexforge.models.names import model_kind
+    from lexforge.models.normalized import normalize_vectors
+    from lexforge.models.prompts import column_prompts, encode_kind, saved_prompt
+    from lexforge.models.splade import build_splade
+    from lexforge.models.structure import vocabulary_size
+    from lexforge.models.vocabulary import (
+        foreign_script_ids,
+        restrict_output_vocabulary,
+        special_token_ids,
+        unseen_term_ids,
+    )
 
 __all__ = [
     "LEXICAL",
@@ -29,6 +37,7 @@ __all__ = [
     "build_lexical_backbone",
     "build_splade",
     "check_encoder",
+    "check_model",
     "column_prompts",
     "embedding_dimension",
     "encode_kind",
@@ -48,3 +57,5 @@ __all__ = [
     "unseen_term_ids",
     "vocabulary_size",
 ]
+
+__getattr__, __dir__ = load_when_used(__name__)

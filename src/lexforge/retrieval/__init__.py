@@ -1,13 +1,21 @@
 """Indexes behind one protocol: build, search, save and load."""
 
-from lexforge.common.similarity import Similarity
-from lexforge.retrieval.backends import IndexKind, VectorKind, build_exact, index_builder
-from lexforge.retrieval.base import Hits, Index
-from lexforge.retrieval.bm25 import BM25Index
-from lexforge.retrieval.engines.milvus import MilvusIndex
-from lexforge.retrieval.engines.qdrant import QdrantIndex
-from lexforge.retrieval.faiss import HNSW, IVF, FaissIndex, Flat
-from lexforge.retrieval.inverted import InvertedIndex
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lexforge.common.lazy import load_when_used
+
+if TYPE_CHECKING:
+    from lexforge.common.similarity import Similarity
+    from lexforge.retrieval.backends import build_exact, index_builder
+    from lexforge.retrieval.base import Hits, Index
+    from lexforge.retrieval.bm25 import BM25Index
+    from lexforge.retrieval.engines.milvus import MilvusIndex
+    from lexforge.retrieval.engines.qdrant import QdrantIndex
+    from lexforge.retrieval.faiss import HNSW, IVF, FaissIndex, Flat
+    from lexforge.retrieval.inverted import InvertedIndex
+    from lexforge.retrieval.kinds import IndexKind, VectorKind
 
 __all__ = [
     "HNSW",
@@ -26,3 +34,5 @@ __all__ = [
     "build_exact",
     "index_builder",
 ]
+
+__getattr__, __dir__ = load_when_used(__name__)

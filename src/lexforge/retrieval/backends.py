@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 from scipy import sparse
 
@@ -15,9 +15,7 @@ from lexforge.retrieval.engines.milvus import MilvusIndex
 from lexforge.retrieval.engines.qdrant import QdrantIndex
 from lexforge.retrieval.faiss import HNSW, IVF, FaissIndex, Flat
 from lexforge.retrieval.inverted import InvertedIndex
-
-IndexKind: TypeAlias = Literal["inverted", "faiss-flat", "faiss-hnsw", "faiss-ivf", "milvus", "qdrant"]
-VectorKind: TypeAlias = Literal["sparse", "dense"]
+from lexforge.retrieval.kinds import IndexKind, VectorKind
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from typing import Literal, SupportsIndex
 import numpy as np
 from scipy import sparse
 
+from lexforge.common.progress import Progress
 from lexforge.common.scripts import mostly_cjk
 from lexforge.retrieval.base import Hits, check_ids, check_k
 from lexforge.retrieval.inverted import InvertedIndex
@@ -46,6 +47,8 @@ class BM25Index:
         tokenize: Literal["auto", "words", "bigrams"] = "auto",
         k1: float = 0.9,
         b: float = 0.4,
+        *,
+        show_progress_bar: bool = False,
     ) -> BM25Index:
         """Return an index of the texts.
 
@@ -57,6 +60,7 @@ class BM25Index:
                 half of the letters of the corpus are Hangul, kana or Han, and `words` otherwise.
             k1: Saturation of the term frequency, >= 0; with 0 only the presence of a term counts.
             b: Strength of the normalisation by document length, from 0 (none) to 1 (full).
+            show_progress_bar: Whether to show how many documents have been cut into tokens.
 
         Returns:
             The index.
@@ -79,10 +83,13 @@ class BM25Index:
             tokenize = "bigrams" if mostly_cjk(texts) else "words"
         chosen: Tokenization = tokenize
         vocabulary: dict[str, int] = {}
-        corpus = [
-            [vocabulary.setdefault(token, len(vocabulary)) for token in tokens(text, chosen)]
-            for text in texts
-        ]
+        corpus = []
+        with Progress(len(texts), "BM25", show=show_progress_bar) as progress:
+            for text in texts:
+                corpus.append(
+                    [vocabulary.setdefault(token, len(vocabulary)) for token in tokens(text, chosen)]
+                )
+                progress.update(1)
         if not vocabulary:
             raise ValueError(
                 f"at least one document must hold a token; received {len(texts)} documents without any"

@@ -3,20 +3,30 @@
 Nothing here knows a trainer; `lexforge.training` builds on it.
 """
 
-from lexforge.runs.checkpoints import DamagedCheckpointError, DiskFullError, last_checkpoint
-from lexforge.runs.finite import NonFiniteError
-from lexforge.runs.launch import join_processes
-from lexforge.runs.loss_state import LossStateCallback
-from lexforge.runs.run_directory import open_run, write_json
-from lexforge.runs.signals import TrainingInterrupted
-from lexforge.runs.start import claim_run_directory, start_processes
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lexforge.common.lazy import load_when_used
+
+if TYPE_CHECKING:
+    from lexforge.runs.checkpoints import DamagedCheckpointError, DiskFullError, last_checkpoint
+    from lexforge.runs.finite import NonFiniteError
+    from lexforge.runs.launch import join_processes
+    from lexforge.runs.loss_state import LossStateCallback
+    from lexforge.runs.run_directory import open_run, write_json
+    from lexforge.runs.signals import TrainingInterrupted
+    from lexforge.runs.stages import Stages
+    from lexforge.runs.start import check_run_directory, claim_run_directory, start_processes
 
 __all__ = [
     "DamagedCheckpointError",
     "DiskFullError",
     "LossStateCallback",
     "NonFiniteError",
+    "Stages",
     "TrainingInterrupted",
+    "check_run_directory",
     "claim_run_directory",
     "join_processes",
     "last_checkpoint",
@@ -24,3 +34,5 @@ __all__ = [
     "start_processes",
     "write_json",
 ]
+
+__getattr__, __dir__ = load_when_used(__name__)

@@ -27,6 +27,39 @@ PACKAGES = (
 )
 
 
+def check_run(folder: str | Path, config: Mapping[str, Any], *, resume: bool = False) -> None:
+    """Check that `open_run` would claim a folder; nothing is written.
+
+    Args:
+        folder: The folder, as for `open_run`.
+        config: The settings of the run.
+        resume: Whether to continue the run that the folder holds.
+
+    Raises:
+        FileExistsError: If the folder holds anything else than records, and `resume` is not set.
+        FileNotFoundError: If `resume` is set and the folder holds no run.
+        ValueError: If `resume` is set and a setting differs.
+    """
+    folder = Path(folder)
+    config_file = folder / "config.json"
+    if resume:
+        if not config_file.is_file():
+            raise FileNotFoundError(f"nothing to resume: {config_file} does not exist")
+        before = json.loads(config_file.read_text(encoding="utf-8"))
+        then, now = _flat(before), _flat(_in_json(config))
+        changed = [name for name in sorted({*then, *now}) if then.get(name) != now.get(name)]
+        if changed:
+            differences = (f"{name} was {then.get(name)!r} and is now {now.get(name)!r}" for name in changed)
+            raise ValueError(f"cannot resume {folder}: {'; '.join(differences)}")
+    elif folder.exists() and (
+        not folder.is_dir() or any(not _is_record(path.name) for path in folder.iterdir())
+    ):
+        raise FileExistsError(
+            f"{folder} already holds another run or other files; choose another output directory, "
+            "or resume the run that it holds"
+        )
+
+
 def open_run(folder: str | Path, config: Mapping[str, Any], *, resume: bool = False) -> Path:
     """Claim a folder for a run and write `config.json` and `env.json` into it.
 
@@ -45,29 +78,18 @@ def open_run(folder: str | Path, config: Mapping[str, Any], *, resume: bool = Fa
         ValueError: If `resume` is set and a setting differs.
     """
     folder = Path(folder)
-    settings = json.loads(json.dumps(config, default=str))
-    config_file = folder / "config.json"
-    if resume:
-        if not config_file.is_file():
-            raise FileNotFoundError(f"nothing to resume: {config_file} does not exist")
-        before = json.loads(config_file.read_text(encoding="utf-8"))
-        then, now = _flat(before), _flat(settings)
-        changed = [name for name in sorted({*then, *now}) if then.get(name) != now.get(name)]
-        if changed:
-            differences = (f"{name} was {then.get(name)!r} and is now {now.get(name)!r}" for name in changed)
-            raise ValueError(f"cannot resume {folder}: {'; '.join(differences)}")
-        return folder
-    if folder.exists() and (
-        not folder.is_dir() or any(not _is_record(path.name) for path in folder.iterdir())
-    ):
-        raise FileExistsError(
-            f"{folder} already holds another run or other files; choose another output directory, "
-            "or resume the run that it holds"
-        )
-    folder.mkdir(parents=True, exist_ok=True)
-    write_json(config_file, settings)
-    write_json(folder / "env.json", environment())
+    check_run(folder, config, resume=resume)
+    if not resume:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(folder / "config.json", _in_json(config))
+        write_json(folder / "env.json", environment())
     return folder
+
+
+def _in_json(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings in JSON types, as `config.json` holds them."""
+    settings: dict[str, Any] = json.loads(json.dumps(config, default=str))
+    return settings
 
 
 def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The first two steps of every recipe: join the other processes, and claim the run directory."""
+"""The first steps of every recipe: join the other processes, check and claim the run directory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from accelerate import PartialState
 from transformers import set_seed
 
 from lexforge.runs.launch import join_processes
-from lexforge.runs.run_directory import open_run
+from lexforge.runs.run_directory import check_run, open_run
 
 
 def start_processes(seed: int) -> PartialState:
@@ -25,6 +25,24 @@ def start_processes(seed: int) -> PartialState:
     process = join_processes()
     set_seed(seed)
     return process
+
+
+def check_run_directory(process: PartialState, folder: str | Path, config: Any, *, resume: bool) -> None:
+    """Check on the main process that `claim_run_directory` will accept the folder; nothing is written.
+
+    Args:
+        process: This process, as `start_processes` returns it.
+        folder: The run directory.
+        config: The settings of the run, a dataclass with a field `resume`.
+        resume: Whether to continue the run that the folder holds.
+
+    Raises:
+        FileExistsError: If the folder holds another run or other files, and `resume` is False.
+        FileNotFoundError: If `resume` is True and the folder holds no run.
+        ValueError: If `resume` is True and a setting differs from that of the run in the folder.
+    """
+    if process.is_main_process:
+        check_run(folder, asdict(replace(config, resume=False)), resume=resume)
 
 
 def claim_run_directory(process: PartialState, folder: str | Path, config: Any, *, resume: bool) -> None:

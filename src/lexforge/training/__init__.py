@@ -1,17 +1,26 @@
 """The only package that knows the Hugging Face Trainer."""
 
-from lexforge.training.arguments import TrainingSettings
-from lexforge.training.batches import check_full_batch
-from lexforge.training.callbacks import CollapseCallback, CurriculumCallback
-from lexforge.training.collator import DenseCollator, SpladeCollator
-from lexforge.training.command_line import preset_on_command_line
-from lexforge.training.curriculum import Phase, phase_at, ramp_at
-from lexforge.training.dense import DenseTrainer
-from lexforge.training.finite import FiniteTraining
-from lexforge.training.negatives import MovingNegatives
-from lexforge.training.presets import PRESETS, Preset, PresetName
-from lexforge.training.resumable import ResumableTraining
-from lexforge.training.trainer import SpladeTrainer
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lexforge.common.lazy import load_when_used
+
+if TYPE_CHECKING:
+    from lexforge.training.arguments import TrainingSettings
+    from lexforge.training.batches import check_full_batch
+    from lexforge.training.callbacks import CollapseCallback, CurriculumCallback
+    from lexforge.training.collator import DenseCollator, SpladeCollator
+    from lexforge.training.command_line import preset_on_command_line
+    from lexforge.training.curriculum import Phase, phase_at, ramp_at
+    from lexforge.training.dense import DenseTrainer
+    from lexforge.training.finite import FiniteTraining
+    from lexforge.training.learning_rate import with_learning_rate
+    from lexforge.training.negatives import MovingNegatives
+    from lexforge.training.presets import PRESETS, Preset, PresetName
+    from lexforge.training.resumable import ResumableTraining
+    from lexforge.training.trainer import SpladeTrainer
+    from lexforge.training.watching import EvaluationSettings, best_of, check_reports
 
 __all__ = [
     "PRESETS",
@@ -19,6 +28,7 @@ __all__ = [
     "CurriculumCallback",
     "DenseCollator",
     "DenseTrainer",
+    "EvaluationSettings",
     "FiniteTraining",
     "MovingNegatives",
     "Phase",
@@ -28,8 +38,13 @@ __all__ = [
     "SpladeCollator",
     "SpladeTrainer",
     "TrainingSettings",
+    "best_of",
     "check_full_batch",
+    "check_reports",
     "phase_at",
     "preset_on_command_line",
     "ramp_at",
+    "with_learning_rate",
 ]
+
+__getattr__, __dir__ = load_when_used(__name__)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
-import torch
-from sentence_transformers.base.training_args import BaseTrainingArguments, BatchSamplers
-from sentence_transformers.sparse_encoder import SparseEncoderTrainingArguments
+if TYPE_CHECKING:
+    from sentence_transformers.base.training_args import BaseTrainingArguments
+    from transformers import TrainerCallback
 
 Precision = Literal["fp32", "bf16", "fp16"]
-Arguments = TypeVar("Arguments", bound=BaseTrainingArguments)
+Arguments = TypeVar("Arguments", bound="BaseTrainingArguments")
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,11 @@ class TrainingSettings:
         max_gradient_norm: Norm to which the gradients are clipped.
         precision: Precision of the encoder under autocast; the loss is computed in float32.
         save_steps: Number of optimizer steps between two checkpoints.
-        logging_steps: Number of optimizer steps between two lines of the log.
+        save_total_limit: Number of checkpoints that are kept, the newest and the best among them; None keeps
+            all.
+        logging_steps: Number of optimizer steps between two lines of the log; None is 50, or 10 at most if
+            the run has no more than 1,000 steps.
+        report_to: Trackers that get the log, such as tensorboard or wandb; their packages must be installed.
         seed: Seed of the sampler and of dropout.
 
     Raises:
@@ -47,7 +51,9 @@ class TrainingSettings:
     max_gradient_norm: float = 1.0
     precision: Precision = "bf16"
     save_steps: int = 500
-    logging_steps: int = 50
+    save_total_limit: int | None = 2
+    logging_steps: int | None = None
+    report_to: tuple[str, ...] = ()
     seed: int = 42
 
     def __post_init__(self) -> None:
@@ -57,16 +63,23 @@ class TrainingSettings:
             raise ValueError(f"warmup_fraction must lie in [0, 1); received {self.warmup_fraction}")
         if not self.weight_decay >= 0:
             raise ValueError(f"weight_decay must be 0 or more; received {self.weight_decay}")
-        positive = ("epochs", "batch_size", "gradient_accumulation_steps", "learning_rate", "save_steps")
-        for name in ("steps", *positive, "logging_steps", "max_gradient_norm"):
+        positive = ("epochs", "batch_size", "gradient_accumulation_steps", "save_steps")
+        optional = ("steps", "learning_rate", "logging_steps", "save_total_limit")
+        for name in (*optional, *positive, "max_gradient_norm"):
             value = getattr(self, name)
-            if not (value is None and name in ("steps", "learning_rate")) and not value > 0:
+            if not (value is None and name in optional) and not value > 0:
                 raise ValueError(f"{name} must be above 0; received {value}")
+
+    def callbacks(self) -> list[TrainerCallback]:
+        """Return the callbacks of the trainer: more lines of the log, unless `logging_steps` is given."""
+        from lexforge.training.pace import LogPace
+
+        return [LogPace()] if self.logging_steps is None else []
 
     def arguments(
         self,
         output_dir: str | Path,
-        arguments_class: type[Arguments] = SparseEncoderTrainingArguments,  # type: ignore[assignment]
+        arguments_class: type[Arguments] | None = None,
         **others: Any,
     ) -> Arguments:
         """The settings as the arguments of `SpladeTrainer` or of another trainer of sentence-transformers.
@@ -77,7 +90,8 @@ class TrainingSettings:
 
         Args:
             output_dir: The folder for checkpoints.
-            arguments_class: The class that the trainer takes, such as `SentenceTransformerTrainingArguments`.
+            arguments_class: The class that the trainer takes, such as `SentenceTransformerTrainingArguments`;
+                None is `SparseEncoderTrainingArguments`.
             **others: Any other field of that class; a field given here replaces the one of the settings.
 
         Returns:
@@ -88,6 +102,12 @@ class TrainingSettings:
         """
         if self.learning_rate is None:
             raise ValueError("learning_rate must be a number before training starts; received None")
+        # Imported here, because the command line of a recipe reads this class before it needs torch.
+        import torch
+        from sentence_transformers.base.training_args import BatchSamplers
+        from sentence_transformers.sparse_encoder import SparseEncoderTrainingArguments
+
+        chosen: type[Any] = arguments_class or SparseEncoderTrainingArguments
         settings: dict[str, Any] = {
             "output_dir": str(output_dir),
             "num_train_epochs": self.epochs,
@@ -106,17 +126,19 @@ class TrainingSettings:
             "dataloader_drop_last": True,
             "dataloader_pin_memory": torch.accelerator.is_available(),
             "save_steps": self.save_steps,
-            "logging_steps": self.logging_steps,
+            "save_total_limit": self.save_total_limit,
+            "logging_steps": self.logging_steps or 50,
             # Without this, ranks on CPUs do not find each other.
             "use_cpu": not torch.accelerator.is_available(),
             "seed": self.seed,
-            "report_to": "none",
+            "report_to": list(self.report_to) or "none",
             # The filter of the Trainer waits for the device several times per micro-batch, and would hide in
             # the log what `FiniteTraining` stops at.
             "logging_nan_inf_filter": False,
             # Every parameter of a SPLADE encoder gets a gradient; `DenseTrainer` looks at its model.
             "ddp_find_unused_parameters": (
-                False if issubclass(arguments_class, SparseEncoderTrainingArguments) else None
+                False if issubclass(chosen, SparseEncoderTrainingArguments) else None
             ),
         }
-        return arguments_class(**(settings | others))
+        arguments: Arguments = chosen(**(settings | others))
+        return arguments

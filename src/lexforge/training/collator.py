@@ -119,7 +119,7 @@ class SpladeCollator(NamedRows, SparseEncoderDataCollator):
 
 
 def _kinds(columns: list[str]) -> dict[str, TextKind]:
-    """Column -> what its texts are to a search, by position: the first holds queries, all others documents."""
+    """Column -> what its texts are to a search: the first holds queries, all others documents."""
     return {column: "document" if place else "query" for place, column in enumerate(columns)}
 
 

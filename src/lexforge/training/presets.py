@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, Literal
 
 from lexforge.common.similarity import Similarity
-from lexforge.losses.functional import idf_penalty_weights
 from lexforge.losses.sparse_numbers import NUMBER_NAMES, SparseLossNumbers
 from lexforge.training.curriculum import Phase
 
-PresetName = Literal["lexforge", "plain", "v22", "v23", "v25", "v26"]
+if TYPE_CHECKING:
+    from torch import Tensor
+
+PresetName = Literal["lexforge", "lexforge-scratch", "plain", "v22", "v23", "v25", "v26"]
 
 
 @dataclass(frozen=True)
@@ -84,6 +84,8 @@ class Preset(SparseLossNumbers):
         """
         if self.idf_alpha is None:
             return None
+        from lexforge.losses.flops import idf_penalty_weights  # loads torch, which --help need not wait for
+
         return idf_penalty_weights(
             idf,
             alpha=self.idf_alpha,
@@ -148,9 +150,13 @@ LEXFORGE = replace(
     prune_threshold=0.2,
     learning_rate=3e-4,
 )
+# The lexical backbone has idf in its weights and smaller scores from the start. It expands no text yet, so a
+# larger share of the start would take away what training adds.
+LEXFORGE_SCRATCH = replace(LEXFORGE, temperature=0.3, idf_bias=0.0, start_share=0.25, prune_threshold=0.0)
 
 PRESETS: dict[PresetName, Preset] = {
     "lexforge": LEXFORGE,
+    "lexforge-scratch": LEXFORGE_SCRATCH,
     "plain": PLAIN,
     "v22": V22,
     "v23": V23,

@@ -1,0 +1,66 @@
+"""The command line of a recipe or a script: its help, its options, and one line for a user's mistake."""
+
+from __future__ import annotations
+
+import logging
+import re
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import make_dataclass
+from typing import Annotated, Any, TypeVar
+
+Config = TypeVar("Config")
+# What a user can mend: wrong data or options, a file that is missing or cannot be written, a missing package.
+MISTAKES = (ValueError, OSError, ImportError)
+
+
+def run_command(
+    main: Callable[[Config], None],
+    config_class: type[Config],
+    description: str | None,
+    *,
+    default: Config | None = None,
+    arguments: Sequence[str] | None = None,
+) -> None:
+    """Read the options of a command, run it, and end the process with one line where the user must act.
+
+    `--debug` is an option of every command: it lets an error through with its traceback. It is no field of
+    the settings, so a run directory does not record it.
+
+    Args:
+        main: The command, which takes its settings.
+        config_class: The dataclass of the settings; each field becomes an option.
+        description: The docstring of the module, which `--help` prints above the options.
+        default: The settings that the options change; None takes the defaults of the dataclass.
+        arguments: The words of the command line; None reads those of this process.
+
+    Raises:
+        SystemExit: If the options are wrong, or if the command raised one of `MISTAKES`.
+    """
+    import tyro
+
+    settings = Annotated[config_class, tyro.conf.arg(name="")]  # type: ignore[valid-type]
+    debug = Annotated[bool, tyro.conf.arg(help="Whether an error is shown with its traceback.")]
+    fields: list[Any] = [("settings", settings), ("debug", debug, False)]
+    if default is not None:
+        fields[0] = ("settings", settings, default)
+    log = logging.getLogger("lexforge")  # says what long work does, and how far it has come
+    log.setLevel(logging.INFO)
+    if not log.handlers:
+        log.addHandler(logging.StreamHandler(sys.stderr))
+    options_class = make_dataclass("Options", fields, frozen=True)
+    words = sys.argv[1:] if arguments is None else arguments
+    try:
+        # The settings check their own range while they are read.
+        options: Any = tyro.cli(options_class, description=_help_text(description), args=words)
+        main(options.settings)
+    except MISTAKES as error:
+        if "--debug" in words:
+            raise
+        message = " ".join(str(error).split()) or type(error).__name__
+        sys.exit(f"error: {message} (--debug shows the traceback)")
+
+
+def _help_text(docstring: str | None) -> str | None:
+    """Return a docstring with each command on one line; a line that ended in a backslash left wide gaps."""
+    return None if docstring is None else re.sub(r"(?<=\S) {2,}(?=\S)", " ", docstring)

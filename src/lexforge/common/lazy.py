@@ -1,0 +1,52 @@
+"""Rooms that load a name when it is first used, so that `--help` does not wait for torch and transformers."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+
+def load_when_used(room: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Make the module functions `__getattr__` and `__dir__` of a room (PEP 562).
+
+    The room writes its imports below `if TYPE_CHECKING:`, where type checkers and readers find them and
+    Python does not run them. This function reads them there, so each name is written once. An export must not
+    have the name of a module of the room: once imported, the module would stand in its place.
+
+    Args:
+        room: The name of the package whose `__init__` calls this function.
+
+    Returns:
+        `__getattr__`, which imports the home of a name and keeps the name in the room, and `__dir__`, which
+        lists all names.
+    """
+    spec = sys.modules[room].__spec__
+    assert spec is not None
+    source = spec.loader.get_source(room)  # type: ignore[union-attr]  # every loader of source files has it
+    homes: dict[str, str] = {}  # name -> the module that defines it
+    for block in ast.parse(source).body:
+        if (
+            isinstance(block, ast.If)
+            and isinstance(block.test, ast.Name)
+            and block.test.id == "TYPE_CHECKING"
+        ):
+            for line in block.body:
+                if isinstance(line, ast.ImportFrom) and line.module:
+                    homes |= {alias.name: line.module for alias in line.names}
+
+    def load(name: str) -> Any:
+        if name not in homes:
+            raise AttributeError(f"module {room!r} has no attribute {name!r}")
+        if homes[name] == room:  # a module of the room itself
+            return import_module(f"{room}.{name}")
+        value = getattr(import_module(homes[name]), name)
+        setattr(sys.modules[room], name, value)  # the next use finds it without this function
+        return value
+
+    def names() -> list[str]:
+        return sorted({*vars(sys.modules[room]), *homes})
+
+    return load, names

@@ -1,0 +1,133 @@
+"""MS MARCO's own files: collection.tsv, queries.*.tsv, qrels.*.tsv and triples of ids.
+
+Bajaj et al., "MS MARCO: A Human Generated MAchine Reading COmprehension Dataset" (arXiv 1611.09268). The
+files have no header. Triples of texts (`triples.train.small.tsv`) are a table, which `lexforge.data.tables`
+reads.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from lexforge.common.types import Qrels
+from lexforge.data.beir import TRAINING_SPLIT, judgements_of_file
+from lexforge.data.lines import excerpt, numbered_lines
+from lexforge.data.retrieval_data import (
+    DataError,
+    RetrievalData,
+    collect_judgements,
+    collect_texts,
+    missing_split,
+)
+
+logger = logging.getLogger(__name__)
+
+ID_TRIPLES = "qidpidtriples."
+
+
+def is_msmarco(path: Path) -> bool:
+    """Return whether a path is a folder of MS MARCO's files, or triples of ids in such a folder."""
+    folder = path.parent if path.name.startswith(ID_TRIPLES) else path
+    return folder.is_dir() and bool(_files(folder, "collection"))
+
+
+def load_msmarco(path: str | Path, splits: Sequence[str] | None = None) -> RetrievalData:
+    """Read MS MARCO's files, whole into memory, and check them.
+
+    Args:
+        path: A folder with `collection.tsv`, `queries.<split>.tsv` and `qrels.<split>.tsv`, or a file
+            `qidpidtriples.<...>.tsv` in it, whose triples are the judgements of the split `train`: positives
+            with grade 1, negatives with grade 0. Each file may end in .gz or .zst.
+        splits: The splits to read; None reads all that exist. They are named after the files: train, dev,
+            dev.small. Where there are no judgements named test, `test` is `dev.small`, or else `dev`, as in
+            BEIR, because those of MS MARCO's own test are not public.
+
+    Returns:
+        The set, named after the folder.
+
+    Raises:
+        FileNotFoundError: If a file is missing.
+        ValueError: If there is no such split.
+        DataError: If anything inside a file is wrong; the message names file and line.
+    """
+    path = Path(path)
+    folder = path.parent if path.is_file() else path
+    triples = path if path.is_file() else None
+    qrels_files = {_split_of(file, "qrels."): file for file in _files(folder, "qrels.")}
+    for known in ("dev.small", "dev"):
+        if "test" not in qrels_files and known in qrels_files:
+            logger.info("%s: the split test is %s", folder, qrels_files[known].name)
+            qrels_files["test"] = qrels_files[known]
+    if triples is not None:
+        qrels_files[TRAINING_SPLIT] = triples
+    for split in splits or ():
+        if split not in qrels_files:
+            raise missing_split(str(folder), split, list(qrels_files))
+    queries: dict[str, str] = {}
+    for file in _files(folder, "queries"):
+        queries |= collect_texts(str(file), _texts(file), blank_allowed=False)
+    if not queries:
+        raise FileNotFoundError(f"{folder} holds no file queries.*.tsv")
+    collection = _files(folder, "collection")[0]
+    corpus = collect_texts(str(collection), _texts(collection), blank_allowed=True)
+    qrels: dict[str, Qrels] = {}
+    for split in list(qrels_files) if splits is None else splits:
+        file = qrels_files[split]
+        if file == triples:
+            qrels[split] = _judgements_of_triples(file, corpus, queries)
+        else:
+            training = split == TRAINING_SPLIT
+            rows = judgements_of_file(file)
+            qrels[split] = collect_judgements(str(file), rows, corpus, queries, training=training)
+    return RetrievalData(folder.resolve().name, corpus, queries, qrels)
+
+
+def load_msmarco_corpus(folder: str | Path) -> dict[str, str]:
+    """Read only the collection; queries and judgements need not exist."""
+    collection = _files(Path(folder), "collection")[0]
+    return collect_texts(str(collection), _texts(collection), blank_allowed=True)
+
+
+def _files(folder: Path, beginning: str) -> list[Path]:
+    """Return the tables of a folder whose names begin so."""
+    return sorted(
+        path
+        for path in folder.iterdir()
+        if path.name.startswith(beginning)
+        and path.name.removesuffix(".gz").removesuffix(".zst").endswith((".tsv", ".txt"))
+    )
+
+
+def _split_of(file: Path, beginning: str) -> str:
+    """Return the split that a name such as qrels.dev.small.tsv holds."""
+    name = file.name.removesuffix(".gz").removesuffix(".zst")
+    return name.removeprefix(beginning).removesuffix(".tsv").removesuffix(".txt")
+
+
+def _texts(path: Path) -> Iterator[tuple[int, str, str]]:
+    """Yield (line, id, text) for each line of a collection or of queries."""
+    for number, line in numbered_lines(path):
+        key, tab, text = line.partition("\t")
+        if not tab:
+            raise DataError(f"{path}:{number}: expected an id, a tab and a text; received {excerpt(line)}")
+        yield number, key, text
+
+
+def _judgements_of_triples(path: Path, corpus: dict[str, str], queries: dict[str, str]) -> Qrels:
+    """Read lines of the ids of a query, a positive and a negative; a pair may occur many times."""
+    judgements: Qrels = {}
+    for number, line in numbered_lines(path):
+        fields = line.split()
+        if len(fields) != 3 or fields[0] not in queries or not {fields[1], fields[2]} <= corpus.keys():
+            raise DataError(
+                f"{path}:{number}: expected the ids of a query, a positive and a negative that exist; "
+                f"received {excerpt(line)}"
+            )
+        grades = judgements.setdefault(fields[0], {})
+        grades[fields[1]] = 1
+        grades.setdefault(fields[2], 0)
+    if not judgements:
+        raise DataError(f"{path} holds no triple")
+    return judgements

@@ -1,0 +1,204 @@
+"""A retrieval set whose rows stand in tables: trained on from the disk, and measured on a part in memory."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, overload
+
+import numpy as np
+
+from lexforge.common.types import Qrels
+from lexforge.data.columns import ANCHOR, LABEL, POSITIVE
+from lexforge.data.pairs import pair_rows, with_relevant
+from lexforge.data.retrieval_data import RetrievalData, check_fractions, hash_position, missing_split
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+logger = logging.getLogger(__name__)
+
+
+class TextColumn(Sequence[str]):
+    """The texts of one column, read from the disk where they are asked for.
+
+    Args:
+        rows: The data set.
+        column: A column of texts.
+    """
+
+    def __init__(self, rows: Dataset, column: str) -> None:
+        self._rows = rows.select_columns([column])
+        self._column = column
+
+    def __len__(self) -> int:
+        """Return the number of texts."""
+        return len(self._rows)
+
+    @overload
+    def __getitem__(self, place: int) -> str: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> list[str]: ...
+
+    def __getitem__(self, place: int | slice) -> str | list[str]:
+        """Return one text, or the list of texts of a slice."""
+        found: str | list[str] = self._rows[place if isinstance(place, slice) else int(place)][self._column]
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield the texts; a thousand of them are in memory at a time."""
+        for batch in self._rows.iter(1000):
+            yield from batch[self._column]
+
+
+@dataclass(frozen=True)
+class PairData:
+    """Rows under the column contract, by split; the texts stay on the disk.
+
+    Args:
+        name: The name of the set in logs.
+        splits: Split -> rows.
+    """
+
+    name: str
+    splits: dict[str, Dataset]
+
+    @classmethod
+    def of_tables(cls, name: str, tables: Mapping[str, Dataset], columns: Mapping[str, str]) -> PairData:
+        """Recognise the columns of tables; see `pair_rows`.
+
+        Args:
+            name: The source, for error messages.
+            tables: Split -> rows with the columns of the source.
+            columns: Names of columns by their role.
+
+        Returns:
+            The set.
+
+        Raises:
+            DataError: If `pair_rows` refuses a table.
+        """
+        return cls(
+            name, {split: pair_rows(f"{name} [{split}]", rows, columns) for split, rows in tables.items()}
+        )
+
+    def split(self, name: str) -> Dataset:
+        """Return the rows of one split.
+
+        Raises:
+            ValueError: If there is no such split; the message names those that exist.
+        """
+        if name not in self.splits:
+            raise missing_split(self.name, name, list(self.splits))
+        return self.splits[name]
+
+    def hold_out(self, fractions: Mapping[str, float], split: str = "train") -> PairData:
+        """Move queries of one split to new splits, as `lexforge.data.hold_out` does; memory holds no text.
+
+        Args:
+            fractions: New split -> share of the queries of `split`.
+            split: The split from which queries are taken; it keeps the rest.
+
+        Returns:
+            The set with the new splits.
+
+        Raises:
+            ValueError: If a split exists already, the shares leave nothing, or a split would be empty.
+        """
+        check_fractions(self.name, fractions, list(self.splits))
+        rows = self.split(split)
+        positions = np.empty(len(rows))
+        start = 0
+        for batch in rows.select_columns([ANCHOR]).iter(1000):
+            for text in batch[ANCHOR]:
+                positions[start] = hash_position(text)
+                start += 1
+        parts: dict[str, Any] = {}
+        below = 0.0
+        for name, share in (*fractions.items(), (split, 1.0)):
+            chosen = np.flatnonzero((positions >= below) & (positions < below + share))
+            if not len(chosen):
+                raise ValueError(f"{self.name}: no query of the split {split!r} falls to {name!r}")
+            parts[name] = rows.select(chosen)
+            below += share
+        return replace(self, splits={**self.splits, **parts})
+
+    def training_rows(self, split: str = "train", *, negatives: bool = True) -> Dataset:
+        """Return the rows of a split for a trainer, with `relevant` where a query has several positives.
+
+        Args:
+            split: The split to train on.
+            negatives: Whether to keep the negatives and the scores.
+
+        Returns:
+            The rows, mapped from the disk.
+        """
+        rows = self.split(split)
+        if not negatives:
+            rows = rows.select_columns([ANCHOR, POSITIVE])
+        return with_relevant(rows)
+
+    def retrieval(
+        self, splits: Sequence[str] | None = None, documents: int | None = None, seed: int = 0
+    ) -> RetrievalData:
+        """Read queries, documents and judgements into memory; equal texts get one id.
+
+        A negative is judged with grade 0, unless its text is also a positive of the query.
+
+        Args:
+            splits: The splits whose queries and judgements are read; None reads all.
+            documents: Number of documents; those of other rows are drawn at random until there are so many.
+                The judged documents stay even where they are more. None keeps the documents of all splits.
+            seed: Seed of the draw.
+
+        Returns:
+            The set. A document's id is `d` and a number, that of a query `q` and a number.
+
+        Raises:
+            ValueError: If there is no such split, or if `documents` is below 1.
+        """
+        if documents is not None and documents < 1:
+            raise ValueError(f"a sample of the corpus must hold at least 1 document; received {documents}")
+        chosen = list(self.splits) if splits is None else list(splits)
+        query_ids: dict[str, str] = {}
+        document_ids: dict[str, str] = {}
+        judged: dict[str, Qrels] = {}
+        for split in chosen:
+            judgements = judged.setdefault(split, {})
+            for record in self.split(split):
+                query_id = query_ids.setdefault(record[ANCHOR], f"q{len(query_ids)}")
+                grades = judgements.setdefault(query_id, {})
+                for column, text in record.items():
+                    if column not in (ANCHOR, LABEL):
+                        document_id = document_ids.setdefault(text, f"d{len(document_ids)}")
+                        # A text that is a positive of the query in any row stays a positive.
+                        grade = int(column == POSITIVE)
+                        grades[document_id] = max(grade, grades.get(document_id, 0))
+        for split in self.splits if len(chosen) < len(self.splits) or documents is not None else ():
+            if documents is None or len(document_ids) < documents:
+                self._add_documents(split, document_ids, documents, seed)
+        corpus = {document_id: text for text, document_id in document_ids.items()}
+        return RetrievalData(
+            self.name, corpus, {query_id: text for text, query_id in query_ids.items()}, judged
+        )
+
+    def _add_documents(self, split: str, ids: dict[str, str], documents: int | None, seed: int) -> None:
+        """Add the documents of a split, drawn in random order, until there are enough."""
+        rows = self.split(split)
+        columns = [name for name in rows.column_names if name not in (ANCHOR, LABEL)]
+        order = np.arange(len(rows))
+        if documents is not None:
+            np.random.default_rng(seed).shuffle(order)
+        for start in range(0, len(order), 1000):
+            batch = rows.select_columns(columns)[order[start : start + 1000]]
+            for cells in zip(*batch.values(), strict=True):
+                for text in cells:
+                    if documents is not None and len(ids) >= documents:
+                        return
+                    ids.setdefault(text, f"d{len(ids)}")
+
+    def documents(self, split: str = "train") -> TextColumn:
+        """Return the positives of a split as a sequence that reads them from the disk."""
+        return TextColumn(self.split(split), POSITIVE)

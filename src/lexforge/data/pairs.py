@@ -1,0 +1,277 @@
+"""Rows of a query, a text that answers it, negatives and scores, whatever their columns are called.
+
+`pair_rows` turns a table into rows under the column contract (`lexforge.data.columns`) without reading it
+into memory: the rows are written to an Arrow file once, and mapped.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lexforge.common.text_identity import text_identity
+from lexforge.data.columns import ANCHOR, LABEL, POSITIVE, RELEVANT
+from lexforge.data.lines import excerpt, is_finite, require_texts
+from lexforge.data.retrieval_data import DataError
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+logger = logging.getLogger(__name__)
+
+NEGATIVE, SCORES = "negative", "scores"
+# The usual names of the columns; a name that the user gives replaces them.
+ALIASES: dict[str, tuple[str, ...]] = {
+    ANCHOR: ("anchor", "query", "question"),
+    POSITIVE: ("positive", "positives", "pos", "document", "passage", "answer"),
+    SCORES: ("label", "labels", "score", "scores", "margin"),
+}
+_NEGATIVE = re.compile(r"(hard_)?neg(ative)?s?(_?\d+)?")
+# FlagEmbedding writes the scores of positives and negatives into two columns.
+_POSITIVE_SCORES, _NEGATIVE_SCORES = "pos_scores", "neg_scores"
+HEADERS = (*ALIASES[ANCHOR], *ALIASES[POSITIVE], "negative", "neg", *ALIASES[SCORES])
+
+
+@dataclass(frozen=True)
+class Roles:
+    """Which columns of a table play which role.
+
+    Args:
+        anchor: The column of the queries.
+        positive: The column of the positives, texts or lists of texts.
+        negatives: The columns of the negatives, texts or one list of texts, in their order.
+        scores: The column of the scores: a list for the positive and each negative, or one margin.
+        split_scores: Whether the scores stand in the columns `pos_scores` and `neg_scores`.
+    """
+
+    anchor: str
+    positive: str
+    negatives: tuple[str, ...] = ()
+    scores: str | None = None
+    split_scores: bool = False
+
+
+def find_roles(where: str, names: Sequence[str], columns: Mapping[str, str]) -> Roles:
+    """Recognise the columns of a table.
+
+    Args:
+        where: The source, for error messages.
+        names: The columns of the table.
+        columns: Role (`anchor`, `positive`, `negative` or `scores`) -> the name of its column, for roles
+            whose column has none of the usual names.
+
+    Returns:
+        The columns by their role.
+
+    Raises:
+        ValueError: If `columns` names another role.
+        DataError: If a query or positive column is missing, or if several could be meant.
+    """
+    if unknown := set(columns) - {ANCHOR, POSITIVE, NEGATIVE, SCORES}:
+        raise ValueError(
+            f"columns may name {[ANCHOR, NEGATIVE, POSITIVE, SCORES]}; received {sorted(unknown)}"
+        )
+    anchor = _one(where, names, ANCHOR, columns)
+    positive = _one(where, names, POSITIVE, columns)
+    if NEGATIVE in columns:
+        if columns[NEGATIVE] not in names:
+            raise DataError(f"{where}: no negative column {columns[NEGATIVE]!r} among {list(names)}")
+        negatives: tuple[str, ...] = (columns[NEGATIVE],)
+    else:
+        negatives = tuple(
+            name
+            for name in names
+            if _NEGATIVE.fullmatch(name) or name.startswith(("negative", "hard_negative"))
+        )
+    if SCORES in columns:
+        return Roles(anchor, positive, negatives, _one(where, names, SCORES, columns))
+    if _POSITIVE_SCORES in names and _NEGATIVE_SCORES in names:
+        return Roles(anchor, positive, negatives, split_scores=True)
+    found = [name for name in ALIASES[SCORES] if name in names]
+    if len(found) > 1:
+        raise DataError(f"{where}: several columns may hold the scores: {found}; name it by --score-column")
+    return Roles(anchor, positive, negatives, found[0] if found else None)
+
+
+def _one(where: str, names: Sequence[str], role: str, columns: Mapping[str, str]) -> str:
+    """Return the one column that plays a role."""
+    candidates = (columns[role],) if role in columns else ALIASES[role]
+    found = [name for name in candidates if name in names]
+    if len(found) != 1:
+        flag = {ANCHOR: "--query-column", POSITIVE: "--positive-column", SCORES: "--score-column"}[role]
+        raise DataError(
+            f"{where}: expected one {role} column out of {list(candidates)}; received {found} among "
+            f"{list(names)}. Name it by {flag} (columns= in Python)"
+        )
+    return found[0]
+
+
+def pair_rows(where: str, rows: Dataset, columns: Mapping[str, str]) -> Dataset:
+    """Turn a table into rows under the column contract; memory holds a thousand rows at a time.
+
+    A row with a list of positives becomes one row for each of them. Of lists of negatives each row keeps as
+    many as the shortest list of the table has. A margin m of one negative becomes the scores [m, 0], which
+    have the same differences.
+
+    Args:
+        where: The source and split, for error messages.
+        rows: The table.
+        columns: Names of columns by their role, as for `find_roles`.
+
+    Returns:
+        Rows with `anchor`, `positive`, `negative_1` .. `negative_n`, and `label` if the table has scores.
+
+    Raises:
+        DataError: If a text is missing, blank or no text, if a row lacks the negatives that others have, or
+            if scores do not fit the texts; the message names the row.
+    """
+    import datasets
+
+    roles = find_roles(where, rows.column_names, columns)
+    width = _negatives_per_row(where, rows, roles)
+    names = [ANCHOR, POSITIVE, *(f"negative_{rank}" for rank in range(1, width + 1))]
+    features = {name: datasets.Value("string") for name in names}
+    scored = roles.scores is not None or roles.split_scores
+    if scored:
+        features[LABEL] = datasets.Sequence(datasets.Value("float64"))
+
+    def convert(batch: dict[str, list[Any]], places: list[int]) -> dict[str, list[Any]]:
+        made: dict[str, list[Any]] = {name: [] for name in features}
+        for offset, place in enumerate(places):
+            record = {name: cells[offset] for name, cells in batch.items()}
+            for row in _rows_of(f"{where}:{place}", record, roles, width):
+                for name, cell in zip(features, row, strict=True):
+                    made[name].append(cell)
+        return made
+
+    return rows.map(
+        convert,
+        batched=True,
+        with_indices=True,
+        remove_columns=rows.column_names,
+        features=datasets.Features(features),
+        desc=f"rows of {where}",
+    )
+
+
+def _negatives_per_row(where: str, rows: Dataset, roles: Roles) -> int:
+    """Return how many negatives every row of a table has."""
+    if not roles.negatives:
+        return 0
+    lists = [name for name in roles.negatives if hasattr(rows.features[name], "feature")]
+    if not lists:
+        return len(roles.negatives)
+    if len(roles.negatives) > 1:
+        raise DataError(f"{where}: a list of negatives must be the only negative column; received {lists}")
+    import pyarrow.compute
+
+    column = rows.select_columns(lists).with_format("arrow")
+    shortest, longest = 2**31, 0
+    for batch in column.iter(10_000):
+        lengths = pyarrow.compute.fill_null(pyarrow.compute.list_value_length(batch[lists[0]]), 0)
+        limits = pyarrow.compute.min_max(lengths).as_py()
+        shortest, longest = min(shortest, limits["min"]), max(longest, limits["max"])
+    if shortest == 0 < longest:
+        raise DataError(f"{where}: some lists of {lists[0]!r} are empty, others hold up to {longest}")
+    if shortest < longest:
+        logger.info(
+            "%s: each row keeps its first %d negatives; the lists hold up to %d", where, shortest, longest
+        )
+    return shortest
+
+
+def _rows_of(where: str, record: Mapping[str, Any], roles: Roles, width: int) -> list[list[Any]]:
+    """Make the rows of one record: the cells of `anchor`, `positive`, the negatives and `label`."""
+    anchor, found = record[roles.anchor], record[roles.positive]
+    positives = found if isinstance(found, list) else [found]
+    cells = [record[name] for name in roles.negatives]
+    listed = bool(cells) and isinstance(cells[0], list)
+    negatives = (cells[0] if listed else cells)[:width]
+    named = [(roles.anchor, anchor), *((roles.positive, text) for text in positives)]
+    for name, text in named:
+        require_texts(where, **{name: text})
+    for place, text in enumerate(negatives):
+        require_texts(where, **{roles.negatives[0 if listed else place]: text})
+    if not positives or not all(text.strip() for _, text in named):
+        raise DataError(f"{where}: the {roles.anchor} or {roles.positive} is blank")
+    made = []
+    for place, positive in enumerate(positives):
+        row = [anchor.strip(), positive.strip(), *(negative.strip() for negative in negatives)]
+        if roles.split_scores:
+            given = record[_NEGATIVE_SCORES]
+            row.append(_numbers(where, [record[_POSITIVE_SCORES][place], *given[:width]], width))
+        elif roles.scores is not None:
+            row.append(_scores(where, roles.scores, record[roles.scores], width))
+        made.append(row)
+    return made
+
+
+def _scores(where: str, name: str, value: Any, width: int) -> list[float]:
+    """Return a teacher's scores of the positive and each negative."""
+    if isinstance(value, str):  # a cell of a CSV file
+        try:
+            value = json.loads(value)
+        except ValueError as error:
+            raise DataError(f"{where}: {name!r} must hold numbers; received {excerpt(value)}") from error
+    if isinstance(value, list):
+        return _numbers(where, value[: width + 1], width)
+    if width != 1:
+        raise DataError(
+            f"{where}: one number in {name!r} is the margin over one negative; the row has {width} "
+            "negatives. Several need a list of scores, the positive's first"
+        )
+    return _numbers(where, [value, 0.0], width)
+
+
+def _numbers(where: str, values: list[Any], width: int) -> list[float]:
+    if len(values) != width + 1 or not all(map(is_finite, values)):
+        raise DataError(
+            f"{where}: expected {width + 1} finite scores (the positive, then each negative); "
+            f"received {excerpt(values)}"
+        )
+    return [float(value) for value in values]
+
+
+def identities(rows: Dataset, column: str) -> NDArray[np.int64]:
+    """Return the identity of each text of a column, `[rows]` int64, reading a thousand rows at a time."""
+    found = np.empty(len(rows), dtype=np.int64)
+    start = 0
+    for batch in rows.select_columns([column]).iter(1000):
+        for text in batch[column]:
+            found[start] = text_identity(text)
+            start += 1
+    return found
+
+
+def with_relevant(rows: Dataset) -> Dataset:
+    """Add the column `relevant` if a query has several positives, so that none counts as its negative.
+
+    Memory holds two numbers per row, and no text.
+
+    Args:
+        rows: Rows under the column contract.
+
+    Returns:
+        The rows, with the column if any query has two different positives.
+    """
+    import datasets
+    import pyarrow as pa
+
+    anchors, positives = identities(rows, ANCHOR), identities(rows, POSITIVE)
+    unique, group = np.unique(anchors, return_inverse=True)
+    pairs = np.unique(np.stack([group, positives], axis=1), axis=0)  # [distinct pairs, 2], sorted by group
+    if len(pairs) == len(unique):
+        return rows
+    starts = np.searchsorted(pairs[:, 0], np.arange(len(unique) + 1))  # [groups + 1]
+    lengths = np.diff(starts)[group]  # [rows]
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    places = np.repeat(starts[group] - offsets[:-1], lengths) + np.arange(offsets[-1])
+    lists = pa.LargeListArray.from_arrays(offsets, pairs[places, 1])
+    return datasets.concatenate_datasets([rows, datasets.Dataset(pa.table({RELEVANT: lists}))], axis=1)

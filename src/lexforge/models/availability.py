@@ -1,0 +1,29 @@
+"""Whether a model can be found, before anything long begins."""
+
+from __future__ import annotations
+
+from sentence_transformers.util import load_file_path
+
+from lexforge.models.backbone import LEXICAL
+from lexforge.models.names import checked_name
+
+
+def check_model(name: str) -> None:
+    """Refuse a model whose files cannot be found; its weights are not loaded.
+
+    Args:
+        name: `lexical`, a folder, or a name on the hub, which must be in its local cache if there is no
+            network.
+
+    Raises:
+        FileNotFoundError: If there is no such folder, or neither the hub nor its cache has the model.
+        ValueError: If the name is that of a file.
+    """
+    if name == LEXICAL:
+        return
+    found = checked_name(name)
+    if all(load_file_path(found, file) is None for file in ("modules.json", "config.json")):
+        raise FileNotFoundError(
+            f"the model {name!r} has neither modules.json nor config.json: it is no folder of a model, and "
+            "neither the hub nor its local cache has a model of that name"
+        )

@@ -1,0 +1,8 @@
+"""The names of indexes and of vectors, which a command line reads before it loads any index."""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+IndexKind: TypeAlias = Literal["inverted", "faiss-flat", "faiss-hnsw", "faiss-ivf", "milvus", "qdrant"]
+VectorKind: TypeAlias = Literal["sparse", "dense"]

@@ -1,0 +1,94 @@
+"""What every recipe and script does with its command line."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from lexforge.common.command_line import run_command
+
+ROOT = Path(__file__).resolve().parents[2]
+COMMANDS = sorted(path for folder in ("recipes", "scripts") for path in (ROOT / folder).glob("*.py"))
+HEAVY = ("torch", "transformers", "sentence_transformers", "datasets", "numba", "faiss", "sklearn")
+
+
+@dataclass(frozen=True)
+class Settings:
+    number: int = 1
+    """A number."""
+
+    def __post_init__(self) -> None:
+        if self.number > 9:
+            raise ValueError(f"number must be at most 9; received {self.number}")
+
+
+def complain(settings: Settings) -> None:
+    raise FileNotFoundError(f"no file\n  of number {settings.number}")
+
+
+def test_a_mistake_is_one_line_and_debug_shows_its_place(capsys: pytest.CaptureFixture[str]) -> None:
+    """A traceback of forty lines hides what the user has to mend; a developer needs it."""
+    with pytest.raises(SystemExit) as ended:
+        run_command(complain, Settings, "Complain.", arguments=["--number", "3"])
+    assert ended.value.code == "error: no file of number 3 (--debug shows the traceback)"
+    with pytest.raises(FileNotFoundError, match="of number 3"):
+        run_command(complain, Settings, "Complain.", arguments=["--number", "3", "--debug"])
+
+
+def test_a_setting_out_of_range_is_one_line_too() -> None:
+    """The settings check themselves while the options are read, before the command begins."""
+    with pytest.raises(SystemExit) as ended:
+        run_command(complain, Settings, "Complain.", arguments=["--number", "10"])
+    assert "number must be at most 9; received 10" in str(ended.value.code)
+
+
+def test_an_error_of_the_program_keeps_its_traceback() -> None:
+    """A KeyError is no mistake of the user, and its one line would say nothing."""
+
+    def fail(settings: Settings) -> None:
+        raise KeyError("inner")
+
+    with pytest.raises(KeyError):
+        run_command(fail, Settings, "Fail.", arguments=[])
+
+
+def test_the_default_is_changed_by_the_options(capsys: pytest.CaptureFixture[str]) -> None:
+    """A preset on the command line gives the defaults of the other options."""
+    run_command(lambda settings: print(settings.number), Settings, "Show.", default=Settings(5), arguments=[])
+    assert capsys.readouterr().out == "5\n"
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=lambda path: path.stem)
+def test_help_shows_an_example_first_and_loads_nothing_slow(path: Path) -> None:
+    """The first command of a new user took nine seconds, and some scripts told nothing but their options."""
+    code = (
+        "import runpy, sys\n"
+        f"sys.argv = [{str(path)!r}, '--help']\n"
+        "try:\n"
+        "    runpy.run_path(sys.argv[0], run_name='__main__')\n"
+        "except SystemExit as end:\n"
+        "    assert not end.code\n"
+        f"print('loaded:', *({HEAVY!r} and [name for name in {HEAVY!r} if name in sys.modules]))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    text, _, loaded = done.stdout.rpartition("loaded:")
+    assert loaded.split() == []
+    example = text.index(f"{path.parent.name}/{path.name}", text.index("\n"))
+    assert example < text.index("options ─")
+    assert "--debug" in text
+
+
+def test_a_command_without_its_data_ends_with_one_line(tmp_path: Path) -> None:
+    """What a user sees when a folder is misspelt."""
+    command = [sys.executable, str(ROOT / "scripts/encode_corpus.py"), "--model", "m"]
+    command += ["--data", str(tmp_path / "nowhere"), "--output", str(tmp_path / "out")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith("error: ")
+    assert "nowhere" in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,40 @@
+"""Rooms that load a name when it is first used."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import lexforge
+
+ROOMS = ["corpus", "data", "evaluation", "losses", "models", "retrieval", "runs", "training"]
+HEAVY = {"torch", "transformers", "sentence_transformers", "datasets", "numba", "faiss", "sklearn"}
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_every_export_loads_and_is_no_module(room: str) -> None:
+    """A name without a home fails only when a user touches it; a module of that name would hide it."""
+    module = import_module(f"lexforge.{room}")
+    folder = Path(lexforge.__file__).parent / room
+    assert module.__all__
+    for name in module.__all__:
+        assert getattr(module, name) is not None
+        assert name in dir(module)
+        assert not (folder / f"{name}.py").exists() or name == "functional", name
+
+
+def test_a_name_that_is_no_export_is_refused() -> None:
+    """A misspelt name must fail as in any module."""
+    with pytest.raises(AttributeError, match=r"module 'lexforge\.losses' has no attribute 'NoLoss'"):
+        _ = import_module("lexforge.losses").NoLoss
+
+
+def test_the_rooms_import_without_what_is_slow() -> None:
+    """`--help` waited nine seconds for torch and transformers, which it does not use."""
+    code = f"import sys; from lexforge import {', '.join(ROOMS)}; print(*({HEAVY!r} & sys.modules.keys()))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
