@@ -119,3 +119,17 @@ def test_import_has_no_effect_and_needs_no_torch() -> None:
         "assert before == (dict(os.environ), logging.root.level)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_every_room_is_an_attribute_of_the_package() -> None:
+    """`import lexforge; lexforge.losses` is what a user types first; torch must not come before that."""
+    rooms = sorted(path.parent.name for path in PACKAGE.glob("*/__init__.py"))
+    code = (
+        "import sys, lexforge\n"
+        "assert 'torch' not in sys.modules\n"
+        f"for room in {rooms}:\n"
+        "    assert room in dir(lexforge) and getattr(lexforge, room).__name__ == 'lexforge.' + room\n"
+        "assert lexforge.losses.functional.info_nce and lexforge.losses.NWSLoss\n"
+        "assert not hasattr(lexforge, 'no_such_room')\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -173,13 +173,13 @@ def test_evaluation_data_may_be_named(
     make_trainer: Callable[..., SpladeTrainer],
     training_rows: list[dict[str, str]],
 ) -> None:
-    """Several sets by name, as sentence-transformers takes them; the columns of each are checked."""
+    """Several sets by name, as sentence-transformers takes them; the rows of each are checked."""
     rows = Dataset.from_list(training_rows)
     trainer = make_trainer(tiny_splade, tmp_path, eval_dataset={"first": rows, "second": rows})
     measured = trainer.evaluate()
     assert {"eval_first_loss", "eval_second_loss"} <= measured.keys()
-    wrong = rows.rename_column("negative_1", "negative_2")
-    with pytest.raises(ValueError, match="negative"):
+    wrong = rows.map(lambda row: {"positive": " "})
+    with pytest.raises(ValueError, match="column 'positive', row 0: the text is blank"):
         make_trainer(tiny_splade, tmp_path, eval_dataset={"first": rows, "second": wrong})
 
 

@@ -40,6 +40,8 @@ def load_when_used(room: str) -> tuple[Callable[[str], Any], Callable[[], list[s
     def load(name: str) -> Any:
         if name not in homes:
             raise AttributeError(f"module {room!r} has no attribute {name!r}")
+        if homes[name] == room:  # a module of the room itself
+            return import_module(f"{room}.{name}")
         value = getattr(import_module(homes[name]), name)
         setattr(sys.modules[room], name, value)  # the next use finds it without this function
         return value

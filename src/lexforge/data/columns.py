@@ -68,15 +68,35 @@ def validate_columns(dataset: Dataset | Sequence[Mapping[str, Any]]) -> tuple[st
             f"expected the text columns anchor, positive, negative_1 .. negative_n in this order "
             f"(and optionally relevant and label); received {excerpt(names)}"
         )
-    for name in text_names:
-        for row, value in enumerate(_column(dataset, name)):
-            _check_text(name, row, value)
-    if LABEL in names:
-        for row, value in enumerate(_column(dataset, LABEL)):
-            _check_label(row, value, len(text_names) - 1)
-    if RELEVANT in names:
-        _check_relevant(dataset)
+    check_rows(dataset, text_names, LABEL if LABEL in names else None)
     return tuple(text_names)
+
+
+def check_rows(
+    dataset: Dataset | Sequence[Mapping[str, Any]], text_names: Sequence[str], label: str | None
+) -> None:
+    """Check the cells of training rows whose columns are known, whatever their names are.
+
+    Args:
+        dataset: A `datasets.Dataset`, or rows such as those of `training_rows`.
+        text_names: The text columns by position: the anchor, the positive, then the negatives.
+        label: The column of the teacher's scores, or None.
+
+    Raises:
+        DataError: If there is no row, if a cell is not text, if an anchor or positive is blank, if a label is
+            not a list of 1 + n finite numbers, or if `relevant` is not a list of 64-bit integers. The message
+            names column, row and cell.
+    """
+    if len(dataset) == 0:
+        raise DataError("the training data holds no row")
+    for place, name in enumerate(text_names):
+        for row, value in enumerate(_column(dataset, name)):
+            _check_text(name, row, value, may_be_blank=place > 1)
+    if label is not None:
+        for row, value in enumerate(_column(dataset, label)):
+            _check_label(label, row, value, len(text_names) - 1)
+    if RELEVANT in (getattr(dataset, "column_names", None) or dataset[0]):
+        _check_relevant(dataset)
 
 
 def _column(dataset: Any, name: str) -> Iterator[Any]:
@@ -96,23 +116,23 @@ def _column(dataset: Any, name: str) -> Iterator[Any]:
         yield record[name]
 
 
-def _check_text(name: str, row: int, value: object) -> None:
+def _check_text(name: str, row: int, value: object, *, may_be_blank: bool) -> None:
     if not isinstance(value, str):
         raise DataError(f"column {name!r}, row {row}: expected text; received {excerpt(value)}")
     require_texts(f"row {row}", **{name: value})
     # A blank document may be mined as a negative, but a blank query or positive teaches nothing.
-    if name in (ANCHOR, POSITIVE) and not value.strip():
+    if not may_be_blank and not value.strip():
         raise DataError(f"column {name!r}, row {row}: the text is blank")
 
 
-def _check_label(row: int, value: object, width: int) -> None:
+def _check_label(name: str, row: int, value: object, width: int) -> None:
     if not isinstance(value, (list, tuple)) or len(value) != width:
         raise DataError(
-            f"column 'label', row {row}: expected {width} teacher scores (the positive, then each negative); "
-            f"received {excerpt(value)}"
+            f"column {name!r}, row {row}: expected {width} teacher scores (the positive, then each "
+            f"negative); received {excerpt(value)}"
         )
     if not all(map(is_finite, value)):
-        raise DataError(f"column 'label', row {row}: expected finite numbers; received {excerpt(value)}")
+        raise DataError(f"column {name!r}, row {row}: expected finite numbers; received {excerpt(value)}")
 
 
 def _check_relevant(dataset: Any) -> None:

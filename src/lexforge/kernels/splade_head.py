@@ -9,6 +9,8 @@ OpenSearch models, Shen et al., arXiv 2504.14839.) One function, three implement
 - `reference` says the formula and builds the logits `[B, L, V]`;
 - `tiled` (`splade_head_tiled`) is PyTorch on any device and never builds them;
 - `triton` is the GPU twin, imported only when it is asked for.
+
+Within `torch.compile`, `tiled` is called as an operator (`splade_head_ops`), and `triton` between two graphs.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from lexforge.kernels.splade_head_ops import splade_head_compiled
 from lexforge.kernels.splade_head_tiled import splade_head_tiled
 
 Implementation = Literal["auto", "reference", "tiled", "triton"]
@@ -70,11 +73,17 @@ def splade_head(
         dtype = torch.get_autocast_dtype(device)
     if impl == "reference":
         return splade_head_reference(hidden.to(dtype), weight.to(dtype), bias, attention_mask, double_log1p)
+    if impl == "tiled" and torch.compiler.is_compiling():
+        return splade_head_compiled(hidden, weight, bias, attention_mask, double_log1p, dtype)
     if impl == "tiled":
         return splade_head_tiled(hidden, weight, bias, attention_mask, double_log1p, dtype)
     if impl == "triton":
         from lexforge.kernels.triton.splade_head import splade_head_triton
 
+        if torch.compiler.is_compiling():  # it launches its own compiled kernels, between the compiler's
+            return torch.compiler.disable(splade_head_triton)(
+                hidden, weight, bias, attention_mask, double_log1p=double_log1p
+            )
         return splade_head_triton(hidden, weight, bias, attention_mask, double_log1p=double_log1p)
     raise ValueError(f"impl must be 'auto', 'reference', 'tiled' or 'triton', got {impl!r}")
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from lexforge.common.lazy import load_when_used
 
 if TYPE_CHECKING:
+    from lexforge.losses import functional
     from lexforge.losses.base import EmbeddingLoss, load_loss_tensors, loss_parameters, loss_tensors
     from lexforge.losses.cosent import CoSENTLoss
     from lexforge.losses.hcl import HCLLoss
@@ -25,6 +26,7 @@ __all__ = [
     "NWSLoss",
     "NeuralSparseLoss",
     "SparseLossNumbers",
+    "functional",
     "load_loss_tensors",
     "loss_parameters",
     "loss_tensors",

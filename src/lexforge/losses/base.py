@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from sentence_transformers.base.losses.merged_forward import embed_columns
+from sentence_transformers.base.model import BaseModel
 from torch import Tensor, nn
 
 from lexforge.models.momentum import MomentumEncoder
@@ -19,6 +20,8 @@ RELEVANT_KEY = (
     "relevant"  # [B, M] int64, beside the anchor: identities of the documents judged relevant to it
 )
 LOSS_KEYS = frozenset({TEACHER_KEY, IDENTITY_KEY, RELEVANT_KEY})
+# AdaptiveLayerLoss keeps the states of all layers under this key, beside the tokens, for its next call.
+LAYERS_KEY = "all_layer_embeddings"
 
 
 class EmbeddingLoss(nn.Module):
@@ -30,12 +33,19 @@ class EmbeddingLoss(nn.Module):
     (DistributedDataParallel, compiled) model. Other parameters, buffers and a `MomentumEncoder` are the
     state of the loss; see `loss_tensors`.
 
+    AdaptiveLayerLoss, MatryoshkaLoss and Matryoshka2dLoss of sentence-transformers may wrap a subclass that
+    returns a tensor; they compute it several times for a batch.
+
     Args:
         model: The `SparseEncoder` or `SentenceTransformer` to train.
 
     Attributes:
+        once_per_batch: Whether the loss must be computed once for a batch, because it compares with vectors
+            of its own that are kept between batches.
         metrics: Detached 0-dim values of the last call that are logged and not trained on.
     """
+
+    once_per_batch = False
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -54,12 +64,26 @@ class EmbeddingLoss(nn.Module):
 
         Returns:
             A 0-dim tensor, or a dict of named, already weighted 0-dim parts that sum to the loss.
+
+        Raises:
+            ValueError: If the loss cannot be computed several times for a batch, and the loss that wraps it
+                does so.
         """
         features = list(sentence_features)
+        repeated = _is_repeated(self.model)
+        if repeated:
+            self._refuse_to_be_repeated()
         inputs = [
             {key: value for key, value in column.items() if key not in LOSS_KEYS} for column in features
         ]
-        return self._compute(self.embed(inputs), features, labels)
+        embeddings = self.embed(inputs)
+        for column, encoded in zip(features, inputs, strict=True):
+            if LAYERS_KEY in encoded:
+                column[LAYERS_KEY] = encoded[LAYERS_KEY]
+        loss = self._compute(embeddings, features, labels)
+        if repeated and isinstance(loss, dict):
+            raise ValueError(_cannot_be_repeated(self, "it returns named parts, which they do not add up"))
+        return loss
 
     def compute_loss_from_embeddings(
         self, embeddings: list[Tensor], labels: Tensor | None = None
@@ -104,6 +128,18 @@ class EmbeddingLoss(nn.Module):
         """
         raise NotImplementedError(f"{type(self).__name__} must implement compute_loss")
 
+    def _refuse_to_be_repeated(self) -> None:
+        if self.once_per_batch:
+            raise ValueError(
+                _cannot_be_repeated(
+                    self, "it compares with vectors of full length that it keeps between batches"
+                )
+            )
+        if getattr(self, "mini_batch_size", None) is not None:
+            raise ValueError(
+                _cannot_be_repeated(self, "with mini_batch_size it encodes a batch twice; set it to None")
+            )
+
     def _compute(
         self, embeddings: list[Tensor], features: list[Features] | None, labels: Tensor | None
     ) -> Tensor | dict[str, Tensor]:
@@ -113,22 +149,35 @@ class EmbeddingLoss(nn.Module):
             return self.compute_loss([_at_least_float32(rows) for rows in embeddings], features, labels)
 
 
+def embedding_losses(loss: nn.Module) -> list[EmbeddingLoss]:
+    """Return the losses of this package in a loss: itself, or those that it wraps at any depth.
+
+    Args:
+        loss: Any loss of sentence-transformers or ours.
+
+    Returns:
+        Each loss once.
+    """
+    return [module for _, module in _outside_models(loss) if isinstance(module, EmbeddingLoss)]
+
+
 def loss_tensors(loss: nn.Module) -> dict[str, Tensor]:
     """Collect what a loss carries beside the model it trains: parameters, buffers, momentum encoders.
 
     A momentum encoder first follows the model, so that no optimizer step is pending.
 
     Args:
-        loss: Any loss of sentence-transformers, also one that wraps another. The trained model is the child
-            named `model`, at any depth.
+        loss: Any loss of sentence-transformers, also one that wraps another. A child named `model`, at any
+            depth, and any other encoder of sentence-transformers, such as a guide, is no part of the state.
 
     Returns:
         Name -> the tensor itself, not a copy; empty for a loss without state.
     """
+    outside = _names_outside_models(loss)
     tensors = {
         name: tensor
         for name, tensor in loss.state_dict(keep_vars=True).items()
-        if isinstance(tensor, Tensor) and not _in_model(name)
+        if isinstance(tensor, Tensor) and name.rpartition(".")[0] in outside
     }
     for name, owner, encoder in _momentum_encoders(loss):
         encoder.follow(owner.get_submodule("model"))
@@ -174,24 +223,52 @@ def loss_parameters(loss: nn.Module) -> list[nn.Parameter]:
     Returns:
         The parameters, in the order of `named_parameters`.
     """
+    outside = _names_outside_models(loss)
     return [
         parameter
         for name, parameter in loss.named_parameters()
-        if parameter.requires_grad and not _in_model(name)
+        if parameter.requires_grad and name.rpartition(".")[0] in outside
     ]
 
 
-def _in_model(name: str) -> bool:
-    return "model" in name.split(".")
+def _outside_models(loss: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module]]:
+    """Name and module of a loss and of all that it holds, except encoders and what they hold."""
+    yield prefix, loss
+    for name, child in loss.named_children():
+        if name != "model" and not isinstance(child, BaseModel):
+            yield from _outside_models(child, f"{prefix}.{name}" if prefix else name)
+
+
+def _names_outside_models(loss: nn.Module) -> set[str]:
+    return {name for name, _ in _outside_models(loss)}
 
 
 def _momentum_encoders(loss: nn.Module) -> Iterator[tuple[str, nn.Module, MomentumEncoder]]:
     """Name, owner and encoder of each momentum encoder that a loss or a loss within it holds."""
-    for prefix, module in loss.named_modules():
-        if not _in_model(prefix):
-            for attribute, value in vars(module).items():
-                if isinstance(value, MomentumEncoder):
-                    yield ".".join(filter(None, (prefix, attribute))), module, value
+    for prefix, module in _outside_models(loss):
+        for attribute, value in vars(module).items():
+            if isinstance(value, MomentumEncoder):
+                yield ".".join(filter(None, (prefix, attribute))), module, value
+
+
+def _is_repeated(model: nn.Module) -> bool:
+    """Whether a wrapping loss has put its decorator in place of the forward of the model, wrapped or not."""
+    held: Any = model
+    while held is not None:
+        # sentence-transformers has two classes of this name, for AdaptiveLayerLoss and for MatryoshkaLoss.
+        if type(vars(held).get("forward")).__name__ == "ForwardDecorator":
+            return True
+        held = (
+            None if isinstance(held, BaseModel) else getattr(held, "module", getattr(held, "_orig_mod", None))
+        )
+    return False
+
+
+def _cannot_be_repeated(loss: nn.Module, reason: str) -> str:
+    return (
+        f"{type(loss).__name__} cannot stand within AdaptiveLayerLoss, MatryoshkaLoss or Matryoshka2dLoss, "
+        f"which compute it several times for a batch: {reason}. InfoNCELoss, CoSENTLoss and HCLLoss can"
+    )
 
 
 def _at_least_float32(rows: Tensor) -> Tensor:

@@ -103,6 +103,8 @@ class MoCoLoss(EmbeddingLoss):
     Source: docs/losses.md, section 12; He et al. 2020 (arXiv 1911.05722), section 3.
     """
 
+    once_per_batch = True
+
     def __init__(
         self,
         model: nn.Module,

@@ -269,6 +269,7 @@ class NWSLoss(EmbeddingLoss):
     Source: docs/losses.md, section 14; He et al. 2020 (arXiv 1911.05722) for keys and queue.
     """
 
+    once_per_batch = True
     label_similarity: Tensor
 
     def __init__(

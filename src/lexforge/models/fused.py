@@ -7,10 +7,14 @@ Two modules get another `forward` on the instance. Their classes, parameters and
   that the model's "logits" are the `[B, L, D]` states from which logits would have been computed;
 - `SpladePooling` turns those states into activations with `lexforge.kernels.splade_head` and the weight and
   bias of that output embedding.
+
+Where the model is traced or exported (`torch.jit.trace`, `torch.export`, `torch.onnx.export`), both run the
+forward of their classes instead, so that the graph holds the plain head in ordinary operators.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from typing import Any
 
@@ -24,6 +28,8 @@ from torch.nn.utils.rnn import pad_sequence
 from lexforge.kernels import splade_head
 from lexforge.models.structure import module_sequences
 
+logger = logging.getLogger(__name__)
+
 
 def fuse_splade_head(model: SparseEncoder) -> SparseEncoder:
     """Replace, in place, the logits and the SPLADE pooling of a model by `lexforge.kernels.splade_head`.
@@ -33,7 +39,9 @@ def fuse_splade_head(model: SparseEncoder) -> SparseEncoder:
     dtype. `SpladePooling.chunk_size` has no effect on a fused model. A model that is fused already is
     returned as it is. Fused models train under DistributedDataParallel, and under FSDP2 (`fully_shard`) as
     long as the output embedding belongs to the root's group. FSDP1, DeepSpeed ZeRO-3 and `nn.DataParallel`
-    hide the parameters of a layer outside its own forward, so they need the plain head.
+    hide the parameters of a layer outside its own forward, so they need the plain head. `torch.compile` takes
+    a fused model; where it is traced or exported, the graph holds the plain head, and one line of the log
+    says so.
 
     Args:
         model: A SPLADE model on a masked language model whose logits are the output of its output embedding.
@@ -55,7 +63,7 @@ def fuse_splade_head(model: SparseEncoder) -> SparseEncoder:
         )
     decoders = [_checked_decoder(transformer, pooling) for transformer, pooling in pairs]
     for (transformer, pooling), decoder in zip(pairs, decoders, strict=True):
-        vars(decoder)["forward"] = _HandThrough()
+        vars(decoder)["forward"] = _HandThrough(decoder)
         vars(pooling)["forward"] = _FusedPooling(pooling, transformer)
     return model
 
@@ -78,8 +86,11 @@ def unfuse_splade_head(model: SparseEncoder) -> SparseEncoder:
 class _HandThrough:
     """The forward of an output embedding whose product the pooling computes later, tile by tile."""
 
+    def __init__(self, decoder: nn.Linear) -> None:
+        self.decoder = decoder
+
     def __call__(self, hidden: Tensor) -> Tensor:
-        return hidden
+        return type(self.decoder).forward(self.decoder, hidden) if _is_traced() else hidden
 
 
 class _FusedPooling:
@@ -88,8 +99,14 @@ class _FusedPooling:
     def __init__(self, pooling: SpladePooling, transformer: Transformer) -> None:
         self.pooling = pooling
         self.transformer = transformer
+        self.has_logged = False
 
     def __call__(self, features: dict[str, Any]) -> dict[str, Any]:
+        if _is_traced():
+            if not self.has_logged:
+                logger.warning("the SPLADE head is traced in its plain form, which makes logits [B, L, V]")
+                self.has_logged = True
+            return type(self.pooling).forward(self.pooling, features)
         # Looked up at each call, because a resized or wrapped model has another output embedding.
         decoder = self.transformer.model.get_output_embeddings()
         if not isinstance(vars(decoder).get("forward"), _HandThrough):
@@ -107,6 +124,11 @@ class _FusedPooling:
             self.pooling.embedding_dimension = activations.shape[1]
         features["sentence_embedding"] = activations
         return features
+
+
+def _is_traced() -> bool:
+    """Whether a graph of ordinary operators is being recorded that runs without this package."""
+    return torch.jit.is_tracing() or torch.compiler.is_exporting() or torch.onnx.is_in_onnx_export()
 
 
 def _padded(features: dict[str, Any]) -> tuple[Tensor, Tensor]:

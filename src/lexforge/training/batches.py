@@ -1,4 +1,4 @@
-"""A check of the size of the data that comes before training."""
+"""Words and a check for data that cannot fill one batch."""
 
 from __future__ import annotations
 
@@ -19,10 +19,38 @@ def check_full_batch(rows: int, settings: TrainingSettings, processes: int) -> N
     Raises:
         ValueError: If there are fewer rows than one batch of each process needs.
     """
-    needed = settings.batch_size * processes
-    if rows < needed:
-        raise ValueError(
-            f"the training data has {rows} rows, and one batch needs {needed} (batch size "
-            f"{settings.batch_size}, number of processes {processes}): lower the batch size, because no step "
-            "would be taken"
-        )
+    if rows < settings.batch_size * processes:
+        raise ValueError(no_whole_batch(rows, settings.batch_size, processes))
+
+
+def no_whole_batch(rows: int | dict[str, int], batch_size: int, processes: int) -> str:
+    """Say that the training data cannot fill one batch.
+
+    Args:
+        rows: Number of training rows, or the numbers of several data sets by name.
+        batch_size: Rows per batch and process.
+        processes: Number of processes that train together.
+
+    Returns:
+        One sentence for an error.
+    """
+    return (
+        f"the training data has {rows} rows, and one batch needs {batch_size * processes} (batch size "
+        f"{batch_size}, number of processes {processes}): lower the batch size, because no step would be "
+        "taken"
+    )
+
+
+def no_batch(batch_size: int) -> str:
+    """Say that the training data yielded no batch.
+
+    Args:
+        batch_size: Rows per batch and process.
+
+    Returns:
+        One sentence for an error.
+    """
+    return (
+        f"no step was taken: the training data yielded no whole batch of {batch_size} rows per device; lower "
+        "the batch size or look at the data"
+    )

@@ -11,11 +11,13 @@ from sentence_transformers.sentence_transformer.data_collator import SentenceTra
 from sentence_transformers.sparse_encoder import SparseEncoderDataCollator
 
 from lexforge.common.text_identity import NO_TEXT, text_identity
-from lexforge.common.types import Embeddings
-from lexforge.data.columns import RELEVANT, text_kind
+from lexforge.common.types import Embeddings, TextKind
+from lexforge.data.columns import RELEVANT
+from lexforge.data.retrieval_data import DataError
 from lexforge.losses.base import IDENTITY_KEY, RELEVANT_KEY, TEACHER_KEY
-from lexforge.models import column_prompts
+from lexforge.models import column_prompts, saved_prompt
 from lexforge.runs.finite import ROWS_KEY, texts_of
+from lexforge.training.columns import DATASET_NAME, text_columns
 
 
 @dataclass
@@ -62,19 +64,25 @@ class NamedRows:
     def __call__(self, features: list[dict[str, Any]]) -> dict[str, Any]:
         """Collate rows of texts (and labels) into one batch."""
         texts = [{name: value for name, value in row.items() if name != RELEVANT} for row in features]
-        columns = [name for name in texts[0] if isinstance(texts[0][name], str)]
+        labels: list[str] = vars(self)["valid_label_columns"]  # a field of the class that this is mixed into
+        columns = [name for name in text_columns(texts[0], labels) if isinstance(texts[0][name], str)]
         if self.encoder is not None:
-            # A field of the class that this one is mixed into, which reads it for each batch.
-            vars(self)["prompts"] = column_prompts(self.encoder, columns)
+            vars(self)["prompts"] = self.saved_prompts(columns)  # that class reads it for each batch
         # The class that this one is mixed into has the method; mypy does not see it.
         batch: dict[str, Any] = super().__call__(texts)  # type: ignore[misc]
         for name in columns:
-            identities = [text_identity(row[name]) for row in texts]
+            identities = [text_identity(_text(name, row[name])) for row in texts]
             batch[f"{name}_{IDENTITY_KEY}"] = torch.tensor(identities, dtype=torch.int64)
         if RELEVANT in features[0]:
             batch[f"{columns[0]}_{RELEVANT_KEY}"] = _padded([row[RELEVANT] for row in features])
-        batch[ROWS_KEY] = [texts_of(row) for row in texts]
+        batch[ROWS_KEY] = [
+            texts_of({name: value for name, value in row.items() if name != DATASET_NAME}) for row in texts
+        ]
         return batch
+
+    def saved_prompts(self, columns: list[str]) -> dict[str, str]:
+        """The prompt that the model was saved with for each text column; names say what a column holds."""
+        return column_prompts(self.encoder, columns)
 
 
 @dataclass
@@ -99,10 +107,26 @@ class SpladeCollator(NamedRows, SparseEncoderDataCollator):
         """Collate rows of texts (and labels) into one batch."""
         batch = super().__call__(features)
         if self.teacher is not None:
-            for column in [key for key in features[0] if f"{key}_input_ids" in batch]:
-                rows = self.teacher.lookup([row[column] for row in features], text_kind(column))
+            columns = [key for key in features[0] if f"{key}_input_ids" in batch]
+            for column, kind in _kinds(columns).items():
+                rows = self.teacher.lookup([row[column] for row in features], kind)
                 batch[f"{column}_{TEACHER_KEY}"] = torch.from_numpy(np.array(rows))
         return batch
+
+    def saved_prompts(self, columns: list[str]) -> dict[str, str]:
+        """The prompt that the model was saved with for each text column; the first holds the queries."""
+        return {column: saved_prompt(self.encoder, kind) for column, kind in _kinds(columns).items()}
+
+
+def _kinds(columns: list[str]) -> dict[str, TextKind]:
+    """Column -> what its texts are to a search: the first holds queries, all others documents."""
+    return {column: "document" if place else "query" for place, column in enumerate(columns)}
+
+
+def _text(column: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise DataError(f"column {column!r}: expected text in every row; received {value!r}")
+    return value
 
 
 def _padded(lists: list[list[int]]) -> torch.Tensor:

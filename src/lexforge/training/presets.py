@@ -145,7 +145,7 @@ LEXFORGE = replace(
     PLAIN,
     flops_weight=1e-3,
     minimum_activation_weight=1.0,
-    idf_bias=0.25,
+    idf_bias=0.35,
     start_share=0.5,
     prune_threshold=0.2,
     learning_rate=3e-4,

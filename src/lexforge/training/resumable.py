@@ -31,6 +31,7 @@ from lexforge.runs.loss_state import LossStateCallback
 from lexforge.runs.resume import ARGUMENTS, SamplerEpoch, changed_batches, has_finished, resume_command
 from lexforge.runs.run_directory import write_json
 from lexforge.runs.signals import StopCallback, StopRequest, TrainingInterrupted
+from lexforge.training.batches import no_batch
 from lexforge.training.sharded import ShardedCopy
 
 logger = logging.getLogger(__name__)
@@ -83,6 +84,9 @@ class ResumableTraining(BaseTrainer):
             *args: The other arguments of `Trainer.train`.
             **kwargs: The other arguments of `Trainer.train`.
 
+        Raises:
+            ValueError: If the data yielded no batch, so that no step was taken.
+
         Returns:
             The result of `Trainer.train`; for a checkpoint of a run that has finished, its step and a loss of
             0, with the model as training left it.
@@ -103,6 +107,8 @@ class ResumableTraining(BaseTrainer):
             output = super().train(str(checkpoint) if checkpoint else None, *args, **kwargs)
         if self._stop.number:
             self._leave()
+        if self.state.global_step == 0:
+            raise ValueError(no_batch(self.args.train_batch_size))
         if self.state.global_step < self.args.max_steps and not self.control.should_training_stop:
             logger.warning(
                 f"trained {self.state.global_step} of {self.args.max_steps} steps: the batch sampler yielded "

@@ -164,6 +164,7 @@ class ShardedCopy:
             "fp16": args.fp16,
             "torch_compile": args.torch_compile,
             "auto_find_batch_size": args.auto_find_batch_size,
+            "model_init": self.trainer.model_init is not None,
             "load_best_model_at_end": args.load_best_model_at_end,
             "a loss with trained parameters or a momentum encoder": any(own),
         }

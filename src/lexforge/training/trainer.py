@@ -2,38 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from itertools import chain
 from typing import Any
 
 import torch
+from sentence_transformers.base.model import BaseModel
 from sentence_transformers.sparse_encoder import SparseEncoder, SparseEncoderTrainer
-from torch import Tensor
+from torch import nn
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 from transformers.trainer_utils import EvalLoopOutput, TrainOutput
 
 from lexforge.common.types import Embeddings
-from lexforge.data import validate_columns
-from lexforge.losses import NeuralSparseLoss, loss_tensors
+from lexforge.losses import NeuralSparseLoss
 from lexforge.models import fuse_splade_head, vocabulary_size
-from lexforge.runs.loss_state import LossStateCallback
 from lexforge.training.callbacks import CollapseCallback, CurriculumCallback
 from lexforge.training.collator import SpladeCollator
+from lexforge.training.columns import check_training_rows
+from lexforge.training.compatible import CompatibleTraining, Losses
 from lexforge.training.curriculum import Phase, phase_at
 from lexforge.training.finishing import Finishing
 from lexforge.training.finite import FiniteTraining
 from lexforge.training.kernel_tiles import KernelTilesCallback
 from lexforge.training.resumable import ResumableTraining
-from lexforge.training.unused_parameters import decide_find_unused
 
 
-class SpladeTrainer(ResumableTraining, FiniteTraining, SparseEncoderTrainer):
-    """Train a `SparseEncoder` with `NeuralSparseLoss`.
+class SpladeTrainer(ResumableTraining, FiniteTraining, CompatibleTraining, SparseEncoderTrainer):
+    """Train a `SparseEncoder` with any loss of lexforge or sentence-transformers.
 
-    It adds the following to `SparseEncoderTrainer`:
+    It takes what `SparseEncoderTrainer` takes (`CompatibleTraining`), and adds the following:
 
     - It fuses the model's head, so that no `[B, L, V]` logits are made.
-    - It checks the columns before training and adds the teacher's embeddings to each batch.
-    - It follows the curriculum.
+    - It checks the rows of a `NeuralSparseLoss` before training and adds the teacher's embeddings to each
+      batch.
+    - It follows the curriculum of a `NeuralSparseLoss`.
     - It logs each part of the loss with its share of the total, the active dimensions and the phase, and
       warns when the activations collapse.
     - It resumes with the tile sizes that the GPU kernels of the head were timed with (`KernelTilesCallback`).
@@ -41,22 +44,26 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, SparseEncoderTrainer):
       (`FiniteTraining`).
 
     Args:
-        model: The model to train; its head is fused in place.
-        loss: A `NeuralSparseLoss` of that model.
+        model: The model to train, whose head is fused in place; None if `model_init` makes it.
+        loss: A loss of that model, a function from a model to a loss, a dictionary of either by the name of
+            the data set, or None for the default of `SparseEncoderTrainer`.
         teacher: Maps texts to embeddings, as a `lexforge.data.TeacherCache` does; None if the loss needs
-            none.
-        phases: The curriculum; empty for none.
-        ramp_fraction: Share of training, in [0, 1], during which the sparsity weights grow to their full
-            values.
+            none. Only a `NeuralSparseLoss` reads it.
+        phases: The curriculum of a single `NeuralSparseLoss`; empty for none.
+        ramp_fraction: Share of training, in [0, 1], during which the sparsity weights of a single
+            `NeuralSparseLoss` grow to their full values.
         start_share: Share of the weights of the start, in [0, 1), in the model that `train` leaves and that
             `evaluate` measures; checkpoints hold the trained weights (`Finishing`).
         prune_threshold: What a term's logit must exceed, >= 0, in that model.
         **kwargs: The arguments of `SparseEncoderTrainer`: `args`, `train_dataset`, `eval_dataset`,
-            `evaluator`, `callbacks` and others.
+            `evaluator`, `callbacks`, `model_init` and others.
 
     Raises:
-        ValueError: If the columns break the contract of `lexforge.data.validate_columns`, the phases do not
-            cover training, or `train` finds a schedule that cannot follow the phases.
+        TypeError: If the loss is none of the above.
+        ValueError: If a teacher or a curriculum is given for other losses, the rows of a `NeuralSparseLoss`
+            are not what `lexforge.data.columns.check_rows` asks for, the phases do not cover training, or
+            `train` finds that no step can be taken or that the schedule cannot follow the phases; see also
+            `CompatibleTraining`.
         NonFiniteError: If `train` or `evaluate` meets a number that is NaN or infinite.
         DiskFullError: If a checkpoint that `train` writes does not fit on the disk.
         DamagedCheckpointError: If `train` is to resume from a checkpoint that is not whole.
@@ -65,8 +72,8 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, SparseEncoderTrainer):
 
     def __init__(
         self,
-        model: SparseEncoder,
-        loss: NeuralSparseLoss,
+        model: SparseEncoder | None = None,
+        loss: Losses = None,
         *,
         teacher: Embeddings | None = None,
         phases: Sequence[Phase] = (),
@@ -75,24 +82,61 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, SparseEncoderTrainer):
         prune_threshold: float = 0.0,
         **kwargs: Any,
     ) -> None:
-        # An evaluation set may be a dictionary of several, by name.
-        for name in ("train_dataset", "eval_dataset"):
-            given = kwargs.get(name)
-            for dataset in given.values() if isinstance(given, dict) else [given]:
-                if dataset is not None:
-                    validate_columns(dataset)
         self.teacher = teacher
-        self.curriculum = CurriculumCallback(loss, phases, ramp_fraction)
-        self.finishing = Finishing(model, start_share, prune_threshold)
-        fuse_splade_head(model)
-        if kwargs.get("args") is not None:
-            decide_find_unused(kwargs["args"], model)
+        self.phases = tuple(phases)
+        self.ramp_fraction = ramp_fraction
+        self.start_share = start_share
+        self.prune_threshold = prune_threshold
+        # A loss that is built already is checked before anything is written, a function once it has built it.
+        known = not any(callable(one) and not isinstance(one, nn.Module) for one in _listed(loss))
+        self.curriculum = self._make_curriculum(_listed(loss)) if known else None
         super().__init__(model=model, loss=loss, **kwargs)
-        self.add_callback(self.curriculum)
-        if loss_tensors(loss):
-            self.add_callback(LossStateCallback(loss))
+        self.curriculum = self.curriculum or self._make_curriculum(self.losses)
+        if self.curriculum is not None:
+            self.add_callback(self.curriculum)
         self.add_callback(KernelTilesCallback())
-        self.add_callback(CollapseCallback(vocabulary_size(model)))
+        self.add_callback(CollapseCallback(vocabulary_size(self.model)))
+
+    def prepare_model(self, model: BaseModel) -> None:
+        """Remember the weights of a model that is to be trained, and fuse its head."""
+        assert isinstance(model, SparseEncoder)
+        self.finishing = Finishing(model, self.start_share, self.prune_threshold)
+        fuse_splade_head(model)
+
+    def check_rows(self, dataset: Any, loss: nn.Module) -> None:
+        """Check the rows of a `NeuralSparseLoss`; other losses take what sentence-transformers hands them."""
+        if isinstance(loss, NeuralSparseLoss):
+            reads = loss.weights["distillation"] or loss.weights["margin_mse"]
+            labels_are_read = bool(reads) or loss.numbers.guide_margin is not None
+            check_training_rows(dataset, self._label_columns, labels_are_read=labels_are_read)
+
+    def losses_were_rebuilt(self) -> None:
+        """Let the callbacks follow the losses of a new training."""
+        super().losses_were_rebuilt()
+        if self.curriculum is not None:
+            self.remove_callback(self.curriculum)
+            self.curriculum = self._make_curriculum(self.losses)
+        if self.curriculum is not None:
+            self.add_callback(self.curriculum)
+
+    def _make_curriculum(self, losses: Sequence[Any]) -> CurriculumCallback | None:
+        """The callback of a single `NeuralSparseLoss`; refuse what other losses cannot follow."""
+        names = [type(loss).__name__ for loss in losses if loss is not None] or ["the default of the parent"]
+        if self.teacher is not None and not all(isinstance(loss, NeuralSparseLoss) for loss in losses):
+            raise ValueError(
+                "a teacher needs a NeuralSparseLoss for every data set, because no other loss reads its "
+                f"embeddings; received {', '.join(names)}. Leave the teacher out, or give its scores in a "
+                "label column to a loss that reads them, such as SparseMarginMSELoss"
+            )
+        if len(losses) == 1 and isinstance(losses[0], NeuralSparseLoss):
+            return CurriculumCallback(losses[0], self.phases, self.ramp_fraction)
+        if self.phases or self.ramp_fraction:
+            raise ValueError(
+                "phases and ramp_fraction need a single NeuralSparseLoss, whose temperature and weights they "
+                f"write; received {', '.join(names)}. Leave them out, or train with one NeuralSparseLoss for "
+                "all data"
+            )
+        return None
 
     def get_data_collator(self, model: Any, args: Any, processing_class: Any = None) -> SpladeCollator:
         """A collator with the stock collator's settings that adds the teacher's embeddings to the tokens."""
@@ -103,7 +147,7 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, SparseEncoderTrainer):
         """The schedule that the arguments name, multiplied by the learning-rate factor of the phase."""
         given = self.lr_scheduler
         scheduler = super().create_scheduler(num_training_steps, optimizer)
-        if given is None and any(phase.learning_rate_factor != 1 for phase in self.curriculum.phases):
+        if given is None and any(phase.learning_rate_factor != 1 for phase in self.phases):
             self._follow_phases(scheduler, num_training_steps)
         return scheduler
 
@@ -113,7 +157,7 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, SparseEncoderTrainer):
                 "a curriculum with learning-rate factors needs a schedule made of factors, such as linear, "
                 f"cosine or constant; received lr_scheduler_type={self.args.lr_scheduler_type!r}"
             )
-        phases = self.curriculum.phases
+        phases = self.phases
 
         def times_phase(factor: Callable[[int], float]) -> Callable[[int], float]:
             def scheduled(step: int) -> float:
@@ -136,7 +180,7 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, SparseEncoderTrainer):
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
         """Evaluate with the weights and the temperature of the end of training, at every step."""
-        with self.curriculum.final_values():
+        with self.curriculum.final_values() if self.curriculum else nullcontext():
             return super().evaluate(*args, **kwargs)
 
     def evaluation_loop(self, *args: Any, **kwargs: Any) -> EvalLoopOutput:
@@ -145,11 +189,6 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, SparseEncoderTrainer):
             return super().evaluation_loop(*args, **kwargs)
         with self.finishing.in_place(self.model):
             return super().evaluation_loop(*args, **kwargs)
-
-    def track_loss_components(self, loss: dict[str, Tensor]) -> None:
-        """Add the parts of the loss and the active dimensions to the sums that `log` turns into means."""
-        super().track_loss_components(loss | self.curriculum.loss.metrics)
-        self._parts = {name: part.detach() for name, part in loss.items()}  # an error names these alone
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Log the mean of each part, its share of the total, the active dimensions and the phase.
@@ -160,13 +199,18 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, SparseEncoderTrainer):
         if training_type:
             # Name -> the sum over the micro-batches of this rank since the last line of the log.
             sums = self.accum_loss_components[training_type]
-            parts = [name for name in self.curriculum.loss.weights if name in sums]
+            weights = [loss.weights for loss in self.losses if isinstance(loss, NeuralSparseLoss)]
+            parts = [name for name in dict.fromkeys(chain(*weights)) if name in sums]
             if parts:
                 # `log` of sentence-transformers divides every sum by the number of micro-batches.
                 count = sums["steps"]
                 sizes = torch.stack([sums[name].abs() for name in parts])  # [parts]
                 shares = count * sizes / sizes.sum().clamp_min(torch.finfo(sizes.dtype).tiny)
                 sums |= {f"share/{name}": share for name, share in zip(parts, shares.unbind(), strict=True)}
-                if self.curriculum.phases:
+                if self.curriculum and self.phases:
                     sums["phase"] = count * (self.curriculum.phase_index + 1.0)
         super().log(logs, start_time)
+
+
+def _listed(loss: Losses) -> list[Any]:
+    return list(loss.values()) if isinstance(loss, Mapping) else [loss]

@@ -1,0 +1,135 @@
+"""The columns that a trainer reads from a data set: texts by position, and one label."""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from datasets import Audio, Dataset, DatasetDict, Image, IterableDataset, IterableDatasetDict, Value, Video
+
+from lexforge.data.columns import ANCHOR, POSITIVE, RELEVANT, check_rows
+from lexforge.data.retrieval_data import DataError
+
+logger = logging.getLogger(__name__)
+DATASET_NAME = "dataset_name"  # sentence-transformers adds this column where a data set has a name
+
+
+def label_column(names: Iterable[str], label_columns: Sequence[str]) -> str | None:
+    """Return the column that sentence-transformers takes as the label.
+
+    Args:
+        names: The columns of a data set.
+        label_columns: The names of labels, the first one that is found wins.
+
+    Returns:
+        Its name, or None.
+    """
+    found = set(names)
+    return next((name for name in label_columns if name in found and name != RELEVANT), None)
+
+
+def text_columns(names: Iterable[str], label_columns: Sequence[str]) -> list[str]:
+    """Return the columns that a loss receives as texts, in their order.
+
+    Args:
+        names: The columns of a data set or a row.
+        label_columns: The names of labels.
+
+    Returns:
+        All other names, without `relevant` and the name of the data set.
+    """
+    return [name for name in names if name not in (*label_columns, RELEVANT, DATASET_NAME)]
+
+
+def without_extra_columns(dataset: Any, label_columns: Sequence[str], where: str) -> Any:
+    """Drop the columns of a data set that no loss reads, and log one line that names them.
+
+    sentence-transformers takes every column except the label for text, by position. These are dropped:
+
+    - numbers, truth values, times and lists of them, unless they are the label or `relevant`;
+    - further columns that could be labels, since only the first one is read;
+    - ids, by their name (`id`, `..._id`, `..._ids`, `..._idx`);
+    - where both `anchor` and `positive` stand, every other column whose name does not begin with `neg` or
+      contain `negative`.
+
+    A data set whose rows are made by a transform is left as it is.
+
+    Args:
+        dataset: A `Dataset`, an `IterableDataset`, a dictionary of data sets by name, or None.
+        label_columns: The names of labels, the first one that is found wins.
+        where: The name of the data set for the log.
+
+    Returns:
+        The data set without those columns.
+    """
+    if isinstance(dataset, dict) and not isinstance(dataset, IterableDatasetDict):
+        # Copies (of the view, not of the data): sentence-transformers writes the name into each data set, and
+        # one data set may stand under several names.
+        kept = {
+            name: without_extra_columns(copy.copy(one), label_columns, f"{where}[{name!r}]")
+            for name, one in dataset.items()
+        }
+        return DatasetDict(kept) if isinstance(dataset, DatasetDict) else kept
+    if not isinstance(dataset, (Dataset, IterableDataset)) or dataset.features is None:
+        return dataset
+    if isinstance(dataset, Dataset) and dataset.format["type"] == "custom":
+        return dataset
+    extra = _extra_columns(dataset.features, label_columns)
+    if not extra:
+        return dataset
+    logger.warning("%s: the columns %s are dropped, because no loss reads them", where, extra)
+    return dataset.remove_columns(extra)
+
+
+def check_training_rows(dataset: Any, label_columns: Sequence[str], *, labels_are_read: bool) -> None:
+    """Check the rows for a `NeuralSparseLoss`; see `lexforge.data.columns.check_rows`.
+
+    The rows of a stream cannot be read ahead: only the number of its text columns is checked.
+
+    Args:
+        dataset: A `Dataset`, an `IterableDataset`, or rows in a list.
+        label_columns: The names of labels, the first one that is found wins.
+        labels_are_read: Whether the loss reads the scores of a teacher; otherwise a label may be anything.
+
+    Raises:
+        DataError: If there are fewer than two text columns, or a cell is not what its column must hold.
+    """
+    names = list(dataset.column_names or []) if hasattr(dataset, "column_names") else list(dataset[0])
+    texts = text_columns(names, label_columns)
+    if names and len(texts) < 2:
+        raise DataError(
+            "NeuralSparseLoss needs two or more text columns, in the order anchor, positive and then any "
+            f"negatives; received {names}"
+        )
+    if not isinstance(dataset, IterableDataset):
+        check_rows(dataset, texts, label_column(names, label_columns) if labels_are_read else None)
+
+
+def _extra_columns(features: Mapping[str, Any], label_columns: Sequence[str]) -> list[str]:
+    label = label_column(features, label_columns)
+    contract = ANCHOR in features and POSITIVE in features
+    extra = []
+    for name, feature in features.items():
+        if name in (ANCHOR, POSITIVE, RELEVANT, DATASET_NAME, label) or _is_negative(name):
+            continue
+        if name in label_columns or _is_id(name) or _holds_numbers(feature) or contract:
+            extra.append(name)
+    return extra
+
+
+def _is_negative(name: str) -> bool:
+    return name.startswith("neg") or "negative" in name
+
+
+def _is_id(name: str) -> bool:
+    return name == "id" or name.endswith(("_id", "_ids", "_idx"))
+
+
+def _holds_numbers(feature: Any) -> bool:
+    """Whether a column holds numbers, truth values or times, or lists of them."""
+    while not isinstance(feature, (Audio, Image, Value, Video)) and hasattr(feature, "feature"):
+        feature = feature.feature  # the type of a list's items
+    dtype = str(getattr(feature, "dtype", ""))
+    return dtype.startswith(("int", "uint", "float", "bool", "time", "date", "duration", "decimal"))

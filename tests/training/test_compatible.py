@@ -1,0 +1,479 @@
+"""Our trainers take what their parents take, and train to the same weights."""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from datasets import Dataset, DatasetDict, Features, IterableDataset, Value
+from sentence_transformers import (
+    SentenceTransformer,
+    SentenceTransformerTrainer,
+    SentenceTransformerTrainingArguments,
+    SparseEncoder,
+    SparseEncoderTrainer,
+)
+from sentence_transformers.base.training_args import BaseTrainingArguments
+from sentence_transformers.sentence_transformer.losses import (
+    CachedMultipleNegativesRankingLoss,
+    GISTEmbedLoss,
+    MatryoshkaLoss,
+    MultipleNegativesRankingLoss,
+)
+from sentence_transformers.sparse_encoder import SparseEncoderTrainingArguments
+from sentence_transformers.sparse_encoder.callbacks.splade_callbacks import (
+    SpladeRegularizerWeightSchedulerCallback,
+)
+from sentence_transformers.sparse_encoder.losses import (
+    CachedSpladeLoss,
+    SparseMultipleNegativesRankingLoss,
+    SpladeLoss,
+)
+from torch import nn
+from transformers import trainer as hf_trainer
+from transformers.trainer_utils import BestRun, HPSearchBackend
+
+from lexforge.data import DataError
+from lexforge.losses import CoSENTLoss, InfoNCELoss, MoCoLoss, NeuralSparseLoss
+from lexforge.models import fuse_splade_head
+from lexforge.training import DenseTrainer, Phase, SpladeTrainer, compatible
+
+PHASES = (Phase(0.5, 0.1, 1, 1), Phase(1.0, 0.05, 1, 1))
+STEPS = 3
+
+
+@pytest.fixture
+def rows(training_rows: list[dict[str, str]]) -> Dataset:
+    """Twelve rows of a query, a positive and a hard negative."""
+    return Dataset.from_list(training_rows)
+
+
+def arguments(folder: Path, kind: type[BaseTrainingArguments], **given: Any) -> Any:
+    settings = {
+        "max_steps": STEPS,
+        "per_device_train_batch_size": 4,
+        "learning_rate": 1e-3,
+        "logging_steps": 1,
+    }
+    quiet = {"report_to": "none", "disable_tqdm": True, "save_strategy": "no", "use_cpu": True}
+    return kind(str(folder), **(settings | quiet | given))
+
+
+def sparse(folder: Path, **given: Any) -> SparseEncoderTrainingArguments:
+    return arguments(folder, SparseEncoderTrainingArguments, **given)
+
+
+def dense(folder: Path, **given: Any) -> SentenceTransformerTrainingArguments:
+    return arguments(folder, SentenceTransformerTrainingArguments, **given)
+
+
+def plain_loss(model: SparseEncoder) -> NeuralSparseLoss:
+    return NeuralSparseLoss(model, distillation_weight=0.0, temperature=1.0)
+
+
+def splade_loss(model: SparseEncoder) -> SpladeLoss:
+    ranking = SparseMultipleNegativesRankingLoss(model)
+    return SpladeLoss(model, ranking, document_regularizer_weight=1e-3, query_regularizer_weight=1e-3)
+
+
+def cached_splade_loss(model: SparseEncoder) -> CachedSpladeLoss:
+    ranking = SparseMultipleNegativesRankingLoss(model)
+    return CachedSpladeLoss(model, ranking, 1e-3, query_regularizer_weight=1e-3, mini_batch_size=2)
+
+
+def trained(trainer: Any) -> dict[str, torch.Tensor]:
+    """The weights after training; the same seed decides the dropout of every trainer."""
+    torch.manual_seed(0)
+    trainer.train()
+    return dict(trainer.model.named_parameters())
+
+
+def assert_trains_like_the_parent(
+    model: Any, make: Callable[[type, Any], Any], ours: type, parent: type
+) -> dict[str, torch.Tensor]:
+    """Weights of both trainers from copies of one model, compared bit for bit."""
+    twin = copy.deepcopy(model)
+    found, expected = trained(make(ours, model)), trained(make(parent, twin))
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+    return found
+
+
+SPARSE_LOSSES = {
+    "SpladeLoss": splade_loss,
+    "CachedSpladeLoss": cached_splade_loss,
+    "the default": lambda model: None,
+    "a function": lambda model: splade_loss,
+    "InfoNCELoss": InfoNCELoss,
+    "NeuralSparseLoss": plain_loss,
+    "two of them": lambda model: {"first": plain_loss(model), "second": splade_loss},
+}
+
+
+@pytest.mark.parametrize("name", SPARSE_LOSSES)
+def test_any_loss_trains_a_sparse_encoder_as_in_the_parent(
+    name: str, tiny_splade: SparseEncoder, tmp_path: Path, rows: Dataset
+) -> None:
+    """Whoever changes the trainer's name must get the run they had, with the head fused."""
+    fuse_splade_head(tiny_splade)
+    named = {"first": rows, "second": rows.select_columns(["anchor", "positive"])}
+
+    def make(trainer: type, model: SparseEncoder) -> Any:
+        data = copy.deepcopy(named) if name == "two of them" else rows
+        return trainer(
+            model=model, args=sparse(tmp_path), loss=SPARSE_LOSSES[name](model), train_dataset=data
+        )
+
+    assert_trains_like_the_parent(tiny_splade, make, SpladeTrainer, SparseEncoderTrainer)
+
+
+DENSE_LOSSES: dict[str, Callable[[Any], Any]] = {
+    "MultipleNegativesRankingLoss": MultipleNegativesRankingLoss,
+    "CachedMultipleNegativesRankingLoss": lambda model: CachedMultipleNegativesRankingLoss(
+        model, mini_batch_size=2
+    ),
+    "GISTEmbedLoss": lambda model: GISTEmbedLoss(model, copy.deepcopy(model)),
+    "MatryoshkaLoss of ours": lambda model: MatryoshkaLoss(model, InfoNCELoss(model), [32, 16]),
+    "the default": lambda model: None,
+    "a function": lambda model: MultipleNegativesRankingLoss,
+}
+
+
+@pytest.mark.parametrize("name", DENSE_LOSSES)
+def test_any_loss_trains_a_dense_encoder_as_in_the_parent(
+    name: str, tiny_dense: SentenceTransformer, tmp_path: Path, rows: Dataset
+) -> None:
+    """The same promise for dense encoders; what our collator adds must not reach a loss of others."""
+
+    pairs = rows.select_columns(["anchor", "positive"])
+    scored = pairs.add_column("score", [place / len(pairs) for place in range(len(pairs))])
+    data = scored if name == "the default" else rows  # the default reads scores
+
+    def make(trainer: type, model: SentenceTransformer) -> Any:
+        return trainer(model=model, args=dense(tmp_path), loss=DENSE_LOSSES[name](model), train_dataset=data)
+
+    assert_trains_like_the_parent(tiny_dense, make, DenseTrainer, SentenceTransformerTrainer)
+
+
+def test_two_losses_of_a_dense_encoder_take_turns(
+    tiny_dense: SentenceTransformer, tmp_path: Path, rows: Dataset
+) -> None:
+    """Each data set goes to its own loss, with its own columns and labels."""
+    pairs = rows.select_columns(["anchor", "positive"])
+    scored = pairs.add_column("score", [place / len(pairs) for place in range(len(pairs))])
+
+    def make(trainer: type, model: SentenceTransformer) -> Any:
+        losses = {"ranked": InfoNCELoss(model), "scored": CoSENTLoss(model)}
+        data = DatasetDict({"ranked": pairs, "scored": scored})
+        return trainer(model=model, args=dense(tmp_path), loss=losses, train_dataset=data)
+
+    assert_trains_like_the_parent(tiny_dense, make, DenseTrainer, SentenceTransformerTrainer)
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["data set", "stream"])
+@pytest.mark.parametrize(
+    "columns",
+    [["query", "answer", "hard"], ["positive", "anchor", "negative_1"]],
+    ids=["other names", "another order"],
+)
+def test_columns_count_by_position_as_in_the_parent(
+    columns: list[str], stream: bool, tiny_splade: SparseEncoder, tmp_path: Path, rows: Dataset
+) -> None:
+    """Data that trained in the parent trains here, whatever its columns are called."""
+    fuse_splade_head(tiny_splade)
+    named = rows.rename_columns(dict(zip(rows.column_names, ("a", "b", "c"), strict=True)))
+    named = named.rename_columns(dict(zip(("a", "b", "c"), columns, strict=True)))
+    data = named.to_iterable_dataset() if stream else named
+
+    def make(trainer: type, model: SparseEncoder) -> Any:
+        return trainer(model=model, args=sparse(tmp_path), loss=plain_loss(model), train_dataset=data)
+
+    assert_trains_like_the_parent(tiny_splade, make, SpladeTrainer, SparseEncoderTrainer)
+
+
+EXTRA = {
+    "numbers": {"id": 1, "rank": 2.0, "vector": [0.5, 1.0], "kept": True},
+    "ids": {"doc_id": "d7", "id": "q1"},
+    "texts beside anchor and positive": {"source": "web", "title": "a title"},
+    "a second label": {"label": [1.0, 0.0], "score": 0.5},
+}
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["data set", "stream"])
+@pytest.mark.parametrize("extra", EXTRA.values(), ids=EXTRA)
+def test_extra_columns_are_dropped_with_a_line(
+    extra: dict[str, Any],
+    stream: bool,
+    tiny_splade: SparseEncoder,
+    tmp_path: Path,
+    rows: Dataset,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Data sets carry ids and notes; the run is that without them, and the log names what was left out."""
+    more = Dataset.from_list([row | extra for row in rows])
+    twin = copy.deepcopy(tiny_splade)
+    data = more.to_iterable_dataset() if stream else more
+    with caplog.at_level(logging.WARNING):
+        found = trained(
+            SpladeTrainer(tiny_splade, plain_loss(tiny_splade), args=sparse(tmp_path), train_dataset=data)
+        )
+    dropped = [name for name in extra if name != "label"]
+    lines = [record.getMessage() for record in caplog.records if "are dropped" in record.getMessage()]
+    assert lines == [f"train_dataset: the columns {dropped} are dropped, because no loss reads them"]
+    bare = rows.to_iterable_dataset() if stream else rows
+    expected = trained(SpladeTrainer(twin, plain_loss(twin), args=sparse(tmp_path), train_dataset=bare))
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+
+
+def test_a_teacher_is_asked_by_position(tiny_splade: SparseEncoder, tmp_path: Path, rows: Dataset) -> None:
+    """A teacher has one prompt for queries and one for documents; the first column holds the queries."""
+    asked: set[tuple[str, str]] = set()
+
+    class Teacher:
+        def lookup(self, texts: list[str], kind: str) -> Any:
+            asked.update((text, kind) for text in texts)
+            return torch.tensor([[len(text), ord(text[0]), ord(text[-1])] for text in texts]).float().numpy()
+
+    named = rows.rename_columns({"anchor": "question", "positive": "answer", "negative_1": "other"})
+    loss = NeuralSparseLoss(tiny_splade)
+    SpladeTrainer(tiny_splade, loss, teacher=Teacher(), args=sparse(tmp_path), train_dataset=named).train()
+    assert asked == {
+        *((text, "query") for text in named["question"]),
+        *((text, "document") for column in ("answer", "other") for text in named[column]),
+    }
+
+
+def test_what_a_loss_measures_is_a_mean_over_its_own_batches(
+    tiny_splade: SparseEncoder, tmp_path: Path, rows: Dataset
+) -> None:
+    """With two losses in turn, a mean over all batches would show half of the active dimensions."""
+    losses = {"first": plain_loss(tiny_splade), "second": splade_loss(tiny_splade)}
+    seen: list[float] = []
+    compute = losses["first"].compute_loss
+
+    def spy(*args: Any) -> Any:
+        result = compute(*args)
+        seen.append(float(losses["first"].metrics["document_active_dims"]))
+        return result
+
+    losses["first"].compute_loss = spy  # type: ignore[method-assign]
+    trainer = SpladeTrainer(
+        tiny_splade,
+        losses,
+        args=sparse(tmp_path, max_steps=4, logging_steps=4),
+        train_dataset={"first": rows, "second": rows},
+    )
+    trainer.train()
+    line = next(line for line in trainer.state.log_history if "loss" in line)
+    assert 0 < len(seen) < 4
+    assert line["document_active_dims"] == pytest.approx(sum(seen) / len(seen), rel=1e-3)
+
+
+@pytest.fixture
+def models(tiny_checkpoint: Path) -> Callable[[], SparseEncoder]:
+    """Makes the same plain SPLADE model anew at each call."""
+    from sentence_transformers.sparse_encoder.modules import SpladePooling, Transformer
+
+    def make() -> SparseEncoder:
+        transformer = Transformer(str(tiny_checkpoint), transformer_task="fill-mask", max_seq_length=32)
+        return SparseEncoder(modules=[transformer, SpladePooling("max")], device="cpu")
+
+    return make
+
+
+def moco(model: nn.Module) -> MoCoLoss:
+    model.similarity_fn_name = "cosine"
+    return MoCoLoss(model, queue_size=16, momentum=0.5)
+
+
+@pytest.mark.parametrize("make_loss", [plain_loss, splade_loss, moco])
+def test_each_training_with_model_init_starts_anew(
+    make_loss: Callable[..., nn.Module],
+    models: Callable[[], SparseEncoder],
+    tmp_path: Path,
+    rows: Dataset,
+) -> None:
+    """A second trial must not see the queue, the schedule or the weights of the first one."""
+    pairs = rows.select_columns(["anchor", "positive"])
+    trainer = SpladeTrainer(loss=make_loss, model_init=models, args=sparse(tmp_path), train_dataset=pairs)
+    first = {name: value.clone() for name, value in trained(trainer).items()}
+    loss = trainer.loss
+    torch.testing.assert_close(trained(trainer), first, rtol=0, atol=0)
+    assert trainer.loss is not loss
+    callbacks = trainer.callback_handler.callbacks
+    schedules = [one for one in callbacks if isinstance(one, SpladeRegularizerWeightSchedulerCallback)]
+    assert [one.loss for one in schedules] == ([trainer.loss] if make_loss is splade_loss else [])
+    assert trainer.curriculum is None or trainer.curriculum.loss is trainer.loss
+    alone = SpladeTrainer(loss=make_loss, model_init=models, args=sparse(tmp_path), train_dataset=pairs)
+    torch.testing.assert_close(trained(alone), first, rtol=0, atol=0)
+
+
+def test_a_hyperparameter_search_tries_its_settings(
+    models: Callable[[], SparseEncoder], tmp_path: Path, rows: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two trials of a search, by a backend that does what the one for optuna does."""
+    rates = [1e-5, 1e-2]
+
+    class Backend:
+        def ensure_available(self) -> None: ...
+
+        def run(self, trainer: Any, n_trials: int, direction: str) -> BestRun:
+            found = []
+            for number in range(n_trials):
+                trial = SimpleNamespace(number=number, params={"learning_rate": rates[number]})
+                trainer.objective = None
+                trainer.train(trial=trial)
+                found.append(trainer.evaluate()["eval_loss"])
+            best = min(range(n_trials), key=found.__getitem__)
+            return BestRun(str(best), found[best], {"learning_rate": rates[best], "all": found})
+
+    monkeypatch.setitem(hf_trainer.ALL_HYPERPARAMETER_SEARCH_BACKENDS, HPSearchBackend.OPTUNA, Backend)
+    monkeypatch.setattr("transformers.integrations.hp_params", lambda trial: trial.params)
+    trainer = SpladeTrainer(
+        loss=plain_loss,
+        model_init=lambda trial: models(),
+        args=sparse(tmp_path),
+        train_dataset=rows,
+        eval_dataset=rows,
+        phases=PHASES,
+    )
+    best = trainer.hyperparameter_search(
+        hp_space=lambda trial: trial.params, n_trials=2, backend="optuna", direction="minimize"
+    )
+    assert len(set(best.hyperparameters["all"])) == 2
+    for rate, measured in zip(rates, best.hyperparameters["all"], strict=True):
+        alone = SpladeTrainer(
+            loss=plain_loss,
+            model_init=models,
+            args=sparse(tmp_path, learning_rate=rate),
+            train_dataset=rows,
+            eval_dataset=rows,
+            phases=PHASES,
+        )
+        alone.train()
+        assert alone.evaluate()["eval_loss"] == pytest.approx(measured, rel=1e-6)
+
+
+REFUSED: dict[str, tuple[Callable[[SparseEncoder], dict[str, Any]], type[Exception], str]] = {
+    "phases with a loss of others": (
+        lambda model: {"loss": splade_loss(model), "phases": PHASES},
+        ValueError,
+        "phases and ramp_fraction need a single NeuralSparseLoss, .*; received SpladeLoss",
+    ),
+    "a ramp with a function": (
+        lambda model: {"loss": splade_loss, "ramp_fraction": 0.5},
+        ValueError,
+        "phases and ramp_fraction need a single NeuralSparseLoss, .*; received SpladeLoss",
+    ),
+    "phases with two losses": (
+        lambda model: {"loss": {"a": plain_loss(model), "b": plain_loss(model)}, "phases": PHASES},
+        ValueError,
+        "phases and ramp_fraction need a single NeuralSparseLoss, .*NeuralSparseLoss, NeuralSparseLoss",
+    ),
+    "a teacher with a loss of others": (
+        lambda model: {"loss": InfoNCELoss(model), "teacher": object()},
+        ValueError,
+        "a teacher needs a NeuralSparseLoss for every data set, .*; received InfoNCELoss",
+    ),
+    "a teacher with the default": (
+        lambda model: {"teacher": object()},
+        ValueError,
+        "a teacher needs a NeuralSparseLoss for every data set, .*; received the default of the parent",
+    ),
+    "arguments in the place of the loss": (
+        lambda model: {"loss": SparseEncoderTrainingArguments("unused")},
+        TypeError,
+        "received SparseEncoderTrainingArguments: pass the arguments of training as args=",
+    ),
+    "a loss with a state and model_init": (
+        lambda model: {"loss": moco(model), "model_init": lambda: model},
+        ValueError,
+        "with model_init each training needs a MoCoLoss of its own",
+    ),
+    "a blank question": (
+        lambda model: {"train_dataset": Dataset.from_dict({"question": ["a", " "], "answer": ["b", "c"]})},
+        DataError,
+        "column 'question', row 1: the text is blank",
+    ),
+    "a stream of one column": (
+        lambda model: {"train_dataset": Dataset.from_dict({"question": ["a"]}).to_iterable_dataset()},
+        DataError,
+        r"two or more text columns, .*received \['question'\]",
+    ),
+}
+
+
+@pytest.mark.parametrize(("make", "kind", "message"), REFUSED.values(), ids=REFUSED)
+def test_what_cannot_be_done_is_said_at_once(
+    make: Callable[[SparseEncoder], dict[str, Any]],
+    kind: type[Exception],
+    message: str,
+    tiny_splade: SparseEncoder,
+    tmp_path: Path,
+    rows: Dataset,
+) -> None:
+    """One error, before training, that names what was given and what is allowed."""
+    given = {"loss": None, "train_dataset": rows, **make(tiny_splade)}
+    if kind is DataError:
+        given["loss"] = plain_loss(tiny_splade)
+    with pytest.raises(kind, match=message):
+        SpladeTrainer(tiny_splade, args=sparse(tmp_path), **given)
+
+
+def test_several_ranks_refuse_losses_that_would_wait_for_each_other(
+    tiny_dense: SentenceTransformer, tmp_path: Path, rows: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ranks take batches of different data sets in one step; losses that gather would hang."""
+    monkeypatch.setattr(compatible, "world_size", lambda: 2)
+    monkeypatch.setattr(compatible, "decide_find_unused", lambda *_: None)
+    pairs = rows.select_columns(["anchor", "positive"])
+    losses = {"a": InfoNCELoss(tiny_dense), "b": InfoNCELoss(tiny_dense)}
+    for loss, second in ((losses, rows), (losses["a"], pairs)):
+        with pytest.raises(
+            ValueError, match="on several ranks InfoNCELoss needs one loss and the same number"
+        ):
+            DenseTrainer(tiny_dense, loss, args=dense(tmp_path), train_dataset={"a": rows, "b": second})
+    DenseTrainer(tiny_dense, losses["a"], args=dense(tmp_path), train_dataset={"a": rows, "b": rows})
+    stock = MultipleNegativesRankingLoss(tiny_dense)
+    DenseTrainer(tiny_dense, stock, args=dense(tmp_path), train_dataset={"a": rows, "b": pairs})
+
+
+def no_rows() -> Iterator[dict[str, str]]:
+    yield from ()
+
+
+def test_training_without_a_step_is_refused(
+    tiny_dense: SentenceTransformer, tmp_path: Path, rows: Dataset
+) -> None:
+    """The parent ends without an error, and a caller would evaluate the first model as the trained one."""
+    loss = InfoNCELoss(tiny_dense)
+
+    def trainer(data: Any, **given: Any) -> DenseTrainer:
+        return DenseTrainer(tiny_dense, loss, args=dense(tmp_path, **given), train_dataset=data)
+
+    large = {"per_device_train_batch_size": 64, "dataloader_drop_last": True}
+    with pytest.raises(ValueError, match=r"has 12 rows, and one batch needs 64 .* no step would be taken"):
+        trainer(rows, **large).train()
+    with pytest.raises(ValueError, match=r"has \{'a': 12, 'b': 12\} rows, and one batch needs 64"):
+        trainer({"a": rows, "b": rows}, **large).train()
+    with pytest.raises(ValueError, match=r"no step would be taken: .* received -1 and 0"):
+        trainer(rows, max_steps=-1, num_train_epochs=0).train()
+    columns = Features({"anchor": Value("string"), "positive": Value("string")})
+    with pytest.raises(ValueError, match="no step was taken: the training data yielded no whole batch of 4"):
+        trainer(IterableDataset.from_generator(no_rows, features=columns)).train()
+
+
+def test_an_evaluation_of_several_losses_needs_names(
+    tiny_dense: SentenceTransformer, tmp_path: Path, rows: Dataset
+) -> None:
+    """Without a name nobody knows by which loss to evaluate."""
+    losses = {"a": InfoNCELoss(tiny_dense), "b": InfoNCELoss(tiny_dense)}
+    trainer = DenseTrainer(tiny_dense, losses, args=dense(tmp_path), train_dataset={"a": rows, "b": rows})
+    assert trainer.evaluate(DatasetDict({"a": rows}))["eval_a_loss"] > 0
+    with pytest.raises(ValueError, match=r"one loss for each of the data sets \['a', 'b'\]"):
+        trainer.evaluate(rows)
