@@ -129,6 +129,8 @@ def load_by_datasets(path: str, load: Callable[..., Any], *arguments: Any, **opt
 
     try:
         return load(*arguments, **options)
+    except StopIteration as error:  # what the JSON reader raises for an empty file
+        raise DataError(f"the data set {path!r} holds no row: it is empty") from error
     except (OSError, ValueError, DatasetsError) as error:
         reason = error if error.__cause__ is None else f"{error}: {error.__cause__}"
         raise DataError(f"the data set {path!r} cannot be loaded: {reason}") from error
