@@ -18,7 +18,7 @@ training), the model (`model/`) and the checkpoints. `--resume` continues from t
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 # Training takes a few minutes on two cores with these settings.
 QUICK = training.TrainingSettings(
-    steps=400, batch_size=64, gradient_accumulation_steps=1, learning_rate=5e-4, precision="fp32"
+    steps=400, batch_size=64, gradient_accumulation_steps=1, learning_rate=None, precision="fp32"
 )
 
 SOURCE = data.StsOptions()
@@ -97,6 +97,8 @@ def main(cfg: Config) -> None:
 
     # Processes. All of them train; only the main process measures and writes.
     process = runs.start_processes(cfg.train.seed)
+    rates = {"pretrained": 2e-5, "scratch": 5e-4}
+    cfg = replace(cfg, train=training.with_learning_rate(cfg.train, cfg.model, **rates, say=process.print))
     stages = runs.Stages(process)
     stages.begin("check the options")
     runs.check_run_directory(process, cfg.output_dir, cfg, resume=cfg.resume)

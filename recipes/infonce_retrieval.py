@@ -19,7 +19,7 @@ of BM25 and of the model before and after training (`metrics.json`), the documen
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 # Training takes a few minutes on two cores with these settings.
 QUICK = training.TrainingSettings(
-    steps=600, batch_size=64, gradient_accumulation_steps=1, learning_rate=1e-3, precision="fp32"
+    steps=600, batch_size=64, gradient_accumulation_steps=1, learning_rate=None, precision="fp32"
 )
 SOURCE = data.SourceOptions()
 
@@ -166,6 +166,8 @@ def main(cfg: Config) -> None:
 
     # Processes. All of them train; only the main process measures and writes.
     process = runs.start_processes(cfg.train.seed)
+    rates = {"pretrained": 5e-5, "scratch": 1e-3}
+    cfg = replace(cfg, train=training.with_learning_rate(cfg.train, cfg.model, **rates, say=process.print))
     stages = runs.Stages(process)
     stages.begin("check the options")
     check_options(cfg, process)

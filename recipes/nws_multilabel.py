@@ -24,7 +24,7 @@ checkpoints. `--resume` continues from the last checkpoint.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 # Training takes a few minutes on two cores with these settings.
 QUICK = training.TrainingSettings(
-    steps=300, batch_size=32, gradient_accumulation_steps=1, learning_rate=1e-3, precision="fp32"
+    steps=300, batch_size=32, gradient_accumulation_steps=1, learning_rate=None, precision="fp32"
 )
 SOURCE = data.MultiLabelOptions()
 LabelSimilarity = Literal["npmi", "jaccard", "none"]
@@ -196,6 +196,8 @@ def main(cfg: Config) -> None:
 
     # Processes. All of them train; only the main process measures and writes.
     process = runs.start_processes(cfg.train.seed)
+    rates = {"pretrained": 3e-4, "scratch": 1e-3}
+    cfg = replace(cfg, train=training.with_learning_rate(cfg.train, cfg.model, **rates, say=process.print))
     stages = runs.Stages(process)
     stages.begin("check the options")
     runs.check_run_directory(process, cfg.output_dir, cfg, resume=cfg.resume)

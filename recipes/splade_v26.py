@@ -19,7 +19,6 @@ sentence-transformers loads) and the checkpoints. `--resume` continues from the 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -40,15 +39,18 @@ QUICK = training.TrainingSettings(
 )
 SOURCE = data.SourceOptions()
 
+ONCE = 10**9  # epochs from one mining of negatives to the next: more than any run has
+
 
 @dataclass(frozen=True)
 class Config:
     """The settings of the run."""
 
-    preset: training.PresetName = "lexforge"
-    """Name of the preset that gives the numbers of the loss."""
+    preset: training.PresetName = "lexforge-scratch"
+    """The preset that gives the numbers of the loss; by default the one of the two of lexforge that suits the
+    model: `lexforge` for a pretrained one, `lexforge-scratch` for the lexical backbone."""
 
-    loss: training.Preset = training.PRESETS["lexforge"]
+    loss: training.Preset = training.PRESETS["lexforge-scratch"]
     """The numbers of the loss, by default those of the preset; docs/losses.md defines its terms."""
 
     data: str = "docstrings"
@@ -70,9 +72,10 @@ class Config:
     teacher_cache: Path | None = None
     """Folder that keeps the embeddings of the teacher; None is a folder in the user's cache."""
 
-    negatives: Literal["given", "none", "judged", "bm25"] | Path = "given"
-    """Hard negatives: those `given` in rows of texts, if any; `none`; `judged` not relevant; the best of
-    `bm25`; or a file of scripts/mine_negatives.py."""
+    negatives: Literal["given", "none", "mined", "judged", "bm25"] | Path = "given"
+    """Hard negatives: those `given` in rows of texts, and without any as the preset says; `none`; those
+    `mined` by the model itself before the first step; `judged` not relevant; the best of `bm25`; or a file
+    of scripts/mine_negatives.py."""
 
     negatives_per_row: int = 1
     """Number of negatives in each training row; a file of negatives has its own number."""
@@ -126,8 +129,8 @@ def check_options(cfg: Config, process: PartialState) -> None:
             )
         if not cfg.negatives.is_file():
             raise FileNotFoundError(
-                "--negatives must be given, none, judged, bm25, or a file of scripts/mine_negatives.py; "
-                f"received {str(cfg.negatives)!r}, and there is no such file"
+                "--negatives must be given, none, mined, judged, bm25, or a file of "
+                f"scripts/mine_negatives.py; received {str(cfg.negatives)!r}, and there is no such file"
             )
 
 
@@ -169,15 +172,26 @@ def load_rows(
     )
 
 
-def with_learning_rate(cfg: Config, say: Callable[[str], None]) -> Config:
-    """Take the preset's learning rate for this kind of model, unless the command line gives one."""
-    if cfg.train.learning_rate is not None:
-        return cfg
-    scratch = cfg.model == models.LEXICAL
-    rate = cfg.loss.scratch_learning_rate if scratch else cfg.loss.learning_rate
-    kind = "a model from scratch" if scratch else "a pretrained model, which a higher rate would ruin"
-    say(f"learning rate {rate:g}: that of the preset {cfg.preset} for {kind} (--learning-rate changes it)")
-    return replace(cfg, train=replace(cfg.train, learning_rate=rate))
+def mined_negatives(cfg: Config, loaded: data.TrainingData) -> training.MovingNegatives | None:
+    """The negatives that the model mines before the first step, or None where the rows have theirs already.
+
+    A negative stands among the first 50 documents of its query and scores at most 95 % of the positive's
+    score, because a document that scores higher may well be an answer that nobody judged.
+    """
+    wanted = cfg.negatives == "mined" or (cfg.negatives == "given" and cfg.loss.mine_negatives)
+    if not wanted or (loaded.retrieval is None and cfg.negatives == "given"):
+        return None
+    if loaded.retrieval is None:
+        raise ValueError(f"--negatives mined needs a corpus with judgements; {cfg.data} holds rows of texts")
+    if cfg.loss.needs_teacher:
+        raise ValueError(
+            "the teacher knows the texts of the training rows alone, and mined negatives are others: mine "
+            "them by scripts/mine_negatives.py and give its file to --negatives, or give --negatives none"
+        )
+    rule = data.NegativeRule(
+        per_row=cfg.negatives_per_row, last_rank=50, margin=0.05, shortage="random", seed=cfg.train.seed
+    )
+    return training.MovingNegatives(loaded.retrieval, rule, every_epochs=ONCE)
 
 
 def main(cfg: Config) -> None:
@@ -188,7 +202,8 @@ def main(cfg: Config) -> None:
     process = runs.start_processes(cfg.train.seed)
     stages = runs.Stages(process)
     stages.begin("check the options")
-    cfg = with_learning_rate(cfg, process.print)
+    rates = {"pretrained": cfg.loss.learning_rate, "scratch": cfg.loss.scratch_learning_rate}
+    cfg = replace(cfg, train=training.with_learning_rate(cfg.train, cfg.model, **rates, say=process.print))
     check_options(cfg, process)
 
     # Data. The train split gives the rows; the test split is measured before and after training, and the dev
@@ -220,6 +235,7 @@ def main(cfg: Config) -> None:
             f"the triplet margin needs negatives, and the rows of {cfg.data} have none: give --negatives, or "
             "--loss.triplet-margin-weight 0"
         )
+    moving = mined_negatives(cfg, loaded)
     process.print(
         f"{cfg.data}: {len(rows)} training rows, {len(evaluator.query_ids)} test queries, "
         f"{len(documents)} documents, {len(measured.corpus)} of them searched",
@@ -312,9 +328,13 @@ def main(cfg: Config) -> None:
         model,
         loss,
         args=cfg.train.arguments(cfg.output_dir, router_mapping=routes, **cfg.evaluation.arguments()),
-        train_dataset=data.rows_to_dataset(rows),
+        train_dataset=data.rows_to_dataset(rows) if moving is None else moving.dataset,
         evaluator=evaluators.get("dev"),
-        callbacks=[*cfg.train.callbacks(), *cfg.evaluation.callbacks()],
+        callbacks=[
+            *cfg.train.callbacks(),
+            *cfg.evaluation.callbacks(),
+            *([] if moving is None else [moving]),
+        ],
         teacher=teacher,
         phases=cfg.loss.phases,
         ramp_fraction=cfg.loss.ramp_fraction,
@@ -352,7 +372,7 @@ def main(cfg: Config) -> None:
 
 def command() -> None:
     """Run `main`. The preset is read first, because its numbers are the defaults of `--loss.*`."""
-    preset = training.preset_on_command_line(default="lexforge")
+    preset = training.preset_on_command_line()
     run_command(main, Config, __doc__, default=Config(preset=preset, loss=training.PRESETS[preset]))
 
 

@@ -60,14 +60,15 @@ SETS = {
     "korquad": Collection((*FROM_SCRATCH, "--language", "ko", "--max-seq-length", "512"), 100),
     "docstrings": Collection(FROM_SCRATCH, 200),
 }
-# Each system is a preset with its flags. `plain-far` has the learning rate of `lexforge` and nothing else.
+# Each system is a preset with its flags; `lexforge` is the default, which the kind of model chooses.
+# `plain-far` has the learning rate of `lexforge` and nothing else of it.
 SYSTEMS: dict[str, tuple[str, ...]] = {
     "start": (),
     "plain": ("--preset", "plain"),
-    "plain-far": ("--preset", "plain"),
+    "plain-far": ("--preset", "plain", "--learning-rate", "3e-4"),
     "stock": (),
     "v26": ("--preset", "v26"),
-    "lexforge": ("--preset", "lexforge"),
+    "lexforge": (),
 }
 PLAIN_RATES = {"scratch": "1e-3", "pretrained": "1e-4"}
 
@@ -124,10 +125,19 @@ def run_job(job: Job, data: Path, model: Path) -> dict[str, Any]:
         "flops": round(trained["flops"], 3),
         "bm25_nDCG@10": round(metrics["bm25"]["nDCG@10"], 5),
         "seconds": round(seconds),
-        "command": shlex.join(["python", *line[1:]]),
+        "command": _shown(line, job, data, model),
     }
     (job.folder / "row.json").write_text(json.dumps(row), encoding="utf-8")
     return row
+
+
+def _shown(line: list[str], job: Job, data: Path, model: Path) -> str:
+    """The command as anyone can repeat it: folders by the names of the options, not those of a machine."""
+    shown = shlex.join(["python", *line[1:]])
+    folders = {str(data): "DATA", str(model): "MODEL", str(job.folder / "run"): "RUN"}
+    for folder, name in folders.items():
+        shown = shown.replace(folder, name)
+    return shown
 
 
 def measure_outside(job: Job, data: Path) -> list[dict[str, Any]]:

@@ -383,29 +383,6 @@ def test_resume_ends_with_the_model_of_a_run_never_stopped(beir: Path) -> None:
     assert (beir.parent / "run" / "model" / "model.safetensors").read_bytes() == whole
 
 
-@pytest.mark.parametrize(
-    ("preset", "model", "given", "expected"),
-    [
-        ("lexforge", "lexical", None, PRESETS["lexforge"].scratch_learning_rate),
-        ("lexforge", "some/encoder", None, PRESETS["lexforge"].learning_rate),
-        ("v26", "some/encoder", None, 3e-5),
-        ("plain", "some/encoder", 7e-6, 7e-6),
-    ],
-)
-def test_the_learning_rate_suits_the_kind_of_model(
-    beir: Path, preset: str, model: str, given: float | None, expected: float
-) -> None:
-    """The rate of a from-scratch model ruins a pretrained one, so the kind of model decides, and is named."""
-    said: list[str] = []
-    train = replace(recipe.QUICK, learning_rate=given)
-    cfg = config(beir, preset=preset, loss=PRESETS[preset], model=model, train=train)
-    assert recipe.with_learning_rate(cfg, said.append).train.learning_rate == expected
-    assert bool(said) == (given is None)
-    if said:
-        assert f"learning rate {expected:g}" in said[0]
-        assert preset in said[0]
-
-
 def test_lexforge_shifts_the_bias_and_keeps_a_share_of_the_start(beir: Path, tiny_checkpoint: Path) -> None:
     """Without a step of training the model would be the shifted start, and the average keeps half of it."""
     run = beir.parent / "run"
@@ -413,10 +390,27 @@ def test_lexforge_shifts_the_bias_and_keeps_a_share_of_the_start(beir: Path, tin
         steps=1, batch_size=4, gradient_accumulation_steps=1, precision="fp32", learning_rate=1e-9
     )
     loss = replace(PRESETS["lexforge"], idf_bias=2.0)
-    recipe.main(config(beir, model=str(tiny_checkpoint), preset="lexforge", loss=loss, train=train))
+    settings = {"model": str(tiny_checkpoint), "preset": "lexforge", "loss": loss, "train": train}
+    recipe.main(config(beir, negatives="none", **settings))  # twelve documents leave no batch without repeats
     before = SparseEncoder(str(tiny_checkpoint), device="cpu")[0].model.get_output_embeddings().bias
     after = SparseEncoder(str(run / "model"), device="cpu")[0].model.get_output_embeddings().bias
     assert (after - before).abs().max() > 0.1, "the idf of the corpus is in the saved model"
     metrics = json.loads((run / "metrics.json").read_text())
     # The table shows the user's model before training, without the shift.
     assert metrics["initial"]["document_active_dims"] != metrics["trained"]["document_active_dims"]
+
+
+def test_lexforge_mines_negatives_and_other_presets_do_not(beir: Path, tiny_checkpoint: Path) -> None:
+    """Hard negatives are part of the preset; where no set of documents is at hand they cannot be mined."""
+    loaded = recipe.data.load_training_data(str(beir), ["test"])
+    model = str(tiny_checkpoint)
+    mined = recipe.mined_negatives(config(beir, model=model, loss=PRESETS["lexforge"]), loaded)
+    assert mined.dataset.column_names[:3] == ["anchor", "positive", "negative_1"]
+    for cfg in (
+        config(beir, model=model, loss=PRESETS["plain"]),
+        config(beir, model=model, loss=PRESETS["lexforge"], negatives="none"),
+        config(beir, loss=PRESETS["lexforge-scratch"]),
+    ):
+        assert recipe.mined_negatives(cfg, loaded) is None
+    with pytest.raises(ValueError, match="the teacher knows the texts of the training rows alone"):
+        recipe.mined_negatives(config(beir, loss=PRESETS["v26"], negatives="mined"), loaded)

@@ -12,8 +12,10 @@ from lexforge.training import preset_on_command_line
 @pytest.mark.parametrize(
     ("arguments", "preset"),
     [
-        ([], "lexforge"),
-        (["--steps", "3"], "lexforge"),
+        ([], "lexforge-scratch"),
+        (["--steps", "3", "--model", "lexical"], "lexforge-scratch"),
+        (["--model", "some/encoder"], "lexforge"),
+        (["--model", "lexical", "--preset", "lexforge"], "lexforge"),
         (["--steps", "3", "--preset", "v26", "--loss.flops-weight", "0.1"], "v26"),
         (["--preset=plain", "--help"], "plain"),
         (["--preset", "v22", "--pre", "v26"], "v22"),
@@ -21,13 +23,13 @@ from lexforge.training import preset_on_command_line
 )
 def test_the_preset_is_found_among_the_other_options(arguments: list[str], preset: str) -> None:
     """Its numbers are the defaults of other options, so it cannot wait for them; it is never abbreviated."""
-    assert preset_on_command_line("lexforge", arguments) == preset
+    assert preset_on_command_line(arguments) == preset
 
 
 def test_without_arguments_the_command_line_of_the_process_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """As a recipe calls it."""
     monkeypatch.setattr(sys, "argv", ["recipe.py", "--preset", "v25"])
-    assert preset_on_command_line("lexforge") == "v25"
+    assert preset_on_command_line() == "v25"
 
 
 def test_an_unknown_preset_ends_the_process_and_lists_those_there_are(
@@ -35,5 +37,5 @@ def test_an_unknown_preset_ends_the_process_and_lists_those_there_are(
 ) -> None:
     """A misspelt name must not train the default for an hour."""
     with pytest.raises(SystemExit):
-        preset_on_command_line("lexforge", ["--preset", "v27"])
+        preset_on_command_line(["--preset", "v27"])
     assert "invalid choice: 'v27'" in capsys.readouterr().err

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from lexforge.models.lexical_init import build_lexical_backbone
-
 LEXICAL = "lexical"
 """The name of the backbone that is built from the corpus."""
 
@@ -35,5 +33,8 @@ def resolve_backbone(
     if name != LEXICAL:
         return name
     if not Path(folder).is_dir():
+        # Imported here, because a command line reads the name `lexical` before it needs torch.
+        from lexforge.models.lexical_init import build_lexical_backbone
+
         build_lexical_backbone(texts, folder, max_seq_length=max_seq_length, seed=seed)
     return folder

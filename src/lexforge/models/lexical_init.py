@@ -46,6 +46,7 @@ from transformers.models.bert.modeling_bert import BertLayer
 
 from lexforge.common.files import check_new, new_directory
 from lexforge.common.idf import corpus_idf
+from lexforge.common.scripts import mostly_cjk
 from lexforge.models.lexical_tokenizer import SPECIAL_TOKENS, train_tokenizer
 from lexforge.models.vocabulary import BANNED_BIAS
 
@@ -61,7 +62,7 @@ def build_lexical_backbone(
     texts: Sequence[str],
     folder: str | Path,
     *,
-    vocab_size: int = 8000,
+    vocab_size: int | None = None,
     hidden_size: int = 128,
     layers: int = 2,
     heads: int = 2,
@@ -75,7 +76,8 @@ def build_lexical_backbone(
     Args:
         texts: The documents of the corpus, from which vocabulary and inverse document frequencies come.
         folder: Where the checkpoint is written. The folder is created; if it exists, it must be empty.
-        vocab_size: The largest number of terms; a small corpus gives fewer.
+        vocab_size: The largest number of terms; a small corpus gives fewer. None takes 16,000 for Chinese,
+            Japanese and Korean, whose pieces are short and many, and 8,000 for other languages.
         hidden_size: D, a multiple of `heads`. Below 64, chance similarities of terms exceed the threshold.
         layers: The number of transformer layers.
         heads: The number of attention heads per layer.
@@ -91,7 +93,10 @@ def build_lexical_backbone(
         FileExistsError: If the folder holds something already.
     """
     folder = Path(folder)
-    _check(texts, vocab_size, hidden_size, layers, heads, max_seq_length)
+    _check_texts(texts)
+    if vocab_size is None:
+        vocab_size = 16_000 if mostly_cjk(texts) else 8_000
+    _check(vocab_size, hidden_size, layers, heads, max_seq_length)
     check_new(folder)
     tokenizer = train_tokenizer(texts, vocab_size, max_seq_length)
     idf = torch.from_numpy(corpus_idf(texts, tokenizer))  # [V]; special tokens are set apart below
@@ -117,14 +122,15 @@ def build_lexical_backbone(
     return folder
 
 
-def _check(
-    texts: Sequence[str], vocab_size: int, hidden_size: int, layers: int, heads: int, max_seq_length: int
-) -> None:
+def _check_texts(texts: Sequence[str]) -> None:
     if isinstance(texts, str) or not len(texts):
         raise ValueError(f"texts must be a list of at least one text; received {texts!r}")
     for position, text in enumerate(texts):
         if not isinstance(text, str):
             raise ValueError(f"texts[{position}] is not a text but {type(text).__name__}: {text!r}")
+
+
+def _check(vocab_size: int, hidden_size: int, layers: int, heads: int, max_seq_length: int) -> None:
     sizes = {"layers": (layers, 1), "heads": (heads, 1), "hidden_size": (hidden_size, 2)}
     sizes |= {"vocab_size": (vocab_size, len(SPECIAL_TOKENS) + 1), "max_seq_length": (max_seq_length, 3)}
     for name, (size, smallest) in sizes.items():

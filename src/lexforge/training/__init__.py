@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from lexforge.training.curriculum import Phase, phase_at, ramp_at
     from lexforge.training.dense import DenseTrainer
     from lexforge.training.finite import FiniteTraining
+    from lexforge.training.learning_rate import with_learning_rate
     from lexforge.training.negatives import MovingNegatives
     from lexforge.training.presets import PRESETS, Preset, PresetName
     from lexforge.training.resumable import ResumableTraining
@@ -43,6 +44,7 @@ __all__ = [
     "phase_at",
     "preset_on_command_line",
     "ramp_at",
+    "with_learning_rate",
 ]
 
 __getattr__, __dir__ = load_when_used(__name__)

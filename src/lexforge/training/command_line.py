@@ -6,21 +6,24 @@ import argparse
 from collections.abc import Sequence
 from typing import get_args
 
+from lexforge.models.backbone import LEXICAL
 from lexforge.training.presets import PresetName
 
 
-def preset_on_command_line(default: PresetName, arguments: Sequence[str] | None = None) -> PresetName:
+def preset_on_command_line(arguments: Sequence[str] | None = None) -> PresetName:
     """Read `--preset` alone: its numbers are the defaults of the options `--loss.*`.
 
     Args:
-        default: The preset where the command line names none.
         arguments: The words of the command line; None reads those of this process.
 
     Returns:
-        The name of the preset. The process ends with a message if there is no such preset.
+        The name of the preset; where the command line names none, `lexforge` for a pretrained model and
+        `lexforge-scratch` for the lexical backbone. The process ends with a message if there is no such
+        preset.
     """
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--preset", default=default, choices=get_args(PresetName))
+    parser.add_argument("--preset", choices=get_args(PresetName))
+    parser.add_argument("--model", default=LEXICAL)
     known, _ = parser.parse_known_args(arguments)
-    preset: PresetName = known.preset
+    preset: PresetName = known.preset or ("lexforge-scratch" if known.model == LEXICAL else "lexforge")
     return preset
