@@ -101,6 +101,12 @@ class Config:
     max_seq_length: int = 128
     """Tokens per text, special tokens included; longer texts are cut. V26 has 192."""
 
+    document_terms: int | None = None
+    """Wanted mean number of active terms per document, which training holds; None leaves it to the loss."""
+
+    query_terms: int | None = None
+    """Wanted mean number of active terms per query, which training holds; None leaves it to the loss."""
+
     eval_documents: int | None = None
     """Documents that every evaluation searches: the judged ones and a random sample; None takes all."""
 
@@ -121,6 +127,12 @@ def check_options(cfg: Config, process: PartialState) -> None:
     data.check_language(cfg.language)
     training.check_reports(cfg.train.report_to)
     cfg.evaluation.check_measure(evaluation.METRICS)
+    training.check_wanted_terms(document_terms=cfg.document_terms, query_terms=cfg.query_terms)
+    if cfg.inference_free and cfg.query_terms is not None:
+        raise ValueError(
+            "--query-terms needs a query encoder, and --inference-free has none: a query has one active term "
+            f"per distinct token. Leave --query-terms out; received {cfg.query_terms}"
+        )
     if isinstance(cfg.negatives, Path):
         if cfg.teacher_scores is not None:
             raise ValueError(
@@ -340,6 +352,8 @@ def main(cfg: Config) -> None:
         ramp_fraction=cfg.loss.ramp_fraction,
         start_share=cfg.loss.start_share,
         prune_threshold=cfg.loss.prune_threshold,
+        document_terms=cfg.document_terms,
+        query_terms=cfg.query_terms,
     )
     trainer.train(resume_from_checkpoint=cfg.resume)
     if not process.is_main_process:

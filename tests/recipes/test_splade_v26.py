@@ -150,9 +150,9 @@ def test_from_scratch_by_the_default_preset(beir: Path, capsys: pytest.CaptureFi
         {"preset": "v22", "loss": PRESETS["v22"], "negatives": "bm25"},
         {"loss": replace(PRESETS["v22"], similarity="dot"), "negatives": "judged"},
         {"output_vocabulary": "seen"},
-        {"inference_free": True},
+        {"inference_free": True, "document_terms": 12},
     ],
-    ids=["bm25 negatives", "judged negatives", "restricted vocabulary", "inference-free"],
+    ids=["bm25 negatives", "judged negatives", "restricted vocabulary", "inference-free, wanted terms"],
 )
 def test_every_option_of_the_recipe_runs(beir: Path, tiny_checkpoint: Path, others: dict[str, Any]) -> None:
     """An option that fails after an hour of teacher encoding is worse than none."""
@@ -301,6 +301,8 @@ def spoil(path: str, line: str) -> Callable[[Path], None]:
         (None, {"negatives": Path("bm52")}, "received 'bm52', and there is no such file"),
         (None, {"loss": PRESETS["v22"]}, "the triplet margin needs negatives"),
         (None, {"train": TrainingSettings(batch_size=64)}, "has 8 rows, and one batch needs 64"),
+        (None, {"document_terms": 0}, "document_terms must be a finite number above 0; received 0"),
+        (None, {"query_terms": 8, "inference_free": True}, "--query-terms needs a query encoder"),
     ],
     ids=[
         "empty corpus",
@@ -316,6 +318,8 @@ def spoil(path: str, line: str) -> Callable[[Path], None]:
         "negatives",
         "no negatives",
         "no full batch",
+        "no terms",
+        "terms of queries that are looked up",
     ],
 )
 def test_bad_input_is_one_clear_error_before_training(

@@ -19,11 +19,14 @@ if TYPE_CHECKING:
     from lexforge.training.negatives import MovingNegatives
     from lexforge.training.presets import PRESETS, Preset, PresetName
     from lexforge.training.resumable import ResumableTraining
+    from lexforge.training.term_calibration import calibrate_active_terms
+    from lexforge.training.term_controller import ActiveTermsController, check_wanted_terms
     from lexforge.training.trainer import SpladeTrainer
     from lexforge.training.watching import EvaluationSettings, best_of, check_reports
 
 __all__ = [
     "PRESETS",
+    "ActiveTermsController",
     "CollapseCallback",
     "CurriculumCallback",
     "DenseCollator",
@@ -39,8 +42,10 @@ __all__ = [
     "SpladeTrainer",
     "TrainingSettings",
     "best_of",
+    "calibrate_active_terms",
     "check_full_batch",
     "check_reports",
+    "check_wanted_terms",
     "phase_at",
     "preset_on_command_line",
     "ramp_at",
