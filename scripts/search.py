@@ -20,7 +20,7 @@ from typing import Annotated
 
 import tyro
 
-from lexforge import corpus, data, models
+from lexforge import corpus, data, models, retrieval
 from lexforge.common.command_line import run_command
 
 
@@ -36,6 +36,7 @@ class Config:
     k: int = 5  # hits per query
     terms: int = 10  # terms that are shown per document
     width: int = 200  # characters of the text that are shown per document
+    uri: str | None = None  # the server that keeps the vectors; credentials are sent to no other address
     verify: bool = False  # compare every file of the index with its checksum, about a second per gigabyte
 
 
@@ -73,7 +74,11 @@ def main(cfg: Config, lines: Iterable[str] | None = None) -> None:
         raise ValueError(f"--terms must be >= 0 and --width >= 3; received {cfg.terms} and {cfg.width}")
     if lines is None:
         lines = (line.decode("utf-8", "surrogateescape") for line in sys.stdin.buffer)
-    index, source = corpus.open_index(cfg.index, os.environ.get("MILVUS_TOKEN", ""), cfg.verify)
+    tokens: dict[retrieval.IndexKind, str] = {
+        "milvus": os.environ.get("MILVUS_TOKEN", ""),
+        "qdrant": os.environ.get("QDRANT_API_KEY", ""),
+    }
+    index, source = corpus.open_index(cfg.index, cfg.verify, uri=cfg.uri, tokens=tokens)
     model = models.load_encoder(cfg.model or source.model, source.max_seq_length)
     searcher = corpus.Searcher(index, model, data.load_documents(str(cfg.data), cfg.source), source)
     refused = []

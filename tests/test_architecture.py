@@ -32,6 +32,7 @@ OWNERS = {
     "onnxruntime": {"export/onnx_files.py"},
     "onnxscript": {"export/onnx_files.py"},
     "fastembed": {"export/model_fastembed.py"},
+    "qdrant_client": {"retrieval/engines/qdrant.py"},
 }
 
 

@@ -19,7 +19,7 @@ from packaging.specifiers import SpecifierSet
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = {path.relative_to(ROOT / "src").as_posix() for path in (ROOT / "src").rglob("*.py")}
-OPTIONAL = ["datasets", "faiss", "milvus_lite", "pymilvus", "triton", "tyro"]
+OPTIONAL = ["datasets", "faiss", "milvus_lite", "pymilvus", "qdrant_client", "triton", "tyro"]
 
 
 def run(code: str, *command: str, cwd: Path) -> str:
@@ -101,6 +101,7 @@ def messages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         one = torch.ones(1, 1, 1)
         calls = {
             "triton": lambda: splade_head(one, one[0], None, one[0], impl="triton"),
+            "qdrant_client": lambda: lexforge.retrieval.QdrantIndex("x.qdrant"),
             "pymilvus": lambda: lexforge.retrieval.MilvusIndex("x.db"),
             "milvus_lite": lambda: lexforge.retrieval.MilvusIndex("x.db"),
         }
@@ -121,6 +122,7 @@ def messages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     ("name", "message"),
     [
         ("triton", "pip install 'lexforge[triton]' (No module named 'triton')"),
+        ("qdrant_client", "pip install 'lexforge[qdrant]' (No module named 'qdrant_client')"),
         ("pymilvus", "pip install 'lexforge[milvus]' (No module named 'pymilvus')"),
         ("milvus_lite", "pip install 'lexforge[milvus]' (No module named 'milvus_lite')"),
     ],

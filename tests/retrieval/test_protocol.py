@@ -21,6 +21,7 @@ from lexforge.retrieval import (
     Index,
     InvertedIndex,
     MilvusIndex,
+    QdrantIndex,
 )
 
 WIDTH, COUNT = 12, 300
@@ -55,7 +56,7 @@ class Backend:
 
     def build(self, dense: np.ndarray, ids: list[str], similarity: str = "dot") -> Index:
         options = self.options
-        if self.index is MilvusIndex:  # each build is an index of its own
+        if self.index in (MilvusIndex, QdrantIndex):  # each build is an index of its own
             options = {**options, "collection": f"c{next(COLLECTIONS)}"}
         return self.index.build(self.vectors(dense), ids, similarity=similarity, **options)
 
@@ -69,6 +70,7 @@ BACKENDS = [
     Backend("faiss-ivf", FaissIndex, {"layout": IVF(lists=4, probes=4)}, False, False),
     Backend("milvus-sparse", MilvusIndex, {"batch_rows": 64}, True, True, "milvus_lite"),
     Backend("milvus-dense", MilvusIndex, {"batch_rows": 64}, False, True, "milvus_lite"),
+    Backend("qdrant", QdrantIndex, {"batch_rows": 64}, True, True, "qdrant_client"),
 ]
 
 
@@ -76,8 +78,9 @@ def available(backend: Backend, tmp_path_factory) -> Backend:
     """The backend with a file of its own, if it keeps one; an extra that is not installed skips its tests."""
     if backend.package is None:
         return backend
-    pytest.importorskip(backend.package, reason="the extra `milvus` is not installed")
-    uri = str(tmp_path_factory.mktemp("milvus") / "vectors.db")
+    extra = "qdrant" if backend.index is QdrantIndex else "milvus"
+    pytest.importorskip(backend.package, reason=f"the extra `{extra}` is not installed")
+    uri = str(tmp_path_factory.mktemp(extra) / f"vectors.{'qdrant' if extra == 'qdrant' else 'db'}")
     return replace(backend, options={**backend.options, "uri": uri})
 
 

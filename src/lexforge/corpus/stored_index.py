@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -96,14 +96,22 @@ def build_index(
     return index
 
 
-def open_index(directory: str | Path, token: str = "", verify: bool = False) -> tuple[Index, Source]:
+def open_index(
+    directory: str | Path,
+    verify: bool = False,
+    *,
+    uri: str | None = None,
+    tokens: Mapping[IndexKind, str] | None = None,
+) -> tuple[Index, Source]:
     """Load an index that `build_index` saved.
 
     Args:
         directory: The directory that `build_index` wrote.
-        token: Credentials for the server that keeps the vectors, if one does.
         verify: Compare every file with its checksum, including large ones that seem unchanged since they were
             written.
+        uri: The address of the server that keeps the vectors; None takes the one in the directory, to which
+            no token is sent.
+        tokens: Name of an index -> credentials for its server.
 
     Returns:
         The index, and what it was made of.
@@ -111,7 +119,8 @@ def open_index(directory: str | Path, token: str = "", verify: bool = False) -> 
     Raises:
         ConnectionError: If the server of the index does not answer.
         FileNotFoundError: If the directory holds no index, or one whose building was interrupted.
-        ValueError: If a file is damaged.
+        ValueError: If a file is damaged, no server keeps the vectors and there is a uri, or there is a token
+            for the server and no uri.
     """
     path = Path(directory) / SOURCE
     if not path.is_file():
@@ -123,8 +132,14 @@ def open_index(directory: str | Path, token: str = "", verify: bool = False) -> 
     except (ValueError, TypeError) as error:
         raise ValueError(f"{path} does not describe an index of lexforge: {error}") from error
     backend = BACKENDS[source.kind]
-    credentials = {"token": token} if "token" in backend.options else {}
-    return backend.index.load(Path(directory) / "index", verify, **credentials), source
+    if "uri" in backend.options:
+        address = {"uri": uri, "token": (tokens or {}).get(source.kind, "")}
+        return backend.index.load(Path(directory) / "index", verify, **address), source
+    if uri is not None:
+        raise ValueError(
+            f"{directory} holds the index {source.kind!r}, which has no address; received {uri!r}"
+        )
+    return backend.index.load(Path(directory) / "index", verify), source
 
 
 def _without(

@@ -282,9 +282,9 @@ def _write_others(
 
         write_file(folder / target.queries_file, write)
         source = queries
-    else:  # the first documents are the examples of a search
-        vectors, ids = next(canonical_blocks(corpus))
-        source = Queries(vectors, ids)
+    else:  # a document is the example of a query; the survey has refused a corpus without a term
+        blocks = canonical_blocks(corpus)
+        source = next(Queries(vectors, ids) for vectors, ids in blocks if vectors.nnz)
     filled = int(np.flatnonzero(np.diff(source.vectors.indptr))[0])  # a query without a term finds nothing
     one = source.vectors[[filled]]
     example = next(rows_of(target, survey, one, [source.ids[filled]], asked=True))

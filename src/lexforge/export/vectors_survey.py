@@ -82,6 +82,10 @@ def _limits(
     width, largest, most, empty = 0, 0.0, 0, 0
     sample = None if queries is None else _spread(queries.vectors)
     if queries is not None:
+        if not queries.vectors.nnz:
+            raise ValueError(
+                f"every one of the {len(queries.ids)} queries is empty; there is nothing to search for"
+            )
         target.check_queries(queries.vectors, queries.ids)
     with Progress(len(corpus), "Check", show=show) as progress:
         for vectors, ids in canonical_blocks(corpus):

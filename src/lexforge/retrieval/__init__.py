@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from lexforge.retrieval.base import Hits, Index
     from lexforge.retrieval.bm25 import BM25Index
     from lexforge.retrieval.engines.milvus import MilvusIndex
+    from lexforge.retrieval.engines.qdrant import QdrantIndex
     from lexforge.retrieval.faiss import HNSW, IVF, FaissIndex, Flat
     from lexforge.retrieval.inverted import InvertedIndex
     from lexforge.retrieval.kinds import IndexKind, VectorKind
@@ -27,6 +28,7 @@ __all__ = [
     "IndexKind",
     "InvertedIndex",
     "MilvusIndex",
+    "QdrantIndex",
     "Similarity",
     "VectorKind",
     "build_exact",

@@ -12,6 +12,7 @@ from scipy import sparse
 from lexforge.common.similarity import Similarity
 from lexforge.retrieval.base import Index
 from lexforge.retrieval.engines.milvus import MilvusIndex
+from lexforge.retrieval.engines.qdrant import QdrantIndex
 from lexforge.retrieval.faiss import HNSW, IVF, FaissIndex, Flat
 from lexforge.retrieval.inverted import InvertedIndex
 from lexforge.retrieval.kinds import IndexKind, VectorKind
@@ -45,6 +46,12 @@ BACKENDS: dict[IndexKind, Backend] = {
         MilvusIndex,
         ("sparse", "dense"),
         options=("uri", "collection", "token", "layout", "batch_rows", "timeout_s"),
+        required=("uri",),
+    ),
+    "qdrant": Backend(
+        QdrantIndex,
+        ("sparse",),
+        options=("uri", "collection", "token", "batch_rows", "timeout_s"),
         required=("uri",),
     ),
 }

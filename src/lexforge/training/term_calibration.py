@@ -33,7 +33,7 @@ from torch import Tensor
 from lexforge.common.ranks import first_gathered_row, world_size
 from lexforge.common.types import TextKind
 from lexforge.corpus import encode
-from lexforge.models.structure import splade_transformers, vocabulary_size
+from lexforge.models.structure import splade_decoders, splade_transformers, vocabulary_size
 from lexforge.models.vocabulary import BANNED_BIAS
 from lexforge.training.columns import text_columns
 
@@ -174,7 +174,7 @@ def calibrate_active_terms(
             number cannot be reached.
     """
     check_can_calibrate(model, query_terms=query_terms, document_terms=document_terms)
-    decoder = splade_transformers(model)[0].model.get_output_embeddings()
+    decoder = splade_decoders(model)[0]
     samples: dict[TextKind, tuple[Sequence[str], float]] = {}
     if query_terms is not None:
         samples["query"] = (queries, query_terms)
@@ -275,7 +275,7 @@ def calibrate_on_rows(
             batch_size=batch_size,
         )
     if world_size() > 1:
-        bias = splade_transformers(model)[0].model.get_output_embeddings().bias
+        bias = splade_decoders(model)[0].bias
         dist.broadcast(bias.detach(), src=0)
     return reached
 
@@ -314,7 +314,7 @@ def check_can_calibrate(
             "a wanted number of active terms needs one SPLADE head for queries and documents; received a "
             f"model with {len(transformers)}"
         )
-    if getattr(transformers[0].model.get_output_embeddings(), "bias", None) is None:
+    if getattr(splade_decoders(model)[0], "bias", None) is None:
         raise ValueError(
             "the decoder of this masked language model has no bias that could be shifted (for ModernBERT, "
             "load it with decoder_bias=True)"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from lexforge.export.vector_targets.base import (
     FIELD,
     MEGABYTE,
@@ -27,6 +29,8 @@ class Milvus(VectorTarget):
     def document(self, row: Row) -> str:
         """Return a row."""
         name = quoted(row.id)
+        # Milvus refuses an empty vector: such a row gets a weight behind the last column, which no query has.
+        row = row if row.columns else replace(row, columns=[self.width], weights=["1.0"])
         return f'{{"position":{row.position},"document":{name},"{FIELD}":{numbered_weights(row)}}}'
 
     def query(self, row: Row) -> str:
@@ -67,7 +71,8 @@ curl -X POST {url}/entities/search {header} --data-binary @example-query.json
         return [
             "Weights are float32, and SPARSE_INVERTED_INDEX is exact unless drop_ratio_search is set.",
             "An answer holds at most 16,384 hits, and an id at most 65,535 bytes.",
-            "Servers before 2.4.12 refuse a vector without a weight.",
+            "Milvus refuses a vector without a weight. A document without a term gets one in a column behind "
+            "the last, which no query has; a query without a term must not be sent.",
             "scripts/build_index.py --index milvus sends the vectors to a server without these files.",
         ]
 

@@ -19,6 +19,7 @@ from lexforge.common.files import new_directory
 from lexforge.common.manifest import read_manifest, write_manifest
 from lexforge.common.similarity import Similarity, check_similarity
 from lexforge.retrieval.base import DocumentIds, Found, Hits, check_k, complete_ties, read_ids, write_ids
+from lexforge.retrieval.engines.address import check_same_documents, chosen_address
 from lexforge.retrieval.engines.milvus_format import (
     CONNECT_FAILED,
     Kind,
@@ -176,12 +177,7 @@ class MilvusIndex:
         try:
             # The documents are sent from position 0 on, over the rows that an earlier build has written.
             there, index._ids, index._weights = index._ids.names, DocumentIds(), 0
-            for position, (old, new) in enumerate(zip(there, ids, strict=False)):
-                if old != new:
-                    raise ValueError(
-                        f"{index.where} holds {old!r} at position {position}, these documents {new!r}: drop "
-                        "that collection, or choose another name"
-                    )
+            check_same_documents(index.where, there, ids)
             index._torn = index._torn or len(there) > len(ids)
             index.add(documents, ids)
         except BaseException:
@@ -269,12 +265,16 @@ class MilvusIndex:
             write_manifest(path, FORMAT, fields)
 
     @classmethod
-    def load(cls, directory: str | Path, verify: bool = False, token: str = "") -> MilvusIndex:
+    def load(
+        cls, directory: str | Path, verify: bool = False, *, uri: str | None = None, token: str = ""
+    ) -> MilvusIndex:
         """Open the collection that `save` wrote down, if it still holds the same documents.
 
         Args:
             directory: The directory that `save` wrote. It names a Milvus Lite file by a relative path.
             verify: Changes nothing here, because every file is read and compared with its checksum anyway.
+            uri: The address of the collection; None takes the one that was written down, to which no token is
+                sent.
             token: `user:password` or an API key, if the server wants one.
 
         Returns:
@@ -283,19 +283,21 @@ class MilvusIndex:
         Raises:
             ConnectionError: If the server does not answer.
             FileNotFoundError: If the directory holds no index, or the Milvus Lite file does not exist.
-            ValueError: If a file is damaged or foreign, or the collection has changed.
+            ValueError: If a file is damaged or foreign, the collection has changed, or there is a token
+                without a uri.
         """
         fields = read_manifest(directory, FORMAT, verify)
         try:
-            uri, lite, collection = str(fields["uri"]), fields["lite"], str(fields["collection"])
+            saved, lite, collection = str(fields["uri"]), fields["lite"], str(fields["collection"])
             ids = read_ids(Path(directory))
         except (KeyError, ValueError) as error:
             raise ValueError(f"{directory} is not a Milvus index of lexforge: {error}") from error
         if lite:
-            uri = str((Path(directory).resolve() / uri).resolve())
-            if not Path(uri).exists():
-                raise FileNotFoundError(f"the Milvus Lite file {uri} of {directory} does not exist")
-        index = cls(uri, collection, token=token)
+            saved = str((Path(directory).resolve() / saved).resolve())
+        address = chosen_address(directory, saved, uri, token, is_file=lite)
+        if lite and address == saved and not Path(saved).exists():
+            raise FileNotFoundError(f"the Milvus Lite file {saved} of {directory} does not exist")
+        index = cls(address, collection, token=token)
         if index._ids.names != ids.names:
             index.close()
             raise ValueError(

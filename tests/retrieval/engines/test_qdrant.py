@@ -1,0 +1,169 @@
+"""Qdrant collections: exact answers in one order, and what retries, kills and other writers leave."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+pytest.importorskip("qdrant_client", reason="the extra `qdrant` is not installed")
+from qdrant_client.http.exceptions import ResponseHandlingException, UnexpectedResponse
+
+from lexforge.retrieval.engines import qdrant
+from lexforge.retrieval.engines.qdrant import QdrantIndex
+from lexforge.retrieval.inverted import InvertedIndex
+
+pytestmark = pytest.mark.engines
+WIDTH = 12
+
+
+def sparse_rows(count: int, seed: int = 0) -> sparse.csr_array:
+    """Small whole weights: many equal scores, and every sum exact in float32."""
+    rng = np.random.default_rng(seed)
+    shape = (max(3, count), WIDTH)
+    matrix = rng.integers(0, 4, shape) * (rng.random(shape) < 0.4)
+    matrix[2] = 0  # nothing to find it by, or nothing to ask for
+    return sparse.csr_array(matrix[:count].astype(np.float32))
+
+
+def names(count: int, start: int = 0) -> list[str]:
+    return [f"d{number}" for number in range(start, start + count)]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> str:
+    return str(tmp_path / "vectors.qdrant")
+
+
+@pytest.fixture(autouse=True)
+def _no_waiting(monkeypatch) -> None:
+    monkeypatch.setattr(qdrant, "FIRST_DELAY_S", 0.0)
+
+
+def test_hits_are_those_of_a_naive_loop(folder: str) -> None:
+    """Scores, ties by position also where they are cut by k, and all documents for a large k."""
+    documents, queries = sparse_rows(60), sparse_rows(6, seed=1)
+    with QdrantIndex.build(documents, names(60), uri=folder, batch_rows=25) as index:
+        for k in (1, 5, 60, 1000):
+            hits = index.search(queries, k)
+            for row, query in enumerate(queries.toarray()):
+                scores = [
+                    (float(sum(a * b for a, b in zip(d, query, strict=True))), -i)
+                    for i, d in enumerate(documents.toarray())
+                ]
+                best = [(-place, score) for score, place in sorted(scores, reverse=True)[:k] if score > 0]
+                assert hits.ids[row] == [f"d{place}" for place, _ in best]
+                np.testing.assert_array_equal(hits.scores[row], [score for _, score in best])
+
+
+def test_blocks_and_a_reopened_folder_are_one_build(folder: str, tmp_path: Path) -> None:
+    """However the documents came in and the collection was found again, it answers alike."""
+    documents, queries = sparse_rows(40), sparse_rows(5, seed=3)
+    whole = InvertedIndex.build(documents, names(40)).search(queries, 10)
+    with QdrantIndex(folder) as index:
+        assert index.search(queries, 3).ids == [[]] * 5
+        index.add(documents[:15], names(15))
+    with QdrantIndex(folder) as index:
+        assert len(index) == 15
+        index.add(documents[15:], names(25, 15))
+        index.save(tmp_path / "saved")
+        with QdrantIndex.load(tmp_path / "saved", verify=True) as loaded:
+            for one in (index, loaded):
+                assert one.search(queries, 10).ids == whole.ids
+                assert one.nbytes == 8 * documents.nnz
+        assert index.search(queries, 10).ids == whole.ids  # the other's close left this one its client
+
+
+def test_a_batch_that_failed_is_sent_again(folder: str, monkeypatch) -> None:
+    """A gap in the positions is refused, and closed by the same documents."""
+    documents, queries = sparse_rows(30), sparse_rows(5, seed=3)
+    with QdrantIndex.build(documents, names(30), uri=folder, batch_rows=7) as index:
+        index._call("delete", points_selector=[12, 13])
+    with QdrantIndex(folder) as index:
+        assert len(index) == 12
+        with pytest.raises(ValueError, match="lacks position 12; add the documents from there on again"):
+            index.search(queries, 3)
+        index.add(documents[12:], names(18, 12))
+        expected = InvertedIndex.build(documents, names(30)).search(queries, 30).ids
+        assert index.search(queries, 30).ids == expected
+    with QdrantIndex.build(documents[:20], names(20), uri=folder) as index:
+        assert len(index) == 20
+    with QdrantIndex(folder) as index:
+        assert index.ids == names(20)
+    with pytest.raises(ValueError, match="holds 'd0' at position 0, these documents 'x'"):
+        QdrantIndex.build(documents[:1], ["x"], uri=folder)
+
+
+def test_a_request_is_repeated_while_that_may_help(folder: str, monkeypatch) -> None:
+    """An overloaded server is asked again; a request that it refuses is not."""
+    index = QdrantIndex.build(sparse_rows(5), names(5), uri=folder)
+    calls: list[int] = []
+
+    def failing(error: Exception):
+        def call(*_: object, **__: object) -> None:
+            calls.append(1)
+            raise error
+
+        return call
+
+    def refused(status: int) -> UnexpectedResponse:
+        return UnexpectedResponse(status, "reason", b"content", None)
+
+    for error, sent, raised in (
+        (refused(503), 4, ConnectionError),
+        (ResponseHandlingException(OSError("gone")), 4, ConnectionError),
+        (refused(400), 1, RuntimeError),
+    ):
+        calls.clear()
+        with monkeypatch.context() as patch:
+            patch.setattr(index._client, "query_batch_points", failing(error))
+            with pytest.raises(raised, match="query_batch_points"):
+                index.search(sparse_rows(2), 3)
+        assert len(calls) == sent
+    index.close()
+
+
+def test_what_is_not_this_index_is_refused(folder: str, tmp_path: Path) -> None:
+    """Another corpus, another similarity, or somebody else's collection."""
+    with QdrantIndex.create(WIDTH, "dot", "one", uri=folder) as index:
+        index.add(sparse_rows(4), names(4))
+        index._client.create_collection("foreign", vectors_config={})
+        with pytest.raises(ValueError, match="has origin 'one'; received 'two'"):
+            QdrantIndex.create(WIDTH, "dot", "two", uri=folder)
+        with pytest.raises(ValueError, match="has similarity 'dot'; received 'cosine'"):
+            QdrantIndex(folder, similarity="cosine")
+        with pytest.raises(ValueError, match="was not made by lexforge"):
+            QdrantIndex(folder, "foreign")
+        index.save(tmp_path / "saved")
+        index.add(sparse_rows(1), ["later"])
+    with pytest.raises(ValueError, match=r"must hold the 4 documents that .* names; it holds 5"):
+        QdrantIndex.load(tmp_path / "saved")
+    Path(folder).rename(tmp_path / "moved.qdrant")
+    with pytest.raises(FileNotFoundError, match=r"vectors\.qdrant .* does not exist"):
+        QdrantIndex.load(tmp_path / "saved")
+
+
+def test_addresses_are_checked() -> None:
+    """A typing error, or a password that a saved index would write down."""
+    with pytest.raises(ValueError, match=r"must be http://host:port, or a folder name that ends in \.qdrant"):
+        QdrantIndex("localhost")
+    with pytest.raises(ValueError, match="must not contain credentials"):
+        QdrantIndex("http://user:secret@host:6333")
+    with pytest.raises(FileNotFoundError, match=r"the folder of nowhere/x\.qdrant does not exist"):
+        QdrantIndex("nowhere/x.qdrant")
+    with pytest.raises(
+        ConnectionError, match="no answer of Qdrant at http://localhost:1 to collection_exists"
+    ):
+        QdrantIndex("http://localhost:1", timeout_s=1)
+
+
+def test_a_folder_in_another_process_is_one_clear_line(folder: str) -> None:
+    """The client locks the folder; its own message names no cause that a user could act on."""
+    with QdrantIndex.build(sparse_rows(3), names(3), uri=folder):
+        code = f"from lexforge.retrieval import QdrantIndex; QdrantIndex({folder!r})"
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "ConnectionError: the folder" in done.stderr.splitlines()[-1]
