@@ -71,7 +71,9 @@ def write_logits(sides: Sequence[Side], folder: Path) -> list[Written]:
     (folder / "idf.json").write_text(json.dumps(idf, ensure_ascii=False, indent=0), encoding="utf-8")
     special = tuple(query.tokenizer.all_special_ids)
     lookup = _loader(folder, INFERENCE_FREE, query.vocabulary_size, special, lookup=True)
-    earlier = query.max_seq_length > document.max_seq_length
+    # That tokenizer also adds special tokens to a query, which the table does without.
+    room = document.max_seq_length - document.tokenizer.num_special_tokens_to_add()
+    earlier = query.max_seq_length > room
     query = replace(query, max_seq_length=document.max_seq_length)
     return [Written(query, folder, lookup, special, _runtime(), cuts_earlier=earlier), encoded]
 
