@@ -37,6 +37,7 @@ QUICK = training.TrainingSettings(
     steps=400, batch_size=64, gradient_accumulation_steps=1, learning_rate=None, precision="fp32"
 )
 
+SOURCE = data.StsOptions()
 # The measures among which `--best-measure` chooses.
 MEASURES = ("spearman_cosine", "pearson_cosine", "spearman_dot", "pearson_dot")
 
@@ -46,7 +47,10 @@ class Config:
     """The settings of the run."""
 
     data: str = "docstrings"
-    """What to train and test on: `docstrings`, a file of JSON lines, or `hf:organisation/name`."""
+    """What to train and test on: `docstrings`; scored pairs (.jsonl, .csv, .tsv, .parquet, also .gz and
+    .zst), a folder of them by split or of `save_to_disk`; or `hf:organisation/name:configuration`."""
+
+    source: Annotated[data.StsOptions, tyro.conf.arg(name="")] = SOURCE
 
     model: str = "lexical"
     """A dense encoder, or `lexical`: a small one built from the training texts, at first a bag of words."""
@@ -70,21 +74,18 @@ class Config:
     train: Annotated[training.TrainingSettings, tyro.conf.arg(name="")] = QUICK
 
 
-def load_pairs(source: str, measured_splits: Sequence[str]) -> dict[str, Dataset]:
+def load_pairs(cfg: Config, measured_splits: Sequence[str]) -> dict[str, Dataset]:
     """Load the pairs of the splits; the columns are `sentence1`, `sentence2` and `score`."""
     from datasets import Dataset
 
-    splits = data.load_sts(source)
-    for split in ("train", *measured_splits):
-        if split not in splits:
-            raise ValueError(f"{source} has no split {split!r}; its splits are {list(splits)}")
+    splits = data.load_sts(cfg.data, ["train", *measured_splits], cfg.source)
     for split in measured_splits:
         if len({row["score"] for row in splits[split]}) == 1:
             raise ValueError(
-                f"{source}: all scores of the split {split!r} are equal; a correlation needs at least two "
+                f"{cfg.data}: all scores of the split {split!r} are equal; a correlation needs at least two "
                 "different scores"
             )
-    return {split: Dataset.from_list(splits[split]) for split in ("train", *measured_splits)}
+    return {split: Dataset.from_list(rows) for split, rows in splits.items()}
 
 
 def main(cfg: Config) -> None:
@@ -109,7 +110,7 @@ def main(cfg: Config) -> None:
     # split dev during training.
     stages.begin("read the data")
     measured_splits = ["test"] if cfg.evaluation.eval_steps is None else ["test", "dev"]
-    pairs = load_pairs(cfg.data, measured_splits)
+    pairs = load_pairs(cfg, measured_splits)
     train = pairs["train"]
     training.check_full_batch(len(train), cfg.train, process.num_processes)
     evaluators = {

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 QUICK = training.TrainingSettings(
     steps=300, batch_size=32, gradient_accumulation_steps=1, learning_rate=None, precision="fp32"
 )
+SOURCE = data.MultiLabelOptions()
 LabelSimilarity = Literal["npmi", "jaccard", "none"]
 # The classifier of a loss: the prototypes of NWS, or the linear head of binary cross-entropy.
 CLASSIFIER_PARAMETERS = ("prototypes", "head.weight", "head.bias")
@@ -81,7 +82,10 @@ class Config:
     """The settings of the run."""
 
     data: str = "docstrings"
-    """What to train and test on: `docstrings`, or a file of JSON lines."""
+    """What to train and test on: `docstrings`; rows of texts and labels (.jsonl, .csv, .tsv, .parquet, also
+    .gz and .zst), a folder of them by split or of `save_to_disk`; or `hf:organisation/name:configuration`."""
+
+    source: Annotated[data.MultiLabelOptions, tyro.conf.arg(name="")] = SOURCE
 
     model: str = "lexical"
     """A dense encoder, or `lexical`: a small one built from the training texts, at first a bag of words."""
@@ -203,7 +207,8 @@ def main(cfg: Config) -> None:
 
     # Data. Training takes all texts of its split; the measures take a sample of each split.
     stages.begin("read the data")
-    texts = data.load_docstring_topics() if cfg.data == "docstrings" else data.load_multilabel(cfg.data)
+    splits = dict.fromkeys(["train", "dev", cfg.measured_split])
+    texts = data.load_label_sets(cfg.data, list(splits), cfg.source)
     train_columns = texts.columns("train")
     training.check_full_batch(len(train_columns["text"]), cfg.train, process.num_processes)
     sample = texts.sample(cfg.measured_texts, cfg.train.seed)

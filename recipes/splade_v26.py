@@ -19,13 +19,13 @@ sentence-transformers loads) and the checkpoints. `--resume` continues from the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from lexforge import corpus, data, evaluation, losses, models, retrieval, runs, training
+from lexforge import corpus, data, evaluation, export, losses, models, retrieval, runs, training
 from lexforge.common.command_line import run_command
 
 if TYPE_CHECKING:
@@ -39,16 +39,18 @@ QUICK = training.TrainingSettings(
 )
 SOURCE = data.SourceOptions()
 
+ONCE = 10**9  # epochs from one mining of negatives to the next: more than any run has
+
 
 @dataclass(frozen=True)
 class Config:
     """The settings of the run."""
 
-    preset: training.PresetName = "lexforge"
+    preset: training.PresetName = "lexforge-scratch"
     """The preset that gives the numbers of the loss; by default the one of the two of lexforge that suits the
     model: `lexforge` for a pretrained one, `lexforge-scratch` for the lexical backbone."""
 
-    loss: training.Preset = training.PRESETS["lexforge"]
+    loss: training.Preset = training.PRESETS["lexforge-scratch"]
     """The numbers of the loss, by default those of the preset; docs/losses.md defines its terms."""
 
     data: str = "docstrings"
@@ -70,9 +72,10 @@ class Config:
     teacher_cache: Path | None = None
     """Folder that keeps the embeddings of the teacher; None is a folder in the user's cache."""
 
-    negatives: Literal["given", "none", "judged", "bm25"] | Path = "given"
-    """Hard negatives: those `given` in rows of texts, if any; `none`; `judged` not relevant; the best of
-    `bm25`; or a file of scripts/mine_negatives.py."""
+    negatives: Literal["given", "none", "mined", "judged", "bm25"] | Path = "given"
+    """Hard negatives: those `given` in rows of texts, and without any as the preset says; `none`; those
+    `mined` by the model itself before the first step; `judged` not relevant; the best of `bm25`; or a file
+    of scripts/mine_negatives.py."""
 
     negatives_per_row: int = 1
     """Number of negatives in each training row; a file of negatives has its own number."""
@@ -89,6 +92,15 @@ class Config:
     language: str = "en"
     """Language of the stop words (ISO 639-1), or a .txt file with one stop word per line."""
 
+    text_language: str = "unknown"
+    """Language of the texts (ISO 639-1), for the model's card."""
+
+    license: str = "unknown"
+    """Licence of the model, as the Hugging Face hub writes it (apache-2.0, ...), for the model's card."""
+
+    push_to_hub: str | None = None
+    """`organisation/name`: the model is uploaded there, to a private repository if there is none yet."""
+
     output_dir: Path = Path("runs/splade_v26")
     """The run directory; it must be new or empty, unless the run is resumed."""
 
@@ -97,6 +109,12 @@ class Config:
 
     max_seq_length: int = 128
     """Tokens per text, special tokens included; longer texts are cut. V26 has 192."""
+
+    document_terms: int | None = None
+    """Wanted mean number of active terms per document, which training holds; None leaves it to the loss."""
+
+    query_terms: int | None = None
+    """Wanted mean number of active terms per query, which training holds; None leaves it to the loss."""
 
     eval_documents: int | None = None
     """Documents that every evaluation searches: the judged ones and a random sample; None takes all."""
@@ -118,6 +136,12 @@ def check_options(cfg: Config, process: PartialState) -> None:
     data.check_language(cfg.language)
     training.check_reports(cfg.train.report_to)
     cfg.evaluation.check_measure(evaluation.METRICS)
+    training.check_wanted_terms(document_terms=cfg.document_terms, query_terms=cfg.query_terms)
+    if cfg.inference_free and cfg.query_terms is not None:
+        raise ValueError(
+            "--query-terms needs a query encoder, and --inference-free has none: a query has one active term "
+            f"per distinct token. Leave --query-terms out; received {cfg.query_terms}"
+        )
     if isinstance(cfg.negatives, Path):
         if cfg.teacher_scores is not None:
             raise ValueError(
@@ -126,8 +150,8 @@ def check_options(cfg: Config, process: PartialState) -> None:
             )
         if not cfg.negatives.is_file():
             raise FileNotFoundError(
-                "--negatives must be given, none, judged, bm25, or a file of scripts/mine_negatives.py; "
-                f"received {str(cfg.negatives)!r}, and there is no such file"
+                "--negatives must be given, none, mined, judged, bm25, or a file of "
+                f"scripts/mine_negatives.py; received {str(cfg.negatives)!r}, and there is no such file"
             )
 
 
@@ -166,6 +190,59 @@ def load_rows(
         negatives_per_row=cfg.negatives_per_row,
         shortage=cfg.negatives_shortage,
         scores=scores,
+    )
+
+
+def mined_negatives(cfg: Config, loaded: data.TrainingData) -> training.MovingNegatives | None:
+    """The negatives that the model mines before the first step, or None where the rows have theirs already.
+
+    A negative stands among the first 50 documents of its query and scores at most 95 % of the positive's
+    score, because a document that scores higher may well be an answer that nobody judged.
+    """
+    wanted = cfg.negatives == "mined" or (cfg.negatives == "given" and cfg.loss.mine_negatives)
+    if not wanted or (loaded.retrieval is None and cfg.negatives == "given"):
+        return None
+    if loaded.retrieval is None:
+        raise ValueError(f"--negatives mined needs a corpus with judgements; {cfg.data} holds rows of texts")
+    if cfg.loss.needs_teacher:
+        raise ValueError(
+            "the teacher knows the texts of the training rows alone, and mined negatives are others: mine "
+            "them by scripts/mine_negatives.py and give its file to --negatives, or give --negatives none"
+        )
+    rule = data.NegativeRule(
+        per_row=cfg.negatives_per_row, last_rank=50, margin=0.05, shortage="random", seed=cfg.train.seed
+    )
+    return training.MovingNegatives(loaded.retrieval, rule, every_epochs=ONCE)
+
+
+def card_facts(
+    cfg: Config,
+    loss: losses.NeuralSparseLoss,
+    metrics: dict[str, dict[str, float]],
+    searched: int,
+    labelled: bool,
+) -> export.CardFacts:
+    """Collect what the card of the model says."""
+    distils = cfg.loss.needs_teacher
+    given = "scores in the training rows" if labelled else cfg.teacher or "lsa"
+    teacher = given if cfg.teacher_scores is None else cfg.teacher_scores.name
+    choices = ("preset", "negatives", "output_vocabulary", "inference_free", "max_seq_length")
+    return export.CardFacts(
+        title=(cfg.push_to_hub or cfg.output_dir.resolve().name).rsplit("/", 1)[-1],
+        similarity=cfg.loss.similarity,
+        base_model=cfg.model,
+        data=cfg.data,
+        split="test",
+        documents=searched,
+        metrics=metrics,
+        training={name: getattr(cfg, name) for name in choices} | asdict(cfg.train),
+        citation=loss.citation,
+        teacher=teacher if distils else None,
+        language=cfg.text_language,
+        license=cfg.license,
+        hub_name=cfg.push_to_hub,
+        inference_free=cfg.inference_free,
+        numbers={"loss": asdict(cfg.loss)},
     )
 
 
@@ -210,6 +287,7 @@ def main(cfg: Config) -> None:
             f"the triplet margin needs negatives, and the rows of {cfg.data} have none: give --negatives, or "
             "--loss.triplet-margin-weight 0"
         )
+    moving = mined_negatives(cfg, loaded)
     process.print(
         f"{cfg.data}: {len(rows)} training rows, {len(evaluator.query_ids)} test queries, "
         f"{len(documents)} documents, {len(measured.corpus)} of them searched",
@@ -237,7 +315,9 @@ def main(cfg: Config) -> None:
             max_seq_length=cfg.max_seq_length,
             seed=cfg.train.seed,
         )
-    model = models.build_splade(checkpoint, max_seq_length=cfg.max_seq_length, similarity=cfg.loss.similarity)
+    model = models.build_splade(
+        checkpoint, max_seq_length=cfg.max_seq_length, similarity=cfg.loss.similarity, texts=documents
+    )
 
     # Vocabulary. The sparsity penalty of the loss treats a term by its idf in the corpus, and it has rules of
     # its own for special tokens and stop words.
@@ -301,15 +381,26 @@ def main(cfg: Config) -> None:
     trainer = training.SpladeTrainer(
         model,
         loss,
-        args=cfg.train.arguments(cfg.output_dir, router_mapping=routes, **cfg.evaluation.arguments()),
-        train_dataset=data.rows_to_dataset(rows),
+        args=cfg.train.arguments(
+            cfg.output_dir,
+            router_mapping=routes,
+            **cfg.evaluation.arguments(),
+            **training.hub_arguments(cfg.push_to_hub),
+        ),
+        train_dataset=data.rows_to_dataset(rows) if moving is None else moving.dataset,
         evaluator=evaluators.get("dev"),
-        callbacks=[*cfg.train.callbacks(), *cfg.evaluation.callbacks()],
+        callbacks=[
+            *cfg.train.callbacks(),
+            *cfg.evaluation.callbacks(),
+            *([] if moving is None else [moving]),
+        ],
         teacher=teacher,
         phases=cfg.loss.phases,
         ramp_fraction=cfg.loss.ramp_fraction,
         start_share=cfg.loss.start_share,
         prune_threshold=cfg.loss.prune_threshold,
+        document_terms=cfg.document_terms,
+        query_terms=cfg.query_terms,
     )
     trainer.train(resume_from_checkpoint=cfg.resume)
     if not process.is_main_process:
@@ -320,10 +411,12 @@ def main(cfg: Config) -> None:
     trained = evaluator.evaluate(model)
     metrics["trained"] = trained.metrics | trained.sparsity
 
-    # What the run leaves behind: the model, the numbers and the documents found. A table and three searches
-    # are printed.
+    # What the run leaves behind: the model with its card, the numbers and the documents found. A table and
+    # three searches are printed.
     stages.begin("write the results")
-    model.save_pretrained(str(cfg.output_dir / "model"))
+    model.save_pretrained(str(cfg.output_dir / "model"), create_model_card=False)
+    facts = card_facts(cfg, loss, metrics, len(measured.corpus), labelled="label" in rows[0])
+    export.write_card(cfg.output_dir / "model", facts)
     timing = trained.timing | {"stage_seconds": stages.end()}
     best = training.best_of(trainer.state)
     runs.write_json(cfg.output_dir / "metrics.json", metrics | {"timing": timing} | best)
@@ -338,6 +431,8 @@ def main(cfg: Config) -> None:
     )
     print(f"\n{stages.table()}")
     print(f"{cfg.output_dir} holds the model, the numbers and the documents found.")
+    if cfg.push_to_hub is not None:
+        print(f"The model was uploaded to {training.push_model(trainer, cfg.output_dir / 'model')}")
 
 
 def command() -> None:

@@ -3,7 +3,7 @@
     accelerate launch scripts/encode_corpus.py --model MODEL --data FOLDER --output vectors
 
 MODEL is a saved `SparseEncoder` or `SentenceTransformer`, or a bare masked language model, which becomes a
-SPLADE encoder. FOLDER holds `corpus.jsonl` (or `corpus.jsonl.gz`) in BEIR layout. `torchrun` and plain python
+SPLADE encoder. FOLDER is in BEIR layout, or any other name that the recipes take. `torchrun` and plain python
 launch the script as well; all processes need the same folder `--output`. If the command is killed and started
 again, it encodes the blocks that are missing. The last bits of a vector can depend on the number of threads
 per process. `scripts/build_index.py` makes an index of the vectors.

@@ -3,8 +3,8 @@
     python scripts/evaluate_retrieval.py --model MODEL --data FOLDER --max-seq-length 128 --run run.trec
 
 MODEL is a saved `SparseEncoder` or `SentenceTransformer`, or a bare masked language model, which becomes a
-SPLADE encoder; a folder or a name on the hub. FOLDER is in BEIR layout. The search is exact unless `--index`
-names an approximate index.
+SPLADE encoder; a folder or a name on the hub. FOLDER is in BEIR layout, or any other name that the recipes
+take. The search is exact unless `--index` names an approximate index.
 """
 
 from __future__ import annotations

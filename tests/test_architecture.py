@@ -20,7 +20,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "data": {"common", "models"},
     "corpus": {"common", "models", "retrieval"},
     "evaluation": {"common", "models", "retrieval", "data", "corpus"},
-    "export": {"common", "models", "retrieval", "corpus"},
+    "export": {"common", "models", "retrieval", "data", "corpus", "evaluation"},
     "runs": {"common", "losses"},
     "training": {"common", "kernels", "losses", "models", "retrieval", "data", "corpus", "runs"},
 }
@@ -28,6 +28,10 @@ MAY_IMPORT: dict[str, set[str]] = {
 OWNERS = {
     "triton": {"kernels/triton"},
     "pymilvus": {"retrieval/engines/milvus.py"},
+    "onnx": {"export/onnx_files.py"},
+    "onnxruntime": {"export/onnx_files.py"},
+    "onnxscript": {"export/onnx_files.py"},
+    "fastembed": {"export/model_fastembed.py"},
     "qdrant_client": {"retrieval/engines/qdrant.py"},
 }
 

@@ -40,7 +40,7 @@ def test_a_file_comes_back_by_split(tmp_path: Path, name: str) -> None:
         (line().replace("2.5", "NaN"), ":1: the score must be a finite number; received nan"),
         (line(sentence2=None), ":1: 'sentence2' must be a string"),
         (line(sentence1=" "), ":1: a sentence is blank"),
-        ('{"sentence1": "a"}\n', ":1: the field 'sentence2' is missing"),
+        ('{"sentence1": "a"}\n', ":1: expected a column 'sentence2'"),
         ("", "holds no pair"),
     ],
 )
@@ -54,7 +54,7 @@ def test_a_wrong_line_is_named(tmp_path: Path, content: str, message: str) -> No
 
 def test_a_missing_file_says_what_is_expected(tmp_path: Path) -> None:
     """A typing error in a path must not look like a data set without rows."""
-    with pytest.raises(FileNotFoundError, match="expected JSON lines"):
+    with pytest.raises(FileNotFoundError, match="expected rows"):
         load_sts(str(tmp_path / "nothing.jsonl"))
 
 

@@ -53,3 +53,17 @@ def test_the_two_operations_by_hand(two_ranks: dict) -> None:
         assert results["rows"].tolist() == [[1.0], [10.0], [2.0], [20.0]]
         expected = [[3.0], [6.0]] if rank == 0 else [[9.0], [12.0]]
         assert results["rows gradient"].tolist() == expected
+
+
+def test_the_wanted_terms_are_those_of_all_ranks(two_ranks: dict) -> None:
+    """Each rank sees other texts, and all must weigh alike; the calibrated bias is that of rank 0.
+
+    By hand, for queries: 9 terms over both ranks at every step, so e = log(0.9); two steps after the start
+    (2 of 20) add 20 / 20 * e each, and 2 e is added at once.
+    """
+    first, second = two_ranks["wanted terms"]
+    torch.testing.assert_close(first["factors"], second["factors"], rtol=0, atol=0)
+    assert first["factors"][0].item() == pytest.approx(0.9**4, rel=1e-5)
+    assert first["factors"][1].item() > 1
+    torch.testing.assert_close(first["bias"], second["bias"], rtol=0, atol=0)
+    assert (first["reached"].item(), second["reached"].item()) == (12.0, 0.0)

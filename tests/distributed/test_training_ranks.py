@@ -29,7 +29,17 @@ def trained(
 @pytest.mark.slow
 @pytest.mark.timeout(1700)
 @pytest.mark.parametrize(
-    "setting", [*PRESETS, "infonce", "infonce, symmetric", "hcl", "cosent", "moco", "nws"]
+    "setting",
+    [
+        *PRESETS,
+        "plain, wanted terms",
+        "infonce",
+        "infonce, symmetric",
+        "hcl",
+        "cosent",
+        "moco",
+        "nws",
+    ],
 )
 def test_twenty_steps_on_two_ranks_are_those_on_one(setting: str, trained: dict[int, dict]) -> None:
     """Hard negatives, teacher, curriculum, ramp, IDF FLOPS, clipping, AdamW and the schedule together; of a

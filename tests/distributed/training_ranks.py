@@ -36,6 +36,7 @@ from lexforge.losses import (
 from lexforge.training import PRESETS, DenseTrainer, SpladeTrainer, TrainingSettings
 
 JOINT_BATCH, STEPS = 8, 20
+WANTED_TERMS = "plain, wanted terms"
 WORDS = (
     "list array search index query document vector sparse token model train file graph tree path node".split()
 )
@@ -121,8 +122,12 @@ def exact(model: Any) -> Any:
     return model.double()
 
 
-def train(checkpoint: str, preset: str, ranks: int) -> dict[str, Any]:
-    """Train in float64 without dropout; parts of every step, gradients of two, the weights at the end."""
+def train(checkpoint: str, preset: str, ranks: int, **wanted: float) -> dict[str, Any]:
+    """Train in float64 without dropout; parts of every step, gradients of two, the weights at the end.
+
+    Wanted numbers of active terms move the weights of FLOPS in each step. The bias that is calibrated at the
+    end is left out of the weights: vectors are float32, which rounds other sums of float64 to other numbers.
+    """
     numbers = PRESETS[preset]  # type: ignore[index]
     transformer = Transformer(checkpoint, transformer_task="fill-mask", max_seq_length=32)
     model = exact(SparseEncoder(modules=[transformer, SpladePooling("max")], device="cpu"))
@@ -147,9 +152,13 @@ def train(checkpoint: str, preset: str, ranks: int) -> dict[str, Any]:
             phases=numbers.phases,
             ramp_fraction=numbers.ramp_fraction,
             callbacks=[gradients],
+            **wanted,
         )
         trainer.train()
     weights = {name: parameter.detach() for name, parameter in model.named_parameters()}
+    if wanted:
+        weights = {name: weight for name, weight in weights.items() if "predictions.bias" not in name}
+        weights |= loss_tensors(loss)  # the state of the controller
     return {"parts": trainer.__dict__["recorded"], "gradients": gradients.found, "weights": weights}
 
 
@@ -183,6 +192,7 @@ def train_dense(checkpoint: str, name: str, ranks: int) -> dict[str, Any]:
 def main(checkpoint: str, output: str) -> None:
     ranks = int(os.environ.get("WORLD_SIZE", "1"))
     results = {preset: train(checkpoint, preset, ranks) for preset in PRESETS}
+    results[WANTED_TERMS] = train(checkpoint, "plain", ranks, query_terms=8, document_terms=20)
     results |= {name: train_dense(checkpoint, name, ranks) for name in CONTRASTIVE}
     if ranks > 1:
         assert dist.get_world_size() == ranks

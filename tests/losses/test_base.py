@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.losses import GISTEmbedLoss
 from torch import nn
 
 from lexforge.losses import load_loss_tensors, loss_parameters, loss_tensors
@@ -175,3 +179,10 @@ def test_a_state_that_does_not_fit_is_refused_whole() -> None:
     ):
         assert part in str(caught.value)
     torch.testing.assert_close(dict(loss_tensors(loss)), good, rtol=0, atol=0)
+
+
+def test_a_guide_is_no_state_of_the_loss(tiny_dense: SentenceTransformer) -> None:
+    """A guide is an encoder that nobody trains: in every checkpoint it would be saved in vain."""
+    loss = GISTEmbedLoss(tiny_dense, copy.deepcopy(tiny_dense))
+    assert loss_tensors(loss) == {}
+    assert loss_parameters(loss) == []

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import json
+import logging
 import pickle
+import warnings
 from pathlib import Path
 
 import pytest
@@ -377,3 +379,88 @@ def test_distributed_data_parallel(plain: SparseEncoder, tmp_path: Path) -> None
     expected = {name: p.grad / 2 for name, p in plain.named_parameters() if p.grad is not None}
     assert_same_gradients(first, expected)
     assert_same_gradients(second, expected)
+
+
+class Activations(nn.Module):
+    """A model as tracing and exporting want it: tensors in, a tensor out."""
+
+    def __init__(self, model: SparseEncoder) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        features = {"input_ids": input_ids, "attention_mask": attention_mask}
+        return self.model(features)["sentence_embedding"]
+
+
+def tokens(model: SparseEncoder, texts: list[str]) -> tuple[Tensor, Tensor]:
+    features = model.preprocess(texts)
+    return features["input_ids"], features["attention_mask"]
+
+
+def test_a_compiled_model_is_one_graph_with_the_same_numbers(tiny_splade: SparseEncoder) -> None:
+    """`torch_compile=True` must neither fail in the head nor break the graph there."""
+    module = Activations(fuse_splade_head(tiny_splade).eval())
+    torch._dynamo.reset()
+    compiled = torch.compile(module, backend="aot_eager", fullgraph=True)
+    for texts in (TEXTS[:2], TEXTS):
+        batch = tokens(tiny_splade, texts)
+        found, expected = compiled(*batch), module(*batch)
+        torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
+        names, parameters = zip(*module.named_parameters(), strict=True)
+        gradients = [
+            torch.autograd.grad(out.square().sum(), parameters, allow_unused=True)
+            for out in (found, expected)
+        ]
+        for name, one, other in zip(names, *gradients, strict=True):
+            assert (one is None) == (other is None), name
+            if one is not None:
+                torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4, msg=name)
+
+
+@pytest.mark.slow
+def test_inductor_compiles_a_fused_model(tiny_splade: SparseEncoder) -> None:
+    """The compiler of `torch_compile=True` makes C++ of all but the head; its sums round otherwise."""
+    module = Activations(fuse_splade_head(tiny_splade).eval())
+    torch._dynamo.reset()
+    compiled = torch.compile(module)
+    batch = tokens(tiny_splade, TEXTS)
+    found, expected = compiled(*batch), module(*batch)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+    for out in (found, expected):
+        out.sum().backward()
+    gradients = [parameter.grad for parameter in module.parameters() if parameter.grad is not None]
+    assert gradients
+    assert all(gradient.isfinite().all() for gradient in gradients)
+
+
+@pytest.mark.parametrize("way", ["trace", "export", "onnx"])
+def test_a_traced_model_has_the_plain_head_and_says_so_once(
+    way: str, tiny_splade: SparseEncoder, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A traced graph runs where this package is not installed, so it must hold ordinary operators."""
+    module = Activations(fuse_splade_head(tiny_splade).eval())
+    batch = tokens(tiny_splade, TEXTS)
+    expected = module(*batch)
+    with caplog.at_level(logging.WARNING), warnings.catch_warnings():
+        warnings.filterwarnings("ignore")  # of the tracers, about Python in the model
+        if way == "trace":
+            traced = torch.jit.trace(module, batch, check_trace=False)
+            graph = str(traced.inlined_graph)
+            found = traced(*batch)
+        elif way == "export":
+            exported = torch.export.export(module, batch)
+            graph = str(exported.graph)
+            found = exported.module()(*batch)
+        else:
+            torch.onnx.export(module, batch, str(tmp_path / "model.onnx"), dynamo=False)
+            graph = (tmp_path / "model.onnx").read_bytes().decode("latin-1")
+            found = expected
+    assert "lexforge" not in graph
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    lines = [record for record in caplog.records if "traced in its plain form" in record.getMessage()]
+    assert len(lines) == 1
+    # Afterwards the head is fused again. The attention may have taken another way, which rounds otherwise.
+    torch.testing.assert_close(module(*batch), expected, rtol=1e-5, atol=1e-5)
+    states = tiny_splade[0](dict(zip(("input_ids", "attention_mask"), batch, strict=True)))
+    assert states["token_embeddings"].shape[2] == 32

@@ -145,7 +145,7 @@ def test_two_ranks_are_one_run(file: Path, tiny_checkpoint: Path) -> None:
 
 def test_from_scratch_on_the_embedded_set_it_learns(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The default needs no model and no file; here the embedded set is stood in for by a small one."""
-    monkeypatch.setattr(recipe.data, "load_docstring_topics", lambda: load_multilabel(file))
+    monkeypatch.setattr("lexforge.data.multilabel.load_docstring_topics", lambda: load_multilabel(file))
     train = TrainingSettings(
         steps=40, batch_size=16, gradient_accumulation_steps=1, learning_rate=2e-3, precision="fp32"
     )

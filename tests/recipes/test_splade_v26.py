@@ -10,9 +10,11 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from huggingface_hub import HfApi
 from sentence_transformers import SparseEncoder
 
 from lexforge.training import PRESETS, TrainingSettings
@@ -130,13 +132,30 @@ def test_two_ranks_are_one_run(beir: Path, tiny_checkpoint: Path) -> None:
     environment = os.environ | {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
     done = subprocess.run(launch, capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stdout.count("trained ") == 1, "one rank reports"
+    assert done.stdout.count("\ntrained ") == 1, "one rank reports"
     assert json.loads((run / "env.json").read_text())["ranks"] == 2
 
 
-def test_from_scratch_by_the_default_preset(beir: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The default backbone is made from the corpus and starts with knowledge of it."""
-    recipe.main(config(beir))
+def test_from_scratch_by_the_default_preset(
+    beir: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The default backbone is made from the corpus and starts with knowledge of it; it is uploaded with its
+    card, which names no place of the machine.
+    """
+    uploads: list[tuple[str, Path]] = []
+    monkeypatch.setattr(HfApi, "create_repo", lambda self, repo_id, **_: SimpleNamespace(repo_id=repo_id))
+    monkeypatch.setattr(
+        HfApi,
+        "upload_folder",
+        lambda self, repo_id, folder_path, **_: uploads.append((repo_id, Path(folder_path))),
+    )
+    recipe.main(config(beir, push_to_hub="organisation/name", license="mit"))
+    assert uploads == [("organisation/name", beir.parent / "run" / "model")]
+    card = (uploads[0][1] / "README.md").read_text(encoding="utf-8")
+    assert str(beir.parent) not in card
+    assert all(
+        word in card for word in ("license: mit", "| this model |", "| BM25 |", "| preset | lexforge |")
+    )
     metrics = json.loads((beir.parent / "run" / "metrics.json").read_text())
     assert metrics["initial"]["nDCG@10"] > 0.5, (
         "a bag of words finds documents that share the words of the query"
@@ -150,9 +169,9 @@ def test_from_scratch_by_the_default_preset(beir: Path, capsys: pytest.CaptureFi
         {"preset": "v22", "loss": PRESETS["v22"], "negatives": "bm25"},
         {"loss": replace(PRESETS["v22"], similarity="dot"), "negatives": "judged"},
         {"output_vocabulary": "seen"},
-        {"inference_free": True},
+        {"inference_free": True, "document_terms": 12},
     ],
-    ids=["bm25 negatives", "judged negatives", "restricted vocabulary", "inference-free"],
+    ids=["bm25 negatives", "judged negatives", "restricted vocabulary", "inference-free, wanted terms"],
 )
 def test_every_option_of_the_recipe_runs(beir: Path, tiny_checkpoint: Path, others: dict[str, Any]) -> None:
     """An option that fails after an hour of teacher encoding is worse than none."""
@@ -301,6 +320,8 @@ def spoil(path: str, line: str) -> Callable[[Path], None]:
         (None, {"negatives": Path("bm52")}, "received 'bm52', and there is no such file"),
         (None, {"loss": PRESETS["v22"]}, "the triplet margin needs negatives"),
         (None, {"train": TrainingSettings(batch_size=64)}, "has 8 rows, and one batch needs 64"),
+        (None, {"document_terms": 0}, "document_terms must be a finite number above 0; received 0"),
+        (None, {"query_terms": 8, "inference_free": True}, "--query-terms needs a query encoder"),
     ],
     ids=[
         "empty corpus",
@@ -316,6 +337,8 @@ def spoil(path: str, line: str) -> Callable[[Path], None]:
         "negatives",
         "no negatives",
         "no full batch",
+        "no terms",
+        "terms of queries that are looked up",
     ],
 )
 def test_bad_input_is_one_clear_error_before_training(
@@ -390,10 +413,27 @@ def test_lexforge_shifts_the_bias_and_keeps_a_share_of_the_start(beir: Path, tin
         steps=1, batch_size=4, gradient_accumulation_steps=1, precision="fp32", learning_rate=1e-9
     )
     loss = replace(PRESETS["lexforge"], idf_bias=2.0)
-    recipe.main(config(beir, model=str(tiny_checkpoint), preset="lexforge", loss=loss, train=train))
+    settings = {"model": str(tiny_checkpoint), "preset": "lexforge", "loss": loss, "train": train}
+    recipe.main(config(beir, negatives="none", **settings))  # twelve documents leave no batch without repeats
     before = SparseEncoder(str(tiny_checkpoint), device="cpu")[0].model.get_output_embeddings().bias
     after = SparseEncoder(str(run / "model"), device="cpu")[0].model.get_output_embeddings().bias
     assert (after - before).abs().max() > 0.1, "the idf of the corpus is in the saved model"
     metrics = json.loads((run / "metrics.json").read_text())
     # The table shows the user's model before training, without the shift.
     assert metrics["initial"]["document_active_dims"] != metrics["trained"]["document_active_dims"]
+
+
+def test_lexforge_mines_negatives_and_other_presets_do_not(beir: Path, tiny_checkpoint: Path) -> None:
+    """Hard negatives are part of the preset; where no set of documents is at hand they cannot be mined."""
+    loaded = recipe.data.load_training_data(str(beir), ["test"])
+    model = str(tiny_checkpoint)
+    mined = recipe.mined_negatives(config(beir, model=model, loss=PRESETS["lexforge"]), loaded)
+    assert mined.dataset.column_names[:3] == ["anchor", "positive", "negative_1"]
+    for cfg in (
+        config(beir, model=model, loss=PRESETS["plain"]),
+        config(beir, model=model, loss=PRESETS["lexforge"], negatives="none"),
+        config(beir, loss=PRESETS["lexforge-scratch"]),
+    ):
+        assert recipe.mined_negatives(cfg, loaded) is None
+    with pytest.raises(ValueError, match="the teacher knows the texts of the training rows alone"):
+        recipe.mined_negatives(config(beir, loss=PRESETS["v26"], negatives="mined"), loaded)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +13,8 @@ import torch
 from sentence_transformers import SparseEncoder
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from lexforge.training import SpladeTrainer
+from lexforge.losses import NeuralSparseLoss
+from lexforge.training import ActiveTermsController, SpladeTrainer
 
 # Each of these makes the host wait until the device has computed a value, or a size.
 WAITS = {"_local_scalar_dense", "item", "nonzero", "is_nonzero", "equal", "_unique2", "masked_select"}
@@ -88,3 +90,21 @@ def test_the_host_waits_at_most_twice_per_micro_batch(
     assert batches >= 6 * accumulation - 3  # an epoch of three batches ends with a step of one
     assert count.found.total() > 0
     assert count.found.total() <= 2 * batches, (batches, count.found)
+
+
+def test_the_controller_of_active_terms_never_waits(tiny_splade: SparseEncoder) -> None:
+    """Its factors stay on the device, and the loss that multiplies them asks for no value either."""
+    loss = NeuralSparseLoss(tiny_splade, distillation_weight=0.0)
+    loss.weights = dict.fromkeys(loss.weights, 0.0) | {"flops_query": 0.1, "flops_document": 0.1}
+    controller = ActiveTermsController(loss, query_terms=4, document_terms=9)
+    state: Any = SimpleNamespace(global_step=5, max_steps=10)
+    rows = [torch.rand(3, 9), torch.rand(3, 9)]
+    with CountWaits() as count:
+        for _ in range(2):
+            controller.on_step_begin(state, state, state)
+            loss.compute_loss_from_embeddings(rows)
+            controller.on_substep_end(state, state, state)
+            loss.compute_loss_from_embeddings(rows)
+            controller.on_step_end(state, state, state)
+    assert loss.sparsity_factors["flops_query"] > 1
+    assert count.found.total() == 0, count.found

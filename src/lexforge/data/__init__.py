@@ -26,7 +26,14 @@ if TYPE_CHECKING:
     from lexforge.data.docstrings import load_docstrings
     from lexforge.data.hub import load_hub
     from lexforge.data.msmarco import load_msmarco
-    from lexforge.data.multilabel import MultiLabelData, load_docstring_topics, load_multilabel, multi_hot
+    from lexforge.data.multilabel import (
+        MultiLabelData,
+        MultiLabelOptions,
+        load_docstring_topics,
+        load_label_sets,
+        load_multilabel,
+        multi_hot,
+    )
     from lexforge.data.negatives import (
         NegativeMiner,
         NegativeRule,
@@ -47,7 +54,7 @@ if TYPE_CHECKING:
         load_training_data,
     )
     from lexforge.data.stopwords import check_language, stopword_ids, stopword_summary
-    from lexforge.data.sts import load_sts
+    from lexforge.data.sts import StsOptions, load_sts
     from lexforge.data.teacher import (
         LsaTeacher,
         SentenceTransformerTeacher,
@@ -61,12 +68,14 @@ __all__ = [
     "DataError",
     "LsaTeacher",
     "MultiLabelData",
+    "MultiLabelOptions",
     "NegativeMiner",
     "NegativeRule",
     "PairData",
     "RetrievalData",
     "SentenceTransformerTeacher",
     "SourceOptions",
+    "StsOptions",
     "TeacherCache",
     "TrainingData",
     "cache_folder",
@@ -86,6 +95,7 @@ __all__ = [
     "load_docstrings",
     "load_documents",
     "load_hub",
+    "load_label_sets",
     "load_msmarco",
     "load_multilabel",
     "load_queries",

@@ -7,9 +7,10 @@ must have equal lengths: lists of L integers do, lists of names do not.
 
 from __future__ import annotations
 
+import json
 import random
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,16 @@ from typing import Any
 from lexforge.data.docstrings import load_docstrings
 from lexforge.data.lines import excerpt, json_objects, require_texts
 from lexforge.data.retrieval_data import DataError
+from lexforge.data.tables import (
+    PREFIX,
+    READERS,
+    check_share,
+    column_of,
+    ending,
+    hold_out_rows,
+    load_tables,
+    missing_shares,
+)
 
 TEXT, LABEL = "text", "label"
 _FIELDS = ("id", "text", "labels", "split")
@@ -116,11 +127,68 @@ def multi_hot(label_sets: Iterable[Sequence[str]], label_names: Sequence[str]) -
     return rows
 
 
+@dataclass(frozen=True)
+class MultiLabelOptions:
+    """How the texts of `--data` are read.
+
+    Args:
+        hold_out: Share of the texts of train, in (0, 1), that each missing split (dev, test) gets; None
+            refuses data without the split.
+        text_column: Column of the texts in tables; None recognises text and sentence.
+        labels_column: Column of the label sets in tables: lists of names, in CSV files as JSON; None
+            recognises labels.
+
+    Raises:
+        ValueError: If `hold_out` is out of range.
+    """
+
+    hold_out: float | None = None
+    text_column: str | None = None
+    labels_column: str | None = None
+
+    def __post_init__(self) -> None:
+        check_share(self.hold_out)
+
+
+def load_label_sets(
+    source: str, splits: Sequence[str], options: MultiLabelOptions | None = None
+) -> MultiLabelData:
+    """Load texts with label sets by the name that a command line takes.
+
+    Args:
+        source: `docstrings` (embedded), a file that `load_multilabel` reads, or other tables as
+            `lexforge.data.tables` opens them.
+        splits: The splits that the caller needs.
+        options: Names of columns, and the share that is held out for a missing split.
+
+    Returns:
+        The set with these splits.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: If there is no such split.
+        DataError: If the data are wrong; the message names file and line.
+    """
+    options = options or MultiLabelOptions()
+    if source == "docstrings":
+        loaded = load_docstring_topics()
+    elif not source.startswith(PREFIX) and not Path(source).exists():
+        raise FileNotFoundError(f"{source} is not a file; expected rows (.jsonl, .csv, .tsv or .parquet)")
+    elif READERS.get(ending(Path(source))) == "json" and Path(source).is_file():
+        loaded = load_multilabel(source)
+    else:
+        loaded = _gather(source, Path(source).name.split(".")[0], _table_records(source, options), None)
+    shares = missing_shares(source, list(loaded.splits), splits, options.hold_out)
+    held_out = hold_out_rows(source, loaded.splits, shares, lambda row: row.text)
+    return replace(loaded, splits={split: held_out[split] for split in splits})
+
+
 def load_multilabel(path: str | Path, label_names: Sequence[str] | None = None) -> MultiLabelData:
     """Read a file of texts with label sets, whole into memory, and check it.
 
     Args:
-        path: A `.jsonl` or `.jsonl.gz` file; each line is an object with `id`, `text`, `labels` and `split`.
+        path: A `.jsonl`, `.jsonl.gz` or `.jsonl.zst` file; each line is an object with `id`, `text`, `labels`
+            and `split`.
         label_names: The labels that may occur, in the order of their columns; None takes those that occur in
             any split, sorted.
 
@@ -136,26 +204,53 @@ def load_multilabel(path: str | Path, label_names: Sequence[str] | None = None) 
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"{path} is not a file; expected JSON lines (.jsonl or .jsonl.gz)")
+    records = ((f"{path}:{number}", record) for number, record in json_objects(path, _FIELDS))
+    name = path.name.removesuffix(".gz").removesuffix(".zst").removesuffix(".jsonl")
+    return _gather(str(path), name, records, label_names)
+
+
+def _table_records(source: str, options: MultiLabelOptions) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield (where it stands, record with `id`, `text`, `labels` and `split`) for each row of tables."""
+    for split, rows in load_tables(source, _FIELDS).items():
+        where = f"{source} [{split}]"
+        names = rows.column_names
+        text = column_of(where, names, ("text", "sentence"), options.text_column, "--text-column")
+        labels = column_of(where, names, ("labels",), options.labels_column, "--labels-column")
+        for row, record in enumerate(rows):
+            found = record[labels]
+            if isinstance(found, str):  # a cell of a CSV file
+                try:
+                    found = json.loads(found)
+                except ValueError as error:
+                    raise DataError(
+                        f"{where}:{row}: {labels!r} must hold a JSON list of names; received {excerpt(found)}"
+                    ) from error
+            key = str(record.get("id", f"{split}-{row}"))
+            yield f"{where}:{row}", {"id": key, "text": record[text], "labels": found, "split": split}
+
+
+def _gather(
+    source: str, name: str, records: Iterable[tuple[str, Any]], label_names: Sequence[str] | None
+) -> MultiLabelData:
+    """Check records and gather them by split."""
     allowed = None if label_names is None else set(label_names)
     splits: dict[str, list[LabelledText]] = {}
     ids: set[str] = set()
-    for number, record in json_objects(path, _FIELDS):
-        where = f"{path}:{number}"
+    for where, record in records:
         require_texts(where, id=record["id"], text=record["text"], split=record["split"])
         if record["id"] in ids:
             raise DataError(f"{where}: the id {record['id']!r} occurs a second time")
         if not record["text"].strip():
             raise DataError(f"{where}: {record['id']!r} has no text")
         labels = _checked_labels(where, record["labels"])
-        if allowed is not None and (unknown := [name for name in labels if name not in allowed]):
+        if allowed is not None and (unknown := [label for label in labels if label not in allowed]):
             raise DataError(f"{where}: unknown label {unknown[0]!r}; {_known(label_names or ())}")
         ids.add(record["id"])
         text = LabelledText(record["id"], record["text"].strip(), labels)
         splits.setdefault(record["split"], []).append(text)
-    found = {name for rows in splits.values() for row in rows for name in row.labels}
+    found = {label for rows in splits.values() for row in rows for label in row.labels}
     if not found:
-        raise DataError(f"{path} holds no text with a label")
-    name = path.name.removesuffix(".gz").removesuffix(".jsonl")
+        raise DataError(f"{source} holds no text with a label")
     return MultiLabelData(name, tuple(sorted(found) if label_names is None else label_names), splits)
 
 

@@ -5,14 +5,20 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, overload
 
 import numpy as np
 
 from lexforge.common.types import Qrels
 from lexforge.data.columns import ANCHOR, LABEL, POSITIVE
 from lexforge.data.pairs import pair_rows, with_relevant
-from lexforge.data.retrieval_data import RetrievalData, check_fractions, hash_position, missing_split
+from lexforge.data.retrieval_data import (
+    RetrievalData,
+    check_fractions,
+    hash_position,
+    missing_split,
+    split_at,
+)
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -109,20 +115,14 @@ class PairData:
         """
         check_fractions(self.name, fractions, list(self.splits))
         rows = self.split(split)
-        positions = np.empty(len(rows))
-        start = 0
-        for batch in rows.select_columns([ANCHOR]).iter(1000):
-            for text in batch[ANCHOR]:
-                positions[start] = hash_position(text)
-                start += 1
-        parts: dict[str, Any] = {}
-        below = 0.0
-        for name, share in (*fractions.items(), (split, 1.0)):
-            chosen = np.flatnonzero((positions >= below) & (positions < below + share))
+        names = [*fractions, split]
+        owners = np.empty(len(rows), dtype=np.int8)  # the place of each row's split in `names`
+        for row, text in enumerate(TextColumn(rows, ANCHOR)):
+            owners[row] = names.index(split_at(hash_position(text), fractions, split))
+        parts = {name: rows.select(np.flatnonzero(owners == place)) for place, name in enumerate(names)}
+        for name, chosen in parts.items():
             if not len(chosen):
                 raise ValueError(f"{self.name}: no query of the split {split!r} falls to {name!r}")
-            parts[name] = rows.select(chosen)
-            below += share
         return replace(self, splits={**self.splits, **parts})
 
     def training_rows(self, split: str = "train", *, negatives: bool = True) -> Dataset:

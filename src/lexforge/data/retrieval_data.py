@@ -83,12 +83,7 @@ def hold_out(data: RetrievalData, fractions: Mapping[str, float], split: str = "
     check_fractions(data.name, fractions, list(data.qrels))
     parts: dict[str, Qrels] = {name: {} for name in (*fractions, split)}
     for query_id, grades in data.split(split).items():
-        position = hash_position(data.queries[query_id])
-        for name, share in (*fractions.items(), (split, 1.0)):
-            if position < share or name == split:
-                parts[name][query_id] = grades
-                break
-            position -= share
+        parts[split_at(hash_position(data.queries[query_id]), fractions, split)][query_id] = grades
     for name, judgements in parts.items():
         if not judgements:
             raise ValueError(f"{data.name}: no query of the split {split!r} falls to {name!r}")
@@ -116,6 +111,15 @@ def hash_position(text: str) -> float:
     """Return the position of a text in [0, 1) by its hash; each split owns an interval of it."""
     digest = hashlib.sha256(text.encode("utf-8")).digest()
     return int.from_bytes(digest[:8], "big") / 2**64
+
+
+def split_at(position: float, fractions: Mapping[str, float], rest: str) -> str:
+    """Return the split that owns a position in [0, 1); `rest` owns what the fractions leave."""
+    for name, share in fractions.items():
+        if position < share:
+            return name
+        position -= share
+    return rest
 
 
 def missing_split(name: str, split: str, known: Sequence[str]) -> ValueError:

@@ -13,8 +13,8 @@ from lexforge.data.hub import has_beir_layout, load_hub, split_hub_name
 from lexforge.data.msmarco import is_msmarco, load_msmarco, load_msmarco_corpus
 from lexforge.data.pair_data import PairData
 from lexforge.data.pairs import HEADERS
-from lexforge.data.retrieval_data import RetrievalData, hold_out, missing_split, sample_corpus
-from lexforge.data.tables import PREFIX, is_table, load_tables
+from lexforge.data.retrieval_data import RetrievalData, hold_out, sample_corpus
+from lexforge.data.tables import PREFIX, check_share, is_table, load_tables, missing_shares
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -48,8 +48,7 @@ class SourceOptions:
     score_column: str | None = None
 
     def __post_init__(self) -> None:
-        if self.hold_out is not None and not 0 < self.hold_out < 1:
-            raise ValueError(f"hold_out must lie between 0 and 1; received {self.hold_out}")
+        check_share(self.hold_out)
 
     @property
     def columns(self) -> dict[str, str]:
@@ -61,23 +60,6 @@ class SourceOptions:
             "scores": self.score_column,
         }
         return {role: name for role, name in roles.items() if name is not None}
-
-    def missing(self, name: str, known: Sequence[str], wanted: Sequence[str]) -> dict[str, float]:
-        """Return the share of train that each wanted split gets which the data lack.
-
-        Args:
-            name: The name of the set, for the message.
-            known: The splits of the data.
-            wanted: The splits that the caller needs.
-
-        Raises:
-            ValueError: If a split is missing that cannot be held out.
-        """
-        missing = [split for split in wanted if split not in known]
-        for split in missing:
-            if self.hold_out is None or split == TRAIN or TRAIN not in known:
-                raise missing_split(name, split, known)
-        return {split: self.hold_out for split in missing if self.hold_out is not None}
 
 
 @dataclass(frozen=True)
@@ -147,7 +129,7 @@ def load_retrieval_data(
         loaded = load_beir(source, wanted)
     if splits is None:
         return loaded
-    fractions = options.missing(loaded.name, loaded.splits, splits)
+    fractions = missing_shares(loaded.name, loaded.splits, splits, options.hold_out)
     return (hold_out(loaded, fractions) if fractions else loaded).only(splits)
 
 
@@ -220,5 +202,5 @@ def _open_pairs(source: str, options: SourceOptions, wanted: Sequence[str]) -> P
     name = split_hub_name(source)[0] if source.startswith(PREFIX) else source
     headers = (*HEADERS, *options.columns.values())
     pairs = PairData.of_tables(name, load_tables(source, headers), options.columns)
-    fractions = options.missing(name, list(pairs.splits), wanted)
+    fractions = missing_shares(name, list(pairs.splits), wanted, options.hold_out)
     return pairs.hold_out(fractions) if fractions else pairs

@@ -4,13 +4,24 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from lexforge.data.docstrings import load_docstrings
 from lexforge.data.lines import excerpt, is_finite, json_objects, require_texts
 from lexforge.data.retrieval_data import DataError, RetrievalData, split_name
-from lexforge.data.tables import PREFIX, hub_tables
+from lexforge.data.tables import (
+    PREFIX,
+    READERS,
+    as_number,
+    check_share,
+    column_of,
+    ending,
+    hold_out_rows,
+    load_tables,
+    missing_shares,
+)
 
 ScoredPair = dict[str, str | float]
 FIELDS = ("sentence1", "sentence2", "score")
@@ -18,29 +29,65 @@ FIELDS = ("sentence1", "sentence2", "score")
 SAME_OBJECT, SAME_PARENT, SAME_PACKAGE, APART = 3.0, 2.0, 1.0, 0.0
 
 
-def load_sts(source: str) -> dict[str, list[ScoredPair]]:
+@dataclass(frozen=True)
+class StsOptions:
+    """How the scored pairs of `--data` are read.
+
+    Args:
+        hold_out: Share of the first sentences of train, in (0, 1), that each missing split (dev, test) gets;
+            None refuses data without the split.
+        sentence1_column: Column of the first sentences; None recognises sentence1 and text1.
+        sentence2_column: Column of the second sentences; None recognises sentence2 and text2.
+        score_column: Column of the scores; None recognises score, label, similarity and similarity_score.
+
+    Raises:
+        ValueError: If `hold_out` is out of range.
+    """
+
+    hold_out: float | None = None
+    sentence1_column: str | None = None
+    sentence2_column: str | None = None
+    score_column: str | None = None
+
+    def __post_init__(self) -> None:
+        check_share(self.hold_out)
+
+
+def load_sts(
+    source: str, splits: Sequence[str] | None = None, options: StsOptions | None = None
+) -> dict[str, list[ScoredPair]]:
     """Load scored pairs of sentences by the name that a command line takes.
 
     Args:
-        source: `docstrings` (embedded, see `docstring_pairs`), `hf:organisation/name`, or a JSON-lines file
-            (`.jsonl`, `.jsonl.gz`). A row has `sentence1`, `sentence2` and `score`, a number that is higher
-            for more similar sentences; a line of a file also has `split`.
+        source: `docstrings` (embedded, see `docstring_pairs`), or tables as `lexforge.data.tables` opens
+            them. A row has two sentences and a score, a number that is higher for more similar sentences; a
+            row of a file may also have `split`.
+        splits: The splits that the caller needs; None takes those that exist.
+        options: Names of columns, and the share that is held out for a missing split.
 
     Returns:
         Split -> rows with the columns `sentence1`, `sentence2` and `score`; `validation` is called `dev`.
 
     Raises:
         FileNotFoundError: If there is no such file.
+        ValueError: If there is no such split.
         DataError: If there is no pair, if a sentence is blank or no text, or if a score is no finite number;
             the message names file and line.
     """
+    options = options or StsOptions()
     if source == "docstrings":
-        return docstring_pairs(load_docstrings())
-    if source.startswith(PREFIX):
-        return _collect(source, _hub_rows(source.removeprefix(PREFIX)))
-    if not Path(source).is_file():
-        raise FileNotFoundError(f"{source} is not a file; expected JSON lines (.jsonl or .jsonl.gz)")
-    return _collect(source, _file_rows(Path(source)))
+        found = docstring_pairs(load_docstrings())
+    elif not source.startswith(PREFIX) and not Path(source).exists():
+        raise FileNotFoundError(f"{source} is not a file; expected rows (.jsonl, .csv, .tsv or .parquet)")
+    elif READERS.get(ending(Path(source))) == "json" and Path(source).is_file():
+        found = _collect(source, _file_rows(Path(source), options))
+    else:
+        found = _collect(source, _table_rows(source, options))
+    if splits is None:
+        return found
+    shares = missing_shares(source, list(found), splits, options.hold_out)
+    held_out = hold_out_rows(source, found, shares, lambda row: str(row["sentence1"]))
+    return {split: held_out[split] for split in splits}
 
 
 def docstring_pairs(data: RetrievalData) -> dict[str, list[ScoredPair]]:
@@ -104,30 +151,45 @@ def _package(name: str) -> str:
     return name.partition(".")[0]
 
 
-def _hub_rows(name: str) -> Iterable[tuple[str, str, Mapping[str, Any]]]:
-    """Yield (where the row stands, split, row) of a hub data set."""
-    for split, rows in hub_tables(name).items():
-        if missing := [field for field in FIELDS if field not in rows.column_names]:
-            raise DataError(
-                f"{name} [{split}]: expected a column {missing[0]!r}; received {sorted(rows.column_names)}"
-            )
+def _columns(where: str, names: Sequence[str], options: StsOptions) -> tuple[str, str, str]:
+    """Return the columns of both sentences and of the score."""
+    return (
+        column_of(where, names, ("sentence1", "text1"), options.sentence1_column, "--sentence1-column"),
+        column_of(where, names, ("sentence2", "text2"), options.sentence2_column, "--sentence2-column"),
+        column_of(
+            where,
+            names,
+            ("score", "label", "similarity", "similarity_score"),
+            options.score_column,
+            "--score-column",
+        ),
+    )
+
+
+def _table_rows(source: str, options: StsOptions) -> Iterable[tuple[str, str, Sequence[Any]]]:
+    """Yield (where the row stands, split, sentences and score) of tables."""
+    for split, rows in load_tables(source, FIELDS).items():
+        columns = _columns(f"{source} [{split}]", rows.column_names, options)
         for row, record in enumerate(rows):
-            yield f"{name} [{split}]:{row}", split_name(split), record
+            first, second, score = (record[column] for column in columns)
+            # Every cell of a CSV file is a text.
+            yield f"{source} [{split}]:{row}", split, (first, second, as_number(score))
 
 
-def _file_rows(path: Path) -> Iterable[tuple[str, str, Mapping[str, Any]]]:
-    """Yield (where the row stands, split, row) of a JSON-lines file."""
-    for number, record in json_objects(path, (*FIELDS, "split")):
+def _file_rows(path: Path, options: StsOptions) -> Iterable[tuple[str, str, Sequence[Any]]]:
+    """Yield (where the row stands, split, sentences and score) of a JSON-lines file."""
+    for number, record in json_objects(path, ()):
         where = f"{path}:{number}"
-        require_texts(where, split=record["split"])
-        yield where, split_name(record["split"]), record
+        columns = _columns(where, list(record), options)
+        split = record.get("split", "train")
+        require_texts(where, split=split)
+        yield where, split_name(split), [record[column] for column in columns]
 
 
-def _collect(source: str, rows: Iterable[tuple[str, str, Mapping[str, Any]]]) -> dict[str, list[ScoredPair]]:
-    """Check rows and gather them by split; `rows` yields where a row stands, its split, and the row."""
+def _collect(source: str, rows: Iterable[tuple[str, str, Sequence[Any]]]) -> dict[str, list[ScoredPair]]:
+    """Check rows and gather them by split; `rows` yields where a row stands, its split, and its cells."""
     splits: dict[str, list[ScoredPair]] = {}
-    for where, split, record in rows:
-        first, second, score = (record[field] for field in FIELDS)
+    for where, split, (first, second, score) in rows:
         require_texts(where, sentence1=first, sentence2=second)
         if not first.strip() or not second.strip():
             raise DataError(f"{where}: a sentence is blank")

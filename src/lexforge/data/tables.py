@@ -11,16 +11,24 @@ import hashlib
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from lexforge.common.files import write_file
 from lexforge.data.cache import cache_folder
-from lexforge.data.lines import numbered_lines, open_bytes
-from lexforge.data.retrieval_data import DataError, split_name
+from lexforge.data.lines import excerpt, numbered_lines, open_bytes
+from lexforge.data.retrieval_data import (
+    DataError,
+    check_fractions,
+    hash_position,
+    missing_split,
+    split_at,
+    split_name,
+)
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
+Row = TypeVar("Row")
 PREFIX = "hf:"
 # File ending -> reader of `datasets`. Each file may also end in .gz or .zst.
 READERS = {
@@ -44,7 +52,7 @@ def is_table(source: str) -> bool:
             `hf:organisation/name:configuration`. A folder in BEIR layout holds `corpus.jsonl` and is none.
     """
     path = Path(source)
-    if source.startswith(PREFIX) or _ending(path) in READERS:
+    if source.startswith(PREFIX) or ending(path) in READERS:
         return True
     if not path.is_dir() or any(path.glob("corpus.jsonl*")) or any(path.glob("collection.tsv*")):
         return False
@@ -121,6 +129,8 @@ def load_by_datasets(path: str, load: Callable[..., Any], *arguments: Any, **opt
 
     try:
         return load(*arguments, **options)
+    except StopIteration as error:  # what the JSON reader raises for an empty file
+        raise DataError(f"the data set {path!r} holds no row: it is empty") from error
     except (OSError, ValueError, DatasetsError) as error:
         reason = error if error.__cause__ is None else f"{error}: {error.__cause__}"
         raise DataError(f"the data set {path!r} cannot be loaded: {reason}") from error
@@ -130,7 +140,104 @@ def _named(loaded: Mapping[str, Any]) -> dict[str, Dataset]:
     return {split_name(split): rows for split, rows in loaded.items()}
 
 
-def _ending(path: Path) -> str:
+def column_of(where: str, names: Sequence[str], usual: Sequence[str], given: str | None, flag: str) -> str:
+    """Return the one column of a table that plays a role.
+
+    Args:
+        where: The source, for the message.
+        names: The columns of the table.
+        usual: The names by which the column is recognised.
+        given: The name that the user gives; None recognises it.
+        flag: The option that names it, for the message.
+
+    Raises:
+        DataError: If no column or several have such a name.
+    """
+    candidates = list(usual) if given is None else [given]
+    found = [name for name in candidates if name in names]
+    if len(found) != 1:
+        others = f" (or {candidates[1:]})" if len(candidates) > 1 else ""
+        raise DataError(
+            f"{where}: expected a column {candidates[0]!r}{others}; received {excerpt(sorted(names))}. "
+            f"Name it by {flag}"
+        )
+    return found[0]
+
+
+def as_number(value: object) -> object:
+    """Return the number that a cell of a CSV file spells, and any other value as it is."""
+    if isinstance(value, str):
+        try:
+            return float(value)
+        except ValueError:
+            return value
+    return value
+
+
+def check_share(share: float | None) -> None:
+    """Refuse a share to hold out that is not in (0, 1).
+
+    Raises:
+        ValueError: If it is out of range.
+    """
+    if share is not None and not 0 < share < 1:
+        raise ValueError(f"hold_out must lie between 0 and 1; received {share}")
+
+
+def missing_shares(
+    name: str, known: Sequence[str], wanted: Sequence[str], share: float | None
+) -> dict[str, float]:
+    """Return the share of train that each wanted split gets which the data lack.
+
+    Args:
+        name: The name of the set, for the message.
+        known: The splits of the data.
+        wanted: The splits that the caller needs.
+        share: The share of each; None holds nothing out.
+
+    Returns:
+        Split -> share, empty if nothing is missing.
+
+    Raises:
+        ValueError: If a split is missing that cannot be held out.
+    """
+    missing = [split for split in wanted if split not in known]
+    for split in missing:
+        if share is None or split == "train" or "train" not in known:
+            raise missing_split(name, split, known)
+    return {} if share is None else dict.fromkeys(missing, share)
+
+
+def hold_out_rows(
+    name: str,
+    splits: Mapping[str, list[Row]],
+    fractions: Mapping[str, float],
+    text_of: Callable[[Row], str],
+) -> dict[str, list[Row]]:
+    """Move rows of the split train to new splits by the hash of a text; rows of one text stay together.
+
+    Args:
+        name: The name of the set, for messages.
+        splits: Split -> rows.
+        fractions: New split -> share of train; empty changes nothing.
+        text_of: Returns the text of a row.
+
+    Raises:
+        ValueError: If the shares leave nothing for train, or if a split would be empty.
+    """
+    if not fractions:
+        return dict(splits)
+    check_fractions(name, fractions, list(splits))
+    parts: dict[str, list[Row]] = {split: [] for split in (*fractions, "train")}
+    for row in splits["train"]:
+        parts[split_at(hash_position(text_of(row)), fractions, "train")].append(row)
+    for split, rows in parts.items():
+        if not rows:
+            raise ValueError(f"{name}: no row of the split 'train' falls to {split!r}")
+    return {**splits, **parts}
+
+
+def ending(path: Path) -> str:
     """Return the file ending without .gz or .zst, such as ".jsonl"."""
     return (path.with_suffix("") if path.suffix in (".gz", ".zst") else path).suffix.lower()
 
@@ -152,7 +259,7 @@ def _files_by_split(folder: Path) -> dict[str, Path]:
     found: dict[str, Path] = {}
     for path in sorted(folder.iterdir()):
         split = split_name(path.name.split(".")[0].split("-")[0].split("_")[0])
-        if path.is_file() and _ending(path) in READERS and split in ("train", "dev", "test"):
+        if path.is_file() and ending(path) in READERS and split in ("train", "dev", "test"):
             if split in found:
                 raise DataError(f"{folder}: {found[split].name} and {path.name} are both the split {split!r}")
             found[split] = path
@@ -165,10 +272,10 @@ def _read(path: Path, known: Sequence[str]) -> Dataset:
 
     plain = _decompressed(path) if path.suffix == ".zst" else path
     options: dict[str, Any] = {}
-    if READERS[_ending(path)] == "csv":
+    if READERS[ending(path)] == "csv":
         options = _csv_options(path, known)
     loaded = load_by_datasets(
-        str(path), datasets.load_dataset, READERS[_ending(path)], data_files={"train": str(plain)}, **options
+        str(path), datasets.load_dataset, READERS[ending(path)], data_files={"train": str(plain)}, **options
     )
     if not len(loaded["train"]):
         raise DataError(f"{path} holds no row")
@@ -182,7 +289,7 @@ def _csv_options(path: Path, known: Sequence[str]) -> dict[str, Any]:
     """
     import datasets
 
-    tabs = _ending(path) == ".tsv"
+    tabs = ending(path) == ".tsv"
     first = next((line for _, line in numbered_lines(path)), "")
     header = first.split("\t") if tabs else next(csv.reader([first]), [])
     options: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if tabs else {}
@@ -197,7 +304,7 @@ def _decompressed(path: Path) -> Path:
     """Return a copy of a .zst file without compression, made once: `datasets` would need another package."""
     status = path.stat()
     key = f"{path.resolve()} {status.st_size} {status.st_mtime_ns}"
-    name = f"{hashlib.sha256(key.encode()).hexdigest()[:16]}{_ending(path)}"
+    name = f"{hashlib.sha256(key.encode()).hexdigest()[:16]}{ending(path)}"
     copy = cache_folder() / "tables" / name
     if not copy.is_file():
         copy.parent.mkdir(parents=True, exist_ok=True)

@@ -65,6 +65,8 @@ class NeuralSparseLoss(EmbeddingLoss):
             is given.
         regularizer_ramp: Share r in [0, 1] of the sparsity weights in force. Penalties above 1 (special
             tokens, stop words) grow with it too: w becomes min(w, 1) + r * max(w - 1, 0).
+        sparsity_factors: "flops_query" or "flops_document" -> 0-dim float tensor that multiplies that term
+            beside its weight; empty at first. A controller writes them (`lexforge.training.term_controller`).
         metrics: Detached 0-dim values of the last call that are logged and not trained on: mean numbers of
             active dimensions, and `candidates_left_out`, the share of negatives left out.
 
@@ -96,6 +98,7 @@ class NeuralSparseLoss(EmbeddingLoss):
         self.weights = self.numbers.term_weights()
         self.temperature = self.numbers.temperature
         self.regularizer_ramp = 1.0
+        self.sparsity_factors: dict[str, Tensor] = {}
         if penalty_weights is not None:
             if not (torch.isfinite(penalty_weights) & (penalty_weights >= 0)).all():
                 raise ValueError("penalty_weights must be finite and >= 0 for every term of the vocabulary")
@@ -238,6 +241,9 @@ class NeuralSparseLoss(EmbeddingLoss):
         }
         if no_negatives is not None:
             self.metrics["candidates_left_out"] = share_left_out(no_negatives)
+        # A factor is a tensor of its own: a weight on the device would make each `if` above wait for it.
+        for name in self.sparsity_factors.keys() & parts.keys():
+            parts[name] = self.sparsity_factors[name] * parts[name]
         return {name: weights[name] * part for name, part in parts.items()}
 
     def _rows(self, rows: Tensor) -> Tensor:

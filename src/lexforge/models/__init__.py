@@ -9,6 +9,7 @@ from lexforge.common.lazy import load_when_used
 if TYPE_CHECKING:
     from lexforge.models.availability import check_model
     from lexforge.models.backbone import LEXICAL, resolve_backbone
+    from lexforge.models.calibration import calibrate_head
     from lexforge.models.decoder_bias import lower_bias, shift_bias_by_idf
     from lexforge.models.dense import build_dense
     from lexforge.models.dimension import embedding_dimension
@@ -36,6 +37,7 @@ __all__ = [
     "build_inference_free",
     "build_lexical_backbone",
     "build_splade",
+    "calibrate_head",
     "check_encoder",
     "check_model",
     "column_prompts",

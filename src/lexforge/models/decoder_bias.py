@@ -7,7 +7,7 @@ import torch
 from numpy.typing import ArrayLike
 from sentence_transformers import SparseEncoder
 
-from lexforge.models.structure import splade_transformers
+from lexforge.models.structure import splade_decoders
 
 
 def shift_bias_by_idf(
@@ -87,7 +87,7 @@ def lower_bias(model: SparseEncoder, threshold: float) -> SparseEncoder:
 
 def _biases(model: SparseEncoder) -> list[torch.Tensor]:
     """The decoder's bias `[V]` of each masked language model."""
-    decoders = [transformer.model.get_output_embeddings() for transformer in splade_transformers(model)]
+    decoders = splade_decoders(model)
     if any(getattr(decoder, "bias", None) is None for decoder in decoders):
         raise ValueError("the decoder of this masked language model has no bias that could be shifted")
     return [decoder.bias for decoder in decoders]

@@ -20,13 +20,13 @@ from typing import Any
 
 import torch
 from sentence_transformers import SparseEncoder
-from sentence_transformers.base.modules import Transformer
+from sentence_transformers.base.modules import Dense, Transformer
 from sentence_transformers.sparse_encoder.modules import SpladePooling
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from lexforge.kernels import splade_head
-from lexforge.models.structure import module_sequences
+from lexforge.models.structure import module_sequences, token_decoder
 
 logger = logging.getLogger(__name__)
 
@@ -96,7 +96,7 @@ class _HandThrough:
 class _FusedPooling:
     """The forward of a `SpladePooling` that receives hidden states instead of logits."""
 
-    def __init__(self, pooling: SpladePooling, transformer: Transformer) -> None:
+    def __init__(self, pooling: SpladePooling, transformer: Transformer | Dense) -> None:
         self.pooling = pooling
         self.transformer = transformer
         self.has_logged = False
@@ -108,7 +108,7 @@ class _FusedPooling:
                 self.has_logged = True
             return type(self.pooling).forward(self.pooling, features)
         # Looked up at each call, because a resized or wrapped model has another output embedding.
-        decoder = self.transformer.model.get_output_embeddings()
+        decoder = token_decoder(self.transformer)
         if not isinstance(vars(decoder).get("forward"), _HandThrough):
             raise RuntimeError(
                 "the output embedding was replaced after fuse_splade_head (new tokens or an adapter): "
@@ -142,32 +142,36 @@ def _padded(features: dict[str, Any]) -> tuple[Tensor, Tensor]:
     return padded, positions < lengths.to(hidden.device).unsqueeze(1)
 
 
-def _pairs(model: SparseEncoder) -> Iterator[tuple[Transformer, SpladePooling]]:
-    """Yield each `Transformer` with the `SpladePooling` behind it, in the model and in its routers' routes.
+def _pairs(model: SparseEncoder) -> Iterator[tuple[Transformer | Dense, SpladePooling]]:
+    """Yield each module that makes logits with the `SpladePooling` behind it, in the model and its routes.
 
-    A fused Transformer returns no logits, so whatever follows it in any route must be that pooling.
+    It is a `Transformer`, or the `Dense` behind one without a head. When it is fused it returns no logits, so
+    whatever follows it in any route must be that pooling.
     """
-    pooled_by: dict[Transformer, nn.Module | None] = {}
+    pooled_by: dict[nn.Module, nn.Module | None] = {}
     for modules in module_sequences(model):
         for module, follower in zip(modules, [*modules[1:], None], strict=True):
-            if not isinstance(module, Transformer):
+            if not isinstance(module, Transformer | Dense):
                 continue
             if pooled_by.setdefault(module, follower) is not follower:
                 raise ValueError(
-                    "a Transformer shared by several routes needs one SpladePooling shared by them as well, "
-                    f"received {type(pooled_by[module]).__name__} and {type(follower).__name__} behind it"
+                    f"a {type(module).__name__} shared by several routes needs one SpladePooling shared by "
+                    f"them as well, received {type(pooled_by[module]).__name__} and "
+                    f"{type(follower).__name__} behind it"
                 )
             if isinstance(follower, SpladePooling):
                 yield module, follower
 
 
-def _checked_decoder(transformer: Transformer, pooling: SpladePooling) -> nn.Linear:
-    """Return the output embedding of a masked language model, or raise where it cannot be fused."""
+def _checked_decoder(transformer: Transformer | Dense, pooling: SpladePooling) -> nn.Linear:
+    """Return the linear layer that makes the logits, or raise where it cannot be fused."""
     if pooling.pooling_strategy != "max":
         raise ValueError(
             f"pooling_strategy must be 'max' to fuse, because a sum needs every logit; received "
             f"{pooling.pooling_strategy!r}. Keep the model plain, or train it with SpladePooling('max')"
         )
+    if isinstance(transformer, Dense):
+        return _checked_dense(transformer)
     architecture = type(transformer.model).__name__
     decoder = getattr(transformer.model, "get_output_embeddings", lambda: None)()
     if isinstance(decoder, nn.Linear) and isinstance(vars(decoder).get("forward"), _HandThrough):
@@ -183,6 +187,22 @@ def _checked_decoder(transformer: Transformer, pooling: SpladePooling) -> nn.Lin
             "shifted or computed elsewhere): keep the model plain"
         )
     return decoder
+
+
+def _checked_dense(dense: Dense) -> nn.Linear:
+    """Return the layer of a `Dense` that makes logits of the tokens' states and does nothing else."""
+    keys = (dense.module_input_name, dense.module_output_name)
+    if keys != ("token_embeddings", "token_embeddings") or dense.use_residual:
+        raise ValueError(
+            "to be fused, a Dense before SpladePooling must turn token_embeddings into token_embeddings "
+            f"without a residual; received the keys {keys} and use_residual={dense.use_residual}"
+        )
+    if type(dense.activation_function) is not nn.Identity or type(dense.linear) is not nn.Linear:
+        raise ValueError(
+            "to be fused, a Dense before SpladePooling must have a plain nn.Linear and no activation "
+            f"function; received {type(dense.linear).__name__} and {type(dense.activation_function).__name__}"
+        )
+    return dense.linear
 
 
 def _logits_are_output_of(transformer: Transformer, decoder: nn.Linear) -> bool:

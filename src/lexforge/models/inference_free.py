@@ -14,7 +14,7 @@ from sentence_transformers.sparse_encoder.modules import SparseStaticEmbedding
 from transformers import PreTrainedTokenizerBase
 
 from lexforge.models.model_card import RetrieverCard
-from lexforge.models.structure import splade_transformers
+from lexforge.models.structure import splade_transformers, vocabulary_size
 
 
 def build_inference_free(
@@ -47,7 +47,7 @@ def build_inference_free(
     if any(isinstance(module, Router) for module in modules):
         raise ValueError("the document encoder has a Router already; pass a symmetric SPLADE encoder")
     tokenizer = cast(PreTrainedTokenizerBase, transformer.tokenizer)  # a text model has one
-    terms = transformer.model.get_output_embeddings().out_features
+    terms = vocabulary_size(document_encoder)
     if len(tokenizer) != terms:
         raise ValueError(
             f"the tokenizer has {len(tokenizer)} terms and the decoder {terms}: a saved lookup could not be "

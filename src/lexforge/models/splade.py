@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Sequence
 from pathlib import Path
 from typing import cast
 
 from sentence_transformers import SparseEncoder
+from sentence_transformers.base.modules import Dense
 from sentence_transformers.sparse_encoder.modules import SpladePooling, Transformer
-from transformers import AutoModelForMaskedLM, PreTrainedTokenizerBase
+from torch import nn
+from transformers import AutoConfig, AutoModelForMaskedLM, PreTrainedTokenizerBase
+from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
 from lexforge.common.similarity import Similarity, check_similarity
+from lexforge.models.calibration import calibrate_head
 from lexforge.models.fused import fuse_splade_head
+from lexforge.models.headless import DECODER_FAMILIES, build_bare_encoder, build_decoder_lm, describe
 from lexforge.models.model_card import RetrieverCard
 from lexforge.models.names import check_saved_similarity, checked_name, saved_class
 from lexforge.models.structure import position_limit, splade_transformers
+
+logger = logging.getLogger(__name__)
 
 
 def build_splade(
@@ -21,6 +30,7 @@ def build_splade(
     *,
     max_seq_length: int | None = None,
     similarity: Similarity | None = None,
+    texts: Sequence[str] | None = None,
     fused: bool = True,
     device: str | None = None,
 ) -> SparseEncoder:
@@ -28,12 +38,15 @@ def build_splade(
 
     Args:
         name_or_path: A folder or a hub name: a checkpoint that `AutoModelForMaskedLM` and `AutoTokenizer`
-            load, or a saved SPLADE `SparseEncoder` (symmetric, or asymmetric with a `Router`).
+            load, a decoder LM (Llama, Mistral, Qwen2, Qwen3), an encoder without a head (such as a
+            `BertModel`), or a saved SPLADE `SparseEncoder` (symmetric, or asymmetric with a `Router`).
         max_seq_length: Texts are cut after this many tokens, special tokens included. None keeps what the
             saved encoder or the tokenizer says, limited to what the model has positions for.
         similarity: How queries and documents are compared. It is saved with the model as
             `similarity_fn_name`, where every evaluation and index reads it. None keeps that of a saved
             encoder, and gives a new one "dot".
+        texts: Documents from which `calibrate_head` sets the scale of a decoder that was not trained as one:
+            that of a decoder LM or of an encoder without a head. Other encoders do not read them.
         fused: Whether to use the head that never builds the logits (`lexforge.models.fuse_splade_head`). It
             changes neither the values nor what is saved.
         device: Where the model is put; None leaves the choice to sentence-transformers.
@@ -43,8 +56,8 @@ def build_splade(
 
     Raises:
         FileNotFoundError: If there is no such folder, and no such model on the hub.
-        ValueError: If the checkpoint lacks weights of a masked language modelling head, if the saved encoder
-            is no SPLADE model or has another similarity, if `max_seq_length` leaves no room for a word or
+        ValueError: If the checkpoint lacks weights or is of another family, if the saved encoder is no SPLADE
+            model or has another similarity, if `max_seq_length` leaves no room for a word or
             exceeds the model's positions, or if `similarity` is unknown.
 
     Source: Formal et al. 2021, "SPLADE v2" (arXiv 2109.10086), equation 6.
@@ -64,28 +77,48 @@ def build_splade(
         )
         check_saved_similarity(name, model.similarity_fn_name)
     else:
-        _refuse_incomplete_checkpoint(name)
-        transformer = Transformer(name, transformer_task="fill-mask")
+        modules = _modules_of_checkpoint(name)
         model = SparseEncoder(
-            modules=[transformer, SpladePooling("max")],
+            modules=modules,
             device=device,
             similarity_fn_name=similarity or "dot",
             model_card_data=RetrieverCard(),
         )
     for transformer in splade_transformers(model):
         _set_max_seq_length(transformer, max_seq_length)
+    if saved is None and isinstance(model[1], Dense):
+        if texts is None:
+            logger.warning(
+                f"{name} has no head of a masked language model: its embeddings decode, and about half of "
+                "all terms are active until lexforge.models.calibrate_head sets their scale from texts"
+            )
+        else:
+            calibrate_head(model, texts)
     return fuse_splade_head(model).eval() if fused else model.eval()
 
 
-def _refuse_incomplete_checkpoint(name: str) -> None:
-    """Raise where weights are missing: transformers would fill the head with random ones and only log it."""
+def _modules_of_checkpoint(name: str) -> list[nn.Module]:
+    """Return the modules of a new encoder: of a masked language model, a decoder LM, or a bare encoder.
+
+    A head of which weights are missing is refused, or replaced where there is none at all: transformers would
+    fill it with random numbers and only log it.
+    """
+    config = AutoConfig.from_pretrained(name)
+    if config.model_type in DECODER_FAMILIES:
+        return build_decoder_lm(name)
+    if config.model_type not in MODEL_FOR_MASKED_LM_MAPPING_NAMES:
+        raise ValueError(f"{name} is {describe(config)}")
     model, loading = AutoModelForMaskedLM.from_pretrained(name, output_loading_info=True)
     missing = sorted(loading["missing_keys"])
-    if missing:
+    if not missing:
+        return [Transformer(name, transformer_task="fill-mask"), SpladePooling("max")]
+    what = f"{type(model).__name__} misses {len(missing)} of its weights ({', '.join(missing[:4])})"
+    if any(architecture.endswith("ForMaskedLM") for architecture in config.architectures or ()):
         raise ValueError(
-            f"{name} is not a complete masked language model: {type(model).__name__} misses {len(missing)} "
-            f"of its weights ({', '.join(missing[:4])}). SPLADE needs the head trained with the encoder"
+            f"{name} is not a complete masked language model: {what}. SPLADE needs the head trained with the "
+            "encoder"
         )
+    return build_bare_encoder(name, what)
 
 
 def _set_max_seq_length(transformer: Transformer, max_seq_length: int | None) -> None:

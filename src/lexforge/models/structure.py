@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
 import torch
 from sentence_transformers import SparseEncoder
-from sentence_transformers.base.modules import Router, Transformer
+from sentence_transformers.base.modules import Dense, Router, Transformer
 from sentence_transformers.sparse_encoder.modules import SpladePooling
 from torch import nn
 
@@ -28,28 +29,66 @@ def module_sequences(model: SparseEncoder) -> list[list[nn.Module]]:
 
 
 def splade_transformers(model: SparseEncoder) -> list[Transformer]:
-    """Find the masked language models of a SPLADE encoder: one, or those of the routes of its `Router`.
+    """Find the language models of a SPLADE encoder: one, or those of the routes of its `Router`.
 
     Args:
         model: A symmetric or asymmetric encoder, fused or plain.
 
     Returns:
-        Each `Transformer` that feeds a `SpladePooling`, once.
+        Each `Transformer` that feeds a `SpladePooling`, directly or through a `Dense`, once.
 
     Raises:
         ValueError: If there is none.
     """
-    found = [
-        module
-        for modules in module_sequences(model)
-        for module, follower in pairwise(modules)
-        if isinstance(module, Transformer) and isinstance(follower, SpladePooling)
-    ]
+    found = []
+    for modules in module_sequences(model):
+        for place, module in enumerate(modules):
+            # The decoder of a transformer without a head is a module of its own, see `token_decoder`.
+            following = modules[place + 1 :]
+            if following and isinstance(following[0], Dense):
+                following = following[1:]
+            if isinstance(module, Transformer) and following and isinstance(following[0], SpladePooling):
+                found.append(module)
     if not found:
         raise ValueError(
             "a SPLADE encoder has a Transformer (transformer_task='fill-mask') followed by SpladePooling; "
             f"received one with the modules {[type(module).__name__ for module in model.children()]}"
         )
+    return list(dict.fromkeys(found))
+
+
+def token_decoder(module: nn.Module) -> Any:
+    """Return the linear layer that turns the states of a module's tokens into logits of the vocabulary.
+
+    Args:
+        module: A `Transformer` with a masked language modelling head, or the `Dense` behind one without.
+
+    Returns:
+        The output embedding of the transformer, or the layer of the `Dense`.
+    """
+    owner: Any = module
+    return owner.linear if isinstance(module, Dense) else owner.model.get_output_embeddings()
+
+
+def splade_decoders(model: SparseEncoder) -> list[Any]:
+    """Find the decoders of a SPLADE encoder: one, or those of the routes of its `Router`.
+
+    Args:
+        model: A symmetric or asymmetric encoder, fused or plain.
+
+    Returns:
+        Each decoder that feeds a `SpladePooling`, once.
+
+    Raises:
+        ValueError: If there is none.
+    """
+    splade_transformers(model)  # raises an error where there is none
+    found = [
+        token_decoder(module)
+        for modules in module_sequences(model)
+        for module, follower in pairwise(modules)
+        if isinstance(module, Transformer | Dense) and isinstance(follower, SpladePooling)
+    ]
     return list(dict.fromkeys(found))
 
 
@@ -65,8 +104,7 @@ def vocabulary_size(model: SparseEncoder) -> int:
     Raises:
         ValueError: If the model is no SPLADE encoder.
     """
-    decoder = splade_transformers(model)[0].model.get_output_embeddings()
-    return int(decoder.weight.shape[0])
+    return int(splade_decoders(model)[0].weight.shape[0])
 
 
 def position_limit(transformer: Transformer) -> int | None:

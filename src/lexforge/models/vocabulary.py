@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from sentence_transformers import SparseEncoder
 from transformers import PreTrainedTokenizerBase
 
-from lexforge.models.structure import splade_transformers
+from lexforge.models.structure import splade_decoders
 
 BANNED_BIAS = -1e4
 """Far below any logit, and finite in float16."""
@@ -37,7 +37,7 @@ def restrict_output_vocabulary(model: SparseEncoder, banned_ids: Iterable[int]) 
             remain.
     """
     ids = sorted(set(map(int, banned_ids)))
-    decoders = [transformer.model.get_output_embeddings() for transformer in splade_transformers(model)]
+    decoders = splade_decoders(model)
     for decoder in decoders:
         if getattr(decoder, "bias", None) is None:
             raise ValueError(

@@ -15,15 +15,19 @@ if TYPE_CHECKING:
     from lexforge.training.curriculum import Phase, phase_at, ramp_at
     from lexforge.training.dense import DenseTrainer
     from lexforge.training.finite import FiniteTraining
+    from lexforge.training.hub import hub_arguments, push_model
     from lexforge.training.learning_rate import with_learning_rate
     from lexforge.training.negatives import MovingNegatives
     from lexforge.training.presets import PRESETS, Preset, PresetName
     from lexforge.training.resumable import ResumableTraining
+    from lexforge.training.term_calibration import calibrate_active_terms
+    from lexforge.training.term_controller import ActiveTermsController, check_wanted_terms
     from lexforge.training.trainer import SpladeTrainer
     from lexforge.training.watching import EvaluationSettings, best_of, check_reports
 
 __all__ = [
     "PRESETS",
+    "ActiveTermsController",
     "CollapseCallback",
     "CurriculumCallback",
     "DenseCollator",
@@ -39,10 +43,14 @@ __all__ = [
     "SpladeTrainer",
     "TrainingSettings",
     "best_of",
+    "calibrate_active_terms",
     "check_full_batch",
     "check_reports",
+    "check_wanted_terms",
+    "hub_arguments",
     "phase_at",
     "preset_on_command_line",
+    "push_model",
     "ramp_at",
     "with_learning_rate",
 ]

@@ -66,11 +66,13 @@ class CurriculumCallback(TrainerCallback):
         """
         loss = self.loss
         before = loss.regularizer_ramp, loss.temperature, dict(loss.weights), self.phase_index
+        factors, loss.sparsity_factors = loss.sparsity_factors, {}  # a controller moves them at every step
         self._write(1.0)
         try:
             yield
         finally:
             loss.regularizer_ramp, loss.temperature, loss.weights, self.phase_index = before
+            loss.sparsity_factors = factors
 
     def _write(self, progress: float) -> None:
         """Write the values for a share of training, in [0, 1], into the loss."""

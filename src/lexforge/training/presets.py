@@ -29,6 +29,7 @@ class Preset(SparseLossNumbers):
         special_penalty: Fixed penalty of special tokens; None leaves them inside the idf range, as before
             V26.
         stopword_penalty: Factor on the penalty of stop words.
+        mine_negatives: Whether the model mines hard negatives before the first step, where the data has none.
         idf_bias: Shift of a term's logit per unit of its idf, before training, in a pretrained encoder; the
             lexical backbone has idf in its weights already. 0 shifts nothing.
         start_share: Share of the weights of the start in the model that training leaves, in [0, 1).
@@ -46,6 +47,7 @@ class Preset(SparseLossNumbers):
     idf_alpha: float | None = 4.0
     special_penalty: float | None = 100.0
     stopword_penalty: float = 15.0
+    mine_negatives: bool = False
     idf_bias: float = 0.0
     start_share: float = 0.0
     prune_threshold: float = 0.0
@@ -139,20 +141,24 @@ PLAIN = Preset(
     phases=(),
 )
 # What ranks better than the plain baseline with fewer terms, by the tables of recipes/README.md: idf in the
-# bias, a higher learning rate and a higher weight of FLOPS, and half of the start in the weights at the end.
+# bias, hard negatives, a higher learning rate and weight of FLOPS, and a share of the start in the weights at
+# the end.
 # Minimum activation is 0 for a healthy model and holds up one that is about to collapse.
 LEXFORGE = replace(
     PLAIN,
     flops_weight=1e-3,
     minimum_activation_weight=1.0,
+    mine_negatives=True,
     idf_bias=0.35,
-    start_share=0.5,
+    start_share=0.4,
     prune_threshold=0.2,
     learning_rate=3e-4,
 )
 # The lexical backbone has idf in its weights and smaller scores from the start. It expands no text yet, so a
 # larger share of the start would take away what training adds.
-LEXFORGE_SCRATCH = replace(LEXFORGE, temperature=0.3, idf_bias=0.0, start_share=0.25, prune_threshold=0.0)
+LEXFORGE_SCRATCH = replace(
+    LEXFORGE, temperature=0.3, mine_negatives=False, idf_bias=0.0, start_share=0.25, prune_threshold=0.0
+)
 
 PRESETS: dict[PresetName, Preset] = {
     "lexforge": LEXFORGE,

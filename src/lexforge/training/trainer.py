@@ -26,6 +26,8 @@ from lexforge.training.finishing import Finishing
 from lexforge.training.finite import FiniteTraining
 from lexforge.training.kernel_tiles import KernelTilesCallback
 from lexforge.training.resumable import ResumableTraining
+from lexforge.training.term_calibration import calibrate_on_rows, check_can_calibrate
+from lexforge.training.term_controller import ActiveTermsController
 
 
 class SpladeTrainer(ResumableTraining, FiniteTraining, CompatibleTraining, SparseEncoderTrainer):
@@ -37,6 +39,8 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, CompatibleTraining, Spars
     - It checks the rows of a `NeuralSparseLoss` before training and adds the teacher's embeddings to each
       batch.
     - It follows the curriculum of a `NeuralSparseLoss`.
+    - It brings the mean number of active terms per text to a wanted number (`ActiveTermsController`), and
+      makes the number exact at the end of `train` (`calibrate_active_terms`).
     - It logs each part of the loss with its share of the total, the active dimensions and the phase, and
       warns when the activations collapse.
     - It resumes with the tile sizes that the GPU kernels of the head were timed with (`KernelTilesCallback`).
@@ -55,13 +59,16 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, CompatibleTraining, Spars
         start_share: Share of the weights of the start, in [0, 1), in the model that `train` leaves and that
             `evaluate` measures; checkpoints hold the trained weights (`Finishing`).
         prune_threshold: What a term's logit must exceed, >= 0, in that model.
+        query_terms: Wanted mean number of active terms per query in that model; None leaves it to the loss.
+        document_terms: The same for documents.
         **kwargs: The arguments of `SparseEncoderTrainer`: `args`, `train_dataset`, `eval_dataset`,
             `evaluator`, `callbacks`, `model_init` and others.
 
     Raises:
         TypeError: If the loss is none of the above.
-        ValueError: If a teacher or a curriculum is given for other losses, the rows of a `NeuralSparseLoss`
-            are not what `lexforge.data.columns.check_rows` asks for, the phases do not cover training, or
+        ValueError: If a teacher, a curriculum or a wanted number of terms is given for other losses, the
+            model cannot be brought to such a number, the rows of a `NeuralSparseLoss` are not what
+            `lexforge.data.columns.check_rows` asks for, the phases do not cover training, or
             `train` finds that no step can be taken or that the schedule cannot follow the phases; see also
             `CompatibleTraining`.
         NonFiniteError: If `train` or `evaluate` meets a number that is NaN or infinite.
@@ -80,6 +87,8 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, CompatibleTraining, Spars
         ramp_fraction: float = 0.0,
         start_share: float = 0.0,
         prune_threshold: float = 0.0,
+        query_terms: float | None = None,
+        document_terms: float | None = None,
         **kwargs: Any,
     ) -> None:
         self.teacher = teacher
@@ -87,19 +96,24 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, CompatibleTraining, Spars
         self.ramp_fraction = ramp_fraction
         self.start_share = start_share
         self.prune_threshold = prune_threshold
+        self.wanted_terms = {"query_terms": query_terms, "document_terms": document_terms}
         # A loss that is built already is checked before anything is written, a function once it has built it.
         known = not any(callable(one) and not isinstance(one, nn.Module) for one in _listed(loss))
         self.curriculum = self._make_curriculum(_listed(loss)) if known else None
+        self.controller = self._make_controller(_listed(loss)) if known else None
         super().__init__(model=model, loss=loss, **kwargs)
         self.curriculum = self.curriculum or self._make_curriculum(self.losses)
-        if self.curriculum is not None:
-            self.add_callback(self.curriculum)
+        self.controller = self.controller or self._make_controller(self.losses)
+        for callback in filter(None, (self.curriculum, self.controller)):
+            self.add_callback(callback)
         self.add_callback(KernelTilesCallback())
         self.add_callback(CollapseCallback(vocabulary_size(self.model)))
 
     def prepare_model(self, model: BaseModel) -> None:
         """Remember the weights of a model that is to be trained, and fuse its head."""
         assert isinstance(model, SparseEncoder)
+        if self._wants_terms():
+            check_can_calibrate(model, **self.wanted_terms)
         self.finishing = Finishing(model, self.start_share, self.prune_threshold)
         fuse_splade_head(model)
 
@@ -113,11 +127,12 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, CompatibleTraining, Spars
     def losses_were_rebuilt(self) -> None:
         """Let the callbacks follow the losses of a new training."""
         super().losses_were_rebuilt()
-        if self.curriculum is not None:
-            self.remove_callback(self.curriculum)
-            self.curriculum = self._make_curriculum(self.losses)
-        if self.curriculum is not None:
-            self.add_callback(self.curriculum)
+        for callback in filter(None, (self.curriculum, self.controller)):
+            self.remove_callback(callback)
+        self.curriculum = self.curriculum and self._make_curriculum(self.losses)
+        self.controller = self._make_controller(self.losses)
+        for callback in filter(None, (self.curriculum, self.controller)):
+            self.add_callback(callback)
 
     def _make_curriculum(self, losses: Sequence[Any]) -> CurriculumCallback | None:
         """The callback of a single `NeuralSparseLoss`; refuse what other losses cannot follow."""
@@ -137,6 +152,21 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, CompatibleTraining, Spars
                 "all data"
             )
         return None
+
+    def _wants_terms(self) -> bool:
+        return any(number is not None for number in self.wanted_terms.values())
+
+    def _make_controller(self, losses: Sequence[Any]) -> ActiveTermsController | None:
+        """The controller of a single `NeuralSparseLoss`, if a number of active terms is wanted."""
+        if not self._wants_terms():
+            return None
+        if len(losses) != 1 or not isinstance(losses[0], NeuralSparseLoss):
+            names = [type(loss).__name__ for loss in losses if loss is not None]
+            raise ValueError(
+                "query_terms and document_terms need a single NeuralSparseLoss, whose sparsity weights they "
+                f"move; received {', '.join(names) or 'the default of the parent'}"
+            )
+        return ActiveTermsController(losses[0], **self.wanted_terms)
 
     def get_data_collator(self, model: Any, args: Any, processing_class: Any = None) -> SpladeCollator:
         """A collator with the stock collator's settings that adds the teacher's embeddings to the tokens."""
@@ -173,9 +203,19 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, CompatibleTraining, Spars
             group["lr"] = base_lr * factor(0)
 
     def train(self, *args: Any, **kwargs: Any) -> TrainOutput:
-        """Train as the parent does, then average the weights with the start and apply the threshold."""
+        """Train as the parent does, then average the weights with the start and set the threshold."""
         output = super().train(*args, **kwargs)
         self.finishing.apply(self.model)
+        if self.controller is not None:
+            reached = calibrate_on_rows(
+                self.model,
+                self.train_dataset,
+                self._label_columns,
+                batch_size=self.args.per_device_eval_batch_size,
+                seed=self.args.seed,
+                **self.wanted_terms,
+            )
+            self.log({f"calibrated_{kind}_terms": round(mean, 2) for kind, mean in reached.items()})
         return output
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
@@ -209,6 +249,8 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, CompatibleTraining, Spars
                 sums |= {f"share/{name}": share for name, share in zip(parts, shares.unbind(), strict=True)}
                 if self.curriculum and self.phases:
                     sums["phase"] = count * (self.curriculum.phase_index + 1.0)
+        if self.controller is not None and training_type == "train":
+            logs = logs | self.controller.log_values()
         super().log(logs, start_time)
 
 

@@ -288,6 +288,23 @@ def test_the_public_function_reaches_the_kernel(autocast: bool) -> None:
         torch.testing.assert_close(one, other, rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.filterwarnings(
+    "ignore:The .grad attribute of a Tensor"
+)  # the compiler looks at a break's tensors
+def test_a_compiled_function_launches_the_kernels_as_they_are() -> None:
+    """`torch.compile` stands around the kernels, which are compiled already, and changes no bit."""
+    hidden, weight, bias, mask, grad = draw(2, 6, 8, 18)
+
+    def doubled(*tensors: Tensor) -> Tensor:
+        return 2 * splade_head(*tensors, impl="triton")
+
+    results = []
+    for function in (torch.compile(doubled, backend="eager"), doubled):
+        out = function(hidden, weight, bias, mask)
+        results.append([out, *torch.autograd.grad(out, [hidden, weight, bias], grad)])
+    assert all(torch.equal(one, other) for one, other in zip(*results, strict=True))
+
+
 def test_bad_input_is_refused() -> None:
     """Shapes that would be read out of bounds and dtypes without a kernel, each named in the message."""
     hidden, weight, bias, mask = (tensor.detach() for tensor in draw(2, 4, 3, 5)[:4])

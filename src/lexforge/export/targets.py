@@ -1,0 +1,8 @@
+"""The names of the targets of a model, which a command line shows before torch is loaded."""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+Target: TypeAlias = Literal["onnx", "onnx-pairs", "onnx-logits", "elasticsearch", "opensearch"]
+Quantization: TypeAlias = Literal["int8"]

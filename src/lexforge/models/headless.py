@@ -1,0 +1,141 @@
+"""SPLADE encoders from models without a masked language modelling head: decoder LMs and bare encoders.
+
+The states of the tokens go through a decoder of their own, a stock `Dense` of sentence-transformers, into
+`SpladePooling`. So every module is stock, the saved encoder loads with plain sentence-transformers, and the
+decoder has the bias that the restriction of the vocabulary needs.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from sentence_transformers.base.modules import Dense
+from sentence_transformers.sparse_encoder.modules import SpladePooling, Transformer
+from torch import Tensor, nn
+from transformers import AutoModel, AutoModelForCausalLM, PreTrainedConfig
+
+# Decoder LMs whose attention looks both ways where `config.is_causal` is False; a forward checks each one.
+DECODER_FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
+
+
+def build_decoder_lm(name: str) -> list[nn.Module]:
+    """Build the modules of an encoder from a decoder LM that looks both ways.
+
+    The causal mask is taken away (CSPLADE's bidirectional variant): a token of a text sees those that
+    follow it. `config.is_causal` is saved as False, so whoever loads the model gets the same attention. The
+    logits of all tokens are pooled. The output embedding of the language model becomes the decoder, a copy
+    where it is tied to the input embedding. Its logits are made for next words: scale them with
+    `calibrate_head`.
+
+    An adapter (LoRA) is saved beside the name of its base and without a configuration, so its base must be a
+    saved encoder: save this one, load it, and add the adapter to that.
+
+    Args:
+        name: A folder or a hub name of a model of `DECODER_FAMILIES`.
+
+    Returns:
+        Transformer, Dense and SpladePooling.
+
+    Raises:
+        ValueError: If weights of the language model are missing, if its tokenizer has no token to pad with,
+            or if a token still sees only earlier ones.
+
+    Source: Xu et al. 2025, "CSPLADE" (arXiv 2504.10816), the variant with bidirectional attention.
+    """
+    loaded: Any = AutoModelForCausalLM.from_pretrained(name, output_loading_info=True)
+    model, loading = loaded
+    _refuse_missing(name, loading["missing_keys"])
+    weight = model.get_output_embeddings().weight.detach().clone()  # [V, D]
+    transformer = Transformer(name)
+    transformer.model.config.is_causal = False
+    transformer.model.config.use_cache = False  # nothing is generated
+    tokenizer: Any = transformer.tokenizer
+    if tokenizer.pad_token is None:  # decoder LMs are trained without padding; the mask hides these tokens
+        if tokenizer.eos_token is None:
+            raise ValueError(
+                f"the tokenizer of {name} has neither a token for padding nor one for the end of a text"
+            )
+        tokenizer.pad_token = tokenizer.eos_token
+        transformer.model.config.pad_token_id = tokenizer.pad_token_id
+    if not _looks_ahead(transformer):
+        raise ValueError(
+            f"the attention of {type(transformer.model).__name__} stays causal with this version of "
+            "transformers, although config.is_causal is False; upgrade transformers"
+        )
+    return [transformer, _decoder(weight), SpladePooling("max")]
+
+
+def build_bare_encoder(name: str, missing: str) -> list[nn.Module]:
+    """Build the modules of an encoder from a bidirectional transformer that was saved without a head.
+
+    The matrix of the input embeddings becomes the decoder, with a bias of zeros.
+
+    Args:
+        name: A folder or a hub name of a checkpoint, such as that of a `BertModel`.
+        missing: What a masked language model would need and the checkpoint lacks, for the message.
+
+    Returns:
+        Transformer, Dense and SpladePooling.
+
+    Raises:
+        ValueError: If weights of the encoder itself are missing too, or if the embeddings have another width
+            than the states, as those of ELECTRA can.
+    """
+    _, loading = AutoModel.from_pretrained(name, output_loading_info=True)
+    _refuse_missing(name, [key for key in loading["missing_keys"] if not key.startswith("pooler.")])
+    transformer = Transformer(name)
+    if getattr(transformer.model, "pooler", None) is not None:
+        transformer.model.pooler = None  # it reads the first token alone, and would get no gradient
+    embeddings = transformer.model.get_input_embeddings().weight.detach().clone()  # [V, D]
+    width = transformer.get_embedding_dimension()
+    if embeddings.shape[1] != width:
+        raise ValueError(
+            f"{name} is not a complete masked language model: {missing}. Its embeddings of width "
+            f"{embeddings.shape[1]} cannot take the place of a head for states of width {width}"
+        )
+    return [transformer, _decoder(embeddings), SpladePooling("max")]
+
+
+def describe(config: PreTrainedConfig) -> str:
+    """Say in one line which model this is and which ones become SPLADE encoders."""
+    return (
+        f"a model of type {config.model_type!r} ({type(config).__name__}), which does not become a SPLADE "
+        f"encoder; pass a masked language model, a decoder LM ({', '.join(DECODER_FAMILIES)}), or an encoder "
+        "such as a BertModel"
+    )
+
+
+def _decoder(weight: Tensor) -> Dense:
+    """Return a `Dense` of the weight `[V, D]` and a bias of zeros, from states of tokens to logits."""
+    terms, width = weight.shape
+    return Dense(
+        in_features=width,
+        out_features=terms,
+        activation_function=nn.Identity(),
+        init_weight=weight,
+        init_bias=torch.zeros(terms, dtype=weight.dtype),
+        module_input_name="token_embeddings",
+    )
+
+
+def _refuse_missing(name: str, missing: Any) -> None:
+    """Refuse a checkpoint that lacks weights: transformers would fill them with random numbers."""
+    keys = sorted(missing)
+    if keys:
+        raise ValueError(
+            f"{name} is not a complete model: it misses {len(keys)} weights ({', '.join(keys[:4])})"
+        )
+
+
+def _looks_ahead(transformer: Transformer) -> bool:
+    """Return whether the state of the first token depends on the last one, with and without padding."""
+    model = transformer.model
+    ids = torch.zeros(2, 3, dtype=torch.long, device=model.device)
+    ids[1, 2] = 1  # two texts that differ in their last token
+    training = model.training
+    model.eval()  # without dropout the check leaves the random state as it is
+    with torch.no_grad():
+        states = model(input_ids=ids, attention_mask=torch.ones_like(ids))[0]  # [2, 3, D]
+    model.train(training)
+    return not torch.equal(states[0, 0], states[1, 0])

@@ -1,0 +1,357 @@
+"""The calibration that makes the mean number of active terms exact on a sample of texts.
+
+A bias of the decoder decides which logits count: term j is active in a text if its largest logit z over the
+tokens, bias included, is above 0. So a shift of the bias moves the threshold of each term, and it is saved,
+loaded and exported with the weights. The shift is
+
+    -(t0 + t1 c_j),    c_j = log((q_j + RARE) / (d_j + RARE)),
+
+with q_j the share of term j in all active terms of the queries and d_j that of the documents. t0 moves
+queries and documents together, and t1 moves them apart: a term that is typical of queries becomes harder to
+activate if queries have too many terms for their documents. For a term that is rare in both, c_j is near 0.
+For each t1 there is one t0 by which the documents have exactly the wanted number, an order statistic of
+z - t1 c_j; t1 is then found by bisection on the number of the queries. Source: docs/losses.md, section 19.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from datasets import Dataset
+from numpy.typing import NDArray
+from sentence_transformers import SparseEncoder
+from sentence_transformers.sparse_encoder.modules import SparseStaticEmbedding, SpladePooling
+from torch import Tensor
+
+from lexforge.common.ranks import first_gathered_row, world_size
+from lexforge.common.types import TextKind
+from lexforge.corpus import encode
+from lexforge.models.structure import splade_decoders, splade_transformers, vocabulary_size
+from lexforge.models.vocabulary import BANNED_BIAS
+from lexforge.training.columns import text_columns
+
+logger = logging.getLogger(__name__)
+
+RARE = 1e-4  # of all active terms; a sample does not tell where a rarer term is typical
+LARGEST_TILT = 4.0  # t1 is sought within this distance of 0
+TILTS, BISECTIONS = 6, 40  # t1 is first tried at LARGEST_TILT / 2^6, / 2^5, ..., then between two of these
+SAMPLE = 1000  # texts of each kind: the mean of so many is off by 1 to 2 %
+FIRST_DEPTH, LARGEST_DEPTH = 1.0, 64.0  # how far below the threshold logits are looked at
+
+
+@dataclass(frozen=True)
+class Logits:
+    """The largest logit of each term in each text, where it is above some depth below the threshold.
+
+    Args:
+        terms: `[n]` int, the term of each entry.
+        values: `[n]` float64, its logit; the threshold of the model is 0.
+        texts: N, the number of texts.
+    """
+
+    terms: NDArray[np.integer]
+    values: NDArray[np.float64]
+    texts: int
+
+    def mean_active(self, thresholds: NDArray[np.float64]) -> float:
+        """Return the mean number of entries per text that are above the thresholds `[V]` of their terms."""
+        return float((self.values > thresholds[self.terms]).sum() / self.texts)
+
+    def level(self, wanted: float, offsets: NDArray[np.float64]) -> float:
+        """Return the number t by which `values > t + offsets[terms]` holds for `wanted` entries per text.
+
+        Args:
+            wanted: Mean number of entries per text.
+            offsets: `[V]` float64.
+
+        Returns:
+            The middle between the last value that counts and the first one that does not.
+
+        Raises:
+            TooShallowError: If there are too few entries.
+        """
+        above = max(1, round(wanted * self.texts))
+        if above >= len(self.values):
+            raise TooShallowError(
+                f"{self.texts} texts have {len(self.values)} logits in all; wanted are {wanted:g} per text"
+            )
+        shifted = self.values - offsets[self.terms]
+        first_out = len(shifted) - above - 1  # in ascending order
+        return float(np.partition(shifted, (first_out, first_out + 1))[first_out : first_out + 2].mean())
+
+    def shares(self, level: float, size: int) -> NDArray[np.float64]:
+        """Return the share of each term in all entries above a level, `[V]`."""
+        active = np.bincount(self.terms[self.values > level], minlength=size)
+        return active / active.sum()
+
+
+class TooShallowError(ValueError):
+    """There are fewer logits than wanted: the sample must be encoded with a larger depth."""
+
+
+def solve_thresholds(
+    queries: Logits, documents: Logits, query_terms: float, document_terms: float, size: int
+) -> NDArray[np.float64]:
+    """Find the thresholds t0 + t1 c_j by which queries and documents have the wanted numbers of terms.
+
+    Args:
+        queries: The logits of a sample of queries.
+        documents: The logits of a sample of documents.
+        query_terms: Wanted mean number of active terms per query.
+        document_terms: Wanted mean number of active terms per document.
+        size: V, the number of terms.
+
+    Returns:
+        `[V]` float64. If no t1 within `LARGEST_TILT` gives both numbers, the documents have theirs, and the
+        queries are as near to theirs as they come.
+
+    Raises:
+        TooShallowError: If the logits do not reach deep enough.
+    """
+    # Which terms are typical of queries is judged where each side by itself has its wanted number.
+    even = np.zeros(size)
+    query_shares = queries.shares(queries.level(query_terms, even), size)
+    document_shares = documents.shares(documents.level(document_terms, even), size)
+    contrast = np.log((query_shares + RARE) / (document_shares + RARE))  # [V]
+
+    def thresholds(tilt: float) -> NDArray[np.float64]:
+        return documents.level(document_terms, tilt * contrast) + tilt * contrast
+
+    def surplus(tilt: float) -> float:
+        return queries.mean_active(thresholds(tilt)) - query_terms
+
+    # A larger t1 takes terms from the queries: the sign of the surplus says where to look.
+    direction = 1.0 if surplus(0.0) > 0 else -1.0
+    tilts = [0.0, *(direction * LARGEST_TILT / 2**power for power in range(TILTS, -1, -1))]
+    surpluses = [surplus(tilt) for tilt in tilts]
+    crossed = next((place for place, found in enumerate(surpluses) if found * direction <= 0), None)
+    if crossed is None:
+        return thresholds(tilts[int(np.argmin(np.abs(surpluses)))])
+    near, far = tilts[max(crossed - 1, 0)], tilts[crossed]
+    for _ in range(BISECTIONS):
+        middle = (near + far) / 2
+        if surplus(middle) * direction > 0:
+            near = middle
+        else:
+            far = middle
+    return thresholds(far)
+
+
+def calibrate_active_terms(
+    model: SparseEncoder,
+    queries: Sequence[str],
+    documents: Sequence[str],
+    *,
+    query_terms: float | None = None,
+    document_terms: float | None = None,
+    batch_size: int = 32,
+) -> dict[TextKind, float]:
+    """Shift the decoder's bias, in place, so that a sample of texts has the wanted mean numbers of terms.
+
+    The terms that the output vocabulary is restricted to stay so. If only one number is wanted, t1 is 0.
+
+    Args:
+        model: A SPLADE encoder that `check_can_calibrate` accepts, fused or plain.
+        queries: The sample of queries; read if `query_terms` is given.
+        documents: The sample of documents; read if `document_terms` is given.
+        query_terms: Wanted mean number of active terms per query, above 0; None wants nothing.
+        document_terms: The same for documents.
+        batch_size: Number of texts per forward pass.
+
+    Returns:
+        The mean number of active terms that the sample now has, by the wanted kind of text. A warning says
+        where it is not the wanted one.
+
+    Raises:
+        ValueError: If no number is wanted, the model cannot be calibrated, a sample is empty, or a wanted
+            number cannot be reached.
+    """
+    check_can_calibrate(model, query_terms=query_terms, document_terms=document_terms)
+    decoder = splade_decoders(model)[0]
+    samples: dict[TextKind, tuple[Sequence[str], float]] = {}
+    if query_terms is not None:
+        samples["query"] = (queries, query_terms)
+    if document_terms is not None:
+        samples["document"] = (documents, document_terms)
+    if not samples:
+        raise ValueError("query_terms or document_terms must be given; received None for both")
+
+    size, depth = len(decoder.bias), FIRST_DEPTH
+    while True:
+        with _raised(decoder.bias, depth):
+            logits = {
+                kind: _logits(model, texts, kind, depth, batch_size) for kind, (texts, _) in samples.items()
+            }
+        try:
+            if len(samples) == 2:
+                thresholds = solve_thresholds(
+                    logits["query"],
+                    logits["document"],
+                    samples["query"][1],
+                    samples["document"][1],
+                    size,
+                )
+            else:
+                ((kind, (_, wanted)),) = samples.items()
+                thresholds = np.full(size, logits[kind].level(wanted, np.zeros(size)))
+            # A threshold below the depth would let terms in that were not seen.
+            if thresholds.min() >= -depth:
+                break
+        except TooShallowError:
+            if depth >= LARGEST_DEPTH:
+                raise
+        if depth >= LARGEST_DEPTH:
+            raise TooShallowError(f"a threshold of {thresholds.min():g} lies below a depth of {depth:g}")
+        depth *= 2
+
+    with torch.no_grad():
+        shift = torch.from_numpy(-thresholds).to(decoder.bias)  # [V]
+        decoder.bias += torch.where(decoder.bias > BANNED_BIAS / 2, shift, 0.0)
+    reached = {kind: rows.mean_active(thresholds) for kind, rows in logits.items()}
+    for kind, (_, wanted) in samples.items():
+        if abs(reached[kind] / wanted - 1) > 0.01:
+            logger.warning(
+                "a %s has %.1f active terms on average, and %g were wanted: no shift of the decoder's bias "
+                "gives both numbers. Train longer, or bring the two wanted numbers nearer to each other",
+                kind,
+                reached[kind],
+                wanted,
+            )
+    return reached
+
+
+def calibrate_on_rows(
+    model: SparseEncoder,
+    rows: Any,
+    label_columns: Sequence[str] = (),
+    *,
+    query_terms: float | None,
+    document_terms: float | None,
+    batch_size: int,
+    seed: int,
+) -> dict[TextKind, float]:
+    """Calibrate on a sample of the texts of training rows; every rank must call this.
+
+    Rank 0 computes the shift and sends it to the others, so that the model stays equal on all ranks.
+
+    Args:
+        model: As in `calibrate_active_terms`, equal on all ranks.
+        rows: A `Dataset`, an `IterableDataset` (its first `SAMPLE` rows are read), or several by name. The
+            first text column holds queries, the others hold documents. A text counts once.
+        label_columns: The names of labels, which are no texts.
+        query_terms: As in `calibrate_active_terms`.
+        document_terms: As in `calibrate_active_terms`.
+        batch_size: Number of texts per forward pass.
+        seed: Seed of the sample of `SAMPLE` texts of each kind.
+
+    Returns:
+        As `calibrate_active_terms`; empty on the other ranks.
+
+    Raises:
+        ValueError: As `calibrate_active_terms`.
+    """
+    reached: dict[TextKind, float] = {}
+    if first_gathered_row(1) == 0:
+        texts: dict[TextKind, dict[str, None]] = {"query": {}, "document": {}}  # distinct, in their order
+        for dataset in rows.values() if isinstance(rows, dict) else [rows]:
+            read = dataset if isinstance(dataset, Dataset) else Dataset.from_list(list(dataset.take(SAMPLE)))
+            for place, column in enumerate(text_columns(read.column_names, label_columns)):
+                texts["document" if place else "query"].update(dict.fromkeys(read[column][:]))
+        random = np.random.default_rng(seed)
+        queries, documents = (_sample(list(texts[kind]), random) for kind in ("query", "document"))
+        reached = calibrate_active_terms(
+            model,
+            queries,
+            documents,
+            query_terms=query_terms,
+            document_terms=document_terms,
+            batch_size=batch_size,
+        )
+    if world_size() > 1:
+        bias = splade_decoders(model)[0].bias
+        dist.broadcast(bias.detach(), src=0)
+    return reached
+
+
+def _sample(texts: list[str], random: np.random.Generator) -> list[str]:
+    """At most `SAMPLE` of the texts, in their order."""
+    places = np.sort(random.permutation(len(texts))[:SAMPLE])
+    return [texts[place] for place in places]
+
+
+def check_can_calibrate(
+    model: SparseEncoder, *, query_terms: float | None = None, document_terms: float | None = None
+) -> None:
+    """Refuse a model, or a wanted number of active terms, that a shift of the decoder's bias cannot set.
+
+    Args:
+        model: A SPLADE encoder.
+        query_terms: Wanted mean number of active terms per query, or None.
+        document_terms: The same for documents.
+
+    Raises:
+        ValueError: If the model looks its queries up and a number of query terms is wanted, if it has several
+            SPLADE heads, no bias in the decoder, or a limit of its own (`max_active_dims`), or if a number
+            does not lie between 0 and the size of the vocabulary.
+    """
+    if query_terms is not None and any(
+        isinstance(module, SparseStaticEmbedding) for module in model.modules()
+    ):
+        raise ValueError(
+            "an inference-free model has no query encoder: a query has one active term per distinct token, "
+            f"whatever is trained. Leave query_terms out; received query_terms={query_terms:g}"
+        )
+    transformers = splade_transformers(model)
+    if len(transformers) > 1:
+        raise ValueError(
+            "a wanted number of active terms needs one SPLADE head for queries and documents; received a "
+            f"model with {len(transformers)}"
+        )
+    if getattr(splade_decoders(model)[0], "bias", None) is None:
+        raise ValueError(
+            "the decoder of this masked language model has no bias that could be shifted (for ModernBERT, "
+            "load it with decoder_bias=True)"
+        )
+    if model.max_active_dims is not None:
+        raise ValueError(
+            "a wanted number of active terms and max_active_dims exclude each other; received a model with "
+            f"max_active_dims={model.max_active_dims}"
+        )
+    for name, wanted in (("query_terms", query_terms), ("document_terms", document_terms)):
+        if wanted is not None and not 0 < wanted < vocabulary_size(model):
+            raise ValueError(
+                f"{name} must lie between 0 and the {vocabulary_size(model)} terms of the vocabulary; "
+                f"received {wanted:g}"
+            )
+
+
+@contextmanager
+def _raised(bias: Tensor, depth: float) -> Iterator[None]:
+    """A block in which the bias is higher, so that logits below the threshold are seen."""
+    before = bias.detach().clone()
+    with torch.no_grad():
+        bias += depth
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            bias.copy_(before)
+
+
+def _logits(
+    model: SparseEncoder, texts: Sequence[str], kind: TextKind, depth: float, batch_size: int
+) -> Logits:
+    """Read the logits of texts out of their activations; the bias of the model is raised by the depth."""
+    rows = encode(model, texts, kind, batch_size=batch_size)  # CSR [N, V]
+    pooling = next(module for module in model.modules() if isinstance(module, SpladePooling))
+    values = np.expm1(rows.data.astype(np.float64))  # activations are log1p(relu(logit))
+    if pooling.activation_function == "log1p_relu":  # log1p of the above once more
+        values = np.expm1(values)
+    return Logits(rows.indices, values - depth, rows.shape[0])

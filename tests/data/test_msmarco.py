@@ -1,0 +1,62 @@
+"""MS MARCO's own files, and qrels in TREC's four columns."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import pytest
+
+from lexforge.data import DataError, load_documents, load_retrieval_data
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The layout as published: no headers, tabs, four columns of judgements."""
+    root = tmp_path / "msmarco"
+    root.mkdir()
+    (root / "collection.tsv.gz").write_bytes(
+        gzip.compress(b"".join(b"%d\tpassage %d\n" % (i, i) for i in range(6)))
+    )
+    (root / "queries.train.tsv").write_text("10\tfirst query\n11\tsecond query\n")
+    (root / "queries.dev.small.tsv").write_text("20\tthird query\n")
+    (root / "qrels.train.tsv").write_text("10\t0\t1\t1\n11\t0\t2\t1\n")
+    (root / "qrels.dev.small.tsv").write_text("20 0 3 1\n")
+    (root / "qidpidtriples.train.small.tsv").write_text("10\t1\t4\n10\t1\t5\n11\t2\t4\n")
+    return root
+
+
+def test_the_files_become_a_retrieval_set(folder: Path) -> None:
+    """The test judgements are not public, so dev.small is measured as test, as BEIR does."""
+    data = load_retrieval_data(str(folder), ["train", "test"])
+    assert data.corpus["3"] == "passage 3"
+    assert data.queries == {"10": "first query", "11": "second query", "20": "third query"}
+    assert data.qrels == {"train": {"10": {"1": 1}, "11": {"2": 1}}, "test": {"20": {"3": 1}}}
+    assert len(load_documents(str(folder))) == 6
+
+
+def test_triples_of_ids_are_judgements(folder: Path) -> None:
+    """Their negatives are trained on by `--negatives judged`."""
+    data = load_retrieval_data(str(folder / "qidpidtriples.train.small.tsv"))
+    assert data.split("train") == {"10": {"1": 1, "4": 0, "5": 0}, "11": {"2": 1, "4": 0}}
+    (folder / "qidpidtriples.train.small.tsv").write_text("10\t1\t99\n")
+    with pytest.raises(DataError, match=r"tsv:1: expected the ids of a query, a positive and a negative"):
+        load_retrieval_data(str(folder / "qidpidtriples.train.small.tsv"))
+
+
+def test_a_missing_split_and_a_wrong_line_are_named(folder: Path) -> None:
+    """Eight million lines are long to search by hand."""
+    with pytest.raises(ValueError, match="has no split 'eval'"):
+        load_retrieval_data(str(folder), ["eval"])
+    (folder / "queries.train.tsv").write_text("10 first query\n")
+    with pytest.raises(DataError, match=r"queries\.train\.tsv:1: expected an id, a tab and a text"):
+        load_retrieval_data(str(folder))
+
+
+def test_qrels_in_four_columns_in_a_beir_folder(tmp_path: Path) -> None:
+    """TREC's form is what judgements are published in."""
+    (tmp_path / "qrels").mkdir()
+    (tmp_path / "corpus.jsonl").write_text('{"_id": "d1", "text": "one"}\n{"_id": "d2", "text": "two"}\n')
+    (tmp_path / "queries.jsonl").write_text('{"_id": "q1", "text": "ask"}\n')
+    (tmp_path / "qrels" / "test.txt").write_text("q1 0 d1 2\nq1\tQ0\td2\t0\n")
+    assert load_retrieval_data(str(tmp_path)).split("test") == {"q1": {"d1": 2, "d2": 0}}

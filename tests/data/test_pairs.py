@@ -1,0 +1,283 @@
+"""Rows of texts from every kind of table become the same training rows and the same retrieval set."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lexforge.common.text_identity import text_identity
+from lexforge.data import (
+    DataError,
+    PairData,
+    SourceOptions,
+    hold_out,
+    judged_negatives,
+    load_documents,
+    load_retrieval_data,
+    load_training_data,
+    validate_columns,
+)
+
+datasets = pytest.importorskip("datasets")
+
+# Twelve queries; "NA", a number and a quotation mark are texts that readers of tables like to change.
+ROWS = [
+    {"query": f"ask {place}", "positive": text, "negative": f"no {place}"}
+    for place, text in enumerate(["NA", "1984", 'a "quoted" word', "null", *(f"text {i}" for i in range(8))])
+]
+
+
+@pytest.fixture(autouse=True)
+def caches_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`datasets` and lexforge keep what they converted; a test must not see what another one left."""
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "datasets-cache")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def lines(rows: list[dict[str, Any]]) -> bytes:
+    return "".join(json.dumps(row) + "\n" for row in rows).encode()
+
+
+def table(path: Path, rows: list[dict[str, Any]], header: bool = True) -> None:
+    """Write rows as CSV, or as TSV without any quoting."""
+    tabs = path.suffix == ".tsv"
+    with path.open("w", newline="", encoding="utf-8") as file:
+        if tabs:
+            names = ["\t".join(rows[0])] if header else []
+            file.write("".join(f"{line}\n" for line in [*names, *("\t".join(row.values()) for row in rows)]))
+        else:
+            writer = csv.DictWriter(file, list(rows[0]))
+            writer.writeheader()
+            writer.writerows(rows)
+
+
+def write(folder: Path, kind: str, rows: list[dict[str, Any]]) -> Path:
+    """Write rows in one format; returns what `--data` names."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    path = folder / f"rows.{kind}"
+    if kind in ("csv", "tsv"):
+        table(path, rows)
+    elif kind == "parquet":
+        parquet.write_table(pa.Table.from_pylist(rows), path)
+    elif kind == "jsonl":
+        path.write_bytes(lines(rows))
+    elif kind == "jsonl.gz":
+        path.write_bytes(gzip.compress(lines(rows)))
+    elif kind == "jsonl.zst":
+        with pa.CompressedOutputStream(str(path), "zstd") as stream:
+            stream.write(lines(rows))
+    elif kind == "saved":
+        datasets.Dataset.from_list(rows).save_to_disk(path)
+    return path
+
+
+@pytest.mark.parametrize("kind", ["csv", "tsv", "parquet", "jsonl", "jsonl.gz", "jsonl.zst", "saved"])
+def test_every_format_gives_the_same_rows(tmp_path: Path, kind: str) -> None:
+    """The issue's list of formats; no cell may turn into a number or a missing value on the way."""
+    data = load_training_data(str(write(tmp_path, kind, ROWS)), [])
+    rows = data.training_rows()
+    assert validate_columns(rows) == ("anchor", "positive", "negative_1")
+    assert [dict(row) for row in rows] == [
+        {"anchor": row["query"], "positive": row["positive"], "negative_1": row["negative"]} for row in ROWS
+    ]
+    assert list(data.documents) == data.documents[0:12] == [row["positive"] for row in ROWS]
+
+
+def test_triples_of_ms_marco_have_no_header(tmp_path: Path) -> None:
+    """`triples.train.small.tsv` as published: query, positive, negative, and quotation marks as they are."""
+    path = tmp_path / "triples.train.small.tsv"
+    table(path, ROWS, header=False)
+    rows = load_training_data(str(path), []).training_rows()
+    assert len(rows) == 12
+    assert rows[2] == {"anchor": "ask 2", "positive": 'a "quoted" word', "negative_1": "no 2"}
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("query", "positive", "negative"),
+        ("question", "answer", "neg"),
+        ("anchor", "pos", "hard_negative_1"),
+        ("query", "passage", "negative_passage"),
+    ],
+)
+def test_the_usual_names_are_recognised(tmp_path: Path, names: tuple[str, ...]) -> None:
+    """Published sets agree on no name."""
+    rows = [dict(zip(names, row.values(), strict=True)) for row in ROWS]
+    found = load_training_data(str(write(tmp_path, "jsonl", rows)), []).training_rows()
+    assert found.column_names == ["anchor", "positive", "negative_1"]
+    assert found[5] == {"anchor": "ask 5", "positive": "text 1", "negative_1": "no 5"}
+
+
+def test_other_names_are_given(tmp_path: Path) -> None:
+    """The flags of every recipe and script; without them the error names the flag."""
+    rows = [{"title": row["query"], "abstract": row["positive"], "other": row["negative"]} for row in ROWS]
+    path = str(write(tmp_path, "csv", rows))
+    with pytest.raises(DataError, match=r"expected one anchor column .* Name it by --query-column"):
+        load_training_data(path, [])
+    options = SourceOptions(query_column="title", positive_column="abstract", negative_column="other")
+    found = load_training_data(path, [], options).training_rows()
+    assert found[5] == {"anchor": "ask 5", "positive": "text 1", "negative_1": "no 5"}
+
+
+@pytest.mark.parametrize(
+    ("row", "expected"),
+    [
+        ({"query": "q", "positive": "p", "negative": "n", "margin": 2.5}, [("p", ["n"], [2.5, 0.0])]),
+        (
+            {"query": "q", "pos": ["p"], "neg": ["n", "m"], "scores": [3, 2, 1]},
+            [("p", ["n", "m"], [3, 2, 1])],
+        ),
+        (
+            {"query": "q", "pos": ["p", "r"], "neg": ["n"], "pos_scores": [4, 3], "neg_scores": [1]},
+            [("p", ["n"], [4, 1]), ("r", ["n"], [3, 1])],
+        ),
+        (
+            {"query": "q", "pos": ["p", "r"], "neg": ["n", "m"]},
+            [("p", ["n", "m"], None), ("r", ["n", "m"], None)],
+        ),
+    ],
+    ids=["margin", "list of scores", "FlagEmbedding with scores", "FlagEmbedding"],
+)
+def test_scored_rows_and_lists(
+    tmp_path: Path, row: dict[str, Any], expected: list[tuple[str, list[str], list[float] | None]]
+) -> None:
+    """The forms in which distillation data are published; a margin keeps its difference."""
+    found = load_training_data(str(write(tmp_path, "jsonl", [row, row])), []).training_rows()
+    validate_columns(found)
+    shown = [
+        (made["positive"], [made[name] for name in made if name.startswith("negative_")], made.get("label"))
+        for made in found
+    ]
+    assert shown == expected * 2
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (
+            [{"query": "q", "pos": "p", "neg": ["n"]}, {"query": "r", "pos": "p", "neg": []}],
+            "lists of 'neg' are empty",
+        ),
+        ([{"query": "q", "positive": "p", "score": 1.0}], "is the margin over one negative; the row has 0"),
+        ([{"query": "q", "positive": "p", "neg": ["n"], "scores": [1.0]}], "expected 2 finite scores"),
+        ([{"query": "q", "positive": "p", "label": 1, "score": 1}], "several columns may hold the scores"),
+        ([{"query": "q", "pos": []}, {"query": "q", "pos": ["p"]}], "the query or pos is blank"),
+        ([{"query": " ", "positive": "p"}], r"\[train\]:0: the query or positive is blank"),
+    ],
+)
+def test_wrong_rows_are_refused(tmp_path: Path, rows: list[dict[str, Any]], message: str) -> None:
+    """A row that says nothing, or a score that belongs to nothing, must not reach the loss."""
+    with pytest.raises(DataError, match=message):
+        load_training_data(str(write(tmp_path, "jsonl", rows)), [])
+
+
+def test_lists_of_different_lengths_keep_the_shortest(tmp_path: Path) -> None:
+    """A batch needs one number of negatives; the loader says what it left out."""
+    rows = [{"query": "q", "pos": "p", "neg": ["n", "m", "o"]}, {"query": "r", "pos": "s", "neg": ["n", "m"]}]
+    found = load_training_data(str(write(tmp_path, "jsonl", rows)), []).training_rows()
+    assert found.column_names == ["anchor", "positive", "negative_1", "negative_2"]
+
+
+def test_a_train_split_alone_gets_held_out_queries(tmp_path: Path) -> None:
+    """Most published pairs have train only; rows of one query stay on one side, as `hold_out` splits them."""
+    rows = [{"query": f"ask {i % 100}", "positive": f"text {i}"} for i in range(200)]
+    path = str(write(tmp_path, "jsonl", rows))
+    with pytest.raises(ValueError, match=r"no split 'test'; its splits are \['train'\]: --hold-out \.05"):
+        load_training_data(path, ["test"])
+    data = load_training_data(path, ["test", "dev"], SourceOptions(hold_out=0.1))
+    trained = set(data.training_rows()["anchor"])
+    held = {split: set(data.measured.split_queries(split).values()) for split in ("test", "dev")}
+    expected = hold_out(load_retrieval_data(path), {"test": 0.1, "dev": 0.1})
+    assert held == {split: set(expected.split_queries(split).values()) for split in ("test", "dev")}
+    assert trained == set(expected.split_queries("train").values())
+    assert len(data.measured.corpus) == 200, "all documents are searched"
+
+
+def test_the_sample_that_is_searched_keeps_what_is_judged(tmp_path: Path) -> None:
+    """A small machine cannot encode a million documents; the relevant ones must be among the sample."""
+    path = str(write(tmp_path, "jsonl", [{"query": f"ask {i}", "positive": f"text {i}"} for i in range(200)]))
+    measured = load_training_data(path, ["test"], SourceOptions(hold_out=0.1), documents=50).measured
+    assert len(measured.corpus) == 50
+    assert {found for judged in measured.split("test").values() for found in judged} <= measured.corpus.keys()
+    again = load_training_data(path, ["test"], SourceOptions(hold_out=0.1), documents=50).measured
+    assert again == measured
+
+
+def test_a_query_with_two_positives_knows_both(tmp_path: Path) -> None:
+    """Otherwise one would count as a negative of the other in a batch, as for sets of judgements."""
+    rows = [{"query": q, "positive": p} for q, p in (("a", "x"), ("b", "y"), ("a", "z"), ("a", "x"))]
+    found = load_training_data(str(write(tmp_path, "jsonl", rows)), []).training_rows()
+    validate_columns(found)
+    both = sorted([text_identity("x"), text_identity("z")])
+    assert [sorted(row["relevant"]) for row in found] == [both, [text_identity("y")], both, both]
+
+
+def test_splits_come_from_a_column_and_from_names_of_files(tmp_path: Path) -> None:
+    """Two layouts that people have; `validation` is dev."""
+    marked = [row | {"split": ("train", "validation", "test")[i % 3]} for i, row in enumerate(ROWS)]
+    for kind in ("jsonl", "csv"):
+        data = load_retrieval_data(str(write(tmp_path, kind, marked)))
+        assert {split: len(data.split(split)) for split in data.splits} == {"train": 4, "dev": 4, "test": 4}
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    for split, count in (("train", 8), ("test", 4)):
+        (folder / f"{split}-00000-of-00001.jsonl").write_bytes(lines(ROWS[:count]))
+    data = load_retrieval_data(str(folder), ["test"])
+    assert {split: len(data.split(split)) for split in data.splits} == {"test": 4}
+
+
+def test_a_configuration_of_the_hub(tmp_path: Path) -> None:
+    """`hf:name:configuration`, the way most sets of sentence-transformers are published."""
+    folder = tmp_path / "set"
+    for name, rows in (("pair", ROWS[:3]), ("triplet", ROWS)):
+        (folder / name).mkdir(parents=True)
+        (folder / name / "train.jsonl").write_bytes(lines(rows))
+    configurations = "".join(
+        f"- config_name: {name}\n  data_files: {name}/train.jsonl\n" for name in ("pair", "triplet")
+    )
+    (folder / "README.md").write_text(f"---\nconfigs:\n{configurations}---\n")
+    assert len(load_training_data(f"hf:{folder}:pair", []).training_rows()) == 3
+    assert len(load_training_data(f"hf:{folder}:triplet", []).training_rows()) == 12
+
+
+def test_the_rows_stay_on_the_disk(tmp_path: Path) -> None:
+    """A million pairs must not be read into memory: the rows are a file that is mapped."""
+    data = load_training_data(str(write(tmp_path, "jsonl", ROWS)), [])
+    rows = data.training_rows()
+    assert rows.cache_files
+    assert all(Path(file["filename"]).is_file() for file in rows.cache_files)
+
+
+def test_the_negatives_of_rows_are_judged(tmp_path: Path) -> None:
+    """Mining scripts read the same file as a retrieval set, in which a negative has the grade 0."""
+    path = str(write(tmp_path, "jsonl", ROWS))
+    data = load_retrieval_data(path)
+    texts = {data.corpus[found] for names in judged_negatives(data).values() for found in names}
+    assert texts == {row["negative"] for row in ROWS}
+    assert set(load_documents(path).values()) == texts | {row["positive"] for row in ROWS}
+
+
+def test_pairs_without_their_negatives(tmp_path: Path) -> None:
+    """`--negatives none` trains on the pairs of a file of triples."""
+    data = load_training_data(str(write(tmp_path, "jsonl", ROWS)), [])
+    assert data.training_rows(negatives=False).column_names == ["anchor", "positive"]
+
+
+def test_a_source_without_rows_says_so(tmp_path: Path) -> None:
+    """A judgement file knows no texts of rows; an empty table has none."""
+    (tmp_path / "empty.jsonl").write_text("")
+    with pytest.raises(DataError, match="empty"):
+        load_training_data(str(tmp_path / "empty.jsonl"), [])
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        load_training_data(str(tmp_path / "nowhere.jsonl"), [])
+    rows = datasets.Dataset.from_list(ROWS[:2])
+    with pytest.raises(ValueError, match=r"toy has no split 'test'; its splits are \['train'\]"):
+        PairData.of_tables("toy", {"train": rows}, {}).split("test")

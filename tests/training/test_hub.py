@@ -1,0 +1,81 @@
+"""The upload to the hub, with a local folder in the place of the service."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from datasets import Dataset
+from huggingface_hub import HfApi
+
+from lexforge.losses import NeuralSparseLoss
+from lexforge.training import SpladeTrainer, TrainingSettings, hub_arguments, push_model
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What the client would send is written below this folder; a call with other arguments fails."""
+    folder = tmp_path / "hub"
+
+    def create_repo(
+        self: HfApi, repo_id: str, *, token: Any, private: bool | None, exist_ok: bool
+    ) -> SimpleNamespace:
+        (folder / repo_id).mkdir(parents=True, exist_ok=exist_ok)
+        (folder / f"{repo_id}.visibility").write_text(f"private={private}")
+        return SimpleNamespace(repo_id=repo_id)
+
+    def upload_folder(
+        self: HfApi, *, repo_id: str, folder_path: str, commit_message: str, token: Any, revision: Any
+    ) -> str:
+        shutil.copytree(folder_path, folder / repo_id, dirs_exist_ok=True)
+        return f"https://hub/{repo_id}"
+
+    monkeypatch.setattr(HfApi, "create_repo", create_repo)
+    monkeypatch.setattr(HfApi, "upload_folder", upload_folder)
+    return folder
+
+
+def trainer(model: Any, output: Path, **arguments: Any) -> SpladeTrainer:
+    settings = TrainingSettings(steps=1, batch_size=2, gradient_accumulation_steps=1, precision="fp32")
+    rows = {"anchor": ["sort", "open"], "positive": ["sort the list", "open the file"]}
+    loss = NeuralSparseLoss(model, self_reconstruction_weight=0.0, distillation_weight=0.0)
+    return SpladeTrainer(
+        model,
+        loss,
+        args=settings.arguments(output, **arguments),
+        train_dataset=Dataset.from_dict(rows),
+    )
+
+
+def test_the_saved_model_is_uploaded_and_nothing_of_the_run(hub: Path, tmp_path: Path, tiny_splade) -> None:
+    """The Trainer would upload the run directory, with its settings and whatever else lies there."""
+    made = trainer(tiny_splade, tmp_path / "run", **hub_arguments("organisation/name"))
+    assert (hub / "organisation" / "name").is_dir()  # before training: a wrong name costs no run
+    assert (hub / "organisation" / "name.visibility").read_text() == "private=True"
+    made.train()
+    assert not any((hub / "organisation" / "name").iterdir())
+    tiny_splade.save_pretrained(str(tmp_path / "run" / "model"), create_model_card=False)
+    (tmp_path / "run" / "model" / "README.md").write_text("the card")
+    assert push_model(made, tmp_path / "run" / "model") == "https://hub/organisation/name"
+    uploaded = {path.name for path in (hub / "organisation" / "name").iterdir()}
+    assert {"modules.json", "model.safetensors", "README.md"} <= uploaded
+    assert not any(name.startswith("checkpoint") for name in uploaded)
+
+
+def test_without_a_name_nothing_is_uploaded(hub: Path, tmp_path: Path, tiny_splade) -> None:
+    """An upload that nobody asked for publishes a model."""
+    assert hub_arguments(None) == {}
+    made = trainer(tiny_splade, tmp_path / "run")
+    with pytest.raises(ValueError, match="ask for no upload"):
+        push_model(made, tmp_path)
+    assert not hub.exists()
+
+
+def test_a_folder_without_a_model_is_not_uploaded(hub: Path, tmp_path: Path, tiny_splade) -> None:
+    """A wrong folder would publish whatever lies in it."""
+    made = trainer(tiny_splade, tmp_path / "run", **hub_arguments("organisation/name"))
+    with pytest.raises(ValueError, match="holds no saved model"):
+        push_model(made, tmp_path)

@@ -1,0 +1,159 @@
+"""The calibration of the bias: its solver against naive counts, and a saved model with the wanted numbers."""
+
+from __future__ import annotations
+
+import logging
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from datasets import Dataset
+from sentence_transformers import SparseEncoder
+from sentence_transformers.sparse_encoder.modules import SpladePooling, Transformer
+
+from lexforge.models import build_inference_free, restrict_output_vocabulary
+from lexforge.models.vocabulary import BANNED_BIAS
+from lexforge.training import calibrate_active_terms
+from lexforge.training.term_calibration import (
+    Logits,
+    TooShallowError,
+    calibrate_on_rows,
+    solve_thresholds,
+)
+
+WORDS = "list array search index query document vector sparse token model train file graph tree".split()
+QUERIES = [f"{a} {b}" for a in WORDS[:8] for b in WORDS[6:]]
+DOCUMENTS = [f"the {a} of a {b} is in the {c}" for a, b, c in zip(WORDS, WORDS[3:], WORDS[5:], strict=False)]
+SIZE = 30
+
+
+def logits(seed: int, texts: int, favoured: range) -> Logits:
+    """Random logits of every term in every text; some terms have higher ones."""
+    values = np.random.default_rng(seed).normal(size=(texts, SIZE))
+    values[:, list(favoured)] += 1.5
+    return Logits(np.tile(np.arange(SIZE), texts), values.ravel(), texts)
+
+
+def naive_mean(rows: Logits, thresholds: np.ndarray) -> float:
+    count = 0
+    for term, value in zip(rows.terms, rows.values, strict=True):
+        count += value > thresholds[term]
+    return count / rows.texts
+
+
+@pytest.mark.parametrize(("query_terms", "document_terms"), [(9, 12), (12, 12), (14, 10), (9.5, 13.25)])
+def test_the_solver_meets_both_numbers(query_terms: float, document_terms: float) -> None:
+    """Naive counts: documents exactly, queries to one term; the thresholds have the documented form."""
+    queries, documents = logits(0, 40, range(16)), logits(1, 80, range(14, 30))
+    thresholds = solve_thresholds(queries, documents, query_terms, document_terms, SIZE)
+    assert naive_mean(documents, thresholds) == document_terms
+    assert naive_mean(queries, thresholds) == pytest.approx(query_terms, abs=1.5 / queries.texts)
+
+    # The contrast by hand: each side is cut where it alone has its number.
+    shares = []
+    for rows, wanted in ((queries, query_terms), (documents, document_terms)):
+        cut = sorted(rows.values)[-round(wanted * rows.texts)]
+        active = [
+            sum(t == term and value >= cut for t, value in zip(rows.terms, rows.values, strict=True))
+            for term in range(SIZE)
+        ]
+        shares.append([count / sum(active) for count in active])
+    contrast = [math.log((q + 1e-4) / (d + 1e-4)) for q, d in zip(*shares, strict=True)]
+    slope, level = np.polyfit(contrast, thresholds, 1)
+    np.testing.assert_allclose(thresholds, level + slope * np.array(contrast), atol=1e-9)
+    alone = naive_mean(queries, np.full(SIZE, documents.level(document_terms, np.zeros(SIZE))))
+    assert (slope > 0) == (alone > query_terms)  # terms that are typical of queries become harder if too many
+
+
+def test_too_few_logits_are_told() -> None:
+    """The caller then looks deeper; a threshold from nothing would be a number out of the air."""
+    rows = logits(0, 4, range(0))
+    with pytest.raises(TooShallowError, match="120 logits in all; wanted are 30 per text"):
+        rows.level(SIZE, np.zeros(SIZE))
+
+
+def mean_active(model: SparseEncoder, texts: list[str]) -> float:
+    vectors = model.encode(texts, convert_to_sparse_tensor=False)
+    return float((vectors > 0).sum(dim=1).float().mean())
+
+
+@pytest.mark.parametrize("activation", ["relu", "log1p_relu"])
+@pytest.mark.parametrize("shift", [-40.0, 0.0, 40.0], ids=["empty", "as it is", "dense"])
+def test_the_saved_model_has_the_wanted_number(
+    tiny_checkpoint: Path, tmp_path: Path, activation: str, shift: float
+) -> None:
+    """From every term active and from none, read back by plain sentence-transformers with equal vectors;
+    a term that is forbidden stays so.
+    """
+    transformer = Transformer(str(tiny_checkpoint), transformer_task="fill-mask", max_seq_length=32)
+    pooling = SpladePooling("max", activation_function=activation)  # type: ignore[arg-type]
+    model = SparseEncoder(modules=[transformer, pooling], device="cpu")
+    bias = transformer.model.get_output_embeddings().bias
+    with torch.no_grad():
+        bias += shift
+    restrict_output_vocabulary(model, [7, 30])
+    reached = calibrate_active_terms(model, [], DOCUMENTS, document_terms=20)
+    assert reached == {"document": 20.0}
+    assert mean_active(model, DOCUMENTS) == 20.0
+    assert bias[[7, 30]].tolist() == [BANNED_BIAS, BANNED_BIAS]
+    model.save_pretrained(str(tmp_path / "model"))
+    plain = SparseEncoder(str(tmp_path / "model"), device="cpu")
+    ours, theirs = (m.encode(DOCUMENTS, convert_to_sparse_tensor=False) for m in (model, plain))
+    torch.testing.assert_close(theirs, ours, rtol=0, atol=0)
+
+
+def test_queries_and_documents_get_a_number_each(tiny_splade: SparseEncoder) -> None:
+    """One bias serves both: terms that are typical of one side are moved against those of the other."""
+    natural = mean_active(tiny_splade, QUERIES) / mean_active(tiny_splade, DOCUMENTS)
+    wanted = {"query_terms": 24 * natural * 0.8, "document_terms": 24}
+    reached = calibrate_active_terms(tiny_splade, QUERIES, DOCUMENTS, **wanted)
+    assert mean_active(tiny_splade, DOCUMENTS) == pytest.approx(24, abs=1.5 / len(DOCUMENTS))
+    assert mean_active(tiny_splade, QUERIES) == pytest.approx(wanted["query_terms"], abs=1.5 / len(QUERIES))
+    assert reached["query"] == pytest.approx(wanted["query_terms"], abs=1.5 / len(QUERIES))
+
+
+def test_numbers_that_exclude_each_other_are_told(
+    tiny_splade: SparseEncoder, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The same texts cannot have 5 terms as queries and 30 as documents: a warning says what they have."""
+    with caplog.at_level(logging.WARNING):
+        calibrate_active_terms(tiny_splade, DOCUMENTS, DOCUMENTS, query_terms=5, document_terms=30)
+    assert "a query has 30.0 active terms on average, and 5 were wanted" in caplog.text
+
+
+def test_a_model_without_a_bias_to_shift_is_refused(tiny_splade: SparseEncoder) -> None:
+    """Each of these would leave another number than the one asked for, without a word."""
+    with pytest.raises(ValueError, match="received None for both"):
+        calibrate_active_terms(tiny_splade, QUERIES, DOCUMENTS)
+    free = build_inference_free(tiny_splade, np.ones(len(tiny_splade.tokenizer)))
+    with pytest.raises(ValueError, match=r"inference-free .* received query_terms=4"):
+        calibrate_active_terms(free, QUERIES, DOCUMENTS, query_terms=4)
+    assert calibrate_active_terms(free, [], DOCUMENTS, document_terms=9) == {"document": 9.0}
+    tiny_splade.max_active_dims = 5
+    with pytest.raises(ValueError, match="max_active_dims=5"):
+        calibrate_active_terms(tiny_splade, QUERIES, DOCUMENTS, document_terms=4)
+    tiny_splade.max_active_dims = None
+    tiny_splade[0].model.get_output_embeddings().bias = None
+    with pytest.raises(ValueError, match="no bias"):
+        calibrate_active_terms(tiny_splade, QUERIES, DOCUMENTS, document_terms=4)
+
+
+def test_rows_of_every_kind_give_the_same_bias(tiny_checkpoint: Path) -> None:
+    """A data set, a stream and several by name hold the same texts, whatever the columns are called; a label
+    is no text and a repeated text counts once.
+    """
+    rows = Dataset.from_dict({"question": QUERIES[:6] * 2, "answer": DOCUMENTS[:6] * 2, "label": [1.0] * 12})
+    biases = []
+    for given in (rows, rows.to_iterable_dataset(), {"a": rows, "b": rows.select(range(6))}):
+        transformer = Transformer(str(tiny_checkpoint), transformer_task="fill-mask", max_seq_length=32)
+        model = SparseEncoder(modules=[transformer, SpladePooling("max")], device="cpu")
+        reached = calibrate_on_rows(
+            model, given, ["label"], query_terms=None, document_terms=15, batch_size=8, seed=0
+        )
+        assert reached == {"document": 15.0}
+        assert mean_active(model, DOCUMENTS[:6]) == 15.0
+        biases.append(transformer.model.get_output_embeddings().bias.detach())
+    torch.testing.assert_close(biases[1], biases[0], rtol=0, atol=0)
+    torch.testing.assert_close(biases[2], biases[0], rtol=0, atol=0)
