@@ -154,7 +154,8 @@ def test_from_scratch_by_the_default_preset(
     card = (uploads[0][1] / "README.md").read_text(encoding="utf-8")
     assert str(beir.parent) not in card
     assert all(
-        word in card for word in ("license: mit", "| this model |", "| BM25 |", "| preset | lexforge |")
+        word in card
+        for word in ("license: mit", "| this model |", "| BM25 |", f"| preset | {recipe.Config().preset} |")
     )
     metrics = json.loads((beir.parent / "run" / "metrics.json").read_text())
     assert metrics["initial"]["nDCG@10"] > 0.5, (
