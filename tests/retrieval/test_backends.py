@@ -36,7 +36,7 @@ def test_every_name_has_a_backend() -> None:
     [
         ("bm42", "sparse", {}, "the index must be one of inverted, faiss-flat.*; received 'bm42'"),
         (None, "sparse", {"uri": "x.db"}, "the index must be one of .*; received None"),
-        ("faiss-flat", "sparse", {}, "does not hold sparse vectors; indexes that do are inverted, milvus$"),
+        ("faiss-flat", "sparse", {}, "sparse vectors; indexes that do are inverted, milvus, qdrant$"),
         (
             "inverted",
             "dense",
