@@ -7,8 +7,6 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from datasets import Audio, Dataset, DatasetDict, Image, IterableDataset, IterableDatasetDict, Value, Video
-
 from lexforge.data.columns import ANCHOR, POSITIVE, RELEVANT, check_rows
 from lexforge.data.retrieval_data import DataError
 
@@ -64,6 +62,9 @@ def without_extra_columns(dataset: Any, label_columns: Sequence[str], where: str
     Returns:
         The data set without those columns.
     """
+    # Imported here: `datasets` is missing where a loss is only timed.
+    from datasets import Dataset, DatasetDict, IterableDataset, IterableDatasetDict
+
     if isinstance(dataset, dict) and not isinstance(dataset, IterableDatasetDict):
         # Copies (of the view, not of the data): sentence-transformers writes the name into each data set, and
         # one data set may stand under several names.
@@ -96,6 +97,8 @@ def check_training_rows(dataset: Any, label_columns: Sequence[str], *, labels_ar
     Raises:
         DataError: If there are fewer than two text columns, or a cell is not what its column must hold.
     """
+    from datasets import IterableDataset
+
     names = list(dataset.column_names or []) if hasattr(dataset, "column_names") else list(dataset[0])
     texts = text_columns(names, label_columns)
     if names and len(texts) < 2:
@@ -129,6 +132,8 @@ def _is_id(name: str) -> bool:
 
 def _holds_numbers(feature: Any) -> bool:
     """Whether a column holds numbers, truth values or times, or lists of them."""
+    from datasets import Audio, Image, Value, Video
+
     while not isinstance(feature, (Audio, Image, Value, Video)) and hasattr(feature, "feature"):
         feature = feature.feature  # the type of a list's items
     dtype = str(getattr(feature, "dtype", ""))

@@ -24,7 +24,6 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
-from datasets import Dataset
 from numpy.typing import NDArray
 from sentence_transformers import SparseEncoder
 from sentence_transformers.sparse_encoder.modules import SparseStaticEmbedding, SpladePooling
@@ -257,6 +256,8 @@ def calibrate_on_rows(
     Raises:
         ValueError: As `calibrate_active_terms`.
     """
+    from datasets import Dataset  # missing where a loss is only timed
+
     reached: dict[TextKind, float] = {}
     if first_gathered_row(1) == 0:
         texts: dict[TextKind, dict[str, None]] = {"query": {}, "document": {}}  # distinct, in their order
