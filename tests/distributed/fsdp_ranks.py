@@ -54,6 +54,7 @@ def make_trainer(
     documents = {str(place): row["positive"] for place, row in enumerate(ROWS)}
     # Two micro-batches a step, so that gradients are kept back once.
     training = TrainingSettings(
+        save_total_limit=None,
         **{
             "steps": STEPS,
             "batch_size": JOINT_BATCH // RANKS // 2,
@@ -63,7 +64,7 @@ def make_trainer(
             "save_steps": 7,
             "logging_steps": 1,
         }
-        | settings
+        | settings,
     )
     saves = "no" if folder.name == "resumed" else "steps"  # a save and an evaluation gather, too
     arguments = training.arguments(

@@ -53,6 +53,7 @@ def trainer(checkpoint: str, folder: Path, *callbacks: TrainerCallback) -> Splad
         **V26.loss_arguments(),
     )
     settings = TrainingSettings(
+        save_total_limit=None,
         steps=STEPS,
         batch_size=2,
         gradient_accumulation_steps=2,

@@ -106,6 +106,7 @@ QUIET: dict[str, Any] = {"disable_tqdm": True, "save_strategy": "no", "logging_s
 def settings(ranks: int) -> TrainingSettings:
     """Twenty steps over the joint batch."""
     return TrainingSettings(
+        save_total_limit=None,
         steps=STEPS,
         batch_size=JOINT_BATCH // ranks,
         gradient_accumulation_steps=1,

@@ -439,7 +439,8 @@ def test_a_traced_model_has_the_plain_head_and_says_so_once(
     way: str, tiny_splade: SparseEncoder, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A traced graph runs where this package is not installed, so it must hold ordinary operators."""
-    module = Activations(fuse_splade_head(tiny_splade).eval())
+    # The exporter gives a module its mode back, so the outer one must not be in training either.
+    module = Activations(fuse_splade_head(tiny_splade)).eval()
     batch = tokens(tiny_splade, TEXTS)
     expected = module(*batch)
     with caplog.at_level(logging.WARNING), warnings.catch_warnings():

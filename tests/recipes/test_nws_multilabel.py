@@ -137,7 +137,7 @@ def test_two_ranks_are_one_run(file: Path, tiny_checkpoint: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stdout.count("trained ") == 1
+    assert done.stdout.count("\ntrained ") == 1
     assert json.loads((run / "env.json").read_text())["ranks"] == 2
     with safe_open(run / "checkpoint-2" / "loss_state.safetensors", "pt") as state:
         assert int(state.get_tensor("queue.enqueued")) == 16  # 2 steps of 2 ranks of 4

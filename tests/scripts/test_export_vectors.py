@@ -31,7 +31,8 @@ def test_documents_and_queries_are_written_with_the_terms_of_the_model(
     assert set(documents) == {f"d{i}" for i in range(7)}
     (line,) = (out / "queries.jsonl").read_text().splitlines()
     query = json.loads(line)["body"]["query"]["sparse_vector"]["query_vector"]
-    assert query == documents["d2"]  # the model is symmetric, and the texts are equal
+    # The model is symmetric, and the texts are equal; batches of another shape round otherwise.
+    assert query == pytest.approx(documents["d2"], rel=1e-5, abs=1e-5)
 
 
 def test_an_engine_that_numbers_terms_needs_no_model(

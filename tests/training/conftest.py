@@ -55,6 +55,7 @@ def make_trainer(training_rows: list[dict[str, str]]) -> Callable[..., SpladeTra
             learning_rate=1e-3,
             precision="fp32",
             save_steps=2,
+            save_total_limit=None,
             logging_steps=1,
         )
         given = {"train_dataset": Dataset.from_list(training_rows), "phases": V26.phases} | others

@@ -39,6 +39,7 @@ def make_trainer(
 ) -> SpladeTrainer:
     """Plain InfoNCE and FLOPS; a high learning rate, so that rankings change."""
     settings = TrainingSettings(
+        save_total_limit=None,
         steps=STEPS,
         batch_size=4,
         gradient_accumulation_steps=1,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import make_dataclass
 from typing import Annotated, Any, TypeVar
 
@@ -44,21 +45,32 @@ def run_command(
     fields: list[Any] = [("settings", settings), ("debug", debug, False)]
     if default is not None:
         fields[0] = ("settings", settings, default)
-    log = logging.getLogger("lexforge")  # says what long work does, and how far it has come
-    log.setLevel(logging.INFO)
-    if not log.handlers:
-        log.addHandler(logging.StreamHandler(sys.stderr))
     options_class = make_dataclass("Options", fields, frozen=True)
     words = sys.argv[1:] if arguments is None else arguments
     try:
         # The settings check their own range while they are read.
         options: Any = tyro.cli(options_class, description=_help_text(description), args=words)
-        main(options.settings)
+        with _log_on_standard_error():
+            main(options.settings)
     except MISTAKES as error:
         if "--debug" in words:
             raise
         message = " ".join(str(error).split()) or type(error).__name__
         sys.exit(f"error: {message} (--debug shows the traceback)")
+
+
+@contextmanager
+def _log_on_standard_error() -> Iterator[None]:
+    """A block in which the package says what long work does, and how far it has come."""
+    log, handler = logging.getLogger("lexforge"), logging.StreamHandler(sys.stderr)
+    level = log.level
+    log.setLevel(logging.INFO)
+    log.addHandler(handler)
+    try:
+        yield
+    finally:  # a process that calls several commands, such as a test, would write each line several times
+        log.removeHandler(handler)
+        log.setLevel(level)
 
 
 def _help_text(docstring: str | None) -> str | None:
