@@ -25,6 +25,9 @@ SOURCES = sorted(path for folder in ("src", "recipes", "scripts") for path in (R
 PICKLERS = {"pickle", "_pickle", "cPickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}
 
 
+# These two import the rooms of the package and the names that a room's own source lists, never a name that
+# data or a user gives; tests/common/test_lazy.py holds them to it.
+IMPORT_OWN_MODULES = {"src/lexforge/__init__.py", "src/lexforge/common/lazy.py"}
 UNPICKLING = {"torch.load", "torch.serialization.load", "yaml.load", "yaml.unsafe_load", "yaml.full_load"}
 
 
@@ -77,7 +80,11 @@ def resolved(node: ast.expr, names: dict[str, str]) -> str:
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_no_source_file_reads_a_pickle_or_trusts_remote_code(path: Path) -> None:
     """Whoever can hand us a file must not thereby run code; only the user may decide to trust a model's."""
-    assert list(reads_pickle(path.read_text(encoding="utf-8"))) == []
+    found = list(reads_pickle(path.read_text(encoding="utf-8")))
+    if path.relative_to(ROOT).as_posix() in IMPORT_OWN_MODULES:
+        assert set(found) == {"importlib.import_module of a name that only the run knows"}
+    else:
+        assert found == []
 
 
 @pytest.mark.parametrize(

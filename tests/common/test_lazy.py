@@ -38,3 +38,26 @@ def test_the_rooms_import_without_what_is_slow() -> None:
     code = f"import sys; from lexforge import {', '.join(ROOMS)}; print(*({HEAVY!r} & sys.modules.keys()))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []
+
+
+@pytest.mark.parametrize("name", ["os", "pickle", "losses.pickle", "..os", "no_room"])
+def test_only_rooms_of_the_package_are_imported_by_name(name: str) -> None:
+    """An attribute is a name that data could hold: it must never import a module of another package."""
+    with pytest.raises(AttributeError, match="has no attribute"):
+        getattr(lexforge, name)
+
+
+def test_a_room_may_list_names_of_the_package_alone(tmp_path: Path) -> None:
+    """The list is read from source and imported later, so it is held to this package."""
+    source = "from typing import TYPE_CHECKING\nfrom lexforge.common.lazy import load_when_used\n"
+    source += "if TYPE_CHECKING:\n    from os import system\nload_when_used(__name__)\n"
+    (tmp_path / "foreign_room.py").write_text(source, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-c", "import foreign_room"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "may export names of lexforge alone, not of os" in done.stderr

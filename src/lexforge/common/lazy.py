@@ -35,6 +35,8 @@ def load_when_used(room: str) -> tuple[Callable[[str], Any], Callable[[], list[s
         ):
             for line in block.body:
                 if isinstance(line, ast.ImportFrom) and line.module:
+                    if line.module.split(".")[0] != "lexforge":
+                        raise ImportError(f"{room} may export names of lexforge alone, not of {line.module}")
                     homes |= {alias.name: line.module for alias in line.names}
 
     def load(name: str) -> Any:

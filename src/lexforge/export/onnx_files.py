@@ -37,11 +37,14 @@ def write_onnx(
     Raises:
         ImportError: If the package onnx or onnxscript is missing.
     """
-    for package in ("onnx", "onnxscript"):
-        try:
-            __import__(package)
-        except ImportError as error:
-            raise _missing(package) from error
+    try:  # the exporter of torch imports both
+        import onnx  # noqa: F401
+    except ImportError as error:
+        raise _missing("onnx") from error
+    try:
+        import onnxscript  # noqa: F401
+    except ImportError as error:
+        raise _missing("onnxscript") from error
     axes = {1: "length"} if one_text else {0: "batch", 1: "length"}
     noise = logging.getLogger("torch.onnx")
     level = noise.level
