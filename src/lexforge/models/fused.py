@@ -128,7 +128,9 @@ class _FusedPooling:
 
 def _is_traced() -> bool:
     """Whether a graph of ordinary operators is being recorded that runs without this package."""
-    return torch.jit.is_tracing() or torch.compiler.is_exporting() or torch.onnx.is_in_onnx_export()
+    # Inside a compiler torch 2.11 takes every graph for an exported one; torch.export uses none by default.
+    exporting = torch.compiler.is_exporting() and not torch.compiler.is_dynamo_compiling()
+    return torch.jit.is_tracing() or exporting or torch.onnx.is_in_onnx_export()
 
 
 def _padded(features: dict[str, Any]) -> tuple[Tensor, Tensor]:
