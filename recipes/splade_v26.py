@@ -375,9 +375,11 @@ def main(cfg: Config) -> None:
 
     # Training. An inference-free model must be told which columns hold queries and which hold documents.
     stages.begin("train")
+    train_dataset = data.rows_to_dataset(rows) if moving is None else moving.dataset
     routes = {}
     if cfg.inference_free:
-        routes = {column: "query" if column == "anchor" else "document" for column in rows[0]}
+        columns = train_dataset.column_names
+        routes = {column: "query" if column == "anchor" else "document" for column in columns}
     trainer = training.SpladeTrainer(
         model,
         loss,
@@ -387,7 +389,7 @@ def main(cfg: Config) -> None:
             **cfg.evaluation.arguments(),
             **training.hub_arguments(cfg.push_to_hub),
         ),
-        train_dataset=data.rows_to_dataset(rows) if moving is None else moving.dataset,
+        train_dataset=train_dataset,
         evaluator=evaluators.get("dev"),
         callbacks=[
             *cfg.train.callbacks(),

@@ -44,6 +44,7 @@ class Collection:
     flags: tuple[str, ...]
     steps: int
     outside: bool = False
+    language: str = "en"
 
     @property
     def scratch(self) -> bool:
@@ -57,7 +58,7 @@ SETS = {
     "scifact": Collection((), 200, outside=True),
     "nfcorpus-lc": Collection((), 200, outside=True),
     "newwiki": Collection((), 200),
-    "korquad": Collection((*FROM_SCRATCH, "--language", "ko", "--max-seq-length", "512"), 100),
+    "korquad": Collection((*FROM_SCRATCH, "--max-seq-length", "512"), 100, language="ko"),
     "docstrings": Collection(FROM_SCRATCH, 200),
 }
 # Each system is a preset with its flags; `lexforge` is the default, which the kind of model chooses.
@@ -95,11 +96,13 @@ def command(job: Job, data: Path, model: Path) -> list[str]:
     shared = ["--data", source, *(collection.flags or ("--model", str(model)))]
     shared += ["--steps", str(collection.steps), "--batch-size", "32", "--seed", str(job.seed)]
     shared += ["--output-dir", str(job.folder / "run")]
+    rate = ["--learning-rate", PLAIN_RATES["scratch" if collection.scratch else "pretrained"]]
     if job.system in ("start", "stock"):
+        shared += rate if job.system == "stock" else []
         return [sys.executable, "scripts/bench/stock_splade.py", "--system", job.system, *shared]
-    flags = [*SYSTEMS[job.system]]
+    flags = [*SYSTEMS[job.system], "--language", collection.language]  # of the stop words
     if job.system in ("plain", "v26"):
-        flags += ["--learning-rate", PLAIN_RATES["scratch" if collection.scratch else "pretrained"]]
+        flags += rate
     return [sys.executable, "recipes/splade_v26.py", *flags, "--no-initial-evaluation", *shared]
 
 

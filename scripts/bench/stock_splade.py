@@ -66,9 +66,6 @@ def main() -> None:
     parser.add_argument("--system", choices=("start", "stock", "measure"), required=True)
     parser.add_argument("--data", nargs="+", required=True)
     parser.add_argument("--model", required=True)
-    parser.add_argument(
-        "--language", help="accepted because the recipe has it; nothing here reads stop words"
-    )
     parser.add_argument("--max-seq-length", type=int, default=128)
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--batch-size", type=int, default=32)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import json
 import os
@@ -438,3 +439,18 @@ def test_lexforge_mines_negatives_and_other_presets_do_not(beir: Path, tiny_chec
         assert recipe.mined_negatives(cfg, loaded) is None
     with pytest.raises(ValueError, match="the teacher knows the texts of the training rows alone"):
         recipe.mined_negatives(config(beir, loss=PRESETS["v26"], negatives="mined"), loaded)
+
+
+def test_mined_negatives_take_the_route_of_documents(beir: Path, tiny_checkpoint: Path) -> None:
+    """Their column is not among those of the rows, and a column without a route has no encoder."""
+    train = TrainingSettings(
+        steps=1, batch_size=1, gradient_accumulation_steps=1, precision="fp32", learning_rate=1e-4
+    )
+    settings = {"model": str(tiny_checkpoint), "preset": "lexforge", "loss": PRESETS["lexforge"]}
+    recipe.main(config(beir, inference_free=True, train=train, **settings))
+    state = json.loads((beir.parent / "run" / "checkpoint-1" / "trainer_state.json").read_text())
+    assert state["global_step"] == 1
+    arguments = json.loads((beir.parent / "run" / "checkpoint-1" / "training_args.json").read_text())
+    routes = ast.literal_eval(arguments["router_mapping"])
+    assert routes["negative_1"] == "document"
+    assert routes["anchor"] == "query"

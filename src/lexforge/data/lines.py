@@ -25,7 +25,7 @@ _excerpt.maxstring = _excerpt.maxother = 200
 def open_bytes(path: Path) -> BinaryIO:
     """Open a file for reading; the bytes are those before compression if its name ends in .gz or .zst."""
     if path.suffix == ".gz":
-        return gzip.open(path)  # type: ignore[return-value]
+        return gzip.open(path)  # type: ignore[return-value]  # a GzipFile reads as any binary stream
     if path.suffix == ".zst":
         import pyarrow
 
