@@ -241,8 +241,8 @@ def calibrate_on_samples(
 
     A model has other numbers of terms for the texts that it was trained on than for others. So texts like
     those that it will encode should be given: documents of the corpus, and queries of dev. Where none of a
-    kind are given, those of the training rows are taken. Rank 0 computes the shift and sends it to the others,
-    so that the model stays equal on all ranks.
+    kind are given, those of the training rows are taken. Rank 0 computes the shift and sends it to the
+    others, so that the model stays equal on all ranks.
 
     Args:
         model: As in `calibrate_active_terms`, equal on all ranks.
