@@ -33,7 +33,7 @@ def test_the_embedded_corpus_and_the_hub_have_their_names(monkeypatch: pytest.Mo
 
 
 def test_other_queries_are_neither_trained_on_nor_tested() -> None:
-    """Numbers of terms are made exact on them: a query of train has other numbers, one of test is not ours."""
+    """Numbers of terms are made exact on them: those of trained queries differ, and test is for measuring."""
     queries = {"a": "trained", "b": "of dev", "c": "tested", "d": "judged nowhere"}
     judged = {"train": {"a": {"x": 1}}, "dev": {"b": {"x": 1}}, "test": {"c": {"x": 1}}}
     whole = RetrievalData("set", {"x": "text"}, queries, judged)
