@@ -1,0 +1,1 @@
+"""What the commands of `lexforge` do: one module each, with the settings `Config` and the function `main`."""
