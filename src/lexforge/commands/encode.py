@@ -20,6 +20,7 @@ from typing import Annotated
 import tyro
 
 from lexforge import corpus, data, models
+from lexforge.data import SourceOptions
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class Config:
     output: Path  # a new folder, or one that an earlier call with the same arguments has left
     max_seq_length: int | None = None  # tokens after which a text is cut; None keeps the model's own limit
     batch_size: int = 32  # texts per forward pass
-    source: Annotated[data.SourceOptions, tyro.conf.arg(name="")] = field(default_factory=data.SourceOptions)
+    source: Annotated[SourceOptions, tyro.conf.arg(name="")] = field(default_factory=SourceOptions)
     block_rows: int = 4096  # documents per block: memory holds one block, and a kill loses at most one
 
 

@@ -13,11 +13,12 @@ import json as jsonlib
 import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 
 from lexforge import corpus, data, evaluation, models, retrieval
+from lexforge.data import SourceOptions
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class Config:
     model: str  # a folder or a name on the hub
     data: str  # a folder in BEIR layout or another name that the recipes take
     split: str = "test"
-    source: Annotated[data.SourceOptions, tyro.conf.arg(name="")] = field(default_factory=data.SourceOptions)
+    source: Annotated[SourceOptions, tyro.conf.arg(name="")] = field(default_factory=SourceOptions)
     index: retrieval.IndexKind | None = None  # None takes the exact index of the model's vectors
     uri: str | None = None  # for Milvus and Qdrant: http://host:port, or a name that ends in .db or .qdrant
     collection: str = "lexforge"  # for Milvus and Qdrant: a collection that is new, or holds this corpus
@@ -85,7 +86,11 @@ def main(cfg: Config) -> None:
         kind = corpus.vector_kind(model)
         evaluator.build_index = retrieval.index_builder(cfg.index, kind, **server_options(cfg))
     result = evaluator.evaluate(model)
-    report = {"metrics": result.metrics, "sparsity": result.sparsity, "timing": result.timing}
+    report: dict[str, dict[str, Any]] = {
+        "metrics": result.metrics,
+        "sparsity": result.sparsity,
+        "timing": result.timing,
+    }
     for values in report.values():
         for key, value in values.items():
             print(f"{key:24} {value:,.4f}")

@@ -20,6 +20,7 @@ import tyro
 
 from lexforge import corpus, data, evaluation, models, retrieval
 from lexforge.common.progress import Progress
+from lexforge.data import NegativeRule, SourceOptions
 
 Search = Callable[[list[str], int], Any]  # -> lexforge.retrieval.Hits
 
@@ -33,8 +34,8 @@ class Config:
     model: str | None = None  # a folder, a name on the hub, or `bm25`
     run: Path | None = None  # a TREC run of the split's queries, in the place of a model
     split: str = "train"
-    source: Annotated[data.SourceOptions, tyro.conf.arg(name="")] = field(default_factory=data.SourceOptions)
-    rule: Annotated[data.NegativeRule, tyro.conf.arg(name="")] = field(default_factory=data.NegativeRule)
+    source: Annotated[SourceOptions, tyro.conf.arg(name="")] = field(default_factory=SourceOptions)
+    rule: Annotated[NegativeRule, tyro.conf.arg(name="")] = field(default_factory=NegativeRule)
     teacher: str | None = None  # a SentenceTransformer, `lsa` or `lsa-char`, for --teacher-margin
     teacher_scores: Path | None = None  # precomputed scores in qrels format, in the place of a teacher
     teacher_cache: Path | None = None  # folder for the teacher's embeddings; None takes the user's cache

@@ -21,6 +21,7 @@ from typing import Annotated
 import tyro
 
 from lexforge import corpus, data, models, retrieval
+from lexforge.data import SourceOptions
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class Config:
     data: str  # the documents: a folder in BEIR layout or another name that `lexforge encode` took
     query: tyro.conf.Positional[str | None] = None  # None reads the lines of the standard input
     model: str | None = None  # the encoder; None takes the name under which the corpus was encoded
-    source: Annotated[data.SourceOptions, tyro.conf.arg(name="")] = field(default_factory=data.SourceOptions)
+    source: Annotated[SourceOptions, tyro.conf.arg(name="")] = field(default_factory=SourceOptions)
     k: int = 5  # hits per query
     terms: int = 10  # terms that are shown per document
     width: int = 200  # characters of the text that are shown per document

@@ -45,7 +45,7 @@ def run_recipe(words: Sequence[str]) -> None:
         several = shlex.join(["accelerate", "launch", "-m", *command.split(), *options])
         print(f"This trains in one process. On several devices: {several}", file=sys.stderr)
     before = sys.argv
-    sys.argv = [command, *options]  # what the file reads
+    sys.argv = [str(file), *options]  # what the file reads
     try:
         runpy.run_path(str(file), run_name="__main__")
     finally:
