@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import make_dataclass
+from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 Config = TypeVar("Config")
@@ -52,6 +53,7 @@ def run_command(
     with one_line_errors(debug="--debug" in words):
         # The settings check their own range while they are read.
         help_text = _help_text(description)
+        program = program or Path(sys.argv[0]).name
         options: Any = tyro.cli(options_class, prog=program, description=help_text, args=words)
         with _log_on_standard_error():
             main(options.settings)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 PresetName = Literal["lexforge", "lexforge-scratch", "plain", "v22", "v23", "v25", "v26"]
+"""The names of the presets in `PRESETS`."""
 
 
 @dataclass(frozen=True)
@@ -169,3 +170,4 @@ PRESETS: dict[PresetName, Preset] = {
     "v25": V25,
     "v26": V26,
 }
+"""The presets by name; docs/losses.md, section 8, shows their numbers side by side."""
