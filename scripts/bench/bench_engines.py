@@ -4,9 +4,9 @@
 
 The corpora and the judged queries of a split are encoded and exported by `lexforge.export` for each engine
 that is installed (`make test-engines` installs them). Then each engine loads and searches them, one after the
-other. Rows go to `results/engines.csv`: recall@10 against exact search, nDCG@10, queries per second, bytes, and
-seconds to load. Each engine gets all queries at once where it takes batches. Lucene and PISA search on one
-thread and PostgreSQL in one process; Qdrant and Milvus Lite use the threads that they choose.
+other. Rows go to `results/engines.csv`: recall@10 against exact search, nDCG@10, queries per second, bytes,
+and seconds to load. Each engine gets all queries at once where it takes batches. Lucene and PISA search on
+one thread and PostgreSQL in one process; Qdrant and Milvus Lite use the threads that they choose.
 """
 
 from __future__ import annotations
