@@ -233,7 +233,7 @@ def card_facts(
         base_model=cfg.model,
         data=cfg.data,
         split="test",
-        documents=searched,
+        measured=searched,
         metrics=metrics,
         training={name: getattr(cfg, name) for name in choices} | asdict(cfg.train),
         citation=loss.citation,
