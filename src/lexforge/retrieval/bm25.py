@@ -102,6 +102,22 @@ class BM25Index:
         )
         return cls(InvertedIndex.build(weights.tocsr(), ids), vocabulary, chosen)
 
+    @classmethod
+    def of_corpus(cls, corpus: Mapping[str, str], *, show_progress_bar: bool = False) -> BM25Index:
+        """Return an index of a corpus, with the defaults of `build`.
+
+        Args:
+            corpus: Document id -> text.
+            show_progress_bar: Whether to show how many documents have been cut into tokens.
+
+        Returns:
+            The index.
+
+        Raises:
+            ValueError: If no document holds a token, or an id is refused.
+        """
+        return cls.build(list(corpus.values()), list(corpus), show_progress_bar=show_progress_bar)
+
     def search(self, texts: list[str], k: SupportsIndex) -> Hits:
         """Find the k documents of highest score for each query text.
 
