@@ -291,6 +291,7 @@ def main(cfg: Config) -> None:
         prune_threshold=cfg.loss.prune_threshold,
         document_terms=cfg.document_terms,
         query_terms=cfg.query_terms,
+        calibration_texts={"document": documents, "query": loaded.other_queries()},
     )
     trainer.train(resume_from_checkpoint=cfg.resume)
     if not process.is_main_process:
@@ -300,6 +301,8 @@ def main(cfg: Config) -> None:
     stages.begin("measure the model after training")
     trained = evaluator.evaluate(model)
     metrics["trained"] = trained.metrics | trained.sparsity
+    stages.begin("measure it without its expansion")
+    metrics["own_terms"] = evaluator.evaluate_own_terms(model)
 
     # What the run leaves behind: the model with its card, the numbers and the documents found. A table and
     # three searches are printed.
