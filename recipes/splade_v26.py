@@ -69,7 +69,7 @@ class Config:
     negatives: Literal["given", "none", "mined", "judged", "bm25"] | Path = "given"
     """Hard negatives: those `given` in rows of texts, and without any as the preset says; `none`; those
     `mined` by the model itself before the first step; `judged` not relevant; the best of `bm25`; or a file
-    of scripts/mine_negatives.py."""
+    of `lexforge mine`."""
 
     negatives_per_row: int = 1
     """Number of negatives in each training row; a file of negatives has its own number."""

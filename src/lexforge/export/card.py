@@ -226,7 +226,7 @@ def _text(facts: CardFacts) -> str:
         "similarity": facts.similarity,
     }
     load_name = facts.hub_name or facts.title
-    command = f"python scripts/export_model.py --model {load_name} --output {facts.title}-export --target"
+    command = f"lexforge export model --model {load_name} --output {facts.title}-export --target"
     commands = "\n".join(f"{command} {target}  # {use}" for target, use in _TARGETS.items())
     groups = {"settings": facts.training, **facts.numbers}
     lookup = "a table of weights encodes queries, and a transformer documents"
