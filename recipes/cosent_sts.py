@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from lexforge import data, evaluation, losses, models, runs, training
+from lexforge import data, evaluation, losses, models, report, runs, training
 from lexforge.common.command_line import run_command
 
 if TYPE_CHECKING:
@@ -181,6 +181,7 @@ def main(cfg: Config) -> None:
     print(evaluation.metrics_table(metrics))
     print(f"\n{stages.table()}")
     print(f"{cfg.output_dir} holds the model and the numbers.")
+    print(f"{report.write_page(cfg.output_dir)} shows the run in a browser.")
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import numpy as np
 import tyro
 
-from lexforge import corpus, data, evaluation, losses, models, runs, training
+from lexforge import corpus, data, evaluation, losses, models, report, runs, training
 from lexforge.common.command_line import run_command
 
 if TYPE_CHECKING:
@@ -291,6 +291,7 @@ def main(cfg: Config) -> None:
     print(evaluation.metrics_table(metrics))
     print(f"\n{stages.table()}")
     print(f"{cfg.output_dir} holds the encoder, its classifier and the numbers.")
+    print(f"{report.write_page(cfg.output_dir)} shows the run in a browser.")
 
 
 if __name__ == "__main__":

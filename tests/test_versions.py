@@ -19,6 +19,7 @@ from packaging.specifiers import SpecifierSet
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = {path.relative_to(ROOT / "src").as_posix() for path in (ROOT / "src").rglob("*.py")}
+TEMPLATES = {f"lexforge/report/template/page.{kind}" for kind in ("html.jinja", "css", "js")}
 OPTIONAL = ["datasets", "faiss", "milvus_lite", "pymilvus", "qdrant_client", "triton", "tyro"]
 
 
@@ -56,7 +57,7 @@ def test_the_wheel_installs_and_every_module_of_it_imports(tmp_path: Path) -> No
     subprocess.run(build, check=True, capture_output=True)
     (wheel,) = tmp_path.glob("*.whl")
     inside = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
-    assert inside == SOURCES | {"lexforge/py.typed"}
+    assert inside == SOURCES | TEMPLATES | {"lexforge/py.typed"}
 
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "venv")], check=True)
     python = tmp_path / "venv" / "bin" / "python"

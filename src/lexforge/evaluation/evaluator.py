@@ -15,7 +15,7 @@ from sentence_transformers.base.evaluation.evaluator import BaseEvaluator
 from sentence_transformers.base.model import BaseModel
 
 from lexforge.common.types import Qrels, Run
-from lexforge.corpus import CorpusEncoder, encode, vector_kind
+from lexforge.corpus import CorpusEncoder, Vectors, encode, vector_kind
 from lexforge.evaluation.latency import search_latency
 from lexforge.evaluation.metrics import METRICS, RunScores, check_qrels, cutoff, score_run, write_scores
 from lexforge.evaluation.sparsity import measure_sparsity
@@ -220,6 +220,19 @@ class RetrievalEvaluator(BaseEvaluator):
             sparsity |= asdict(measure_sparsity(queries, documents))
         sparsity["index_bytes"] = index.nbytes
         return RetrievalResult(scores.mean, run, scores.per_query, sparsity, timing)
+
+    def vectors(self, model: BaseModel) -> tuple[Vectors, Vectors]:
+        """Return the vectors that `evaluate` searches, for a closer look at a model that it has evaluated.
+
+        Args:
+            model: The model; if the last evaluation was of it, the corpus is not encoded again.
+
+        Returns:
+            The vectors of the queries, in the order of `query_ids`, and those of the documents, in the order
+            of `document_ids`.
+        """
+        queries = encode(model, self.query_texts, "query", batch_size=self.batch_size)
+        return queries, self._corpus.encode(model)[0]
 
     def get_config_dict(self) -> dict[str, Any]:
         """Return what the model card says about the evaluation."""
