@@ -120,7 +120,7 @@ def run(tmp_path: Path) -> Path:
     return make_run(tmp_path / "first")
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def new_run() -> Callable[..., Path]:
     """`make_run`, for tests that need another run."""
     return make_run

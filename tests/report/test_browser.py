@@ -34,6 +34,12 @@ def browser() -> Iterator[Any]:
     opened.quit()
 
 
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory, new_run: Callable[..., Path]) -> Path:
+    """The page of one run."""
+    return write_page(new_run(tmp_path_factory.mktemp("page") / "first"))
+
+
 def load(browser: Any, page: Path) -> None:
     """Open a page from the disk, and wait until its charts are drawn."""
     from selenium.webdriver.support.ui import WebDriverWait
@@ -41,6 +47,14 @@ def load(browser: Any, page: Path) -> None:
     browser.get(page.as_uri())
     ready = "return document.documentElement.dataset.ready === 'true'"
     WebDriverWait(browser, WAIT_S).until(lambda _: browser.execute_script(ready))
+    browser.execute_script("document.documentElement.style.scrollBehavior = 'auto'")  # a click does not wait
+
+
+def click(browser: Any, selector: str) -> None:
+    """Click on an element in the middle of the window, where the bar at its top does not cover it."""
+    element = browser.find_element("css selector", selector)
+    browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", element)
+    element.click()
 
 
 def problems(browser: Any) -> list[str]:
@@ -52,9 +66,9 @@ def visible_text(browser: Any, selector: str) -> str:
     return str(browser.execute_script(f"return document.querySelector({selector!r}).innerText"))
 
 
-def test_the_page_loads_and_draws_every_chart(browser: Any, run: Path) -> None:
+def test_the_page_loads_and_draws_every_chart(browser: Any, page: Path) -> None:
     """A chart that Bokeh cannot read leaves an empty place and an error in the console."""
-    load(browser, write_page(run))
+    load(browser, page)
     assert problems(browser) == []
     drawn = browser.execute_script(
         "return [...document.querySelectorAll('.plot')].map(place => place.firstElementChild.offsetHeight)"
@@ -65,13 +79,13 @@ def test_the_page_loads_and_draws_every_chart(browser: Any, run: Path) -> None:
     assert requests == 0
 
 
-def test_the_explorer_answers_a_click_and_the_keyboard(browser: Any, run: Path) -> None:
+def test_the_explorer_answers_a_click_and_the_keyboard(browser: Any, page: Path) -> None:
     """The terms, the hits and the terms of each match come with the query that was chosen."""
     from selenium.webdriver.common.keys import Keys
 
-    load(browser, write_page(run))
+    load(browser, page)
     assert "what is <b>q0</b> & why" in visible_text(browser, "#detail")
-    browser.find_element("css selector", "#query-list li:nth-child(4) button").click()
+    click(browser, "#query-list li:nth-child(4) button")
     detail = visible_text(browser, "#detail")
     for text in (
         "what is <b>q3</b> & why",
@@ -90,13 +104,13 @@ def test_the_explorer_answers_a_click_and_the_keyboard(browser: Any, run: Path) 
     assert problems(browser) == []
 
 
-def test_a_click_on_a_point_shows_the_texts_of_the_query(browser: Any, run: Path) -> None:
+def test_a_click_on_a_point_shows_the_texts_of_the_query(browser: Any, page: Path) -> None:
     """The scatter chart is a way into the explorer; its lists do the same without a mouse."""
     from selenium.webdriver import ActionChains
 
-    load(browser, write_page(run))
+    load(browser, page)
     plot = browser.find_element("css selector", "#duel-bm25-0")
-    browser.execute_script("arguments[0].scrollIntoView({block: 'center', behavior: 'instant'})", plot)
+    browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", plot)
     # Where Bokeh has drawn the query that lost: 0.4 with BM25 and 0 after training.
     x, y = browser.execute_script(
         """
@@ -104,7 +118,6 @@ def test_a_click_on_a_point_shows_the_texts_of_the_query(browser: Any, run: Path
         const points = view.model.references();
         const source = [...points].find(model => model.name === "queries").data_source;
         const box = view.el.getBoundingClientRect(), place = arguments[0].getBoundingClientRect();
-        const place_of = (scale, value) => scale.compute(value);
         return [
           view.frame.x_scale.compute(source.data.x[0]) + box.x - place.x - place.width / 2,
           view.frame.y_scale.compute(source.data.y[0]) + box.y - place.y - place.height / 2,
@@ -113,29 +126,47 @@ def test_a_click_on_a_point_shows_the_texts_of_the_query(browser: Any, run: Path
         plot,
     )
     before = visible_text(browser, "#detail h3")
-    browser.find_element("css selector", "#query-list li:nth-child(5) button").click()
+    click(browser, "#query-list li:nth-child(5) button")
     assert visible_text(browser, "#detail h3") != before
-    browser.execute_script("arguments[0].scrollIntoView({block: 'center', behavior: 'instant'})", plot)
+    browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", plot)
     ActionChains(browser).move_to_element_with_offset(plot, round(x), round(y)).click().perform()
     assert visible_text(browser, "#detail h3") == "what is <b>q0</b> & why"
-    browser.find_element("css selector", "#queries .picks button").click()  # the clearest win
+    click(browser, "#queries .picks button")  # the clearest win
     assert visible_text(browser, "#detail h3") == "what is <b>q11</b> & why"
     assert problems(browser) == []
 
 
-def test_colours_follow_the_system_and_the_switch(browser: Any, run: Path) -> None:
+def test_a_line_can_be_hidden(browser: Any, page: Path) -> None:
+    """A large part of the loss hides how the small ones move."""
+    load(browser, page)
+    lines = """
+        const models = Object.values(Bokeh.index).flatMap(view => [...view.model.references()]);
+        const drawn = models.filter(model => model.type === "GlyphRenderer");
+        return drawn.filter(model => model.name === "flops document").map(model => model.visible)
+    """
+    assert browser.execute_script(lines) == [True, True, True]  # line, points, and the band of the shares
+    click(browser, '[data-chart="parts"][data-series="flops document"]')
+    pressed = "[...document.querySelectorAll('[data-chart=parts]')].map(button => button.ariaPressed)"
+    assert browser.execute_script(f"return {pressed}") == ["true", "false"]
+    assert sorted(browser.execute_script(lines)) == [False, False, True]
+
+
+def test_colours_follow_the_system_and_the_switch(browser: Any, page: Path) -> None:
     """Charts are drawn on a canvas: their axes change with the page, or they cannot be read."""
-    colours = (
-        "const axis = [...Object.values(Bokeh.index)[0].model.references()].find(m => m.type === 'LinearAxis');"
-        "return [getComputedStyle(document.body).backgroundColor, axis.major_label_text_color]"
-    )
+    colours = """
+        const models = Object.values(Bokeh.index).flatMap(view => [...view.model.references()]);
+        const axes = models.filter(model => model.type.endsWith("Axis"));
+        const colours = new Set(axes.map(axis => axis.major_label_text_color));
+        return [getComputedStyle(document.body).backgroundColor, ...colours]
+    """
     seen = []
     for scheme in ("light", "dark"):
         features = [{"name": "prefers-color-scheme", "value": scheme}]
         browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
-        load(browser, write_page(run))
+        load(browser, page)
         seen.append(browser.execute_script(colours))
     assert seen[0] != seen[1]
+    assert [len(pair) for pair in seen] == [2, 2]  # all axes have one colour
     switch = browser.find_element("css selector", "#theme")
     assert switch.get_attribute("aria-pressed") == "true"
     switch.click()
@@ -144,15 +175,13 @@ def test_colours_follow_the_system_and_the_switch(browser: Any, run: Path) -> No
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
 
 
-@pytest.mark.parametrize("width", [400, 1400])
-def test_nothing_is_wider_than_the_screen(
-    browser: Any, run: Path, new_run: Callable[..., Path], tmp_path: Path, width: int
-) -> None:
+def test_nothing_is_wider_than_the_screen(browser: Any, new_run: Callable[..., Path], tmp_path: Path) -> None:
     """A telephone that scrolls sideways loses its reader; two runs are the widest page."""
-    page = write_page(run, new_run(tmp_path / "second", lift=0.2))
-    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
-    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-    load(browser, page)
-    assert browser.execute_script("return document.documentElement.scrollWidth") <= width
+    runs = [new_run(tmp_path / name, lift=lift) for name, lift in (("first", 0.3), ("second", 0.2))]
+    load(browser, write_page(*runs))
+    for width in (1400, 400):
+        size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+        browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        assert browser.execute_script("return document.documentElement.scrollWidth") <= width
     browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
     assert problems(browser) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ def record_of(model: Any, folder: Path) -> tuple[RunRecord, dict[str, Any], Retr
 
 def test_the_explorer_explains_each_score(tiny_splade: Any, tmp_path: Path) -> None:
     """The terms that are shown for a hit are products of weights, and together they are its score."""
-    record, explorer, evaluator = record_of(tiny_splade, tmp_path)
+    _, explorer, evaluator = record_of(tiny_splade, tmp_path)
     queries, documents = (vectors.toarray() for vectors in evaluator.vectors(tiny_splade))
     names = tiny_splade.tokenizer.convert_ids_to_tokens(range(queries.shape[1]))
     assert [query["id"] for query in explorer["queries"]] == ["q0", "q1", "q2"]
@@ -119,9 +120,7 @@ def test_term_statistics_equal_a_loop(tiny_splade: Any, monkeypatch: pytest.Monk
     assert side["mean_active"] == pytest.approx(np.mean(active), abs=0.01)
     assert side["empty"] == active.count(0)
     edges, counts = side["histogram"]["edges"], side["histogram"]["counts"]
-    assert counts == [
-        sum(low <= n < high for n in active) for low, high in zip(edges[:-1], edges[1:], strict=True)
-    ]
+    assert counts == [sum(low <= n < high for n in active) for low, high in pairwise(edges)]
     assert sum(counts) == 30
     frequency = {term: sum(row[term] > 0 for row in dense) for term in range(width)}
     assert side["dead_terms"] == sum(not n for n in frequency.values())

@@ -50,19 +50,17 @@
   // Charts.
   async function draw(id, item) {
     const views = await Bokeh.embed.embed_item(item, document.getElementById(id));
-    for (const view of views) {
-      const models = [...view.model.references()];
-      plots.set(id, models);
-      colour(models);
-      const points = models.find((model) => model.type === "GlyphRenderer" && model.name === "queries");
-      if (points) {
-        const source = points.data_source;
-        source.selected.properties.indices.change.connect(() => {
-          const [index] = source.selected.indices;
-          const place = index === undefined ? -1 : source.data.place[index];
-          if (place >= 0) show(place, true);
-        });
-      }
+    const models = [...views].flatMap((view) => [...view.model.references()]); // the figure and its tooltips
+    plots.set(id, models);
+    colour(models);
+    const points = models.find((model) => model.type === "GlyphRenderer" && model.name === "queries");
+    if (points) {
+      const source = points.data_source;
+      source.selected.properties.indices.change.connect(() => {
+        const [index] = source.selected.indices;
+        const place = index === undefined ? -1 : source.data.place[index];
+        if (place >= 0) show(place, true);
+      });
     }
   }
   for (const toggle of document.querySelectorAll(".legend button")) {
