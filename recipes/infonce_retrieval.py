@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
@@ -31,7 +31,6 @@ from lexforge.common.command_line import run_command
 
 if TYPE_CHECKING:
     from accelerate import PartialState
-    from datasets import Dataset
     from sentence_transformers import SentenceTransformer
 
 # Training takes a few minutes on two cores with these settings.
@@ -122,31 +121,6 @@ def check_options(cfg: Config, process: PartialState) -> None:
     cfg.evaluation.check_measure(evaluation.METRICS)
 
 
-def build_bm25(loaded: data.RetrievalData) -> retrieval.BM25Index:
-    """Index the documents of a set by BM25."""
-    texts, ids = list(loaded.corpus.values()), list(loaded.corpus)
-    return retrieval.BM25Index.build(texts, ids, show_progress_bar=True)
-
-
-def load_rows(
-    cfg: Config, loaded: data.TrainingData, bm25: retrieval.BM25Index
-) -> list[dict[str, Any]] | Dataset:
-    """Load the training rows: a query, a document that answers it, and its negatives, if any."""
-    if loaded.retrieval is None:
-        rows = loaded.training_rows(negatives=cfg.negatives == "given" and cfg.loss.name == "infonce")
-        return rows.remove_columns([name for name in rows.column_names if name == "label"])
-
-    whole = loaded.retrieval
-    negatives = None
-    if cfg.negatives == "judged":
-        negatives = data.judged_negatives(whole)
-    elif cfg.negatives == "bm25":
-        if len(bm25) < len(whole.corpus):  # it was built on the sample that is evaluated
-            bm25 = build_bm25(whole)
-        negatives = bm25.negatives(whole.split_queries("train"), whole.split("train"), k=50)
-    return data.training_rows(whole, "train", negatives, shortage=cfg.negatives_shortage)
-
-
 def build_loss(settings: LossSettings, model: SentenceTransformer, gather: bool) -> losses.EmbeddingLoss:
     """Build the loss; `gather` says whether the batches of all processes count as one batch."""
     if settings.name == "moco":  # all processes share its queue in any case
@@ -186,15 +160,15 @@ def main(cfg: Config) -> None:
             documents=cfg.eval_documents,
         )
     documents, measured = loaded.documents, loaded.measured
-    evaluators = {
-        split: evaluation.evaluator_of_split(measured, split, name="" if split == "test" else split)
-        for split in measured_splits
-    }
+    evaluators = evaluation.evaluators_by_split(measured, measured_splits)
     evaluator = evaluators["test"]
     stages.begin("index the documents by BM25")
-    bm25 = build_bm25(measured)
+    bm25 = retrieval.BM25Index.of_corpus(measured.corpus, show_progress_bar=True)
+
+    # Training rows: a query, a document that answers it, and the negatives, which infonce alone reads.
     stages.begin("make the training rows")
-    rows = load_rows(cfg, loaded, bm25)
+    negatives = cfg.negatives if cfg.loss.name == "infonce" else "none"
+    rows = training.load_rows(loaded, bm25, negatives, shortage=cfg.negatives_shortage)
     training.check_full_batch(len(rows), cfg.train, process.num_processes)
     process.print(
         f"{cfg.data}: {len(rows)} training rows, {len(evaluator.query_ids)} test queries, "
@@ -230,14 +204,18 @@ def main(cfg: Config) -> None:
             record.add("initial", evaluator.evaluate(model))
 
     # Training. No batch holds a text twice, because the second one would count as a negative of the first.
+    # No loss of this recipe reads the scores of a teacher.
     stages.begin("train")
+    train_dataset = data.rows_to_dataset(rows)
+    if "label" in train_dataset.column_names:
+        train_dataset = train_dataset.remove_columns("label")
     trainer = training.DenseTrainer(
         model,
         loss,
         args=cfg.train.arguments(
             cfg.output_dir, SentenceTransformerTrainingArguments, **cfg.evaluation.arguments()
         ),
-        train_dataset=data.rows_to_dataset(rows),
+        train_dataset=train_dataset,
         evaluator=evaluators.get("dev"),
         callbacks=[*cfg.train.callbacks(), *cfg.evaluation.callbacks()],
     )

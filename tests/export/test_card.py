@@ -10,7 +10,7 @@ import pytest
 from huggingface_hub import ModelCard
 from huggingface_hub.repocard import metadata_load, model_index_to_eval_results
 
-from lexforge.export import CardFacts, write_card
+from lexforge.export import CardFacts, model_title, write_card
 
 FACTS = CardFacts(
     title="splade-wiki",
@@ -29,6 +29,12 @@ FACTS = CardFacts(
     language="ko",
     license="apache-2.0",
 )
+
+
+def test_a_model_is_named_by_the_hub_or_else_by_its_run(tmp_path: Path) -> None:
+    """A path of the machine has no place in a title."""
+    assert model_title(tmp_path / "my-run", None) == "my-run"
+    assert model_title(tmp_path / "my-run", "organisation/splade-wiki") == "splade-wiki"
 
 
 def test_the_hub_reads_the_results_and_the_origin(tmp_path: Path) -> None:

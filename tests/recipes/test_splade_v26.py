@@ -428,22 +428,6 @@ def test_lexforge_shifts_the_bias_and_keeps_a_share_of_the_start(beir: Path, tin
     assert metrics["initial"]["document_active_dims"] != metrics["trained"]["document_active_dims"]
 
 
-def test_lexforge_mines_negatives_and_other_presets_do_not(beir: Path, tiny_checkpoint: Path) -> None:
-    """Hard negatives are part of the preset; where no set of documents is at hand they cannot be mined."""
-    loaded = recipe.data.load_training_data(str(beir), ["test"])
-    model = str(tiny_checkpoint)
-    mined = recipe.mined_negatives(config(beir, model=model, loss=PRESETS["lexforge"]), loaded)
-    assert mined.dataset.column_names[:3] == ["anchor", "positive", "negative_1"]
-    for cfg in (
-        config(beir, model=model, loss=PRESETS["plain"]),
-        config(beir, model=model, loss=PRESETS["lexforge"], negatives="none"),
-        config(beir, loss=PRESETS["lexforge-scratch"]),
-    ):
-        assert recipe.mined_negatives(cfg, loaded) is None
-    with pytest.raises(ValueError, match="the teacher knows the texts of the training rows alone"):
-        recipe.mined_negatives(config(beir, loss=PRESETS["v26"], negatives="mined"), loaded)
-
-
 def test_mined_negatives_take_the_route_of_documents(beir: Path, tiny_checkpoint: Path) -> None:
     """Their column is not among those of the rows, and a column without a route has no encoder."""
     train = TrainingSettings(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from lexforge.common.lazy import load_when_used
 
 if TYPE_CHECKING:
-    from lexforge.export.card import CardFacts, write_card
+    from lexforge.export.card import CardFacts, model_title, write_card
     from lexforge.export.model import Export, check_export, export_model
     from lexforge.export.model_check import Agreement
     from lexforge.export.targets import Quantization, Target
@@ -20,6 +20,7 @@ __all__ = [
     "Target",
     "check_export",
     "export_model",
+    "model_title",
     "write_card",
 ]
 

@@ -143,6 +143,19 @@ def write_card(folder: str | Path, facts: CardFacts) -> ModelCard:
     return card
 
 
+def model_title(folder: str | Path, hub_name: str | None) -> str:
+    """Return the name of a model: the last part of its name on the hub, or else of its run directory.
+
+    Args:
+        folder: The run directory.
+        hub_name: `organisation/name`; None if the model is not on the hub.
+
+    Returns:
+        The name.
+    """
+    return (hub_name or Path(folder).resolve().name).rsplit("/", 1)[-1]
+
+
 def public_name(name: str | Path) -> str:
     """Return what a stranger may read of a name that a command line took.
 

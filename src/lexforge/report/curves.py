@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import Any
 
-from lexforge.report.charts import COLOURS, DASHES, Chart, Series, line_chart, share_chart
+from lexforge.report.charts import COLOURS, Chart
 from lexforge.report.run_files import RunFiles
+from lexforge.report.step_charts import DASHES, Series, line_chart, share_chart
 
 Line = dict[str, Any]
 

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lexforge.evaluation import RunScores
-from lexforge.report.charts import Chart, number, scatter_chart
+from lexforge.report.charts import Chart, number
 from lexforge.report.record import TRAINED
+from lexforge.report.result_charts import scatter_chart
 from lexforge.report.run_files import SYSTEMS, RunFiles
 
 LISTED = 5  # clearest wins and losses

@@ -59,6 +59,15 @@ class RunRecord:
         write_file(self.folder / run_file(system), lambda beside: write_run(beside, result.run))
         write_file(self.folder / scores_file(system), lambda beside: write_scores(beside, result.scores))
 
+    def add_measures(self, system: str, values: Mapping[str, float]) -> None:
+        """Take measures that have neither a run nor values of each query.
+
+        Args:
+            system: What was measured, such as `own_terms`.
+            values: Measure -> value.
+        """
+        self.metrics[system] = dict(values)
+
     def look_closer(
         self,
         model: BaseModel,

@@ -12,7 +12,12 @@ from lexforge.report.record import EXPLORER_FILE, METRICS_FILE, TERMS_FILE, TRAI
 from lexforge.runs import read_log
 
 # What is measured, in the order of the page -> how the page calls it.
-SYSTEMS = {"bm25": "BM25", "initial": "before training", TRAINED: "after training"}
+SYSTEMS = {
+    "bm25": "BM25",
+    "initial": "before training",
+    TRAINED: "after training",
+    "own_terms": "without its expansion",
+}
 # The measure that the page begins with is the first of these that a run has.
 HEADLINES = ("nDCG@10", "spearman_cosine", "probe_micro_f1")
 # The parts of metrics.json that are no systems.

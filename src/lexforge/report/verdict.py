@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from lexforge.evaluation import Comparison, RunScores, compare_runs, confidence_interval
-from lexforge.report.charts import Chart, interval_chart, number
+from lexforge.report.charts import Chart, number
 from lexforge.report.record import TRAINED
+from lexforge.report.result_charts import interval_chart
 from lexforge.report.run_files import SYSTEMS, RunFiles
 
 CHANCE = 0.05  # a difference with a larger p-value may well be chance
@@ -17,6 +18,8 @@ LABELS = {
     "document_active_dims": "terms per document",
     "flops": "FLOPS",
     "index_bytes": "index",
+    "query_expansion": "expansion of queries",
+    "document_expansion": "expansion of documents",
 }
 
 
@@ -194,6 +197,8 @@ def _chance(p_value: float) -> str:
 def _cell(key: str, value: float) -> str:
     if key == "index_bytes":
         return byte_size(value)
+    if key.endswith("_expansion"):
+        return f"{100 * value:.1f} %"
     if key.endswith("_active_dims"):
         return f"{value:,.1f}"
     return number(value)
