@@ -1,36 +1,17 @@
-"""Write the page of a run: one HTML file that shows what the run did, or two runs side by side.
+"""Write the page of a run: `lexforge report` in a checkout.
 
     python scripts/report.py runs/splade_v26
     python scripts/report.py runs/first runs/second --output compared.html
 
-The run may have ended, go on or have crashed: the page shows what it has left so far, and says what is
-missing. The file needs no network and opens from the disk.
+`--help` says what the options mean.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from pathlib import Path
+from lexforge.commands import report
+from lexforge.common.command_line import run_command, script_help
 
-import tyro
-
-from lexforge import report
-from lexforge.common.command_line import run_command
-
-
-@dataclass(frozen=True)
-class Config:
-    """Which runs to show, and where to write the page."""
-
-    run: tyro.conf.Positional[Path]  # a run directory
-    other: tyro.conf.Positional[Path | None] = None  # a second one to compare with
-    output: Path | None = None  # the file; None is report.html in the (first) run directory
-
-
-def main(cfg: Config) -> None:
-    """Write the page and say where it lies."""
-    print(report.write_page(cfg.run, cfg.other, output=cfg.output))
-
+Config, main = report.Config, report.main
 
 if __name__ == "__main__":
-    run_command(main, Config, __doc__)
+    run_command(main, Config, script_help(report.__doc__, "report", "scripts/report.py"))

@@ -24,6 +24,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "runs": {"common", "losses"},
     "report": {"common", "corpus", "evaluation", "runs"},
     "training": {"common", "kernels", "losses", "models", "retrieval", "data", "corpus", "runs"},
+    "commands": {"common", "models", "retrieval", "data", "corpus", "evaluation", "export", "report"},
 }
 # An optional package is imported only in the files that own it.
 OWNERS = {

@@ -29,7 +29,7 @@ __all__ = [
 DEFAULT_TEACHER = "lsa"  # needs no files
 _SCORE_PAIRS = (
     ", and dense embeddings are needed here; compute its scores of listed candidates with "
-    "scripts/score_pairs.py and pass those"
+    "`lexforge score` and pass those"
 )
 # What each kind of model is, where it is no dense encoder, and what can be done with it.
 _REFUSED = {

@@ -202,20 +202,20 @@ def _commands(run: RunFiles) -> list[tuple[str, str]]:
         commands.append(
             ("Resume the run from its last checkpoint", resume_command(run.folder / "checkpoint"))
         )
-    commands.append(("Write this page again", f"python scripts/report.py {folder}"))
+    commands.append(("Write this page again", f"lexforge report {folder}"))
     if (run.folder / "model").is_dir():
         model = shlex.quote(str(run.folder / "model"))
         if run.scores:  # a retrieval run, whose data the scripts read
             data = shlex.quote(str(run.config.get("data", "DATA")))
             search = [
-                f"python scripts/encode_corpus.py --model {model} --data {data} --output VECTORS",
-                "python scripts/build_index.py --vectors VECTORS --output INDEX",
-                f'python scripts/search.py --index INDEX --data {data} "your query"',
+                f"lexforge encode --model {model} --data {data} --output VECTORS",
+                "lexforge index --vectors VECTORS --output INDEX",
+                f'lexforge search --index INDEX --data {data} "your query"',
             ]
-            evaluate = f"python scripts/evaluate_retrieval.py --model {model} --data {data} --split test"
+            evaluate = f"lexforge evaluate --model {model} --data {data} --split test"
             commands += [("Search with the model", "\n".join(search)), ("Measure the model again", evaluate)]
         if run.terms is not None:
-            export = f"python scripts/export_model.py --model {model} --target onnx --output OUT"
+            export = f"lexforge export model --model {model} --target onnx --output OUT"
             commands.append(("Export the model to another runtime", export))
     return commands
 

@@ -39,21 +39,36 @@ def join_processes() -> PartialState:
 
 
 def launch_command() -> list[str]:
-    """The command that started this run: that of the launcher if there is one, or else that of the script.
+    """The command that started this run: that of the launcher if there is one, or else that of the process.
+
+    It is read from the words that started Python, not from `sys.argv`: those keep `-m lexforge`, and a
+    command that runs a recipe changes `sys.argv`.
 
     Returns:
         The words of the command.
     """
-    return _launcher() or [sys.executable, *sys.argv]
+    return _launcher() or [sys.executable, *sys.orig_argv[1:]]
 
 
 def _launcher() -> list[str]:
-    """The command of the parent process if it ends in this script and its arguments; known on Linux only."""
+    """The command of the parent process if it ends in this program and its arguments; known on Linux only."""
     try:
         command = os.fsdecode(Path(f"/proc/{os.getppid()}/cmdline").read_bytes()).split("\0")[:-1]
     except OSError:
         return []
-    return command if command[-len(sys.argv) :] == sys.argv else []
+    own = _program(sys.orig_argv)
+    return command if own and command[-len(own) :] == own else []
+
+
+def _program(words: list[str]) -> list[str]:
+    """What a command of Python runs: a file, a module or code, and its arguments; options are left out."""
+    place = 1
+    while place < len(words) and words[place].startswith("-"):
+        option = words[place]
+        place += 2 if option in ("-W", "-X", "-m", "-c") else 1
+        if option in ("-m", "-c"):
+            return words[place - 1 :]
+    return words[place:]
 
 
 def _launchers_environment() -> dict[str, str]:

@@ -51,8 +51,8 @@ def check_negatives(negatives: NegativesName | Path, teacher_scores: Path | None
         )
     if not negatives.is_file():
         raise FileNotFoundError(
-            "--negatives must be given, none, mined, judged, bm25, or a file of "
-            f"scripts/mine_negatives.py; received {str(negatives)!r}, and there is no such file"
+            "--negatives must be given, none, mined, judged, bm25, or a file of `lexforge mine`; received "
+            f"{str(negatives)!r}, and there is no such file"
         )
 
 
@@ -157,7 +157,7 @@ def mined_negatives(
     if distils:
         raise ValueError(
             "the teacher knows the texts of the training rows alone, and mined negatives are others: mine "
-            "them by scripts/mine_negatives.py and give its file to --negatives, or give --negatives none"
+            "them by `lexforge mine` and give its file to --negatives, or give --negatives none"
         )
     rule = NegativeRule(per_row=per_row, last_rank=DEPTH, margin=MARGIN, shortage="random", seed=seed)
     return MovingNegatives(loaded.retrieval, rule, every_epochs=ONCE)
