@@ -30,11 +30,13 @@ from lexforge.common.command_line import run_command
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from accelerate import PartialState
     from datasets import Dataset
 
-# Training takes a few minutes on two cores with these settings.
+# Training takes a few minutes on two cores with these settings. The kind of model gives steps, learning rate,
+# warm-up and length (`with_defaults`).
 QUICK = training.TrainingSettings(
-    steps=400, batch_size=64, gradient_accumulation_steps=1, learning_rate=None, precision="fp32"
+    batch_size=64, gradient_accumulation_steps=1, learning_rate=None, warmup_fraction=None, precision="fp32"
 )
 
 SOURCE = data.StsOptions()
@@ -64,14 +66,36 @@ class Config:
     resume: bool = False
     """Whether to continue the run in `output_dir` from its last checkpoint."""
 
-    max_seq_length: int = 128
-    """Tokens per sentence, special tokens included; longer sentences are cut."""
+    max_seq_length: int | None = None
+    """Tokens per sentence, special tokens included; longer sentences are cut. None is 128 from scratch, and
+    what a pretrained model was saved with, at most 256."""
 
     evaluation: Annotated[training.EvaluationSettings, tyro.conf.arg(name="")] = field(
         default_factory=training.EvaluationSettings
     )
 
     train: Annotated[training.TrainingSettings, tyro.conf.arg(name="")] = QUICK
+
+
+def with_defaults(cfg: Config, process: PartialState) -> Config:
+    """Choose what the command line left open by the kind of model, and print each value with its reason."""
+    settings, max_seq_length = training.with_defaults(
+        cfg.train,
+        cfg.max_seq_length,
+        cfg.model,
+        pretrained=training.KindDefaults(
+            learning_rate=2e-5,
+            steps=200,
+            why_steps="two passes over stsb-en, with which a pretrained model gained (recipes/README.md)",
+        ),
+        scratch=training.KindDefaults(
+            learning_rate=5e-4,
+            steps=400,
+            why_steps="it has everything to learn, and this takes a few minutes on two cores",
+        ),
+        say=process.print,
+    )
+    return replace(cfg, train=settings, max_seq_length=max_seq_length)
 
 
 def load_pairs(cfg: Config, measured_splits: Sequence[str]) -> dict[str, Dataset]:
@@ -97,12 +121,11 @@ def main(cfg: Config) -> None:
 
     # Processes. All of them train; only the main process measures and writes.
     process = runs.start_processes(cfg.train.seed)
-    rates = {"pretrained": 2e-5, "scratch": 5e-4}
-    cfg = replace(cfg, train=training.with_learning_rate(cfg.train, cfg.model, **rates, say=process.print))
     stages = runs.Stages(process)
     stages.begin("check the options")
-    runs.check_run_directory(process, cfg.output_dir, cfg, resume=cfg.resume)
     models.check_model(cfg.model)
+    cfg = with_defaults(cfg, process)
+    runs.check_run_directory(process, cfg.output_dir, cfg, resume=cfg.resume)
     training.check_reports(cfg.train.report_to)
     cfg.evaluation.check_measure(MEASURES)
 

@@ -33,9 +33,10 @@ if TYPE_CHECKING:
     from datasets import Dataset
     from sentence_transformers import SentenceTransformer
 
-# Training takes a few minutes on two cores with these settings.
+# Training takes a few minutes on two cores with these settings. The kind of model gives steps, learning rate,
+# warm-up and length (`with_defaults`).
 QUICK = training.TrainingSettings(
-    steps=600, batch_size=64, gradient_accumulation_steps=1, learning_rate=None, precision="fp32"
+    batch_size=64, gradient_accumulation_steps=1, learning_rate=None, warmup_fraction=None, precision="fp32"
 )
 SOURCE = data.SourceOptions()
 
@@ -95,8 +96,9 @@ class Config:
     resume: bool = False
     """Whether to continue the run in `output_dir` from its last checkpoint."""
 
-    max_seq_length: int = 128
-    """Tokens per text, special tokens included; longer texts are cut."""
+    max_seq_length: int | None = None
+    """Tokens per text, special tokens included; longer texts are cut. None is 128 from scratch, and what a
+    pretrained model was saved with, at most 256."""
 
     eval_documents: int | None = None
     """Documents that every evaluation searches: the judged ones and a random sample; None takes all."""
@@ -108,6 +110,27 @@ class Config:
     train: Annotated[training.TrainingSettings, tyro.conf.arg(name="")] = QUICK
 
 
+def with_defaults(cfg: Config, process: PartialState) -> Config:
+    """Choose what the command line left open by the kind of model, and print each value with its reason."""
+    settings, max_seq_length = training.with_defaults(
+        cfg.train,
+        cfg.max_seq_length,
+        cfg.model,
+        pretrained=training.KindDefaults(
+            learning_rate=5e-5,
+            steps=200,
+            why_steps="a pretrained model gained most in its first 120 (recipes/README.md)",
+        ),
+        scratch=training.KindDefaults(
+            learning_rate=1e-3,
+            steps=600,
+            why_steps="it has everything to learn, and this takes a few minutes on two cores",
+        ),
+        say=process.print,
+    )
+    return replace(cfg, train=settings, max_seq_length=max_seq_length)
+
+
 def check_options(cfg: Config, process: PartialState) -> None:
     """Refuse what would stop the run later, before any data is read."""
     if cfg.negatives in ("judged", "bm25") and cfg.loss.name != "infonce":
@@ -116,7 +139,6 @@ def check_options(cfg: Config, process: PartialState) -> None:
             f"--negatives {cfg.negatives}"
         )
     runs.check_run_directory(process, cfg.output_dir, cfg, resume=cfg.resume)
-    models.check_model(cfg.model)
     training.check_reports(cfg.train.report_to)
     cfg.evaluation.check_measure(evaluation.METRICS)
 
@@ -166,10 +188,10 @@ def main(cfg: Config) -> None:
 
     # Processes. All of them train; only the main process measures and writes.
     process = runs.start_processes(cfg.train.seed)
-    rates = {"pretrained": 5e-5, "scratch": 1e-3}
-    cfg = replace(cfg, train=training.with_learning_rate(cfg.train, cfg.model, **rates, say=process.print))
     stages = runs.Stages(process)
     stages.begin("check the options")
+    models.check_model(cfg.model)
+    cfg = with_defaults(cfg, process)
     check_options(cfg, process)
 
     # Data. The train split gives the rows; the test split is measured before and after training, and the dev

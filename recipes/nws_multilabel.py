@@ -35,12 +35,14 @@ from lexforge import corpus, data, evaluation, losses, models, runs, training
 from lexforge.common.command_line import run_command
 
 if TYPE_CHECKING:
+    from accelerate import PartialState
     from sentence_transformers import SentenceTransformer
     from torch import Tensor
 
-# Training takes a few minutes on two cores with these settings.
+# Training takes a few minutes on two cores with these settings. The kind of model gives steps, learning rate,
+# warm-up and length (`with_defaults`).
 QUICK = training.TrainingSettings(
-    steps=300, batch_size=32, gradient_accumulation_steps=1, learning_rate=None, precision="fp32"
+    batch_size=32, gradient_accumulation_steps=1, learning_rate=None, warmup_fraction=None, precision="fp32"
 )
 SOURCE = data.MultiLabelOptions()
 LabelSimilarity = Literal["npmi", "jaccard", "none"]
@@ -107,14 +109,36 @@ class Config:
     resume: bool = False
     """Whether to continue the run in `output_dir` from its last checkpoint."""
 
-    max_seq_length: int = 128
-    """Tokens per text, special tokens included; longer texts are cut."""
+    max_seq_length: int | None = None
+    """Tokens per text, special tokens included; longer texts are cut. None is 128 from scratch, and what a
+    pretrained model was saved with, at most 256."""
 
     evaluation: Annotated[training.EvaluationSettings, tyro.conf.arg(name="")] = field(
         default_factory=training.EvaluationSettings
     )
 
     train: Annotated[training.TrainingSettings, tyro.conf.arg(name="")] = QUICK
+
+
+def with_defaults(cfg: Config, process: PartialState) -> Config:
+    """Choose what the command line left open by the kind of model, and print each value with its reason."""
+    settings, max_seq_length = training.with_defaults(
+        cfg.train,
+        cfg.max_seq_length,
+        cfg.model,
+        pretrained=training.KindDefaults(
+            learning_rate=3e-4,
+            steps=300,
+            why_steps="the prototypes of the labels start from nothing, whatever the encoder knows",
+        ),
+        scratch=training.KindDefaults(
+            learning_rate=1e-3,
+            steps=300,
+            why_steps="the prototypes of the labels start from nothing, whatever the encoder knows",
+        ),
+        say=process.print,
+    )
+    return replace(cfg, train=settings, max_seq_length=max_seq_length)
 
 
 def binary_cross_entropy(model: SentenceTransformer, labels: np.ndarray) -> losses.EmbeddingLoss:
@@ -196,12 +220,11 @@ def main(cfg: Config) -> None:
 
     # Processes. All of them train; only the main process measures and writes.
     process = runs.start_processes(cfg.train.seed)
-    rates = {"pretrained": 3e-4, "scratch": 1e-3}
-    cfg = replace(cfg, train=training.with_learning_rate(cfg.train, cfg.model, **rates, say=process.print))
     stages = runs.Stages(process)
     stages.begin("check the options")
-    runs.check_run_directory(process, cfg.output_dir, cfg, resume=cfg.resume)
     models.check_model(cfg.model)
+    cfg = with_defaults(cfg, process)
+    runs.check_run_directory(process, cfg.output_dir, cfg, resume=cfg.resume)
     training.check_reports(cfg.train.report_to)
     cfg.evaluation.check_measure(evaluation.MULTILABEL_METRICS)
 

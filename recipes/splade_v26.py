@@ -32,10 +32,11 @@ if TYPE_CHECKING:
     from accelerate import PartialState
     from datasets import Dataset
 
-# Training takes a few minutes on two cores with these settings; the preset gives the learning rate.
-# `TrainingSettings()` without arguments holds the settings of the published V26 run.
+# Training takes a few minutes on two cores with these settings. The kind of model gives steps, warm-up and
+# length (`with_defaults`), and the preset the learning rate. `TrainingSettings()` without arguments holds the
+# settings of the published V26 run.
 QUICK = training.TrainingSettings(
-    steps=400, batch_size=32, gradient_accumulation_steps=1, learning_rate=None, precision="fp32"
+    batch_size=32, gradient_accumulation_steps=1, learning_rate=None, warmup_fraction=None, precision="fp32"
 )
 SOURCE = data.SourceOptions()
 
@@ -107,8 +108,9 @@ class Config:
     resume: bool = False
     """Whether to continue the run in `output_dir` from its last checkpoint."""
 
-    max_seq_length: int = 128
-    """Tokens per text, special tokens included; longer texts are cut. V26 has 192."""
+    max_seq_length: int | None = None
+    """Tokens per text, special tokens included; longer texts are cut. None is 128 from scratch, and what a
+    pretrained model was saved with, at most 256. V26 has 192."""
 
     document_terms: int | None = None
     """Wanted mean number of active terms per document, which training holds; None leaves it to the loss."""
@@ -126,11 +128,33 @@ class Config:
     train: Annotated[training.TrainingSettings, tyro.conf.arg(name="")] = QUICK
 
 
+def with_defaults(cfg: Config, process: PartialState) -> Config:
+    """Choose what the command line left open by the kind of model, and print each value with its reason."""
+    settings, max_seq_length = training.with_defaults(
+        cfg.train,
+        cfg.max_seq_length,
+        cfg.model,
+        pretrained=training.KindDefaults(
+            learning_rate=cfg.loss.learning_rate,
+            steps=200,
+            why_steps="the tables of recipes/README.md were measured with so many",
+        ),
+        scratch=training.KindDefaults(
+            learning_rate=cfg.loss.scratch_learning_rate,
+            steps=400,
+            why_steps="it has everything to learn, and this takes a few minutes on two cores",
+        ),
+        say=process.print,
+    )
+    return replace(cfg, train=settings, max_seq_length=max_seq_length)
+
+
 def check_options(cfg: Config, process: PartialState) -> None:
     """Refuse what would stop the run later, before any data is read."""
-    data.check_teacher_options(cfg.teacher, cfg.teacher_scores, needed=cfg.loss.needs_teacher)
+    data.check_teacher_options(
+        cfg.teacher, cfg.teacher_scores, cfg.teacher_cache, needed=cfg.loss.needs_teacher
+    )
     runs.check_run_directory(process, cfg.output_dir, cfg, resume=cfg.resume)
-    models.check_model(cfg.model)
     if cfg.teacher is not None:
         data.check_teacher(cfg.teacher)
     data.check_language(cfg.language)
@@ -254,8 +278,8 @@ def main(cfg: Config) -> None:
     process = runs.start_processes(cfg.train.seed)
     stages = runs.Stages(process)
     stages.begin("check the options")
-    rates = {"pretrained": cfg.loss.learning_rate, "scratch": cfg.loss.scratch_learning_rate}
-    cfg = replace(cfg, train=training.with_learning_rate(cfg.train, cfg.model, **rates, say=process.print))
+    models.check_model(cfg.model)
+    cfg = with_defaults(cfg, process)
     check_options(cfg, process)
 
     # Data. The train split gives the rows; the test split is measured before and after training, and the dev
@@ -281,7 +305,7 @@ def main(cfg: Config) -> None:
     stages.begin("make the training rows")
     rows = load_rows(cfg, loaded, bm25)
     training.check_full_batch(len(rows), cfg.train, process.num_processes)
-    data.check_labelled_rows(cfg.teacher, rows, needed=cfg.loss.needs_teacher)
+    data.check_labelled_rows(cfg.teacher, rows, needed=cfg.loss.needs_teacher, cache=cfg.teacher_cache)
     if cfg.loss.triplet_margin_weight > 0 and "negative_1" not in rows[0]:
         raise ValueError(
             f"the triplet margin needs negatives, and the rows of {cfg.data} have none: give --negatives, or "
