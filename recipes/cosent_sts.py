@@ -13,33 +13,35 @@ score says how near the two stand in the code. Your own data are JSON lines with
 
 The run directory holds the settings (`config.json`), the versions and the machine (`env.json`), the measures
 (`metrics.json`: Spearman's and Pearson's correlation of the cosine with the scores, before and after
-training), the model (`model/`) and the checkpoints. `--resume` continues from the last checkpoint.
+training), the model with its card (`model/`) and the checkpoints. `--resume` continues from the last
+checkpoint.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from lexforge import data, evaluation, losses, models, runs, training
+from lexforge import data, evaluation, export, losses, models, runs, training
 from lexforge.common.command_line import run_command
+from lexforge.common.similarity import similarity_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from accelerate import PartialState
     from datasets import Dataset
 
 # Training takes a few minutes on two cores with these settings. The kind of model gives steps, learning rate,
-# warm-up and length (`with_defaults`).
+# warm-up and length (`main`).
 QUICK = training.TrainingSettings(
     batch_size=64, gradient_accumulation_steps=1, learning_rate=None, warmup_fraction=None, precision="fp32"
 )
 
 SOURCE = data.StsOptions()
+CARD = export.CardOptions()
 # The measures among which `--best-measure` chooses.
 MEASURES = ("spearman_cosine", "pearson_cosine", "spearman_dot", "pearson_dot")
 
@@ -60,6 +62,8 @@ class Config:
     scale: float = 20.0
     """Factor on the cosine similarities in the loss, the inverse of a temperature."""
 
+    card: Annotated[export.CardOptions, tyro.conf.arg(name="")] = CARD
+
     output_dir: Path = Path("runs/cosent_sts")
     """The run directory; it must be new or empty, unless the run is resumed."""
 
@@ -75,27 +79,6 @@ class Config:
     )
 
     train: Annotated[training.TrainingSettings, tyro.conf.arg(name="")] = QUICK
-
-
-def with_defaults(cfg: Config, process: PartialState) -> Config:
-    """Choose what the command line left open by the kind of model, and print each value with its reason."""
-    settings, max_seq_length = training.with_defaults(
-        cfg.train,
-        cfg.max_seq_length,
-        cfg.model,
-        pretrained=training.KindDefaults(
-            learning_rate=2e-5,
-            steps=200,
-            why_steps="two passes over stsb-en, with which a pretrained model gained (recipes/README.md)",
-        ),
-        scratch=training.KindDefaults(
-            learning_rate=5e-4,
-            steps=400,
-            why_steps="it has everything to learn, and this takes a few minutes on two cores",
-        ),
-        say=process.print,
-    )
-    return replace(cfg, train=settings, max_seq_length=max_seq_length)
 
 
 def load_pairs(cfg: Config, measured_splits: Sequence[str]) -> dict[str, Dataset]:
@@ -124,7 +107,16 @@ def main(cfg: Config) -> None:
     stages = runs.Stages(process)
     stages.begin("check the options")
     models.check_model(cfg.model)
-    cfg = with_defaults(cfg, process)
+    cfg = training.with_defaults(
+        cfg,
+        pretrained=training.KindDefaults(
+            2e-5, 200, "two passes over stsb-en, with which a pretrained model gained (recipes/README.md)"
+        ),
+        scratch=training.KindDefaults(
+            5e-4, 400, "it has everything to learn, and this takes a few minutes on two cores"
+        ),
+        say=process.print,
+    )
     runs.check_run_directory(process, cfg.output_dir, cfg, resume=cfg.resume)
     training.check_reports(cfg.train.report_to)
     cfg.evaluation.check_measure(MEASURES)
@@ -179,6 +171,7 @@ def main(cfg: Config) -> None:
         SentenceTransformerTrainingArguments,
         batch_sampler=BatchSamplers.BATCH_SAMPLER,
         **cfg.evaluation.arguments(),
+        **training.hub_arguments(cfg.card.push_to_hub),
     )
     trainer = training.DenseTrainer(
         model,
@@ -198,12 +191,28 @@ def main(cfg: Config) -> None:
 
     # What the run leaves behind: the model, the numbers, and a table to read.
     stages.begin("write the results")
-    model.save_pretrained(str(cfg.output_dir / "model"))
+    model.save_pretrained(str(cfg.output_dir / "model"), create_model_card=False)
+    facts = export.CardFacts(
+        **cfg.card.facts(cfg.output_dir),
+        kind="dense",
+        task="similarity",
+        similarity=similarity_of(model),
+        base_model=cfg.model,
+        data=cfg.data,
+        split="test",
+        measured=len(pairs["test"]),
+        metrics=metrics,
+        training={"scale": cfg.scale, "max_seq_length": cfg.max_seq_length} | asdict(cfg.train),
+        citation=loss.citation,
+    )
+    export.write_card(cfg.output_dir / "model", facts)
     timing = {"timing": {"stage_seconds": stages.end()}}
     runs.write_json(cfg.output_dir / "metrics.json", metrics | timing | training.best_of(trainer.state))
     print(evaluation.metrics_table(metrics))
     print(f"\n{stages.table()}")
     print(f"{cfg.output_dir} holds the model and the numbers.")
+    if cfg.card.push_to_hub is not None:
+        print(f"The model was uploaded to {training.push_model(trainer, cfg.output_dir / 'model')}")
 
 
 if __name__ == "__main__":

@@ -17,34 +17,35 @@ After training they include the F1 of the classifier that the loss itself learne
 prototypes, or the linear head.
 
 The run directory holds the settings (`config.json`), the versions and the machine (`env.json`), the measures
-(`metrics.json`), the encoder (`model/`), the prototypes or the linear head (`head.safetensors`) and the
-checkpoints. `--resume` continues from the last checkpoint.
+(`metrics.json`), the encoder with its card (`model/`), the prototypes or the linear head
+(`head.safetensors`) and the checkpoints. `--resume` continues from the last checkpoint.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
 import tyro
 
-from lexforge import corpus, data, evaluation, losses, models, runs, training
+from lexforge import corpus, data, evaluation, export, losses, models, runs, training
 from lexforge.common.command_line import run_command
+from lexforge.common.similarity import similarity_of
 
 if TYPE_CHECKING:
-    from accelerate import PartialState
     from sentence_transformers import SentenceTransformer
     from torch import Tensor
 
 # Training takes a few minutes on two cores with these settings. The kind of model gives steps, learning rate,
-# warm-up and length (`with_defaults`).
+# warm-up and length (`main`).
 QUICK = training.TrainingSettings(
     batch_size=32, gradient_accumulation_steps=1, learning_rate=None, warmup_fraction=None, precision="fp32"
 )
 SOURCE = data.MultiLabelOptions()
+CARD = export.CardOptions()
 LabelSimilarity = Literal["npmi", "jaccard", "none"]
 # The classifier of a loss: the prototypes of NWS, or the linear head of binary cross-entropy.
 CLASSIFIER_PARAMETERS = ("prototypes", "head.weight", "head.bias")
@@ -103,6 +104,8 @@ class Config:
     measured_split: Literal["dev", "test"] = "test"
     """Split that is measured; the thresholds of the classifiers come from dev in any case."""
 
+    card: Annotated[export.CardOptions, tyro.conf.arg(name="")] = CARD
+
     output_dir: Path = Path("runs/nws_multilabel")
     """The run directory; it must be new or empty, unless the run is resumed."""
 
@@ -118,27 +121,6 @@ class Config:
     )
 
     train: Annotated[training.TrainingSettings, tyro.conf.arg(name="")] = QUICK
-
-
-def with_defaults(cfg: Config, process: PartialState) -> Config:
-    """Choose what the command line left open by the kind of model, and print each value with its reason."""
-    settings, max_seq_length = training.with_defaults(
-        cfg.train,
-        cfg.max_seq_length,
-        cfg.model,
-        pretrained=training.KindDefaults(
-            learning_rate=3e-4,
-            steps=300,
-            why_steps="the prototypes of the labels start from nothing, whatever the encoder knows",
-        ),
-        scratch=training.KindDefaults(
-            learning_rate=1e-3,
-            steps=300,
-            why_steps="the prototypes of the labels start from nothing, whatever the encoder knows",
-        ),
-        say=process.print,
-    )
-    return replace(cfg, train=settings, max_seq_length=max_seq_length)
 
 
 def binary_cross_entropy(model: SentenceTransformer, labels: np.ndarray) -> losses.EmbeddingLoss:
@@ -223,7 +205,16 @@ def main(cfg: Config) -> None:
     stages = runs.Stages(process)
     stages.begin("check the options")
     models.check_model(cfg.model)
-    cfg = with_defaults(cfg, process)
+    cfg = training.with_defaults(
+        cfg,
+        pretrained=training.KindDefaults(
+            3e-4, 300, "the prototypes of the labels start from nothing, whatever the encoder knows"
+        ),
+        scratch=training.KindDefaults(
+            1e-3, 300, "the prototypes of the labels start from nothing, whatever the encoder knows"
+        ),
+        say=process.print,
+    )
     runs.check_run_directory(process, cfg.output_dir, cfg, resume=cfg.resume)
     training.check_reports(cfg.train.report_to)
     cfg.evaluation.check_measure(evaluation.MULTILABEL_METRICS)
@@ -279,6 +270,7 @@ def main(cfg: Config) -> None:
         batch_sampler=BatchSamplers.BATCH_SAMPLER,
         learning_rate_mapping={r"^(prototypes|head\.)": cfg.head_learning_rate},
         **cfg.evaluation.arguments(),
+        **training.hub_arguments(cfg.card.push_to_hub),
     )
     trainer = training.DenseTrainer(
         model,
@@ -306,7 +298,23 @@ def main(cfg: Config) -> None:
 
     # What the run leaves behind: the encoder, the classifier, the numbers, and a table to read.
     stages.begin("write the results")
-    model.save_pretrained(str(cfg.output_dir / "model"))
+    model.save_pretrained(str(cfg.output_dir / "model"), create_model_card=False)
+    facts = export.CardFacts(
+        **cfg.card.facts(cfg.output_dir),
+        kind="dense",
+        task="labels",
+        similarity=similarity_of(model),
+        base_model=cfg.model,
+        data=cfg.data,
+        split=cfg.measured_split,
+        measured=len(measured_columns[2]["text"]),
+        metrics=metrics,
+        training={name: getattr(cfg, name) for name in ("head_learning_rate", "max_seq_length")}
+        | asdict(cfg.train),
+        citation=getattr(loss, "citation", ""),  # binary cross-entropy has none
+        numbers={"loss": asdict(cfg.loss)},
+    )
+    export.write_card(cfg.output_dir / "model", facts)
     classifier = {name: tensor for name, tensor in loss.state_dict().items() if name in CLASSIFIER_PARAMETERS}
     save_file(classifier, cfg.output_dir / "head.safetensors", {"labels": json.dumps(texts.label_names)})
     timing = {"timing": {"stage_seconds": stages.end()}}
@@ -314,6 +322,8 @@ def main(cfg: Config) -> None:
     print(evaluation.metrics_table(metrics))
     print(f"\n{stages.table()}")
     print(f"{cfg.output_dir} holds the encoder, its classifier and the numbers.")
+    if cfg.card.push_to_hub is not None:
+        print(f"The model was uploaded to {training.push_model(trainer, cfg.output_dir / 'model')}")
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -16,12 +16,22 @@ KINDS = {
 }
 
 
+@dataclass(frozen=True)
+class Run:
+    """What a recipe's settings have in common."""
+
+    train: TrainingSettings
+    max_seq_length: int | None
+    model: str
+
+
 def chosen(
     settings: TrainingSettings, length: int | None, model: str | Path
-) -> tuple[TrainingSettings, int, list[str]]:
+) -> tuple[TrainingSettings, int | None, list[str]]:
     said: list[str] = []
-    found, tokens = with_defaults(settings, length, str(model), **KINDS, say=said.append)
-    return found, tokens, said
+    found = with_defaults(Run(settings, length, str(model)), **KINDS, say=said.append)
+    assert found.model == str(model)
+    return found.train, found.max_seq_length, said
 
 
 def test_each_kind_of_model_gets_its_own(tiny_checkpoint: Path) -> None:

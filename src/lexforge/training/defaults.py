@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 from lexforge.models.backbone import LEXICAL
 from lexforge.training.arguments import TrainingSettings
 
+Config = TypeVar("Config", bound=Any)
 LONGEST_TOKENS = 256
 """Tokens per text of a pretrained model at most, unless the command line gives more."""
 SHORT_TOKENS = 128
@@ -36,33 +38,27 @@ class KindDefaults:
 
 
 def with_defaults(
-    settings: TrainingSettings,
-    max_seq_length: int | None,
-    model: str,
-    *,
-    pretrained: KindDefaults,
-    scratch: KindDefaults,
-    say: Callable[[str], None],
-) -> tuple[TrainingSettings, int]:
+    config: Config, *, pretrained: KindDefaults, scratch: KindDefaults, say: Callable[[str], None]
+) -> Config:
     """Choose learning rate, steps, warm-up and length by the kind of model, unless they are given.
 
     The length of a pretrained model is the one that it was saved with, because it knows no longer texts, and
     at most `LONGEST_TOKENS`, because time and memory grow with it.
 
     Args:
-        settings: The settings of the run; None stands for a value that was not given. The steps are given if
-            `steps` or `epochs` is.
-        max_seq_length: Tokens per text, special tokens included; None if they were not given.
-        model: What the option `--model` names: `lexical`, or a pretrained model, whose files must exist.
+        config: The settings of the run, a dataclass with the fields `model` (`lexical`, or a pretrained model
+            whose files must exist), `max_seq_length` and `train`. None stands for a value that was not given;
+            the steps are given if `train.steps` or `train.epochs` is.
         pretrained: The values for a pretrained model.
         scratch: The values for the lexical backbone.
         say: Prints one line per value that was chosen: the value, and why.
 
     Returns:
-        The settings, and the tokens per text.
+        The settings with all four values.
     """
-    new = model == LEXICAL
+    new = config.model == LEXICAL
     kind = scratch if new else pretrained
+    settings: TrainingSettings = config.train
     if settings.learning_rate is None:
         why = (
             "a model from scratch has everything to learn"
@@ -82,10 +78,12 @@ def with_defaults(
         )
         say(f"warm-up over {kind.warmup_fraction:.0%} of the steps: {why} (--warmup-fraction changes it)")
         settings = replace(settings, warmup_fraction=kind.warmup_fraction)
-    if max_seq_length is None:
-        max_seq_length, why = (SHORT_TOKENS, "time and memory grow with it") if new else _own_length(model)
-        say(f"{max_seq_length} tokens per text: {why} (--max-seq-length changes it)")
-    return settings, max_seq_length
+    tokens = config.max_seq_length
+    if tokens is None:
+        tokens, why = (SHORT_TOKENS, "time and memory grow with it") if new else _own_length(config.model)
+        say(f"{tokens} tokens per text: {why} (--max-seq-length changes it)")
+    chosen: Config = replace(config, train=settings, max_seq_length=tokens)
+    return chosen
 
 
 def _own_length(model: str) -> tuple[int, str]:
