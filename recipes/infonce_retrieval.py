@@ -20,7 +20,7 @@ shows all of it in a browser (`report.html`). `--resume` continues from the last
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -34,9 +34,10 @@ if TYPE_CHECKING:
     from accelerate import PartialState
     from sentence_transformers import SentenceTransformer
 
-# Training takes a few minutes on two cores with these settings.
+# Training takes a few minutes on two cores with these settings. The kind of model gives steps, learning rate,
+# warm-up and length (`main`).
 QUICK = training.TrainingSettings(
-    steps=600, batch_size=64, gradient_accumulation_steps=1, learning_rate=None, precision="fp32"
+    batch_size=64, gradient_accumulation_steps=1, learning_rate=None, warmup_fraction=None, precision="fp32"
 )
 SOURCE = data.SourceOptions()
 CARD = export.CardOptions()
@@ -99,8 +100,9 @@ class Config:
     resume: bool = False
     """Whether to continue the run in `output_dir` from its last checkpoint."""
 
-    max_seq_length: int = 128
-    """Tokens per text, special tokens included; longer texts are cut."""
+    max_seq_length: int | None = None
+    """Tokens per text, special tokens included; longer texts are cut. None is 128 from scratch, and what a
+    pretrained model was saved with, at most 256."""
 
     eval_documents: int | None = None
     """Documents that every evaluation searches: the judged ones and a random sample; None takes all."""
@@ -120,7 +122,6 @@ def check_options(cfg: Config, process: PartialState) -> None:
             f"--negatives {cfg.negatives}"
         )
     runs.check_run_directory(process, cfg.output_dir, cfg, resume=cfg.resume)
-    models.check_model(cfg.model)
     training.check_reports(cfg.train.report_to)
     cfg.evaluation.check_measure(evaluation.METRICS)
 
@@ -145,10 +146,19 @@ def main(cfg: Config) -> None:
 
     # Processes. All of them train; only the main process measures and writes.
     process = runs.start_processes(cfg.train.seed)
-    rates = {"pretrained": 5e-5, "scratch": 1e-3}
-    cfg = replace(cfg, train=training.with_learning_rate(cfg.train, cfg.model, **rates, say=process.print))
     stages = runs.Stages(process)
     stages.begin("check the options")
+    models.check_model(cfg.model)
+    cfg = training.with_defaults(
+        cfg,
+        pretrained=training.KindDefaults(
+            5e-5, 200, "a pretrained model gained most in its first 120 (recipes/README.md)"
+        ),
+        scratch=training.KindDefaults(
+            1e-3, 600, "it has everything to learn, and this takes a few minutes on two cores"
+        ),
+        say=process.print,
+    )
     check_options(cfg, process)
 
     # Data. The train split gives the rows; the test split is measured before and after training, and the dev

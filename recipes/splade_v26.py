@@ -20,7 +20,7 @@ browser (`report.html`). `--resume` continues from the last checkpoint.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -29,10 +29,11 @@ import tyro
 from lexforge import corpus, data, evaluation, export, losses, models, report, retrieval, runs, training
 from lexforge.common.command_line import run_command
 
-# Training takes a few minutes on two cores with these settings; the preset gives the learning rate.
-# `TrainingSettings()` without arguments holds the settings of the published V26 run.
+# Training takes a few minutes on two cores with these settings. The kind of model gives steps, warm-up and
+# length (`main`), and the preset the learning rate. `TrainingSettings()` without arguments holds the
+# settings of the published V26 run.
 QUICK = training.TrainingSettings(
-    steps=400, batch_size=32, gradient_accumulation_steps=1, learning_rate=None, precision="fp32"
+    batch_size=32, gradient_accumulation_steps=1, learning_rate=None, warmup_fraction=None, precision="fp32"
 )
 SOURCE = data.SourceOptions()
 CARD = export.CardOptions()
@@ -96,8 +97,9 @@ class Config:
     resume: bool = False
     """Whether to continue the run in `output_dir` from its last checkpoint."""
 
-    max_seq_length: int = 128
-    """Tokens per text, special tokens included; longer texts are cut. V26 has 192."""
+    max_seq_length: int | None = None
+    """Tokens per text, special tokens included; longer texts are cut. None is 128 from scratch, and what a
+    pretrained model was saved with, at most 256. V26 has 192."""
 
     document_terms: int | None = None
     """Wanted mean number of active terms per document, which training holds; None leaves it to the loss."""
@@ -123,11 +125,23 @@ def main(cfg: Config) -> None:
     process = runs.start_processes(cfg.train.seed)
     stages = runs.Stages(process)
     stages.begin("check the options")
-    rates = {"pretrained": cfg.loss.learning_rate, "scratch": cfg.loss.scratch_learning_rate}
-    cfg = replace(cfg, train=training.with_learning_rate(cfg.train, cfg.model, **rates, say=process.print))
-    data.check_teacher_options(cfg.teacher, cfg.teacher_scores, needed=cfg.loss.needs_teacher)
-    runs.check_run_directory(process, cfg.output_dir, cfg, resume=cfg.resume)
     models.check_model(cfg.model)
+    cfg = training.with_defaults(
+        cfg,
+        pretrained=training.KindDefaults(
+            cfg.loss.learning_rate, 200, "the tables of recipes/README.md were measured with so many"
+        ),
+        scratch=training.KindDefaults(
+            cfg.loss.scratch_learning_rate,
+            400,
+            "it has everything to learn, and this takes a few minutes on two cores",
+        ),
+        say=process.print,
+    )
+    data.check_teacher_options(
+        cfg.teacher, cfg.teacher_scores, cfg.teacher_cache, needed=cfg.loss.needs_teacher
+    )
+    runs.check_run_directory(process, cfg.output_dir, cfg, resume=cfg.resume)
     data.check_teacher(cfg.teacher)
     data.check_language(cfg.language)
     training.check_reports(cfg.train.report_to)
@@ -168,7 +182,7 @@ def main(cfg: Config) -> None:
         teacher_scores=cfg.teacher_scores,
     )
     training.check_full_batch(len(rows), cfg.train, process.num_processes)
-    data.check_labelled_rows(cfg.teacher, rows, needed=cfg.loss.needs_teacher)
+    data.check_labelled_rows(cfg.teacher, rows, needed=cfg.loss.needs_teacher, cache=cfg.teacher_cache)
     training.check_triplet_rows(rows, cfg.loss.triplet_margin_weight, cfg.data)
     mined = training.mined_negatives(
         loaded,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -98,7 +98,7 @@ class RetrievalEvaluator(BaseEvaluator):
     def __init__(
         self,
         queries: dict[str, str],
-        corpus: dict[str, str],
+        corpus: Mapping[str, str],
         qrels: Qrels,
         *,
         name: str = "",
@@ -302,7 +302,7 @@ class RetrievalEvaluator(BaseEvaluator):
             writer.writerow([epoch, steps, *(values.get(column, "") for column in columns[2:])])
 
 
-def _check_data(queries: dict[str, str], corpus: dict[str, str], qrels: Qrels) -> None:
+def _check_data(queries: dict[str, str], corpus: Mapping[str, str], qrels: Qrels) -> None:
     """Refuse data that cannot be evaluated.
 
     Raises:
