@@ -28,7 +28,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 $(OLDEST)/.installed: pyproject.toml constraints-oldest.txt
 	$(PYTHON) -m venv $(OLDEST)
 	$(OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-oldest.txt \
-		-e ".[triton,milvus]" hypothesis pytest pytest-timeout pytest-xdist
+		-e ".[triton,milvus,export]" hypothesis pytest pytest-timeout pytest-xdist
 	touch $@
 
 $(ENGINES)/.installed: pyproject.toml constraints.txt
@@ -66,12 +66,11 @@ test-processors: $(INSTALLED)
 # PyPI's wheel of the oldest torch brings CUDA libraries: 4 GB.
 test-oldest: $(OLDEST)/.installed
 	$(OLDEST)/bin/python $(PYTEST) tests/losses tests/models tests/training tests/runs tests/distributed \
-		tests/retrieval/engines/test_milvus.py tests/retrieval/engines/test_milvus_format.py
+		tests/export tests/retrieval/engines/test_milvus.py tests/retrieval/engines/test_milvus_format.py
 
 # Search engines that install from PyPI (600 MB beside the package), each fed with the files of an export.
 test-engines: $(ENGINES)/.installed
-	$(ENGINES)/bin/python $(PYTEST) -m engines tests/export tests/retrieval
-	$(ENGINES)/bin/python $(PYTEST) -k qdrant tests/retrieval/test_protocol.py
+	$(ENGINES)/bin/python $(PYTEST) -m engines tests/export
 
 # The documentation with the API reference, in site/. A broken link or an undocumented public name fails the build.
 # (Not with --quiet: mkdocs does not count the warnings that it does not show.)

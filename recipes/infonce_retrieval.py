@@ -14,19 +14,21 @@ those that are in fact positives.
 
 The run directory holds the settings (`config.json`), the versions and the machine (`env.json`), the measures
 of BM25 and of the model before and after training (`metrics.json`), the documents found for each test query
-(`run.trec`), the model (`model/`) and the checkpoints. `--resume` continues from the last checkpoint.
+(`run.trec`), the model with its card (`model/`) and the checkpoints. `--resume` continues from the last
+checkpoint.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from lexforge import data, evaluation, losses, models, retrieval, runs, training
+from lexforge import data, evaluation, export, losses, models, retrieval, runs, training
 from lexforge.common.command_line import run_command
+from lexforge.common.similarity import similarity_of
 
 if TYPE_CHECKING:
     from accelerate import PartialState
@@ -37,6 +39,7 @@ QUICK = training.TrainingSettings(
     steps=600, batch_size=64, gradient_accumulation_steps=1, learning_rate=None, precision="fp32"
 )
 SOURCE = data.SourceOptions()
+CARD = export.CardOptions()
 
 
 @dataclass(frozen=True)
@@ -87,6 +90,8 @@ class Config:
 
     negatives_shortage: Literal["random", "drop"] = "random"
     """What happens to a row without a negative: a `random` document fills it up, or it is dropped."""
+
+    card: Annotated[export.CardOptions, tyro.conf.arg(name="")] = CARD
 
     output_dir: Path = Path("runs/infonce_retrieval")
     """The run directory; it must be new or empty, unless the run is resumed."""
@@ -212,7 +217,10 @@ def main(cfg: Config) -> None:
         model,
         loss,
         args=cfg.train.arguments(
-            cfg.output_dir, SentenceTransformerTrainingArguments, **cfg.evaluation.arguments()
+            cfg.output_dir,
+            SentenceTransformerTrainingArguments,
+            **cfg.evaluation.arguments(),
+            **training.hub_arguments(cfg.card.push_to_hub),
         ),
         train_dataset=train_dataset,
         evaluator=evaluators.get("dev"),
@@ -229,7 +237,21 @@ def main(cfg: Config) -> None:
 
     # What the run leaves behind: the model, the numbers, the documents found, and a table to read.
     stages.begin("write the results")
-    model.save_pretrained(str(cfg.output_dir / "model"))
+    model.save_pretrained(str(cfg.output_dir / "model"), create_model_card=False)
+    facts = export.CardFacts(
+        **cfg.card.facts(cfg.output_dir),
+        kind="dense",
+        similarity=similarity_of(model),
+        base_model=cfg.model,
+        data=cfg.data,
+        split="test",
+        measured=len(measured.corpus),
+        metrics=metrics,
+        training={"negatives": cfg.negatives, "max_seq_length": cfg.max_seq_length} | asdict(cfg.train),
+        citation=loss.citation,
+        numbers={"loss": asdict(cfg.loss)},
+    )
+    export.write_card(cfg.output_dir / "model", facts)
     timing = trained.timing | {"stage_seconds": stages.end()}
     best = training.best_of(trainer.state)
     runs.write_json(cfg.output_dir / "metrics.json", metrics | {"timing": timing} | best)
@@ -237,6 +259,8 @@ def main(cfg: Config) -> None:
     print(evaluation.metrics_table(metrics))
     print(f"\n{stages.table()}")
     print(f"{cfg.output_dir} holds the model, the numbers and the documents found.")
+    if cfg.card.push_to_hub is not None:
+        print(f"The model was uploaded to {training.push_model(trainer, cfg.output_dir / 'model')}")
 
 
 if __name__ == "__main__":

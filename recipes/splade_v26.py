@@ -34,6 +34,7 @@ QUICK = training.TrainingSettings(
     steps=400, batch_size=32, gradient_accumulation_steps=1, learning_rate=None, precision="fp32"
 )
 SOURCE = data.SourceOptions()
+CARD = export.CardOptions()
 
 
 @dataclass(frozen=True)
@@ -86,14 +87,7 @@ class Config:
     language: str = "en"
     """Language of the stop words (ISO 639-1), or a .txt file with one stop word per line."""
 
-    text_language: str = "unknown"
-    """Language of the texts (ISO 639-1), for the model's card."""
-
-    license: str = "unknown"
-    """Licence of the model, as the Hugging Face hub writes it (apache-2.0, ...), for the model's card."""
-
-    push_to_hub: str | None = None
-    """`organisation/name`: the model is uploaded there, to a private repository if there is none yet."""
+    card: Annotated[export.CardOptions, tyro.conf.arg(name="")] = CARD
 
     output_dir: Path = Path("runs/splade_v26")
     """The run directory; it must be new or empty, unless the run is resumed."""
@@ -281,7 +275,7 @@ def main(cfg: Config) -> None:
             cfg.output_dir,
             router_mapping=routes,
             **cfg.evaluation.arguments(),
-            **training.hub_arguments(cfg.push_to_hub),
+            **training.hub_arguments(cfg.card.push_to_hub),
         ),
         train_dataset=train_dataset,
         evaluator=evaluators.get("dev"),
@@ -316,19 +310,16 @@ def main(cfg: Config) -> None:
     model.save_pretrained(str(cfg.output_dir / "model"), create_model_card=False)
     choices = ("preset", "negatives", "output_vocabulary", "inference_free", "max_seq_length")
     facts = export.CardFacts(
-        title=export.model_title(cfg.output_dir, cfg.push_to_hub),
+        **cfg.card.facts(cfg.output_dir),
         similarity=cfg.loss.similarity,
         base_model=cfg.model,
         data=cfg.data,
         split="test",
-        documents=len(measured.corpus),
+        measured=len(measured.corpus),
         metrics=metrics,
         training={name: getattr(cfg, name) for name in choices} | asdict(cfg.train),
         citation=loss.citation,
         teacher=data.teacher_name(cfg.teacher, cfg.teacher_scores, rows) if cfg.loss.needs_teacher else None,
-        language=cfg.text_language,
-        license=cfg.license,
-        hub_name=cfg.push_to_hub,
         inference_free=cfg.inference_free,
         numbers={"loss": asdict(cfg.loss)},
     )
@@ -347,7 +338,7 @@ def main(cfg: Config) -> None:
     )
     print(f"\n{stages.table()}")
     print(f"{cfg.output_dir} holds the model, the numbers and the documents found.")
-    if cfg.push_to_hub is not None:
+    if cfg.card.push_to_hub is not None:
         print(f"The model was uploaded to {training.push_model(trainer, cfg.output_dir / 'model')}")
 
 

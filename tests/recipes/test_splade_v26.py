@@ -18,6 +18,7 @@ import pytest
 from huggingface_hub import HfApi
 from sentence_transformers import SparseEncoder
 
+from lexforge.export import CardOptions
 from lexforge.training import PRESETS, TrainingSettings
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -150,7 +151,7 @@ def test_from_scratch_by_the_default_preset(
         "upload_folder",
         lambda self, repo_id, folder_path, **_: uploads.append((repo_id, Path(folder_path))),
     )
-    recipe.main(config(beir, push_to_hub="organisation/name", license="mit"))
+    recipe.main(config(beir, card=CardOptions(license="mit", push_to_hub="organisation/name")))
     assert uploads == [("organisation/name", beir.parent / "run" / "model")]
     card = (uploads[0][1] / "README.md").read_text(encoding="utf-8")
     assert str(beir.parent) not in card

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from lexforge.common.lazy import load_when_used
 
 if TYPE_CHECKING:
-    from lexforge.export.card import CardFacts, model_title, write_card
+    from lexforge.export.card import CardFacts, write_card
+    from lexforge.export.card_options import CardOptions
     from lexforge.export.model import Export, check_export, export_model
     from lexforge.export.model_check import Agreement
     from lexforge.export.targets import Quantization, Target
@@ -15,12 +16,12 @@ if TYPE_CHECKING:
 __all__ = [
     "Agreement",
     "CardFacts",
+    "CardOptions",
     "Export",
     "Quantization",
     "Target",
     "check_export",
     "export_model",
-    "model_title",
     "write_card",
 ]
 
