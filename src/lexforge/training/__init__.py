@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from lexforge.training.collator import DenseCollator, SpladeCollator
     from lexforge.training.command_line import preset_on_command_line
     from lexforge.training.curriculum import Phase, phase_at, ramp_at
+    from lexforge.training.defaults import KindDefaults, with_defaults
     from lexforge.training.dense import DenseTrainer
     from lexforge.training.finite import FiniteTraining
     from lexforge.training.hub import hub_arguments, push_model
-    from lexforge.training.learning_rate import with_learning_rate
     from lexforge.training.negatives import MovingNegatives
     from lexforge.training.presets import PRESETS, Preset, PresetName
     from lexforge.training.resumable import ResumableTraining
@@ -41,6 +41,7 @@ __all__ = [
     "DenseTrainer",
     "EvaluationSettings",
     "FiniteTraining",
+    "KindDefaults",
     "MovingNegatives",
     "Phase",
     "Preset",
@@ -64,7 +65,7 @@ __all__ = [
     "preset_on_command_line",
     "push_model",
     "ramp_at",
-    "with_learning_rate",
+    "with_defaults",
 ]
 
 __getattr__, __dir__ = load_when_used(__name__)
