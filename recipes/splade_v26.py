@@ -357,9 +357,14 @@ def main(cfg: Config) -> None:
 
 
 def command() -> None:
-    """Run `main`. The preset is read first, because its numbers are the defaults of `--loss.*`."""
+    """Run `main`. The preset is read first, because its numbers are the defaults of `--loss.*`.
+
+    The lexical backbone starts as BM25, which is measured anyway, so `--initial-evaluation` is off for it.
+    """
     preset = training.preset_on_command_line()
-    run_command(main, Config, __doc__, default=Config(preset=preset, loss=training.PRESETS[preset]))
+    watching = training.EvaluationSettings(initial_evaluation=not training.scratch_on_command_line())
+    default = Config(preset=preset, loss=training.PRESETS[preset], evaluation=watching)
+    run_command(main, Config, __doc__, default=default)
 
 
 if __name__ == "__main__":

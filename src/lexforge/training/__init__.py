@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from lexforge.training.batches import check_full_batch
     from lexforge.training.callbacks import CollapseCallback, CurriculumCallback
     from lexforge.training.collator import DenseCollator, SpladeCollator
-    from lexforge.training.command_line import preset_on_command_line
+    from lexforge.training.command_line import preset_on_command_line, scratch_on_command_line
     from lexforge.training.curriculum import Phase, phase_at, ramp_at
     from lexforge.training.defaults import KindDefaults, with_defaults
     from lexforge.training.dense import DenseTrainer
@@ -65,6 +65,7 @@ __all__ = [
     "preset_on_command_line",
     "push_model",
     "ramp_at",
+    "scratch_on_command_line",
     "with_defaults",
 ]
 
