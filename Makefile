@@ -10,7 +10,7 @@ WORKERS := 2
 PYTEST := -m pytest -n $(WORKERS)
 test test-slow test-processors test-oldest test-engines: export OMP_WAIT_POLICY = passive
 
-.PHONY: quickstart test test-slow test-all test-processors test-oldest test-engines lint format clean
+.PHONY: quickstart test test-slow test-all test-processors test-oldest test-engines docs lint format clean
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -20,7 +20,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 $(OLDEST)/.installed: pyproject.toml constraints-oldest.txt
 	$(PYTHON) -m venv $(OLDEST)
 	$(OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-oldest.txt \
-		-e ".[triton,milvus,export]" hypothesis pytest pytest-timeout pytest-xdist
+		-e ".[triton,milvus,export,fastembed]" hypothesis pytest pytest-timeout pytest-xdist
 	touch $@
 
 $(ENGINES)/.installed: pyproject.toml constraints.txt
@@ -64,9 +64,14 @@ test-oldest: $(OLDEST)/.installed
 test-engines: $(ENGINES)/.installed
 	$(ENGINES)/bin/python $(PYTEST) -m engines tests/export
 
+# The documentation with the API reference, in site/. A broken link or an undocumented public name fails the build.
+docs: export NO_MKDOCS_2_WARNING = 1
+docs: $(INSTALLED)
+	$(BIN)/mkdocs build --quiet
+
 format: $(INSTALLED)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) $(OLDEST) $(ENGINES) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(OLDEST) $(ENGINES) build dist site src/*.egg-info .pytest_cache .mypy_cache .ruff_cache

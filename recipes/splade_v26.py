@@ -157,10 +157,11 @@ def main(cfg: Config) -> None:
     # Training rows: a query, a document that answers it, and its negatives, if any. Negatives that the model
     # is to mine itself come before the first step.
     stages.begin("make the training rows")
+    negatives = training.choose_negatives(cfg.negatives, cfg.loss.negatives, loaded)
     rows = training.load_rows(
         loaded,
         bm25,
-        cfg.negatives,
+        negatives,
         per_row=cfg.negatives_per_row,
         shortage=cfg.negatives_shortage,
         teacher_scores=cfg.teacher_scores,
@@ -170,8 +171,7 @@ def main(cfg: Config) -> None:
     training.check_triplet_rows(rows, cfg.loss.triplet_margin_weight, cfg.data)
     mined = training.mined_negatives(
         loaded,
-        cfg.negatives,
-        by_preset=cfg.loss.mine_negatives,
+        negatives,
         distils=cfg.loss.needs_teacher,
         per_row=cfg.negatives_per_row,
         seed=cfg.train.seed,

@@ -9,7 +9,13 @@ import pytest
 
 from lexforge.data import RetrievalData, TrainingData, load_training_data, write_training_rows
 from lexforge.retrieval import BM25Index
-from lexforge.training import check_negatives, check_triplet_rows, load_rows, mined_negatives
+from lexforge.training import (
+    check_negatives,
+    check_triplet_rows,
+    choose_negatives,
+    load_rows,
+    mined_negatives,
+)
 
 CORPUS = {"d0": "red apple", "d1": "red pear", "d2": "green apple", "d3": "blue sky", "d4": "red apple tree"}
 QUERIES = {"q0": "red apple", "q1": "blue"}
@@ -75,20 +81,24 @@ def test_a_file_replaces_the_rows_of_the_data(tmp_path: Path) -> None:
     assert load_rows(judged_data(), BM25Index.of_corpus(CORPUS), file)[0]["negative_1"] == "c"
 
 
-def test_negatives_are_mined_where_the_preset_or_the_user_says_so(table: TrainingData) -> None:
-    """Hard negatives are part of a preset; where no set of documents is at hand they cannot be mined."""
-    shared = {"per_row": 1, "seed": 0}
-    mined = mined_negatives(judged_data(), "given", by_preset=True, distils=False, **shared)
+def test_the_preset_decides_where_the_user_and_the_data_leave_it_open(table: TrainingData) -> None:
+    """Hard negatives are part of a preset; rows of texts keep their own, and a named source is the user's."""
+    assert choose_negatives("given", "mined", judged_data()) == "mined"
+    assert choose_negatives("given", "none", judged_data()) == "none"
+    assert choose_negatives("judged", "mined", judged_data()) == "judged"
+    assert choose_negatives("given", "mined", table) == "given"
+
+
+def test_negatives_are_mined_where_they_are_asked_for(table: TrainingData) -> None:
+    """Where no set of documents is at hand, or a teacher would have to score them, they cannot be mined."""
+    mined = mined_negatives(judged_data(), "mined", distils=False, per_row=1, seed=0)
     assert mined is not None
     assert mined.dataset.column_names[:3] == ["anchor", "positive", "negative_1"]
-    assert mined_negatives(judged_data(), "mined", by_preset=False, distils=False, **shared) is not None
-    assert mined_negatives(judged_data(), "given", by_preset=False, distils=False, **shared) is None
-    assert mined_negatives(judged_data(), "none", by_preset=True, distils=False, **shared) is None
-    assert mined_negatives(table, "given", by_preset=True, distils=False, **shared) is None
+    assert mined_negatives(judged_data(), "none", distils=True, per_row=1, seed=0) is None
     with pytest.raises(ValueError, match="holds rows of texts"):
-        mined_negatives(table, "mined", by_preset=False, distils=False, **shared)
+        mined_negatives(table, "mined", distils=False, per_row=1, seed=0)
     with pytest.raises(ValueError, match="the teacher knows the texts of the training rows alone"):
-        mined_negatives(judged_data(), "mined", by_preset=False, distils=True, **shared)
+        mined_negatives(judged_data(), "mined", distils=True, per_row=1, seed=0)
 
 
 def test_a_triplet_needs_a_third_text() -> None:

@@ -12,6 +12,8 @@ from pathlib import Path
 import torch
 from accelerate import PartialState
 
+from lexforge.runs.threads import take_cores, threads_were_set
+
 # How long the ranks wait while one of them encodes or evaluates; the default of NCCL is 10 minutes.
 ALONE = timedelta(hours=12)
 PR_SET_PDEATHSIG = 1
@@ -22,13 +24,17 @@ def join_processes() -> PartialState:
 
     The ranks wait for one another for up to twelve hours. On Linux the process receives a SIGTERM when its
     launcher dies, because `accelerate launch` with one process passes no SIGTERM on and would leave the run
-    behind.
+    behind. The process takes its share of the cores, unless the user has set a number of threads by
+    `OMP_NUM_THREADS` or `accelerate launch --num_cpu_threads_per_process`.
 
     Returns:
         The state of accelerate, which knows the rank of this process and the number of ranks.
     """
-    if _launcher():
+    launcher = _launcher()
+    if launcher:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGTERM))
+    if not threads_were_set(_launchers_environment() if launcher else os.environ, launcher):
+        take_cores(int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
     return PartialState(cpu=not torch.accelerator.is_available(), timeout=ALONE)
 
 
@@ -48,3 +54,9 @@ def _launcher() -> list[str]:
     except OSError:
         return []
     return command if command[-len(sys.argv) :] == sys.argv else []
+
+
+def _launchers_environment() -> dict[str, str]:
+    """The variables that the parent process was started with; known on Linux only."""
+    words = os.fsdecode(Path(f"/proc/{os.getppid()}/environ").read_bytes()).split("\0")
+    return dict(word.split("=", 1) for word in words if "=" in word)

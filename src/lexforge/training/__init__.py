@@ -20,7 +20,13 @@ if TYPE_CHECKING:
     from lexforge.training.negatives import MovingNegatives
     from lexforge.training.presets import PRESETS, Preset, PresetName
     from lexforge.training.resumable import ResumableTraining
-    from lexforge.training.rows import check_negatives, check_triplet_rows, load_rows, mined_negatives
+    from lexforge.training.rows import (
+        check_negatives,
+        check_triplet_rows,
+        choose_negatives,
+        load_rows,
+        mined_negatives,
+    )
     from lexforge.training.term_calibration import calibrate_active_terms
     from lexforge.training.term_controller import ActiveTermsController, check_wanted_terms
     from lexforge.training.trainer import SpladeTrainer
@@ -50,6 +56,7 @@ __all__ = [
     "check_reports",
     "check_triplet_rows",
     "check_wanted_terms",
+    "choose_negatives",
     "hub_arguments",
     "load_rows",
     "mined_negatives",

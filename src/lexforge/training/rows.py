@@ -17,6 +17,7 @@ from lexforge.data import (
 from lexforge.data.negatives import Shortage
 from lexforge.retrieval import BM25Index
 from lexforge.training.negatives import MovingNegatives
+from lexforge.training.presets import PresetNegatives
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -24,11 +25,10 @@ if TYPE_CHECKING:
 TRAIN = "train"
 NegativesName = Literal["given", "none", "mined", "judged", "bm25"]
 ONCE = 10**9  # epochs from one mining of negatives to the next: more than any run has
-BM25_DEPTH = 50  # documents of BM25 per query among which negatives are drawn
-# Mined negatives stand among the first 50 documents of their query and score at most 95 % of the positive's
-# score, because a document that scores higher may well be an answer that nobody judged.
-MINED_DEPTH = 50
-MINED_MARGIN = 0.05
+# Negatives stand among the first 50 documents of their query and score at most 95 % of the positive's score,
+# because a document that scores higher may well be an answer that nobody judged.
+DEPTH = 50
+MARGIN = 0.05
 
 
 def check_negatives(negatives: NegativesName | Path, teacher_scores: Path | None) -> None:
@@ -56,6 +56,22 @@ def check_negatives(negatives: NegativesName | Path, teacher_scores: Path | None
         )
 
 
+def choose_negatives(
+    negatives: NegativesName | Path, of_preset: PresetNegatives, loaded: TrainingData
+) -> NegativesName | Path:
+    """Return where negatives come from: the preset decides where the user and the data leave it open.
+
+    Args:
+        negatives: The value of `--negatives`; `given` is its default.
+        of_preset: The negatives of the preset.
+        loaded: The data. Rows of texts keep the negatives that they are given with, if any.
+
+    Returns:
+        The value of `--negatives` to go by.
+    """
+    return of_preset if negatives == "given" and loaded.retrieval is not None else negatives
+
+
 def load_rows(
     loaded: TrainingData,
     bm25: BM25Index,
@@ -72,8 +88,9 @@ def load_rows(
         bm25: The index of the documents that are evaluated; the negatives `bm25` are looked up in it if it
             holds the whole corpus, and otherwise in a new index of the whole corpus.
         negatives: Where the negatives come from. `given` keeps those of rows of texts, `judged` draws among
-            the documents that were judged not relevant, `bm25` among the best of BM25, and a path is a file
-            of `lexforge.data.write_training_rows`. With `none` and `mined` the rows have none.
+            the documents that were judged not relevant, `bm25` among the best of BM25 that score clearly less
+            than the positive, and a path is a file of `lexforge.data.write_training_rows`. With `none` and
+            `mined` the rows have none.
         per_row: Number of negatives in each row that is made of judgements.
         shortage: What happens to a row with too few negatives, as in `NegativeRule`.
         teacher_scores: A file in qrels format with the scores of a teacher, which become the column `label`.
@@ -96,7 +113,7 @@ def load_rows(
     elif negatives == "bm25":
         if len(bm25) < len(whole.corpus):  # it was built on the sample that is evaluated
             bm25 = BM25Index.of_corpus(whole.corpus, show_progress_bar=True)
-        candidates = bm25.negatives(whole.split_queries(TRAIN), whole.split(TRAIN), k=BM25_DEPTH)
+        candidates = bm25.negatives(whole.split_queries(TRAIN), whole.split(TRAIN), k=DEPTH, margin=MARGIN)
 
     scores = None
     if teacher_scores is not None:
@@ -111,7 +128,6 @@ def mined_negatives(
     loaded: TrainingData,
     negatives: NegativesName | Path,
     *,
-    by_preset: bool,
     distils: bool,
     per_row: int,
     seed: int,
@@ -120,8 +136,7 @@ def mined_negatives(
 
     Args:
         loaded: The data.
-        negatives: The value of `--negatives`; `mined` asks for them.
-        by_preset: Whether the preset asks for them where `negatives` is `given` and the rows have none.
+        negatives: Where the negatives come from; `mined` asks for them.
         distils: Whether the loss reads a teacher, which knows the texts of the training rows alone.
         per_row: Number of negatives in each row.
         seed: Seed of the draw.
@@ -133,8 +148,7 @@ def mined_negatives(
         ValueError: If `mined` is asked for over rows of texts, which have no corpus, or if a teacher would
             have to score the negatives.
     """
-    wanted = negatives == "mined" or (negatives == "given" and by_preset)
-    if not wanted or (loaded.retrieval is None and negatives == "given"):
+    if negatives != "mined":
         return None
     if loaded.retrieval is None:
         raise ValueError(
@@ -145,9 +159,7 @@ def mined_negatives(
             "the teacher knows the texts of the training rows alone, and mined negatives are others: mine "
             "them by scripts/mine_negatives.py and give its file to --negatives, or give --negatives none"
         )
-    rule = NegativeRule(
-        per_row=per_row, last_rank=MINED_DEPTH, margin=MINED_MARGIN, shortage="random", seed=seed
-    )
+    rule = NegativeRule(per_row=per_row, last_rank=DEPTH, margin=MARGIN, shortage="random", seed=seed)
     return MovingNegatives(loaded.retrieval, rule, every_epochs=ONCE)
 
 
