@@ -355,6 +355,8 @@ def test_bad_requests_are_refused_before_any_work(
             check_export(*arguments)  # type: ignore[arg-type]
     with pytest.raises(FileExistsError, match="not an empty directory"):
         check_export(model, "onnx", used)
+    with pytest.raises(FileNotFoundError, match="there is no model at"):
+        check_export(str(tmp_path / "nothing"), "onnx", tmp_path / "out")
     # The tests' common tokenizer keeps accents, which Elasticsearch does not.
     with pytest.raises(ValueError, match=r"strips accents.*strip_accents=False"):
         export(tiny_checkpoint, "elasticsearch", tmp_path / "out")
