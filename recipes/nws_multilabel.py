@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import numpy as np
 import tyro
 
-from lexforge import corpus, data, evaluation, export, losses, models, runs, training
+from lexforge import corpus, data, evaluation, export, losses, models, report, runs, training
 from lexforge.common.command_line import run_command
 from lexforge.common.similarity import similarity_of
 
@@ -322,6 +322,7 @@ def main(cfg: Config) -> None:
     print(evaluation.metrics_table(metrics))
     print(f"\n{stages.table()}")
     print(f"{cfg.output_dir} holds the encoder, its classifier and the numbers.")
+    print(f"{report.write_page(cfg.output_dir)} shows the run in a browser.")
     if cfg.card.push_to_hub is not None:
         print(f"The model was uploaded to {training.push_model(trainer, cfg.output_dir / 'model')}")
 

@@ -13,8 +13,9 @@ packages. It needs no network. The published V26 run, on your own data (a folder
 `--loss.flops-weight 0.003`.
 
 The run directory holds the settings (`config.json`), the versions and the machine (`env.json`), the measures
-(`metrics.json`), the documents found for each test query (`run.trec`), the model (`model/`, which plain
-sentence-transformers loads) and the checkpoints. `--resume` continues from the last checkpoint.
+(`metrics.json`), the log (`log.jsonl`), the documents found for each test query (`run.trec`), the model
+(`model/`, which plain sentence-transformers loads), the checkpoints, and a page that shows all of it in a
+browser (`report.html`). `--resume` continues from the last checkpoint.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from typing import Annotated, Literal
 
 import tyro
 
-from lexforge import corpus, data, evaluation, export, losses, models, retrieval, runs, training
+from lexforge import corpus, data, evaluation, export, losses, models, report, retrieval, runs, training
 from lexforge.common.command_line import run_command
 
 # Training takes a few minutes on two cores with these settings. The kind of model gives steps, warm-up and
@@ -242,14 +243,13 @@ def main(cfg: Config) -> None:
         model = models.build_inference_free(model, idf)
 
     # Evaluation before training, with BM25 on the same queries.
-    metrics = {}
+    record = report.RunRecord(cfg.output_dir)
     if process.is_main_process:
         stages.begin("measure BM25")
-        metrics["bm25"] = evaluation.evaluate_bm25(bm25, evaluator)
+        record.add("bm25", evaluation.evaluate_bm25(bm25, evaluator))
         if cfg.evaluation.initial_evaluation:
             stages.begin("measure the model before training")
-            initial = evaluator.evaluate(model)
-            metrics["initial"] = initial.metrics | initial.sparsity
+            record.add("initial", evaluator.evaluate(model))
 
     # Terms that nearly every document activates get a lower bias, and rare ones a higher one. The lexical
     # backbone has idf in its weights already.
@@ -314,14 +314,15 @@ def main(cfg: Config) -> None:
     # Evaluation after training.
     stages.begin("measure the model after training")
     trained = evaluator.evaluate(model)
-    metrics["trained"] = trained.metrics | trained.sparsity
+    record.add("trained", trained)
     stages.begin("measure it without its expansion")
-    metrics["own_terms"] = evaluator.evaluate_own_terms(model)
+    record.add_measures("own_terms", evaluator.evaluate_own_terms(model))
 
-    # What the run leaves behind: the model with its card, the numbers and the documents found. A table and
-    # three searches are printed.
+    # What the run leaves behind: the model with its card, the numbers, the documents found, and a page that
+    # shows them. A table and three searches are printed.
     stages.begin("write the results")
     model.save_pretrained(str(cfg.output_dir / "model"), create_model_card=False)
+    record.look_closer(model, evaluator, measured.corpus, stopword_ids)
     choices = ("preset", "negatives", "output_vocabulary", "inference_free", "max_seq_length")
     facts = export.CardFacts(
         **cfg.card.facts(cfg.output_dir),
@@ -330,7 +331,7 @@ def main(cfg: Config) -> None:
         data=cfg.data,
         split="test",
         measured=len(measured.corpus),
-        metrics=metrics,
+        metrics=record.metrics,
         training={name: getattr(cfg, name) for name in choices} | asdict(cfg.train),
         citation=loss.citation,
         teacher=data.teacher_name(cfg.teacher, cfg.teacher_scores, rows) if cfg.loss.needs_teacher else None,
@@ -339,10 +340,8 @@ def main(cfg: Config) -> None:
     )
     export.write_card(cfg.output_dir / "model", facts)
     timing = trained.timing | {"stage_seconds": stages.end()}
-    best = training.best_of(trainer.state)
-    runs.write_json(cfg.output_dir / "metrics.json", metrics | {"timing": timing} | best)
-    evaluation.write_run(cfg.output_dir / "run.trec", trained.run)
-    print(evaluation.metrics_table(metrics))
+    record.finish(timing=timing, **training.best_of(trainer.state))
+    print(evaluation.metrics_table(record.metrics))
     queries = list(measured.split_queries("test").items())
     print("\nThree searches of the test split (* marks a document that was judged relevant):")
     print(
@@ -352,6 +351,7 @@ def main(cfg: Config) -> None:
     )
     print(f"\n{stages.table()}")
     print(f"{cfg.output_dir} holds the model, the numbers and the documents found.")
+    print(f"{report.write_page(cfg.output_dir)} shows the run in a browser.")
     if cfg.card.push_to_hub is not None:
         print(f"The model was uploaded to {training.push_model(trainer, cfg.output_dir / 'model')}")
 

@@ -93,21 +93,13 @@ def test_the_map_of_the_rooms_says_what_the_architecture_allows() -> None:
 
 
 COMMANDS = [command for page in PAGES for command in pages.commands(page)]  # (where, words)
-SCRIPT = re.compile(r"(?:recipes|scripts)/\S+\.(?:py|sh)")
-
-
-def called_script(words: list[str]) -> str:
-    """The script of this repository that a command line starts, or an empty text."""
-    if words[0].rpartition("/")[2] not in ("python", "accelerate", "bash"):
-        return ""
-    return next((word for word in words if SCRIPT.fullmatch(word)), "")
 
 
 @cache
 def helps() -> dict[str, str]:
-    """The help of every recipe and script that a page calls, benchmarks excepted."""
-    scripts = {called_script(words) for _, words in COMMANDS} - {""}
-    return run("help", *sorted(name for name in scripts if "/bench/" not in name), cwd=ROOT)
+    """The help of every recipe, script and command that a page calls, benchmarks excepted."""
+    programs = {pages.called_program(words) for _, words in COMMANDS} - {""}
+    return run("help", *sorted(name for name in programs if "/bench/" not in name), cwd=ROOT)
 
 
 def test_the_commands_name_files_targets_and_extras_that_exist() -> None:
@@ -116,9 +108,10 @@ def test_the_commands_name_files_targets_and_extras_that_exist() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     found = 0
     for where, words in COMMANDS:
-        script = called_script(words)
-        if script:
-            assert (ROOT / script).is_file(), f"{where}: {script}"
+        program = pages.called_program(words)
+        assert program != "lexforge" or words[1].startswith("-"), f"{where}: no command {words[1]!r}"
+        if program:
+            assert program.startswith("lexforge") or (ROOT / program).is_file(), f"{where}: {program}"
             found += 1
         for configuration in re.findall(r"recipes/accelerate/\S+", " ".join(words)):
             assert (ROOT / configuration).is_file(), f"{where}: {configuration}"
@@ -133,11 +126,12 @@ def test_the_commands_have_flags_that_their_programs_know() -> None:
     """A renamed flag leaves pages behind that nobody would notice."""
     checked = 0
     for where, words in COMMANDS:
-        script = called_script(words)
-        if script in helps():
-            known = set(re.findall(r"--[\w.-]+", helps()[script]))
-            flags = {word.split("=")[0] for word in words[words.index(script) :] if word.startswith("--")}
-            assert flags <= known, f"{where}: {script} does not know {sorted(flags - known)}"
+        program = pages.called_program(words)
+        if program in helps():
+            known = set(re.findall(r"--[\w.-]+", helps()[program]))
+            own = words[words.index(program.split()[0]) :]  # what stands before belongs to the launcher
+            flags = {word.split("=")[0] for word in own if word.startswith("--")}
+            assert flags <= known, f"{where}: {program} does not know {sorted(flags - known)}"
             checked += len(flags)
     assert checked > 80
 

@@ -84,7 +84,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 def public_names() -> set[str]:
     """Every name in the `__all__` of a room or of `lexforge.losses.functional`, with its module."""
     names = set()
-    for path in [*PACKAGE.glob("*/__init__.py"), PACKAGE / "losses" / "functional.py"]:
+    for path in [*PACKAGE.glob("*/__init__.py"), *PACKAGE.glob("*/functional.py")]:
         module = ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
             if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":

@@ -1,7 +1,9 @@
 """The pages of the documentation, with their code blocks and their commands; and a program that runs them.
 
     python tests/docs/pages.py blocks PAGE ...     # runs the Python blocks; prints {block: error} as JSON
-    python tests/docs/pages.py help SCRIPT ...     # prints {script: help} as JSON
+    python tests/docs/pages.py help PROGRAM ...    # prints {program: help} as JSON
+
+A program is a script of this repository, or a command such as "lexforge train cosent_sts".
 
 One process runs all, so that imports are paid once. The blocks of a page share a namespace and an empty
 working folder, as a reader would type them in order.
@@ -21,6 +23,8 @@ import tempfile
 import traceback
 from pathlib import Path
 from typing import NamedTuple
+
+from lexforge.cli import COMMANDS, main
 
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
@@ -95,15 +99,34 @@ def run_blocks(pages: dict[str, list[Block]]) -> dict[str, str]:
     return errors
 
 
-def print_helps(scripts: list[str]) -> dict[str, str]:
-    """What each script prints for `--help`."""
+def called_program(words: list[str]) -> str:
+    """The script or the command of lexforge that a command line starts, or an empty text."""
+    launched = next((place for place, word in enumerate(words) if word == "-m"), None)
+    if words[0] == "accelerate" and launched is not None:
+        words = words[launched + 1 :]
+    if words[0] == "lexforge":
+        name = next((name for name in COMMANDS if words[1:][: len(name.split())] == name.split()), None)
+        if name is None:
+            return "lexforge"
+        recipe = [word for word in words[2:3] if name == "train" and not word.startswith("-")]
+        return " ".join(["lexforge", name, *recipe])
+    if words[0].rpartition("/")[2] in ("python", "accelerate", "bash"):
+        return next((word for word in words if re.fullmatch(r"(?:recipes|scripts)/\S+\.(?:py|sh)", word)), "")
+    return ""
+
+
+def print_helps(programs: list[str]) -> dict[str, str]:
+    """What each program prints for `--help`."""
     helps = {}
-    for script in scripts:
+    for program in programs:
         out = io.StringIO()
-        sys.argv = [script, "--help"]
+        sys.argv = [program, "--help"]
         with contextlib.redirect_stdout(out), contextlib.suppress(SystemExit):
-            runpy.run_path(script, run_name="__main__")
-        helps[script] = out.getvalue()
+            if program.startswith("lexforge"):
+                main([*program.split()[1:], "--help"])
+            else:
+                runpy.run_path(program, run_name="__main__")
+        helps[program] = out.getvalue()
     return helps
 
 
