@@ -249,7 +249,7 @@ def main(cfg: Config) -> None:
     trained = evaluator.evaluate(model)
     record.add("trained", trained)
 
-    # What the run leaves behind: the numbers, the documents found, the model's card, and a page that shows them.
+    # What the run leaves behind: the numbers, the documents found, the card, and a page that shows them.
     stages.begin("write the results")
     facts = export.CardFacts(
         **cfg.card.facts(cfg.output_dir),

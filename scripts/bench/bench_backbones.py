@@ -5,8 +5,8 @@
 
 It runs recipes/splade_v26.py on one thread and appends one row to results/backbones.csv: the measures of the
 model before training (its decoder calibrated on the documents, if it has no head) and after training, with
-BM25 over the same documents. `--name` names the model in the row. Options after `--` go to the recipe, such as
-`-- --eval-documents 1000`.
+BM25 over the same documents. `--name` names the model in the row. Options after `--` go to the recipe, such
+as `-- --eval-documents 1000`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ def command(arguments: argparse.Namespace, folder: Path) -> list[str]:
     return [
         sys.executable, "recipes/splade_v26.py", "--preset", arguments.preset,
         "--data", str(arguments.data), "--model", str(arguments.model),
-        "--max-seq-length", str(arguments.tokens), "--steps", str(arguments.steps), "--batch-size", str(arguments.batch_size),
+        "--max-seq-length", str(arguments.tokens), "--steps", str(arguments.steps),
+        "--batch-size", str(arguments.batch_size),
         "--seed", str(arguments.seed), "--output-dir", str(folder), *arguments.others,
     ]  # fmt: skip
 
