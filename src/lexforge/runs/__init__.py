@@ -11,6 +11,7 @@ from lexforge.common.lazy import load_when_used
 
 if TYPE_CHECKING:
     from lexforge.runs.checkpoints import DamagedCheckpointError, DiskFullError, last_checkpoint
+    from lexforge.runs.finding import Finding, findings_text
     from lexforge.runs.finite import NonFiniteError
     from lexforge.runs.launch import join_processes
     from lexforge.runs.loss_state import LossStateCallback
@@ -22,12 +23,14 @@ if TYPE_CHECKING:
 __all__ = [
     "DamagedCheckpointError",
     "DiskFullError",
+    "Finding",
     "LossStateCallback",
     "NonFiniteError",
     "Stages",
     "TrainingInterrupted",
     "check_run_directory",
     "claim_run_directory",
+    "findings_text",
     "join_processes",
     "last_checkpoint",
     "open_run",

@@ -14,12 +14,14 @@ if TYPE_CHECKING:
     from lexforge.training.command_line import preset_on_command_line
     from lexforge.training.curriculum import Phase, phase_at, ramp_at
     from lexforge.training.dense import DenseTrainer
+    from lexforge.training.diagnose import diagnose
     from lexforge.training.finite import FiniteTraining
     from lexforge.training.hub import hub_arguments, push_model
     from lexforge.training.learning_rate import with_learning_rate
     from lexforge.training.negatives import MovingNegatives
     from lexforge.training.presets import PRESETS, Preset, PresetName
     from lexforge.training.resumable import ResumableTraining
+    from lexforge.training.symptoms import measure_symptoms, record_symptoms
     from lexforge.training.term_calibration import calibrate_active_terms
     from lexforge.training.term_controller import ActiveTermsController, check_wanted_terms
     from lexforge.training.trainer import SpladeTrainer
@@ -47,11 +49,14 @@ __all__ = [
     "check_full_batch",
     "check_reports",
     "check_wanted_terms",
+    "diagnose",
     "hub_arguments",
+    "measure_symptoms",
     "phase_at",
     "preset_on_command_line",
     "push_model",
     "ramp_at",
+    "record_symptoms",
     "with_learning_rate",
 ]
 

@@ -1,0 +1,93 @@
+"""The log of a run as a file that can be read while the run goes on and after it has crashed."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from lexforge.common.files import write_file
+
+LOG_FILE = "log.jsonl"
+
+
+class LogFile(TrainerCallback):
+    """Appends each line of the log to `log.jsonl` in the output folder, as soon as it is written.
+
+    A line is a JSON object with `step`, `epoch`, `time` (seconds since 1970) and all values that the Trainer
+    logs. A line with `begin` stands where training begins or is resumed, and says `max_steps`. A resumed run
+    first removes the lines of later steps than its own, which an interrupted run left, so each step stands
+    there once. One process of a run writes.
+    """
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Begin a new file, or cut the file of the run that is resumed to the steps before."""
+        if not state.is_world_process_zero:
+            return
+        folder = Path(str(args.output_dir))
+        lines = read_log(folder) if state.global_step else []
+        lines = [line for line in lines if line["step"] <= state.global_step]
+        folder.mkdir(parents=True, exist_ok=True)
+        write_file(folder / LOG_FILE, "".join(_to_line(line) for line in lines).encode())
+        self._append(args, state, {"begin": True, "max_steps": state.max_steps})
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, float] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Append a line of the log."""
+        if logs and state.is_world_process_zero:
+            self._append(args, state, logs)
+
+    def _append(self, args: TrainingArguments, state: TrainerState, values: dict[str, Any]) -> None:
+        when = {"step": state.global_step, "epoch": state.epoch, "time": round(time.time(), 3)}
+        file = Path(str(args.output_dir)) / LOG_FILE
+        # Opened for each line, so that nothing stays in a buffer if the process is killed.
+        with file.open("a", encoding="utf-8") as log:
+            log.write(_to_line(values | when))
+
+
+def read_log(folder: str | Path) -> list[dict[str, Any]]:
+    """Read the log of a run, also of one that goes on or was killed.
+
+    Args:
+        folder: The run directory.
+
+    Returns:
+        The lines in the order in which they were written; an empty list if there is no log. A last line that
+        a killed process left unfinished is left out.
+
+    Raises:
+        ValueError: If another line is no line of a log.
+    """
+    file = Path(folder) / LOG_FILE
+    if not file.is_file():
+        return []
+    *whole, _ = file.read_text(encoding="utf-8").split("\n")  # what follows the last line end is unfinished
+    lines = []
+    for number, text in enumerate(whole, start=1):
+        try:
+            line = json.loads(text)
+            line["step"] = int(line["step"])
+        except (ValueError, TypeError, KeyError) as error:
+            raise ValueError(f"{file}:{number} is no line of a log: {text[:80]!r}") from error
+        lines.append(line)
+    return lines
+
+
+def _to_line(values: dict[str, Any]) -> str:
+    return json.dumps(values, ensure_ascii=False, default=_number) + "\n"
+
+
+def _number(value: Any) -> Any:
+    """A number of numpy or of torch as a number of Python; other values as text."""
+    return value.item() if hasattr(value, "item") else str(value)
