@@ -1,4 +1,4 @@
-"""The diagnosis of a run from its files: which symptoms it shows, and the setting that treats each of them."""
+"""The diagnosis of a run from its files: the symptoms it shows, and the setting that treats each of them."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import numpy as np
 
 from lexforge.runs.checkpoints import by_step
 from lexforge.runs.finding import Finding
+from lexforge.runs.log_file import read_log
 from lexforge.training.symptoms import FILE
 
 LINES, EVALUATIONS = 8, 3  # fewer lines of the log, or evaluations on dev, show no trend
@@ -33,9 +34,9 @@ OVERFITTING = 0.05
 def diagnose(run: str | Path) -> list[Finding]:
     """Look for the known symptoms of a training that goes wrong in the files of a run.
 
-    Nothing is measured anew: the numbers of the model are in `diagnosis.json`, which a recipe writes at its
-    end by `record_symptoms`, and the losses are in the log. A run that goes on or was interrupted is diagnosed
-    as far as its files allow.
+    Nothing is measured anew: the numbers of the model are in `diagnosis.json`, which a recipe writes at
+    its end by `record_symptoms`, and the losses are in the log. A run that goes on or was interrupted is
+    diagnosed as far as its files allow.
 
     Args:
         run: A run directory.
@@ -204,8 +205,8 @@ def _of_model(loss: Mapping[str, Any], language: str, sample: Mapping[str, Any] 
             EVERYWHERE,
             "below",
             "--loss.flops-weight",
-            f"{raise_flops}, set --loss.idf-bias 0.35 for a pretrained encoder, or lower --learning-rate where "
-            "texts share nearly all of their terms",
+            f"{raise_flops}, set --loss.idf-bias 0.35 for a pretrained encoder, or lower --learning-rate "
+            "where texts share nearly all of their terms",
         ),
         finding(
             "empty",
@@ -357,7 +358,7 @@ def _judged(
 
 def read_losses(folder: Path) -> list[dict[str, Any]]:
     """The log of a run; that of its newest checkpoint where it has no file of its own."""
-    lines = readread_losses(folder)
+    lines = read_log(folder)
     if lines:
         return lines
     states = [checkpoint / "trainer_state.json" for checkpoint in by_step(folder)]
