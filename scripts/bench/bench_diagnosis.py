@@ -16,7 +16,7 @@ from typing import Any
 from common import append_rows
 
 from lexforge import data, models, training
-from lexforge.training.diagnose import findings_of, read_losses
+from lexforge.training.diagnosis import findings_of, read_losses
 
 
 def row(run: Path, language: str | None) -> dict[str, Any]:
@@ -46,7 +46,6 @@ def row(run: Path, language: str | None) -> dict[str, Any]:
         "preset": config["preset"],
         "model": Path(config["model"]).name,
         "steps": config["train"]["steps"],
-        "sick": " ".join(finding.name for finding in findings if finding.ok is False) or "none",
         **{finding.name: "" if finding.value is None else round(finding.value, 4) for finding in findings},
     }
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from lexforge.training.command_line import preset_on_command_line
     from lexforge.training.curriculum import Phase, phase_at, ramp_at
     from lexforge.training.dense import DenseTrainer
-    from lexforge.training.diagnose import diagnose
+    from lexforge.training.diagnosis import diagnose
     from lexforge.training.finite import FiniteTraining
     from lexforge.training.hub import hub_arguments, push_model
     from lexforge.training.learning_rate import with_learning_rate

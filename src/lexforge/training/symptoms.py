@@ -12,6 +12,7 @@ from scipy import sparse
 from sentence_transformers import SparseEncoder
 
 from lexforge.common.similarity import Similarity
+from lexforge.common.types import TextKind
 from lexforge.corpus.encoding import encode
 from lexforge.models import special_token_ids
 from lexforge.models.load import check_encoder
@@ -82,7 +83,10 @@ def measure_symptoms(
             f"{len(queries)} queries and {len(documents)} documents"
         )
     similarity = check_encoder(model)
-    sample = {"query": _spaced(queries, QUERIES), "document": _spaced(documents, DOCUMENTS)}
+    sample: dict[TextKind, list[str]] = {
+        "query": _spaced(queries, QUERIES),
+        "document": _spaced(documents, DOCUMENTS),
+    }
     vectors = {kind: encode(model, texts, kind) for kind, texts in sample.items()}  # CSR [n, V]
     size = vectors["document"].shape[1]
     if idf.shape != (size,):

@@ -19,16 +19,16 @@ LINES, EVALUATIONS = 8, 3  # fewer lines of the log, or evaluations on dev, show
 # Each threshold stands between the values of healthy runs and those of runs with the wrong setting, which
 # docs/diagnosis.md lists.
 STOP_WORDS = 0.25
-RARE_WEIGHT = 1.0
+RARE_WEIGHT = 0.75
 OWN_RECALL = 0.5
 EXPANSION = 0.15
-EVERYWHERE = 0.1
+EVERYWHERE = 0.15
 EMPTY = 0.01
 DENSE = 0.25
-QUERY_RATIO = 0.75
-SCALE = 40.0
-OSCILLATION = 0.1
-OVERFITTING = 0.05
+QUERY_RATIO = 0.7
+SCALE = 2.0
+OSCILLATION = 0.15
+OVERFITTING, OVERFITTING_LOSS = 0.05, 0.1
 
 
 def diagnose(run: str | Path) -> list[Finding]:
@@ -89,7 +89,7 @@ def findings_of(
     findings = []
     if "flops_weight" in loss:  # the loss of a sparse model
         findings += _of_model(loss, str(config.get("language", "")), sample)
-        findings.append(_similarity(loss["similarity"], searched_by))
+        findings += [_scale(config, loss, log), _similarity(loss["similarity"], searched_by)]
     findings.append(_oscillation(config, loss, log))
     findings.append(_overfitting(config, log, best_checkpoint))
     return findings
@@ -121,7 +121,6 @@ def _of_model(loss: Mapping[str, Any], language: str, sample: Mapping[str, Any] 
             f"; or lower --loss.positive-activation-weight (now {loss['positive_activation_weight']:g}), "
             "which rewards the stop words of the positive too"
         )
-    temperature, temperature_knob = _temperature(loss)
     query_knob = "--loss.query-flops-weight"
     of_language = f" ({language})" if language else ""
 
@@ -143,7 +142,7 @@ def _of_model(loss: Mapping[str, Any], language: str, sample: Mapping[str, Any] 
 
     queries: Mapping[str, Any] = {} if sample is None else sample["queries"]
     documents: Mapping[str, Any] = {} if sample is None else sample["documents"]
-    empty = dense = ratio = scale = None
+    empty = dense = ratio = None
     widest = QUERY_RATIO
     if sample is not None:
         empty = max(queries["empty"], documents["empty"])
@@ -151,7 +150,6 @@ def _of_model(loss: Mapping[str, Any], language: str, sample: Mapping[str, Any] 
         ratio = queries["active"] / documents["active"] if documents["active"] else None
         if documents["own_terms"]:  # queries that are as long as the documents may have as many terms
             widest = max(widest, 1.25 * queries["own_terms"] / documents["own_terms"])
-        scale = sample["scores"]["best"] / temperature if empty < 1 else None
     no_stop_words = sample is not None and not sample["stop_words"]
     stop = finding(
         "stop_words",
@@ -194,9 +192,9 @@ def _of_model(loss: Mapping[str, Any], language: str, sample: Mapping[str, Any] 
             EXPANSION,
             "above",
             "--loss.flops-weight",
-            f"{lower_flops}, raise --loss.positive-activation-weight (now "
-            f"{loss['positive_activation_weight']:g}) or lower --loss.start-share (now "
-            f"{loss.get('start_share', 0):g})",
+            f"{lower_flops} or --loss.start-share (now {loss['start_share']:g}); "
+            "--loss.positive-activation-weight (now "
+            f"{loss['positive_activation_weight']:g}) helps terms that are active already",
         ),
         finding(
             "everywhere",
@@ -205,8 +203,8 @@ def _of_model(loss: Mapping[str, Any], language: str, sample: Mapping[str, Any] 
             EVERYWHERE,
             "below",
             "--loss.flops-weight",
-            f"{raise_flops}, set --loss.idf-bias 0.35 for a pretrained encoder, or lower --learning-rate "
-            "where texts share nearly all of their terms",
+            f"{raise_flops}; where they are stop words, {stop_advice}; a pretrained encoder also gains from "
+            "--loss.idf-bias 0.35",
         ),
         finding(
             "empty",
@@ -237,18 +235,36 @@ def _of_model(loss: Mapping[str, Any], language: str, sample: Mapping[str, Any] 
             f"raise {query_knob} (now {flops if query_flops is None else query_flops:g}) above "
             "--loss.flops-weight, or give --query-terms",
         ),
-        finding(
-            "scale",
-            "score of a query's best document, in temperatures",
-            scale,
-            SCALE,
-            "below",
-            temperature_knob,
-            f"raise {temperature_knob} (now {temperature:g}) or divide the weight and the bias of the "
-            "decoder by the same factor before training, because the head is too large for this temperature",
-            percent=False,
-        ),
     ]
+
+
+def _scale(config: Mapping[str, Any], loss: Mapping[str, Any], log: Sequence[Mapping[str, Any]]) -> Finding:
+    """The first InfoNCE of the log, in units of what guessing costs: far above 1 the model is sure and wrong.
+
+    Source: Jang et al. 2026 (arXiv 2606.18811): large heads make products of vectors large and training fail.
+    """
+    temperature, knob = _temperature(loss)
+    values = [float(line["infonce"]) for line in log if "infonce" in line]
+    guessing = _guessing(config, loss)
+    return _judged(
+        "scale",
+        "InfoNCE at the start, where 1 is the loss of guessing",
+        values[0] / guessing if values and guessing and math.isfinite(values[0]) else None,
+        SCALE,
+        "below",
+        knob,
+        f"raise {knob} (now {temperature:g}), or divide the weight and the bias of the decoder by the same "
+        "factor before training, because products of vectors are too large for this temperature",
+        False,
+        "the log has no finite value of InfoNCE",
+    )
+
+
+def _guessing(config: Mapping[str, Any], loss: Mapping[str, Any]) -> float:
+    """What InfoNCE costs a model that scores all positives of a batch alike: its weight times ln B."""
+    phases = loss.get("phases") or []
+    weight = phases[0]["infonce_weight"] if phases else loss.get("infonce_weight", 1.0)
+    return float(weight) * math.log(max(2, (config.get("train") or {}).get("batch_size") or 2))
 
 
 def _similarity(trained_by: str, searched_by: str | None) -> Finding:
@@ -285,8 +301,7 @@ def _oscillation(
         return _judged(name, symptom, math.inf, OSCILLATION, "below", knob, advice, True, "")
     value = None
     if len(values) >= LINES:
-        guessing = loss.get("infonce_weight", 1.0) * math.log(max(2, train.get("batch_size") or 2))
-        unit = max(guessing, float(np.abs(values[:3]).mean()))
+        unit = max(_guessing(config, loss), float(np.abs(values[:3]).mean()))
         value = float(np.diff(values)[1:].std()) / unit  # the first step down is no oscillation
     reason = f"the log has {len(values)} lines of the loss, and fewer than {LINES} show no trend"
     return _judged(name, symptom, value, OSCILLATION, "below", knob, advice, True, reason)
@@ -306,6 +321,7 @@ def _overfitting(
     reason = f"the log has {len(values)} evaluations on dev, and {EVALUATIONS} are needed: give --eval-steps"
     if len(values) >= EVALUATIONS and np.isfinite(values).all():
         if key == "eval_loss":  # lower is better, and it may be negative
+            threshold = OVERFITTING_LOSS
             drop = values[-1] - values.min()
             unit = max(abs(values.min()), abs(values[0]))
         else:
@@ -319,11 +335,11 @@ def _overfitting(
         "overfitting",
         "share of the best value on dev that was lost again",
         value,
-        OVERFITTING,
+        threshold,
         "below",
         "--best-measure",
-        f"give --best-measure {wanted}, which keeps the best checkpoint, or fewer --steps; a higher "
-        "--loss.flops-weight or --weight-decay leaves less to memorise",
+        f"give --best-measure {wanted}, which keeps the best checkpoint, more rows or fewer --steps; a "
+        "higher --loss.flops-weight or --weight-decay leaves less to memorise",
         True,
         reason,
     )
