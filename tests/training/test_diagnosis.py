@@ -185,7 +185,7 @@ WIDE = replace(OPEN, learning_rate=1e-3, bias=1.5)
 LARGE = replace(OPEN, bias=3.0)
 FEW = Setting(learning_rate=5e-3, steps=60, rows=32, eval_steps=10)
 COLD = Setting(replace(SCRATCH, temperature=0.02))
-# symptom, the wrong setting, the words of the advice that name the knob and the direction, the advice followed
+# symptom, the wrong setting, the part of the advice that names knob and direction, the advice followed
 CASES = [
     (
         "stop_words",
@@ -229,7 +229,7 @@ CASES = [
 def test_each_symptom_comes_and_goes(
     train: Callable[[Setting], Path], name: str, sick: Setting, advice: str, cured: Setting
 ) -> None:
-    """An alarm that the wrong setting does not set off, or that its own advice does not end, is worth nothing."""
+    """An alarm is worth nothing if the wrong setting does not set it off or its own advice does not end it."""
     before, after = found(train(sick), name), found(train(cured), name)
     assert before.ok is False, before
     assert advice in before.advice
@@ -243,7 +243,8 @@ def test_a_healthy_run_has_no_symptom(train: Callable[[Setting], Path]) -> None:
     assert [finding.name for finding in findings if finding.ok is False] == []
     # Nothing was evaluated on dev during this run, and the finding says how to have it.
     unknown = {finding.name: finding.advice for finding in findings if finding.ok is None}
-    assert list(unknown) == ["overfitting"] and "--eval-steps" in unknown["overfitting"]
+    assert list(unknown) == ["overfitting"]
+    assert "--eval-steps" in unknown["overfitting"]
 
 
 def test_a_model_that_is_searched_by_another_similarity(
@@ -256,7 +257,9 @@ def test_a_model_that_is_searched_by_another_similarity(
     settings = json.loads(saved.read_text(encoding="utf-8"))
     saved.write_text(json.dumps(settings | {"similarity_fn_name": "cosine"}), encoding="utf-8")
     finding = found(run, "similarity")
-    assert finding.ok is False and "'dot'" in finding.advice and "'cosine'" in finding.advice
+    assert finding.ok is False
+    assert "'dot'" in finding.advice
+    assert "'cosine'" in finding.advice
 
 
 def test_the_numbers_of_a_side_by_hand() -> None:
@@ -267,8 +270,10 @@ def test_the_numbers_of_a_side_by_hand() -> None:
     idf = np.array([0.1, 0.1, 1.0, 2.0, 3.0, 1.0])
     stop = np.array([True, True, False, False, False, False])
     numbers = _side(sparse.csr_array(np.array(weights)), own, idf, stop)
-    assert numbers["texts"] == 3 and numbers["own_terms"] == pytest.approx((3 + 2 + 1) / 3)
-    assert numbers["active"] == pytest.approx((4 + 2 + 0) / 3) and numbers["empty"] == pytest.approx(1 / 3)
+    assert numbers["texts"] == 3
+    assert numbers["own_terms"] == pytest.approx((3 + 2 + 1) / 3)
+    assert numbers["active"] == pytest.approx((4 + 2 + 0) / 3)
+    assert numbers["empty"] == pytest.approx(1 / 3)
     assert numbers["stop_words_of_top"] == pytest.approx((2 / 4 + 1 / 2) / 2)  # the empty text has no term
     assert numbers["own_recall"] == pytest.approx((1 / 2 + 1 / 2 + 0) / 3)  # without stop words
     assert numbers["expansion"] == pytest.approx((2 / 4 + 1 / 2) / 2)
@@ -277,7 +282,8 @@ def test_the_numbers_of_a_side_by_hand() -> None:
     assert numbers["rare_weight"] == pytest.approx((2 / 2 + 0 / 2.5) / 2)
     assert numbers["everywhere"] == 0.0  # no term is active in 90 % of the three texts
     twice = _side(sparse.csr_array(np.array(weights[:2])), own[:2], idf, stop)
-    assert twice["everywhere"] == pytest.approx(2 / 6) and twice["everywhere_terms"] == 1  # term 1
+    assert twice["everywhere"] == pytest.approx(2 / 6)
+    assert twice["everywhere_terms"] == 1
 
 
 CONFIG: dict[str, Any] = {
@@ -297,21 +303,25 @@ def by_name(findings: list[Finding]) -> dict[str, Finding]:
 
 
 def test_the_jumps_of_the_loss_by_hand() -> None:
-    """The unit is what guessing costs; the first step down, in which every run learns most, does not count."""
+    """The unit is what guessing costs; the first step down, in which a run learns most, does not count."""
     values = [9.0, 1.0, 2.0, 1.0, 2.0, 1.0, 2.0, 1.0]
     finding = by_name(findings_of(CONFIG, None, lines_of(values)))["oscillation"]
     differences = [1, -1, 1, -1, 1, -1]
     assert finding.value == pytest.approx(np.std(differences) / (2 * math.log(16)))
-    assert finding.ok is False and "lower --learning-rate (now 0.001)" in finding.advice
+    assert finding.ok is False
+    assert "lower --learning-rate (now 0.001)" in finding.advice
     few = by_name(findings_of(CONFIG, None, lines_of(values[:7])))["oscillation"]
-    assert few.ok is None and "7 lines" in few.advice
+    assert few.ok is None
+    assert "7 lines" in few.advice
 
 
 def test_a_loss_that_is_no_number_is_a_symptom() -> None:
     """A run that ended in NaN must not look as if nothing had been found."""
     lines = lines_of([1.0, 1.0, float("nan"), 1.0])
     finding = by_name(findings_of(CONFIG, None, lines))["oscillation"]
-    assert finding.ok is False and "step 30" in finding.advice and finding.measured == "inf %"
+    assert finding.ok is False
+    assert "step 30" in finding.advice
+    assert finding.measured == "inf %"
 
 
 @pytest.mark.parametrize(
@@ -326,7 +336,8 @@ def test_what_is_lost_on_dev_by_hand(scores: list[float], best: dict[str, float]
     """The share of the best score that the model at the end has lost."""
     log = lines_of(scores, "eval_dev_nDCG@10")
     finding = by_name(findings_of(CONFIG, None, log, best_checkpoint=best))["overfitting"]
-    assert finding.value == pytest.approx(lost) and finding.ok is (lost <= 0.05)
+    assert finding.value == pytest.approx(lost)
+    assert finding.ok is (lost <= 0.05)
 
 
 def test_the_start_by_hand_in_phases() -> None:
@@ -334,7 +345,8 @@ def test_the_start_by_hand_in_phases() -> None:
     loss = asdict(training.PRESETS["v26"])
     log = lines_of([3 * 2.5 * math.log(16)], "infonce")
     finding = by_name(findings_of(CONFIG | {"loss": loss}, None, log))["scale"]
-    assert finding.value == pytest.approx(3.0) and finding.ok is False
+    assert finding.value == pytest.approx(3.0)
+    assert finding.ok is False
     assert finding.knob == "the temperatures of --loss.phases"
 
 
@@ -350,15 +362,16 @@ def test_advice_follows_the_settings() -> None:
     assert "raise --loss.stopword-penalty (now 15)" in aware["stop_words"].advice
     assert aware["rare_weight"].knob == "--loss.idf-alpha"
     none = by_name(findings_of(CONFIG, sample | {"stop_words": 0}, []))["stop_words"]
-    assert none.ok is None and "--language" in none.advice
+    assert none.ok is None
+    assert "--language" in none.advice
 
 
 def test_a_run_that_is_no_run_is_refused(tmp_path: Path) -> None:
     """One clear line, whatever stands in the folder."""
-    with pytest.raises(FileNotFoundError, match="no run directory, because it has no config.json"):
+    with pytest.raises(FileNotFoundError, match="no run directory, because it has no config"):
         training.diagnose(tmp_path)
     (tmp_path / "config.json").write_text("{", encoding="utf-8")
-    with pytest.raises(ValueError, match="config.json is not the JSON that a run writes"):
+    with pytest.raises(ValueError, match="is not the JSON that a run writes"):
         training.diagnose(tmp_path)
     (tmp_path / "config.json").write_text('{"loss": {"flops_weight": 1}}', encoding="utf-8")
     with pytest.raises(ValueError, match="no run of this version wrote: KeyError"):
@@ -375,7 +388,8 @@ def test_an_interrupted_run_is_diagnosed_by_its_checkpoint(tmp_path: Path) -> No
     findings = by_name(training.diagnose(tmp_path))
     assert findings["oscillation"].ok is True
     missing = [name for name, finding in findings.items() if finding.ok is None]
-    assert "stop_words" in missing and "has no diagnosis.json yet" in findings["stop_words"].advice
+    assert "stop_words" in missing
+    assert "has no diagnosis.json yet" in findings["stop_words"].advice
     assert "saved no model" in findings["similarity"].advice
 
 

@@ -317,7 +317,7 @@ def _overfitting(
     keys = [key for line in log for key in line if key.startswith("eval_") and key.endswith(wanted)]
     key = keys[0] if keys else "eval_loss"
     values = np.array([float(line[key]) for line in log if key in line])
-    value = None
+    value, threshold = None, OVERFITTING
     reason = f"the log has {len(values)} evaluations on dev, and {EVALUATIONS} are needed: give --eval-steps"
     if len(values) >= EVALUATIONS and np.isfinite(values).all():
         if key == "eval_loss":  # lower is better, and it may be negative
