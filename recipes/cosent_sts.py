@@ -13,19 +13,21 @@ score says how near the two stand in the code. Your own data are JSON lines with
 
 The run directory holds the settings (`config.json`), the versions and the machine (`env.json`), the measures
 (`metrics.json`: Spearman's and Pearson's correlation of the cosine with the scores, before and after
-training), the model (`model/`) and the checkpoints. `--resume` continues from the last checkpoint.
+training), the model with its card (`model/`) and the checkpoints. `--resume` continues from the last
+checkpoint.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from lexforge import data, evaluation, losses, models, runs, training
+from lexforge import data, evaluation, export, losses, models, runs, training
 from lexforge.common.command_line import run_command
+from lexforge.common.similarity import similarity_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,6 +40,7 @@ QUICK = training.TrainingSettings(
 )
 
 SOURCE = data.StsOptions()
+CARD = export.CardOptions()
 # The measures among which `--best-measure` chooses.
 MEASURES = ("spearman_cosine", "pearson_cosine", "spearman_dot", "pearson_dot")
 
@@ -57,6 +60,8 @@ class Config:
 
     scale: float = 20.0
     """Factor on the cosine similarities in the loss, the inverse of a temperature."""
+
+    card: Annotated[export.CardOptions, tyro.conf.arg(name="")] = CARD
 
     output_dir: Path = Path("runs/cosent_sts")
     """The run directory; it must be new or empty, unless the run is resumed."""
@@ -156,6 +161,7 @@ def main(cfg: Config) -> None:
         SentenceTransformerTrainingArguments,
         batch_sampler=BatchSamplers.BATCH_SAMPLER,
         **cfg.evaluation.arguments(),
+        **training.hub_arguments(cfg.card.push_to_hub),
     )
     trainer = training.DenseTrainer(
         model,
@@ -175,12 +181,28 @@ def main(cfg: Config) -> None:
 
     # What the run leaves behind: the model, the numbers, and a table to read.
     stages.begin("write the results")
-    model.save_pretrained(str(cfg.output_dir / "model"))
+    model.save_pretrained(str(cfg.output_dir / "model"), create_model_card=False)
+    facts = export.CardFacts(
+        **cfg.card.facts(cfg.output_dir),
+        kind="dense",
+        task="similarity",
+        similarity=similarity_of(model),
+        base_model=cfg.model,
+        data=cfg.data,
+        split="test",
+        measured=len(pairs["test"]),
+        metrics=metrics,
+        training={"scale": cfg.scale, "max_seq_length": cfg.max_seq_length} | asdict(cfg.train),
+        citation=loss.citation,
+    )
+    export.write_card(cfg.output_dir / "model", facts)
     timing = {"timing": {"stage_seconds": stages.end()}}
     runs.write_json(cfg.output_dir / "metrics.json", metrics | timing | training.best_of(trainer.state))
     print(evaluation.metrics_table(metrics))
     print(f"\n{stages.table()}")
     print(f"{cfg.output_dir} holds the model and the numbers.")
+    if cfg.card.push_to_hub is not None:
+        print(f"The model was uploaded to {training.push_model(trainer, cfg.output_dir / 'model')}")
 
 
 if __name__ == "__main__":

@@ -14,23 +14,24 @@ those that are in fact positives.
 
 The run directory holds the settings (`config.json`), the versions and the machine (`env.json`), the measures
 of BM25 and of the model before and after training (`metrics.json`), the documents found for each test query
-(`run.trec`), the model (`model/`) and the checkpoints. `--resume` continues from the last checkpoint.
+(`run.trec`), the model with its card (`model/`) and the checkpoints. `--resume` continues from the last
+checkpoint.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from lexforge import data, evaluation, losses, models, retrieval, runs, training
+from lexforge import data, evaluation, export, losses, models, retrieval, runs, training
 from lexforge.common.command_line import run_command
+from lexforge.common.similarity import similarity_of
 
 if TYPE_CHECKING:
     from accelerate import PartialState
-    from datasets import Dataset
     from sentence_transformers import SentenceTransformer
 
 # Training takes a few minutes on two cores with these settings.
@@ -38,6 +39,7 @@ QUICK = training.TrainingSettings(
     steps=600, batch_size=64, gradient_accumulation_steps=1, learning_rate=None, precision="fp32"
 )
 SOURCE = data.SourceOptions()
+CARD = export.CardOptions()
 
 
 @dataclass(frozen=True)
@@ -89,6 +91,8 @@ class Config:
     negatives_shortage: Literal["random", "drop"] = "random"
     """What happens to a row without a negative: a `random` document fills it up, or it is dropped."""
 
+    card: Annotated[export.CardOptions, tyro.conf.arg(name="")] = CARD
+
     output_dir: Path = Path("runs/infonce_retrieval")
     """The run directory; it must be new or empty, unless the run is resumed."""
 
@@ -119,31 +123,6 @@ def check_options(cfg: Config, process: PartialState) -> None:
     models.check_model(cfg.model)
     training.check_reports(cfg.train.report_to)
     cfg.evaluation.check_measure(evaluation.METRICS)
-
-
-def build_bm25(loaded: data.RetrievalData) -> retrieval.BM25Index:
-    """Index the documents of a set by BM25."""
-    texts, ids = list(loaded.corpus.values()), list(loaded.corpus)
-    return retrieval.BM25Index.build(texts, ids, show_progress_bar=True)
-
-
-def load_rows(
-    cfg: Config, loaded: data.TrainingData, bm25: retrieval.BM25Index
-) -> list[dict[str, Any]] | Dataset:
-    """Load the training rows: a query, a document that answers it, and its negatives, if any."""
-    if loaded.retrieval is None:
-        rows = loaded.training_rows(negatives=cfg.negatives == "given" and cfg.loss.name == "infonce")
-        return rows.remove_columns([name for name in rows.column_names if name == "label"])
-
-    whole = loaded.retrieval
-    negatives = None
-    if cfg.negatives == "judged":
-        negatives = data.judged_negatives(whole)
-    elif cfg.negatives == "bm25":
-        if len(bm25) < len(whole.corpus):  # it was built on the sample that is evaluated
-            bm25 = build_bm25(whole)
-        negatives = bm25.negatives(whole.split_queries("train"), whole.split("train"), k=50)
-    return data.training_rows(whole, "train", negatives, shortage=cfg.negatives_shortage)
 
 
 def build_loss(settings: LossSettings, model: SentenceTransformer, gather: bool) -> losses.EmbeddingLoss:
@@ -185,15 +164,15 @@ def main(cfg: Config) -> None:
             documents=cfg.eval_documents,
         )
     documents, measured = loaded.documents, loaded.measured
-    evaluators = {
-        split: evaluation.evaluator_of_split(measured, split, name="" if split == "test" else split)
-        for split in measured_splits
-    }
+    evaluators = evaluation.evaluators_by_split(measured, measured_splits)
     evaluator = evaluators["test"]
     stages.begin("index the documents by BM25")
-    bm25 = build_bm25(measured)
+    bm25 = retrieval.BM25Index.of_corpus(measured.corpus, show_progress_bar=True)
+
+    # Training rows: a query, a document that answers it, and the negatives, which infonce alone reads.
     stages.begin("make the training rows")
-    rows = load_rows(cfg, loaded, bm25)
+    negatives = cfg.negatives if cfg.loss.name == "infonce" else "none"
+    rows = training.load_rows(loaded, bm25, negatives, shortage=cfg.negatives_shortage)
     training.check_full_batch(len(rows), cfg.train, process.num_processes)
     process.print(
         f"{cfg.data}: {len(rows)} training rows, {len(evaluator.query_ids)} test queries, "
@@ -229,14 +208,21 @@ def main(cfg: Config) -> None:
             metrics["initial"] = evaluator.evaluate(model).metrics
 
     # Training. No batch holds a text twice, because the second one would count as a negative of the first.
+    # No loss of this recipe reads the scores of a teacher.
     stages.begin("train")
+    train_dataset = data.rows_to_dataset(rows)
+    if "label" in train_dataset.column_names:
+        train_dataset = train_dataset.remove_columns("label")
     trainer = training.DenseTrainer(
         model,
         loss,
         args=cfg.train.arguments(
-            cfg.output_dir, SentenceTransformerTrainingArguments, **cfg.evaluation.arguments()
+            cfg.output_dir,
+            SentenceTransformerTrainingArguments,
+            **cfg.evaluation.arguments(),
+            **training.hub_arguments(cfg.card.push_to_hub),
         ),
-        train_dataset=data.rows_to_dataset(rows),
+        train_dataset=train_dataset,
         evaluator=evaluators.get("dev"),
         callbacks=[*cfg.train.callbacks(), *cfg.evaluation.callbacks()],
     )
@@ -251,7 +237,21 @@ def main(cfg: Config) -> None:
 
     # What the run leaves behind: the model, the numbers, the documents found, and a table to read.
     stages.begin("write the results")
-    model.save_pretrained(str(cfg.output_dir / "model"))
+    model.save_pretrained(str(cfg.output_dir / "model"), create_model_card=False)
+    facts = export.CardFacts(
+        **cfg.card.facts(cfg.output_dir),
+        kind="dense",
+        similarity=similarity_of(model),
+        base_model=cfg.model,
+        data=cfg.data,
+        split="test",
+        measured=len(measured.corpus),
+        metrics=metrics,
+        training={"negatives": cfg.negatives, "max_seq_length": cfg.max_seq_length} | asdict(cfg.train),
+        citation=loss.citation,
+        numbers={"loss": asdict(cfg.loss)},
+    )
+    export.write_card(cfg.output_dir / "model", facts)
     timing = trained.timing | {"stage_seconds": stages.end()}
     best = training.best_of(trainer.state)
     runs.write_json(cfg.output_dir / "metrics.json", metrics | {"timing": timing} | best)
@@ -259,6 +259,8 @@ def main(cfg: Config) -> None:
     print(evaluation.metrics_table(metrics))
     print(f"\n{stages.table()}")
     print(f"{cfg.output_dir} holds the model, the numbers and the documents found.")
+    if cfg.card.push_to_hub is not None:
+        print(f"The model was uploaded to {training.push_model(trainer, cfg.output_dir / 'model')}")
 
 
 if __name__ == "__main__":

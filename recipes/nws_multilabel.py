@@ -17,22 +17,23 @@ After training they include the F1 of the classifier that the loss itself learne
 prototypes, or the linear head.
 
 The run directory holds the settings (`config.json`), the versions and the machine (`env.json`), the measures
-(`metrics.json`), the encoder (`model/`), the prototypes or the linear head (`head.safetensors`) and the
-checkpoints. `--resume` continues from the last checkpoint.
+(`metrics.json`), the encoder with its card (`model/`), the prototypes or the linear head
+(`head.safetensors`) and the checkpoints. `--resume` continues from the last checkpoint.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
 import tyro
 
-from lexforge import corpus, data, evaluation, losses, models, runs, training
+from lexforge import corpus, data, evaluation, export, losses, models, runs, training
 from lexforge.common.command_line import run_command
+from lexforge.common.similarity import similarity_of
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -43,6 +44,7 @@ QUICK = training.TrainingSettings(
     steps=300, batch_size=32, gradient_accumulation_steps=1, learning_rate=None, precision="fp32"
 )
 SOURCE = data.MultiLabelOptions()
+CARD = export.CardOptions()
 LabelSimilarity = Literal["npmi", "jaccard", "none"]
 # The classifier of a loss: the prototypes of NWS, or the linear head of binary cross-entropy.
 CLASSIFIER_PARAMETERS = ("prototypes", "head.weight", "head.bias")
@@ -100,6 +102,8 @@ class Config:
 
     measured_split: Literal["dev", "test"] = "test"
     """Split that is measured; the thresholds of the classifiers come from dev in any case."""
+
+    card: Annotated[export.CardOptions, tyro.conf.arg(name="")] = CARD
 
     output_dir: Path = Path("runs/nws_multilabel")
     """The run directory; it must be new or empty, unless the run is resumed."""
@@ -256,6 +260,7 @@ def main(cfg: Config) -> None:
         batch_sampler=BatchSamplers.BATCH_SAMPLER,
         learning_rate_mapping={r"^(prototypes|head\.)": cfg.head_learning_rate},
         **cfg.evaluation.arguments(),
+        **training.hub_arguments(cfg.card.push_to_hub),
     )
     trainer = training.DenseTrainer(
         model,
@@ -283,7 +288,23 @@ def main(cfg: Config) -> None:
 
     # What the run leaves behind: the encoder, the classifier, the numbers, and a table to read.
     stages.begin("write the results")
-    model.save_pretrained(str(cfg.output_dir / "model"))
+    model.save_pretrained(str(cfg.output_dir / "model"), create_model_card=False)
+    facts = export.CardFacts(
+        **cfg.card.facts(cfg.output_dir),
+        kind="dense",
+        task="labels",
+        similarity=similarity_of(model),
+        base_model=cfg.model,
+        data=cfg.data,
+        split=cfg.measured_split,
+        measured=len(measured_columns[2]["text"]),
+        metrics=metrics,
+        training={name: getattr(cfg, name) for name in ("head_learning_rate", "max_seq_length")}
+        | asdict(cfg.train),
+        citation=getattr(loss, "citation", ""),  # binary cross-entropy has none
+        numbers={"loss": asdict(cfg.loss)},
+    )
+    export.write_card(cfg.output_dir / "model", facts)
     classifier = {name: tensor for name, tensor in loss.state_dict().items() if name in CLASSIFIER_PARAMETERS}
     save_file(classifier, cfg.output_dir / "head.safetensors", {"labels": json.dumps(texts.label_names)})
     timing = {"timing": {"stage_seconds": stages.end()}}
@@ -291,6 +312,8 @@ def main(cfg: Config) -> None:
     print(evaluation.metrics_table(metrics))
     print(f"\n{stages.table()}")
     print(f"{cfg.output_dir} holds the encoder, its classifier and the numbers.")
+    if cfg.card.push_to_hub is not None:
+        print(f"The model was uploaded to {training.push_model(trainer, cfg.output_dir / 'model')}")
 
 
 if __name__ == "__main__":

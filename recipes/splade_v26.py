@@ -21,16 +21,12 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import tyro
 
 from lexforge import corpus, data, evaluation, export, losses, models, retrieval, runs, training
 from lexforge.common.command_line import run_command
-
-if TYPE_CHECKING:
-    from accelerate import PartialState
-    from datasets import Dataset
 
 # Training takes a few minutes on two cores with these settings; the preset gives the learning rate.
 # `TrainingSettings()` without arguments holds the settings of the published V26 run.
@@ -38,8 +34,7 @@ QUICK = training.TrainingSettings(
     steps=400, batch_size=32, gradient_accumulation_steps=1, learning_rate=None, precision="fp32"
 )
 SOURCE = data.SourceOptions()
-
-ONCE = 10**9  # epochs from one mining of negatives to the next: more than any run has
+CARD = export.CardOptions()
 
 
 @dataclass(frozen=True)
@@ -75,7 +70,7 @@ class Config:
     negatives: Literal["given", "none", "mined", "judged", "bm25"] | Path = "given"
     """Hard negatives: those `given` in rows of texts, and without any as the preset says; `none`; those
     `mined` by the model itself before the first step; `judged` not relevant; the best of `bm25`; or a file
-    of scripts/mine_negatives.py."""
+    of `lexforge mine`."""
 
     negatives_per_row: int = 1
     """Number of negatives in each training row; a file of negatives has its own number."""
@@ -92,14 +87,7 @@ class Config:
     language: str = "en"
     """Language of the stop words (ISO 639-1), or a .txt file with one stop word per line."""
 
-    text_language: str = "unknown"
-    """Language of the texts (ISO 639-1), for the model's card."""
-
-    license: str = "unknown"
-    """Licence of the model, as the Hugging Face hub writes it (apache-2.0, ...), for the model's card."""
-
-    push_to_hub: str | None = None
-    """`organisation/name`: the model is uploaded there, to a private repository if there is none yet."""
+    card: Annotated[export.CardOptions, tyro.conf.arg(name="")] = CARD
 
     output_dir: Path = Path("runs/splade_v26")
     """The run directory; it must be new or empty, unless the run is resumed."""
@@ -126,126 +114,6 @@ class Config:
     train: Annotated[training.TrainingSettings, tyro.conf.arg(name="")] = QUICK
 
 
-def check_options(cfg: Config, process: PartialState) -> None:
-    """Refuse what would stop the run later, before any data is read."""
-    data.check_teacher_options(cfg.teacher, cfg.teacher_scores, needed=cfg.loss.needs_teacher)
-    runs.check_run_directory(process, cfg.output_dir, cfg, resume=cfg.resume)
-    models.check_model(cfg.model)
-    if cfg.teacher is not None:
-        data.check_teacher(cfg.teacher)
-    data.check_language(cfg.language)
-    training.check_reports(cfg.train.report_to)
-    cfg.evaluation.check_measure(evaluation.METRICS)
-    training.check_wanted_terms(document_terms=cfg.document_terms, query_terms=cfg.query_terms)
-    if cfg.inference_free and cfg.query_terms is not None:
-        raise ValueError(
-            "--query-terms needs a query encoder, and --inference-free has none: a query has one active term "
-            f"per distinct token. Leave --query-terms out; received {cfg.query_terms}"
-        )
-    if isinstance(cfg.negatives, Path):
-        if cfg.teacher_scores is not None:
-            raise ValueError(
-                f"--teacher-scores names documents by id, and the rows of {cfg.negatives} have no ids; write "
-                "the scores of each row into its column `label`"
-            )
-        if not cfg.negatives.is_file():
-            raise FileNotFoundError(
-                "--negatives must be given, none, mined, judged, bm25, or a file of "
-                f"scripts/mine_negatives.py; received {str(cfg.negatives)!r}, and there is no such file"
-            )
-
-
-def build_bm25(loaded: data.RetrievalData) -> retrieval.BM25Index:
-    """Index the documents of a set by BM25."""
-    texts, ids = list(loaded.corpus.values()), list(loaded.corpus)
-    return retrieval.BM25Index.build(texts, ids, show_progress_bar=True)
-
-
-def load_rows(
-    cfg: Config, loaded: data.TrainingData, bm25: retrieval.BM25Index
-) -> list[dict[str, Any]] | Dataset:
-    """Load the training rows: a query, a document that answers it, and its negatives, if any."""
-    if isinstance(cfg.negatives, Path):
-        return data.read_training_rows(cfg.negatives)
-    if loaded.retrieval is None:
-        return loaded.training_rows(negatives=cfg.negatives == "given")
-
-    whole = loaded.retrieval
-    negatives = None
-    if cfg.negatives == "judged":
-        negatives = data.judged_negatives(whole)
-    elif cfg.negatives == "bm25":
-        if len(bm25) < len(whole.corpus):  # it was built on the sample that is evaluated
-            bm25 = build_bm25(whole)
-        negatives = bm25.negatives(whole.split_queries("train"), whole.split("train"), k=50)
-
-    scores = None
-    if cfg.teacher_scores is not None:
-        scores = data.load_teacher_scores(cfg.teacher_scores, whole)
-
-    return data.training_rows(
-        whole,
-        "train",
-        negatives,
-        negatives_per_row=cfg.negatives_per_row,
-        shortage=cfg.negatives_shortage,
-        scores=scores,
-    )
-
-
-def mined_negatives(cfg: Config, loaded: data.TrainingData) -> training.MovingNegatives | None:
-    """The negatives that the model mines before the first step, or None where the rows have theirs already.
-
-    A negative stands among the first 50 documents of its query and scores at most 95 % of the positive's
-    score, because a document that scores higher may well be an answer that nobody judged.
-    """
-    wanted = cfg.negatives == "mined" or (cfg.negatives == "given" and cfg.loss.mine_negatives)
-    if not wanted or (loaded.retrieval is None and cfg.negatives == "given"):
-        return None
-    if loaded.retrieval is None:
-        raise ValueError(f"--negatives mined needs a corpus with judgements; {cfg.data} holds rows of texts")
-    if cfg.loss.needs_teacher:
-        raise ValueError(
-            "the teacher knows the texts of the training rows alone, and mined negatives are others: mine "
-            "them by scripts/mine_negatives.py and give its file to --negatives, or give --negatives none"
-        )
-    rule = data.NegativeRule(
-        per_row=cfg.negatives_per_row, last_rank=50, margin=0.05, shortage="random", seed=cfg.train.seed
-    )
-    return training.MovingNegatives(loaded.retrieval, rule, every_epochs=ONCE)
-
-
-def card_facts(
-    cfg: Config,
-    loss: losses.NeuralSparseLoss,
-    metrics: dict[str, dict[str, float]],
-    searched: int,
-    labelled: bool,
-) -> export.CardFacts:
-    """Collect what the card of the model says."""
-    distils = cfg.loss.needs_teacher
-    given = "scores in the training rows" if labelled else cfg.teacher or "lsa"
-    teacher = given if cfg.teacher_scores is None else cfg.teacher_scores.name
-    choices = ("preset", "negatives", "output_vocabulary", "inference_free", "max_seq_length")
-    return export.CardFacts(
-        title=(cfg.push_to_hub or cfg.output_dir.resolve().name).rsplit("/", 1)[-1],
-        similarity=cfg.loss.similarity,
-        base_model=cfg.model,
-        data=cfg.data,
-        split="test",
-        documents=searched,
-        metrics=metrics,
-        training={name: getattr(cfg, name) for name in choices} | asdict(cfg.train),
-        citation=loss.citation,
-        teacher=teacher if distils else None,
-        language=cfg.text_language,
-        license=cfg.license,
-        hub_name=cfg.push_to_hub,
-        inference_free=cfg.inference_free,
-        numbers={"loss": asdict(cfg.loss)},
-    )
-
-
 def main(cfg: Config) -> None:
     """Train a SPLADE retriever and compare it with BM25 and with itself before training."""
     import torch  # here, because --help need not wait for it
@@ -256,7 +124,17 @@ def main(cfg: Config) -> None:
     stages.begin("check the options")
     rates = {"pretrained": cfg.loss.learning_rate, "scratch": cfg.loss.scratch_learning_rate}
     cfg = replace(cfg, train=training.with_learning_rate(cfg.train, cfg.model, **rates, say=process.print))
-    check_options(cfg, process)
+    data.check_teacher_options(cfg.teacher, cfg.teacher_scores, needed=cfg.loss.needs_teacher)
+    runs.check_run_directory(process, cfg.output_dir, cfg, resume=cfg.resume)
+    models.check_model(cfg.model)
+    data.check_teacher(cfg.teacher)
+    data.check_language(cfg.language)
+    training.check_reports(cfg.train.report_to)
+    cfg.evaluation.check_measure(evaluation.METRICS)
+    training.check_wanted_terms(
+        document_terms=cfg.document_terms, query_terms=cfg.query_terms, inference_free=cfg.inference_free
+    )
+    training.check_negatives(cfg.negatives, cfg.teacher_scores)
 
     # Data. The train split gives the rows; the test split is measured before and after training, and the dev
     # split during training. All search the same documents, and so does BM25.
@@ -271,23 +149,33 @@ def main(cfg: Config) -> None:
             documents=cfg.eval_documents,
         )
     documents, measured = loaded.documents, loaded.measured
-    evaluators = {
-        split: evaluation.evaluator_of_split(measured, split, name="" if split == "test" else split)
-        for split in measured_splits
-    }
+    evaluators = evaluation.evaluators_by_split(measured, measured_splits)
     evaluator = evaluators["test"]
     stages.begin("index the documents by BM25")
-    bm25 = build_bm25(measured)
+    bm25 = retrieval.BM25Index.of_corpus(measured.corpus, show_progress_bar=True)
+
+    # Training rows: a query, a document that answers it, and its negatives, if any. Negatives that the model
+    # is to mine itself come before the first step.
     stages.begin("make the training rows")
-    rows = load_rows(cfg, loaded, bm25)
+    negatives = training.choose_negatives(cfg.negatives, cfg.loss.negatives, loaded)
+    rows = training.load_rows(
+        loaded,
+        bm25,
+        negatives,
+        per_row=cfg.negatives_per_row,
+        shortage=cfg.negatives_shortage,
+        teacher_scores=cfg.teacher_scores,
+    )
     training.check_full_batch(len(rows), cfg.train, process.num_processes)
     data.check_labelled_rows(cfg.teacher, rows, needed=cfg.loss.needs_teacher)
-    if cfg.loss.triplet_margin_weight > 0 and "negative_1" not in rows[0]:
-        raise ValueError(
-            f"the triplet margin needs negatives, and the rows of {cfg.data} have none: give --negatives, or "
-            "--loss.triplet-margin-weight 0"
-        )
-    moving = mined_negatives(cfg, loaded)
+    training.check_triplet_rows(rows, cfg.loss.triplet_margin_weight, cfg.data)
+    mined = training.mined_negatives(
+        loaded,
+        negatives,
+        distils=cfg.loss.needs_teacher,
+        per_row=cfg.negatives_per_row,
+        seed=cfg.train.seed,
+    )
     process.print(
         f"{cfg.data}: {len(rows)} training rows, {len(evaluator.query_ids)} test queries, "
         f"{len(documents)} documents, {len(measured.corpus)} of them searched",
@@ -299,7 +187,7 @@ def main(cfg: Config) -> None:
     if cfg.loss.needs_teacher and "label" not in rows[0]:
         stages.begin("load the teacher")
         with process.main_process_first():
-            teacher_model = data.load_teacher(cfg.teacher or "lsa", documents)
+            teacher_model = data.load_teacher(cfg.teacher, documents)
 
     # Run directory. It is claimed only now, so that bad data or a wrong teacher leaves no folder behind.
     runs.claim_run_directory(process, cfg.output_dir, cfg, resume=cfg.resume)
@@ -375,7 +263,7 @@ def main(cfg: Config) -> None:
 
     # Training. An inference-free model must be told which columns hold queries and which hold documents.
     stages.begin("train")
-    train_dataset = data.rows_to_dataset(rows) if moving is None else moving.dataset
+    train_dataset = data.rows_to_dataset(rows) if mined is None else mined.dataset
     routes = {}
     if cfg.inference_free:
         columns = train_dataset.column_names
@@ -387,14 +275,14 @@ def main(cfg: Config) -> None:
             cfg.output_dir,
             router_mapping=routes,
             **cfg.evaluation.arguments(),
-            **training.hub_arguments(cfg.push_to_hub),
+            **training.hub_arguments(cfg.card.push_to_hub),
         ),
         train_dataset=train_dataset,
         evaluator=evaluators.get("dev"),
         callbacks=[
             *cfg.train.callbacks(),
             *cfg.evaluation.callbacks(),
-            *([] if moving is None else [moving]),
+            *([] if mined is None else [mined]),
         ],
         teacher=teacher,
         phases=cfg.loss.phases,
@@ -403,6 +291,7 @@ def main(cfg: Config) -> None:
         prune_threshold=cfg.loss.prune_threshold,
         document_terms=cfg.document_terms,
         query_terms=cfg.query_terms,
+        calibration_texts={"document": documents, "query": loaded.other_queries()},
     )
     trainer.train(resume_from_checkpoint=cfg.resume)
     if not process.is_main_process:
@@ -412,12 +301,28 @@ def main(cfg: Config) -> None:
     stages.begin("measure the model after training")
     trained = evaluator.evaluate(model)
     metrics["trained"] = trained.metrics | trained.sparsity
+    stages.begin("measure it without its expansion")
+    metrics["own_terms"] = evaluator.evaluate_own_terms(model)
 
     # What the run leaves behind: the model with its card, the numbers and the documents found. A table and
     # three searches are printed.
     stages.begin("write the results")
     model.save_pretrained(str(cfg.output_dir / "model"), create_model_card=False)
-    facts = card_facts(cfg, loss, metrics, len(measured.corpus), labelled="label" in rows[0])
+    choices = ("preset", "negatives", "output_vocabulary", "inference_free", "max_seq_length")
+    facts = export.CardFacts(
+        **cfg.card.facts(cfg.output_dir),
+        similarity=cfg.loss.similarity,
+        base_model=cfg.model,
+        data=cfg.data,
+        split="test",
+        measured=len(measured.corpus),
+        metrics=metrics,
+        training={name: getattr(cfg, name) for name in choices} | asdict(cfg.train),
+        citation=loss.citation,
+        teacher=data.teacher_name(cfg.teacher, cfg.teacher_scores, rows) if cfg.loss.needs_teacher else None,
+        inference_free=cfg.inference_free,
+        numbers={"loss": asdict(cfg.loss)},
+    )
     export.write_card(cfg.output_dir / "model", facts)
     timing = trained.timing | {"stage_seconds": stages.end()}
     best = training.best_of(trainer.state)
@@ -433,7 +338,7 @@ def main(cfg: Config) -> None:
     )
     print(f"\n{stages.table()}")
     print(f"{cfg.output_dir} holds the model, the numbers and the documents found.")
-    if cfg.push_to_hub is not None:
+    if cfg.card.push_to_hub is not None:
         print(f"The model was uploaded to {training.push_model(trainer, cfg.output_dir / 'model')}")
 
 

@@ -1,49 +1,16 @@
-"""Make an index of a corpus that `scripts/encode_corpus.py` has encoded, block by block.
+"""Make an index of a corpus that `scripts/encode_corpus.py` has encoded: `lexforge index` in a checkout.
 
     python scripts/build_index.py --vectors VECTORS --index inverted --output INDEX
-    python scripts/build_index.py --vectors VECTORS --index milvus --uri http://host:19530 --output INDEX
-    python scripts/build_index.py --vectors VECTORS --index qdrant --uri http://host:6333 --output INDEX
 
-`scripts/search.py` searches the index. With `--index milvus` the vectors go to a server, or to a file that
-ends in `.db` (Milvus Lite), and with `--index qdrant` to a server, or to a folder that ends in `.qdrant`;
-INDEX holds the address. If the command is killed and started again, it continues with the documents that are
-missing. The credentials of a server are read from the environment variable MILVUS_TOKEN or QDRANT_API_KEY.
+`--help` says what the options mean.
 """
 
 from __future__ import annotations
 
-import os
-from dataclasses import dataclass
-from pathlib import Path
+from lexforge.commands import index
+from lexforge.common.command_line import run_command, script_help
 
-from lexforge import corpus, retrieval
-from lexforge.common.command_line import run_command
-
-
-@dataclass(frozen=True)
-class Config:
-    """What to index, by which index, and where to."""
-
-    vectors: Path  # the folder that encode_corpus.py wrote
-    output: Path  # a new or empty folder
-    index: retrieval.IndexKind
-    rows: int = 65536  # documents that are added at once; memory holds their vectors beside the index
-    uri: str | None = None  # for Milvus and Qdrant: http://host:port, or a name that ends in .db or .qdrant
-    collection: str = "lexforge"  # for Milvus and Qdrant: name of the collection
-
-
-def main(cfg: Config) -> None:
-    """Build the index and save it."""
-    options = {}
-    if cfg.uri is not None:
-        token = os.environ.get("QDRANT_API_KEY" if cfg.index == "qdrant" else "MILVUS_TOKEN", "")
-        options = {"uri": cfg.uri, "collection": cfg.collection, "token": token}
-    vectors = corpus.EncodedCorpus(cfg.vectors)
-    index = corpus.build_index(
-        vectors, cfg.output, cfg.index, rows=cfg.rows, show_progress_bar=True, **options
-    )
-    print(f"{cfg.index} index of {len(index)} documents, {index.nbytes:,} bytes, saved to {cfg.output}")
-
+Config, main = index.Config, index.main
 
 if __name__ == "__main__":
-    run_command(main, Config, __doc__)
+    run_command(main, Config, script_help(index.__doc__, "index", "scripts/build_index.py"))

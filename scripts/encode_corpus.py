@@ -1,60 +1,16 @@
-"""Encode a corpus to blocks of vectors on disk, by one process or by many.
+"""Encode a corpus to blocks of vectors on disk: `lexforge encode` in a checkout.
 
     accelerate launch scripts/encode_corpus.py --model MODEL --data FOLDER --output vectors
 
-MODEL is a saved `SparseEncoder` or `SentenceTransformer`, or a bare masked language model, which becomes a
-SPLADE encoder. FOLDER is in BEIR layout, or any other name that the recipes take. `torchrun` and plain python
-launch the script as well; all processes need the same folder `--output`. If the command is killed and started
-again, it encodes the blocks that are missing. The last bits of a vector can depend on the number of threads
-per process. `scripts/build_index.py` makes an index of the vectors.
+`--help` says what the options mean.
 """
 
 from __future__ import annotations
 
-import os
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Annotated
+from lexforge.commands import encode
+from lexforge.common.command_line import run_command, script_help
 
-import tyro
-
-from lexforge import corpus, data, models
-from lexforge.common.command_line import run_command
-
-
-@dataclass(frozen=True)
-class Config:
-    """What to encode, by which model, and where to."""
-
-    model: str  # a folder or a name on the hub
-    data: str  # whose documents are encoded: a folder in BEIR layout or another name that the recipes take
-    output: Path  # a new folder, or one that an earlier call with the same arguments has left
-    max_seq_length: int | None = None  # tokens after which a text is cut; None keeps the model's own limit
-    batch_size: int = 32  # texts per forward pass
-    source: Annotated[data.SourceOptions, tyro.conf.arg(name="")] = field(default_factory=data.SourceOptions)
-    block_rows: int = 4096  # documents per block: memory holds one block, and a kill loses at most one
-
-
-def main(cfg: Config) -> None:
-    """Encode the share of this process."""
-    import torch  # here, because --help need not wait for it
-
-    rank, ranks = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-    device = f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if torch.cuda.is_available() else None
-    documents = data.load_documents(str(cfg.data), cfg.source)
-    encoded = corpus.encode_corpus(
-        models.load_encoder(cfg.model, cfg.max_seq_length, device),
-        documents,
-        cfg.output,
-        name=cfg.model,
-        block_rows=cfg.block_rows,
-        batch_size=cfg.batch_size,
-        rank=rank,
-        ranks=ranks,
-        show_progress_bar=True,
-    )
-    print(f"rank {rank} of {ranks}: encoded {encoded} blocks of {len(documents)} documents into {cfg.output}")
-
+Config, main = encode.Config, encode.main
 
 if __name__ == "__main__":
-    run_command(main, Config, __doc__)
+    run_command(main, Config, script_help(encode.__doc__, "encode", "scripts/encode_corpus.py"))

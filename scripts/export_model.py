@@ -1,63 +1,16 @@
-"""Write an encoder for another runtime, and compare what that runtime computes with the encoder.
+"""Write an encoder for another runtime: `lexforge export model` in a checkout.
 
     python scripts/export_model.py --model MODEL --target onnx --output OUT
-    python scripts/export_model.py --model MODEL --target onnx --output OUT --quantize int8 --data FOLDER
 
-Targets: `onnx` (vectors), `onnx-pairs` (Anserini and Pyserini), `onnx-logits` (fastembed), `elasticsearch`
-(eland) and `opensearch` (ml-commons); docs/export.md says how each of them loads the files. MODEL is a saved
-SPLADE `SparseEncoder` or a bare masked language model. The comparison runs over texts of `--data`, or of the
-embedded docstrings. An export that differs from the encoder is refused, and nothing is left in OUT.
+`--help` says what the options mean.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from pathlib import Path
+from lexforge.commands import export_model
+from lexforge.common.command_line import run_command, script_help
 
-from lexforge import data, evaluation, export
-from lexforge.common.command_line import run_command
-
-
-@dataclass(frozen=True)
-class Config:
-    """What to export, where to, and what it is compared and measured with."""
-
-    model: str  # a folder or a hub name
-    target: export.Target
-    output: Path  # a new or empty folder
-    quantize: export.Quantization | None = None  # int8: weights in 8 bits, for the ONNX targets
-    data: str | None = (
-        None  # a folder in BEIR layout or `hf:organisation/name`: with --quantize, nDCG@10 and speed
-    )
-    split: str = "test"  # of --data: whose queries are measured
-    texts: int = 32  # queries, and documents, that the export is compared over
-    max_seq_length: int | None = None  # in tokens; None keeps what the model was saved with
-
-
-def main(cfg: Config) -> None:
-    """Export, compare, and measure if asked to."""
-    if cfg.texts < 1:
-        raise ValueError(f"--texts must be at least 1; received {cfg.texts}")
-    # What would fail later is checked before the data are read.
-    export.check_export(cfg.model, cfg.target, cfg.output, cfg.quantize)
-    retrieval = data.load_retrieval_data(cfg.data or "docstrings")
-    measured = (retrieval, cfg.split) if cfg.data and cfg.quantize else None
-    written = export.export_model(
-        cfg.model,
-        cfg.target,
-        cfg.output,
-        queries=list(retrieval.split_queries(cfg.split).values())[: cfg.texts],
-        documents=list(retrieval.corpus.values())[: cfg.texts],
-        quantize=cfg.quantize,
-        max_seq_length=cfg.max_seq_length,
-        measured_on=measured,
-    )
-    for agreement in written.agreements:
-        print(agreement)
-    if written.measures:
-        print(evaluation.metrics_table(written.measures))
-    print(f"{cfg.model} exported for {cfg.target} to {cfg.output}")
-
+Config, main = export_model.Config, export_model.main
 
 if __name__ == "__main__":
-    run_command(main, Config, __doc__)
+    run_command(main, Config, script_help(export_model.__doc__, "export model", "scripts/export_model.py"))

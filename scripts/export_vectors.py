@@ -1,74 +1,18 @@
-"""Write the vectors that `scripts/encode_corpus.py` has encoded as files for another search engine.
+"""Write encoded vectors as files for another search engine: `lexforge export vectors` in a checkout.
 
     python scripts/export_vectors.py --vectors VECTORS --target opensearch --output OUT --queries FOLDER
 
-OUT then holds the documents in files of a size that the engine takes in one request, the queries, the mapping
-or schema, an example query, and a README.md with the commands that load them and the limits of the engine.
-FOLDER holds `queries.jsonl` in BEIR layout; without it no queries are written, and some of the documents are
-searched for when the loss of recall is measured. If the command is killed and started again, it continues.
+`--help` says what the options mean.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from pathlib import Path
+from lexforge.commands import export_vectors
+from lexforge.common.command_line import run_command, script_help
 
-from lexforge import corpus, data, models
-from lexforge.common.command_line import run_command
-from lexforge.export.vector_names import VectorTargetName
-
-
-@dataclass(frozen=True)
-class Config:
-    """What to export, for which engine, and where to."""
-
-    vectors: Path  # the folder that encode_corpus.py wrote
-    target: VectorTargetName
-    output: Path  # a new folder, or one that an earlier call with the same arguments has left
-    queries: Path | None = None  # a folder that holds queries.jsonl
-    model: str | None = None  # the encoder; None takes the name under which the corpus was encoded
-    batch_size: int = 32  # queries per forward pass
-    shard_mb: int | None = (
-        None  # the most megabytes per file; None takes what the engine takes in one request
-    )
-
-
-def main(cfg: Config) -> None:
-    """Export the vectors and say what the engine keeps of them."""
-    from lexforge.export.vectors import check_export, export_vectors, term_names
-    from lexforge.export.vectors_survey import Queries
-
-    encoded = corpus.EncodedCorpus(cfg.vectors)
-    target = check_export(encoded, cfg.output, cfg.target)
-    terms = queries = None
-    # The model names the terms and encodes the queries; an engine that takes numbers needs neither.
-    if target.named or cfg.queries is not None:
-        manifest = encoded.manifest
-        texts = None if cfg.queries is None else data.load_queries(cfg.queries)
-        model = models.load_encoder(cfg.model or manifest.model, manifest.max_seq_length)
-        terms = term_names(model, encoded)
-        if texts is not None:
-            vectors = corpus.encode(
-                model, list(texts.values()), "query", batch_size=cfg.batch_size, show_progress_bar=True
-            )
-            queries = Queries(vectors, list(texts))
-    exported = export_vectors(
-        encoded,
-        cfg.output,
-        cfg.target,
-        terms=terms,
-        queries=queries,
-        shard_bytes=None if cfg.shard_mb is None else cfg.shard_mb * 1_000_000,
-        show_progress_bar=True,
-    )
-    survey = exported.survey
-    print(f"{survey.documents} documents in {len(exported.files)} files for {cfg.target} in {cfg.output}")
-    if survey.scale != 1:
-        print(f"weights were multiplied by {survey.scale} and rounded to whole numbers")
-    print(f"recall@10 of what the engine keeps, against exact search: {survey.recall:.4f} ({survey.asked})")
-    for sentence in exported.limits:
-        print(f"- {sentence}")
-
+Config, main = export_vectors.Config, export_vectors.main
 
 if __name__ == "__main__":
-    run_command(main, Config, __doc__)
+    run_command(
+        main, Config, script_help(export_vectors.__doc__, "export vectors", "scripts/export_vectors.py")
+    )

@@ -1,120 +1,17 @@
-"""Mine hard negatives for a split and write the trainer's columns, which `recipes/splade_v26.py` reads.
+"""Mine hard negatives for a split: `lexforge mine` in a checkout.
 
     python scripts/mine_negatives.py --data FOLDER --model MODEL --output mined.jsonl --max-seq-length 128
     python recipes/splade_v26.py --data FOLDER --model MODEL --negatives mined.jsonl
 
-MODEL ranks the corpus for each query. It is a saved `SparseEncoder` or `SentenceTransformer`, a bare masked
-language model, or `bm25`. In its place, `--run` takes a ranking that was made elsewhere, in TREC format. With
-a teacher, documents that it scores nearly as high as the positive are left out. The same command always
-writes the same file.
+`--help` says what the options mean.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Annotated, Any
+from lexforge.commands import mine
+from lexforge.common.command_line import run_command, script_help
 
-import tyro
-
-from lexforge import corpus, data, evaluation, models, retrieval
-from lexforge.common.command_line import run_command
-from lexforge.common.progress import Progress
-
-Search = Callable[[list[str], int], Any]  # -> lexforge.retrieval.Hits
-
-
-@dataclass(frozen=True)
-class Config:
-    """What ranks the documents, and which of them become negatives."""
-
-    data: str  # a folder in BEIR layout or another name that the recipes take
-    output: Path  # JSON lines of anchor, positive, negative_1 to negative_n; a name in .gz is compressed
-    model: str | None = None  # a folder, a name on the hub, or `bm25`
-    run: Path | None = None  # a TREC run of the split's queries, in the place of a model
-    split: str = "train"
-    source: Annotated[data.SourceOptions, tyro.conf.arg(name="")] = field(default_factory=data.SourceOptions)
-    rule: Annotated[data.NegativeRule, tyro.conf.arg(name="")] = field(default_factory=data.NegativeRule)
-    teacher: str | None = None  # a SentenceTransformer, `lsa` or `lsa-char`, for --teacher-margin
-    teacher_scores: Path | None = None  # precomputed scores in qrels format, in the place of a teacher
-    teacher_cache: Path | None = None  # folder for the teacher's embeddings; None takes the user's cache
-    max_seq_length: int | None = None  # tokens after which a text is cut; None keeps the model's own limit
-    batch_size: int = 32  # texts per forward pass
-    block_queries: int = 4096  # queries that are searched at a time, which limits the memory of the rankings
-    cache_dir: Path | None = None  # keeps the vectors of the corpus for the next call with the same model
-
-
-def searcher(cfg: Config, name: str, loaded: data.RetrievalData) -> Search:
-    """Return the function that ranks the corpus for query texts, by BM25 or by an encoder."""
-    ids, texts = list(loaded.corpus), list(loaded.corpus.values())
-    if name == "bm25":
-        return retrieval.BM25Index.build(texts, ids).search
-    model = models.load_encoder(name, cfg.max_seq_length)
-    similarity = models.check_encoder(model)
-    encoder = corpus.CorpusEncoder(texts, cfg.batch_size, cfg.cache_dir)
-    index = retrieval.build_exact(encoder.encode(model, show_progress_bar=True)[0], ids, similarity)
-
-    def search(block: list[str], k: int) -> retrieval.Hits:
-        return index.search(corpus.encode(model, block, "query", batch_size=cfg.batch_size), k)
-
-    return search
-
-
-def rankings(cfg: Config, miner: data.NegativeMiner) -> Iterator[dict[str, dict[str, float]]]:
-    """Yield the run of the split's queries, block by block."""
-    queries = miner.queries
-    names = list(queries)
-    blocks = [names[start : start + cfg.block_queries] for start in range(0, len(names), cfg.block_queries)]
-    if cfg.run is not None:
-        run = evaluation.read_run(cfg.run, queries=queries, documents=miner.data.corpus)
-        if not run:
-            raise ValueError(f"{cfg.run} must rank queries of the split {cfg.split!r}; it ranks none")
-        yield from ({query: run.get(query, {}) for query in block} for block in blocks)
-    elif cfg.model is not None:
-        search = searcher(cfg, cfg.model, miner.data)
-        with Progress(len(names), "Search", "queries") as progress:
-            for block in blocks:
-                yield search([queries[query] for query in block], cfg.rule.last_rank).to_run(block)
-                progress.update(len(block))
-
-
-def scorer(cfg: Config, loaded: data.RetrievalData) -> Callable[[Any], Any] | None:
-    """Return the function that scores the documents of a run by the teacher, or None without a teacher."""
-    if cfg.teacher_scores is not None:
-        scores = data.load_teacher_scores(cfg.teacher_scores, loaded)
-        return lambda run: scores
-    if cfg.teacher is None:
-        return None
-    queries, texts = loaded.split_queries(cfg.split).values(), list(loaded.corpus.values())
-    cache = data.TeacherCache.build(data.load_teacher(cfg.teacher, texts), queries, texts, cfg.teacher_cache)
-    return lambda run: data.score_by_teacher(cache, loaded, run, cfg.split)
-
-
-def main(cfg: Config) -> None:
-    """Rank the corpus for each query, choose the negatives and write them."""
-    if (cfg.model is None) == (cfg.run is None):
-        raise ValueError(f"pass either --model or --run; received {cfg.model!r} and {cfg.run}")
-    if cfg.teacher is not None and cfg.teacher_scores is not None:
-        raise ValueError(f"pass --teacher or --teacher-scores; received both, {cfg.teacher!r} and a file")
-    if (cfg.rule.teacher_margin is None) != (cfg.teacher is None and cfg.teacher_scores is None):
-        raise ValueError(
-            "--teacher-margin and a teacher (--teacher or --teacher-scores) need each other; received margin "
-            f"{cfg.rule.teacher_margin}, teacher {cfg.teacher!r}, scores {cfg.teacher_scores}"
-        )
-    if cfg.block_queries < 1:
-        raise ValueError(f"block_queries must be at least 1; received {cfg.block_queries}")
-    if not cfg.output.resolve().parent.is_dir():
-        raise FileNotFoundError(f"the folder of {cfg.output} does not exist")
-    if cfg.output.is_dir():
-        raise IsADirectoryError(f"--output must name a file; {cfg.output} is a folder")
-    loaded = data.load_retrieval_data(str(cfg.data), [cfg.split], cfg.source)
-    miner = data.NegativeMiner(loaded, cfg.rule, cfg.split)
-    score = scorer(cfg, loaded)
-    rows = [row for run in rankings(cfg, miner) for row in miner.mine(run, score(run) if score else None)]
-    data.write_training_rows(cfg.output, data.mined_columns(loaded, rows, cfg.split))
-    print(miner.summary(rows))
-
+Config, main = mine.Config, mine.main
 
 if __name__ == "__main__":
-    run_command(main, Config, __doc__)
+    run_command(main, Config, script_help(mine.__doc__, "mine", "scripts/mine_negatives.py"))

@@ -1,75 +1,16 @@
-"""Score listed (query, document) pairs with a teacher, for distillation or to filter negatives.
+"""Score listed (query, document) pairs with a teacher: `lexforge score` in a checkout.
 
     python scripts/score_pairs.py --teacher MODEL --rows mined.jsonl --output labelled.jsonl
-    python scripts/score_pairs.py --teacher MODEL --data FOLDER --run bm25.trec --output scores.tsv
 
-MODEL is a `CrossEncoder`, a `SparseEncoder` or a dense `SentenceTransformer`; its files say which. The first
-form writes the rows of scripts/mine_negatives.py with a `label`, and `--negatives labelled.jsonl` of
-recipes/splade_v26.py trains on them. The second form scores the judged documents of a split, and of a run
-the best `--depth` documents of each query; `--teacher-scores scores.tsv` reads them in the recipe and in
-scripts/mine_negatives.py. Scores are kept in a cache as they are computed: after a kill, run it again.
+`--help` says what the options mean.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated
+from lexforge.commands import score
+from lexforge.common.command_line import run_command, script_help
 
-import tyro
-
-from lexforge import data, evaluation
-from lexforge.common.command_line import run_command
-
-SOURCE = data.SourceOptions()
-
-
-@dataclass(frozen=True)
-class Config:
-    """The teacher, and the pairs that it scores."""
-
-    teacher: str  # a folder or a hub name
-    output: Path  # with --rows JSON lines (.gz compresses), with --data a table in qrels format
-    rows: Path | None = None  # training rows, as scripts/mine_negatives.py writes them
-    data: str | None = None  # a folder in BEIR layout or another name that the recipes take
-    source: Annotated[data.SourceOptions, tyro.conf.arg(name="")] = SOURCE
-    split: str = "train"  # of --data: whose queries and judged documents are scored
-    run: Path | None = None  # with --data: a TREC run, whose best documents are scored as well
-    depth: int = 50  # of --run: the number of documents per query
-    batch_size: int = 32  # pairs or texts per forward pass
-    max_seq_length: int | None = None  # in tokens; None keeps what the model was saved with
-    cache: Path | None = None  # the folder of the scores; None takes the teacher's own in the user's cache
-    block_pairs: int = 1024  # pairs per block of the cache, which is what a killed run can lose
-
-
-def main(cfg: Config) -> None:
-    """Read the pairs, score them, write the scores."""
-    if (cfg.rows is None) == (cfg.data is None):
-        raise ValueError("pass either --rows or --data: one of them lists the pairs")
-    if cfg.run is not None and cfg.data is None:
-        raise ValueError("--run is a run of the queries of --data; with --rows there is none")
-    if not cfg.output.resolve().parent.is_dir():
-        raise FileNotFoundError(f"the folder of {cfg.output} does not exist")
-    # The pairs are read before the teacher is loaded: a wrong file fails at once.
-    if cfg.rows is not None:
-        rows = data.read_training_rows(cfg.rows)
-        pairs = data.row_pairs(rows)
-    elif cfg.data is not None:
-        retrieval = data.load_retrieval_data(cfg.data, [cfg.split], cfg.source)
-        run = None
-        if cfg.run is not None:
-            run = evaluation.read_run(cfg.run, retrieval.queries, retrieval.corpus)
-        ids = data.listed_pairs(retrieval, cfg.split, run, cfg.depth)
-        pairs = [(retrieval.queries[query], retrieval.corpus[document]) for query, document in ids]
-    scorer = data.load_scorer(cfg.teacher, batch_size=cfg.batch_size, max_seq_length=cfg.max_seq_length)
-    scores = data.score_pairs(scorer, pairs, cfg.cache, block_pairs=cfg.block_pairs)
-    if cfg.rows is not None:
-        data.write_training_rows(cfg.output, data.label_rows(rows, scores))
-    else:
-        triples = ((*names, scores[pair]) for names, pair in zip(ids, pairs, strict=True))
-        data.write_teacher_scores(cfg.output, triples)
-    print(f"{len(pairs)} pairs scored by {cfg.teacher}: {cfg.output}")
-
+Config, main = score.Config, score.main
 
 if __name__ == "__main__":
-    run_command(main, Config, __doc__)
+    run_command(main, Config, script_help(score.__doc__, "score", "scripts/score_pairs.py"))

@@ -1,99 +1,16 @@
-"""Search an index from the shell, and print documents with score, text and the terms that matched.
+"""Search an index from the shell: `lexforge search` in a checkout.
 
     python scripts/search.py --index INDEX --data FOLDER "how do vaccines work"
-    cat queries.txt | python scripts/search.py --index INDEX --data FOLDER
 
-INDEX is the folder that `scripts/build_index.py` saved, and FOLDER holds the corpus in BEIR layout. Without a
-query, each line of the standard input is a query; a line that is blank or not UTF-8 is reported, and the
-others are answered. The number behind a term is what the term adds to the score.
+`--help` says what the options mean.
 """
 
 from __future__ import annotations
 
-import os
-import sys
-import textwrap
-from collections.abc import Iterable
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Annotated
+from lexforge.commands import search
+from lexforge.common.command_line import run_command, script_help
 
-import tyro
-
-from lexforge import corpus, data, models, retrieval
-from lexforge.common.command_line import run_command
-
-
-@dataclass(frozen=True)
-class Config:
-    """Where to search, and for what."""
-
-    index: Path  # the folder that build_index.py saved
-    data: str  # the documents: a folder in BEIR layout or another name that encode_corpus.py took
-    query: tyro.conf.Positional[str | None] = None  # None reads the lines of the standard input
-    model: str | None = None  # the encoder; None takes the name under which the corpus was encoded
-    source: Annotated[data.SourceOptions, tyro.conf.arg(name="")] = field(default_factory=data.SourceOptions)
-    k: int = 5  # hits per query
-    terms: int = 10  # terms that are shown per document
-    width: int = 200  # characters of the text that are shown per document
-    uri: str | None = None  # the server that keeps the vectors; credentials are sent to no other address
-    verify: bool = False  # compare every file of the index with its checksum, about a second per gigabyte
-
-
-def show(hits: list[corpus.Found], cfg: Config) -> None:
-    """Print the hits of one query."""
-    for rank, hit in enumerate(hits, start=1):
-        text = textwrap.shorten(hit.text, cfg.width, placeholder="...")
-        print(f"{rank:3}. {hit.score:9.4f}  {hit.id}  {text}")
-        if hit.terms:
-            terms = " ".join(f"{term}:{value:.2f}" for term, value in hit.terms[: cfg.terms])
-            rest = f" and {len(hit.terms) - cfg.terms} more" if len(hit.terms) > cfg.terms else ""
-            print(f"{'':16}{terms}{rest}")
-    if not hits:
-        print("  no document shares a term with the query")
-
-
-def check_query(text: str, number: int) -> str:
-    """Return the query of a line.
-
-    Raises:
-        ValueError: If the line is blank or not UTF-8.
-    """
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError as error:  # bytes that are not UTF-8 were read as halves of surrogate pairs
-        raise ValueError(f"line {number} is not UTF-8: {text[:40]!r}") from error
-    if not text.strip():
-        raise ValueError(f"line {number} is blank: there is nothing to search for")
-    return text.strip()
-
-
-def main(cfg: Config, lines: Iterable[str] | None = None) -> None:
-    """Search for the query, or for each line of the standard input as soon as it arrives."""
-    if cfg.terms < 0 or cfg.width < 3:
-        raise ValueError(f"--terms must be >= 0 and --width >= 3; received {cfg.terms} and {cfg.width}")
-    if lines is None:
-        lines = (line.decode("utf-8", "surrogateescape") for line in sys.stdin.buffer)
-    tokens: dict[retrieval.IndexKind, str] = {
-        "milvus": os.environ.get("MILVUS_TOKEN", ""),
-        "qdrant": os.environ.get("QDRANT_API_KEY", ""),
-    }
-    index, source = corpus.open_index(cfg.index, cfg.verify, uri=cfg.uri, tokens=tokens)
-    model = models.load_encoder(cfg.model or source.model, source.max_seq_length)
-    searcher = corpus.Searcher(index, model, data.load_documents(str(cfg.data), cfg.source), source)
-    refused = []
-    for number, line in enumerate(lines if cfg.query is None else [cfg.query], start=1):
-        try:
-            query = check_query(line, number)
-        except ValueError as error:
-            print(error, file=sys.stderr)
-            refused.append(str(error))
-            continue
-        print(f"query: {query}")
-        show(searcher.search([query], cfg.k)[0], cfg)
-    if refused:
-        raise ValueError(f"{len(refused)} of {number} lines were not searched for: {refused[0]}")
-
+Config, main = search.Config, search.main
 
 if __name__ == "__main__":
-    run_command(main, Config, __doc__)
+    run_command(main, Config, script_help(search.__doc__, "search", "scripts/search.py"))

@@ -23,6 +23,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "export": {"common", "models", "retrieval", "data", "corpus", "evaluation"},
     "runs": {"common", "losses"},
     "training": {"common", "kernels", "losses", "models", "retrieval", "data", "corpus", "runs"},
+    "commands": {"common", "models", "retrieval", "data", "corpus", "evaluation", "export"},
 }
 # An optional package is imported only in the files that own it.
 OWNERS = {

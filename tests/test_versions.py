@@ -19,13 +19,15 @@ from packaging.specifiers import SpecifierSet
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = {path.relative_to(ROOT / "src").as_posix() for path in (ROOT / "src").rglob("*.py")}
+RECIPES = {path.relative_to(ROOT / "recipes").as_posix() for path in (ROOT / "recipes").rglob("*.py")}
+RECIPES |= {path.relative_to(ROOT / "recipes").as_posix() for path in (ROOT / "recipes").rglob("*.yaml")}
 OPTIONAL = ["datasets", "faiss", "milvus_lite", "pymilvus", "qdrant_client", "triton", "tyro"]
 
 
-def run(code: str, *command: str, cwd: Path) -> str:
+def run(code: str, *arguments: str, cwd: Path, python: tuple[str, ...] = (sys.executable,)) -> str:
     """The output of a Python program, run where the checkout cannot be imported by accident."""
-    command = command or (sys.executable,)
-    done = subprocess.run([*command, "-c", textwrap.dedent(code)], cwd=cwd, capture_output=True, text=True)
+    command = [*python, "-c", textwrap.dedent(code), *arguments]
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
 
@@ -43,21 +45,40 @@ IMPORT_ALL = """
 """
 
 
-@pytest.mark.slow
-def test_the_wheel_installs_and_every_module_of_it_imports(tmp_path: Path) -> None:
-    """An editable installation finds files that a wheel lacks: a folder without `__init__.py`, `py.typed`."""
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, tmp_path / name)
-    shutil.copytree(
-        ROOT / "src", tmp_path / "src", ignore=shutil.ignore_patterns("*.egg-info", "__pycache__")
-    )
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
-    build = [*pip, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(tmp_path), str(tmp_path)]
-    subprocess.run(build, check=True, capture_output=True)
-    (wheel,) = tmp_path.glob("*.whl")
-    inside = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
-    assert inside == SOURCES | {"lexforge/py.typed"}
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, built by what pip calls, in a copy of the checkout."""
+    copy, built = tmp_path_factory.mktemp("checkout"), tmp_path_factory.mktemp("wheel")
+    for name in ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, copy / name)
+    for name in ("src", "recipes"):
+        unwanted = shutil.ignore_patterns("*.egg-info", "__pycache__")
+        shutil.copytree(ROOT / name, copy / name, ignore=unwanted)
+    run("import sys, setuptools.build_meta as b; b.build_wheel(sys.argv[1])", str(built), cwd=copy)
+    (found,) = built.glob("*.whl")
+    return found
 
+
+def test_the_wheel_holds_every_module_the_recipes_and_the_command(wheel: Path) -> None:
+    """A user without a checkout has nothing else: a folder that a wheel lacks shows in no other test."""
+    archive = zipfile.ZipFile(wheel)
+    inside = {name for name in archive.namelist() if ".dist-info/" not in name}
+    recipes = {f"lexforge/recipes/{name}" for name in RECIPES}
+    assert {"lexforge/recipes/splade_v26.py", "lexforge/recipes/accelerate/fsdp.yaml"} <= recipes
+    assert inside == SOURCES | recipes | {"lexforge/py.typed"}
+    (commands,) = (name for name in archive.namelist() if name.endswith(".dist-info/entry_points.txt"))
+    assert archive.read(commands).decode().split() == [
+        "[console_scripts]",
+        "lexforge",
+        "=",
+        "lexforge.cli:main",
+    ]
+
+
+@pytest.mark.slow
+def test_the_wheel_installs_and_every_module_of_it_imports(wheel: Path, tmp_path: Path) -> None:
+    """An editable installation finds files that a wheel lacks: a folder without `__init__.py`, `py.typed`."""
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "venv")], check=True)
     python = tmp_path / "venv" / "bin" / "python"
     subprocess.run(
@@ -66,9 +87,12 @@ def test_the_wheel_installs_and_every_module_of_it_imports(tmp_path: Path) -> No
     (packages,) = (tmp_path / "venv").glob("lib/python*/site-packages")
     # its dependencies; the .pth files there, the editable lexforge among them, are not read
     (packages / "dependencies.pth").write_text(sysconfig.get_paths()["purelib"])
-    files = run(IMPORT_ALL, str(python), "-I", cwd=tmp_path).split()
+    files = run(IMPORT_ALL, cwd=tmp_path, python=(str(python), "-I")).split()
     assert all(Path(file).is_relative_to(packages) for file in files)
     assert len(files) == len(SOURCES)
+    printed = [str(python), "-I", "-m", "lexforge", "recipe", "splade_v26"]
+    recipe = subprocess.run(printed, cwd=tmp_path, check=True, capture_output=True).stdout
+    assert recipe == (ROOT / "recipes" / "splade_v26.py").read_bytes()
 
 
 WITHOUT = f"""
@@ -140,11 +164,11 @@ def test_a_missing_package_gives_one_line_that_names_it(
 
 
 def test_every_module_imports_without_the_optional_packages(tmp_path: Path) -> None:
-    """Nothing but the Triton kernels may need more than what every machine has."""
-    code = textwrap.dedent(WITHOUT) + "import sys; sys.argv = ['-', 'lexforge.kernels.triton']"
-    files = run(code + "\n" + textwrap.dedent(IMPORT_ALL), cwd=tmp_path).split()
-    kernels = {name for name in SOURCES if name.startswith("lexforge/kernels/triton/")}
-    assert len(files) == len(SOURCES - kernels)
+    """Nothing but the Triton kernels and the commands, which need tyro, may need more than a machine has."""
+    skipped = ["lexforge.kernels.triton", "lexforge.commands"]
+    files = run(textwrap.dedent(WITHOUT) + textwrap.dedent(IMPORT_ALL), *skipped, cwd=tmp_path).split()
+    folders = tuple(name.replace(".", "/") + "/" for name in skipped)
+    assert len(files) == len([name for name in SOURCES if not name.startswith(folders)])
 
 
 def lower_bounds() -> dict[str, str]:

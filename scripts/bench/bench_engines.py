@@ -1,27 +1,33 @@
 """Search engines over one corpus: what each finds, how fast, and how large it is, beside `InvertedIndex`.
 
-    .venv-engines/bin/python scripts/bench/bench_engines.py --model MODEL --data FOLDER --results engines
+    .venv-engines/bin/python scripts/bench/bench_engines.py --model MODEL --data FOLDER ... --results engines
 
-The corpus and the judged queries of a split are encoded, exported by `lexforge.export` for each engine that
-is installed (`make test-engines` installs them), and searched in one run. Rows go to `results/engines.csv`:
-recall@10 against exact search, nDCG@10, queries per second, bytes, and seconds to load. Each engine gets all
-queries at once where it takes batches. Lucene and PISA search on one thread, the others as they come.
+The corpora and the judged queries of a split are encoded and exported by `lexforge.export` for each engine
+that is installed (`make test-engines` installs them). Then each engine loads and searches them, one after the
+other. Rows go to `results/engines.csv`: recall@10 against exact search, nDCG@10, queries per second, bytes,
+and seconds to load. Each engine gets all queries at once where it takes batches. Lucene and PISA search on
+one thread and PostgreSQL in one process; Qdrant and Milvus Lite use the threads that they choose.
 """
 
 from __future__ import annotations
 
+import shlex
 import statistics
+import sys
 import time
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import common
 import numba
 import tyro
-from engine_runners import ENGINES, Found
+from engine_runners import ENGINES, Engine, Found
 from scipy import sparse
 
+from lexforge.common.types import Qrels
 from lexforge.corpus import EncodedCorpus, encode, encode_corpus
 from lexforge.data import load_beir
 from lexforge.evaluation import evaluate_run
@@ -36,7 +42,7 @@ class Config:
     """What is searched, by which model."""
 
     model: str
-    data: Path  # a folder in BEIR layout
+    data: tuple[Path, ...]  # folders in BEIR layout
     split: str = "test"
     max_seq_length: int = 128
     documents: int | None = None  # the first so many documents; None takes all
@@ -46,31 +52,97 @@ class Config:
     results: str | None = None  # the name of a file in results/; None only prints
 
 
-def ranked(found: Found) -> dict[str, dict[str, float]]:
-    """Return what an engine found as a run, whose scores are the ranks from below."""
-    return {query: {name: -float(i) for i, name in enumerate(names)} for query, names in found.items()}
+@dataclass(frozen=True)
+class Set:
+    """One encoded set, whose exports lie in `folder`."""
+
+    name: str
+    folder: Path
+    corpus: EncodedCorpus
+    queries: Queries
+    judged: Qrels
 
 
-def main(cfg: Config) -> None:
-    """Encode, export, and search by every engine in turn."""
-    data = load_beir(cfg.data, splits=[cfg.split])
-    qrels = data.split(cfg.split)
-    chosen = list(data.split_queries(cfg.split).items())[: cfg.queries]
-    corpus = dict(list(data.corpus.items())[: cfg.documents])
+def prepare(cfg: Config, path: Path, folder: Path, engines: list[type[Engine]]) -> Set:
+    """Encode one set, and export it for each engine."""
+    data = load_beir(path, splits=[cfg.split])
+    chosen = dict(list(data.split_queries(cfg.split).items())[: cfg.queries])
     model = load_encoder(cfg.model, cfg.max_seq_length)
-    rows = []
-    with TemporaryDirectory() as name:
-        folder = Path(name)
-        encode_corpus(model, corpus, folder / "vectors", name="model", show_progress_bar=True)
-        stored = EncodedCorpus(folder / "vectors")
-        terms = term_names(model, stored)
-        asked = encode(model, [text for _, text in chosen], "query", show_progress_bar=True)
-        queries = Queries(asked, [query for query, _ in chosen])
-        documents, ids = stored.merged()
-        judged = {query: qrels[query] for query in queries.ids}
+    documents = dict(list(data.corpus.items())[: cfg.documents])
+    encode_corpus(model, documents, folder / "vectors", name="model", show_progress_bar=True)
+    corpus = EncodedCorpus(folder / "vectors")
+    asked = encode(model, list(chosen.values()), "query", show_progress_bar=True)
+    queries = Queries(asked, list(chosen))
+    for target in dict.fromkeys(engine.target for engine in engines):
+        terms = term_names(model, corpus) if VECTOR_TARGETS[target].named else None
+        export_vectors(corpus, folder / target, target, terms=terms, queries=queries)
+    judged = {query: data.split(cfg.split)[query] for query in chosen}
+    return Set(path.resolve().name, folder, corpus, queries, judged)
 
+
+class Scorer:
+    """What an engine found over one set, as a row of the table.
+
+    Args:
+        data: The set.
+        documents: Its vectors, `[N, V]`.
+        exact: The score of the last hit of exact search per query; 0 where there is none.
+        wanted: The number of hits of exact search over all queries.
+    """
+
+    def __init__(
+        self, data: Set, documents: sparse.csr_array, exact: list[float], wanted: int, k: int
+    ) -> None:
+        self.data, self.documents, self.exact, self.wanted, self.k = data, documents, exact, wanted, k
+        self.place = {document: i for i, document in enumerate(data.corpus.merged()[1])}
+
+    def row(
+        self, engine: str, packages: str, found: Found, seconds: list[float], build_s: float, nbytes: int
+    ) -> dict[str, Any]:
+        """Return the numbers of one engine; a hit counts if its exact score reaches that at rank k."""
+        names, vectors = self.data.queries.ids, self.data.queries.vectors
+        reached = 0
+        for i, query in enumerate(names):
+            places = [self.place[document] for document in found[query]]
+            scores = (self.documents[places] @ sparse.csr_array(vectors[[i]]).T).toarray().ravel()
+            reached += int(
+                (scores >= self.exact[i] * (1 - 1e-5)).sum()
+            )  # float32 sums differ in the last bits
+        run = {query: {name: -float(rank) for rank, name in enumerate(hits)} for query, hits in found.items()}
+        row = {
+            "data": self.data.name,
+            "engine": engine,
+            "packages": packages,
+            "documents": len(self.place),
+            "active": round(self.documents.nnz / len(self.place), 1),
+            "queries": len(names),
+            "k": self.k,
+            "recall": round(reached / self.wanted, 4),
+            "ndcg10": round(evaluate_run(run, self.data.judged, ["nDCG@10"])["nDCG@10"], 4),
+            "queries_per_s": round(len(names) / statistics.median(seconds), 1),
+            "min_s": round(min(seconds), 4),
+            "max_s": round(max(seconds), 4),
+            "build_s": round(build_s, 2),
+            "index_bytes": nbytes,
+            "command": "python scripts/bench/bench_engines.py " + shlex.join(sys.argv[1:]),
+        }
+        print("  ".join(f"{key}={value}" for key, value in row.items()), flush=True)
+        return row
+
+
+def measure(cfg: Config, data: Set, engines: list[type[Engine]]) -> list[dict[str, Any]]:
+    """Load and search one set by `InvertedIndex`, on all threads and on one, and by each engine."""
+    documents, ids = data.corpus.merged()
+    similarity, asked = data.corpus.manifest.similarity, data.queries.vectors
+    # The first build and the first search compile, or read what was compiled.
+    InvertedIndex.build(documents[:10], ids[:10], similarity).search(asked[:10], cfg.k)
+    rows = []
+    scorer = None
+    threads = numba.get_num_threads()
+    for count in dict.fromkeys((threads, 1)):
+        numba.set_num_threads(count)
         start = time.perf_counter()
-        index = InvertedIndex.build(documents, ids, stored.manifest.similarity)
+        index = InvertedIndex.build(documents, ids, similarity)
         build_s = time.perf_counter() - start
         exact = index.search(asked, cfg.k)
         seconds = []
@@ -78,63 +150,44 @@ def main(cfg: Config) -> None:
             start = time.perf_counter()
             index.search(asked, cfg.k)
             seconds.append(time.perf_counter() - start)
-        kth = [float(scores[-1]) if len(scores) else 0.0 for scores in exact.scores]
-        wanted = sum(len(names) for names in exact.ids)
-        place = {document: i for i, document in enumerate(ids)}
+        if scorer is None:
+            last = [float(scores[-1]) if len(scores) else 0.0 for scores in exact.scores]
+            scorer = Scorer(data, documents, last, sum(map(len, exact.ids)), cfg.k)
+        found = dict(zip(data.queries.ids, exact.ids, strict=True))
+        name = f"lexforge InvertedIndex, {count} thread" + "s" * (count > 1)
+        rows.append(scorer.row(name, f"numba {version('numba')}", found, seconds, build_s, index.nbytes))
+    numba.set_num_threads(threads)
+    assert scorer is not None
 
-        def row(
-            engine: str, versions: str, found: Found, seconds: list[float], build_s: float, size: int
-        ) -> None:
-            """Append the numbers of one engine; a hit counts if its exact score reaches that at rank k."""
-            reached = 0
-            for i, query in enumerate(queries.ids):
-                places = [place[document] for document in found[query]]
-                scores = (documents[places] @ sparse.csr_array(asked[[i]]).T).toarray().ravel()
-                reached += int((scores >= kth[i] * (1 - 1e-5)).sum())
-            quality = evaluate_run(ranked(found), judged, ["nDCG@10"])["nDCG@10"]
-            middle = statistics.median(seconds)
+    for engine in engines:
+        work = data.folder / f"{engine.name}-work"
+        work.mkdir()
+        searcher = engine(data.folder / engine.target, work)
+        try:
+            start = time.perf_counter()
+            searcher.build()
+            build_s = time.perf_counter() - start
+            found, _ = searcher.search(cfg.k)
+            seconds = [searcher.search(cfg.k)[1] for _ in range(cfg.repeats)]
             rows.append(
-                {
-                    "data": cfg.data.resolve().name,
-                    "engine": engine,
-                    "packages": versions,
-                    "documents": len(ids),
-                    "active": round(documents.nnz / len(ids), 1),
-                    "queries": len(queries.ids),
-                    "k": cfg.k,
-                    "recall": round(reached / wanted, 4),
-                    "ndcg10": round(quality, 4),
-                    "queries_per_s": round(len(queries.ids) / middle, 1),
-                    "min_s": round(min(seconds), 4),
-                    "max_s": round(max(seconds), 4),
-                    "build_s": round(build_s, 2),
-                    "index_bytes": size,
-                }
+                scorer.row(engine.name, engine.versions(), found, seconds, build_s, searcher.nbytes())
             )
-            print("  ".join(f"{key}={value}" for key, value in rows[-1].items()), flush=True)
+        finally:
+            searcher.close()
+    return rows
 
-        found = dict(zip(queries.ids, exact.ids, strict=True))
-        threads = f"{numba.get_num_threads()} threads"
-        row("lexforge InvertedIndex", threads, found, seconds, build_s, index.nbytes)
-        for engine in ENGINES:
-            if reason := engine.missing():
-                print(f"{engine.name} is left out: {reason}")
-                continue
-            export, work = folder / engine.target, folder / f"{engine.name}-work"
-            if not export.exists():
-                named = terms if VECTOR_TARGETS[engine.target].named else None
-                export_vectors(stored, export, engine.target, terms=named, queries=queries)
-            work.mkdir()
-            searcher = engine(export, work)
-            try:
-                start = time.perf_counter()
-                searcher.build()
-                build_s = time.perf_counter() - start
-                found, _ = searcher.search(cfg.k)
-                seconds = [searcher.search(cfg.k)[1] for _ in range(cfg.repeats)]
-                row(engine.name, engine.versions(), found, seconds, build_s, searcher.nbytes())
-            finally:
-                searcher.close()
+
+def main(cfg: Config) -> None:
+    """Encode and export all sets, then measure them."""
+    missing = {engine: engine.missing() for engine in ENGINES}
+    for engine, reason in missing.items():
+        if reason:
+            print(f"{engine.name} is left out: {reason}")
+    engines = [engine for engine, reason in missing.items() if not reason]
+    with TemporaryDirectory() as folder:
+        sets = [prepare(cfg, path, Path(folder) / str(i), engines) for i, path in enumerate(cfg.data)]
+        print("all sets are encoded and exported; the measured part begins", flush=True)
+        rows = [row for data in sets for row in measure(cfg, data, engines)]
     if cfg.results is not None:
         common.append_rows(cfg.results, rows)
 

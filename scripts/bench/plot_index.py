@@ -1,8 +1,8 @@
-"""Draw queries a second against recall of the sparse searches from the recorded rows.
+"""Draw queries per second against recall of the sparse searches from the recorded rows.
 
     python scripts/bench/plot_index.py
 
-Reads the rows of k = 10 in results/index.csv (the last of each setting) and writes docs/retrieval.png.
+Reads the rows of k = 10 in results/index.csv (the last of each setting) and writes docs/images/retrieval.png.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ matplotlib.use("agg")
 import matplotlib.pyplot as plt
 from common import RESULTS
 
-OUTPUT = Path(__file__).resolve().parents[2] / "docs" / "retrieval.png"
+OUTPUT = Path(__file__).resolve().parents[2] / "docs" / "images" / "retrieval.png"
 OURS = "lexforge"
 Row = dict[str, str]
 
@@ -40,7 +40,7 @@ def draw(axis: plt.Axes, rows: list[Row], names: list[str]) -> None:
     first = rows[0]
     axis.set_yscale("log")
     axis.set_xlabel(f"recall@{first['k']} against exact search")
-    axis.set_ylabel("queries a second")
+    axis.set_ylabel("queries per second")
     axis.set_title(f"{int(first['documents']):,} documents, {first['device']}", fontsize=10, loc="left")
     axis.grid(alpha=0.3)
     axis.spines[["top", "right"]].set_visible(False)
@@ -56,7 +56,7 @@ def main() -> None:
         draw(axis, [row for row in rows if int(row["documents"]) == size], names)
     axes[0][0].legend(fontsize=8, frameon=False, loc="lower left")
     figure.tight_layout()
-    OUTPUT.parent.mkdir(exist_ok=True)
+    OUTPUT.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(OUTPUT, dpi=130)
     print(OUTPUT.name)
 

@@ -1,15 +1,16 @@
-"""Draw the README's plot from the recorded rows: time and peak memory, sentence-transformers beside lexforge.
+"""Draw time and peak memory from the recorded rows: sentence-transformers beside lexforge.
 
     python scripts/bench/plot_results.py
 
 Reads results/splade_head.csv, train_step.csv and encode.csv (the last row of each setting) and writes
-docs/benchmarks.png.
+docs/images/benchmarks.png with every setting, and docs/images/overview.png, the README's picture, with four.
 """
 
 from __future__ import annotations
 
 import csv
 from pathlib import Path
+from typing import NamedTuple
 
 import matplotlib
 
@@ -17,10 +18,26 @@ matplotlib.use("agg")
 import matplotlib.pyplot as plt
 from common import RESULTS
 
-OUTPUT = Path(__file__).resolve().parents[2] / "docs" / "benchmarks.png"
+IMAGES = Path(__file__).resolve().parents[2] / "docs" / "images"
 PEER, OURS = "sentence-transformers", "lexforge"
 COLOURS = {PEER: "#b8bcc6", OURS: "#2f6fb0"}
 Row = dict[str, str]
+# The settings of the README's picture, in its order and words.
+OVERVIEW = {
+    "train_step": "one training step of\na small SPLADE model",
+    "encode": "encoding 512 texts with\na small SPLADE model",
+    "d768 typical": "SPLADE head,\n30,522 terms, width 768",
+    "v250k typical": "SPLADE head,\n250,002 terms, width 768",
+}
+
+
+class Setting(NamedTuple):
+    """One setting that both packages were measured at."""
+
+    key: str
+    label: str
+    peer: Row
+    ours: Row
 
 
 def last_rows(name: str, *keys: str) -> dict[tuple[str, ...], Row]:
@@ -29,55 +46,68 @@ def last_rows(name: str, *keys: str) -> dict[tuple[str, ...], Row]:
         return {tuple(row[key] for key in keys): row for row in csv.DictReader(stream)}
 
 
-def settings() -> list[tuple[str, Row, Row]]:
+def read_settings() -> list[Setting]:
     """Each setting with a label, the peer's row and ours."""
     found = []
     heads = last_rows("splade_head", "case", "density", "tokens", "pass", "impl")
-    for (*setting, which, impl), ours in heads.items():
-        peer = heads.get((*setting, which, PEER))
+    for (case, density, tokens, which, impl), ours in heads.items():
+        peer = heads.get((case, density, tokens, which, PEER))
         if impl == "tiled" and which == "forward + backward" and peer is not None:
             size = f"V {int(ours['terms']):,}, D {ours['width']}"
             full = int(ours["tokens"]) / int(ours["padded_tokens"])
-            active = f"{float(ours['active_per_row']):,.0f} active a row"
+            active = f"{float(ours['active_per_row']):,.0f} active per row"
             padding = f", {1 - full:.0%} padding" if full < 1 else ""
-            found.append((f"head, {size}\n{active}{padding}", peer, ours))
+            found.append(Setting(f"{case} {density}", f"head, {size}\n{active}{padding}", peer, ours))
     steps = last_rows("train_step", "impl")
-    found.append(("training step\nsplade-tiny", steps[(PEER,)], steps[("fused",)]))
+    label = "training step\nsplade-tiny"
+    found.append(Setting("train_step", label, steps[(PEER,)], steps[("fused",)]))
     encode = last_rows("encode", "impl")
-    texts = encode[("fused",)]["documents"]
-    found.append((f"encode {texts} texts\nsplade-tiny", encode[(PEER,)], encode[("fused",)]))
+    label = f"encode {encode[('fused',)]['documents']} texts\nsplade-tiny"
+    found.append(Setting("encode", label, encode[(PEER,)], encode[("fused",)]))
     return found
 
 
-def draw(axis: plt.Axes, rows: list[tuple[str, Row, Row]], column: str, title: str, number: str) -> None:
+def draw_bars(axis: plt.Axes, rows: list[Setting], column: str, title: str, number: str, size: int) -> None:
     """Horizontal pairs of bars, the peer's above ours, with the ratio at the end."""
-    for place, (_, peer, ours) in enumerate(rows):
-        theirs, mine = float(peer[column]), max(float(ours[column]), 1e-9)
+    for place, row in enumerate(rows):
+        theirs, mine = float(row.peer[column]), max(float(row.ours[column]), 1e-9)
         axis.barh(place - 0.2, theirs, 0.38, color=COLOURS[PEER])
         axis.barh(place + 0.2, mine, 0.38, color=COLOURS[OURS])
-        axis.text(theirs, place - 0.2, f" {theirs:{number}}", va="center", fontsize=8, color="#555")
-        axis.text(mine, place + 0.2, f" {mine:{number}}  ({theirs / mine:.1f}x)", va="center", fontsize=8)
-    axis.set_yticks(range(len(rows)), [label for label, _, _ in rows], fontsize=8)
-    axis.set_title(f"{title}, less is better", fontsize=10, loc="left")
-    axis.margins(x=0.22)
+        axis.text(theirs, place - 0.2, f" {theirs:{number}}", va="center", fontsize=size, color="#555")
+        axis.text(mine, place + 0.2, f" {mine:{number}}  ({theirs / mine:.1f}x)", va="center", fontsize=size)
+    axis.set_yticks(range(len(rows)), [row.label for row in rows], fontsize=size)
+    axis.set_title(f"{title}, less is better", fontsize=size + 2, loc="left")
+    axis.margins(x=0.25)
     axis.spines[["top", "right"]].set_visible(False)
 
 
-def main() -> None:
-    """Write the plot."""
-    rows = settings()
-    figure, axes = plt.subplots(1, 2, figsize=(11, 0.62 * len(rows) + 1.3), sharey=True)
+def draw_picture(rows: list[Setting], name: str, height: float, size: int) -> None:
+    """Write one picture: time on the left, memory on the right."""
+    figure, axes = plt.subplots(1, 2, figsize=(11, height), sharey=True)
     axes[0].invert_yaxis()  # shared by both
-    draw(axes[0], rows, "median_s", "Median time (s)", ".2f")
-    draw(axes[1], rows, "peak_mb", "Peak memory above start (MB)", ",.0f")
-    handles = [plt.Rectangle((0, 0), 1, 1, color=COLOURS[name]) for name in (PEER, OURS)]
-    figure.legend(handles, [PEER, OURS], loc="lower center", ncols=2, frameon=False, fontsize=9)
-    device = rows[0][2]["device"]
-    figure.suptitle(f"float32 on {device}; the head is forward + backward", fontsize=9, x=0.01, ha="left")
-    figure.tight_layout(rect=(0, 0.05, 1, 1))
-    OUTPUT.parent.mkdir(exist_ok=True)
-    figure.savefig(OUTPUT, dpi=130)
-    print(OUTPUT.name)
+    draw_bars(axes[0], rows, "median_s", "Time (s)", ".2f", size)
+    draw_bars(axes[1], rows, "peak_mb", "Peak memory above start (MB)", ",.0f", size)
+    handles = [plt.Rectangle((0, 0), 1, 1, color=COLOURS[each]) for each in (PEER, OURS)]
+    device = rows[0].ours["device"]
+    title = f"float32 on {device}, medians; the head is measured forward and backward"
+    figure.legend(
+        handles, [PEER, OURS], loc="lower center", ncols=2, frameon=False, fontsize=size + 1, title=title
+    )
+    figure.tight_layout(rect=(0, 0.7 / height, 1, 1))
+    figure.savefig(IMAGES / name, dpi=130)
+    plt.close(figure)
+    print(name)
+
+
+def main() -> None:
+    """Write both pictures."""
+    IMAGES.mkdir(parents=True, exist_ok=True)
+    rows = read_settings()
+    draw_picture(rows, "benchmarks.png", 0.62 * len(rows) + 1.3, 8)
+    # Two rows of the head can differ in padding alone; the README's picture has the one without.
+    unpadded = {row.key: row for row in rows if "padding" not in row.label}
+    overview = [unpadded[key]._replace(label=label) for key, label in OVERVIEW.items()]
+    draw_picture(overview, "overview.png", 4.2, 10)
 
 
 if __name__ == "__main__":

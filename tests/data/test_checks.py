@@ -11,7 +11,7 @@ from lexforge.data import check_language, check_teacher
 
 def test_teachers_that_need_no_file_and_one_that_has_its_files_pass(tiny_checkpoint: Path) -> None:
     """The fitted teachers are made from the corpus, which is not read yet."""
-    for name in ("lsa", "lsa-char", str(tiny_checkpoint)):
+    for name in (None, "lsa", "lsa-char", str(tiny_checkpoint)):
         check_teacher(name)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lexforge.data import load_beir, load_retrieval_data
+from lexforge.data import RetrievalData, TrainingData, load_beir, load_retrieval_data
 
 
 def test_a_folder_is_read_as_beir(tmp_path: Path) -> None:
@@ -30,3 +30,12 @@ def test_the_embedded_corpus_and_the_hub_have_their_names(monkeypatch: pytest.Mo
     monkeypatch.setattr("lexforge.data.source.load_hub", lambda name: f"hub {name}")
     assert load_retrieval_data("docstrings") == "embedded"
     assert load_retrieval_data("hf:org/name") == "hub hf:org/name"
+
+
+def test_other_queries_are_neither_trained_on_nor_tested() -> None:
+    """Numbers of terms are made exact on them: those of trained queries differ, and test is for measuring."""
+    queries = {"a": "trained", "b": "of dev", "c": "tested", "d": "judged nowhere"}
+    judged = {"train": {"a": {"x": 1}}, "dev": {"b": {"x": 1}}, "test": {"c": {"x": 1}}}
+    whole = RetrievalData("set", {"x": "text"}, queries, judged)
+    assert TrainingData(whole.only(["test"]), ["text"], whole).other_queries() == ["of dev", "judged nowhere"]
+    assert TrainingData(whole.only(["test"]), ["text"]).other_queries() == []

@@ -9,7 +9,13 @@ import pytest
 from transformers import BertConfig, BertForSequenceClassification, BertModel
 
 from lexforge.data import DataError
-from lexforge.data.teacher import LsaTeacher, SentenceTransformerTeacher, TeacherCache, load_teacher
+from lexforge.data.teacher import (
+    LsaTeacher,
+    SentenceTransformerTeacher,
+    TeacherCache,
+    load_teacher,
+    teacher_name,
+)
 
 TOPICS = {
     "sort": "sort order list array quick merge bubble ascending",
@@ -182,6 +188,15 @@ def test_a_teacher_by_the_name_of_a_command_line(tmp_path: Path) -> None:
     assert words.name != characters.name
     with pytest.raises(DataError, match="no/such/teacher"):
         load_teacher("no/such/teacher", texts)
+
+
+def test_the_card_names_the_teacher_that_was_used() -> None:
+    """A file of scores replaces a teacher, and so do scores in the rows; without either it is `lsa`."""
+    plain, labelled = [{"anchor": "a", "positive": "b"}], [{"anchor": "a", "positive": "b", "label": [1.0]}]
+    assert teacher_name("some/model", None, plain) == "some/model"
+    assert teacher_name(None, None, plain) == "lsa"
+    assert teacher_name(None, None, labelled) == "scores in the training rows"
+    assert teacher_name(None, Path("folder/scores.tsv"), labelled) == "scores.tsv"
 
 
 def test_queries_and_documents_get_their_prompts(tiny_dense, tmp_path: Path) -> None:

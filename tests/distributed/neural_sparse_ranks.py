@@ -23,7 +23,7 @@ from lexforge.common.text_identity import NO_TEXT, text_identity
 from lexforge.losses import NeuralSparseLoss
 from lexforge.losses.base import IDENTITY_KEY, RELEVANT_KEY, TEACHER_KEY
 from lexforge.training import ActiveTermsController
-from lexforge.training.term_calibration import calibrate_on_rows
+from lexforge.training.term_calibration import calibrate_on_samples
 
 ROWS = 6
 TEXTS = {
@@ -137,7 +137,7 @@ def wanted_terms(checkpoint: str) -> dict[str, torch.Tensor]:
     with torch.no_grad():
         bias += rank  # what rank 0 computes must hold
     rows = Dataset.from_dict({name: column.split("|") for name, column in TEXTS.items()})
-    reached = calibrate_on_rows(model, rows, query_terms=None, document_terms=12, batch_size=4, seed=0)
+    reached = calibrate_on_samples(model, rows, query_terms=None, document_terms=12, batch_size=4, seed=0)
     return {
         "factors": torch.stack([loss.sparsity_factors[f"flops_{side}"] for side in ("query", "document")]),
         "bias": bias.detach(),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lexforge.data import RetrievalData
-from lexforge.evaluation import evaluate_bm25, evaluator_of_split
+from lexforge.evaluation import evaluate_bm25, evaluator_of_split, evaluators_by_split
 from lexforge.retrieval import BM25Index
 
 CORPUS = {"d0": "ship and wave", "d1": "wheat and barn", "d2": "star and comet"}
@@ -23,6 +23,15 @@ def test_the_evaluator_searches_the_queries_of_the_split_in_the_whole_corpus() -
     evaluator = evaluator_of_split(data(), "test")
     assert dict(zip(evaluator.query_ids, evaluator.query_texts, strict=True)) == {"q1": "barn", "q2": "comet"}
     assert evaluator.document_ids == list(CORPUS)
+
+
+def test_the_measures_of_every_split_but_test_carry_its_name() -> None:
+    """A run measures dev and test; without the prefix the numbers of one would replace those of the other."""
+    evaluators = evaluators_by_split(data(), ["test", "train"])
+    assert {split: evaluator.name for split, evaluator in evaluators.items()} == {
+        "test": "",
+        "train": "train",
+    }
 
 
 def test_bm25_is_measured_on_the_same_queries() -> None:

@@ -10,7 +10,7 @@ import pytest
 from huggingface_hub import ModelCard
 from huggingface_hub.repocard import metadata_load, model_index_to_eval_results
 
-from lexforge.export import CardFacts, write_card
+from lexforge.export import CardFacts, CardOptions, write_card
 
 FACTS = CardFacts(
     title="splade-wiki",
@@ -18,7 +18,7 @@ FACTS = CardFacts(
     base_model="FacebookAI/xlm-roberta-base",
     data="hf:organisation/wiki",
     split="test",
-    documents=1581,
+    measured=1581,
     metrics={
         "bm25": {"nDCG@10": 0.5},
         "initial": {"nDCG@10": 0.41, "document_active_dims": 900.0},
@@ -29,6 +29,13 @@ FACTS = CardFacts(
     language="ko",
     license="apache-2.0",
 )
+
+
+def test_a_model_is_named_by_the_hub_or_else_by_its_run(tmp_path: Path) -> None:
+    """A path of the machine has no place in a title."""
+    assert CardOptions().facts(tmp_path / "my-run")["title"] == "my-run"
+    named = CardOptions(push_to_hub="organisation/splade-wiki")
+    assert named.facts(tmp_path / "my-run")["title"] == "splade-wiki"
 
 
 def test_the_hub_reads_the_results_and_the_origin(tmp_path: Path) -> None:
@@ -83,6 +90,27 @@ def test_the_code_of_the_card_runs(tmp_path: Path, tiny_splade) -> None:
     exec(block.replace("organisation/splade-wiki", str(tmp_path / "model")), {})
     root = Path(__file__).resolve().parents[2]
     assert all((root / script).is_file() for script in re.findall(r"python (scripts/\S+)", content))
+
+
+@pytest.mark.parametrize("task", ["retrieval", "similarity", "labels"])
+def test_the_card_of_a_dense_model_shows_its_own_class_and_no_export(
+    task, tmp_path: Path, tiny_dense
+) -> None:
+    """Code for a SparseEncoder would load a dense model as something else, and the exports refuse it."""
+    tiny_dense.save_pretrained(str(tmp_path / "model"), create_model_card=False)
+    measures = {"initial": {"spearman_cosine": 0.1}, "trained": {"spearman_cosine": 0.5}}
+    facts = replace(FACTS, kind="dense", task=task, metrics=measures, similarity="cosine", measured=1379)
+    card = write_card(tmp_path / "model", replace(facts, title=str(tmp_path / "model"), citation=""))
+    content = (tmp_path / "model" / "README.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```python\n(.*?)```", content, flags=re.DOTALL)
+    exec(block, {})
+    assert "1,379" in content
+    for word in ("sparse", "SPLADE", "FLOPS", "export_model.py", "Citation"):
+        assert word not in content
+    assert card.data.pipeline_tag == "sentence-similarity"
+    kinds = {"retrieval": "text-retrieval", "similarity": "semantic-similarity"}
+    (result,) = card.data.eval_results
+    assert result.task_type == kinds.get(task, "text-classification")
 
 
 def test_a_card_without_results_is_refused(tmp_path: Path) -> None:

@@ -14,7 +14,11 @@ from scipy import sparse
 from lexforge.export.vectors import export_vectors
 from lexforge.export.vectors_survey import Queries
 
-pytestmark = pytest.mark.engines
+pytestmark = [
+    pytest.mark.engines,
+    # platformdirs, when PostgreSQL's package is imported where no desktop session gives such a folder
+    pytest.mark.filterwarnings("ignore:XDG_RUNTIME_DIR is not set"),
+]
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "bench" / "engine_runners.py"
 WIDTH, DOCUMENTS, QUERIES, K = 500, 400, 30, 10

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import sentence_transformers
 import torch
 from sentence_transformers import SparseEncoder
 from transformers import AutoTokenizer
@@ -249,6 +250,8 @@ def test_sums_and_limits_of_terms_are_exported(
     pooling: str, limit: int | None, save_encoder, tmp_path: Path
 ) -> None:
     """The encoder may sum over tokens, or keep its largest weights only; so must the graph."""
+    if limit is not None and sentence_transformers.__version__ == "6.0.0":
+        pytest.skip("sentence-transformers 6.0.0 does not save max_active_dims")
     model = SparseEncoder(str(save_encoder(pooling=pooling)), device="cpu", max_active_dims=limit)
     model.save_pretrained(str(tmp_path / "model"))
     folder = export(tmp_path / "model", "elasticsearch", tmp_path / "out")

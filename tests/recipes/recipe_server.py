@@ -75,6 +75,7 @@ def run(recipe: Any, path: str, order: dict[str, Any]) -> None:
     os.dup2(log, 1)
     os.dup2(log, 2)
     sys.argv = [path, *order["arguments"]]
+    sys.orig_argv = [sys.executable, *sys.argv]  # as if Python had been started with them
     kill = order["kill"]
     if "operation" in kill:
         kill_at_operation(kill["operation"])

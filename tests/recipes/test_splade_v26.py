@@ -18,6 +18,7 @@ import pytest
 from huggingface_hub import HfApi
 from sentence_transformers import SparseEncoder
 
+from lexforge.export import CardOptions
 from lexforge.training import PRESETS, TrainingSettings
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -150,7 +151,7 @@ def test_from_scratch_by_the_default_preset(
         "upload_folder",
         lambda self, repo_id, folder_path, **_: uploads.append((repo_id, Path(folder_path))),
     )
-    recipe.main(config(beir, push_to_hub="organisation/name", license="mit"))
+    recipe.main(config(beir, card=CardOptions(license="mit", push_to_hub="organisation/name")))
     assert uploads == [("organisation/name", beir.parent / "run" / "model")]
     card = (uploads[0][1] / "README.md").read_text(encoding="utf-8")
     assert str(beir.parent) not in card
@@ -423,22 +424,6 @@ def test_lexforge_shifts_the_bias_and_keeps_a_share_of_the_start(beir: Path, tin
     metrics = json.loads((run / "metrics.json").read_text())
     # The table shows the user's model before training, without the shift.
     assert metrics["initial"]["document_active_dims"] != metrics["trained"]["document_active_dims"]
-
-
-def test_lexforge_mines_negatives_and_other_presets_do_not(beir: Path, tiny_checkpoint: Path) -> None:
-    """Hard negatives are part of the preset; where no set of documents is at hand they cannot be mined."""
-    loaded = recipe.data.load_training_data(str(beir), ["test"])
-    model = str(tiny_checkpoint)
-    mined = recipe.mined_negatives(config(beir, model=model, loss=PRESETS["lexforge"]), loaded)
-    assert mined.dataset.column_names[:3] == ["anchor", "positive", "negative_1"]
-    for cfg in (
-        config(beir, model=model, loss=PRESETS["plain"]),
-        config(beir, model=model, loss=PRESETS["lexforge"], negatives="none"),
-        config(beir, loss=PRESETS["lexforge-scratch"]),
-    ):
-        assert recipe.mined_negatives(cfg, loaded) is None
-    with pytest.raises(ValueError, match="the teacher knows the texts of the training rows alone"):
-        recipe.mined_negatives(config(beir, loss=PRESETS["v26"], negatives="mined"), loaded)
 
 
 def test_mined_negatives_take_the_route_of_documents(beir: Path, tiny_checkpoint: Path) -> None:

@@ -9,9 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from lexforge.runs.launch import _program
+
 SCRIPT = """
 import json, sys
 from lexforge.runs.launch import launch_command
+sys.argv = ["lexforge train", "--changed"]  # as a command does that runs a recipe
 print(json.dumps(launch_command()))
 """
 # Starts what it is given, as launchers do, and waits.
@@ -35,6 +38,29 @@ def test_the_command_of_a_run_is_its_launchers(script: str) -> None:
     """With all its options: how many ranks, which configuration file."""
     command = [sys.executable, "-c", LAUNCHER, script, "--steps", "3"]
     assert said(*command) == command
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process the command of its parent")
+def test_a_module_keeps_its_name(script: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`python -m lexforge`: the file of a module is another program when it is started by its path."""
+    monkeypatch.chdir(Path(script).parent)
+    command = [sys.executable, "-c", LAUNCHER, "-u", "-m", "script", "train"]
+    assert said(*command) == command
+
+
+@pytest.mark.parametrize(
+    ("words", "program"),
+    [
+        (["python", "-u", "-m", "lexforge", "train", "-m"], ["lexforge", "train", "-m"]),
+        (["python", "-X", "utf8", "-W", "error", "run.py", "-c", "3"], ["run.py", "-c", "3"]),
+        (["python", "-c", "print(1)", "more"], ["print(1)", "more"]),
+        (["python", "/bin/lexforge", "train"], ["/bin/lexforge", "train"]),
+        (["python"], []),
+    ],
+)
+def test_the_options_of_python_are_no_part_of_what_it_runs(words: list[str], program: list[str]) -> None:
+    """A launcher starts its ranks with options of its own, such as -u."""
+    assert _program(words) == program
 
 
 def test_without_a_launcher_it_is_the_scripts(script: str) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lexforge.evaluation import evaluate_run, read_run, write_run
+from lexforge.evaluation import RetrievalEvaluator, evaluate_run, read_run, write_run
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "evaluate_retrieval.py"
 TEXTS = {"d1": "sort the list", "d2": "open the file", "d3": "parse a tree", "d4": "hash of a key"}
@@ -137,9 +137,7 @@ def test_bad_input_fails_before_encoding(
     change: dict, error, message: str, script, folder, tiny_checkpoint, monkeypatch
 ) -> None:
     """A mistake must not cost the encoding of the corpus."""
-    monkeypatch.setattr(
-        script.evaluation.RetrievalEvaluator, "evaluate", lambda *_: pytest.fail("it was evaluated")
-    )
+    monkeypatch.setattr(RetrievalEvaluator, "evaluate", lambda *_: pytest.fail("it was evaluated"))
     with pytest.raises(error, match=message):
         script.main(script.Config(**{"model": str(tiny_checkpoint), "data": folder, **change}))
 
@@ -155,7 +153,7 @@ def test_an_id_that_a_run_file_cannot_carry_fails_before_encoding(
         for path in (folder / "corpus.jsonl", folder / "queries.jsonl", folder / "qrels" / "test.tsv"):
             path.write_text(path.read_text().replace("q1", "q 1").replace("d 9", "d9"))
     config = script.Config(str(tiny_checkpoint), folder, run=tmp_path / "run", json=tmp_path / "json")
-    monkeypatch.setattr(script.evaluation.RetrievalEvaluator, "evaluate", lambda *_: 1 / 0)
+    monkeypatch.setattr(RetrievalEvaluator, "evaluate", lambda *_: 1 / 0)
     message = "query id 'q 1': a TREC file" if name == "queries" else "document id 'd 9': a TREC file"
     with pytest.raises(ValueError, match=message):
         script.main(config)
@@ -166,7 +164,7 @@ def test_an_id_that_a_run_file_cannot_carry_fails_before_encoding(
 def test_only_the_split_asked_for_is_read(script, folder, tiny_checkpoint, monkeypatch) -> None:
     """A fault of the training split is none of an evaluation's."""
     (folder / "qrels" / "train.tsv").write_text("q9\td9\t1\n")
-    monkeypatch.setattr(script.evaluation.RetrievalEvaluator, "evaluate", lambda *_: 1 / 0)
+    monkeypatch.setattr(RetrievalEvaluator, "evaluate", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         script.main(script.Config(str(tiny_checkpoint), folder))
 

@@ -229,7 +229,7 @@ CASES = [
 def test_each_symptom_comes_and_goes(
     train: Callable[[Setting], Path], name: str, sick: Setting, advice: str, cured: Setting
 ) -> None:
-    """An alarm is worth nothing if the wrong setting does not set it off or its own advice does not end it."""
+    """An alarm is worth nothing if the wrong setting does not set it off, or the advice does not end it."""
     before, after = found(train(sick), name), found(train(cured), name)
     assert before.ok is False, before
     assert advice in before.advice

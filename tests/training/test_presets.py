@@ -63,7 +63,7 @@ def test_every_setting_reaches_the_loss_or_the_trainer() -> None:
     assert elsewhere == {
         *IDF,
         *RATES,
-        "mine_negatives",
+        "negatives",
         "idf_bias",
         "start_share",
         "prune_threshold",

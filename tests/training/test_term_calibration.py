@@ -19,7 +19,7 @@ from lexforge.training import calibrate_active_terms
 from lexforge.training.term_calibration import (
     Logits,
     TooShallowError,
-    calibrate_on_rows,
+    calibrate_on_samples,
     solve_thresholds,
 )
 
@@ -149,7 +149,7 @@ def test_rows_of_every_kind_give_the_same_bias(tiny_checkpoint: Path) -> None:
     for given in (rows, rows.to_iterable_dataset(), {"a": rows, "b": rows.select(range(6))}):
         transformer = Transformer(str(tiny_checkpoint), transformer_task="fill-mask", max_seq_length=32)
         model = SparseEncoder(modules=[transformer, SpladePooling("max")], device="cpu")
-        reached = calibrate_on_rows(
+        reached = calibrate_on_samples(
             model, given, ["label"], query_terms=None, document_terms=15, batch_size=8, seed=0
         )
         assert reached == {"document": 15.0}
@@ -157,3 +157,14 @@ def test_rows_of_every_kind_give_the_same_bias(tiny_checkpoint: Path) -> None:
         biases.append(transformer.model.get_output_embeddings().bias.detach())
     torch.testing.assert_close(biases[1], biases[0], rtol=0, atol=0)
     torch.testing.assert_close(biases[2], biases[0], rtol=0, atol=0)
+
+
+def test_texts_that_were_not_trained_on_have_the_wanted_number(tiny_splade: SparseEncoder) -> None:
+    """The given texts are the sample, by their kind; the rows stand in for a kind without texts."""
+    rows = Dataset.from_dict({"anchor": QUERIES[:6], "positive": DOCUMENTS[:6]})
+    wanted = {"query_terms": None, "document_terms": 15, "batch_size": 8, "seed": 0}
+    calibrate_on_samples(tiny_splade, rows, texts={"document": DOCUMENTS[6:], "query": []}, **wanted)
+    assert mean_active(tiny_splade, DOCUMENTS[6:]) == pytest.approx(15, abs=1.5 / len(DOCUMENTS[6:]))
+    assert mean_active(tiny_splade, DOCUMENTS[:6]) != pytest.approx(15, abs=0.1)
+    calibrate_on_samples(tiny_splade, rows, texts={"query": QUERIES[6:]}, **wanted)
+    assert mean_active(tiny_splade, DOCUMENTS[:6]) == pytest.approx(15, abs=1.5 / 6)

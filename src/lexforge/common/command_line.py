@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import make_dataclass
+from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 Config = TypeVar("Config")
@@ -22,6 +23,7 @@ def run_command(
     *,
     default: Config | None = None,
     arguments: Sequence[str] | None = None,
+    program: str | None = None,
 ) -> None:
     """Read the options of a command, run it, and end the process with one line where the user must act.
 
@@ -34,6 +36,7 @@ def run_command(
         description: The docstring of the module, which `--help` prints above the options.
         default: The settings that the options change; None takes the defaults of the dataclass.
         arguments: The words of the command line; None reads those of this process.
+        program: The words before the options, as `--help` shows them; None is the file that was started.
 
     Raises:
         SystemExit: If the options are wrong, or if the command raised one of `MISTAKES`.
@@ -47,16 +50,47 @@ def run_command(
         fields[0] = ("settings", settings, default)
     options_class = make_dataclass("Options", fields, frozen=True)
     words = sys.argv[1:] if arguments is None else arguments
-    try:
+    with one_line_errors(debug="--debug" in words):
         # The settings check their own range while they are read.
-        options: Any = tyro.cli(options_class, description=_help_text(description), args=words)
+        help_text = _help_text(description)
+        program = program or Path(sys.argv[0]).name
+        options: Any = tyro.cli(options_class, prog=program, description=help_text, args=words)
         with _log_on_standard_error():
             main(options.settings)
+
+
+@contextmanager
+def one_line_errors(*, debug: bool) -> Iterator[None]:
+    """A block in which one of `MISTAKES` ends the process with one line.
+
+    Args:
+        debug: Whether such an error passes on with its traceback instead.
+
+    Raises:
+        SystemExit: If the block raised one of `MISTAKES` and `debug` is not set.
+    """
+    try:
+        yield
     except MISTAKES as error:
-        if "--debug" in words:
+        if debug:
             raise
         message = " ".join(str(error).split()) or type(error).__name__
         sys.exit(f"error: {message} (--debug shows the traceback)")
+
+
+def script_help(docstring: str | None, command: str, script: str) -> str:
+    """Make the help of a script that does in a checkout what a command of `lexforge` does.
+
+    Args:
+        docstring: That of the command's module.
+        command: The words of the command, such as `export model`.
+        script: The script, such as `scripts/export_model.py`.
+
+    Returns:
+        The docstring with the script in the place of the command.
+    """
+    launched = (docstring or "").replace(f"-m lexforge {command}", script)
+    return launched.replace(f"lexforge {command}", f"python {script}")
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Literal, TypeAlias, cast, get_args
 
 Similarity: TypeAlias = Literal["cosine", "dot"]
+"""How two vectors are compared, in training and in search."""
 
 
 def check_similarity(similarity: object) -> Similarity:

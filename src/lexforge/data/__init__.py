@@ -62,6 +62,7 @@ if TYPE_CHECKING:
         check_labelled_rows,
         check_teacher_options,
         load_teacher,
+        teacher_name,
     )
 
 __all__ = [
@@ -115,6 +116,7 @@ __all__ = [
     "score_pairs",
     "stopword_ids",
     "stopword_summary",
+    "teacher_name",
     "training_rows",
     "validate_columns",
     "write_teacher_scores",

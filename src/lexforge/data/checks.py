@@ -5,17 +5,17 @@ from __future__ import annotations
 FITTED_TEACHERS = ("lsa", "lsa-char")
 
 
-def check_teacher(name: str) -> None:
+def check_teacher(name: str | None) -> None:
     """Refuse a teacher whose files cannot be found; its weights are not loaded.
 
     Args:
-        name: A name that `load_teacher` takes; the fitted teachers need no file.
+        name: A name that `load_teacher` takes; the fitted teachers need no file. None is no teacher.
 
     Raises:
         FileNotFoundError: If neither a folder, the hub nor its cache has the teacher.
         ValueError: If the name is that of a file.
     """
-    if name not in FITTED_TEACHERS:
+    if name is not None and name not in FITTED_TEACHERS:
         from lexforge.models.availability import check_model
 
         check_model(name)

@@ -256,7 +256,7 @@ def label_rows(rows: Sequence[Mapping[str, Any]], scores: Mapping[Pair, float]) 
     """Write a teacher's scores into training rows.
 
     Args:
-        rows: Rows under the column contract, such as those of scripts/mine_negatives.py; a `label` that they
+        rows: Rows under the column contract, such as those of `lexforge mine`; a `label` that they
             have is replaced.
         scores: (anchor, document) -> score, of all pairs of the rows.
 

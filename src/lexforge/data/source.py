@@ -19,7 +19,7 @@ from lexforge.data.tables import PREFIX, check_share, is_table, load_tables, mis
 if TYPE_CHECKING:
     from datasets import Dataset
 
-TRAIN = "train"
+TRAIN, TEST = "train", "test"
 
 
 @dataclass(frozen=True)
@@ -90,6 +90,17 @@ class TrainingData:
         if self.pairs is None:
             raise ValueError(f"{self.measured.name} has judgements and no rows; received no tables")
         return self.pairs.training_rows(negatives=negatives)
+
+    def other_queries(self) -> list[str]:
+        """Return the texts of queries that are neither trained on nor in the test, such as those of dev.
+
+        Returns:
+            The texts in the order of the data; none for tables, which have no query beside their rows.
+        """
+        if self.retrieval is None:
+            return []
+        judged = {query for name in (TRAIN, TEST) for query in self.retrieval.qrels.get(name, ())}
+        return [text for query, text in self.retrieval.queries.items() if query not in judged]
 
 
 def load_retrieval_data(

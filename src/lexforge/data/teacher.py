@@ -23,11 +23,13 @@ __all__ = [
     "check_labelled_rows",
     "check_teacher_options",
     "load_teacher",
+    "teacher_name",
 ]
 
+DEFAULT_TEACHER = "lsa"  # needs no files
 _SCORE_PAIRS = (
     ", and dense embeddings are needed here; compute its scores of listed candidates with "
-    "scripts/score_pairs.py and pass those"
+    "`lexforge score` and pass those"
 )
 # What each kind of model is, where it is no dense encoder, and what can be done with it.
 _REFUSED = {
@@ -226,13 +228,29 @@ def check_labelled_rows(teacher: str | None, rows: Sequence[Mapping[str, Any]], 
         )
 
 
-def load_teacher(name: str, corpus_texts: Sequence[str]) -> Teacher:
+def teacher_name(teacher: str | None, scores: Path | None, rows: Sequence[Mapping[str, Any]]) -> str:
+    """Name the teacher of a run that distils, for a reader.
+
+    Args:
+        teacher: The value of `--teacher`; None if it was not given.
+        scores: The value of `--teacher-scores`; None if it was not given.
+        rows: Training rows under the column contract, at least one.
+
+    Returns:
+        The name of the file of scores, the words "scores in the training rows", or the name of the teacher.
+    """
+    if scores is not None:
+        return scores.name
+    return "scores in the training rows" if LABEL in rows[0] else teacher or DEFAULT_TEACHER
+
+
+def load_teacher(name: str | None, corpus_texts: Sequence[str]) -> Teacher:
     """Load or fit a teacher by the name that a command line takes.
 
     Args:
         name: `lsa` (fitted on the words of the corpus, at most 256 dimensions), `lsa-char` (fitted on its
             character bigrams and trigrams, for Korean, Japanese or Chinese), or a dense model's hub name or
-            folder.
+            folder; None is `lsa`.
         corpus_texts: The corpus, for the fitted teachers.
 
     Returns:
@@ -242,6 +260,7 @@ def load_teacher(name: str, corpus_texts: Sequence[str]) -> Teacher:
         DataError: If the model cannot be loaded or is no dense encoder.
         ValueError: If the corpus is too small to fit on.
     """
+    name = name or DEFAULT_TEACHER
     if name in ("lsa", "lsa-char"):
         dimensions = min(256, len(corpus_texts) - 1)
         return LsaTeacher.fit(corpus_texts, dimensions, analyzer="word" if name == "lsa" else "char_wb")

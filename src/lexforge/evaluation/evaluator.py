@@ -13,9 +13,11 @@ from typing import Any
 import numpy as np
 from sentence_transformers.base.evaluation.evaluator import BaseEvaluator
 from sentence_transformers.base.model import BaseModel
+from sentence_transformers.sparse_encoder import SparseEncoder
 
 from lexforge.common.types import Qrels, Run
-from lexforge.corpus import CorpusEncoder, encode, vector_kind
+from lexforge.corpus import CorpusEncoder, Vectors, encode, vector_kind
+from lexforge.evaluation.expansion import expansion_share, keep_own_terms
 from lexforge.evaluation.latency import search_latency
 from lexforge.evaluation.metrics import METRICS, RunScores, check_qrels, cutoff, score_run, write_scores
 from lexforge.evaluation.sparsity import measure_sparsity
@@ -127,6 +129,7 @@ class RetrievalEvaluator(BaseEvaluator):
         self.query_ids = list(self.qrels)
         self.query_texts = [queries[query] for query in self.query_ids]
         self.document_ids = list(corpus)
+        self.document_texts = list(corpus.values())
         self.name = name
         self.metrics = tuple(metrics)
         self.batch_size = batch_size
@@ -144,7 +147,7 @@ class RetrievalEvaluator(BaseEvaluator):
         self.csv_file = f"{stem}_results.csv"
         self.run_file = f"{stem}_run.trec"
         self.per_query_file = f"{stem}_per_query.json"
-        self._corpus = CorpusEncoder(list(corpus.values()), batch_size, cache_dir, cache_bytes)
+        self._corpus = CorpusEncoder(self.document_texts, batch_size, cache_dir, cache_bytes)
 
     def __call__(
         self, model: BaseModel, output_path: str | None = None, epoch: int = -1, steps: int = -1
@@ -191,11 +194,57 @@ class RetrievalEvaluator(BaseEvaluator):
             TypeError: If the model is of another class.
             ValueError: If the similarity of the model is neither dot nor cosine, or a vector is not finite.
         """
+        kind = vector_kind(model)
+        similarity = check_encoder(model)
+        queries, documents, timing = self._encode(model)
+        index = (self.build_index or build_exact)(documents, self.document_ids, similarity=similarity)
+        index.search(queries[:1], self.k)  # so that a compiled search is compiled before it is timed
+        started = time.perf_counter()
+        run = self._search(index, queries)
+        timing["search_queries_per_s"] = len(self.query_ids) / (time.perf_counter() - started)
+        if self.latency_queries:
+            timing |= search_latency(index, queries, self.k + self.exclude_self, self.latency_queries)
+        scores = score_run(run, self.qrels, self.metrics)
+        sparsity: dict[str, float] = {}
+        if kind == "sparse":
+            sparsity |= asdict(measure_sparsity(queries, documents))
+        sparsity["index_bytes"] = index.nbytes
+        return RetrievalResult(scores.mean, run, scores.per_query, sparsity, timing)
+
+    def evaluate_own_terms(self, model: SparseEncoder) -> dict[str, float]:
+        """Measure a sparse model without its expansion: all terms that are not tokens of a text are dropped.
+
+        The vectors of the corpus are those of the last `evaluate`, if the model is unchanged.
+
+        Args:
+            model: A SparseEncoder.
+
+        Returns:
+            The measures, `query_active_dims`, `document_active_dims` and `flops` of what is left, and
+            `query_expansion` and `document_expansion`, the shares of active terms that were dropped.
+
+        Raises:
+            TypeError: If the model is not sparse.
+        """
+        if vector_kind(model) != "sparse":
+            raise TypeError(f"only a sparse model has own terms; received {type(model).__name__}")
+        similarity = check_encoder(model)
+        queries, documents, _ = self._encode(model)
+        own_queries = keep_own_terms(model, queries, self.query_texts)
+        own_documents = keep_own_terms(model, documents, self.document_texts)
+        index = build_exact(own_documents, self.document_ids, similarity=similarity)
+        scores = score_run(self._search(index, own_queries), self.qrels, self.metrics)
+        shares = {
+            "query_expansion": expansion_share(own_queries, queries),
+            "document_expansion": expansion_share(own_documents, documents),
+        }
+        return scores.mean | asdict(measure_sparsity(own_queries, own_documents)) | shares
+
+    def _encode(self, model: BaseModel) -> tuple[Vectors, Vectors, dict[str, float]]:
+        """The vectors of the queries and of the corpus, and how many texts were encoded per second."""
         show = self.show_progress_bar
         if show is None:
             show = logger.getEffectiveLevel() in (logging.INFO, logging.DEBUG)
-        kind = vector_kind(model)
-        similarity = check_encoder(model)
         timing: dict[str, float] = {}
         started = time.perf_counter()
         queries = encode(model, self.query_texts, "query", batch_size=self.batch_size)
@@ -204,22 +253,14 @@ class RetrievalEvaluator(BaseEvaluator):
         documents, fresh = self._corpus.encode(model, show)
         if fresh:
             timing["encode_documents_per_s"] = len(self.document_ids) / (time.perf_counter() - started)
-        index = (self.build_index or build_exact)(documents, self.document_ids, similarity=similarity)
-        index.search(queries[:1], self.k)  # so that a compiled search is compiled before it is timed
-        started = time.perf_counter()
+        return queries, documents, timing
+
+    def _search(self, index: Index, queries: Vectors) -> Run:
+        """The k best documents of each query."""
         hits = index.search(queries, self.k + self.exclude_self)  # one more, because one may be left out
-        timing["search_queries_per_s"] = len(self.query_ids) / (time.perf_counter() - started)
-        if self.latency_queries:
-            timing |= search_latency(index, queries, self.k + self.exclude_self, self.latency_queries)
         if self.exclude_self:
             hits = _without_self(hits, self.query_ids, self.k)
-        run = hits.to_run(self.query_ids)
-        scores = score_run(run, self.qrels, self.metrics)
-        sparsity: dict[str, float] = {}
-        if kind == "sparse":
-            sparsity |= asdict(measure_sparsity(queries, documents))
-        sparsity["index_bytes"] = index.nbytes
-        return RetrievalResult(scores.mean, run, scores.per_query, sparsity, timing)
+        return hits.to_run(self.query_ids)
 
     def get_config_dict(self) -> dict[str, Any]:
         """Return what the model card says about the evaluation."""

@@ -18,6 +18,8 @@ from lexforge.common.types import Qrels, Run
 from lexforge.data.grades import check_grade
 
 METRICS = ("nDCG@10", "RR@10", "R@100")
+"""The measures of a retriever that are computed by default, as ir-measures names them."""
+
 _NAME = re.compile(r"(?P<name>\w+)(\(rel=(?P<rel>\d+)\))?(@(?P<cutoff>[1-9]\d*))?")
 
 

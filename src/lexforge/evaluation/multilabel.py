@@ -20,6 +20,7 @@ MULTILABEL_METRICS = (
     "centroid_macro_f1",
     "label_map",
 )
+"""The measures of vectors of texts with several labels; `evaluate_multilabel` describes them."""
 
 
 @dataclass(frozen=True)

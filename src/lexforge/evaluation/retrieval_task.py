@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from lexforge.data import RetrievalData
 from lexforge.evaluation.evaluator import RetrievalEvaluator
 from lexforge.evaluation.metrics import evaluate_run
@@ -26,6 +28,23 @@ def evaluator_of_split(data: RetrievalData, split: str, name: str = "") -> Retri
     queries = data.split_queries(split)
     check_run_ids(queries, data.corpus)
     return RetrievalEvaluator(queries, data.corpus, data.split(split), name=name, show_progress_bar=True)
+
+
+def evaluators_by_split(data: RetrievalData, splits: Sequence[str]) -> dict[str, RetrievalEvaluator]:
+    """Build the evaluators of the splits that a run measures.
+
+    Args:
+        data: The retrieval set.
+        splits: The splits; `test` is measured at the ends of a run, another one during training.
+
+    Returns:
+        Split -> evaluator. The measures of every split but `test` have its name as their prefix.
+
+    Raises:
+        ValueError: If there is no such split, or an id cannot stand in a TREC file.
+    """
+    names = {split: "" if split == "test" else split for split in splits}
+    return {split: evaluator_of_split(data, split, name) for split, name in names.items()}
 
 
 def evaluate_bm25(bm25: BM25Index, evaluator: RetrievalEvaluator) -> dict[str, float]:

@@ -8,6 +8,7 @@ from lexforge.common.lazy import load_when_used
 
 if TYPE_CHECKING:
     from lexforge.export.card import CardFacts, write_card
+    from lexforge.export.card_options import CardOptions
     from lexforge.export.model import Export, check_export, export_model
     from lexforge.export.model_check import Agreement
     from lexforge.export.targets import Quantization, Target
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Agreement",
     "CardFacts",
+    "CardOptions",
     "Export",
     "Quantization",
     "Target",

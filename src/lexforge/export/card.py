@@ -1,4 +1,4 @@
-"""The card of a trained retriever: the README of its folder, which a stranger on the hub sees first."""
+"""The card of a trained encoder: the README of its folder, which a stranger on the hub sees first."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
 from lexforge.common.files import write_file
 from lexforge.common.similarity import Similarity
+from lexforge.export.card_options import UNKNOWN
 
-UNKNOWN = "unknown"
 CARD = "README.md"
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 _ROWS = {"bm25": "BM25", "initial": "before training", "trained": "this model"}
@@ -25,8 +25,8 @@ _COLUMNS = {
 
 _TEXT = """# {title}
 
-{title} is a neural sparse (SPLADE) retriever, trained with lexforge on sentence-transformers. A text becomes
-a vector of term weights over the vocabulary of the tokenizer. Vectors are compared by {similarity_words}.
+{title} is {what}, trained with lexforge on sentence-transformers. A text becomes
+{vector}. Vectors are compared by {similarity_words}.
 
 | | |
 |---|---|
@@ -36,22 +36,39 @@ a vector of term weights over the vocabulary of the tokenizer. Vectors are compa
 
 {results}
 
-FLOPS is the expected number of multiplications for one query and one document. {data_words}
+{results_words}
 
 ## Use
 
 ```python
-from sentence_transformers import SparseEncoder
+{code}
+```
+
+{use_words}
+{runtimes}
+## Training
+
+{numbers}
+{citation}"""
+_SPARSE_CODE = """from sentence_transformers import SparseEncoder
 
 model = SparseEncoder("{load_name}")
 queries = model.encode_query(["how do vaccines work"])
 documents = model.encode_document(["A vaccine trains the immune system.", "Bread is baked from flour."])
 print(model.similarity(queries, documents))  # by {similarity}
-print(model.decode(queries[0], top_k=10))  # the terms of the query and their weights
-```
+print(model.decode(queries[0], top_k=10))  # the terms of the query and their weights"""
+_DENSE_CODE = """from sentence_transformers import SentenceTransformer
 
-Queries and documents are encoded by their own methods: {kinds}.
+model = SentenceTransformer("{load_name}")
+queries = model.encode_query(["how do vaccines work"])
+documents = model.encode_document(["A vaccine trains the immune system.", "Bread is baked from flour."])
+print(model.similarity(queries, documents))  # by {similarity}"""
+_TEXTS_CODE = """from sentence_transformers import SentenceTransformer
 
+model = SentenceTransformer("{load_name}")
+vectors = model.encode(["A vaccine trains the immune system.", "Bread is baked from flour."])
+print(model.similarity(vectors, vectors))  # by {similarity}"""
+_RUNTIMES = """
 ## Other runtimes
 
 Each command writes files that are compared with this model before they are left behind:
@@ -60,17 +77,49 @@ Each command writes files that are compared with this model before they are left
 pip install "lexforge[export]"
 {commands}
 ```
-
-## Training
-
-{numbers}
-
+"""
+_CITATION = """
 ## Citation
 
 ```bibtex
 {citation}
 ```
 """
+
+
+@dataclass(frozen=True)
+class _Task:
+    """What a card says of the task that a model was measured on."""
+
+    hub_type: str
+    hub_name: str
+    dense_model: str  # what a dense model for it is
+    results: str  # one sentence about the table of results
+
+
+_TASKS = {
+    "retrieval": _Task(
+        "text-retrieval",
+        "Retrieval",
+        "a dense retriever",
+        "All rows answer the queries of the split `{split}` of {data} over {measured:,} documents.",
+    ),
+    "similarity": _Task(
+        "semantic-similarity",
+        "Semantic Similarity",
+        "a dense encoder of sentences",
+        "All rows correlate the similarities with the scores of the {measured:,} pairs of the split "
+        "`{split}` of {data}.",
+    ),
+    "labels": _Task(
+        "text-classification",
+        "Multi-label Classification",
+        "a dense encoder of texts that have sets of labels",
+        "All rows are measured on {measured:,} texts of the split `{split}` of {data}: F1 of a linear probe "
+        "(`probe`), of the nearest label means (`centroid`) and of the classifier that the loss learned "
+        "(`head`), and the mean average precision of finding texts that share a label (`label_map`).",
+    ),
+}
 _TARGETS = {
     "onnx": "vectors, for onnxruntime",
     "onnx-pairs": "Anserini and Pyserini",
@@ -90,16 +139,19 @@ class CardFacts:
         base_model: What it was trained from: a name, or a folder of which the card shows the last part only.
         data: What it was trained and measured on: a name or a folder, as above.
         split: The split that it was measured on.
-        documents: Number of documents that were searched.
+        measured: Number of documents that were searched, of pairs that were scored, or of texts that were
+            classified.
         metrics: System ("bm25", "initial", "trained") to measure to value.
         training: Name to value of each setting of the training; folders are shown as above.
-        citation: BibTeX of what the loss builds on.
+        citation: BibTeX of what the loss builds on; empty for none.
         teacher: The model whose scores it was distilled from; None for none.
         language: Code of the language (ISO 639-1), or "unknown".
         license: Identifier of the licence as the hub writes it, or "unknown".
         hub_name: `organisation/name` on the hub; None if the model is not there.
         inference_free: Whether queries are looked up in a table.
         numbers: Further groups of settings, such as those of the loss, by their heading.
+        kind: Whether its vectors are sparse or dense.
+        task: What it was measured on; a sparse model is a retriever.
     """
 
     title: str
@@ -107,7 +159,7 @@ class CardFacts:
     base_model: str
     data: str
     split: str
-    documents: int
+    measured: int
     metrics: Mapping[str, Mapping[str, float]]
     training: Mapping[str, Any]
     citation: str
@@ -117,6 +169,8 @@ class CardFacts:
     hub_name: str | None = None
     inference_free: bool = False
     numbers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    kind: Literal["sparse", "dense"] = "sparse"
+    task: Literal["retrieval", "similarity", "labels"] = "retrieval"
 
 
 def write_card(folder: str | Path, facts: CardFacts) -> ModelCard:
@@ -165,10 +219,12 @@ def _metadata(facts: CardFacts) -> ModelCardData:
     base = facts.base_model if _on_hub(facts.base_model) else None
     data = facts.data.removeprefix("hf:") if facts.data.startswith("hf:") else None
     name = public_name(facts.data)
+    sparse = facts.kind == "sparse"
+    kind = ["sparse-encoder", "sparse", "splade"] if sparse else ["sentence-similarity", "dense"]
     results = [
         EvalResult(
-            task_type="text-retrieval",
-            task_name="Retrieval",
+            task_type=_TASKS[facts.task].hub_type,
+            task_name=_TASKS[facts.task].hub_name,
             dataset_type=data or re.sub(r"[^\w.-]+", "-", name),
             dataset_name=name.removeprefix("hf:"),
             dataset_split=facts.split,
@@ -182,8 +238,8 @@ def _metadata(facts: CardFacts) -> ModelCardData:
         language=None if facts.language == UNKNOWN else facts.language,
         license=facts.license,
         library_name="sentence-transformers",
-        pipeline_tag="feature-extraction",
-        tags=["sentence-transformers", "sparse-encoder", "sparse", "splade", "lexforge"],
+        pipeline_tag="feature-extraction" if sparse else "sentence-similarity",
+        tags=["sentence-transformers", *kind, "lexforge"],
         base_model=base,
         datasets=data,
         model_name=facts.title,
@@ -212,28 +268,45 @@ def _text(facts: CardFacts) -> str:
         "teacher": teacher,
         "similarity": facts.similarity,
     }
+    sparse, task = facts.kind == "sparse", _TASKS[facts.task]
     load_name = facts.hub_name or facts.title
-    command = f"python scripts/export_model.py --model {load_name} --output {facts.title}-export --target"
-    commands = "\n".join(f"{command} {target}  # {use}" for target, use in _TARGETS.items())
+    code = _SPARSE_CODE if sparse else _DENSE_CODE if facts.task == "retrieval" else _TEXTS_CODE
+    results_words = [task.results.format(split=facts.split, data=name, measured=facts.measured)]
+    if sparse:
+        words = "FLOPS is the expected number of multiplications for one query and one document."
+        results_words.insert(0, words)
+    use_words = "Queries and documents are encoded by their own methods: "
+    if facts.inference_free:
+        use_words += "a table of weights encodes queries, and a transformer documents."
+    else:
+        use_words += "both run the same transformer."
     groups = {"settings": facts.training, **facts.numbers}
-    lookup = "a table of weights encodes queries, and a transformer documents"
     return _TEXT.format(
         title=facts.title,
-        similarity=facts.similarity,
+        what="a neural sparse (SPLADE) retriever" if sparse else task.dense_model,
+        vector="a vector of term weights over the vocabulary of the tokenizer"
+        if sparse
+        else "a vector of a fixed number of floats",
         similarity_words={"dot": "their dot product", "cosine": "their cosine"}[facts.similarity],
         facts=_rows(rows),
         results=_results(facts.metrics),
-        data_words=f"All rows answer the queries of the split `{facts.split}` of {name} "
-        f"over {facts.documents:,} documents.",
-        load_name=load_name,
-        kinds=lookup if facts.inference_free else "both run the same transformer",
-        commands=commands,
+        results_words=" ".join(results_words),
+        code=code.format(load_name=load_name, similarity=facts.similarity),
+        use_words=use_words if facts.task == "retrieval" else "All texts are encoded alike.",
+        runtimes=_runtimes(load_name, facts.title) if sparse else "",
         numbers="\n\n".join(
             f"| {heading} | |\n|---|---|\n{_rows({key: _shown(each) for key, each in values.items()})}"
             for heading, values in groups.items()
         ),
-        citation=facts.citation.strip(),
+        citation=_CITATION.format(citation=facts.citation.strip()) if facts.citation else "",
     )
+
+
+def _runtimes(load_name: str, title: str) -> str:
+    """Return the section with the commands that export the model; dense models are not exported."""
+    command = f"lexforge export model --model {load_name} --output {title}-export --target"
+    commands = "\n".join(f"{command} {target}  # {use}" for target, use in _TARGETS.items())
+    return _RUNTIMES.format(commands=commands)
 
 
 def _rows(values: Mapping[str, str]) -> str:

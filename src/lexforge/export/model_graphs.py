@@ -56,14 +56,14 @@ class Pooled(nn.Module):
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None) -> Tensor:
         """Return `[B, V]`."""
         logits = self.logits(input_ids, attention_mask, token_type_ids)  # [B, L, V]
-        positive = torch.relu(logits * attention_mask.unsqueeze(-1).to(logits.dtype))  # 0 for padding
+        masked = logits * attention_mask.unsqueeze(-1).to(logits.dtype)  # 0 for padding
         if self.pooling == "max":
-            # log1p grows with its argument, so the maximum can be taken first; V values instead of L * V.
-            return self._activated(positive.amax(dim=1))
-        return self._activated(positive).sum(dim=1)
+            # relu and log1p grow with their argument, so the maximum can be taken first: V values, not L * V.
+            return self._activated(masked.amax(dim=1))
+        return self._activated(masked).sum(dim=1)
 
-    def _activated(self, positive: Tensor) -> Tensor:
-        weights = torch.log1p(positive)
+    def _activated(self, logits: Tensor) -> Tensor:
+        weights = torch.log1p(torch.relu(logits))
         return torch.log1p(weights) if self.double_log1p else weights
 
 

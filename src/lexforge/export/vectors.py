@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 from scipy import sparse
-from sentence_transformers import SparseEncoder
+from sentence_transformers import SentenceTransformer, SparseEncoder
 
 from lexforge.common.files import leftover, remove_leftovers, write_file
 from lexforge.common.manifest import content_sha256, file_sha256, pack_manifest, unpack_manifest
@@ -100,7 +100,7 @@ def check_export(corpus: EncodedCorpus, directory: str | Path, target: str) -> t
     return VECTOR_TARGETS[target]
 
 
-def term_names(model: SparseEncoder, corpus: EncodedCorpus) -> list[str]:
+def term_names(model: SparseEncoder | SentenceTransformer, corpus: EncodedCorpus) -> list[str]:
     """Return the name of each column of an encoded corpus, by the tokenizer of its model.
 
     Args:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import re
 from collections import Counter
 from collections.abc import Mapping
@@ -102,6 +103,22 @@ class BM25Index:
         )
         return cls(InvertedIndex.build(weights.tocsr(), ids), vocabulary, chosen)
 
+    @classmethod
+    def of_corpus(cls, corpus: Mapping[str, str], *, show_progress_bar: bool = False) -> BM25Index:
+        """Return an index of a corpus, with the defaults of `build`.
+
+        Args:
+            corpus: Document id -> text.
+            show_progress_bar: Whether to show how many documents have been cut into tokens.
+
+        Returns:
+            The index.
+
+        Raises:
+            ValueError: If no document holds a token, or an id is refused.
+        """
+        return cls.build(list(corpus.values()), list(corpus), show_progress_bar=show_progress_bar)
+
     def search(self, texts: list[str], k: SupportsIndex) -> Hits:
         """Find the k documents of highest score for each query text.
 
@@ -133,7 +150,12 @@ class BM25Index:
         return self._index.search(queries, wanted)
 
     def negatives(
-        self, queries: Mapping[str, str], judged: Mapping[str, Mapping[str, int]], k: SupportsIndex
+        self,
+        queries: Mapping[str, str],
+        judged: Mapping[str, Mapping[str, int]],
+        k: SupportsIndex,
+        *,
+        margin: float | None = None,
     ) -> dict[str, list[str]]:
         """Find hard negatives: the best documents of each query that have no judgement.
 
@@ -141,6 +163,9 @@ class BM25Index:
             queries: `{query id: text}`.
             judged: `{query id: {document id: grade}}`; judged documents are left out whatever their grade.
             k: Number of best documents per query that are considered.
+            margin: A negative scores at most `(1 - margin) * p`, where p is the best score of a document of
+                grade 1 or more; a query without such a document among its k best gets none. A document that
+                scores higher may well be an answer that nobody judged. None sets no condition.
 
         Returns:
             `{query id: document ids}`, at most k ids per query, best first.
@@ -148,11 +173,24 @@ class BM25Index:
         Raises:
             ValueError: If k is below 1.
         """
-        hits = self.search(list(queries.values()), k).ids
-        return {
-            query: [document for document in found if document not in judged.get(query, ())]
-            for query, found in zip(queries, hits, strict=True)
-        }
+        hits = self.search(list(queries.values()), k)
+        negatives = {}
+        for query, documents, scores in zip(queries, hits.ids, hits.scores, strict=True):
+            grades = judged.get(query, {})
+            limit = math.inf
+            if margin is not None:
+                found = [
+                    score
+                    for document, score in zip(documents, scores, strict=True)
+                    if grades.get(document, 0) > 0
+                ]
+                limit = (1 - margin) * max(found, default=-math.inf)
+            negatives[query] = [
+                document
+                for document, score in zip(documents, scores, strict=True)
+                if document not in grades and score <= limit
+            ]
+        return negatives
 
     def __len__(self) -> int:
         """Return the number of documents."""

@@ -12,6 +12,8 @@ from pathlib import Path
 import torch
 from accelerate import PartialState
 
+from lexforge.runs.threads import take_cores, threads_were_set
+
 # How long the ranks wait while one of them encodes or evaluates; the default of NCCL is 10 minutes.
 ALONE = timedelta(hours=12)
 PR_SET_PDEATHSIG = 1
@@ -22,29 +24,54 @@ def join_processes() -> PartialState:
 
     The ranks wait for one another for up to twelve hours. On Linux the process receives a SIGTERM when its
     launcher dies, because `accelerate launch` with one process passes no SIGTERM on and would leave the run
-    behind.
+    behind. The process takes its share of the cores, unless the user has set a number of threads by
+    `OMP_NUM_THREADS` or `accelerate launch --num_cpu_threads_per_process`.
 
     Returns:
         The state of accelerate, which knows the rank of this process and the number of ranks.
     """
-    if _launcher():
+    launcher = _launcher()
+    if launcher:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGTERM))
+    if not threads_were_set(_launchers_environment() if launcher else os.environ, launcher):
+        take_cores(int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
     return PartialState(cpu=not torch.accelerator.is_available(), timeout=ALONE)
 
 
 def launch_command() -> list[str]:
-    """The command that started this run: that of the launcher if there is one, or else that of the script.
+    """The command that started this run: that of the launcher if there is one, or else that of the process.
+
+    It is read from the words that started Python, not from `sys.argv`: those keep `-m lexforge`, and a
+    command that runs a recipe changes `sys.argv`.
 
     Returns:
         The words of the command.
     """
-    return _launcher() or [sys.executable, *sys.argv]
+    return _launcher() or [sys.executable, *sys.orig_argv[1:]]
 
 
 def _launcher() -> list[str]:
-    """The command of the parent process if it ends in this script and its arguments; known on Linux only."""
+    """The command of the parent process if it ends in this program and its arguments; known on Linux only."""
     try:
         command = os.fsdecode(Path(f"/proc/{os.getppid()}/cmdline").read_bytes()).split("\0")[:-1]
     except OSError:
         return []
-    return command if command[-len(sys.argv) :] == sys.argv else []
+    own = _program(sys.orig_argv)
+    return command if own and command[-len(own) :] == own else []
+
+
+def _program(words: list[str]) -> list[str]:
+    """What a command of Python runs: a file, a module or code, and its arguments; options are left out."""
+    place = 1
+    while place < len(words) and words[place].startswith("-"):
+        option = words[place]
+        place += 2 if option in ("-W", "-X", "-m", "-c") else 1
+        if option in ("-m", "-c"):
+            return words[place - 1 :]
+    return words[place:]
+
+
+def _launchers_environment() -> dict[str, str]:
+    """The variables that the parent process was started with; known on Linux only."""
+    words = os.fsdecode(Path(f"/proc/{os.getppid()}/environ").read_bytes()).split("\0")
+    return dict(word.split("=", 1) for word in words if "=" in word)

@@ -21,6 +21,13 @@ if TYPE_CHECKING:
     from lexforge.training.negatives import MovingNegatives
     from lexforge.training.presets import PRESETS, Preset, PresetName
     from lexforge.training.resumable import ResumableTraining
+    from lexforge.training.rows import (
+        check_negatives,
+        check_triplet_rows,
+        choose_negatives,
+        load_rows,
+        mined_negatives,
+    )
     from lexforge.training.symptoms import measure_symptoms, record_symptoms
     from lexforge.training.term_calibration import calibrate_active_terms
     from lexforge.training.term_controller import ActiveTermsController, check_wanted_terms
@@ -47,11 +54,16 @@ __all__ = [
     "best_of",
     "calibrate_active_terms",
     "check_full_batch",
+    "check_negatives",
     "check_reports",
+    "check_triplet_rows",
     "check_wanted_terms",
+    "choose_negatives",
     "diagnose",
     "hub_arguments",
+    "load_rows",
     "measure_symptoms",
+    "mined_negatives",
     "phase_at",
     "preset_on_command_line",
     "push_model",

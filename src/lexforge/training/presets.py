@@ -13,7 +13,9 @@ from lexforge.training.curriculum import Phase
 if TYPE_CHECKING:
     from torch import Tensor
 
+PresetNegatives = Literal["none", "mined", "bm25"]
 PresetName = Literal["lexforge", "lexforge-scratch", "plain", "v22", "v23", "v25", "v26"]
+"""The names of the presets in `PRESETS`."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,8 @@ class Preset(SparseLossNumbers):
         special_penalty: Fixed penalty of special tokens; None leaves them inside the idf range, as before
             V26.
         stopword_penalty: Factor on the penalty of stop words.
-        mine_negatives: Whether the model mines hard negatives before the first step, where the data has none.
+        negatives: Hard negatives of the rows that are made of judgements, where the user names none: none;
+            those that the model mines before the first step; or those of BM25.
         idf_bias: Shift of a term's logit per unit of its idf, before training, in a pretrained encoder; the
             lexical backbone has idf in its weights already. 0 shifts nothing.
         start_share: Share of the weights of the start in the model that training leaves, in [0, 1).
@@ -47,7 +50,7 @@ class Preset(SparseLossNumbers):
     idf_alpha: float | None = 4.0
     special_penalty: float | None = 100.0
     stopword_penalty: float = 15.0
-    mine_negatives: bool = False
+    negatives: PresetNegatives = "none"
     idf_bias: float = 0.0
     start_share: float = 0.0
     prune_threshold: float = 0.0
@@ -148,7 +151,7 @@ LEXFORGE = replace(
     PLAIN,
     flops_weight=1e-3,
     minimum_activation_weight=1.0,
-    mine_negatives=True,
+    negatives="mined",
     idf_bias=0.35,
     start_share=0.4,
     prune_threshold=0.2,
@@ -157,7 +160,7 @@ LEXFORGE = replace(
 # The lexical backbone has idf in its weights and smaller scores from the start. It expands no text yet, so a
 # larger share of the start would take away what training adds.
 LEXFORGE_SCRATCH = replace(
-    LEXFORGE, temperature=0.3, mine_negatives=False, idf_bias=0.0, start_share=0.25, prune_threshold=0.0
+    LEXFORGE, temperature=0.3, negatives="none", idf_bias=0.0, start_share=0.25, prune_threshold=0.0
 )
 
 PRESETS: dict[PresetName, Preset] = {
@@ -169,3 +172,4 @@ PRESETS: dict[PresetName, Preset] = {
     "v25": V25,
     "v26": V26,
 }
+"""The presets by name; docs/losses.md, section 8, shows their numbers side by side."""

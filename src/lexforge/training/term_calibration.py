@@ -16,7 +16,7 @@ z - t1 c_j; t1 is then found by bisection on the number of the queries. Source: 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -226,25 +226,30 @@ def calibrate_active_terms(
     return reached
 
 
-def calibrate_on_rows(
+def calibrate_on_samples(
     model: SparseEncoder,
     rows: Any,
     label_columns: Sequence[str] = (),
     *,
+    texts: Mapping[TextKind, Sequence[str]] | None = None,
     query_terms: float | None,
     document_terms: float | None,
     batch_size: int,
     seed: int,
 ) -> dict[TextKind, float]:
-    """Calibrate on a sample of the texts of training rows; every rank must call this.
+    """Calibrate on a sample of texts; every rank must call this.
 
-    Rank 0 computes the shift and sends it to the others, so that the model stays equal on all ranks.
+    A model has other numbers of terms for the texts that it was trained on than for others. So texts like
+    those that it will encode should be given: documents of the corpus, and queries of dev. Where none of a
+    kind are given, those of the training rows are taken. Rank 0 computes the shift and sends it to the
+    others, so that the model stays equal on all ranks.
 
     Args:
         model: As in `calibrate_active_terms`, equal on all ranks.
         rows: A `Dataset`, an `IterableDataset` (its first `SAMPLE` rows are read), or several by name. The
             first text column holds queries, the others hold documents. A text counts once.
         label_columns: The names of labels, which are no texts.
+        texts: Queries and documents to take a sample from, by their kind; read only on rank 0.
         query_terms: As in `calibrate_active_terms`.
         document_terms: As in `calibrate_active_terms`.
         batch_size: Number of texts per forward pass.
@@ -256,17 +261,13 @@ def calibrate_on_rows(
     Raises:
         ValueError: As `calibrate_active_terms`.
     """
-    from datasets import Dataset  # missing where a loss is only timed
-
     reached: dict[TextKind, float] = {}
     if first_gathered_row(1) == 0:
-        texts: dict[TextKind, dict[str, None]] = {"query": {}, "document": {}}  # distinct, in their order
-        for dataset in rows.values() if isinstance(rows, dict) else [rows]:
-            read = dataset if isinstance(dataset, Dataset) else Dataset.from_list(list(dataset.take(SAMPLE)))
-            for place, column in enumerate(text_columns(read.column_names, label_columns)):
-                texts["document" if place else "query"].update(dict.fromkeys(read[column][:]))
+        given = {kind: found for kind, found in (texts or {}).items() if len(found)}
+        if len(given) < 2:
+            given = _texts_of_rows(rows, label_columns) | given
         random = np.random.default_rng(seed)
-        queries, documents = (_sample(list(texts[kind]), random) for kind in ("query", "document"))
+        queries, documents = (_sample(given[kind], random) for kind in ("query", "document"))
         reached = calibrate_active_terms(
             model,
             queries,
@@ -281,7 +282,19 @@ def calibrate_on_rows(
     return reached
 
 
-def _sample(texts: list[str], random: np.random.Generator) -> list[str]:
+def _texts_of_rows(rows: Any, label_columns: Sequence[str]) -> dict[TextKind, Sequence[str]]:
+    """The distinct queries and documents of training rows, in their order."""
+    from datasets import Dataset  # missing where a loss is only timed
+
+    texts: dict[TextKind, dict[str, None]] = {"query": {}, "document": {}}
+    for dataset in rows.values() if isinstance(rows, dict) else [rows]:
+        read = dataset if isinstance(dataset, Dataset) else Dataset.from_list(list(dataset.take(SAMPLE)))
+        for place, column in enumerate(text_columns(read.column_names, label_columns)):
+            texts["document" if place else "query"].update(dict.fromkeys(read[column][:]))
+    return {kind: list(found) for kind, found in texts.items()}
+
+
+def _sample(texts: Sequence[str], random: np.random.Generator) -> list[str]:
     """At most `SAMPLE` of the texts, in their order."""
     places = np.sort(random.permutation(len(texts))[:SAMPLE])
     return [texts[place] for place in places]

@@ -22,18 +22,25 @@ INTEGRAL, AVERAGE, WANTED = "active_terms_integral", "active_terms_average", "ac
 SIDES = ("query", "document")
 
 
-def check_wanted_terms(**wanted: float | None) -> None:
+def check_wanted_terms(*, inference_free: bool = False, **wanted: float | None) -> None:
     """Refuse wanted numbers of active terms that no model can have.
 
     Args:
+        inference_free: Whether the model has no query encoder.
         **wanted: Numbers by the name under which the user gave them; None wants nothing.
 
     Raises:
-        ValueError: If a number is not finite or not above 0.
+        ValueError: If a number is not finite or not above 0, or if an inference-free model is to have a
+            number of `query_terms`.
     """
     for name, number in wanted.items():
         if number is not None and not 0 < number < math.inf:
             raise ValueError(f"{name} must be a finite number above 0; received {number}")
+    if inference_free and wanted.get("query_terms") is not None:
+        raise ValueError(
+            "--query-terms needs a query encoder, and --inference-free has none: a query has one active term "
+            f"per distinct token. Leave --query-terms out; received {wanted['query_terms']}"
+        )
 
 
 class ActiveTermsController(TrainerCallback):

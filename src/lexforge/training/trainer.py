@@ -14,7 +14,7 @@ from torch import nn
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 from transformers.trainer_utils import EvalLoopOutput, TrainOutput
 
-from lexforge.common.types import Embeddings
+from lexforge.common.types import Embeddings, TextKind
 from lexforge.losses import NeuralSparseLoss
 from lexforge.models import fuse_splade_head, vocabulary_size
 from lexforge.training.callbacks import CollapseCallback, CurriculumCallback
@@ -26,7 +26,7 @@ from lexforge.training.finishing import Finishing
 from lexforge.training.finite import FiniteTraining
 from lexforge.training.kernel_tiles import KernelTilesCallback
 from lexforge.training.resumable import ResumableTraining
-from lexforge.training.term_calibration import calibrate_on_rows, check_can_calibrate
+from lexforge.training.term_calibration import calibrate_on_samples, check_can_calibrate
 from lexforge.training.term_controller import ActiveTermsController
 
 
@@ -61,6 +61,9 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, CompatibleTraining, Spars
         prune_threshold: What a term's logit must exceed, >= 0, in that model.
         query_terms: Wanted mean number of active terms per query in that model; None leaves it to the loss.
         document_terms: The same for documents.
+        calibration_texts: Queries and documents, by `"query"` and `"document"`, on a sample of which the
+            wanted numbers are made exact: texts that the model was not trained on, because it has other
+            numbers of terms for those. The texts of the training rows stand in for a kind that is missing.
         **kwargs: The arguments of `SparseEncoderTrainer`: `args`, `train_dataset`, `eval_dataset`,
             `evaluator`, `callbacks`, `model_init` and others.
 
@@ -89,6 +92,7 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, CompatibleTraining, Spars
         prune_threshold: float = 0.0,
         query_terms: float | None = None,
         document_terms: float | None = None,
+        calibration_texts: Mapping[TextKind, Sequence[str]] | None = None,
         **kwargs: Any,
     ) -> None:
         self.teacher = teacher
@@ -97,6 +101,7 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, CompatibleTraining, Spars
         self.start_share = start_share
         self.prune_threshold = prune_threshold
         self.wanted_terms = {"query_terms": query_terms, "document_terms": document_terms}
+        self.calibration_texts = calibration_texts
         # A loss that is built already is checked before anything is written, a function once it has built it.
         known = not any(callable(one) and not isinstance(one, nn.Module) for one in _listed(loss))
         self.curriculum = self._make_curriculum(_listed(loss)) if known else None
@@ -207,10 +212,11 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, CompatibleTraining, Spars
         output = super().train(*args, **kwargs)
         self.finishing.apply(self.model)
         if self.controller is not None:
-            reached = calibrate_on_rows(
+            reached = calibrate_on_samples(
                 self.model,
                 self.train_dataset,
                 self._label_columns,
+                texts=self.calibration_texts,
                 batch_size=self.args.per_device_eval_batch_size,
                 seed=self.args.seed,
                 **self.wanted_terms,

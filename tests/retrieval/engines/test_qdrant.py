@@ -17,7 +17,6 @@ from lexforge.retrieval.engines import qdrant
 from lexforge.retrieval.engines.qdrant import QdrantIndex
 from lexforge.retrieval.inverted import InvertedIndex
 
-pytestmark = pytest.mark.engines
 WIDTH = 12
 
 

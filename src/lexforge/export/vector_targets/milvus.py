@@ -73,7 +73,7 @@ curl -X POST {url}/entities/search {header} --data-binary @example-query.json
             "An answer holds at most 16,384 hits, and an id at most 65,535 bytes.",
             "Milvus refuses a vector without a weight. A document without a term gets one in a column behind "
             "the last, which no query has; a query without a term must not be sent.",
-            "scripts/build_index.py --index milvus sends the vectors to a server without these files.",
+            "`lexforge index --index milvus` sends the vectors to a server without these files.",
         ]
 
     def _search(self, row: Row) -> str:

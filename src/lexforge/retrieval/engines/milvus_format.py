@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
 from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from lexforge.common.similarity import Similarity
 from lexforge.retrieval.engines.address import check_address
 from lexforge.retrieval.faiss import HNSW, IVF, Flat
-from lexforge.retrieval.vectors import dense_vectors, dense_width, sparse_vectors, sparse_width
-
-Kind = Literal["sparse", "dense"]
+from lexforge.retrieval.kinds import VectorKind
+from lexforge.retrieval.vectors import dense_width, sparse_width
 
 CONNECT_FAILED = 2  # pymilvus's own code of an address at which no server answers
 RATE_LIMIT = 8  # pymilvus's own code of an error for too many requests
@@ -50,20 +47,14 @@ def lite_file(uri: str) -> str | None:
     return os.path.abspath(uri)
 
 
-def kind_and_width(matrix: Any) -> tuple[Kind, int]:
-    """Return the kind of vectors and the width of a collection that these documents are the first of.
+def kind_and_width(matrix: Any, what: str) -> tuple[VectorKind, int]:
+    """Return the kind of vectors and the width of a collection that these are the first of.
 
     Raises:
-        TypeError: If the documents are neither CSR nor a 2-dimensional array of floats.
+        TypeError: If they are neither CSR nor a 2-dimensional array of floats.
     """
-    kind: Kind = "sparse" if sparse.issparse(matrix) else "dense"
-    width: Callable[[Any, str], int] = sparse_width if kind == "sparse" else dense_width
-    return kind, width(matrix, "documents")
-
-
-def checked(matrix: Any, what: str, kind: Kind, width: int, similarity: Similarity) -> Any:
-    """Return the matrix as `sparse_vectors` or `dense_vectors` does, which also name what is refused."""
-    return (sparse_vectors if kind == "sparse" else dense_vectors)(matrix, what, width, similarity)
+    kind: VectorKind = "sparse" if sparse.issparse(matrix) else "dense"
+    return kind, sparse_width(matrix, what) if kind == "sparse" else dense_width(matrix, what)
 
 
 def rows_of(
@@ -75,7 +66,7 @@ def rows_of(
     an empty vector.
 
     Args:
-        vectors: `[N, width]`, as `checked` returns them.
+        vectors: `[N, width]`, as `ServerIndex` checks them.
         ids: The N ids of the documents.
         position: The position of the first document.
 

@@ -1,0 +1,110 @@
+"""Evaluate an encoder on a retrieval set: graded measures, sparsity, speed, a TREC run and a paired test.
+
+    lexforge evaluate --model MODEL --data FOLDER --max-seq-length 128 --run run.trec
+
+MODEL is a saved `SparseEncoder` or `SentenceTransformer`, or a bare masked language model, which becomes a
+SPLADE encoder; a folder or a name on the hub. FOLDER is in BEIR layout, or any other name that the recipes
+take. The search is exact unless `--index` names an approximate index.
+"""
+
+from __future__ import annotations
+
+import json as jsonlib
+import os
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from lexforge import corpus, data, evaluation, models, retrieval
+from lexforge.data import SourceOptions
+
+
+@dataclass(frozen=True)
+class Config:
+    """What to evaluate, and which files to write."""
+
+    model: str  # a folder or a name on the hub
+    data: str  # a folder in BEIR layout or another name that the recipes take
+    split: str = "test"
+    source: Annotated[SourceOptions, tyro.conf.arg(name="")] = field(default_factory=SourceOptions)
+    index: retrieval.IndexKind | None = None  # None takes the exact index of the model's vectors
+    uri: str | None = None  # for Milvus and Qdrant: http://host:port, or a name that ends in .db or .qdrant
+    collection: str = "lexforge"  # for Milvus and Qdrant: a collection that is new, or holds this corpus
+    k: int = 100  # documents that are retrieved per query
+    metrics: tuple[str, ...] = evaluation.METRICS  # names of measures in ir-measures
+    max_seq_length: int | None = None  # tokens after which a text is cut; None keeps the model's own limit
+    batch_size: int = 32  # texts per forward pass
+    exclude_self: bool = False  # leave out a document whose id is the query's
+    cache_dir: Path | None = None  # keeps the vectors of the corpus for the next evaluation of the model
+    run: Path | None = None  # the run is written here, in TREC format
+    json: Path | None = None  # measures, sparsity and timing are written here
+    compare: Path | None = None  # the run of another system over the same data, for a paired t-test
+
+
+def server_options(cfg: Config) -> dict[str, str]:
+    """Return address, collection and credentials (MILVUS_TOKEN, QDRANT_API_KEY), if an address is given."""
+    if cfg.uri is None:
+        return {}
+    token = os.environ.get("QDRANT_API_KEY" if cfg.index == "qdrant" else "MILVUS_TOKEN", "")
+    return {"uri": cfg.uri, "collection": cfg.collection, "token": token}
+
+
+def main(cfg: Config) -> None:
+    """Evaluate the model, print the results and write the files that were asked for."""
+    # What would fail after the evaluation is checked before it.
+    for file in (cfg.run, cfg.json):
+        if file is not None and not file.resolve().parent.is_dir():
+            raise FileNotFoundError(f"the folder of {file} does not exist")
+        if file is not None and file.is_dir():
+            raise IsADirectoryError(f"--run and --json must name files; {file} is a folder")
+    if cfg.run is not None and cfg.json is not None and cfg.run.resolve() == cfg.json.resolve():
+        raise ValueError(f"--run and --json must name two files; received {cfg.run} for both")
+    loaded = data.load_retrieval_data(str(cfg.data), [cfg.split], cfg.source)
+    qrels = loaded.split(cfg.split)
+    if cfg.run is not None:
+        evaluation.check_run_ids(qrels, loaded.corpus)
+    other = None
+    if cfg.compare is not None:
+        other = evaluation.read_run(cfg.compare, queries=loaded.queries, documents=loaded.corpus)
+        if not other.keys() & qrels.keys():
+            raise ValueError(f"{cfg.compare} must rank queries of the split {cfg.split!r}; it ranks none")
+    evaluator = evaluation.RetrievalEvaluator(
+        loaded.queries,
+        loaded.corpus,
+        qrels,
+        metrics=cfg.metrics,
+        k=cfg.k,
+        batch_size=cfg.batch_size,
+        exclude_self=cfg.exclude_self,
+        show_progress_bar=True,
+        cache_dir=cfg.cache_dir,
+    )
+    model = models.load_encoder(cfg.model, cfg.max_seq_length)
+    if cfg.index is not None or cfg.uri is not None:
+        kind = corpus.vector_kind(model)
+        evaluator.build_index = retrieval.index_builder(cfg.index, kind, **server_options(cfg))
+    result = evaluator.evaluate(model)
+    report: dict[str, dict[str, Any]] = {
+        "metrics": result.metrics,
+        "sparsity": result.sparsity,
+        "timing": result.timing,
+    }
+    for values in report.values():
+        for key, value in values.items():
+            print(f"{key:24} {value:,.4f}")
+    if other is not None:
+        second = evaluation.score_run(result.run, evaluator.qrels, cfg.metrics)
+        compared = evaluation.compare_runs(evaluation.score_run(other, evaluator.qrels, cfg.metrics), second)
+        for name, c in compared.items():
+            print(f"{name:24} {c.first:.4f} -> {c.second:.4f}  {c.difference:+.4f}  p = {c.p_value:.4g}")
+        report["comparison"] = {name: asdict(values) for name, values in compared.items()}
+    if cfg.json is not None:
+        settings = {
+            key: str(value) if isinstance(value, Path) else value for key, value in asdict(cfg).items()
+        }
+        text = jsonlib.dumps({"config": settings, **report}, indent=1, default=str)
+        cfg.json.write_text(text + "\n", encoding="utf-8")
+    if cfg.run is not None:
+        evaluation.write_run(cfg.run, result.run)

@@ -1,0 +1,90 @@
+"""Print a recipe, to copy and change it; without a name, list the recipes.
+
+    lexforge recipe splade_v26 > my_recipe.py
+    accelerate launch my_recipe.py --steps 100
+
+A recipe is one file: its settings as a dataclass, and the training from top to bottom in `main`. The
+configurations for `accelerate launch --config_file` are printed by the same command.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+
+import lexforge
+
+
+@dataclass(frozen=True)
+class Config:
+    """Which file to print."""
+
+    name: tyro.conf.Positional[str | None] = None  # such as splade_v26 or accelerate/fsdp.yaml
+
+
+def recipe_folder() -> Path:
+    """Find the recipes: inside the package of a wheel, or beside `src/` in a checkout.
+
+    Returns:
+        The folder.
+
+    Raises:
+        FileNotFoundError: If the package lies in neither.
+    """
+    package = Path(lexforge.__file__).resolve().parent
+    for folder in (package / "recipes", package.parents[1] / "recipes"):
+        if (folder / "splade_v26.py").is_file():
+            return folder
+    raise FileNotFoundError(f"{package} holds no recipes, and neither does a checkout around it")
+
+
+def recipe_files() -> dict[str, Path]:
+    """List what `lexforge recipe` prints.
+
+    Returns:
+        Name -> file: the recipes by their stem, the configurations with their folder and their ending.
+    """
+    folder = recipe_folder()
+    files = {path.stem: path for path in sorted(folder.glob("*.py"))}
+    return files | {f"accelerate/{path.name}": path for path in sorted(folder.glob("accelerate/*.yaml"))}
+
+
+def find_recipe(name: str) -> Path:
+    """Find a recipe, or a configuration, by its name.
+
+    Args:
+        name: A name of `recipe_files`.
+
+    Returns:
+        The file.
+
+    Raises:
+        ValueError: If there is none of that name; the message lists those there are.
+    """
+    files = recipe_files()
+    if name not in files:
+        raise ValueError(f"there is no recipe {name!r}; the names are {', '.join(files)}")
+    return files[name]
+
+
+def main(cfg: Config) -> None:
+    """Print the file, or the list of the files."""
+    if cfg.name is not None:
+        print(find_recipe(cfg.name).read_text(encoding="utf-8"), end="")
+        return
+    for name, path in recipe_files().items():
+        print(f"{name:28} {_summary(path)}")
+
+
+def _summary(path: Path) -> str:
+    """What a file is for: the first sentence of a module, or the first comment of a configuration."""
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".py":
+        docstring = ast.get_docstring(ast.parse(text)) or ""
+        return " ".join(docstring.partition("\n\n")[0].split())
+    comment = " ".join(line.removeprefix("#").strip() for line in text.splitlines() if line.startswith("#"))
+    return re.split(r"[.:,](?=\s|$)", comment)[0] + "."

@@ -1,0 +1,52 @@
+"""Train an encoder by a recipe, which is the file that `lexforge recipe` prints."""
+
+from __future__ import annotations
+
+import os
+import runpy
+import shlex
+import sys
+from collections.abc import Sequence
+
+from lexforge.commands.recipe import find_recipe
+from lexforge.common.command_line import one_line_errors
+
+RECIPE = "splade_v26"  # what trains where no recipe is named
+HELP = """lexforge train [RECIPE] [OPTIONS] runs a recipe ({names}); without a name it is {default}.
+
+Where the help below says `accelerate launch recipes/{name}.py`, type
+
+    {command}                          on one device
+    accelerate launch -m {command}     on several devices
+"""
+
+
+def run_recipe(words: Sequence[str]) -> None:
+    """Run a recipe as its file would run.
+
+    Args:
+        words: The words after `lexforge train`: the name of a recipe, unless it is the default, and its
+            options.
+
+    Raises:
+        SystemExit: If there is no such recipe, or if the recipe ends with an error.
+    """
+    named = bool(words) and not words[0].startswith("-")
+    name, options = (words[0], list(words[1:])) if named else (RECIPE, list(words))
+    with one_line_errors(debug="--debug" in options):
+        file = find_recipe(name)
+        if file.suffix != ".py":
+            raise ValueError(f"{name!r} is a configuration for accelerate and no recipe that trains")
+    command = f"lexforge train {name}" if named else "lexforge train"
+    if {"-h", "--help"} & set(options):
+        names = ", ".join(sorted(path.stem for path in file.parent.glob("*.py")))
+        print(HELP.format(names=names, default=RECIPE, name=name, command=command))
+    elif "WORLD_SIZE" not in os.environ:  # no launcher has started this process
+        several = shlex.join(["accelerate", "launch", "-m", *command.split(), *options])
+        print(f"This trains in one process. On several devices: {several}", file=sys.stderr)
+    before = sys.argv
+    sys.argv = [str(file), *options]  # what the file reads
+    try:
+        runpy.run_path(str(file), run_name="__main__")
+    finally:
+        sys.argv = before

@@ -1,0 +1,56 @@
+"""The own terms of texts and their expansion: what a sparse encoder adds to the words of a text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain
+
+import numpy as np
+from scipy import sparse
+from sentence_transformers import SparseEncoder
+
+_BATCH_TEXTS = 1024
+
+
+def keep_own_terms(model: SparseEncoder, vectors: sparse.csr_array, texts: Sequence[str]) -> sparse.csr_array:
+    """Drop every active term that is not a token of its text; what is left searches as a bag of words does.
+
+    Args:
+        model: The encoder that made the vectors.
+        vectors: `[N, V]` CSR, the vectors of the texts.
+        texts: N texts. Tokens beyond the model's `max_seq_length` do not count.
+
+    Returns:
+        `[N, V]` CSR with the weights of the own terms as they are.
+
+    Raises:
+        ValueError: If there are not as many texts as vectors.
+    """
+    if vectors.shape[0] != len(texts):
+        raise ValueError(f"there must be one text per vector; received {len(texts)} and {vectors.shape[0]}")
+    lengths: list[int] = []
+    columns: list[int] = []
+    for start in range(0, len(texts), _BATCH_TEXTS):
+        rows = model.tokenizer(
+            list(texts[start : start + _BATCH_TEXTS]),
+            truncation=True,
+            max_length=model.max_seq_length,
+            return_attention_mask=False,
+        )["input_ids"]
+        lengths.extend(map(len, rows))
+        columns.extend(chain.from_iterable(rows))
+    ends = np.concatenate([[0], np.cumsum(lengths)])
+    tokens = sparse.csr_array((np.ones(len(columns), np.float32), columns, ends), shape=vectors.shape)
+    tokens.sum_duplicates()
+    tokens.data[:] = 1.0  # a token that is repeated is one term
+    return sparse.csr_array(vectors.multiply(tokens))
+
+
+def expansion_share(own: sparse.csr_array, vectors: sparse.csr_array) -> float:
+    """Return the share of the active terms of all texts that are not tokens of their text, from 0 to 1.
+
+    Args:
+        own: `[N, V]` CSR, what `keep_own_terms` has left.
+        vectors: `[N, V]` CSR, all active terms; where there are none, the share is 0.
+    """
+    return 1 - own.count_nonzero() / max(vectors.count_nonzero(), 1)

@@ -1,0 +1,444 @@
+"""An index whose vectors a server keeps: what is the same for each engine."""
+
+from __future__ import annotations
+
+import os
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar, Self, SupportsIndex, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lexforge.common.files import new_directory
+from lexforge.common.manifest import read_manifest, write_manifest
+from lexforge.common.similarity import Similarity, check_similarity
+from lexforge.retrieval.base import DocumentIds, Found, Hits, check_k, complete_ties, read_ids, write_ids
+from lexforge.retrieval.engines.address import check_same_documents, chosen_address
+from lexforge.retrieval.kinds import VectorKind
+from lexforge.retrieval.vectors import dense_vectors, sparse_vectors
+
+Opened = TypeVar("Opened", bound="ServerIndex")
+
+PROPERTY = "lexforge"  # the entry of a collection's own properties that describes its vectors
+ATTEMPTS = 4  # how often a request is sent before its failure is raised
+FIRST_DELAY_S = 0.5  # the pause before the second attempt; it doubles with every further one
+
+
+class ServerIndex(ABC):
+    """Search for the k best documents in a collection of vectors that a server keeps, or a local store.
+
+    The key of a row is the document's position, and rows are upserted, so a batch that is sent twice, or
+    again after a kill, changes nothing. An index that is opened on a collection continues after the documents
+    that are there; `build` starts at position 0 again. `close()`, or the end of a `with` statement,
+    disconnects; at the exit of the process it happens by itself.
+
+    Args:
+        uri: The address of a server, or the name of a local store.
+        collection: Name of the collection. It is created with the first documents.
+        token: What the server wants as a password, if it wants one. It is never written to a file.
+        batch_rows: Number of documents that are sent per request.
+        wanted: What the caller says of the collection: its `similarity`, its `origin`, and what else an
+            engine describes; None accepts any.
+
+    Raises:
+        ValueError: If lexforge did not make the collection, or it is not as `wanted`.
+    """
+
+    engine: ClassVar[str]
+    """The name of the engine, for messages."""
+
+    format: ClassVar[str]
+    """The format of a saved index."""
+
+    local_field: ClassVar[str]
+    """The field of a saved index that says whether its address is a local store."""
+
+    local_name: ClassVar[str]
+    """What a local store is, for messages."""
+
+    most_hits: ClassVar[int | None] = None
+    """The most hits per query; None for no limit."""
+
+    exact = True
+    """Whether a search finds the documents of highest similarity for certain."""
+
+    def __init__(
+        self, uri: str, collection: str, token: str, batch_rows: int, wanted: Mapping[str, Any]
+    ) -> None:
+        self.uri, self.collection, self.where = uri, collection, f"collection {collection!r} of {uri}"
+        self.batch_rows = batch_rows
+        self._ids = DocumentIds()
+        self._weights = 0  # the number of stored numbers in all vectors; zeros of sparse ones are not stored
+        self._kind: VectorKind | None = None  # None until the collection is there
+        self._width = 0
+        self._torn = False  # whether rows follow behind a missing position, as a failure can leave them
+        self.similarity: Similarity = check_similarity(wanted["similarity"] or "dot")
+        self.origin: str | None = wanted["origin"]
+        self.close: Callable[[], object]
+        self._client, self.close = self._connect(token)
+        try:
+            if self._exists():
+                self._read_description(wanted)
+                self._read_ids()
+        except BaseException:
+            self.close()
+            raise
+
+    @classmethod
+    def check_available(cls, **options: Any) -> None:
+        """Raise now what would stop a build.
+
+        Args:
+            options: The arguments of the class.
+
+        Raises:
+            ImportError: If the extra of the engine is not installed.
+            ConnectionError: If no server answers, or the local store cannot be opened.
+            FileNotFoundError: If the folder of the local store does not exist.
+            ValueError: If the collection was made otherwise than the arguments say.
+        """
+        _opener(cls)(**options).close()
+
+    @classmethod
+    def create(cls, width: int, similarity: Similarity, origin: str, *, uri: str, **options: Any) -> Self:
+        """Open a collection to which a corpus is added block by block.
+
+        Args:
+            width: Not needed: the first documents decide the width of a new collection.
+            similarity: `dot` or `cosine`.
+            origin: Names what made the vectors; a collection of another origin is refused.
+            uri: The address of a server or the name of a local store, as the class takes it.
+            options: The other arguments of the class.
+
+        Returns:
+            The index; it holds the documents that an interrupted call with the same origin has sent.
+
+        Raises:
+            ImportError: If the extra of the engine is not installed.
+            ConnectionError: If no server answers, or the local store cannot be opened.
+            ValueError: If the collection has another origin or similarity.
+        """
+        return _opener(cls)(uri=uri, similarity=similarity, origin=origin, **options)
+
+    @classmethod
+    def build(
+        cls, documents: Any, ids: list[str], similarity: Similarity = "dot", *, uri: str, **options: Any
+    ) -> Self:
+        """Write the documents to a collection, which then holds them and no others.
+
+        A collection that exists already must hold the same documents, as far as an earlier build came.
+
+        Args:
+            documents: CSR `[N, V]` with finite weights >= 0, or, where the engine takes dense vectors, an
+                array `[N, D]` of finite floats.
+            ids: N distinct strings.
+            similarity: `dot` or `cosine`.
+            uri: The address of a server or the name of a local store, as the class takes it.
+            options: The other arguments of the class.
+
+        Returns:
+            The index.
+
+        Raises:
+            ImportError: If the extra of the engine is not installed.
+            ConnectionError: If no server answers, or the local store cannot be opened.
+            TypeError: If the documents are of a kind that the engine does not take.
+            ValueError: If `InvertedIndex` or `FaissIndex` would refuse the vectors or ids as well, or the
+                collection holds other documents.
+        """
+        index = _opener(cls)(uri=uri, similarity=similarity, **options)
+        try:
+            # The documents are sent from position 0 on, over the rows that an earlier build has written.
+            there, index._ids, index._weights = index._ids.names, DocumentIds(), 0
+            check_same_documents(index.where, there, ids)
+            if len(there) > len(ids):
+                index._mark_surplus(range(len(ids), len(there)))
+            index.add(documents, ids)
+        except BaseException:
+            index.close()
+            raise
+        return index
+
+    def add(self, documents: Any, ids: list[str]) -> None:
+        """Append documents, `batch_rows` per request; what was sent before a failure stays and is counted.
+
+        Args:
+            documents: CSR `[N, V]` with finite weights >= 0, or an array `[N, D]` of finite floats, as the
+                collection holds.
+            ids: N distinct strings that the index does not hold yet.
+
+        Raises:
+            ConnectionError: If the server does not answer.
+            TypeError: If the documents are of another kind than those of the collection.
+            ValueError: If `build` would refuse the documents or ids, their width is not that of the
+                collection, or an id is in the index already.
+        """
+        vectors, kind, width = self._checked(documents, "documents")
+        self._ids.check(ids, vectors.shape[0])
+        if self._kind is None:
+            self._create(kind, width)
+            self._kind, self._width = kind, width
+        if self._torn:
+            # Rows behind a missing position belong to a batch that failed; they are sent again.
+            self._delete_surplus()
+            self._torn = False
+        for start in range(0, len(ids), self.batch_rows):
+            batch, names = vectors[start : start + self.batch_rows], ids[start : start + self.batch_rows]
+            sent = self._send(batch, names)
+            self._ids.extend(names)
+            self._weights += sent
+
+    def search(self, queries: Any, k: SupportsIndex) -> Hits:
+        """Find the k documents of highest similarity to each query; ties stand in the order of positions.
+
+        Args:
+            queries: Vectors of the same kind and width as the documents.
+            k: Number of hits wanted per query, at least 1; above the number of documents it means all of
+                them.
+
+        Returns:
+            The hits. For sparse vectors no document has score 0, and a query without a weight has no hit.
+
+        Raises:
+            ConnectionError: If the server does not answer.
+            TypeError: If the queries are of another kind than the documents.
+            ValueError: If a query holds a value that is not finite (or is negative, for sparse vectors), the
+                width differs, k is below 1 or above the most hits of the engine, or the collection lacks a
+                position.
+        """
+        self._check_whole()
+        wanted = min(check_k(k), len(self))
+        limit = len(self) if self.most_hits is None else min(len(self), self.most_hits)
+        if wanted > limit:
+            raise ValueError(f"k must be at most {limit}, the most hits of {self.engine}; received {wanted}")
+        vectors, kind, _ = self._checked(queries, "queries")
+        # A sparse query without a weight has no hit, and some engines refuse it.
+        rows = np.diff(vectors.indptr).nonzero()[0] if kind == "sparse" else np.arange(vectors.shape[0])
+        search = partial(self._search, vectors)
+        return self._ids.hits(*complete_ties(search, rows, vectors.shape[0], wanted, limit, self.exact))
+
+    def save(self, directory: str | Path) -> None:
+        """Write down the address of the collection and the ids; the vectors stay where they are.
+
+        Args:
+            directory: A new or empty directory.
+
+        Raises:
+            FileExistsError: If the directory is not empty.
+            ValueError: If the collection lacks a position, because a batch failed.
+        """
+        self._check_whole()
+        local = self._local_path(self.uri)
+        uri = self.uri if local is None else os.path.relpath(local, Path(directory).resolve())
+        fields = {"uri": uri, self.local_field: local is not None, "collection": self.collection}
+        with new_directory(directory) as path:
+            write_ids(path, self._ids)
+            write_manifest(path, self.format, fields)
+
+    @classmethod
+    def load(
+        cls, directory: str | Path, verify: bool = False, *, uri: str | None = None, token: str = ""
+    ) -> Self:
+        """Open the collection that `save` wrote down, if it still holds the same documents.
+
+        Args:
+            directory: The directory that `save` wrote. It names a local store by a relative path.
+            verify: Changes nothing here, because every file is read and compared with its checksum anyway.
+            uri: The address of the collection; None takes the one that was written down, to which no token is
+                sent.
+            token: What the server wants as a password, if it wants one.
+
+        Returns:
+            The index.
+
+        Raises:
+            ConnectionError: If the server does not answer.
+            FileNotFoundError: If the directory holds no index, or the local store does not exist.
+            ValueError: If a file is damaged or foreign, the collection has changed, or there is a token
+                without a uri.
+        """
+        fields = read_manifest(directory, cls.format, verify)
+        try:
+            saved, local, collection = str(fields["uri"]), fields[cls.local_field], str(fields["collection"])
+            ids = read_ids(Path(directory))
+        except (KeyError, ValueError) as error:
+            raise ValueError(f"{directory} is not a {cls.engine} index of lexforge: {error}") from error
+        if local:
+            saved = str((Path(directory).resolve() / saved).resolve())
+        address = chosen_address(directory, saved, uri, token, is_file=local)
+        if local and address == saved and not Path(saved).exists():
+            raise FileNotFoundError(f"the {cls.local_name} {saved} of {directory} does not exist")
+        index = _opener(cls)(uri=address, collection=collection, token=token)
+        if index._ids.names != ids.names:
+            index.close()
+            raise ValueError(
+                f"{index.where} must hold the {len(ids)} documents that {directory} names; it holds "
+                f"{len(index)} and was changed or dropped"
+            )
+        return index
+
+    def __enter__(self) -> Self:
+        """Return the index itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Disconnect, as `close` does."""
+        self.close()
+
+    def __len__(self) -> int:
+        """Return the number of documents."""
+        return len(self._ids)
+
+    @property
+    def ids(self) -> list[str]:
+        """The ids of the documents, in the order of their positions."""
+        return list(self._ids.names)
+
+    @property
+    def nbytes(self) -> int:
+        """The number of bytes of the vectors as they are sent; engines do not report what they add."""
+        return self._weights * (8 if self._kind == "sparse" else 4)
+
+    @abstractmethod
+    def _connect(self, token: str) -> tuple[Any, Callable[[], object]]:
+        """Return a client, and the function that closes it, which the end of the index calls at the latest.
+
+        Raises:
+            ConnectionError: If no server answers, or the local store cannot be opened.
+            ImportError: If the extra of the engine is not installed.
+        """
+
+    @staticmethod
+    @abstractmethod
+    def _local_path(uri: str) -> str | None:
+        """Return the absolute path of a local store, or None for the address of a server."""
+
+    @abstractmethod
+    def _exists(self) -> bool:
+        """Return whether the collection is there, and make it ready."""
+
+    @abstractmethod
+    def _description(self) -> dict[str, Any]:
+        """Return what `_create` wrote into the properties of the collection.
+
+        Raises:
+            KeyError: If the collection has no such property.
+            TypeError: If the property is of another type.
+            ValueError: If the property cannot be read.
+        """
+
+    @abstractmethod
+    def _read_ids(self) -> None:
+        """Read `_ids` and `_weights` from the collection, up to the first missing position; set `_torn`."""
+
+    @abstractmethod
+    def _kind_and_width(self, matrix: Any, what: str) -> tuple[VectorKind, int]:
+        """Return the kind of vectors and the width of a collection that these are the first of.
+
+        Raises:
+            TypeError: If the engine does not take such vectors.
+        """
+
+    @abstractmethod
+    def _create(self, kind: VectorKind, width: int) -> None:
+        """Create the collection with its index on the vectors, and describe it in its properties."""
+
+    @abstractmethod
+    def _send(self, vectors: Any, names: list[str]) -> int:
+        """Upsert documents from position `len(self)` on; return the number of stored numbers in them."""
+
+    @abstractmethod
+    def _mark_surplus(self, positions: range) -> None:
+        """Note that the rows at these positions are to be deleted, and set `_torn`."""
+
+    @abstractmethod
+    def _delete_surplus(self) -> None:
+        """Delete the rows behind a missing position and those of `_mark_surplus`."""
+
+    @abstractmethod
+    def _search(self, vectors: Any, rows: NDArray[np.int64], depth: int) -> Iterator[tuple[int, Found]]:
+        """Yield each row with the positions and scores of its `depth` best documents, best first."""
+
+    def _described(self, kind: VectorKind, width: int) -> dict[str, Any]:
+        """Return the description that every collection carries."""
+        return {"kind": kind, "width": width, "similarity": self.similarity, "origin": self.origin}
+
+    def _read_fields(self, fields: Mapping[str, Any]) -> None:
+        """Take over what `_description` returned."""
+        self._kind, self._width, self.origin = fields["kind"], int(fields["width"]), fields["origin"]
+        self.similarity = check_similarity(fields["similarity"])
+
+    def _read_description(self, wanted: Mapping[str, Any]) -> None:
+        """Read what the collection is.
+
+        Raises:
+            ValueError: If lexforge did not make the collection, or it is not as wanted.
+        """
+        try:
+            self._read_fields(self._description())
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"{self.where} was not made by lexforge: {error!r}") from error
+        for name, value in wanted.items():
+            if value not in (None, getattr(self, name)):
+                raise ValueError(f"{self.where} has {name} {getattr(self, name)!r}; received {value!r}")
+
+    def _checked(self, matrix: Any, what: str) -> tuple[Any, VectorKind, int]:
+        """Return vectors ready to be sent, their kind and their width.
+
+        Raises:
+            TypeError: If they are of another kind than those of the collection.
+            ValueError: If a value or the width is refused.
+        """
+        kind, width = (self._kind, self._width) if self._kind else self._kind_and_width(matrix, what)
+        check = sparse_vectors if kind == "sparse" else dense_vectors
+        return check(matrix, what, width, self.similarity), kind, width
+
+    def _check_whole(self) -> None:
+        """Refuse to read a collection that a failure has left with only some rows of a batch.
+
+        Raises:
+            ValueError: If a position is missing.
+        """
+        if self._torn:
+            raise ValueError(
+                f"{self.where} lacks position {len(self)}; add the documents from there on again"
+            )
+
+
+def _opener(index: type[Opened]) -> Callable[..., Opened]:
+    """Return the class of an engine as a function, because each engine has arguments of its own."""
+    return index
+
+
+def send_repeatedly(
+    send: Callable[[], Any],
+    check: Callable[[Exception], None],
+    failures: tuple[type[Exception], ...],
+    first_delay_s: float,
+) -> Any:
+    """Send a request, and send it again while its failure may be temporary.
+
+    Args:
+        send: Sends the request and returns its answer.
+        check: Called with a failure, it raises another error if the same request cannot succeed later.
+        failures: The errors that `send` raises when the engine fails.
+        first_delay_s: The pause before the second attempt, in seconds; it doubles with every further one.
+
+    Returns:
+        The answer.
+
+    Raises:
+        Exception: The failure of the last attempt, or what `check` raises.
+    """
+    for attempt in range(1, ATTEMPTS + 1):
+        try:
+            return send()
+        except failures as error:
+            check(error)
+            if attempt == ATTEMPTS:
+                raise
+        time.sleep(first_delay_s * 2 ** (attempt - 1))

@@ -1,0 +1,75 @@
+"""How many threads a run takes: the cores that it may use, divided by its processes on this machine.
+
+Launchers set `OMP_NUM_THREADS` to 1 where the user has set nothing, so that a run on processors would leave
+all cores but one idle. What the user set can be told from what the launcher set by the launcher's own
+environment and command.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+
+VARIABLE = "OMP_NUM_THREADS"
+FLAG = "--num_cpu_threads_per_process"  # of `accelerate launch`, also with dashes
+CGROUP = Path("/sys/fs/cgroup")
+
+
+def allowed_cores(cgroup: Path = CGROUP) -> int:
+    """Return how many cores this process may use: its affinity, and the quota of its control group if any.
+
+    Args:
+        cgroup: The folder of the control group, of version 2 or 1.
+
+    Returns:
+        The number of cores, at least 1; a quota of a part of a core is rounded up.
+    """
+    linux = hasattr(os, "sched_getaffinity")
+    cores = len(os.sched_getaffinity(0)) if linux else os.cpu_count() or 1
+    quota = _quota(cgroup)
+    return cores if quota is None else max(1, min(cores, math.ceil(quota)))
+
+
+def _quota(cgroup: Path) -> float | None:
+    """The cores that a control group may use at once; None if there is no limit or it cannot be read."""
+    try:
+        if (cgroup / "cpu.max").is_file():  # version 2: "max 100000" or "150000 100000"
+            quota, period = (cgroup / "cpu.max").read_text().split()
+        else:  # version 1: -1 is no limit
+            quota = (cgroup / "cpu" / "cpu.cfs_quota_us").read_text().strip()
+            period = (cgroup / "cpu" / "cpu.cfs_period_us").read_text().strip()
+    except (OSError, ValueError):
+        return None
+    return None if quota in ("max", "-1") else int(quota) / int(period)
+
+
+def threads_were_set(environment: Mapping[str, str], command: Sequence[str]) -> bool:
+    """Return whether the user has chosen the number of threads.
+
+    Args:
+        environment: The variables that the user's command was started with.
+        command: The words of that command, a launcher's or Python's own.
+    """
+    names = {word.split("=", 1)[0].replace("-", "_") for word in command}
+    return VARIABLE in environment or FLAG.replace("-", "_") in names
+
+
+def take_cores(local_processes: int) -> int:
+    """Let torch and the compiled searches use this process's share of the cores.
+
+    Args:
+        local_processes: Number of processes of the run on this machine.
+
+    Returns:
+        The number of threads.
+    """
+    import numba
+
+    threads = max(1, allowed_cores() // local_processes)
+    torch.set_num_threads(threads)
+    numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))
+    return threads

@@ -1,0 +1,181 @@
+"""The training rows of a recipe, and where their negatives come from, by the options of its command line."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from lexforge.data import (
+    NegativeRule,
+    TrainingData,
+    judged_negatives,
+    load_teacher_scores,
+    read_training_rows,
+    training_rows,
+)
+from lexforge.data.negatives import Shortage
+from lexforge.retrieval import BM25Index
+from lexforge.training.negatives import MovingNegatives
+from lexforge.training.presets import PresetNegatives
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+TRAIN = "train"
+NegativesName = Literal["given", "none", "mined", "judged", "bm25"]
+ONCE = 10**9  # epochs from one mining of negatives to the next: more than any run has
+# Negatives stand among the first 50 documents of their query and score at most 95 % of the positive's score,
+# because a document that scores higher may well be an answer that nobody judged.
+DEPTH = 50
+MARGIN = 0.05
+
+
+def check_negatives(negatives: NegativesName | Path, teacher_scores: Path | None) -> None:
+    """Refuse a file of `--negatives` that does not exist, or that the scores of a teacher cannot follow.
+
+    Args:
+        negatives: The value of `--negatives`.
+        teacher_scores: The value of `--teacher-scores`; None if it was not given.
+
+    Raises:
+        ValueError: If both name files: scores name documents by id, and the rows of a file have no ids.
+        FileNotFoundError: If there is no such file of negatives.
+    """
+    if not isinstance(negatives, Path):
+        return
+    if teacher_scores is not None:
+        raise ValueError(
+            f"--teacher-scores names documents by id, and the rows of {negatives} have no ids; write "
+            "the scores of each row into its column `label`"
+        )
+    if not negatives.is_file():
+        raise FileNotFoundError(
+            "--negatives must be given, none, mined, judged, bm25, or a file of `lexforge mine`; received "
+            f"{str(negatives)!r}, and there is no such file"
+        )
+
+
+def choose_negatives(
+    negatives: NegativesName | Path, of_preset: PresetNegatives, loaded: TrainingData
+) -> NegativesName | Path:
+    """Return where negatives come from: the preset decides where the user and the data leave it open.
+
+    Args:
+        negatives: The value of `--negatives`; `given` is its default.
+        of_preset: The negatives of the preset.
+        loaded: The data. Rows of texts keep the negatives that they are given with, if any.
+
+    Returns:
+        The value of `--negatives` to go by.
+    """
+    return of_preset if negatives == "given" and loaded.retrieval is not None else negatives
+
+
+def load_rows(
+    loaded: TrainingData,
+    bm25: BM25Index,
+    negatives: NegativesName | Path,
+    *,
+    per_row: int = 1,
+    shortage: Shortage = "random",
+    teacher_scores: Path | None = None,
+) -> list[dict[str, Any]] | Dataset:
+    """Load the training rows: a query, a document that answers it, and its negatives, if any.
+
+    Args:
+        loaded: The data.
+        bm25: The index of the documents that are evaluated; the negatives `bm25` are looked up in it if it
+            holds the whole corpus, and otherwise in a new index of the whole corpus.
+        negatives: Where the negatives come from. `given` keeps those of rows of texts, `judged` draws among
+            the documents that were judged not relevant, `bm25` among the best of BM25 that score clearly less
+            than the positive, and a path is a file of `lexforge.data.write_training_rows`. With `none` and
+            `mined` the rows have none.
+        per_row: Number of negatives in each row that is made of judgements.
+        shortage: What happens to a row with too few negatives, as in `NegativeRule`.
+        teacher_scores: A file in qrels format with the scores of a teacher, which become the column `label`.
+
+    Returns:
+        Rows under the column contract.
+
+    Raises:
+        DataError: If the data cannot be used; the message names the place.
+    """
+    if isinstance(negatives, Path):
+        return read_training_rows(negatives)
+    if loaded.retrieval is None:
+        return loaded.training_rows(negatives=negatives == "given")
+
+    whole = loaded.retrieval
+    candidates = None
+    if negatives == "judged":
+        candidates = judged_negatives(whole)
+    elif negatives == "bm25":
+        if len(bm25) < len(whole.corpus):  # it was built on the sample that is evaluated
+            bm25 = BM25Index.of_corpus(whole.corpus, show_progress_bar=True)
+        candidates = bm25.negatives(whole.split_queries(TRAIN), whole.split(TRAIN), k=DEPTH, margin=MARGIN)
+
+    scores = None
+    if teacher_scores is not None:
+        scores = load_teacher_scores(teacher_scores, whole)
+
+    return training_rows(
+        whole, TRAIN, candidates, negatives_per_row=per_row, shortage=shortage, scores=scores
+    )
+
+
+def mined_negatives(
+    loaded: TrainingData,
+    negatives: NegativesName | Path,
+    *,
+    distils: bool,
+    per_row: int,
+    seed: int,
+) -> MovingNegatives | None:
+    """Make the negatives that the model mines before the first step.
+
+    Args:
+        loaded: The data.
+        negatives: Where the negatives come from; `mined` asks for them.
+        distils: Whether the loss reads a teacher, which knows the texts of the training rows alone.
+        per_row: Number of negatives in each row.
+        seed: Seed of the draw.
+
+    Returns:
+        The data set and the callback that mines; None where nothing is to be mined.
+
+    Raises:
+        ValueError: If `mined` is asked for over rows of texts, which have no corpus, or if a teacher would
+            have to score the negatives.
+    """
+    if negatives != "mined":
+        return None
+    if loaded.retrieval is None:
+        raise ValueError(
+            f"--negatives mined needs a corpus with judgements; {loaded.measured.name} holds rows of texts"
+        )
+    if distils:
+        raise ValueError(
+            "the teacher knows the texts of the training rows alone, and mined negatives are others: mine "
+            "them by `lexforge mine` and give its file to --negatives, or give --negatives none"
+        )
+    rule = NegativeRule(per_row=per_row, last_rank=DEPTH, margin=MARGIN, shortage="random", seed=seed)
+    return MovingNegatives(loaded.retrieval, rule, every_epochs=ONCE)
+
+
+def check_triplet_rows(rows: Sequence[Mapping[str, Any]] | Dataset, weight: float, source: str) -> None:
+    """Refuse rows without negatives for a loss that compares each positive with one.
+
+    Args:
+        rows: The training rows, at least one.
+        weight: The weight of the triplet margin in the loss.
+        source: The name of the data, for the message.
+
+    Raises:
+        ValueError: If the weight is above 0 and the rows have no negative.
+    """
+    if weight > 0 and "negative_1" not in rows[0]:
+        raise ValueError(
+            f"the triplet margin needs negatives, and the rows of {source} have none: give --negatives, or "
+            "--loss.triplet-margin-weight 0"
+        )

@@ -1,0 +1,109 @@
+"""The card that a dense recipe leaves beside its model, and its upload to a stand-in of the hub."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from huggingface_hub import HfApi
+from huggingface_hub.repocard import metadata_load
+
+from lexforge.export import CardOptions
+from lexforge.training import TrainingSettings
+
+ROOT = Path(__file__).resolve().parents[2]
+TEXTS = [f"{one} a {two}" for one in ("sort", "read", "parse", "close") for two in ("list", "tree", "file")]
+
+
+def write_lines(path: Path, rows: list[dict[str, Any]]) -> str:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return str(path)
+
+
+def write_queries(folder: Path) -> str:
+    """Each text is a document, and its first word with another one the query for it."""
+    corpus = [{"_id": f"d{i}", "title": "", "text": text} for i, text in enumerate(TEXTS)]
+    write_lines(folder / "corpus.jsonl", corpus)
+    queries = [{"_id": f"q{i}", "text": f"{text} please"} for i, text in enumerate(TEXTS)]
+    write_lines(folder / "queries.jsonl", queries)
+    for split, places in (("train", range(8)), ("test", range(8, 12))):
+        (folder / "qrels").mkdir(exist_ok=True)
+        rows = "".join(f"q{i}\td{i}\t1\n" for i in places)
+        (folder / "qrels" / f"{split}.tsv").write_text("query-id\tcorpus-id\tscore\n" + rows)
+    return str(folder)
+
+
+def write_pairs(folder: Path) -> str:
+    pairs = zip(TEXTS, TEXTS[1:] + TEXTS[:1], strict=True)
+    rows = [
+        {"sentence1": a, "sentence2": b, "score": i % 5, "split": "test" if i > 7 else "train"}
+        for i, (a, b) in enumerate(pairs)
+    ]
+    return write_lines(folder / "pairs.jsonl", rows)
+
+
+def write_labels(folder: Path) -> str:
+    splits = 16 * ["train"] + 4 * ["dev"] + 4 * ["test"]
+    rows = [
+        {"id": str(i), "text": text, "labels": text.split(" a "), "split": splits[i]}
+        for i, text in enumerate(TEXTS * 2)
+    ]
+    return write_lines(folder / "labels.jsonl", rows)
+
+
+RECIPES: dict[str, tuple[Any, dict[str, Any], list[str]]] = {
+    "infonce_retrieval": (
+        write_queries,
+        {},
+        ["| BM25 |", "over 12 documents", "nDCG@10", "| name | infonce |"],
+    ),
+    "cosent_sts": (write_pairs, {"scale": 11.0}, ["the 4 pairs", "spearman_cosine", "| scale | 11.0 |"]),
+    "nws_multilabel": (write_labels, {}, ["on 4 texts", "label_map", "| queue_size | 2048 |"]),
+}
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_dense_recipe_uploads_its_model_with_a_card_that_a_stranger_can_use(
+    name: str, tmp_path: Path, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The card of sentence-transformers, which it replaces, names neither results nor licence."""
+    write, options, words = RECIPES[name]
+    spec = importlib.util.spec_from_file_location(name, ROOT / "recipes" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    recipe = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, name, recipe)  # dataclasses look their module up
+    spec.loader.exec_module(recipe)
+    uploads: list[tuple[str, Path]] = []
+    monkeypatch.setattr(HfApi, "create_repo", lambda self, repo_id, **_: SimpleNamespace(repo_id=repo_id))
+    monkeypatch.setattr(
+        HfApi,
+        "upload_folder",
+        lambda self, repo_id, folder_path, **_: uploads.append((repo_id, Path(folder_path))),
+    )
+    train = TrainingSettings(
+        steps=1, batch_size=4, gradient_accumulation_steps=1, learning_rate=1e-3, precision="fp32"
+    )
+    out = tmp_path / "run"
+    card = CardOptions(text_language="ko", license="mit", push_to_hub="organisation/name")
+    settings = {"model": str(tiny_checkpoint), "output_dir": out, "max_seq_length": 16, "train": train}
+    recipe.main(recipe.Config(data=write(tmp_path / "data"), card=card, **settings, **options))
+
+    assert uploads == [("organisation/name", out / "model")]
+    content = (out / "model" / "README.md").read_text(encoding="utf-8")
+    head = metadata_load(out / "model" / "README.md")
+    assert head is not None
+    assert (head["license"], head["language"]) == ("mit", "ko")
+    assert str(tmp_path) not in content
+    for word in ("# name", "| before training |", "| this model |", "| steps | 1 |", *words):
+        assert word in content
+    (code,) = re.findall(r"```python\n(.*?)```", content, flags=re.DOTALL)
+    assert 'SentenceTransformer("organisation/name")' in code
+    exec(code.replace("organisation/name", str(out / "model")), {})

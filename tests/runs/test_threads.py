@@ -1,0 +1,79 @@
+"""A run takes the cores that it may use, and leaves the user's own choice alone."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lexforge.runs.threads import allowed_cores, threads_were_set
+
+SCRIPT = """
+import sys, torch, numba
+from lexforge.runs.launch import join_processes
+join_processes()
+print(torch.get_num_threads(), numba.get_num_threads())
+"""
+# Sets one thread, as `accelerate launch` and torchrun do where the user has set nothing.
+LAUNCHER = """
+import os, subprocess, sys
+subprocess.run([sys.executable, *sys.argv[1:]], check=True, env={"OMP_NUM_THREADS": "1"} | os.environ)
+"""
+
+
+@pytest.mark.parametrize(
+    ("files", "quota"),
+    [
+        ({"cpu.max": "max 100000\n"}, None),
+        ({"cpu.max": "150000 100000\n"}, 2),
+        ({"cpu.max": "20000 100000\n"}, 1),
+        ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, None),
+        ({"cpu/cpu.cfs_quota_us": "300000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 3),
+        ({}, None),
+    ],
+)
+def test_the_quota_of_a_control_group_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, str], quota: int | None
+) -> None:
+    """A container with two cores of 64 must not start 64 threads; both versions of the files are read."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)), raising=False)
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert allowed_cores(tmp_path) == (8 if quota is None else quota)
+
+
+@pytest.mark.parametrize(
+    ("environment", "command", "expected"),
+    [
+        ({}, ["accelerate", "launch", "recipe.py"], False),
+        ({"OMP_NUM_THREADS": "1"}, ["accelerate", "launch", "recipe.py"], True),
+        ({}, ["accelerate", "launch", "--num_cpu_threads_per_process", "1", "recipe.py"], True),
+        ({}, ["accelerate", "launch", "--num-cpu-threads-per-process=4", "recipe.py"], True),
+        ({"OMP_WAIT_POLICY": "passive"}, [], False),
+    ],
+)
+def test_the_choice_of_the_user_is_known(
+    environment: dict[str, str], command: list[str], expected: bool
+) -> None:
+    """By the variable that all OpenMP programs read, or by the launcher's option."""
+    assert threads_were_set(environment, command) is expected
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process how its parent was started")
+@pytest.mark.parametrize("chosen", [None, "1"])
+def test_one_thread_that_a_launcher_has_set_is_not_the_users(tmp_path: Path, chosen: str | None) -> None:
+    """Without this, the documented command would use one core of any machine."""
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+    environment |= {} if chosen is None else {"OMP_NUM_THREADS": chosen}
+    command = [sys.executable, "-c", LAUNCHER, str(script)]
+    told = subprocess.check_output(command, text=True, env=environment).split()
+    if chosen is None:
+        assert int(told[0]) == allowed_cores()
+    else:
+        assert told[0] == "1"

@@ -1,0 +1,171 @@
+"""The command `lexforge`: what it finds, how it fails, and that scripts and recipes are the same code."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lexforge import __version__, cli
+from lexforge.commands import recipe, train
+
+ROOT = Path(__file__).resolve().parents[1]
+WITH_SETTINGS = [name for name in cli.COMMANDS if name != "train"]
+# The scripts, and the command that each of them runs.
+SCRIPTS = {
+    "build_index": "index",
+    "encode_corpus": "encode",
+    "evaluate_retrieval": "evaluate",
+    "export_model": "export_model",
+    "export_vectors": "export_vectors",
+    "mine_negatives": "mine",
+    "score_pairs": "score",
+    "search": "search",
+}
+
+
+def ended(*words: str) -> str | int | None:
+    """What `lexforge WORDS` ends with: a message, or its exit status."""
+    with pytest.raises(SystemExit) as end:
+        cli.main(words)
+    return end.value.code
+
+
+def test_help_lists_every_command_and_loads_next_to_nothing() -> None:
+    """The first command of a new user must answer at once; tyro, numpy and torch take seconds to load."""
+    code = (
+        "import sys; from lexforge import cli; cli.main(['--help']); before = len(sys.modules)\n"
+        "slow = {'tyro', 'numpy', 'torch', 'lexforge.commands.train'} & set(sys.modules)\n"
+        "assert not slow, slow\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    for name in cli.COMMANDS:
+        assert f"\n  {name} " in done.stdout
+
+
+def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
+    """It is the first thing that a bug report asks for."""
+    cli.main(["--version"])
+    assert capsys.readouterr().out == f"lexforge {__version__}\n"
+
+
+@pytest.mark.parametrize("name", WITH_SETTINGS)
+def test_each_command_has_settings_and_an_example_of_itself(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A command without its module would be found by its first user."""
+    assert ended(*name.split(), "--help") == 0
+    text = capsys.readouterr().out
+    assert text.startswith(f"usage: lexforge {name} ")
+    assert f"\n    lexforge {name} " in text
+
+
+@pytest.mark.parametrize(("stem", "command"), SCRIPTS.items())
+def test_a_script_is_the_command(stem: str, command: str) -> None:
+    """A copy of the settings or of the work would drift apart from the command."""
+    script = runpy.run_path(str(ROOT / "scripts" / f"{stem}.py"), run_name="script")
+    module = importlib.import_module(f"lexforge.commands.{command}")
+    assert script["Config"] is module.Config
+    assert script["main"] is module.main
+
+
+def test_every_script_is_some_command() -> None:
+    """A new script needs its command too, for those who have no checkout."""
+    assert {path.stem for path in (ROOT / "scripts").glob("*.py")} == set(SCRIPTS)
+
+
+def test_words_that_are_no_command_are_answered_with_those_there_are() -> None:
+    """A misspelt word is one line, and no traceback."""
+    assert str(ended("trian")).startswith("error: lexforge has no command 'trian'; its commands are train, ")
+    assert "export vectors" in str(ended("export"))
+    assert "export model" in str(ended("export", "onnx"))
+    assert str(ended()).startswith("usage: lexforge COMMAND")
+
+
+def test_a_mistake_is_one_line_and_debug_shows_its_place(tmp_path: Path) -> None:
+    """As for recipes and scripts."""
+    words = ("evaluate", "--model", "m", "--data", str(tmp_path / "nowhere"))
+    message = str(ended(*words))
+    assert message.startswith("error: ")
+    assert "nowhere" in message
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        cli.main([*words, "--debug"])
+
+
+def test_a_recipe_is_printed_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    """What a user copies must be what `lexforge train` runs."""
+    cli.main(["recipe", "infonce_retrieval"])
+    assert capsys.readouterr().out == (ROOT / "recipes" / "infonce_retrieval.py").read_text(encoding="utf-8")
+    cli.main(["recipe", "accelerate/fsdp.yaml"])
+    assert "fsdp" in capsys.readouterr().out
+    cli.main(["recipe"])
+    listed = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in listed] == list(recipe.recipe_files())
+    assert {path.stem for path in (ROOT / "recipes").glob("*.py")} <= set(recipe.recipe_files())
+    assert all(line.endswith(".") for line in listed)
+    assert str(ended("recipe", "nope")).startswith(
+        "error: there is no recipe 'nope'; the names are cosent_sts,"
+    )
+
+
+@pytest.fixture
+def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of recipes with one that prints its words."""
+    (tmp_path / "accelerate").mkdir()
+    (tmp_path / "accelerate" / "fsdp.yaml").write_text("# Shards.\n")
+    text = '"""A toy."""\nimport sys\nif __name__ == "__main__":\n    print(sys.argv)\n'
+    for name in ("splade_v26", "toy"):
+        (tmp_path / f"{name}.py").write_text(text)
+    monkeypatch.setattr(recipe, "recipe_folder", lambda: tmp_path)
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    return tmp_path
+
+
+def test_train_runs_the_named_recipe_with_its_words(toy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The recipe reads `sys.argv` as if its file had been started; without a name it is splade_v26."""
+    before = list(sys.argv)
+    cli.main(["train", "toy", "--steps", "3"])
+    out, err = capsys.readouterr()
+    assert out == f"{[str(toy / 'toy.py'), '--steps', '3']}\n"
+    assert err == (
+        "This trains in one process. On several devices: accelerate launch -m lexforge train toy --steps 3\n"
+    )
+    cli.main(["train", "--data", "a b"])
+    out, err = capsys.readouterr()
+    assert out == f"{[str(toy / 'splade_v26.py'), '--data', 'a b']}\n"
+    assert err.endswith("accelerate launch -m lexforge train --data 'a b'\n")
+    assert sys.argv == before
+
+
+def test_train_is_silent_about_devices_where_a_launcher_started_it(
+    toy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each rank would repeat what its user has done already."""
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    cli.main(["train", "toy"])
+    assert capsys.readouterr().err == ""
+
+
+def test_train_refuses_what_is_no_recipe(toy: Path) -> None:
+    """A configuration for accelerate is printed by `lexforge recipe`, and trains nothing."""
+    assert str(ended("train", "nope")).startswith("error: there is no recipe 'nope'")
+    assert "is a configuration for accelerate" in str(ended("train", "accelerate/fsdp.yaml"))
+    with pytest.raises(ValueError, match="there is no recipe 'nope'"):
+        cli.main(["train", "nope", "--debug"])
+
+
+def test_the_help_of_train_is_that_of_the_recipe_below_how_to_start_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A recipe names its file in its examples, which a user of the wheel has not."""
+    assert ended("train", "--help") == 0
+    text = capsys.readouterr().out
+    assert text.index("accelerate launch -m lexforge train ") < text.index("usage: ")
+    assert "--loss.flops-weight" in text
+    assert f"without a name it is {train.RECIPE}" in text

@@ -1,0 +1,109 @@
+"""Where the training rows of a recipe and their negatives come from, option by option."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lexforge.data import RetrievalData, TrainingData, load_training_data, write_training_rows
+from lexforge.retrieval import BM25Index
+from lexforge.training import (
+    check_negatives,
+    check_triplet_rows,
+    choose_negatives,
+    load_rows,
+    mined_negatives,
+)
+
+CORPUS = {"d0": "red apple", "d1": "red pear", "d2": "green apple", "d3": "blue sky", "d4": "red apple tree"}
+QUERIES = {"q0": "red apple", "q1": "blue"}
+JUDGED = RetrievalData("fruit", CORPUS, QUERIES, {"train": {"q0": {"d0": 1, "d1": 0}, "q1": {"d3": 1}}})
+
+
+def judged_data() -> TrainingData:
+    return TrainingData(JUDGED, list(CORPUS.values()), JUDGED)
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> TrainingData:
+    """Rows of texts with a negative and a score each, as they come without a corpus."""
+    file = tmp_path / "rows.csv"
+    lines = [f"question {i},answer {i},other {i},{i}.5\n" for i in range(8)]
+    file.write_text("query,positive,negative,margin\n" + "".join(lines), encoding="utf-8")
+    (tmp_path / "data").mkdir()
+    for split in ("train", "test"):
+        (tmp_path / "data" / f"{split}.csv").write_text(file.read_text(encoding="utf-8"), encoding="utf-8")
+    return load_training_data(str(tmp_path / "data"), ["test"])
+
+
+@pytest.mark.parametrize(
+    ("negatives", "expected"),
+    [
+        ("none", set()),
+        ("given", set()),
+        ("mined", set()),
+        ("judged", {"red pear"}),  # q0 judges d1 not relevant
+        ("bm25", {"red apple tree", "green apple"}),  # its hits without a judgement
+    ],
+)
+def test_each_name_takes_its_own_negatives(negatives: Any, expected: set[str]) -> None:
+    """A recipe that drew others would train on wrong rows without an error."""
+    bm25 = BM25Index.of_corpus(CORPUS)
+    rows = load_rows(judged_data(), bm25, negatives)
+    assert [row["anchor"] for row in rows] == ["red apple", "blue"]
+    if not expected:
+        assert all("negative_1" not in row for row in rows)
+    else:
+        assert rows[0]["negative_1"] in expected
+
+
+def test_bm25_negatives_come_from_the_whole_corpus() -> None:
+    """The index of a run holds only the documents that are evaluated, here one that matches nothing."""
+    sample = BM25Index.of_corpus({"d3": CORPUS["d3"]})
+    rows = load_rows(judged_data(), sample, "bm25")
+    assert rows[0]["negative_1"] in ("red apple tree", "green apple")
+
+
+def test_rows_of_texts_keep_their_negatives_and_scores_only_where_they_are_given(table: TrainingData) -> None:
+    """`--negatives none` over such rows trains on pairs."""
+    bm25 = BM25Index.of_corpus(CORPUS)
+    assert set(load_rows(table, bm25, "given").column_names) >= {"negative_1", "label"}
+    assert set(load_rows(table, bm25, "none").column_names) == {"anchor", "positive"}
+
+
+def test_a_file_replaces_the_rows_of_the_data(tmp_path: Path) -> None:
+    """Mined rows hold texts, so nothing of the data is looked up."""
+    file = tmp_path / "mined.jsonl"
+    write_training_rows(file, [{"anchor": "a", "positive": "b", "negative_1": "c"}])
+    check_negatives(file, None)
+    assert load_rows(judged_data(), BM25Index.of_corpus(CORPUS), file)[0]["negative_1"] == "c"
+
+
+def test_the_preset_decides_where_the_user_and_the_data_leave_it_open(table: TrainingData) -> None:
+    """Hard negatives are part of a preset; rows of texts keep their own, and a named source is the user's."""
+    assert choose_negatives("given", "mined", judged_data()) == "mined"
+    assert choose_negatives("given", "none", judged_data()) == "none"
+    assert choose_negatives("judged", "mined", judged_data()) == "judged"
+    assert choose_negatives("given", "mined", table) == "given"
+
+
+def test_negatives_are_mined_where_they_are_asked_for(table: TrainingData) -> None:
+    """Where no set of documents is at hand, or a teacher would have to score them, they cannot be mined."""
+    mined = mined_negatives(judged_data(), "mined", distils=False, per_row=1, seed=0)
+    assert mined is not None
+    assert mined.dataset.column_names[:3] == ["anchor", "positive", "negative_1"]
+    assert mined_negatives(judged_data(), "none", distils=True, per_row=1, seed=0) is None
+    with pytest.raises(ValueError, match="holds rows of texts"):
+        mined_negatives(table, "mined", distils=False, per_row=1, seed=0)
+    with pytest.raises(ValueError, match="the teacher knows the texts of the training rows alone"):
+        mined_negatives(judged_data(), "mined", distils=True, per_row=1, seed=0)
+
+
+def test_a_triplet_needs_a_third_text() -> None:
+    """The loss would fail at its first step, after minutes of preparation."""
+    check_triplet_rows([{"anchor": "a", "positive": "b"}], 0.0, "fruit")
+    check_triplet_rows([{"anchor": "a", "positive": "b", "negative_1": "c"}], 1.0, "fruit")
+    with pytest.raises(ValueError, match="the rows of fruit have none"):
+        check_triplet_rows([{"anchor": "a", "positive": "b"}], 1.0, "fruit")
