@@ -46,7 +46,7 @@ def row(run: Path, language: str | None) -> dict[str, Any]:
         "preset": config["preset"],
         "model": Path(config["model"]).name,
         "steps": config["train"]["steps"],
-        **{finding.name: "" if finding.value is None else round(finding.value, 4) for finding in findings},
+        **{finding.name: "" if finding.number is None else round(finding.number, 4) for finding in findings},
     }
 
 

@@ -307,7 +307,7 @@ def test_the_jumps_of_the_loss_by_hand() -> None:
     values = [9.0, 1.0, 2.0, 1.0, 2.0, 1.0, 2.0, 1.0]
     finding = by_name(findings_of(CONFIG, None, lines_of(values)))["oscillation"]
     differences = [1, -1, 1, -1, 1, -1]
-    assert finding.value == pytest.approx(np.std(differences) / (2 * math.log(16)))
+    assert finding.number == pytest.approx(np.std(differences) / (2 * math.log(16)))
     assert finding.ok is False
     assert "lower --learning-rate (now 0.001)" in finding.advice
     few = by_name(findings_of(CONFIG, None, lines_of(values[:7])))["oscillation"]
@@ -321,7 +321,7 @@ def test_a_loss_that_is_no_number_is_a_symptom() -> None:
     finding = by_name(findings_of(CONFIG, None, lines))["oscillation"]
     assert finding.ok is False
     assert "step 30" in finding.advice
-    assert finding.measured == "inf %"
+    assert finding.value == "inf %"
 
 
 @pytest.mark.parametrize(
@@ -336,7 +336,7 @@ def test_what_is_lost_on_dev_by_hand(scores: list[float], best: dict[str, float]
     """The share of the best score that the model at the end has lost."""
     log = lines_of(scores, "eval_dev_nDCG@10")
     finding = by_name(findings_of(CONFIG, None, log, best_checkpoint=best))["overfitting"]
-    assert finding.value == pytest.approx(lost)
+    assert finding.number == pytest.approx(lost)
     assert finding.ok is (lost <= 0.05)
 
 
@@ -345,7 +345,7 @@ def test_the_start_by_hand_in_phases() -> None:
     loss = asdict(training.PRESETS["v26"])
     log = lines_of([3 * 2.5 * math.log(16)], "infonce")
     finding = by_name(findings_of(CONFIG | {"loss": loss}, None, log))["scale"]
-    assert finding.value == pytest.approx(3.0)
+    assert finding.number == pytest.approx(3.0)
     assert finding.ok is False
     assert finding.knob == "the temperatures of --loss.phases"
 
@@ -410,10 +410,12 @@ def test_a_sample_without_texts_or_idf_is_refused(tiny_splade: SparseEncoder) ->
 def test_the_text_of_findings_puts_the_sick_ones_first() -> None:
     """At the end of a run people read the first line."""
 
-    def finding(name: str, value: float | None, ok: bool | None) -> Finding:
-        return Finding(name, f"share of {name}", value, 0.25, "below", ok, "--knob", "turn it up", True)
+    def finding(name: str, value: str, ok: bool | None) -> Finding:
+        return Finding(f"share of {name}", value, "at most 25 %", ok, "--knob", "turn it up", name)
 
-    text = findings_text([finding("a", 0.1, True), finding("b", None, None), finding("c", 0.5, False)])
+    text = findings_text(
+        [finding("a", "10 %", True), finding("b", "not measured", None), finding("c", "50 %", False)]
+    )
     assert text.splitlines() == [
         "! share of c: 50 % (healthy: at most 25 %): turn it up",
         "? not measured: b, because turn it up",

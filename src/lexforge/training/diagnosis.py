@@ -355,7 +355,7 @@ def _temperature(loss: Mapping[str, Any]) -> tuple[float, str]:
 def _judged(
     name: str,
     symptom: str,
-    value: float | None,
+    number: float | None,
     threshold: float,
     healthy: Literal["below", "above"],
     knob: str,
@@ -363,13 +363,16 @@ def _judged(
     percent: bool,
     reason: str,
 ) -> Finding:
-    """Compare a value with its threshold; without a value the finding says the reason."""
-    if value is None:
-        return Finding(name, symptom, None, threshold, healthy, None, "", reason, percent)
-    ok = value <= threshold if healthy == "below" else value >= threshold
-    if ok:
-        return Finding(name, symptom, value, threshold, healthy, True, knob, "", percent)
-    return Finding(name, symptom, value, threshold, healthy, False, knob, advice, percent)
+    """Compare a number with its threshold; without a number the finding says the reason."""
+
+    def text(one: float) -> str:
+        return f"{100 * one:.3g} %" if percent else f"{one:.3g}"
+
+    limit = f"at {'most' if healthy == 'below' else 'least'} {text(threshold)}"
+    if number is None:
+        return Finding(symptom, "not measured", limit, None, knob, reason, name)
+    ok = number <= threshold if healthy == "below" else number >= threshold
+    return Finding(symptom, text(number), limit, ok, knob, "" if ok else advice, name, number)
 
 
 def read_losses(folder: Path) -> list[dict[str, Any]]:
