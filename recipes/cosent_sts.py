@@ -19,13 +19,13 @@ checkpoint.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from lexforge import data, evaluation, export, losses, models, runs, training
+from lexforge import data, evaluation, export, losses, models, report, runs, training
 from lexforge.common.command_line import run_command
 from lexforge.common.similarity import similarity_of
 
@@ -34,9 +34,10 @@ if TYPE_CHECKING:
 
     from datasets import Dataset
 
-# Training takes a few minutes on two cores with these settings.
+# Training takes a few minutes on two cores with these settings. The kind of model gives steps, learning rate,
+# warm-up and length (`main`).
 QUICK = training.TrainingSettings(
-    steps=400, batch_size=64, gradient_accumulation_steps=1, learning_rate=None, precision="fp32"
+    batch_size=64, gradient_accumulation_steps=1, learning_rate=None, warmup_fraction=None, precision="fp32"
 )
 
 SOURCE = data.StsOptions()
@@ -69,8 +70,9 @@ class Config:
     resume: bool = False
     """Whether to continue the run in `output_dir` from its last checkpoint."""
 
-    max_seq_length: int = 128
-    """Tokens per sentence, special tokens included; longer sentences are cut."""
+    max_seq_length: int | None = None
+    """Tokens per sentence, special tokens included; longer sentences are cut. None is 128 from scratch, and
+    what a pretrained model was saved with, at most 256."""
 
     evaluation: Annotated[training.EvaluationSettings, tyro.conf.arg(name="")] = field(
         default_factory=training.EvaluationSettings
@@ -102,12 +104,20 @@ def main(cfg: Config) -> None:
 
     # Processes. All of them train; only the main process measures and writes.
     process = runs.start_processes(cfg.train.seed)
-    rates = {"pretrained": 2e-5, "scratch": 5e-4}
-    cfg = replace(cfg, train=training.with_learning_rate(cfg.train, cfg.model, **rates, say=process.print))
     stages = runs.Stages(process)
     stages.begin("check the options")
-    runs.check_run_directory(process, cfg.output_dir, cfg, resume=cfg.resume)
     models.check_model(cfg.model)
+    cfg = training.with_defaults(
+        cfg,
+        pretrained=training.KindDefaults(
+            2e-5, 200, "two passes over stsb-en, with which a pretrained model gained (recipes/README.md)"
+        ),
+        scratch=training.KindDefaults(
+            5e-4, 400, "it has everything to learn, and this takes a few minutes on two cores"
+        ),
+        say=process.print,
+    )
+    runs.check_run_directory(process, cfg.output_dir, cfg, resume=cfg.resume)
     training.check_reports(cfg.train.report_to)
     cfg.evaluation.check_measure(MEASURES)
 
@@ -201,6 +211,7 @@ def main(cfg: Config) -> None:
     print(evaluation.metrics_table(metrics))
     print(f"\n{stages.table()}")
     print(f"{cfg.output_dir} holds the model and the numbers.")
+    print(f"{report.write_page(cfg.output_dir)} shows the run in a browser.")
     if cfg.card.push_to_hub is not None:
         print(f"The model was uploaded to {training.push_model(trainer, cfg.output_dir / 'model')}")
 

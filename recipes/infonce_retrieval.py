@@ -14,19 +14,19 @@ those that are in fact positives.
 
 The run directory holds the settings (`config.json`), the versions and the machine (`env.json`), the measures
 of BM25 and of the model before and after training (`metrics.json`), the documents found for each test query
-(`run.trec`), the model with its card (`model/`) and the checkpoints. `--resume` continues from the last
-checkpoint.
+(`run.trec`), the log (`log.jsonl`), the model with its card (`model/`), the checkpoints, and a page that
+shows all of it in a browser (`report.html`). `--resume` continues from the last checkpoint.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from lexforge import data, evaluation, export, losses, models, retrieval, runs, training
+from lexforge import data, evaluation, export, losses, models, report, retrieval, runs, training
 from lexforge.common.command_line import run_command
 from lexforge.common.similarity import similarity_of
 
@@ -34,9 +34,10 @@ if TYPE_CHECKING:
     from accelerate import PartialState
     from sentence_transformers import SentenceTransformer
 
-# Training takes a few minutes on two cores with these settings.
+# Training takes a few minutes on two cores with these settings. The kind of model gives steps, learning rate,
+# warm-up and length (`main`).
 QUICK = training.TrainingSettings(
-    steps=600, batch_size=64, gradient_accumulation_steps=1, learning_rate=None, precision="fp32"
+    batch_size=64, gradient_accumulation_steps=1, learning_rate=None, warmup_fraction=None, precision="fp32"
 )
 SOURCE = data.SourceOptions()
 CARD = export.CardOptions()
@@ -99,8 +100,9 @@ class Config:
     resume: bool = False
     """Whether to continue the run in `output_dir` from its last checkpoint."""
 
-    max_seq_length: int = 128
-    """Tokens per text, special tokens included; longer texts are cut."""
+    max_seq_length: int | None = None
+    """Tokens per text, special tokens included; longer texts are cut. None is 128 from scratch, and what a
+    pretrained model was saved with, at most 256."""
 
     eval_documents: int | None = None
     """Documents that every evaluation searches: the judged ones and a random sample; None takes all."""
@@ -120,7 +122,6 @@ def check_options(cfg: Config, process: PartialState) -> None:
             f"--negatives {cfg.negatives}"
         )
     runs.check_run_directory(process, cfg.output_dir, cfg, resume=cfg.resume)
-    models.check_model(cfg.model)
     training.check_reports(cfg.train.report_to)
     cfg.evaluation.check_measure(evaluation.METRICS)
 
@@ -145,10 +146,19 @@ def main(cfg: Config) -> None:
 
     # Processes. All of them train; only the main process measures and writes.
     process = runs.start_processes(cfg.train.seed)
-    rates = {"pretrained": 5e-5, "scratch": 1e-3}
-    cfg = replace(cfg, train=training.with_learning_rate(cfg.train, cfg.model, **rates, say=process.print))
     stages = runs.Stages(process)
     stages.begin("check the options")
+    models.check_model(cfg.model)
+    cfg = training.with_defaults(
+        cfg,
+        pretrained=training.KindDefaults(
+            5e-5, 200, "a pretrained model gained most in its first 120 (recipes/README.md)"
+        ),
+        scratch=training.KindDefaults(
+            1e-3, 600, "it has everything to learn, and this takes a few minutes on two cores"
+        ),
+        say=process.print,
+    )
     check_options(cfg, process)
 
     # Data. The train split gives the rows; the test split is measured before and after training, and the dev
@@ -199,13 +209,13 @@ def main(cfg: Config) -> None:
     loss = build_loss(cfg.loss, model, gather=process.num_processes > 1)
 
     # Evaluation before training, with BM25 on the same queries.
-    metrics = {}
+    record = report.RunRecord(cfg.output_dir)
     if process.is_main_process:
         stages.begin("measure BM25")
-        metrics["bm25"] = evaluation.evaluate_bm25(bm25, evaluator)
+        record.add("bm25", evaluation.evaluate_bm25(bm25, evaluator))
         if cfg.evaluation.initial_evaluation:
             stages.begin("measure the model before training")
-            metrics["initial"] = evaluator.evaluate(model).metrics
+            record.add("initial", evaluator.evaluate(model))
 
     # Training. No batch holds a text twice, because the second one would count as a negative of the first.
     # No loss of this recipe reads the scores of a teacher.
@@ -233,9 +243,9 @@ def main(cfg: Config) -> None:
     # Evaluation after training.
     stages.begin("measure the model after training")
     trained = evaluator.evaluate(model)
-    metrics["trained"] = trained.metrics
+    record.add("trained", trained)
 
-    # What the run leaves behind: the model, the numbers, the documents found, and a table to read.
+    # What the run leaves behind: the model, the numbers, the documents found, and a page that shows them.
     stages.begin("write the results")
     model.save_pretrained(str(cfg.output_dir / "model"), create_model_card=False)
     facts = export.CardFacts(
@@ -246,19 +256,19 @@ def main(cfg: Config) -> None:
         data=cfg.data,
         split="test",
         measured=len(measured.corpus),
-        metrics=metrics,
+        metrics=record.metrics,
         training={"negatives": cfg.negatives, "max_seq_length": cfg.max_seq_length} | asdict(cfg.train),
         citation=loss.citation,
         numbers={"loss": asdict(cfg.loss)},
     )
     export.write_card(cfg.output_dir / "model", facts)
+    record.look_closer(model, evaluator, measured.corpus)
     timing = trained.timing | {"stage_seconds": stages.end()}
-    best = training.best_of(trainer.state)
-    runs.write_json(cfg.output_dir / "metrics.json", metrics | {"timing": timing} | best)
-    evaluation.write_run(cfg.output_dir / "run.trec", trained.run)
-    print(evaluation.metrics_table(metrics))
+    record.finish(timing=timing, **training.best_of(trainer.state))
+    print(evaluation.metrics_table(record.metrics))
     print(f"\n{stages.table()}")
     print(f"{cfg.output_dir} holds the model, the numbers and the documents found.")
+    print(f"{report.write_page(cfg.output_dir)} shows the run in a browser.")
     if cfg.card.push_to_hub is not None:
         print(f"The model was uploaded to {training.push_model(trainer, cfg.output_dir / 'model')}")
 

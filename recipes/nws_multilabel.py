@@ -24,14 +24,14 @@ The run directory holds the settings (`config.json`), the versions and the machi
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
 import tyro
 
-from lexforge import corpus, data, evaluation, export, losses, models, runs, training
+from lexforge import corpus, data, evaluation, export, losses, models, report, runs, training
 from lexforge.common.command_line import run_command
 from lexforge.common.similarity import similarity_of
 
@@ -39,9 +39,10 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
     from torch import Tensor
 
-# Training takes a few minutes on two cores with these settings.
+# Training takes a few minutes on two cores with these settings. The kind of model gives steps, learning rate,
+# warm-up and length (`main`).
 QUICK = training.TrainingSettings(
-    steps=300, batch_size=32, gradient_accumulation_steps=1, learning_rate=None, precision="fp32"
+    batch_size=32, gradient_accumulation_steps=1, learning_rate=None, warmup_fraction=None, precision="fp32"
 )
 SOURCE = data.MultiLabelOptions()
 CARD = export.CardOptions()
@@ -111,8 +112,9 @@ class Config:
     resume: bool = False
     """Whether to continue the run in `output_dir` from its last checkpoint."""
 
-    max_seq_length: int = 128
-    """Tokens per text, special tokens included; longer texts are cut."""
+    max_seq_length: int | None = None
+    """Tokens per text, special tokens included; longer texts are cut. None is 128 from scratch, and what a
+    pretrained model was saved with, at most 256."""
 
     evaluation: Annotated[training.EvaluationSettings, tyro.conf.arg(name="")] = field(
         default_factory=training.EvaluationSettings
@@ -200,12 +202,20 @@ def main(cfg: Config) -> None:
 
     # Processes. All of them train; only the main process measures and writes.
     process = runs.start_processes(cfg.train.seed)
-    rates = {"pretrained": 3e-4, "scratch": 1e-3}
-    cfg = replace(cfg, train=training.with_learning_rate(cfg.train, cfg.model, **rates, say=process.print))
     stages = runs.Stages(process)
     stages.begin("check the options")
-    runs.check_run_directory(process, cfg.output_dir, cfg, resume=cfg.resume)
     models.check_model(cfg.model)
+    cfg = training.with_defaults(
+        cfg,
+        pretrained=training.KindDefaults(
+            3e-4, 300, "the prototypes of the labels start from nothing, whatever the encoder knows"
+        ),
+        scratch=training.KindDefaults(
+            1e-3, 300, "the prototypes of the labels start from nothing, whatever the encoder knows"
+        ),
+        say=process.print,
+    )
+    runs.check_run_directory(process, cfg.output_dir, cfg, resume=cfg.resume)
     training.check_reports(cfg.train.report_to)
     cfg.evaluation.check_measure(evaluation.MULTILABEL_METRICS)
 
@@ -312,6 +322,7 @@ def main(cfg: Config) -> None:
     print(evaluation.metrics_table(metrics))
     print(f"\n{stages.table()}")
     print(f"{cfg.output_dir} holds the encoder, its classifier and the numbers.")
+    print(f"{report.write_page(cfg.output_dir)} shows the run in a browser.")
     if cfg.card.push_to_hub is not None:
         print(f"The model was uploaded to {training.push_model(trainer, cfg.output_dir / 'model')}")
 

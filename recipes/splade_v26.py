@@ -13,25 +13,27 @@ packages. It needs no network. The published V26 run, on your own data (a folder
 `--loss.flops-weight 0.003`.
 
 The run directory holds the settings (`config.json`), the versions and the machine (`env.json`), the measures
-(`metrics.json`), the documents found for each test query (`run.trec`), the model (`model/`, which plain
-sentence-transformers loads) and the checkpoints. `--resume` continues from the last checkpoint.
+(`metrics.json`), the log (`log.jsonl`), the documents found for each test query (`run.trec`), the model
+(`model/`, which plain sentence-transformers loads), the checkpoints, and a page that shows all of it in a
+browser (`report.html`). `--resume` continues from the last checkpoint.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
 
-from lexforge import corpus, data, evaluation, export, losses, models, retrieval, runs, training
+from lexforge import corpus, data, evaluation, export, losses, models, report, retrieval, runs, training
 from lexforge.common.command_line import run_command
 
-# Training takes a few minutes on two cores with these settings; the preset gives the learning rate.
-# `TrainingSettings()` without arguments holds the settings of the published V26 run.
+# Training takes a few minutes on two cores with these settings. The kind of model gives steps, warm-up and
+# length (`main`), and the preset the learning rate. `TrainingSettings()` without arguments holds the
+# settings of the published V26 run.
 QUICK = training.TrainingSettings(
-    steps=400, batch_size=32, gradient_accumulation_steps=1, learning_rate=None, precision="fp32"
+    batch_size=32, gradient_accumulation_steps=1, learning_rate=None, warmup_fraction=None, precision="fp32"
 )
 SOURCE = data.SourceOptions()
 CARD = export.CardOptions()
@@ -95,8 +97,9 @@ class Config:
     resume: bool = False
     """Whether to continue the run in `output_dir` from its last checkpoint."""
 
-    max_seq_length: int = 128
-    """Tokens per text, special tokens included; longer texts are cut. V26 has 192."""
+    max_seq_length: int | None = None
+    """Tokens per text, special tokens included; longer texts are cut. None is 128 from scratch, and what a
+    pretrained model was saved with, at most 256. V26 has 192."""
 
     document_terms: int | None = None
     """Wanted mean number of active terms per document, which training holds; None leaves it to the loss."""
@@ -122,11 +125,23 @@ def main(cfg: Config) -> None:
     process = runs.start_processes(cfg.train.seed)
     stages = runs.Stages(process)
     stages.begin("check the options")
-    rates = {"pretrained": cfg.loss.learning_rate, "scratch": cfg.loss.scratch_learning_rate}
-    cfg = replace(cfg, train=training.with_learning_rate(cfg.train, cfg.model, **rates, say=process.print))
-    data.check_teacher_options(cfg.teacher, cfg.teacher_scores, needed=cfg.loss.needs_teacher)
-    runs.check_run_directory(process, cfg.output_dir, cfg, resume=cfg.resume)
     models.check_model(cfg.model)
+    cfg = training.with_defaults(
+        cfg,
+        pretrained=training.KindDefaults(
+            cfg.loss.learning_rate, 200, "the tables of recipes/README.md were measured with so many"
+        ),
+        scratch=training.KindDefaults(
+            cfg.loss.scratch_learning_rate,
+            400,
+            "it has everything to learn, and this takes a few minutes on two cores",
+        ),
+        say=process.print,
+    )
+    data.check_teacher_options(
+        cfg.teacher, cfg.teacher_scores, cfg.teacher_cache, needed=cfg.loss.needs_teacher
+    )
+    runs.check_run_directory(process, cfg.output_dir, cfg, resume=cfg.resume)
     data.check_teacher(cfg.teacher)
     data.check_language(cfg.language)
     training.check_reports(cfg.train.report_to)
@@ -167,7 +182,7 @@ def main(cfg: Config) -> None:
         teacher_scores=cfg.teacher_scores,
     )
     training.check_full_batch(len(rows), cfg.train, process.num_processes)
-    data.check_labelled_rows(cfg.teacher, rows, needed=cfg.loss.needs_teacher)
+    data.check_labelled_rows(cfg.teacher, rows, needed=cfg.loss.needs_teacher, cache=cfg.teacher_cache)
     training.check_triplet_rows(rows, cfg.loss.triplet_margin_weight, cfg.data)
     mined = training.mined_negatives(
         loaded,
@@ -228,14 +243,13 @@ def main(cfg: Config) -> None:
         model = models.build_inference_free(model, idf)
 
     # Evaluation before training, with BM25 on the same queries.
-    metrics = {}
+    record = report.RunRecord(cfg.output_dir)
     if process.is_main_process:
         stages.begin("measure BM25")
-        metrics["bm25"] = evaluation.evaluate_bm25(bm25, evaluator)
+        record.add("bm25", evaluation.evaluate_bm25(bm25, evaluator))
         if cfg.evaluation.initial_evaluation:
             stages.begin("measure the model before training")
-            initial = evaluator.evaluate(model)
-            metrics["initial"] = initial.metrics | initial.sparsity
+            record.add("initial", evaluator.evaluate(model))
 
     # Terms that nearly every document activates get a lower bias, and rare ones a higher one. The lexical
     # backbone has idf in its weights already.
@@ -300,14 +314,23 @@ def main(cfg: Config) -> None:
     # Evaluation after training.
     stages.begin("measure the model after training")
     trained = evaluator.evaluate(model)
-    metrics["trained"] = trained.metrics | trained.sparsity
+    record.add("trained", trained)
     stages.begin("measure it without its expansion")
-    metrics["own_terms"] = evaluator.evaluate_own_terms(model)
+    record.add_measures("own_terms", evaluator.evaluate_own_terms(model))
 
-    # What the run leaves behind: the model with its card, the numbers and the documents found. A table and
-    # three searches are printed.
+    # What the run leaves behind: the model with its card, the numbers, the documents found, and a page that
+    # shows them. A table and three searches are printed.
     stages.begin("write the results")
     model.save_pretrained(str(cfg.output_dir / "model"), create_model_card=False)
+    record.look_closer(model, evaluator, measured.corpus, stopword_ids)
+    training.record_symptoms(
+        cfg.output_dir,
+        model,
+        evaluator.query_texts,
+        list(measured.corpus.values()),
+        idf=idf,
+        stopword_ids=stopword_ids,
+    )
     choices = ("preset", "negatives", "output_vocabulary", "inference_free", "max_seq_length")
     facts = export.CardFacts(
         **cfg.card.facts(cfg.output_dir),
@@ -316,7 +339,7 @@ def main(cfg: Config) -> None:
         data=cfg.data,
         split="test",
         measured=len(measured.corpus),
-        metrics=metrics,
+        metrics=record.metrics,
         training={name: getattr(cfg, name) for name in choices} | asdict(cfg.train),
         citation=loss.citation,
         teacher=data.teacher_name(cfg.teacher, cfg.teacher_scores, rows) if cfg.loss.needs_teacher else None,
@@ -325,10 +348,8 @@ def main(cfg: Config) -> None:
     )
     export.write_card(cfg.output_dir / "model", facts)
     timing = trained.timing | {"stage_seconds": stages.end()}
-    best = training.best_of(trainer.state)
-    runs.write_json(cfg.output_dir / "metrics.json", metrics | {"timing": timing} | best)
-    evaluation.write_run(cfg.output_dir / "run.trec", trained.run)
-    print(evaluation.metrics_table(metrics))
+    record.finish(timing=timing, **training.best_of(trainer.state))
+    print(evaluation.metrics_table(record.metrics))
     queries = list(measured.split_queries("test").items())
     print("\nThree searches of the test split (* marks a document that was judged relevant):")
     print(
@@ -336,16 +357,23 @@ def main(cfg: Config) -> None:
             model, dict(queries[:3]), measured.corpus, trained.run, relevant=measured.split("test")
         )
     )
+    print(f"\nDiagnosis (docs/diagnosis.md):\n{runs.findings_text(training.diagnose(cfg.output_dir))}")
     print(f"\n{stages.table()}")
     print(f"{cfg.output_dir} holds the model, the numbers and the documents found.")
+    print(f"{report.write_page(cfg.output_dir, diagnose=training.diagnose)} shows the run in a browser.")
     if cfg.card.push_to_hub is not None:
         print(f"The model was uploaded to {training.push_model(trainer, cfg.output_dir / 'model')}")
 
 
 def command() -> None:
-    """Run `main`. The preset is read first, because its numbers are the defaults of `--loss.*`."""
+    """Run `main`. The preset is read first, because its numbers are the defaults of `--loss.*`.
+
+    The lexical backbone starts as BM25, which is measured anyway, so `--initial-evaluation` is off for it.
+    """
     preset = training.preset_on_command_line()
-    run_command(main, Config, __doc__, default=Config(preset=preset, loss=training.PRESETS[preset]))
+    watching = training.EvaluationSettings(initial_evaluation=not training.scratch_on_command_line())
+    default = Config(preset=preset, loss=training.PRESETS[preset], evaluation=watching)
+    run_command(main, Config, __doc__, default=default)
 
 
 if __name__ == "__main__":

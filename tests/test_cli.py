@@ -24,6 +24,7 @@ SCRIPTS = {
     "export_model": "export_model",
     "export_vectors": "export_vectors",
     "mine_negatives": "mine",
+    "report": "report",
     "score_pairs": "score",
     "search": "search",
 }

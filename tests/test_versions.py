@@ -19,6 +19,7 @@ from packaging.specifiers import SpecifierSet
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = {path.relative_to(ROOT / "src").as_posix() for path in (ROOT / "src").rglob("*.py")}
+TEMPLATES = {f"lexforge/report/template/page.{kind}" for kind in ("html.jinja", "css", "js")}
 RECIPES = {path.relative_to(ROOT / "recipes").as_posix() for path in (ROOT / "recipes").rglob("*.py")}
 RECIPES |= {path.relative_to(ROOT / "recipes").as_posix() for path in (ROOT / "recipes").rglob("*.yaml")}
 OPTIONAL = ["datasets", "faiss", "milvus_lite", "pymilvus", "qdrant_client", "triton", "tyro"]
@@ -65,7 +66,7 @@ def test_the_wheel_holds_every_module_the_recipes_and_the_command(wheel: Path) -
     inside = {name for name in archive.namelist() if ".dist-info/" not in name}
     recipes = {f"lexforge/recipes/{name}" for name in RECIPES}
     assert {"lexforge/recipes/splade_v26.py", "lexforge/recipes/accelerate/fsdp.yaml"} <= recipes
-    assert inside == SOURCES | recipes | {"lexforge/py.typed"}
+    assert inside == SOURCES | recipes | TEMPLATES | {"lexforge/py.typed"}
     (commands,) = (name for name in archive.namelist() if name.endswith(".dist-info/entry_points.txt"))
     assert archive.read(commands).decode().split() == [
         "[console_scripts]",

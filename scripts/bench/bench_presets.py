@@ -96,6 +96,8 @@ def command(job: Job, data: Path, model: Path) -> list[str]:
     shared = ["--data", source, *(collection.flags or ("--model", str(model)))]
     shared += ["--steps", str(collection.steps), "--batch-size", "32", "--seed", str(job.seed)]
     shared += ["--output-dir", str(job.folder / "run")]
+    if "--max-seq-length" not in collection.flags:
+        shared += ["--max-seq-length", "128"]  # equal for all systems, whatever the model was saved with
     rate = ["--learning-rate", PLAIN_RATES["scratch" if collection.scratch else "pretrained"]]
     if job.system in ("start", "stock"):
         shared += rate if job.system == "stock" else []

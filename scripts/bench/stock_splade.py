@@ -94,7 +94,7 @@ def main() -> None:
     result = evaluator.evaluate(model)
     bm25 = BM25Index.build(documents, list(retrieval.corpus))
     metrics = {
-        "bm25": evaluation.evaluate_bm25(bm25, evaluator),
+        "bm25": evaluation.evaluate_bm25(bm25, evaluator).metrics,
         "trained": result.metrics | result.sparsity,
     }
     model.save_pretrained(str(arguments.output_dir / "model"))

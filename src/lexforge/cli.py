@@ -16,6 +16,7 @@ COMMANDS = {
     "score": "score pairs of a query and a document with a teacher",
     "export model": "write an encoder for ONNX, Anserini, fastembed, Elasticsearch or OpenSearch",
     "export vectors": "write encoded vectors as files for another search engine",
+    "report": "write the page of a run, or of two runs side by side",
     "recipe": "print a recipe, to copy and change it",
 }
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from transformers import BertConfig, BertForSequenceClassification, BertModel
 
-from lexforge.data import DataError
+from lexforge.data import DataError, teacher
 from lexforge.data.teacher import (
     LsaTeacher,
     SentenceTransformerTeacher,
@@ -231,3 +231,13 @@ def test_a_folder_is_used_as_what_it_is_or_refused(
     }.items():
         with pytest.raises(DataError, match=message):
             SentenceTransformerTeacher(str(folder), device="cpu")
+
+
+def test_a_fitted_teacher_takes_a_sample_of_a_large_corpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The matrix of a million texts fills the memory; an even sample has the words that matter."""
+    texts = [f"word{number % 7} term{number % 11} number{number}" for number in range(60)]
+    monkeypatch.setattr(teacher, "LARGEST_FIT", 20)
+    sample = [
+        texts[place] for place in (0, 3, 6, 9, 12, 15, 18, 21, 24, 27, 31, 34, 37, 40, 43, 46, 49, 52, 55, 59)
+    ]
+    assert load_teacher("lsa", texts).name == load_teacher("lsa", sample).name

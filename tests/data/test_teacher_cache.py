@@ -7,7 +7,7 @@ import os
 import shutil
 import time
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from lexforge.data import DataError
+from lexforge.data.block_cache import BlockCache
 from lexforge.data.teacher import TeacherCache
 
 TEXTS = [f"text {number}" for number in range(10)]
@@ -264,3 +265,48 @@ def test_without_a_folder_the_cache_is_the_user_s_own_and_named_after_the_teache
     again = CountingTeacher()
     TeacherCache.build(again, [], TEXTS)
     assert again.asked == []
+
+
+def test_texts_are_encoded_while_they_are_read(tmp_path: Path) -> None:
+    """A million pairs do not fit beside a teacher: at most two blocks of texts wait, however many follow."""
+    read = 0
+
+    def rows_from_disk() -> Iterator[dict[str, str]]:
+        nonlocal read
+        for number in range(100):
+            read += 1
+            yield {"anchor": f"query {number}", "positive": f"document {number % 40}"}
+
+    class Watching(CountingTeacher):
+        def encode(self, texts: Sequence[str], kind: str) -> np.ndarray:
+            assert len(texts) <= 10
+            waiting.append(read - len([text for text in self.asked if text.startswith("query")]))
+            return super().encode(texts, kind)
+
+    waiting: list[int] = []
+    teacher = Watching()
+    cache = TeacherCache.build_for_rows(teacher, rows_from_disk(), tmp_path, block_texts=10)
+    assert max(waiting[:-1]) <= 20
+    assert sorted(teacher.asked) == sorted(
+        [f"query {number}" for number in range(100)] + [f"document {number}" for number in range(40)]
+    )
+    assert cache.lookup(["query 99"], "query").shape == (1, 4)
+    np.testing.assert_array_equal(cache.lookup(["document 39"], "document"), rows(["document 39"]))
+
+
+def test_a_cache_that_grows_finds_each_key_where_a_new_one_does(tmp_path: Path) -> None:
+    """Keys are inserted as blocks are appended; the oracle is the cache that reads all blocks at once."""
+    blocks = BlockCache(tmp_path, "test-block", np.float32)
+    generator = np.random.default_rng(0)
+    for _ in range(6):
+        keys = generator.integers(0, 40, size=15).astype(np.uint64)  # repeats, in a block and between them
+        blocks.append("teacher", keys, generator.normal(size=(15, 2)).astype(np.float32))
+        wanted = np.arange(45, dtype=np.uint64)
+        stored = [np.load(folder / "keys.npy") for folder in tmp_path.iterdir()]
+        np.testing.assert_array_equal(blocks.known(wanted), np.isin(wanted, np.concatenate(stored)))
+    first = {}  # the row that a key had first
+    for keys, numbers in zip(blocks._block_keys, blocks._rows, strict=True):
+        for key, row in zip(keys.tolist(), numbers, strict=True):
+            first.setdefault(key, row)
+    known = np.array(sorted(first), dtype=np.uint64)
+    np.testing.assert_array_equal(blocks.rows(known), np.stack([first[key] for key in known.tolist()]))

@@ -38,6 +38,28 @@ def test_a_run_that_failed_before_it_did_anything_can_be_started_again(tmp_path:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["config.json", "env.json"]
 
 
+def test_a_run_that_failed_before_its_first_checkpoint_can_be_started_again(tmp_path: Path) -> None:
+    """After "out of memory" at step 3 the same command begins anew; nothing of the old run is mixed in."""
+    open_run(tmp_path, {"batch": 64})
+    for name in ("log.jsonl", "bm25.trec", "bm25.scores.json", "initial.trec"):
+        (tmp_path / name).write_text("old")
+    open_run(tmp_path, {"batch": 32})
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["config.json", "env.json"]
+    (tmp_path / "log.jsonl").write_text("new")
+    (tmp_path / "checkpoint-5").mkdir()
+    with pytest.raises(FileExistsError, match="already holds"):
+        open_run(tmp_path, {"batch": 32})
+    assert (tmp_path / "log.jsonl").read_text() == "new"
+
+
+def test_the_files_of_a_beginning_without_a_run_are_somebody_s_own(tmp_path: Path) -> None:
+    """A folder with a run of BM25 that a user made must not lose it."""
+    (tmp_path / "bm25.trec").write_text("precious")
+    with pytest.raises(FileExistsError, match="already holds"):
+        open_run(tmp_path, {"steps": 3})
+    assert (tmp_path / "bm25.trec").read_text() == "precious"
+
+
 def test_resume_needs_a_run_with_the_same_settings(tmp_path: Path) -> None:
     """A resumed run with another learning rate would be neither of the two."""
     with pytest.raises(FileNotFoundError, match="nothing to resume"):

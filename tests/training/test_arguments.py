@@ -24,7 +24,7 @@ def test_the_defaults_are_the_published_run(tmp_path: Path) -> None:
     assert arguments.batch_sampler == BatchSamplers.NO_DUPLICATES
 
 
-def test_steps_win_over_epochs_and_others_over_all(tmp_path: Path) -> None:
+def test_others_win_over_all(tmp_path: Path) -> None:
     """A user passes any field of the stock arguments."""
     settings = TrainingSettings(steps=7, precision="fp32", logging_steps=3)
     arguments = settings.arguments(tmp_path, weight_decay=0.5)
@@ -59,3 +59,19 @@ def test_a_wrong_number_is_named(wrong: dict[str, Any]) -> None:
     """The error must come before hours of encoding by the teacher."""
     with pytest.raises(ValueError, match=next(iter(wrong))):
         TrainingSettings(**wrong)
+
+
+def test_steps_and_epochs_are_not_given_together(tmp_path: Path) -> None:
+    """One of them would be ignored without a word; each of them alone decides."""
+    with pytest.raises(ValueError, match="received 100 steps and 3 epochs"):
+        TrainingSettings(steps=100, epochs=3)
+    by_epochs = TrainingSettings(epochs=3, precision="fp32").arguments(tmp_path)
+    assert (by_epochs.max_steps, by_epochs.num_train_epochs) == (-1, 3)
+    assert TrainingSettings(steps=100, precision="fp32").arguments(tmp_path).max_steps == 100
+
+
+@pytest.mark.parametrize("name", ["learning_rate", "warmup_fraction"])
+def test_a_value_that_a_recipe_must_choose_is_asked_for(name: str, tmp_path: Path) -> None:
+    """Without the check the Trainer would take its own default, which no line names."""
+    with pytest.raises(ValueError, match=f"{name} must be a number before training starts; received None"):
+        TrainingSettings(**{name: None}, precision="fp32").arguments(tmp_path)

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from lexforge.training import preset_on_command_line
+from lexforge.training import preset_on_command_line, scratch_on_command_line
 
 
 @pytest.mark.parametrize(
@@ -39,3 +39,12 @@ def test_an_unknown_preset_ends_the_process_and_lists_those_there_are(
     with pytest.raises(SystemExit):
         preset_on_command_line(["--preset", "v27"])
     assert "invalid choice: 'v27'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "scratch"),
+    [([], True), (["--model=lexical"], True), (["--steps", "3", "--model", "some/encoder"], False)],
+)
+def test_the_kind_of_model_is_known_before_the_other_options(arguments: list[str], scratch: bool) -> None:
+    """Whether the model is measured before training depends on it."""
+    assert scratch_on_command_line(arguments) is scratch

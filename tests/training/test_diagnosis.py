@@ -368,7 +368,7 @@ def test_advice_follows_the_settings() -> None:
 
 def test_a_run_that_is_no_run_is_refused(tmp_path: Path) -> None:
     """One clear line, whatever stands in the folder."""
-    with pytest.raises(FileNotFoundError, match="no run directory, because it has no config"):
+    with pytest.raises(FileNotFoundError, match="no run directory: it has neither"):
         training.diagnose(tmp_path)
     (tmp_path / "config.json").write_text("{", encoding="utf-8")
     with pytest.raises(ValueError, match="is not the JSON that a run writes"):

@@ -18,13 +18,13 @@ class Progress:
     """Counts what is done; use it in a `with` statement.
 
     Args:
-        total: How much there is to do.
+        total: How much there is to do; None if only the work itself will tell.
         what: The work, as a heading.
         unit: What is counted.
         show: False counts in silence.
     """
 
-    def __init__(self, total: int, what: str, unit: str = "documents", *, show: bool = True) -> None:
+    def __init__(self, total: int | None, what: str, unit: str = "documents", *, show: bool = True) -> None:
         self.total, self.what, self.unit = total, what, unit
         self.done = 0
         terminal = sys.stderr.isatty()
@@ -37,8 +37,10 @@ class Progress:
         self.done += count
         self._bar.update(count)
         now = time.monotonic()
-        if self._logs and (self.done >= self.total or now - self._logged >= LOG_SECONDS):
-            logger.info("%s: %d of %d %s", self.what, self.done, self.total, self.unit)
+        ended = self.total is not None and self.done >= self.total
+        if self._logs and (ended or now - self._logged >= LOG_SECONDS):
+            whole = "" if self.total is None else f" of {self.total}"
+            logger.info("%s: %d%s %s", self.what, self.done, whole, self.unit)
             self._logged = now
 
     def __enter__(self) -> Progress:
@@ -48,5 +50,7 @@ class Progress:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close the bar, whether or not the work went well."""
+        """Close the bar, whether or not the work went well, and log the sum that nobody knew before."""
         self._bar.close()
+        if self._logs and self.total is None and self.done and error is None:
+            logger.info("%s: %d %s in all", self.what, self.done, self.unit)

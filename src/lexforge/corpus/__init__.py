@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from lexforge.corpus.active_terms import active_document_frequency
     from lexforge.corpus.encoded_corpus import EncodedCorpus, encode_corpus
     from lexforge.corpus.encoding import CorpusEncoder, Vectors, encode, join_vectors, vector_kind
-    from lexforge.corpus.search import Found, Searcher
+    from lexforge.corpus.search import Found, Searcher, matched_terms, named_terms
     from lexforge.corpus.stored_index import Source, build_index, open_index
 
 __all__ = [
@@ -25,6 +25,8 @@ __all__ = [
     "encode",
     "encode_corpus",
     "join_vectors",
+    "matched_terms",
+    "named_terms",
     "open_index",
     "vector_kind",
 ]

@@ -12,7 +12,7 @@ from scipy import sparse
 from sentence_transformers import SparseEncoder
 from sentence_transformers.base.model import BaseModel
 
-from lexforge.corpus.encoding import encode
+from lexforge.corpus.encoding import Vectors, encode
 from lexforge.corpus.stored_index import Source
 from lexforge.models.fingerprint import fingerprint, text_digest
 from lexforge.models.load import check_encoder
@@ -63,7 +63,7 @@ class Searcher:
                 "documents"
             )
         self.index, self.model, self.corpus = index, model, corpus
-        self.similarity = check_encoder(model)
+        check_encoder(model)
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Found]]:
         """Find the k best documents of each query.
@@ -87,34 +87,48 @@ class Searcher:
         for row, (ids, scores) in enumerate(zip(hits.ids, hits.scores, strict=True)):
             texts = [self.corpus[key] for key in ids]
             if texts and isinstance(self.model, SparseEncoder):
-                terms = self._terms(vectors[[row]], texts)
+                # The documents are encoded again, because an index cannot return the vector of one document.
+                documents = encode(self.model, texts, "document")  # [n, V]
+                terms = matched_terms(self.model, vectors[[row]], documents)
             else:
                 terms = [[] for _ in texts]
             found = zip(ids, scores.tolist(), texts, terms, strict=True)
             results.append([Found(*entry) for entry in found])
         return results
 
-    def _terms(self, query: sparse.csr_array, texts: list[str]) -> list[list[tuple[str, float]]]:
-        """Return the terms that a query shares with each document, with the product of the two weights.
 
-        Args:
-            query: The vector of the query, CSR `[1, V]`.
-            texts: The texts of the n documents found, at least one.
+def matched_terms(model: SparseEncoder, query: Vectors, documents: Vectors) -> list[list[tuple[str, float]]]:
+    """Return the terms that a query shares with each document, with what each adds to the score.
 
-        Returns:
-            One list of (term, product) per document, the largest product first.
-        """
-        # The documents are encoded again, because an index cannot return the vector of one document.
-        documents = encode(self.model, texts, "document")  # [n, V]
-        width = documents.shape[1]
-        left = sparse_vectors(query, "queries", width, self.similarity)
-        right = sparse_vectors(documents, "documents", width, self.similarity)
-        products = sparse.csr_array(right.multiply(left)).tocoo()  # [n, V]
-        products.eliminate_zeros()
-        # `SparseEncoder.decode` sorts the terms of each row and names them; it takes a torch tensor.
-        indices = torch.from_numpy(np.stack(products.coords).astype(np.int64))
-        table = torch.sparse_coo_tensor(
-            indices, torch.from_numpy(products.data), products.shape, check_invariants=True
-        )
-        model = cast(SparseEncoder, self.model)
-        return cast("list[list[tuple[str, float]]]", model.decode(table))
+    Args:
+        model: The encoder, whose similarity says how vectors are compared.
+        query: The vector of the query, CSR `[1, V]`.
+        documents: The vectors of n documents, CSR `[n, V]`, n >= 1.
+
+    Returns:
+        One list of (term, product of the two weights) per document, the largest product first.
+    """
+    similarity, width = check_encoder(model), documents.shape[1]
+    left = sparse_vectors(query, "queries", width, similarity)
+    right = sparse_vectors(documents, "documents", width, similarity)
+    return named_terms(model, sparse.csr_array(right.multiply(left)))
+
+
+def named_terms(model: SparseEncoder, vectors: Vectors) -> list[list[tuple[str, float]]]:
+    """Return the active terms of vectors by their names.
+
+    Args:
+        model: The encoder, which names the terms.
+        vectors: CSR `[n, V]`, n >= 1.
+
+    Returns:
+        One list of (term, weight) per row, the largest weight first.
+    """
+    table = vectors.tocoo()  # [n, V]
+    table.eliminate_zeros()
+    # `SparseEncoder.decode` sorts the terms of each row and names them; it takes a torch tensor.
+    indices = torch.from_numpy(np.stack(table.coords).astype(np.int64))
+    tensor = torch.sparse_coo_tensor(
+        indices, torch.from_numpy(table.data), table.shape, check_invariants=True
+    )
+    return cast("list[list[tuple[str, float]]]", model.decode(tensor))

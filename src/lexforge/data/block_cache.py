@@ -123,7 +123,7 @@ class BlockCache:
         _, written_keys, written_rows = self._read(block)
         self._block_keys.append(written_keys)
         self._rows.append(written_rows)
-        self._index()
+        self._insert(written_keys)
 
     def remove_leftovers(self) -> None:
         """Remove what killed processes left half written long ago."""
@@ -135,6 +135,16 @@ class BlockCache:
         self._starts = np.cumsum([0, *(len(keys) for keys in self._block_keys)])
         joined = np.concatenate([np.empty(0, np.uint64), *self._block_keys])
         self._keys, self._places = np.unique(joined, return_index=True)
+
+    def _insert(self, keys: Keys) -> None:
+        """Add the keys of a new last block to the sorted ones; a key that is known keeps its first row."""
+        start = int(self._starts[-1])
+        self._starts = np.append(self._starts, start + len(keys))
+        fresh = np.flatnonzero(~self.known(keys))
+        sorted_keys, first = np.unique(keys[fresh], return_index=True)
+        at = np.searchsorted(self._keys, sorted_keys)
+        self._keys = np.insert(self._keys, at, sorted_keys)
+        self._places = np.insert(self._places, at, start + fresh[first])
 
     def _positions(self, keys: Keys) -> NDArray[np.intp]:
         """Return where each key stands, or would stand, among the sorted keys."""

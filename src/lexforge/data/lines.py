@@ -48,21 +48,39 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
             broken.
     """
     with open_bytes(path) as stream:
-        number = 0
-        try:
-            while line := stream.readline(MAX_LINE_BYTES + 1):
-                number += 1
-                if len(line) > MAX_LINE_BYTES:
-                    raise DataError(f"{path}:{number}: the line is longer than {MAX_LINE_BYTES:,} bytes")
-                yield number, line.decode("utf-8").rstrip("\r\n")
-        except UnicodeDecodeError as error:
-            raise DataError(f"{path}:{number}: not UTF-8: {error}") from error
-        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-            raise DataError(f"{path}: broken gzip data after line {number}: {error}") from error
-        except OSError as error:
-            if path.suffix != ".zst":
-                raise
-            raise DataError(f"{path}: broken zstd data after line {number}: {error}") from error
+        for number, line in lines_of(stream, path):
+            yield number, line.decode("utf-8").rstrip("\r\n")
+
+
+def lines_of(stream: BinaryIO, path: Path) -> Iterator[tuple[int, bytes]]:
+    """Yield the lines of an open file as bytes that are UTF-8, cut at line feeds only.
+
+    Args:
+        stream: The file.
+        path: Its name, for error messages.
+
+    Yields:
+        The line's number, from 1, and its bytes with the line end.
+
+    Raises:
+        DataError: As for `numbered_lines`.
+    """
+    number = 0
+    try:
+        while line := stream.readline(MAX_LINE_BYTES + 1):
+            number += 1
+            if len(line) > MAX_LINE_BYTES:
+                raise DataError(f"{path}:{number}: the line is longer than {MAX_LINE_BYTES:,} bytes")
+            line.decode("utf-8")
+            yield number, line
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}:{number}: not UTF-8: {error}") from error
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise DataError(f"{path}: broken gzip data after line {number}: {error}") from error
+    except OSError as error:
+        if path.suffix != ".zst":
+            raise
+        raise DataError(f"{path}: broken zstd data after line {number}: {error}") from error
 
 
 def json_objects(path: Path, fields: Sequence[str]) -> Iterator[tuple[int, dict[str, Any]]]:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from lexforge.common.types import Qrels
 from lexforge.data.beir import TRAINING_SPLIT, judgements_of_file
+from lexforge.data.collection import Collection
 from lexforge.data.lines import excerpt, numbered_lines
 from lexforge.data.retrieval_data import (
     DataError,
@@ -34,7 +35,7 @@ def is_msmarco(path: Path) -> bool:
 
 
 def load_msmarco(path: str | Path, splits: Sequence[str] | None = None) -> RetrievalData:
-    """Read MS MARCO's files, whole into memory, and check them.
+    """Read MS MARCO's queries and judgements, and check them; the collection stays on the disk.
 
     Args:
         path: A folder with `collection.tsv`, `queries.<split>.tsv` and `qrels.<split>.tsv`, or a file
@@ -70,8 +71,7 @@ def load_msmarco(path: str | Path, splits: Sequence[str] | None = None) -> Retri
         queries |= collect_texts(str(file), _texts(file), blank_allowed=False)
     if not queries:
         raise FileNotFoundError(f"{folder} holds no file queries.*.tsv")
-    collection = _files(folder, "collection")[0]
-    corpus = collect_texts(str(collection), _texts(collection), blank_allowed=True)
+    corpus = load_msmarco_corpus(folder)
     qrels: dict[str, Qrels] = {}
     for split in list(qrels_files) if splits is None else splits:
         file = qrels_files[split]
@@ -84,10 +84,9 @@ def load_msmarco(path: str | Path, splits: Sequence[str] | None = None) -> Retri
     return RetrievalData(folder.resolve().name, corpus, queries, qrels)
 
 
-def load_msmarco_corpus(folder: str | Path) -> dict[str, str]:
-    """Read only the collection; queries and judgements need not exist."""
-    collection = _files(Path(folder), "collection")[0]
-    return collect_texts(str(collection), _texts(collection), blank_allowed=True)
+def load_msmarco_corpus(folder: str | Path) -> Collection:
+    """Open only the collection; queries and judgements need not exist."""
+    return Collection(_files(Path(folder), "collection")[0])
 
 
 def _files(folder: Path, beginning: str) -> list[Path]:
@@ -107,7 +106,7 @@ def _split_of(file: Path, beginning: str) -> str:
 
 
 def _texts(path: Path) -> Iterator[tuple[int, str, str]]:
-    """Yield (line, id, text) for each line of a collection or of queries."""
+    """Yield (line, id, text) for each line of queries."""
     for number, line in numbered_lines(path):
         key, tab, text = line.partition("\t")
         if not tab:
@@ -115,12 +114,13 @@ def _texts(path: Path) -> Iterator[tuple[int, str, str]]:
         yield number, key, text
 
 
-def _judgements_of_triples(path: Path, corpus: dict[str, str], queries: dict[str, str]) -> Qrels:
+def _judgements_of_triples(path: Path, corpus: Collection, queries: dict[str, str]) -> Qrels:
     """Read lines of the ids of a query, a positive and a negative; a pair may occur many times."""
     judgements: Qrels = {}
     for number, line in numbered_lines(path):
         fields = line.split()
-        if len(fields) != 3 or fields[0] not in queries or not {fields[1], fields[2]} <= corpus.keys():
+        known = len(fields) == 3 and fields[0] in queries and fields[1] in corpus and fields[2] in corpus
+        if not known:
             raise DataError(
                 f"{path}:{number}: expected the ids of a query, a positive and a negative that exist; "
                 f"received {excerpt(line)}"

@@ -17,7 +17,7 @@ from typing import Any
 
 from lexforge.data.docstrings import load_docstrings
 from lexforge.data.lines import excerpt, json_objects, require_texts
-from lexforge.data.retrieval_data import DataError
+from lexforge.data.retrieval_data import DataError, split_name
 from lexforge.data.tables import (
     PREFIX,
     READERS,
@@ -156,8 +156,8 @@ def load_label_sets(
     """Load texts with label sets by the name that a command line takes.
 
     Args:
-        source: `docstrings` (embedded), a file that `load_multilabel` reads, or other tables as
-            `lexforge.data.tables` opens them.
+        source: `docstrings` (embedded), or tables as `lexforge.data.tables` opens them. A row has a text and
+            its labels; it may also have `id`, and in a file `split`, which is `train` where it is missing.
         splits: The splits that the caller needs.
         options: Names of columns, and the share that is held out for a missing split.
 
@@ -175,7 +175,7 @@ def load_label_sets(
     elif not source.startswith(PREFIX) and not Path(source).exists():
         raise FileNotFoundError(f"{source} is not a file; expected rows (.jsonl, .csv, .tsv or .parquet)")
     elif READERS.get(ending(Path(source))) == "json" and Path(source).is_file():
-        loaded = load_multilabel(source)
+        loaded = _gather(source, Path(source).name.split(".")[0], _line_records(Path(source), options), None)
     else:
         loaded = _gather(source, Path(source).name.split(".")[0], _table_records(source, options), None)
     shares = missing_shares(source, list(loaded.splits), splits, options.hold_out)
@@ -209,13 +209,31 @@ def load_multilabel(path: str | Path, label_names: Sequence[str] | None = None) 
     return _gather(str(path), name, records, label_names)
 
 
+def _line_records(path: Path, options: MultiLabelOptions) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield (where it stands, record with `id`, `text`, `labels` and `split`) for each line of a file."""
+    for number, record in json_objects(path, ()):
+        where = f"{path}:{number}"
+        text, labels = _columns(where, list(record), options)
+        split = record.get("split", "train")
+        require_texts(where, split=split)
+        split = split_name(split)
+        key = record.get("id", f"{split}-{number}")
+        yield where, {"id": key, "text": record[text], "labels": record[labels], "split": split}
+
+
+def _columns(where: str, names: Sequence[str], options: MultiLabelOptions) -> tuple[str, str]:
+    """Return the columns of the texts and of the label sets."""
+    return (
+        column_of(where, names, ("text", "sentence"), options.text_column, "--text-column"),
+        column_of(where, names, ("labels",), options.labels_column, "--labels-column"),
+    )
+
+
 def _table_records(source: str, options: MultiLabelOptions) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield (where it stands, record with `id`, `text`, `labels` and `split`) for each row of tables."""
     for split, rows in load_tables(source, _FIELDS).items():
         where = f"{source} [{split}]"
-        names = rows.column_names
-        text = column_of(where, names, ("text", "sentence"), options.text_column, "--text-column")
-        labels = column_of(where, names, ("labels",), options.labels_column, "--labels-column")
+        text, labels = _columns(where, rows.column_names, options)
         for row, record in enumerate(rows):
             found = record[labels]
             if isinstance(found, str):  # a cell of a CSV file

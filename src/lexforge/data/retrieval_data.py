@@ -7,6 +7,8 @@ import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from lexforge.common.types import Qrels
 
 
@@ -20,14 +22,15 @@ class RetrievalData:
 
     Args:
         name: The name of the set in logs and run directories.
-        corpus: Document id -> text (title and body joined by a space). All splits share it.
+        corpus: Document id -> text (title and body joined by a space). All splits share it. It may read its
+            texts from the disk.
         queries: Query id -> text, for all splits together. A query without judgements may be present.
         qrels: Split -> query id -> document id -> grade. A document with a grade above 0 is a positive of the
             query; one with a grade of 0 or below was judged and found not relevant.
     """
 
     name: str
-    corpus: dict[str, str]
+    corpus: Mapping[str, str]
     queries: dict[str, str]
     qrels: dict[str, Qrels]
 
@@ -153,10 +156,12 @@ def sample_corpus(
     if documents < 1:
         raise ValueError(f"a sample of the corpus must hold at least 1 document; received {documents}")
     judged = {document for grades in data.qrels.values() for found in grades.values() for document in found}
-    others = [document for document in data.corpus if document not in judged]
+    # Places instead of ids, because the ids of millions of documents fill the memory.
+    others = np.array([place for place, key in enumerate(data.corpus) if key not in judged], dtype=np.int64)
     room = min(max(0, documents - len(judged)), len(others))
-    kept = judged | set(random.Random(seed).sample(others, room))
-    corpus = {document: text for document, text in data.corpus.items() if document in kept}
+    drawn = set(others[random.Random(seed).sample(range(len(others)), room)].tolist())
+    items = enumerate(zip(data.corpus, data.corpus.values(), strict=True))
+    corpus = {key: text for place, (key, text) in items if place in drawn or key in judged}
     return replace(data, corpus=corpus)
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lexforge.data.beir import load_beir, load_corpus
+from lexforge.data.collection import Collection
 from lexforge.data.docstrings import load_docstrings
 from lexforge.data.hub import has_beir_layout, load_hub, split_hub_name
 from lexforge.data.msmarco import is_msmarco, load_msmarco, load_msmarco_corpus
@@ -68,8 +69,9 @@ class TrainingData:
 
     Args:
         measured: Queries and judgements of the measured splits, and the documents that are searched.
-        documents: The texts of the documents to train on; those of tables are read from the disk.
-        retrieval: The whole set in memory, from whose judgements training rows are made; None for tables.
+        documents: The texts of the documents to train on; those of tables and of MS MARCO's collection are
+            read from the disk.
+        retrieval: The whole set, from whose judgements training rows are made; None for tables.
         pairs: The rows of tables, which stay on the disk; None where judgements name documents.
     """
 
@@ -144,7 +146,7 @@ def load_retrieval_data(
     return (hold_out(loaded, fractions) if fractions else loaded).only(splits)
 
 
-def load_documents(source: str, options: SourceOptions | None = None) -> dict[str, str]:
+def load_documents(source: str, options: SourceOptions | None = None) -> Mapping[str, str]:
     """Load the documents of a set; queries and judgements of a folder need not exist.
 
     Args:
@@ -198,7 +200,8 @@ def load_training_data(
         return TrainingData(pairs.retrieval(measured_splits, documents, seed), pairs.documents(), pairs=pairs)
     loaded = load_retrieval_data(source, [TRAIN, *measured_splits], options)
     measured = sample_corpus(loaded, documents, measured_splits, seed)
-    return TrainingData(measured, list(loaded.corpus.values()), loaded)
+    texts = loaded.corpus.texts if isinstance(loaded.corpus, Collection) else list(loaded.corpus.values())
+    return TrainingData(measured, texts, loaded)
 
 
 def _is_pairs(source: str) -> bool:

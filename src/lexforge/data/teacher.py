@@ -27,6 +27,8 @@ __all__ = [
 ]
 
 DEFAULT_TEACHER = "lsa"  # needs no files
+LARGEST_FIT = 100_000
+"""Texts of a corpus on which a teacher is fitted at most."""
 _SCORE_PAIRS = (
     ", and dense embeddings are needed here; compute its scores of listed candidates with "
     "`lexforge score` and pass those"
@@ -181,45 +183,59 @@ class LsaTeacher:
         return np.asarray(self._pipeline.transform(list(texts)), dtype=np.float32)
 
 
-def check_teacher_options(teacher: str | None, scores: Path | None, *, needed: bool) -> None:
-    """Refuse the options `--teacher` and `--teacher-scores` of a run that would ignore one of them.
+def check_teacher_options(
+    teacher: str | None, scores: Path | None, cache: Path | None = None, *, needed: bool
+) -> None:
+    """Refuse the options `--teacher`, `--teacher-scores` and `--teacher-cache` where a run would ignore one.
 
     Args:
         teacher: The value of `--teacher`; None if it was not given.
         scores: The value of `--teacher-scores`; None if it was not given.
+        cache: The value of `--teacher-cache`; None if it was not given.
         needed: Whether the loss reads a teacher.
 
     Raises:
-        ValueError: If both options are given, or one of them to a run without distillation.
+        ValueError: If a teacher and scores are both given, if one of the options is given to a run without
+            distillation, or if a cache is given beside scores, which need none.
     """
     if teacher is not None and scores is not None:
         raise ValueError(f"pass --teacher or --teacher-scores; received {teacher!r} and {str(scores)!r}")
-    given = f"--teacher {teacher}" if teacher is not None else f"--teacher-scores {scores}"
-    if (teacher is not None or scores is not None) and not needed:
+    if cache is not None and scores is not None:
         raise ValueError(
-            f"the loss of this run reads no teacher, so {given} would be ignored; choose a preset that "
-            "distils (--preset v26, v25 or v23), set --loss.distillation-weight, or leave the option out"
+            f"the scores of --teacher-scores {scores} take the place of a teacher, so --teacher-cache "
+            f"{cache} would be ignored; leave one of them out"
+        )
+    options = {"teacher": teacher, "teacher-scores": scores, "teacher-cache": cache}
+    given = [f"--{name} {value}" for name, value in options.items() if value is not None]
+    if given and not needed:
+        raise ValueError(
+            f"the loss of this run reads no teacher, so {' and '.join(given)} would be ignored; choose a "
+            "preset that distils (--preset v26, v25 or v23), set --loss.distillation-weight, or leave it out"
         )
 
 
-def check_labelled_rows(teacher: str | None, rows: Sequence[Mapping[str, Any]], *, needed: bool) -> None:
+def check_labelled_rows(
+    teacher: str | None, rows: Sequence[Mapping[str, Any]], *, needed: bool, cache: Path | None = None
+) -> None:
     """Refuse training rows whose teacher scores cannot be used as the options say.
 
     Args:
         teacher: The value of `--teacher`; None if it was not given.
         rows: Training rows under the column contract, at least one.
         needed: Whether the loss reads a teacher.
+        cache: The value of `--teacher-cache`; None if it was not given.
 
     Raises:
-        ValueError: If the rows carry the scores of a teacher and `--teacher` names another, or if they carry
-            one score each, with which nothing can be compared.
+        ValueError: If the rows carry the scores of a teacher and `--teacher` names another or a cache is
+            given, or if they carry one score each, with which nothing can be compared.
     """
     if not needed or LABEL not in rows[0]:
         return
-    if teacher is not None:
+    if teacher is not None or cache is not None:
+        given = f"--teacher {teacher}" if teacher is not None else f"--teacher-cache {cache}"
         raise ValueError(
-            f"the rows carry the scores of a teacher in their column {LABEL!r}, so --teacher {teacher} would "
-            "be ignored; leave the option out, or pass rows without that column"
+            f"the rows carry the scores of a teacher in their column {LABEL!r}, so {given} would be ignored; "
+            "leave the option out, or pass rows without that column"
         )
     if len(text_columns(rows[0])) < 3:
         raise ValueError(
@@ -251,7 +267,8 @@ def load_teacher(name: str | None, corpus_texts: Sequence[str]) -> Teacher:
         name: `lsa` (fitted on the words of the corpus, at most 256 dimensions), `lsa-char` (fitted on its
             character bigrams and trigrams, for Korean, Japanese or Chinese), or a dense model's hub name or
             folder; None is `lsa`.
-        corpus_texts: The corpus, for the fitted teachers.
+        corpus_texts: The corpus, for the fitted teachers; of more than `LARGEST_FIT` texts they take that
+            many, evenly spaced, so that memory holds no more.
 
     Returns:
         The teacher.
@@ -262,6 +279,9 @@ def load_teacher(name: str | None, corpus_texts: Sequence[str]) -> Teacher:
     """
     name = name or DEFAULT_TEACHER
     if name in ("lsa", "lsa-char"):
+        if len(corpus_texts) > LARGEST_FIT:
+            places = np.linspace(0, len(corpus_texts) - 1, LARGEST_FIT).astype(int)
+            corpus_texts = [corpus_texts[place] for place in places]
         dimensions = min(256, len(corpus_texts) - 1)
         return LsaTeacher.fit(corpus_texts, dimensions, analyzer="word" if name == "lsa" else "char_wb")
     return SentenceTransformerTeacher(name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -78,6 +79,9 @@ class TeacherCache:
     ) -> TeacherCache:
         """Encode what the cache does not hold yet, report progress, and open the cache.
 
+        The texts are read once, one after the other. Memory holds two blocks of them and 24 bytes per
+        distinct text, so they may stand in a file that exceeds it.
+
         Args:
             teacher: The teacher that encodes the texts.
             queries: Texts that are encoded as queries; repeats are encoded once.
@@ -94,37 +98,18 @@ class TeacherCache:
             DataError: If the folder holds something else, the cache of another teacher or a broken block, or
                 if the teacher returns embeddings of a wrong shape or a value that is not finite.
         """
-        if block_texts < 1:
-            raise ValueError(f"block_texts must be at least 1; received {block_texts}")
-        wanted = {
-            kind: list(dict.fromkeys(texts)) for kind, texts in zip(_KINDS, (queries, documents), strict=True)
-        }
-        if not any(wanted.values()):
-            raise ValueError("the teacher cache needs at least one text; received none")
-        place = cache_folder() / "teachers" / teacher.name if folder is None else Path(folder)
-        blocks = BlockCache(place, FORMAT, np.float16)
-        blocks.check_teacher(teacher.name)
-        missing = {
-            kind: [
-                text for text, known in zip(texts, blocks.known(_keys(texts, kind)), strict=True) if not known
-            ]
-            for kind, texts in wanted.items()
-        }
-        total = sum(map(len, missing.values()))
-        if total:
-            blocks.remove_leftovers()
-        with Progress(total, f"teacher {teacher.name}", "texts", show=total > 0) as progress:
-            for kind, texts in missing.items():
-                for start in range(0, len(texts), block_texts):
-                    block = texts[start : start + block_texts]
-                    embeddings = _checked(teacher.encode(block, kind), block, blocks.dimension)
-                    blocks.append(teacher.name, _keys(block, kind), embeddings)
-                    progress.update(len(block))
-        return cls(place)
+        pairs = zip(_KINDS, (queries, documents), strict=True)
+        texts = ((kind, text) for kind, given in pairs for text in given)
+        return cls._fill(teacher, texts, folder, block_texts)
 
     @classmethod
     def build_for_rows(
-        cls, teacher: Teacher, rows: Iterable[Mapping[str, Any]], folder: str | Path | None = None
+        cls,
+        teacher: Teacher,
+        rows: Iterable[Mapping[str, Any]],
+        folder: str | Path | None = None,
+        *,
+        block_texts: int = 8192,
     ) -> TeacherCache:
         """Build the cache of training rows: anchors are encoded as queries, all other texts as documents.
 
@@ -132,15 +117,63 @@ class TeacherCache:
             teacher: The teacher that encodes the texts.
             rows: Rows under the column contract; columns without texts are ignored.
             folder: The folder of the cache, as for `build`.
+            block_texts: The number of texts that are encoded and written at a time.
 
         Returns:
             The open cache.
+
+        Raises:
+            ValueError: As for `build`.
+            DataError: As for `build`.
         """
-        texts: dict[TextKind, dict[str, None]] = {kind: {} for kind in _KINDS}
-        for row in rows:
-            for column in text_columns(row):
-                texts[text_kind(column)][row[column]] = None
-        return cls.build(teacher, texts["query"], texts["document"], folder)
+        texts = ((text_kind(column), row[column]) for row in rows for column in text_columns(row))
+        return cls._fill(teacher, texts, folder, block_texts)
+
+    @classmethod
+    def _fill(
+        cls,
+        teacher: Teacher,
+        texts: Iterable[tuple[TextKind, str]],
+        folder: str | Path | None,
+        block_texts: int,
+    ) -> TeacherCache:
+        """Encode the (kind, text) pairs that the cache does not hold yet, block by block, and open it."""
+        if block_texts < 1:
+            raise ValueError(f"block_texts must be at least 1; received {block_texts}")
+        place = cache_folder() / "teachers" / teacher.name if folder is None else Path(folder)
+        blocks = BlockCache(place, FORMAT, np.float16)
+        blocks.check_teacher(teacher.name)
+        seen: dict[TextKind, dict[str, None]] = {kind: {} for kind in _KINDS}  # not compared with the cache
+        missing: dict[TextKind, dict[str, None]] = {kind: {} for kind in _KINDS}  # not encoded yet
+        read = 0
+        with Progress(None, f"teacher {teacher.name}", "texts") as progress:
+
+            def encode(kind: TextKind, least: int) -> None:
+                """Encode whole blocks of missing texts, and the rest if `least` is 1."""
+                waiting = list(seen[kind])
+                known = blocks.known(_keys(waiting, kind))
+                missing[kind] |= {text: None for text, here in zip(waiting, known, strict=True) if not here}
+                seen[kind].clear()
+                while len(missing[kind]) >= least:
+                    block = list(islice(missing[kind], block_texts))
+                    if not progress.done:
+                        blocks.remove_leftovers()
+                    embeddings = _checked(teacher.encode(block, kind), block, blocks.dimension)
+                    blocks.append(teacher.name, _keys(block, kind), embeddings)
+                    for text in block:
+                        del missing[kind][text]
+                    progress.update(len(block))
+
+            for kind, text in texts:
+                read += 1
+                seen[kind][text] = None
+                if len(seen[kind]) >= block_texts:
+                    encode(kind, block_texts)
+            if not read:
+                raise ValueError("the teacher cache needs at least one text; received none")
+            for kind in _KINDS:
+                encode(kind, 1)
+        return cls(place)
 
     def __len__(self) -> int:
         """Return the number of vectors."""

@@ -1,4 +1,4 @@
-"""Turn runs and judgements into numbers: measures, comparisons, TREC files and the page of a run."""
+"""Turn runs and judgements into numbers: measures, comparisons and TREC files."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from lexforge.common.lazy import load_when_used
 
 if TYPE_CHECKING:
+    from lexforge.evaluation.bootstrap import confidence_interval
     from lexforge.evaluation.evaluator import RetrievalEvaluator, RetrievalResult
     from lexforge.evaluation.metrics import (
         METRICS,
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
         f1_on_test,
     )
     from lexforge.evaluation.multilabel_evaluator import MultiLabelEvaluator
-    from lexforge.evaluation.report import example_searches, metrics_table
+    from lexforge.evaluation.report import example_searches, metrics_table, split_terms
     from lexforge.evaluation.retrieval_task import evaluate_bm25, evaluator_of_split, evaluators_by_split
     from lexforge.evaluation.sparsity import Sparsity, measure_sparsity
     from lexforge.evaluation.trec import check_run_ids, read_qrels, read_run, write_qrels, write_run
@@ -42,6 +43,7 @@ __all__ = [
     "Sparsity",
     "check_run_ids",
     "compare_runs",
+    "confidence_interval",
     "evaluate_bm25",
     "evaluate_multilabel",
     "evaluate_run",
@@ -55,6 +57,7 @@ __all__ = [
     "read_run",
     "read_scores",
     "score_run",
+    "split_terms",
     "write_qrels",
     "write_run",
     "write_scores",

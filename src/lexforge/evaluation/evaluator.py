@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -98,7 +98,7 @@ class RetrievalEvaluator(BaseEvaluator):
     def __init__(
         self,
         queries: dict[str, str],
-        corpus: dict[str, str],
+        corpus: Mapping[str, str],
         qrels: Qrels,
         *,
         name: str = "",
@@ -262,6 +262,19 @@ class RetrievalEvaluator(BaseEvaluator):
             hits = _without_self(hits, self.query_ids, self.k)
         return hits.to_run(self.query_ids)
 
+    def vectors(self, model: BaseModel) -> tuple[Vectors, Vectors]:
+        """Return the vectors that `evaluate` searches, for a closer look at a model that it has evaluated.
+
+        Args:
+            model: The model; if the last evaluation was of it, the corpus is not encoded again.
+
+        Returns:
+            The vectors of the queries, in the order of `query_ids`, and those of the documents, in the order
+            of `document_ids`.
+        """
+        queries, documents, _ = self._encode(model)
+        return queries, documents
+
     def get_config_dict(self) -> dict[str, Any]:
         """Return what the model card says about the evaluation."""
         return {"k": self.k, "exclude_self": self.exclude_self}
@@ -289,7 +302,7 @@ class RetrievalEvaluator(BaseEvaluator):
             writer.writerow([epoch, steps, *(values.get(column, "") for column in columns[2:])])
 
 
-def _check_data(queries: dict[str, str], corpus: dict[str, str], qrels: Qrels) -> None:
+def _check_data(queries: dict[str, str], corpus: Mapping[str, str], qrels: Qrels) -> None:
     """Refuse data that cannot be evaluated.
 
     Raises:

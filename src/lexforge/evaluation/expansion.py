@@ -53,4 +53,4 @@ def expansion_share(own: sparse.csr_array, vectors: sparse.csr_array) -> float:
         own: `[N, V]` CSR, what `keep_own_terms` has left.
         vectors: `[N, V]` CSR, all active terms; where there are none, the share is 0.
     """
-    return 1 - own.count_nonzero() / max(vectors.count_nonzero(), 1)
+    return 1 - int(own.count_nonzero()) / max(int(vectors.count_nonzero()), 1)

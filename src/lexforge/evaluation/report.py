@@ -59,7 +59,8 @@ def example_searches(
     """
     lines = []
     for query_id, text in queries.items():
-        own, expanded = _terms(model, text)
+        weighted = cast("list[tuple[str, float]]", model.decode(model.encode_query(text)))
+        own, expanded = split_terms(model, text, weighted)
         lines += ["", f"query: {_shorten(text)}"]
         lines.append(f"  own terms: {_weights(own[:top_terms])}")
         lines.append(f"  expansion: {_weights(expanded[:top_terms])}")
@@ -70,9 +71,19 @@ def example_searches(
     return "\n".join(lines)
 
 
-def _terms(model: SparseEncoder, text: str) -> tuple[list[tuple[str, float]], list[tuple[str, float]]]:
-    """Return the active terms of a query, strongest first: those among its own tokens, and the others."""
-    weighted = cast("list[tuple[str, float]]", model.decode(model.encode_query(text)))
+def split_terms(
+    model: SparseEncoder, text: str, weighted: Sequence[tuple[str, float]]
+) -> tuple[list[tuple[str, float]], list[tuple[str, float]]]:
+    """Split the active terms of a text into those among its own tokens, and the others.
+
+    Args:
+        model: The encoder.
+        text: The text.
+        weighted: Its active terms with their weights.
+
+    Returns:
+        Own terms and terms of the expansion, each in the order given.
+    """
     tokens = set(model.tokenizer.tokenize(text))
     own = [pair for pair in weighted if pair[0] in tokens]
     return own, [pair for pair in weighted if pair[0] not in tokens]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lexforge.data import RetrievalData
-from lexforge.evaluation.evaluator import RetrievalEvaluator
-from lexforge.evaluation.metrics import evaluate_run
+from lexforge.evaluation.evaluator import RetrievalEvaluator, RetrievalResult
+from lexforge.evaluation.metrics import score_run
 from lexforge.evaluation.trec import check_run_ids
 from lexforge.retrieval import BM25Index
 
@@ -47,7 +47,7 @@ def evaluators_by_split(data: RetrievalData, splits: Sequence[str]) -> dict[str,
     return {split: evaluator_of_split(data, split, name) for split, name in names.items()}
 
 
-def evaluate_bm25(bm25: BM25Index, evaluator: RetrievalEvaluator) -> dict[str, float]:
+def evaluate_bm25(bm25: BM25Index, evaluator: RetrievalEvaluator) -> RetrievalResult:
     """Measure BM25 on the queries of an evaluator, as the baseline of a model.
 
     Args:
@@ -55,7 +55,8 @@ def evaluate_bm25(bm25: BM25Index, evaluator: RetrievalEvaluator) -> dict[str, f
         evaluator: Gives the queries, the judgements, the measures and the number of hits per query.
 
     Returns:
-        Measure -> mean over the queries.
+        Measures, run and values of each query; no sparsity and no timing.
     """
-    hits = bm25.search(evaluator.query_texts, k=evaluator.k)
-    return evaluate_run(hits.to_run(evaluator.query_ids), evaluator.qrels, evaluator.metrics)
+    run = bm25.search(evaluator.query_texts, k=evaluator.k).to_run(evaluator.query_ids)
+    scores = score_run(run, evaluator.qrels, evaluator.metrics)
+    return RetrievalResult(scores.mean, run, scores.per_query, sparsity={}, timing={})

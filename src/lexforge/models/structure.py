@@ -116,9 +116,21 @@ def position_limit(transformer: Transformer) -> int | None:
     Returns:
         The number of tokens, special tokens included; None where the model sets no limit.
     """
-    for name, module in transformer.model.named_modules():
+    return positions_of(transformer.model)
+
+
+def positions_of(model: Any) -> int | None:
+    """Return how many tokens a model of transformers has positions for.
+
+    Args:
+        model: The model; its weights are not read.
+
+    Returns:
+        The number of tokens, special tokens included; None where the model sets no limit.
+    """
+    for name, module in model.named_modules():
         if name.endswith("position_embeddings") and isinstance(module, torch.nn.Embedding):
             # RoBERTa and its kin count positions from padding_idx + 1: 514 rows serve 512 tokens.
             first = 0 if module.padding_idx is None else module.padding_idx + 1
             return module.num_embeddings - first
-    return getattr(transformer.model.config, "max_position_embeddings", None)
+    return getattr(model.config, "max_position_embeddings", None)

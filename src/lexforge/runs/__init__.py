@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from lexforge.runs.finding import Finding, findings_text
     from lexforge.runs.finite import NonFiniteError
     from lexforge.runs.launch import join_processes
+    from lexforge.runs.log_file import LogFile, read_log
     from lexforge.runs.loss_state import LossStateCallback
+    from lexforge.runs.resume import resume_command
     from lexforge.runs.run_directory import open_run, write_json
     from lexforge.runs.signals import TrainingInterrupted
     from lexforge.runs.stages import Stages
@@ -24,6 +26,7 @@ __all__ = [
     "DamagedCheckpointError",
     "DiskFullError",
     "Finding",
+    "LogFile",
     "LossStateCallback",
     "NonFiniteError",
     "Stages",
@@ -34,6 +37,8 @@ __all__ = [
     "join_processes",
     "last_checkpoint",
     "open_run",
+    "read_log",
+    "resume_command",
     "start_processes",
     "write_json",
 ]

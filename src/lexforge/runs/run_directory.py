@@ -13,8 +13,11 @@ from typing import Any
 
 from lexforge.common.files import leftover, remove_leftovers, write_file
 from lexforge.runs.launch import launch_command
+from lexforge.runs.log_file import LOG_FILE
 
 RECORDS = {"config.json", "env.json"}
+# What a run leaves beside its records before its first checkpoint: its log and what it measured at first.
+BEGINNINGS = {LOG_FILE, "bm25.trec", "bm25.scores.json", "initial.trec", "initial.scores.json"}
 PACKAGES = (
     "lexforge",
     "torch",
@@ -36,7 +39,8 @@ def check_run(folder: str | Path, config: Mapping[str, Any], *, resume: bool = F
         resume: Whether to continue the run that the folder holds.
 
     Raises:
-        FileExistsError: If the folder holds anything else than records, and `resume` is not set.
+        FileExistsError: If the folder holds anything else than records and what a run writes before its
+            first checkpoint, and `resume` is not set.
         FileNotFoundError: If `resume` is set and the folder holds no run.
         ValueError: If `resume` is set and a setting differs.
     """
@@ -51,9 +55,7 @@ def check_run(folder: str | Path, config: Mapping[str, Any], *, resume: bool = F
         if changed:
             differences = (f"{name} was {then.get(name)!r} and is now {now.get(name)!r}" for name in changed)
             raise ValueError(f"cannot resume {folder}: {'; '.join(differences)}")
-    elif folder.exists() and (
-        not folder.is_dir() or any(not _is_record(path.name) for path in folder.iterdir())
-    ):
+    elif folder.exists() and not (folder.is_dir() and _is_beginning(folder)):
         raise FileExistsError(
             f"{folder} already holds another run or other files; choose another output directory, "
             "or resume the run that it holds"
@@ -65,7 +67,7 @@ def open_run(folder: str | Path, config: Mapping[str, Any], *, resume: bool = Fa
 
     Args:
         folder: The folder, which is created if it is missing. It must be empty, or hold only the records of
-            a run that failed before it did anything.
+            a run that failed before its first checkpoint, of which nothing else is kept.
         config: The settings of the run; values without a JSON type are written as strings.
         resume: Whether to continue the run that the folder holds; its settings must be the same.
 
@@ -81,6 +83,8 @@ def open_run(folder: str | Path, config: Mapping[str, Any], *, resume: bool = Fa
     check_run(folder, config, resume=resume)
     if not resume:
         folder.mkdir(parents=True, exist_ok=True)
+        for name in BEGINNINGS:
+            (folder / name).unlink(missing_ok=True)
         write_json(folder / "config.json", _in_json(config))
         write_json(folder / "env.json", environment())
     return folder
@@ -137,7 +141,9 @@ def write_json(path: Path, content: Any) -> None:
     write_file(path, (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode())
 
 
-def _is_record(name: str) -> bool:
-    """Whether a file is a record that `open_run` writes anew, or what a killed process left of one."""
-    half = leftover(name)
-    return (name if half is None else half.name) in RECORDS
+def _is_beginning(folder: Path) -> bool:
+    """Whether a folder is empty, or holds only what a run leaves that failed before its first checkpoint."""
+    halves = {path.name: leftover(path.name) for path in folder.iterdir()}  # what a killed process left
+    names = {name if half is None else half.name for name, half in halves.items()}
+    # Without the settings of a run beside them, such files are somebody's own.
+    return names <= RECORDS | BEGINNINGS if "config.json" in names else names <= RECORDS

@@ -11,13 +11,13 @@ if TYPE_CHECKING:
     from lexforge.training.batches import check_full_batch
     from lexforge.training.callbacks import CollapseCallback, CurriculumCallback
     from lexforge.training.collator import DenseCollator, SpladeCollator
-    from lexforge.training.command_line import preset_on_command_line
+    from lexforge.training.command_line import preset_on_command_line, scratch_on_command_line
     from lexforge.training.curriculum import Phase, phase_at, ramp_at
+    from lexforge.training.defaults import KindDefaults, with_defaults
     from lexforge.training.dense import DenseTrainer
     from lexforge.training.diagnosis import diagnose
     from lexforge.training.finite import FiniteTraining
     from lexforge.training.hub import hub_arguments, push_model
-    from lexforge.training.learning_rate import with_learning_rate
     from lexforge.training.negatives import MovingNegatives
     from lexforge.training.presets import PRESETS, Preset, PresetName
     from lexforge.training.resumable import ResumableTraining
@@ -43,6 +43,7 @@ __all__ = [
     "DenseTrainer",
     "EvaluationSettings",
     "FiniteTraining",
+    "KindDefaults",
     "MovingNegatives",
     "Phase",
     "Preset",
@@ -69,7 +70,8 @@ __all__ = [
     "push_model",
     "ramp_at",
     "record_symptoms",
-    "with_learning_rate",
+    "scratch_on_command_line",
+    "with_defaults",
 ]
 
 __getattr__, __dir__ = load_when_used(__name__)

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from transformers import TrainerCallback
 
 Precision = Literal["fp32", "bf16", "fp16"]
+PUBLISHED_EPOCHS = 25.0
+"""Passes over the data of the published V26 run."""
 Arguments = TypeVar("Arguments", bound="BaseTrainingArguments")
 
 
@@ -20,13 +22,15 @@ class TrainingSettings:
 
     Args:
         steps: Number of optimizer steps; None trains for `epochs` instead.
-        epochs: Number of passes over the data; it is not used if `steps` is given.
+        epochs: Number of passes over the data; give `steps` or this. None for both leaves the choice to the
+            recipe, and is 25 passes, as V26 has, elsewhere.
         batch_size: Rows per device in one micro-batch.
         gradient_accumulation_steps: Micro-batches per optimizer step.
         learning_rate: Peak learning rate of AdamW; after the warm-up it falls along a cosine to 0. None
             leaves the choice to the recipe, which knows the kind of model.
         weight_decay: Weight decay of all parameters except biases and normalisation weights.
-        warmup_fraction: Share of training, in [0, 1), during which the learning rate grows linearly.
+        warmup_fraction: Share of training, in [0, 1), during which the learning rate grows linearly. None
+            leaves the choice to the recipe.
         max_gradient_norm: Norm to which the gradients are clipped.
         precision: Precision of the encoder under autocast; the loss is computed in float32.
         save_steps: Number of optimizer steps between two checkpoints.
@@ -38,16 +42,17 @@ class TrainingSettings:
         seed: Seed of the sampler and of dropout.
 
     Raises:
-        ValueError: If a number is out of range or the precision is unknown.
+        ValueError: If a number is out of range, if `steps` and `epochs` are both given, or if the precision
+            is unknown.
     """
 
     steps: int | None = None
-    epochs: float = 25.0
+    epochs: float | None = None
     batch_size: int = 24
     gradient_accumulation_steps: int = 4
     learning_rate: float | None = 3e-5
     weight_decay: float = 0.01
-    warmup_fraction: float = 0.1
+    warmup_fraction: float | None = 0.1
     max_gradient_norm: float = 1.0
     precision: Precision = "bf16"
     save_steps: int = 500
@@ -59,12 +64,17 @@ class TrainingSettings:
     def __post_init__(self) -> None:
         if self.precision not in get_args(Precision):
             raise ValueError(f"precision must be one of {get_args(Precision)}; received {self.precision!r}")
-        if not 0 <= self.warmup_fraction < 1:
+        if self.steps is not None and self.epochs is not None:
+            raise ValueError(
+                "the length of training is given by --steps or by --epochs; received "
+                f"{self.steps} steps and {self.epochs:g} epochs, of which the steps would win in silence"
+            )
+        if self.warmup_fraction is not None and not 0 <= self.warmup_fraction < 1:
             raise ValueError(f"warmup_fraction must lie in [0, 1); received {self.warmup_fraction}")
         if not self.weight_decay >= 0:
             raise ValueError(f"weight_decay must be 0 or more; received {self.weight_decay}")
-        positive = ("epochs", "batch_size", "gradient_accumulation_steps", "save_steps")
-        optional = ("steps", "learning_rate", "logging_steps", "save_total_limit")
+        positive = ("batch_size", "gradient_accumulation_steps", "save_steps")
+        optional = ("steps", "epochs", "learning_rate", "logging_steps", "save_total_limit")
         for name in (*optional, *positive, "max_gradient_norm"):
             value = getattr(self, name)
             if not (value is None and name in optional) and not value > 0:
@@ -98,10 +108,11 @@ class TrainingSettings:
             The arguments.
 
         Raises:
-            ValueError: If no learning rate has been chosen.
+            ValueError: If no learning rate or no warm-up has been chosen.
         """
-        if self.learning_rate is None:
-            raise ValueError("learning_rate must be a number before training starts; received None")
+        for name in ("learning_rate", "warmup_fraction"):
+            if getattr(self, name) is None:
+                raise ValueError(f"{name} must be a number before training starts; received None")
         # Imported here, because the command line of a recipe reads this class before it needs torch.
         import torch
         from sentence_transformers.base.training_args import BatchSamplers
@@ -110,7 +121,7 @@ class TrainingSettings:
         chosen: type[Any] = arguments_class or SparseEncoderTrainingArguments
         settings: dict[str, Any] = {
             "output_dir": str(output_dir),
-            "num_train_epochs": self.epochs,
+            "num_train_epochs": PUBLISHED_EPOCHS if self.epochs is None else self.epochs,
             "max_steps": self.steps or -1,
             "per_device_train_batch_size": self.batch_size,
             "per_device_eval_batch_size": self.batch_size,

@@ -1,4 +1,4 @@
-"""The option `--preset` of a recipe, which must be known before the other options are read."""
+"""The options of a recipe on which the defaults of others depend: they must be read before these."""
 
 from __future__ import annotations
 
@@ -23,7 +23,18 @@ def preset_on_command_line(arguments: Sequence[str] | None = None) -> PresetName
     """
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--preset", choices=get_args(PresetName))
-    parser.add_argument("--model", default=LEXICAL)
     known, _ = parser.parse_known_args(arguments)
-    preset: PresetName = known.preset or ("lexforge-scratch" if known.model == LEXICAL else "lexforge")
+    own: PresetName = "lexforge-scratch" if scratch_on_command_line(arguments) else "lexforge"
+    preset: PresetName = known.preset or own
     return preset
+
+
+def scratch_on_command_line(arguments: Sequence[str] | None = None) -> bool:
+    """Return whether `--model` names the lexical backbone, which is its default, or a pretrained model.
+
+    Args:
+        arguments: The words of the command line; None reads those of this process.
+    """
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--model", default=LEXICAL)
+    return bool(parser.parse_known_args(arguments)[0].model == LEXICAL)

@@ -37,21 +37,22 @@ def diagnose(run: str | Path) -> list[Finding]:
         of a dense model is diagnosed by its log alone.
 
     Raises:
-        FileNotFoundError: If the folder is no run directory: it has no config.json.
+        FileNotFoundError: If the folder holds neither the settings (config.json) nor the log of a run.
         ValueError: If a file of the run is not what a run writes.
 
     Source: docs/losses.md, section 10, and docs/diagnosis.md, which defines and justifies each number.
     """
     folder = Path(run)
-    if not (folder / "config.json").is_file():
-        raise FileNotFoundError(f"{folder} is no run directory, because it has no config.json")
-    config = _read(folder / "config.json")
+    log = read_losses(folder)
+    if not log and not (folder / "config.json").is_file():
+        raise FileNotFoundError(f"{folder} is no run directory: it has neither config.json nor a log")
+    config = _read(folder / "config.json") if (folder / "config.json").is_file() else {}
     sample = _read(folder / FILE) if (folder / FILE).is_file() else None
     saved = folder / "model" / "config_sentence_transformers.json"
     searched_by = _read(saved).get("similarity_fn_name") if saved.is_file() else None
     metrics = _read(folder / "metrics.json") if (folder / "metrics.json").is_file() else {}
     try:
-        return findings_of(config, sample, read_losses(folder), searched_by, metrics.get("best_checkpoint"))
+        return findings_of(config, sample, log, searched_by, metrics.get("best_checkpoint"))
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{folder} holds a file that no run of this version wrote: {error!r}") from error
 

@@ -27,6 +27,7 @@ from transformers.trainer_utils import TrainOutput
 
 from lexforge.common.ranks import world_size
 from lexforge.runs.checkpoints import UNFINISHED, check_seal, last_checkpoint, new_checkpoint, rotate
+from lexforge.runs.log_file import LogFile
 from lexforge.runs.loss_state import LossStateCallback
 from lexforge.runs.resume import ARGUMENTS, SamplerEpoch, changed_batches, has_finished, resume_command
 from lexforge.runs.run_directory import write_json
@@ -52,6 +53,7 @@ class ResumableTraining(BaseTrainer):
       best one, also when training ends.
     - If a checkpoint does not fit on the disk, the error says how many bytes are missing, and the earlier
       checkpoints stay.
+    - The log is written to `log.jsonl` in the output folder while training goes on (`LogFile`).
     - No pickled object of lexforge is written: the training arguments are saved as JSON.
     - Under FSDP2 a sharded copy of the model is trained, and the whole model is saved (`ShardedCopy`).
 
@@ -72,6 +74,7 @@ class ResumableTraining(BaseTrainer):
         self._newest_state: object = None  # what the trainer knew when it did
         self.add_callback(StopCallback(self._stop))
         self.add_callback(SamplerEpoch())
+        self.add_callback(LogFile())
         self.callback_handler = _SavesOnce(self.callback_handler)
 
     def train(

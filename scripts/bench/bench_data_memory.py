@@ -1,0 +1,120 @@
+"""Memory of data that exceed it: pairs with a teacher's embeddings, and MS MARCO's collection.
+
+    python scripts/bench/bench_data_memory.py --pairs 10000 1000000 --documents 10000 1000000
+
+Each measurement runs in a process of its own on files that it makes: pairs of 12 and 60 words in CSV, opened
+as a recipe opens `--data`, checked, embedded by a teacher of random vectors of width 64 and looked up in
+batches of 32; and a collection.tsv of passages of 60 words, of which 1,000 are sampled for a search and 1,000
+read by their ids. `private_mb` is the resident memory at the end that belongs to no file, and `mapped_mb` the
+pages of files, which the system may drop; `start_mb` is the private memory before, and holds the libraries.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import common
+import numpy as np
+
+WORDS = [f"word{number}" for number in range(5000)]
+
+
+class RandomTeacher:
+    """A teacher that costs nothing: what is measured is everything around it."""
+
+    name = "random"
+
+    def encode(self, texts: Sequence[str], kind: str) -> np.ndarray:
+        """`[N, 64]` rows of length 1."""
+        rows = np.random.default_rng(0).normal(size=(len(texts), 64)).astype(np.float32)
+        return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
+def texts(count: int, words: int) -> Iterator[str]:
+    """Texts of random words, each with its number."""
+    draw = random.Random(0)
+    return (f"{number} {' '.join(draw.choices(WORDS, k=words))}" for number in range(count))
+
+
+def resident_mb(kind: str) -> float:
+    """Resident memory of this process in MB: "RssAnon", or "RssFile", the pages of files."""
+    for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
+        if line.startswith(kind + ":"):
+            return int(line.split()[1]) * 1024 / 1e6
+    raise RuntimeError(f"/proc/self/status has no {kind}")
+
+
+def measure_pairs(count: int, folder: str) -> dict[str, Any]:
+    """Open pairs, embed them by a teacher, and look up a pass of batches."""
+    import datasets
+
+    from lexforge import data
+
+    datasets.disable_progress_bars()
+    file = Path(folder) / "pairs.csv"
+    with file.open("w", encoding="utf-8") as stream:
+        stream.write("query,positive,split\n")
+        for row, (query, text) in enumerate(zip(texts(count, 12), texts(count, 60), strict=True)):
+            stream.write(f"{query},{text},{'test' if row < 100 else 'train'}\n")
+    start_mb = resident_mb("RssAnon")
+    loaded = data.load_training_data(str(file), ["test"], documents=1000)
+    rows = loaded.training_rows()
+    cache = data.TeacherCache.build_for_rows(RandomTeacher(), rows, Path(folder) / "cache")
+    for batch in rows.iter(32):
+        cache.lookup(batch["anchor"], "query")
+        cache.lookup(batch["positive"], "document")
+    return found("pairs with a teacher", count, start_mb)
+
+
+def measure_collection(count: int, folder: str) -> dict[str, Any]:
+    """Open MS MARCO's files, sample documents to search, and read documents by id."""
+    from lexforge import data
+
+    with (Path(folder) / "collection.tsv").open("w", encoding="utf-8") as stream:
+        stream.writelines(f"{number}\t{text}\n" for number, text in enumerate(texts(count, 60)))
+    for split in ("train", "test"):
+        (Path(folder) / f"queries.{split}.tsv").write_text(f"{split}\tword1 word2\n", encoding="utf-8")
+        (Path(folder) / f"qrels.{split}.tsv").write_text(f"{split} 0 7 1\n", encoding="utf-8")
+    start_mb = resident_mb("RssAnon")
+    loaded = data.load_training_data(folder, ["test"], documents=1000)
+    assert loaded.retrieval is not None
+    draw = random.Random(1)
+    for _ in range(1000):
+        number = draw.randrange(count)
+        assert loaded.retrieval.corpus[str(number)].startswith(f"{number} ")
+    return found("collection", count, start_mb)
+
+
+def found(what: str, count: int, start_mb: float) -> dict[str, Any]:
+    """The row of a measurement."""
+    memory = {
+        "start_mb": start_mb,
+        "private_mb": resident_mb("RssAnon"),
+        "mapped_mb": resident_mb("RssFile"),
+        "peak_mb": common.peak_mb(),
+    }
+    return {"data": what, "count": count, **{name: round(value) for name, value in memory.items()}}
+
+
+def main() -> None:
+    """Measure each size in a process of its own."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--pairs", nargs="*", type=int, default=[10_000, 1_000_000])
+    parser.add_argument("--documents", nargs="*", type=int, default=[10_000, 1_000_000])
+    arguments = parser.parse_args()
+    jobs = [(measure_pairs, count) for count in arguments.pairs]
+    jobs += [(measure_collection, count) for count in arguments.documents]
+    for function, count in jobs:
+        with TemporaryDirectory() as folder:
+            common.append_rows("data_memory", [common.in_own_process(function, count, folder)])
+
+
+if __name__ == "__main__":
+    main()

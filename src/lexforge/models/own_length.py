@@ -1,0 +1,52 @@
+"""The number of tokens after which a saved model cuts its texts, read before its weights are loaded."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from sentence_transformers.util import load_file_path
+from transformers import AutoConfig, AutoModel
+
+from lexforge.models.names import checked_name
+from lexforge.models.structure import positions_of
+
+_UNLIMITED = 10**6  # tokenizers without a limit name 1e30 tokens
+
+
+def own_length(name: str) -> int | None:
+    """Read how many tokens of a text a model takes: what it was saved with, within its positions.
+
+    Args:
+        name: A folder or a hub name: a checkpoint of transformers, or a model of sentence-transformers.
+
+    Returns:
+        The number of tokens, special tokens included; None where the files name none, such as those of a
+        model without position embeddings, or of one with a `Router`.
+
+    Raises:
+        FileNotFoundError: If there is no such folder, and no such model on the hub.
+    """
+    name = checked_name(name)
+    modules = _json(name, "modules.json") or [{"path": ""}]
+    folder = modules[0]["path"]  # the transformer is the first module
+    place = f"{folder}/" if folder else ""
+    # Since version 5 sentence-transformers keeps the length with the tokenizer.
+    limits = [
+        _json(name, f"{place}sentence_bert_config.json").get("max_seq_length"),
+        _json(name, f"{place}tokenizer_config.json").get("model_max_length"),
+    ]
+    if _json(name, f"{place}config.json"):
+        with torch.device("meta"):  # the modules without their weights
+            model = AutoModel.from_config(AutoConfig.from_pretrained(name, subfolder=folder))
+        limits.append(positions_of(model))
+    known = [int(limit) for limit in limits if limit is not None and limit < _UNLIMITED]
+    return min(known, default=None)
+
+
+def _json(name: str, file: str) -> Any:
+    """Return the content of one of a model's JSON files; an empty dict where it has none."""
+    path = load_file_path(name, file)
+    return json.loads(Path(path).read_text(encoding="utf-8")) if path else {}

@@ -1,0 +1,91 @@
+"""What all charts of the page share: Bokeh figures in JSON that the page's script puts into place.
+
+A chart carries its text alternative and its numbers, for readers who do not see it. Colours have a contrast
+of 3 or more with white and with the dark background alike; the script colours axes and grids by the theme.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bokeh.embed import json_item
+from bokeh.plotting import figure
+
+# Blue, orange, green, purple, red, teal, brown, pink, olive, grey.
+COLOURS = (
+    "#3b7dd8",
+    "#d9730d",
+    "#2f9e5b",
+    "#9065d0",
+    "#d6455d",
+    "#0f97a3",
+    "#a8703a",
+    "#c44f9e",
+    "#868a1d",
+    "#7d8590",
+)
+HEIGHT = 260  # pixels
+FONT = "12px"
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A chart of the page.
+
+    Args:
+        id: Id of its place in the page.
+        title: Its heading.
+        text: Its text alternative, as whole sentences.
+        item: The figure as Bokeh's JSON.
+        columns: Heads of the table of its numbers.
+        rows: Rows of that table; empty where the page has them elsewhere.
+        legend: Name, colour and dash (or "area") of each series that a reader may hide.
+        note: A remark below the heading.
+    """
+
+    id: str
+    title: str
+    text: str
+    item: dict[str, Any]
+    columns: Sequence[str] = ()
+    rows: Sequence[Sequence[str]] = ()
+    legend: Sequence[tuple[str, str, str]] = ()
+    note: str = ""
+
+
+def number(value: float) -> str:
+    """Format a number for a reader: three or four digits that matter."""
+    if value != value or value in (float("inf"), float("-inf")):
+        return str(value)
+    if abs(value) >= 1000:
+        return f"{value:,.0f}"
+    if abs(value) >= 100:
+        return f"{value:.1f}"
+    if abs(value) >= 10:
+        return f"{value:.2f}"
+    return f"{value:.3f}" if abs(value) >= 0.01 or value == 0 else f"{value:.3g}"
+
+
+def empty_figure(height: int, **ranges: Any) -> figure:
+    """An empty figure, as wide as its place, with no background of its own and no scrolling by accident."""
+    plot = figure(
+        height=height, sizing_mode="stretch_width", tools="", toolbar_location=None, min_width=200, **ranges
+    )
+    plot.background_fill_color = plot.border_fill_color = plot.outline_line_color = None
+    plot.min_border = 4
+    for axis in (*plot.xaxis, *plot.yaxis):
+        axis.axis_label_text_font = axis.major_label_text_font = "system-ui, sans-serif"
+        axis.axis_label_text_font_size = axis.major_label_text_font_size = FONT
+        axis.axis_label_text_font_style = "normal"
+        axis.minor_tick_line_color = None
+        axis.axis_line_color = None
+        axis.major_tick_line_color = None
+    plot.xgrid.visible = False
+    return plot
+
+
+def in_json(plot: figure) -> dict[str, Any]:
+    item: dict[str, Any] = json_item(plot)
+    return item

@@ -1,0 +1,139 @@
+"""The charts of training: the loss and its parts, active terms, learning rate, measures on dev."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import groupby
+from typing import Any
+
+from lexforge.report.charts import COLOURS, Chart
+from lexforge.report.run_files import RunFiles
+from lexforge.report.step_charts import DASHES, Series, line_chart, share_chart
+
+Line = dict[str, Any]
+
+
+def training_charts(runs: Sequence[RunFiles]) -> list[Chart]:
+    """Draw what the logs of runs hold.
+
+    Args:
+        runs: One run, or two to compare. What has one line per run is drawn into one chart, and the parts of
+            the loss into one chart per run.
+
+    Returns:
+        The charts, in the order of the page; a chart without any value is left out.
+    """
+    phases = _phases(runs[0]) if len(runs) == 1 else []
+    note = ""
+    if len(phases) > 1:
+        ends = ", ".join(f"{number} to step {end:,}" for number, (_, end) in enumerate(phases, start=1))
+        note = f"The shades are the phases of the curriculum: {ends}."
+    charts: list[Chart | None] = [_overlaid("loss", "Loss", runs, [("loss", "solid")], phases, note=note)]
+    for place, run in enumerate(runs):
+        of = f" of {run.name}" if len(runs) > 1 else ""
+        charts += _part_charts(run, f"-{place}" if of else "", of, phases)
+    for side in ("document", "query"):
+        keys = [(f"{side}_active_dims", "solid"), (f"{side}_terms_wanted", "dotted")]
+        title = f"Active terms per {side}"
+        charts.append(_overlaid(f"terms-{side}", title, runs, keys, phases, from_zero=True))
+    charts.append(
+        _overlaid("rate", "Learning rate", runs, [("learning_rate", "solid")], phases, from_zero=True)
+    )
+    measured = _dev_measure(runs)
+    if measured is not None:
+        title = f"{measured.removeprefix('eval_').removeprefix('dev_')} on dev"
+        charts.append(_overlaid("dev", title, runs, [(measured, "solid")], phases))
+    return [chart for chart in charts if chart is not None]
+
+
+def log_rows(run: RunFiles) -> list[Line]:
+    """Return the lines of a log that describe a step of training."""
+    return [line for line in run.log if "loss" in line]
+
+
+def _overlaid(
+    id: str,
+    title: str,
+    runs: Sequence[RunFiles],
+    keys: Sequence[tuple[str, str]],
+    phases: Sequence[tuple[float, float]],
+    *,
+    from_zero: bool = False,
+    note: str = "",
+) -> Chart | None:
+    """A chart with the lines of all runs; the first key is the value, others are wanted values."""
+    series = []
+    for place, run in enumerate(runs):
+        for key, dash in keys:
+            points = [(line["step"], line[key]) for line in run.log if _is_number(line.get(key))]
+            if points:
+                what = "wanted" if key.endswith("_wanted") else "mean" if len(keys) > 1 else ""
+                name = " ".join(filter(None, (run.name if len(runs) > 1 else "", what))) or title
+                series.append(
+                    Series(
+                        name,
+                        [step for step, _ in points],
+                        [value for _, value in points],
+                        COLOURS[place],
+                        DASHES[place] if dash == "solid" else dash,
+                    )
+                )
+    if not series:
+        return None
+    return line_chart(id, title, series, phases=phases, from_zero=from_zero, note=note)
+
+
+def _part_charts(
+    run: RunFiles, suffix: str, of: str, phases: Sequence[tuple[float, float]]
+) -> list[Chart | None]:
+    """The parts of the loss as they were added, and the share of each."""
+    lines = [line for line in log_rows(run) if any(key.startswith("share/") for key in line)]
+    parts = [key.removeprefix("share/") for key in lines[0] if key.startswith("share/")] if lines else []
+    # A part that is 0 throughout was switched off.
+    parts = [name for name in parts if any(line.get(name) for line in lines)]
+    if not parts:
+        return []
+    colours = {name: COLOURS[place % len(COLOURS)] for place, name in enumerate(parts)}
+    steps = [line["step"] for line in lines]
+    names = {name: name.replace("_", " ") for name in parts}
+    series = [
+        Series(names[name], steps, [line.get(name, 0.0) for line in lines], colours[name]) for name in parts
+    ]
+    shares = {names[name]: [line.get(f"share/{name}", 0.0) for line in lines] for name in parts}
+    return [
+        line_chart(
+            f"parts{suffix}",
+            f"Parts of the loss{of}",
+            series,
+            phases=phases,
+            note="Each part with its weight; together they are the loss.",
+        ),
+        share_chart(
+            f"shares{suffix}",
+            f"Share of each part{of}",
+            steps,
+            shares,
+            {names[name]: colours[name] for name in parts},
+        ),
+    ]
+
+
+def _phases(run: RunFiles) -> list[tuple[float, float]]:
+    """First and last step of each phase that the log names."""
+    lines = [line for line in log_rows(run) if "phase" in line]
+    by_phase: Callable[[Line], Any] = lambda line: line["phase"]  # noqa: E731
+    ends = [list(group)[-1]["step"] for _, group in groupby(lines, by_phase)]
+    return list(zip([0, *ends], ends, strict=False))
+
+
+def _dev_measure(runs: Sequence[RunFiles]) -> str | None:
+    """The key of the measure on dev that is drawn: that of the headline, or the first one."""
+    keys = dict.fromkeys(
+        key for run in runs for line in run.log for key in line if key.startswith("eval_dev_")
+    )
+    wanted = f"eval_dev_{runs[0].headline}"
+    return wanted if wanted in keys else next(iter(keys), None)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and value == value

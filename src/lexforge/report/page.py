@@ -1,0 +1,241 @@
+"""The page of a run: one HTML file without any request to a network, which opens from the disk."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from bokeh.resources import Resources
+
+from lexforge.common.files import write_file
+from lexforge.report.charts import Chart, number
+from lexforge.report.curves import training_charts
+from lexforge.report.query_charts import duels
+from lexforge.report.record import METRICS_FILE
+from lexforge.report.result_charts import histogram_chart
+from lexforge.report.run_files import SYSTEMS, RunFiles, read_run_files
+from lexforge.report.verdict import (
+    byte_size,
+    duration,
+    headline_chart,
+    measure_table,
+    sentences,
+    versus,
+)
+from lexforge.runs import Finding, resume_command
+
+TEMPLATE = Path(__file__).parent / "template"
+PAGE_FILE = "report.html"
+SPEEDS = {
+    "encode_documents_per_s": "documents encoded per second",
+    "encode_queries_per_s": "queries encoded per second",
+    "search_queries_per_s": "queries searched per second, all in one call",
+    "search_p50_ms": "milliseconds per search, median",
+    "search_p95_ms": "milliseconds per search, 95th percentile",
+    "search_p99_ms": "milliseconds per search, 99th percentile",
+}
+FACTS = {"data": "Data", "model": "Model", "preset": "Preset", "loss.name": "Loss", "teacher": "Teacher"}
+
+Diagnose = Callable[[Path], Sequence[Finding]]
+
+
+def write_page(
+    run: str | Path,
+    other: str | Path | None = None,
+    *,
+    output: str | Path | None = None,
+    diagnose: Diagnose | None = None,
+) -> Path:
+    """Write the page of a run, or of two runs side by side.
+
+    The runs may have ended, go on or have crashed: the page shows what they have left so far, and says what
+    is missing.
+
+    Args:
+        run: The run directory.
+        other: The directory of a second run to compare with; None shows one run.
+        output: The file to write; None is `report.html` in the run directory, or for two runs
+            `report-with-<name of the other>.html` there.
+        diagnose: A function that returns what it finds in a run directory, such as
+            `lexforge.training.diagnose`; None leaves the diagnosis out.
+
+    Returns:
+        The file.
+
+    Raises:
+        FileNotFoundError: If a folder holds neither the settings nor the log of a run.
+        ValueError: If a file of a run is damaged.
+    """
+    folders = [Path(run), *([] if other is None else [Path(other)])]
+    names = [folder.resolve().name for folder in folders]
+    if len(set(names)) < len(names):  # two runs of one name are told apart by their parents
+        names = ["/".join(folder.resolve().parts[-2:]) for folder in folders]
+    runs = [read_run_files(folder, name) for folder, name in zip(folders, names, strict=True)]
+    file = folders[0] / (PAGE_FILE if other is None else f"report-with-{folders[1].resolve().name}.html")
+    file = file if output is None else Path(output)
+    write_file(file, _render(runs, diagnose).encode())
+    return file
+
+
+def _render(runs: Sequence[RunFiles], diagnose: Diagnose | None) -> str:
+    sampled = _sampled_queries(runs)
+    headline, training = headline_chart(runs), training_charts(runs)
+    compared, histograms = duels(runs, sampled), _histograms(runs)
+    charts = [*([headline] if headline else []), *training, *(duel.chart for duel in compared), *histograms]
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATE),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    # Bokeh reads a figure in the order in which it was written, so keys are not sorted.
+    environment.policies["json.dumps_kwargs"] = {"ensure_ascii": False, "separators": (",", ":")}
+    environment.filters |= {"number": number, "bytes": byte_size, "duration": duration}
+    return environment.get_template("page.html.jinja").render(
+        title=" and ".join(run.name for run in runs),
+        written=datetime.now().strftime("%Y-%m-%d %H:%M"),
+        runs=runs,
+        systems=SYSTEMS,
+        speeds=SPEEDS,
+        facts=[_facts(run) for run in runs],
+        verdicts=[sentences(run) for run in runs],
+        versus=versus(*runs) if len(runs) == 2 else None,
+        table=measure_table(runs),
+        headline=headline,
+        training=training,
+        duels=compared,
+        histograms=histograms,
+        queries=[(query, text) for query, (_, text) in sampled.items()],
+        findings=None if diagnose is None else [list(diagnose(run.folder)) for run in runs],
+        settings=_side_by_side([_flat(run.config) for run in runs]),
+        environment=_side_by_side([_flat(run.environment) for run in runs]),
+        commands=[_commands(run) for run in runs],
+        data={
+            "charts": {chart.id: chart.item for chart in charts},
+            "queries": list(sampled),
+            "measure": runs[0].headline,
+            "systems": SYSTEMS,
+            "runs": [{"name": run.name, **_searches(run)} for run in runs],
+        },
+        script=_source("page.js"),
+        style=_source("page.css"),
+        bokeh="\n".join(Resources(mode="inline", components=["bokeh"]).js_raw),
+    )
+
+
+def _source(name: str) -> str:
+    return (TEMPLATE / name).read_text(encoding="utf-8")
+
+
+def _sampled_queries(runs: Sequence[RunFiles]) -> dict[str, tuple[int, str]]:
+    """Id of each query whose texts the page has -> its place and its text."""
+    texts = {
+        query["id"]: query["text"]
+        for run in reversed(runs)
+        if run.searches
+        for query in run.searches["queries"]
+    }
+    return {query: (place, text) for place, (query, text) in enumerate(texts.items())}
+
+
+def _searches(run: RunFiles) -> dict[str, Any]:
+    """The searches of a run by query, with the value of the headline measure in each system."""
+    if run.searches is None:
+        return {"searches": {}, "texts": {}}
+    measure = run.headline
+    known = {
+        system: scores.per_query[measure]
+        for system, scores in run.scores.items()
+        if measure in scores.per_query
+    }
+    searches = {
+        query["id"]: query
+        | {
+            "values": {
+                name: round(values[query["id"]], 4) for name, values in known.items() if query["id"] in values
+            }
+        }
+        for query in run.searches["queries"]
+    }
+    return {"searches": searches, "texts": run.searches["texts"]}
+
+
+def _histograms(runs: Sequence[RunFiles]) -> list[Chart]:
+    """Active terms per text, documents and queries apart, with both runs in one chart."""
+    described = [(run.name, run.terms) for run in runs if run.terms is not None]
+    if not described:
+        return []
+    return [
+        histogram_chart(
+            f"histogram-{side}",
+            f"Active terms per {side[:-1] if side == 'documents' else 'query'}",
+            [(name, terms[side]) for name, terms in described],
+            side,
+        )
+        for side in ("documents", "queries")
+    ]
+
+
+def _facts(run: RunFiles) -> list[tuple[str, str]]:
+    """What a reader must know of a run at once."""
+    settings = _flat(run.config)
+    facts = [(label, settings[name]) for name, label in FACTS.items() if settings.get(name, "none") != "none"]
+    if run.begins:
+        began = datetime.fromtimestamp(run.begins[0]["time"]).strftime("%Y-%m-%d %H:%M")
+        facts.append(("Began", began + (f", resumed {len(run.begins) - 1} times" if run.begins[1:] else "")))
+        facts.append(("Steps", f"{run.begins[-1]['max_steps']:,}"))
+    if run.best_checkpoint:
+        facts.append(("Best checkpoint", f"step {run.best_checkpoint['step']:,}"))
+    return facts
+
+
+def _commands(run: RunFiles) -> list[tuple[str, str]]:
+    """The commands that go on from the run: what each is for, and the command."""
+    commands = []
+    folder = shlex.quote(str(run.folder))
+    if METRICS_FILE in run.missing and run.environment:
+        commands.append(
+            ("Resume the run from its last checkpoint", resume_command(run.folder / "checkpoint"))
+        )
+    commands.append(("Write this page again", f"lexforge report {folder}"))
+    if (run.folder / "model").is_dir():
+        model = shlex.quote(str(run.folder / "model"))
+        if run.scores:  # a retrieval run, whose data the scripts read
+            data = shlex.quote(str(run.config.get("data", "DATA")))
+            search = [
+                f"lexforge encode --model {model} --data {data} --output VECTORS",
+                "lexforge index --vectors VECTORS --output INDEX",
+                f'lexforge search --index INDEX --data {data} "your query"',
+            ]
+            evaluate = f"lexforge evaluate --model {model} --data {data} --split test"
+            commands += [("Search with the model", "\n".join(search)), ("Measure the model again", evaluate)]
+        if run.terms is not None:
+            export = f"lexforge export model --model {model} --target onnx --output OUT"
+            commands.append(("Export the model to another runtime", export))
+    return commands
+
+
+def _flat(settings: dict[str, Any], prefix: str = "") -> dict[str, str]:
+    """Nested settings as one mapping from names such as `loss.temperature` to text."""
+    flat: dict[str, str] = {}
+    for name, value in settings.items():
+        if isinstance(value, dict):
+            flat |= _flat(value, f"{prefix}{name}.")
+        elif name == "command" and isinstance(value, list):
+            flat[f"{prefix}{name}"] = shlex.join(value)
+        else:
+            flat[f"{prefix}{name}"] = "none" if value is None else str(value)
+    return flat
+
+
+def _side_by_side(settings: Sequence[dict[str, str]]) -> list[tuple[str, list[str], bool]]:
+    """Name, values of all runs, and whether they differ; those that differ stand first."""
+    names = list(dict.fromkeys(name for one in settings for name in one))
+    rows = [(name, [one.get(name, "") for one in settings]) for name in names]
+    marked = [(name, values, len(set(values)) > 1) for name, values in rows]
+    return sorted(marked, key=lambda row: not row[2])

@@ -1,0 +1,145 @@
+"""The files of a run, read for its page: also of a run that goes on, or that crashed."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lexforge.evaluation import RunScores, read_scores
+from lexforge.report.record import EXPLORER_FILE, METRICS_FILE, TERMS_FILE, TRAINED, scores_file
+from lexforge.runs import read_log
+
+# What is measured, in the order of the page -> how the page calls it.
+SYSTEMS = {
+    "bm25": "BM25",
+    "initial": "before training",
+    TRAINED: "after training",
+    "own_terms": "without its expansion",
+}
+# The measure that the page begins with is the first of these that a run has.
+HEADLINES = ("nDCG@10", "spearman_cosine", "probe_micro_f1")
+# The parts of metrics.json that are no systems.
+OTHERS = ("timing", "best_checkpoint")
+
+
+@dataclass(frozen=True)
+class RunFiles:
+    """What a run has left so far.
+
+    Args:
+        name: What the page calls the run.
+        folder: The run directory.
+        config: The settings; empty without `config.json`.
+        environment: Versions, machine and command; empty without `env.json`.
+        metrics: `{system: {measure: value}}`, of all systems that have been measured.
+        timing: Seconds of the stages and speeds; empty before the run has ended.
+        best_checkpoint: Step and value of the best checkpoint; empty if none was chosen.
+        scores: The values of each query, by system.
+        log: The lines of the log that hold values of the Trainer.
+        begins: The lines that say where training began or was resumed.
+        terms: What `term_statistics` returned, or None.
+        searches: What `sample_searches` returned, or None.
+        missing: Name of a file that the run has not written -> what the page cannot show without it.
+    """
+
+    name: str
+    folder: Path
+    config: dict[str, Any]
+    environment: dict[str, Any]
+    metrics: dict[str, dict[str, float]]
+    timing: dict[str, Any]
+    best_checkpoint: dict[str, float]
+    scores: dict[str, RunScores]
+    log: list[dict[str, Any]]
+    begins: list[dict[str, Any]]
+    terms: dict[str, Any] | None
+    searches: dict[str, Any] | None
+    missing: dict[str, str]
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the run has written its results."""
+        return METRICS_FILE not in self.missing
+
+    @property
+    def headline(self) -> str | None:
+        """The measure that the page begins with."""
+        names = [name for values in self.metrics.values() for name in values]
+        return next((name for name in (*HEADLINES, *names) if name in names), None)
+
+
+def read_run_files(folder: str | Path, name: str | None = None) -> RunFiles:
+    """Read what a run has left.
+
+    Args:
+        folder: The run directory.
+        name: What the page calls the run; None takes the name of the folder.
+
+    Returns:
+        The files, with what is missing.
+
+    Raises:
+        FileNotFoundError: If the folder holds neither the settings nor the log of a run.
+        ValueError: If a file is damaged.
+    """
+    folder = Path(folder)
+    lines = read_log(folder)
+    if not (folder / "config.json").is_file() and not lines:
+        raise FileNotFoundError(
+            f"{folder} is no run directory: it has neither config.json nor log.jsonl of a run"
+        )
+    config, environment = _json(folder / "config.json"), _json(folder / "env.json")
+    written = _json(folder / METRICS_FILE)
+    terms, searches = _json(folder / TERMS_FILE), _json(folder / EXPLORER_FILE)
+    scores = {
+        system: read_scores(folder / scores_file(system))
+        for system in SYSTEMS
+        if (folder / scores_file(system)).is_file()
+    }
+    measured = {system: values.mean for system, values in scores.items()}
+    if written is not None:
+        measured |= {system: values for system, values in written.items() if system not in OTHERS}
+    retrieves = bool(scores) or any("nDCG@10" in values for values in measured.values())
+    sparse = any("query_active_dims" in line for line in lines)
+    expected = {
+        "config.json": ("the settings", config is not None),
+        "env.json": ("the versions, the machine and the command", environment is not None),
+        METRICS_FILE: ("the results and the time of each stage", written is not None),
+        "log.jsonl": ("what happened during training", bool(lines)),
+        TERMS_FILE: ("how the model uses its vocabulary", terms is not None or not sparse),
+        EXPLORER_FILE: ("searches of the test queries", searches is not None or not retrieves),
+    }
+    return RunFiles(
+        name=name or folder.resolve().name,
+        folder=folder,
+        config=config or {},
+        environment=environment or {},
+        metrics={system: measured[system] for system in (*SYSTEMS, *measured) if system in measured},
+        timing=(written or {}).get("timing", {}),
+        best_checkpoint=(written or {}).get("best_checkpoint", {}),
+        scores=scores,
+        log=[line for line in lines if not line.get("begin")],
+        begins=[line for line in lines if line.get("begin")],
+        terms=terms,
+        searches=searches,
+        missing={file: what for file, (what, there) in expected.items() if not there},
+    )
+
+
+def _json(file: Path) -> dict[str, Any] | None:
+    """The content of a JSON file, or None if there is no such file.
+
+    Raises:
+        ValueError: If the file holds anything else than an object.
+    """
+    if not file.is_file():
+        return None
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{file} is damaged: {error}") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{file} must hold a JSON object; received {type(content).__name__}")
+    return content

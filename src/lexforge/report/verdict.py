@@ -1,0 +1,213 @@
+"""Whether a run has worked, in sentences and in a table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from lexforge.evaluation import Comparison, RunScores, compare_runs, confidence_interval
+from lexforge.report.charts import Chart, number
+from lexforge.report.record import TRAINED
+from lexforge.report.result_charts import interval_chart
+from lexforge.report.run_files import SYSTEMS, RunFiles
+
+CHANCE = 0.05  # a difference with a larger p-value may well be chance
+LABELS = {
+    "query_active_dims": "terms per query",
+    "document_active_dims": "terms per document",
+    "flops": "FLOPS",
+    "index_bytes": "index",
+    "query_expansion": "expansion of queries",
+    "document_expansion": "expansion of documents",
+}
+
+
+@dataclass(frozen=True)
+class MeasureTable:
+    """The measures of all systems.
+
+    Args:
+        columns: Heads of the columns behind the one of the systems.
+        rows: Name of a system and its cells.
+    """
+
+    columns: list[str]
+    rows: list[tuple[str, list[str]]]
+
+
+def sentences(run: RunFiles) -> list[str]:
+    """Say in a few sentences whether a run has worked, or how far it has come."""
+    if TRAINED not in run.metrics:
+        return [_progress(run)]
+    measure = run.headline
+    said = []
+    trained = run.metrics[TRAINED].get(measure) if measure else None
+    if measure is not None and trained is not None:
+        before, bm25 = (run.metrics.get(system, {}).get(measure) for system in ("initial", "bm25"))
+        if before is None:
+            said.append(f"After training {measure} is {number(trained)}.")
+        else:
+            verb = "raised" if trained > before else "lowered" if trained < before else "did not change"
+            change = (
+                f"from {number(before)} to {number(trained)}" if trained != before else f"{number(trained)}"
+            )
+            said.append(f"Training {verb} {measure} {change}{_surely(run, 'initial', measure)}.")
+        if bm25 is not None:
+            where = "above" if trained > bm25 else "below" if trained < bm25 else "from"
+            said.append(
+                f"That is {number(abs(trained - bm25))} {where} BM25, which reaches {number(bm25)}"
+                f"{_surely(run, 'bm25', measure)}."
+            )
+    sizes = run.metrics[TRAINED]
+    if "document_active_dims" in sizes:
+        said.append(
+            f"A document has {sizes['document_active_dims']:,.1f} active terms and a query "
+            f"{sizes['query_active_dims']:,.1f}."
+        )
+    seconds = run.timing.get("stage_seconds", {})
+    if seconds:
+        training = f", of which training took {duration(seconds['train'])}" if "train" in seconds else ""
+        said.append(f"The run took {duration(sum(seconds.values()))}{training}.")
+    return said
+
+
+def versus(first: RunFiles, second: RunFiles) -> str:
+    """Compare the trained models of two runs in a sentence."""
+    if TRAINED not in first.scores or TRAINED not in second.scores:
+        return "The two runs cannot be compared query by query before both have ended."
+    measure = first.headline
+    compared = compare(first.scores[TRAINED], second.scores[TRAINED])
+    if measure not in compared:
+        return "The two runs were measured on different queries, so they are not compared query by query."
+    result = compared[measure]
+    if result.difference == 0:
+        return f"Both trained models reach {measure} {number(result.first)}{_chance(result.p_value)}."
+    better, worse = (second, first) if result.difference > 0 else (first, second)
+    high, low = max(result.first, result.second), min(result.first, result.second)
+    return (
+        f"{better.name} reaches {measure} {number(high)}, which is {number(high - low)} above {worse.name} "
+        f"with {number(low)}{_chance(result.p_value)}."
+    )
+
+
+def compare(first: RunScores, second: RunScores) -> dict[str, Comparison]:
+    """Compare two systems by each measure that both have; empty if their queries differ or are too few."""
+    common = [name for name in first.per_query if name in second.per_query]
+    if not common:
+        return {}
+    queries = first.per_query[common[0]].keys()
+    if queries != second.per_query[common[0]].keys() or len(queries) < 2:
+        return {}
+    return compare_runs(
+        *(
+            RunScores({n: side.mean[n] for n in common}, {n: side.per_query[n] for n in common})
+            for side in (first, second)
+        )
+    )
+
+
+def measure_table(runs: Sequence[RunFiles]) -> MeasureTable:
+    """Show every measure of every system, with the confidence interval of the headline measure."""
+    keys = list(dict.fromkeys(key for run in runs for values in run.metrics.values() for key in values))
+    headline = runs[0].headline
+    keys.sort(key=lambda key: (key != headline, key in LABELS))
+    rows = []
+    for run in runs:
+        for system, values in run.metrics.items():
+            cells = []
+            for key in keys:
+                cell = _cell(key, values[key]) if key in values else ""
+                if key == headline and system in run.scores:
+                    low, high = interval(run, system, key)
+                    cell += f" [{low:.3f}, {high:.3f}]"
+                cells.append(cell)
+            rows.append((system_name(run, system, runs), cells))
+    columns = [LABELS.get(key, key) for key in keys]
+    if headline in keys and any(run.scores for run in runs):
+        columns[keys.index(headline)] += " [95 %]"
+    return MeasureTable(columns, rows)
+
+
+def headline_chart(runs: Sequence[RunFiles]) -> Chart | None:
+    """Draw the headline measure of every system, or None if nothing was measured."""
+    measure = runs[0].headline
+    if measure is None:
+        return None
+    means = [
+        (
+            system_name(run, system, runs),
+            values[measure],
+            interval(run, system, measure) if system in run.scores else None,
+        )
+        for run in runs
+        for system, values in run.metrics.items()
+        if measure in values
+    ]
+    title = f"{measure} on the test queries" if runs[0].scores else measure
+    return interval_chart("headline", title, means, measure)
+
+
+def interval(run: RunFiles, system: str, measure: str) -> tuple[float, float]:
+    """The 95 % confidence interval of a mean over queries."""
+    return confidence_interval(list(run.scores[system].per_query[measure].values()))
+
+
+def system_name(run: RunFiles, system: str, runs: Sequence[RunFiles]) -> str:
+    """What the page calls a system of a run."""
+    name = SYSTEMS.get(system, system)
+    return f"{run.name}, {name}" if len(runs) > 1 else name
+
+
+def duration(seconds: float) -> str:
+    """Format a time for a reader: seconds, minutes or hours."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
+
+
+def _progress(run: RunFiles) -> str:
+    """How far a run without results has come."""
+    if not run.begins:
+        return "The run has not begun to train."
+    most = run.begins[-1]["max_steps"]
+    last = (run.log or run.begins)[-1]
+    when = datetime.fromtimestamp(last["time"]).strftime("%Y-%m-%d %H:%M:%S")
+    return (
+        f"The run has not ended: the last line of its log is of step {last['step']:,} of {most:,}, at "
+        f"{when}. If no process trains any more, it can be resumed."
+    )
+
+
+def _surely(run: RunFiles, system: str, measure: str) -> str:
+    """The significance of the difference between a system and the trained one, as the end of a sentence."""
+    if system not in run.scores or TRAINED not in run.scores:
+        return ""
+    compared = compare(run.scores[system], run.scores[TRAINED])
+    return _chance(compared[measure].p_value) if measure in compared else ""
+
+
+def _chance(p_value: float) -> str:
+    shown = "p < 0.001" if p_value < 0.001 else f"p = {p_value:.3f}"
+    return f" ({shown})" if p_value < CHANCE else f" ({shown}: the difference may be chance)"
+
+
+def _cell(key: str, value: float) -> str:
+    if key == "index_bytes":
+        return byte_size(value)
+    if key.endswith("_expansion"):
+        return f"{100 * value:.1f} %"
+    if key.endswith("_active_dims"):
+        return f"{value:,.1f}"
+    return number(value)
+
+
+def byte_size(size: float) -> str:
+    """Format a number of bytes for a reader."""
+    for unit in ("B", "kB", "MB"):
+        if size < 1000:
+            return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} GB"

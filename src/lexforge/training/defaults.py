@@ -1,0 +1,98 @@
+"""What a recipe takes where the command line gives nothing: it depends on the kind of model.
+
+What suits a model from scratch ruins a pretrained one, and the other way round. Each value that was chosen is
+printed with its reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from lexforge.models.backbone import LEXICAL
+from lexforge.training.arguments import TrainingSettings
+
+Config = TypeVar("Config", bound=Any)
+LONGEST_TOKENS = 256
+"""Tokens per text of a pretrained model at most, unless the command line gives more."""
+SHORT_TOKENS = 128
+"""Tokens per text of a model from scratch, and of a pretrained one whose files name no length."""
+
+
+@dataclass(frozen=True)
+class KindDefaults:
+    """How a recipe trains one kind of model, from scratch or pretrained.
+
+    Args:
+        learning_rate: Peak learning rate.
+        steps: Number of optimizer steps.
+        why_steps: The reason for that number, as the end of a sentence.
+        warmup_fraction: Share of training, in [0, 1), during which the learning rate grows.
+    """
+
+    learning_rate: float
+    steps: int
+    why_steps: str
+    warmup_fraction: float = 0.1
+
+
+def with_defaults(
+    config: Config, *, pretrained: KindDefaults, scratch: KindDefaults, say: Callable[[str], None]
+) -> Config:
+    """Choose learning rate, steps, warm-up and length by the kind of model, unless they are given.
+
+    The length of a pretrained model is the one that it was saved with, because it knows no longer texts, and
+    at most `LONGEST_TOKENS`, because time and memory grow with it.
+
+    Args:
+        config: The settings of the run, a dataclass with the fields `model` (`lexical`, or a pretrained model
+            whose files must exist), `max_seq_length` and `train`. None stands for a value that was not given;
+            the steps are given if `train.steps` or `train.epochs` is.
+        pretrained: The values for a pretrained model.
+        scratch: The values for the lexical backbone.
+        say: Prints one line per value that was chosen: the value, and why.
+
+    Returns:
+        The settings with all four values.
+    """
+    new = config.model == LEXICAL
+    kind = scratch if new else pretrained
+    settings: TrainingSettings = config.train
+    if settings.learning_rate is None:
+        why = (
+            "a model from scratch has everything to learn"
+            if new
+            else "a pretrained model forgets what it knows at the rate of one from scratch"
+        )
+        say(f"learning rate {kind.learning_rate:g}: {why} (--learning-rate changes it)")
+        settings = replace(settings, learning_rate=kind.learning_rate)
+    if settings.steps is None and settings.epochs is None:
+        say(f"{kind.steps} steps: {kind.why_steps} (--steps or --epochs changes it)")
+        settings = replace(settings, steps=kind.steps)
+    if settings.warmup_fraction is None:
+        why = (
+            "the moments of AdamW start without a gradient to go by"
+            if new
+            else "the first steps of AdamW are its roughest, and they would change weights that fit already"
+        )
+        say(f"warm-up over {kind.warmup_fraction:.0%} of the steps: {why} (--warmup-fraction changes it)")
+        settings = replace(settings, warmup_fraction=kind.warmup_fraction)
+    tokens = config.max_seq_length
+    if tokens is None:
+        tokens, why = (SHORT_TOKENS, "time and memory grow with it") if new else _own_length(config.model)
+        say(f"{tokens} tokens per text: {why} (--max-seq-length changes it)")
+    chosen: Config = replace(config, train=settings, max_seq_length=tokens)
+    return chosen
+
+
+def _own_length(model: str) -> tuple[int, str]:
+    """Return the tokens per text of a pretrained model, and why."""
+    from lexforge.models.own_length import own_length  # loads torch, which --help need not wait for
+
+    tokens = own_length(model)
+    if tokens is None:
+        return SHORT_TOKENS, "the files of the model name no length of its own"
+    if tokens > LONGEST_TOKENS:
+        return LONGEST_TOKENS, f"the model takes {tokens}, and time and memory grow with the length"
+    return tokens, "the model was saved with it"

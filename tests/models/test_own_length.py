@@ -1,0 +1,56 @@
+"""The length that a saved model names, read without its weights, is that of the loaded model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from sentence_transformers import SentenceTransformer, SparseEncoder
+from transformers import AutoTokenizer, RobertaConfig, RobertaForMaskedLM
+
+from lexforge.models import build_dense, build_splade
+from lexforge.models.own_length import own_length
+
+
+def test_a_checkpoint_has_its_positions(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    """The oracle is the encoder itself, loaded: RoBERTa's rows for padding are no positions."""
+    assert own_length(str(tiny_checkpoint)) == build_splade(tiny_checkpoint, device="cpu").max_seq_length
+    tokenizer = AutoTokenizer.from_pretrained(tiny_checkpoint)
+    config = RobertaConfig(
+        vocab_size=len(tokenizer), hidden_size=8, num_hidden_layers=1, num_attention_heads=1,
+        intermediate_size=8, max_position_embeddings=42, pad_token_id=1,
+    )  # fmt: skip
+    RobertaForMaskedLM(config).save_pretrained(tmp_path)
+    tokenizer.model_max_length = 10**30  # no limit
+    tokenizer.save_pretrained(tmp_path)
+    assert own_length(str(tmp_path)) == 40  # typed from the design: 42 rows, of which 2 are not for tokens
+    assert build_splade(tmp_path, device="cpu").max_seq_length == 40
+
+
+@pytest.mark.parametrize("kind", ["sparse", "dense"])
+def test_a_saved_encoder_has_what_it_was_saved_with(kind: str, tiny_checkpoint: Path, tmp_path: Path) -> None:
+    """A model that was trained with 24 tokens is not trained on with the 64 that it has positions for."""
+    folder = str(tmp_path / "model")
+    if kind == "sparse":
+        build_splade(tiny_checkpoint, max_seq_length=24, device="cpu").save_pretrained(folder)
+        assert SparseEncoder(folder, device="cpu").max_seq_length == 24
+    else:
+        build_dense(tiny_checkpoint, max_seq_length=24, device="cpu").save_pretrained(folder)
+        assert SentenceTransformer(folder, device="cpu").max_seq_length == 24
+    assert own_length(folder) == 24
+
+
+def test_the_file_of_older_versions_is_read(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    """all-MiniLM-L6-v2 was saved so: 256 there, and 512 with its tokenizer."""
+    folder = tmp_path / "model"
+    build_dense(tiny_checkpoint, max_seq_length=24, device="cpu").save_pretrained(str(folder))
+    file = folder / "sentence_bert_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"max_seq_length": 20}))
+    assert own_length(str(folder)) == 20
+
+
+def test_no_model_is_an_error(tmp_path: Path) -> None:
+    """A wrong name must not become the length of a model that names none."""
+    with pytest.raises(FileNotFoundError, match="there is no model at"):
+        own_length(str(tmp_path / "absent"))

@@ -1,0 +1,142 @@
+"""Tables as `--data` of the recipes that train on labelled texts and on scored pairs."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pytest
+from pyarrow import parquet
+
+from lexforge.common.command_line import run_command
+from lexforge.data import MultiLabelOptions, StsOptions, load_label_sets, load_sts
+
+RECIPES = Path(__file__).resolve().parents[2] / "recipes"
+FORMATS = ["csv", "jsonl.gz", "parquet"]
+SPLITS = ["train"] * 8 + ["validation"] * 3 + ["test"] * 3
+LABELLED = [
+    {
+        "Betreff": f"the {('ship', 'plough')[number % 2]} number {number}",
+        "topics": [("sea", "field")[number % 2], *(["even"] if number % 4 == 0 else [])],
+        "split": split,
+    }
+    for number, split in enumerate(SPLITS)
+]
+PAIRS = [
+    {
+        "left": f"a ship {number}",
+        "right": f"a {('boat', 'barn')[number % 2]}",
+        "grade": number / 4,
+        "split": split,
+    }
+    for number, split in enumerate(SPLITS)
+]
+COLUMNS = {
+    "nws_multilabel": ["--text-column", "Betreff", "--labels-column", "topics"],
+    "cosent_sts": ["--sentence1-column", "left", "--sentence2-column", "right", "--score-column", "grade"],
+}
+ROWS = {"nws_multilabel": LABELLED, "cosent_sts": PAIRS}
+EXTRA = {"nws_multilabel": ["--queue-size", "8"], "cosent_sts": []}
+
+
+def write(rows: list[dict[str, Any]], form: str, folder: Path) -> Path:
+    """Write rows as a table; the cells of a CSV file hold lists as JSON."""
+    path = folder / f"rows.{form}"
+    if form == "parquet":
+        parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+    elif form == "csv":
+        with path.open("w", encoding="utf-8", newline="") as stream:
+            writer = csv.DictWriter(stream, rows[0])
+            writer.writeheader()
+            for row in rows:
+                cells = {key: json.dumps(v) if isinstance(v, list) else v for key, v in row.items()}
+                writer.writerow(cells)
+    else:
+        path.write_bytes(gzip.compress("".join(json.dumps(row) + "\n" for row in rows).encode()))
+    return path
+
+
+def recipe(name: str, file: Path, model: Path, *flags: str) -> None:
+    """Run a recipe as its command does, in this process: two steps on tiny texts."""
+    specification = importlib.util.spec_from_file_location(name, RECIPES / f"{name}.py")
+    assert specification is not None
+    assert specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    sys.modules[name] = module  # dataclasses and tyro resolve annotations there
+    specification.loader.exec_module(module)
+    words = ["--data", str(file), "--model", str(model), "--output-dir", str(file.parent / "run")]
+    words += ["--steps", "2", "--batch-size", "4", "--max-seq-length", "12", *EXTRA[name], *flags]
+    run_command(module.main, module.Config, None, arguments=words)
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_each_format_holds_the_same_rows(form: str, tmp_path: Path) -> None:
+    """The oracle is the list that was written: no cell may become another text, number or label."""
+    file = str(write(PAIRS, form, tmp_path))
+    options = StsOptions(sentence1_column="left", sentence2_column="right", score_column="grade")
+    for split, name in (("train", "train"), ("dev", "validation"), ("test", "test")):
+        found = [tuple(row.values()) for row in load_sts(file, [split], options)[split]]
+        assert found == [(row["left"], row["right"], row["grade"]) for row in PAIRS if row["split"] == name]
+    (tmp_path / "labelled").mkdir()
+    file = str(write(LABELLED, form, tmp_path / "labelled"))
+    read = load_label_sets(
+        file, ["train", "dev", "test"], MultiLabelOptions(text_column="Betreff", labels_column="topics")
+    )
+    assert read.label_names == ("even", "field", "sea")
+    for split, name in (("train", "train"), ("dev", "validation"), ("test", "test")):
+        assert [(row.text, list(row.labels)) for row in read.split(split)] == [
+            (row["Betreff"], row["topics"]) for row in LABELLED if row["split"] == name
+        ]
+
+
+@pytest.mark.parametrize(
+    ("name", "form"), [("nws_multilabel", "csv"), ("nws_multilabel", "parquet"), ("cosent_sts", "jsonl.gz")]
+)
+def test_a_recipe_trains_on_a_table(name: str, form: str, tiny_checkpoint: Path, tmp_path: Path) -> None:
+    """A user's own column names, by flags: the run ends with numbers of the test split and a model."""
+    file = write(ROWS[name], form, tmp_path)
+    recipe(name, file, tiny_checkpoint, *COLUMNS[name], "--no-initial-evaluation")
+    metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    assert metrics["trained"]
+    assert (tmp_path / "run" / "model" / "modules.json").is_file()
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize(
+    ("name", "flags", "message"),
+    [
+        ("nws_multilabel", ["--labels-column", "topics"], "--text-column"),
+        ("nws_multilabel", ["--text-column", "Betreff"], "--labels-column"),
+        ("nws_multilabel", ["--text-column", "Text", "--labels-column", "topics"], "'Text'"),
+        ("cosent_sts", ["--sentence2-column", "right", "--score-column", "grade"], "--sentence1-column"),
+        ("cosent_sts", ["--sentence1-column", "left", "--sentence2-column", "right"], "--score-column"),
+        ("cosent_sts", [*COLUMNS["cosent_sts"][:-1], "note"], "'note'"),
+    ],
+)
+def test_a_wrong_column_ends_with_one_line(
+    name: str, flags: list[str], message: str, form: str, tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    """The line names the file, the option and the columns that there are, and no folder is left behind."""
+    file = write(ROWS[name], form, tmp_path)
+    with pytest.raises(SystemExit) as ended:
+        recipe(name, file, tiny_checkpoint, *flags)
+    text = str(ended.value)
+    assert text.startswith("error: ")
+    assert "\n" not in text
+    assert str(file) in text
+    assert message in text
+    assert str(next(iter(ROWS[name][0]))) in text  # a column that there is
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_cell_that_is_no_list_of_labels_is_named(tmp_path: Path) -> None:
+    """In a CSV file a list is JSON; a bare name must not become a list of letters."""
+    rows = [{"text": "a ship", "labels": "sea", "split": "train"}]
+    with pytest.raises(ValueError, match=r"rows\.csv \[train\]:0: 'labels' must hold a JSON list of names"):
+        load_label_sets(str(write(rows, "csv", tmp_path)), ["train"])

@@ -1,0 +1,227 @@
+"""The page says what the files of a run say, for a run that has ended, goes on, crashed, or is compared."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from html.parser import HTMLParser
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from lexforge.report import write_page
+from lexforge.runs import Finding
+
+NewRun = Callable[..., Path]
+VOID = {"meta", "link", "input", "br", "hr", "img"}
+
+
+class Reader(HTMLParser):
+    """The elements of a page with their attributes, its text, and whether every element is closed."""
+
+    def __init__(self, page: Path) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.words: list[str] = []
+        self.source = page.read_text(encoding="utf-8")
+        self.feed(self.source)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open, tag
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if not self.open or self.open[-1] not in ("script", "style"):
+            self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.words).split())
+
+
+def test_the_page_answers_the_questions_in_order(run: Path) -> None:
+    """The numbers are those of the files; the first section is the verdict."""
+    page = write_page(run)
+    assert page == run / "report.html"
+    reader = Reader(page)
+    assert reader.open == []
+    headings = re.findall(r"<h2[^>]*>([^<]*)<", reader.source)
+    assert headings == [
+        "Did it work?",
+        "The way there",
+        "Queries won and lost",
+        "Sparsity",
+        "Explorer",
+        "Settings and commands",
+    ]
+    text = reader.text
+    # 12 queries: the first falls from .1 to 0, the others rise by .3 from a mean of .35.
+    assert "Training raised nDCG@10 from 0.350 to 0.617" in text
+    assert "That is 0.217 above BM25, which reaches 0.400" in text
+    assert "A document has 80.0 active terms and a query 20.0." in text
+    assert "The run took 1 min 22 s, of which training took 1 min 20 s." in text
+    assert "11 of 12 queries are better after training than before, 1 are worse and 0 are the same" in text
+    assert "123.5 kB" in text  # the index
+    assert "python recipe.py --data 'a b'" in text
+    assert "The shades are the phases of the curriculum: 1 to step 19, 2 to step 40." in text
+    assert "not left everything" not in text
+
+
+def test_the_page_asks_no_network_for_anything(run: Path) -> None:
+    """It is to open from a disk, in ten years, on a machine without a network."""
+    reader = Reader(write_page(run))
+    for tag, attributes in reader.elements:
+        for name in ("src", "href", "action", "data", "poster", "srcset"):
+            value = attributes.get(name)
+            assert value is None or value.startswith(("#", "data:")), (tag, name, value)
+    assert "default-src 'none'" in reader.source
+    assert len(reader.source.encode()) < 5_000_000
+
+
+def test_texts_of_the_data_stay_texts(run: Path) -> None:
+    """Documents and queries come from the web; a page that ran them would be a hole."""
+    source = Reader(write_page(run)).source
+    assert "<b>q0" not in source
+    assert "alert(1)</script>" not in source
+    assert "what is &lt;b&gt;q0&lt;/b&gt; &amp; why" in source
+    data = re.search(r'<script type="application/json" id="data">(.*?)</script>', source, re.DOTALL)
+    assert data is not None
+    assert json.loads(data[1])["runs"][0]["texts"]["d2"].endswith("<script>alert(1)</script>")
+
+
+def test_every_part_can_be_named_by_a_screen_reader(run: Path) -> None:
+    """Landmarks, labels that exist, headings without gaps, heads of tables with a scope, real buttons."""
+    reader = Reader(write_page(run))
+    ids = {attributes["id"] for _, attributes in reader.elements if "id" in attributes}
+    tags = [tag for tag, _ in reader.elements]
+    assert {"main", "nav", "header", "footer"} <= set(tags)
+    assert tags.count("h1") == 1
+    levels = [int(tag[1]) for tag in tags if re.fullmatch(r"h\d", tag)]
+    assert all(after <= before + 1 for before, after in pairwise(levels))
+    for tag, attributes in reader.elements:
+        if "aria-labelledby" in attributes:
+            assert attributes["aria-labelledby"] in ids
+        if tag == "th":
+            assert attributes["scope"] in ("row", "col")
+        if tag == "div" and attributes.get("role") == "img":
+            assert len(attributes["aria-label"] or "") > 20
+        assert "onclick" not in attributes
+    assert "label" in tags
+
+
+def test_a_run_that_goes_on_shows_what_is_there_and_names_what_is_not(run: Path) -> None:
+    """A page that waits for the end is of no use to the person who waits too."""
+    for name in ("metrics.json", "terms.json", "explorer.json", "trained.scores.json"):
+        (run / name).unlink()
+    log = (run / "log.jsonl").read_text().splitlines(keepends=True)
+    (run / "log.jsonl").write_text("".join(log[:8]) + log[8][:20])  # it writes a line at this moment
+    text = Reader(write_page(run)).text
+    assert "The run has not ended: the last line of its log is of step 7 of 40" in text
+    for name in ("metrics.json", "terms.json", "explorer.json"):
+        assert f"{name} :" in text
+    assert "env.json :" not in text
+    assert "BM25 0.400 [0.400, 0.400]" in text  # measured before training
+    assert "python recipe.py --data 'a b' --resume" in text
+    assert "The way there" in text
+    assert "Explorer" not in text
+
+
+def test_a_run_that_crashed_at_once_has_a_page(tmp_path: Path) -> None:
+    """With the settings alone there is something to look at: the settings."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "config.json").write_text('{"data": "somewhere"}')
+    text = Reader(write_page(folder, output=tmp_path / "page.html")).text
+    assert "The run has not begun to train." in text
+    assert "somewhere" in text
+    assert not (folder / "report.html").exists()
+
+
+def test_what_is_no_run_is_refused(run: Path, tmp_path: Path) -> None:
+    """A wrong folder and a damaged file are named; an empty page would say that nothing happened."""
+    with pytest.raises(FileNotFoundError, match="is no run directory"):
+        write_page(tmp_path / "model")
+    (run / "metrics.json").write_text("[1]")
+    with pytest.raises(ValueError, match=r"metrics\.json must hold a JSON object; received list"):
+        write_page(run)
+    (run / "metrics.json").write_text("{")
+    with pytest.raises(ValueError, match=r"metrics\.json is damaged"):
+        write_page(run)
+
+
+def test_two_runs_stand_side_by_side(run: Path, new_run: NewRun, tmp_path: Path) -> None:
+    """The question is which one is better, whether that is chance, and what was set differently."""
+    other = new_run(tmp_path / "second", lift=0.2)
+    page = write_page(run, other)
+    assert page == run / "report-with-second.html"
+    text = Reader(page).text
+    assert "first reaches nDCG@10 0.617, which is 0.092 above second with 0.525 (p < 0.001)." in text
+    assert "second against first" in text
+    assert "0 of 12 queries are better in second than in first, 11 are worse and 1 are the same" in text
+    assert "loss.lift differs 0.3 0.2" in text
+    assert "Parts of the loss of first" in text
+    assert "Parts of the loss of second" in text
+
+
+def test_two_runs_on_other_queries_are_not_compared_by_query(
+    run: Path, new_run: NewRun, tmp_path: Path
+) -> None:
+    """A paired test over different queries would be a number without a meaning."""
+    other = new_run(tmp_path / "second")
+    (other / "trained.scores.json").write_text('{"nDCG@10": {"other": 0.5, "another": 0.7}}')
+    assert "measured on different queries" in Reader(write_page(run, other)).text
+
+
+def test_a_run_without_a_corpus_shows_its_own_measure(new_run: NewRun, tmp_path: Path) -> None:
+    """CoSENT and NWS have correlations or F1, a loss without parts, and neither queries nor terms."""
+    folder = new_run(tmp_path / "run")
+    for name in ("terms.json", "explorer.json", *(f"{system}.scores.json" for system in ("bm25", "initial"))):
+        (folder / name).unlink()
+    (folder / "trained.scores.json").unlink()
+    metrics = {
+        "initial": {"pearson_cosine": 0.3, "spearman_cosine": 0.4},
+        "trained": {"spearman_cosine": 0.7},
+    }
+    (folder / "metrics.json").write_text(json.dumps(metrics))
+    line = {"step": 1, "epoch": 0.1, "time": 1_700_000_000, "loss": 2.0, "learning_rate": 1e-4}
+    (folder / "log.jsonl").write_text(json.dumps(line) + "\n")
+    text = Reader(write_page(folder)).text
+    assert "Training raised spearman_cosine from 0.400 to 0.700." in text
+    assert "not left everything" not in text
+    assert "Parts of the loss" not in text
+    assert "Queries won" not in text
+
+
+def test_findings_are_shown_with_knob_and_advice(run: Path) -> None:
+    """The ones that need attention stand first."""
+    findings = [
+        Finding("content words suppressed", "0.9", "above 0.5", True, "", ""),
+        Finding("stop words among the strongest", "34 %", "at most 20 %", False, "--loss.x", "Raise it."),
+    ]
+    asked = []
+
+    def diagnose(folder: Path) -> list[Finding]:
+        asked.append(folder)
+        return findings
+
+    text = Reader(write_page(run, diagnose=diagnose)).text
+    assert asked == [run]
+    assert "stop words among the strongest ! look at this 34 % at most 20 % Raise it. --loss.x" in text
+    assert text.index("stop words among the strongest !") < text.index("content words suppressed ✓ healthy")
+
+
+def test_a_long_log_makes_no_heavy_page(run: Path) -> None:
+    """400,000 steps leave 8,000 lines; the charts hold a few hundred points of them."""
+    line = json.loads((run / "log.jsonl").read_text().splitlines()[1])
+    with (run / "log.jsonl").open("w") as log:
+        for step in range(50, 400_001, 50):
+            log.write(json.dumps(line | {"step": step, "loss": 1 / step}) + "\n")
+    assert write_page(run).stat().st_size < 2_500_000
