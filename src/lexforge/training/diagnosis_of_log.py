@@ -103,7 +103,7 @@ def overfitting(config: Mapping[str, Any], log: Log, best_checkpoint: Mapping[st
             kept = values[-1] if best_checkpoint is None else best_checkpoint["value"]
             lost, unit = values.max() - kept, abs(values.max())
         else:  # a loss may be negative, and near 0 at its best
-            lost, unit = values[-1] - values.min(), np.abs(values[[0, values.argmin()]]).max()
+            lost, unit = values[-1] - values.min(), max(abs(values[0]), abs(values.min()))
         number = float(lost / unit) if unit else 0.0
     advice = (
         f"give --best-measure {wanted}, which keeps the best checkpoint, more rows or fewer --steps; a "
