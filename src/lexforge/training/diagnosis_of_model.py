@@ -111,7 +111,7 @@ def _advice(loss: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
 
     def now(name: str) -> str:
         flag = name.replace("_", "-")
-        return f"--loss.{flag} (now {loss[name]:g})"
+        return f"--loss.{flag} (now {loss.get(name, 0):g})"  # an older run lacks the settings of today
 
     lower, higher = f"lower {now('flops_weight')}", f"raise {now('flops_weight')}"
     if loss["idf_alpha"] is None:
