@@ -311,6 +311,10 @@ def main(cfg: Config) -> None:
     if not process.is_main_process:
         return
 
+    # The model is saved before anything else can fail.
+    stages.begin("save the model")
+    model.save_pretrained(str(cfg.output_dir / "model"), create_model_card=False)
+
     # Evaluation after training.
     stages.begin("measure the model after training")
     trained = evaluator.evaluate(model)
@@ -318,11 +322,18 @@ def main(cfg: Config) -> None:
     stages.begin("measure it without its expansion")
     record.add_measures("own_terms", evaluator.evaluate_own_terms(model))
 
-    # What the run leaves behind: the model with its card, the numbers, the documents found, and a page that
+    # What the run leaves behind: the numbers, the documents found, the card of the model, and a page that
     # shows them. A table and three searches are printed.
     stages.begin("write the results")
-    model.save_pretrained(str(cfg.output_dir / "model"), create_model_card=False)
     record.look_closer(model, evaluator, measured.corpus, stopword_ids)
+    training.record_symptoms(
+        cfg.output_dir,
+        model,
+        evaluator.query_texts,
+        list(measured.corpus.values()),
+        idf=idf,
+        stopword_ids=stopword_ids,
+    )
     choices = ("preset", "negatives", "output_vocabulary", "inference_free", "max_seq_length")
     facts = export.CardFacts(
         **cfg.card.facts(cfg.output_dir),
@@ -349,9 +360,10 @@ def main(cfg: Config) -> None:
             model, dict(queries[:3]), measured.corpus, trained.run, relevant=measured.split("test")
         )
     )
+    print(f"\nDiagnosis (docs/diagnosis.md):\n{runs.findings_text(training.diagnose(cfg.output_dir))}")
     print(f"\n{stages.table()}")
     print(f"{cfg.output_dir} holds the model, the numbers and the documents found.")
-    print(f"{report.write_page(cfg.output_dir)} shows the run in a browser.")
+    print(f"{report.write_page(cfg.output_dir, diagnose=training.diagnose)} shows the run in a browser.")
     if cfg.card.push_to_hub is not None:
         print(f"The model was uploaded to {training.push_model(trainer, cfg.output_dir / 'model')}")
 

@@ -45,10 +45,10 @@ def duels(runs: Sequence[RunFiles], sampled: dict[str, tuple[int, str]]) -> list
         return []
     pairs = []
     for system in ("bm25", "initial"):
-        other = "BM25" if system == "bm25" else "the model before training"
+        against = "BM25" if system == "bm25" else "the model before training"
         comparison = f"after training than {'with BM25' if system == 'bm25' else 'before'}"
         for place, run in enumerate(runs):  # those of two runs stand side by side
-            heading = f"Against {other}{f' of {run.name}' if len(runs) > 1 else ''}"
+            heading = f"Against {against}{f' of {run.name}' if len(runs) > 1 else ''}"
             scores, names = (
                 (run.scores.get(system), run.scores.get(TRAINED)),
                 (SYSTEMS[system], SYSTEMS[TRAINED]),
