@@ -22,7 +22,11 @@ def test_a_run_that_one_rank_is_asked_to_stop_ends_as_the_run_never_stopped(
     whole = tmp_path / "whole" / "checkpoint-10"
     for step in (1, 4, 7):
         run = tmp_path / f"stopped-{step}"
-        assert {path.name for path in run.iterdir()} == {f"checkpoint-{step}", "checkpoint-10"}
+        assert {path.name for path in run.iterdir()} == {
+            f"checkpoint-{step}",
+            "checkpoint-10",
+            "log.jsonl",
+        }
         for name in NAMES:
             assert (run / "checkpoint-10" / name).read_bytes() == (whole / name).read_bytes(), (
                 f"{step} {name}"

@@ -68,3 +68,21 @@ def test_what_is_no_log_is_refused_with_its_line(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"log\.jsonl:2 is no line of a log"):
         read_log(tmp_path)
     assert read_log(tmp_path / "nothing") == []
+
+
+def test_a_log_that_cannot_be_written_does_not_stop_the_training(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A full disk stops a run at its next checkpoint, in order; a line of the log must not do so before."""
+    callback = LogFile()
+    arguments: Any = SimpleNamespace(output_dir=str(tmp_path))
+    state: Any = SimpleNamespace(global_step=0, epoch=0.0, max_steps=9, is_world_process_zero=True)
+    callback.on_train_begin(arguments, state, None)  # type: ignore[arg-type]
+    (tmp_path / "log.jsonl").unlink()
+    (tmp_path / "log.jsonl").mkdir()
+    for _ in range(3):
+        callback.on_log(arguments, state, None, logs={"loss": 1.0})  # type: ignore[arg-type]
+    assert caplog.text.count("training goes on without it") == 1
+    (tmp_path / "log.jsonl").rmdir()
+    callback.on_log(arguments, state, None, logs={"loss": 1.0})  # type: ignore[arg-type]
+    assert list(tmp_path.iterdir()) == []  # a line may be cut, and what stood behind it could not be read

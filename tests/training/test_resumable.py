@@ -67,7 +67,8 @@ def test_a_checkpoint_is_written_beside_and_holds_what_callbacks_save(
         check_seal(tmp_path / f"checkpoint-{step}")
         assert (tmp_path / f"checkpoint-{step}" / "own.json").read_text() == str(step)
     assert trainer.args.output_dir == str(tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == [f"checkpoint-{step}" for step in (2, 4, 6)]
+    checkpoints = [f"checkpoint-{step}" for step in (2, 4, 6)]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [*checkpoints, "log.jsonl"]
 
 
 def test_no_object_of_ours_is_pickled(
@@ -389,7 +390,7 @@ def test_a_checkpoint_that_cannot_fit_is_not_begun(
     assert counted == [12 * numbers + steps]
     saved = tmp_path / "checkpoint-2"
     assert counted[0] < sum((saved / name).stat().st_size for name in ("model.safetensors", "optimizer.pt"))
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-2"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-2", "log.jsonl"]
 
 
 @pytest.mark.parametrize("writer", ["torch", "safetensors", "python"])
@@ -423,7 +424,7 @@ def test_a_disk_that_fills_while_a_checkpoint_is_written(
     trainer._save_optimizer_and_scheduler = fail  # type: ignore[method-assign]
     with pytest.raises(DiskFullError, match=r"MiB are missing.*checkpoint-2$"):
         trainer.train()
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-2"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-2", "log.jsonl"]
     check_seal(tmp_path / "checkpoint-2")
 
 
@@ -438,7 +439,7 @@ def test_another_error_while_saving_stays_itself(
 
     with pytest.raises(KeyError, match="a bug"):
         make_trainer(tiny_splade, tmp_path, callbacks=[Breaks()]).train()
-    assert list(tmp_path.iterdir()) == []
+    assert [path.name for path in tmp_path.iterdir()] == ["log.jsonl"]
 
 
 TINY_DISK = """
@@ -491,4 +492,4 @@ def test_a_disk_of_600_kilobytes(tiny_checkpoint: Path, tmp_path: Path, how: str
     assert done.returncode == 0, done.stderr[-3000:]
     assert "MiB are missing" in done.stdout
     assert "FULL: a checkpoint of at least" in done.stdout
-    assert "LEFT: ['checkpoint-2']" in done.stdout
+    assert "LEFT: ['checkpoint-2', 'log.jsonl']" in done.stdout

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import time
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from lexforge.common.files import write_file
 
 LOG_FILE = "log.jsonl"
+logger = logging.getLogger(__name__)
 
 
 class LogFile(TrainerCallback):
@@ -20,8 +22,12 @@ class LogFile(TrainerCallback):
     A line is a JSON object with `step`, `epoch`, `time` (seconds since 1970) and all values that the Trainer
     logs. A line with `begin` stands where training begins or is resumed, and says `max_steps`. A resumed run
     first removes the lines of later steps than its own, which an interrupted run left, so each step stands
-    there once. One process of a run writes.
+    there once. One process of a run writes. If a line cannot be written, as on a full disk, a warning says
+    so, and training goes on without the file.
     """
+
+    def __init__(self) -> None:
+        self._failed = False  # a line that was cut must stay the last one
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -32,8 +38,12 @@ class LogFile(TrainerCallback):
         folder = Path(str(args.output_dir))
         lines = read_log(folder) if state.global_step else []
         lines = [line for line in lines if line["step"] <= state.global_step]
-        folder.mkdir(parents=True, exist_ok=True)
-        write_file(folder / LOG_FILE, "".join(_to_line(line) for line in lines).encode())
+        self._failed = False
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            write_file(folder / LOG_FILE, "".join(_to_line(line) for line in lines).encode())
+        except OSError as error:
+            self._give_up(folder, error)
         self._append(args, state, {"begin": True, "max_steps": state.max_steps})
 
     def on_log(
@@ -49,11 +59,20 @@ class LogFile(TrainerCallback):
             self._append(args, state, logs)
 
     def _append(self, args: TrainingArguments, state: TrainerState, values: dict[str, Any]) -> None:
+        if self._failed:
+            return
         when = {"step": state.global_step, "epoch": state.epoch, "time": round(time.time(), 3)}
         file = Path(str(args.output_dir)) / LOG_FILE
         # Opened for each line, so that nothing stays in a buffer if the process is killed.
-        with file.open("a", encoding="utf-8") as log:
-            log.write(_to_line(values | when))
+        try:
+            with file.open("a", encoding="utf-8") as log:
+                log.write(_to_line(values | when))
+        except OSError as error:
+            self._give_up(file.parent, error)
+
+    def _give_up(self, folder: Path, error: OSError) -> None:
+        self._failed = True
+        logger.warning("%s cannot be written, and training goes on without it: %s", folder / LOG_FILE, error)
 
 
 def read_log(folder: str | Path) -> list[dict[str, Any]]:
