@@ -28,7 +28,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 $(OLDEST)/.installed: pyproject.toml constraints-oldest.txt
 	$(PYTHON) -m venv $(OLDEST)
 	$(OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-oldest.txt \
-		-e ".[triton,milvus,export]" hypothesis pytest pytest-timeout pytest-xdist
+		-e ".[triton,milvus,export,fastembed]" hypothesis pytest pytest-timeout pytest-xdist
 	touch $@
 
 $(ENGINES)/.installed: pyproject.toml constraints.txt

@@ -240,14 +240,17 @@ def main(cfg: Config) -> None:
     if not process.is_main_process:
         return
 
+    # The model is saved before anything else can fail.
+    stages.begin("save the model")
+    model.save_pretrained(str(cfg.output_dir / "model"), create_model_card=False)
+
     # Evaluation after training.
     stages.begin("measure the model after training")
     trained = evaluator.evaluate(model)
     record.add("trained", trained)
 
-    # What the run leaves behind: the model, the numbers, the documents found, and a page that shows them.
+    # What the run leaves behind: the numbers, the documents found, the card, and a page that shows them.
     stages.begin("write the results")
-    model.save_pretrained(str(cfg.output_dir / "model"), create_model_card=False)
     facts = export.CardFacts(
         **cfg.card.facts(cfg.output_dir),
         kind="dense",

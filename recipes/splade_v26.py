@@ -311,6 +311,10 @@ def main(cfg: Config) -> None:
     if not process.is_main_process:
         return
 
+    # The model is saved before anything else can fail.
+    stages.begin("save the model")
+    model.save_pretrained(str(cfg.output_dir / "model"), create_model_card=False)
+
     # Evaluation after training.
     stages.begin("measure the model after training")
     trained = evaluator.evaluate(model)
@@ -318,10 +322,9 @@ def main(cfg: Config) -> None:
     stages.begin("measure it without its expansion")
     record.add_measures("own_terms", evaluator.evaluate_own_terms(model))
 
-    # What the run leaves behind: the model with its card, the numbers, the documents found, and a page that
+    # What the run leaves behind: the numbers, the documents found, the card of the model, and a page that
     # shows them. A table and three searches are printed.
     stages.begin("write the results")
-    model.save_pretrained(str(cfg.output_dir / "model"), create_model_card=False)
     record.look_closer(model, evaluator, measured.corpus, stopword_ids)
     training.record_symptoms(
         cfg.output_dir,

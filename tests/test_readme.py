@@ -149,7 +149,8 @@ def test_flags_in_a_sentence_are_flags_of_some_program() -> None:
 
 
 def test_the_pages_name_tests_and_link_to_files_that_exist() -> None:
-    """A promise names the test that holds it, and a link must work on GitHub too."""
+    """A promise names the test that holds it, a link must work on GitHub too, and no placeholder is left."""
+    assert not [page.name for page in PAGES if "@@" in page.read_text(encoding="utf-8")]
     tests = re.findall(r"tests/[\w/]+(?:\.py)?", ALL_TEXT)
     assert len(tests) > 15
     for path in tests:

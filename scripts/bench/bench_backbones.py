@@ -3,10 +3,10 @@
     python scripts/bench/bench_backbones.py --name splade-tiny --model ../shared/models/splade-tiny \
         --data ../shared/data/scifact --runs runs/backbones --steps 150 --batch-size 16
 
-It runs recipes/splade_v26.py on one thread with the preset `lexforge` and 128 tokens per text, and appends
-one row to results/backbones.csv: the measures of the model before training (its decoder calibrated on the
-documents, if it has no head) and after training, with BM25 over the same documents. `--name` names the model
-in the row. Options after `--` go to the recipe, such as `-- --eval-documents 1000`.
+It runs recipes/splade_v26.py on one thread and appends one row to results/backbones.csv: the measures of the
+model before training (its decoder calibrated on the documents, if it has no head) and after training, with
+BM25 over the same documents. `--name` names the model in the row. Options after `--` go to the recipe, such
+as `-- --eval-documents 1000`.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ THREADS = {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1", "TOKENIZERS_PARALLE
 def command(arguments: argparse.Namespace, folder: Path) -> list[str]:
     """The command line of the recipe."""
     return [
-        sys.executable, "recipes/splade_v26.py", "--preset", "lexforge",
-        "--data", str(arguments.data), "--model", str(arguments.model), "--max-seq-length", "128",
-        "--steps", str(arguments.steps), "--batch-size", str(arguments.batch_size),
+        sys.executable, "recipes/splade_v26.py", "--preset", arguments.preset,
+        "--data", str(arguments.data), "--model", str(arguments.model),
+        "--max-seq-length", str(arguments.tokens), "--steps", str(arguments.steps),
+        "--batch-size", str(arguments.batch_size),
         "--seed", str(arguments.seed), "--output-dir", str(folder), *arguments.others,
     ]  # fmt: skip
 
@@ -71,12 +72,15 @@ def main() -> None:
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--data", type=Path, required=True, help="folder in BEIR layout")
     parser.add_argument("--runs", type=Path, required=True, help="folder of the runs")
+    parser.add_argument("--preset", default="lexforge")
+    parser.add_argument("--tokens", type=int, default=128, help="tokens per text")
     parser.add_argument("--steps", type=int, default=150)
     parser.add_argument("--batch-size", type=int, default=16)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("others", nargs="*", help="further options of the recipe, after --")
     arguments = parser.parse_args()
-    folder = (arguments.runs / f"{arguments.name}-{arguments.data.name}-{arguments.seed}").resolve()
+    run = f"{arguments.name}-{arguments.data.name}-{arguments.preset}-{arguments.steps}-{arguments.seed}"
+    folder = (arguments.runs / run).resolve()
     arguments.data, arguments.model = arguments.data.resolve(), arguments.model.resolve()
     line = command(arguments, folder)
     began = time.perf_counter()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import zipfile
 from collections.abc import Callable
@@ -109,6 +110,9 @@ def test_logits_pooled_as_fastembed_does_are_the_vectors(save_encoder, tmp_path:
         np.testing.assert_allclose(pooled, vector, atol=TOLERANCE)
     settings = json.loads((folder / "tokenizer_config.json").read_text())
     assert settings["model_max_length"] == 32  # where fastembed cuts
+    # Where it is installed (make test-oldest), the export was compared by fastembed itself.
+    runtime = json.loads((folder / "export.json").read_text())["compared_with_the_encoder"][0]["runtime"]
+    assert (runtime == "fastembed") == (importlib.util.find_spec("fastembed") is not None)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -351,6 +355,8 @@ def test_bad_requests_are_refused_before_any_work(
             check_export(*arguments)  # type: ignore[arg-type]
     with pytest.raises(FileExistsError, match="not an empty directory"):
         check_export(model, "onnx", used)
+    with pytest.raises(FileNotFoundError, match="there is no model at"):
+        check_export(str(tmp_path / "nothing"), "onnx", tmp_path / "out")
     # The tests' common tokenizer keeps accents, which Elasticsearch does not.
     with pytest.raises(ValueError, match=r"strips accents.*strip_accents=False"):
         export(tiny_checkpoint, "elasticsearch", tmp_path / "out")

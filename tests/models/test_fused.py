@@ -421,6 +421,9 @@ def test_a_compiled_model_is_one_graph_with_the_same_numbers(tiny_splade: Sparse
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings(
+    "ignore:`torch.jit.script_method` is deprecated:DeprecationWarning"
+)  # by inductor
 def test_inductor_compiles_a_fused_model(tiny_splade: SparseEncoder) -> None:
     """The compiler of `torch_compile=True` makes C++ of all but the head; its sums round otherwise."""
     module = Activations(fuse_splade_head(tiny_splade).eval())

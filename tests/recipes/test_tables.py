@@ -28,13 +28,10 @@ LABELLED = [
     }
     for number, split in enumerate(SPLITS)
 ]
+LEFT = ["sort a list", "the index", "open a file and read it", "search words"]
+RIGHT = ["a list of words", "the index of a file", "read it", "sort it"]
 PAIRS = [
-    {
-        "left": f"a ship {number}",
-        "right": f"a {('boat', 'barn')[number % 2]}",
-        "grade": number / 4,
-        "split": split,
-    }
+    {"left": LEFT[number % 4], "right": RIGHT[number // 2 % 4], "grade": number / 4, "split": split}
     for number, split in enumerate(SPLITS)
 ]
 COLUMNS = {

@@ -20,7 +20,7 @@ from lexforge.export.model_measure import measure_export
 from lexforge.export.model_sides import EncodedSide, Side, read_sides
 from lexforge.export.onnx_files import OPSET, quantize_int8
 from lexforge.export.targets import Quantization, Target
-from lexforge.models import build_splade, model_kind
+from lexforge.models import build_splade, check_model, model_kind
 
 DESCRIPTION = "export.json"
 
@@ -56,6 +56,7 @@ def check_export(name: str, target: str, output: str | Path, quantize: str | Non
         ValueError: If the target or the quantization is unknown or the two do not fit, or if the model is
             dense or a cross-encoder.
         FileExistsError: If the folder is in use.
+        FileNotFoundError: If there is no such model.
     """
     if target not in get_args(Target):
         raise ValueError(f"target must be one of {get_args(Target)}; received {target!r}")
@@ -64,6 +65,7 @@ def check_export(name: str, target: str, output: str | Path, quantize: str | Non
     if quantize is not None and not target.startswith("onnx"):
         raise ValueError(f"only ONNX targets are quantized; received quantize={quantize!r} for {target!r}")
     check_new(output)
+    check_model(name)
     kind = model_kind(name)
     if kind != "sparse":
         raise ValueError(

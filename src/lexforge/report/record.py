@@ -56,8 +56,9 @@ class RunRecord:
         """
         self.metrics[system] = result.metrics | result.sparsity
         self._results[system] = result
-        write_file(self.folder / run_file(system), lambda beside: write_run(beside, result.run))
+        # The smaller file comes first, so that a disk that fills up does not take the numbers with it.
         write_file(self.folder / scores_file(system), lambda beside: write_scores(beside, result.scores))
+        write_file(self.folder / run_file(system), lambda beside: write_run(beside, result.run))
 
     def add_measures(self, system: str, values: Mapping[str, float]) -> None:
         """Take measures that have neither a run nor values of each query.

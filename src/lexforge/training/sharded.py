@@ -144,7 +144,8 @@ class ShardedCopy:
             raise ValueError(
                 f"{_listed(found)} is not supported: train with DistributedDataParallel and one process per "
                 "GPU, accelerate launch --config_file recipes/accelerate/multi_gpu.yaml (for one GPU "
-                "one_gpu.yaml; for FSDP2, if the optimizer's state does not fit on one GPU, fsdp.yaml)"
+                "one_gpu.yaml; for FSDP2, if the optimizer's state does not fit on one GPU, fsdp.yaml). "
+                "Without a checkout, `lexforge recipe accelerate/multi_gpu.yaml` prints the first of them"
             )
 
     def refuse_settings(self) -> None:
