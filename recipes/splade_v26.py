@@ -125,6 +125,9 @@ def main(cfg: Config) -> None:
     process = runs.start_processes(cfg.train.seed)
     stages = runs.Stages(process)
     stages.begin("check the options")
+    data.check_teacher_options(
+        cfg.teacher, cfg.teacher_scores, cfg.teacher_cache, needed=cfg.loss.needs_teacher
+    )
     models.check_model(cfg.model)
     cfg = training.with_defaults(
         cfg,
@@ -137,9 +140,6 @@ def main(cfg: Config) -> None:
             "it has everything to learn, and this takes a few minutes on two cores",
         ),
         say=process.print,
-    )
-    data.check_teacher_options(
-        cfg.teacher, cfg.teacher_scores, cfg.teacher_cache, needed=cfg.loss.needs_teacher
     )
     runs.check_run_directory(process, cfg.output_dir, cfg, resume=cfg.resume)
     data.check_teacher(cfg.teacher)

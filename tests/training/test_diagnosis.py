@@ -19,6 +19,7 @@ from scipy import sparse
 from sentence_transformers import SparseEncoder
 
 from lexforge import data, models, runs, training
+from lexforge.commands import report
 from lexforge.losses import NeuralSparseLoss
 from lexforge.models.structure import splade_decoders
 from lexforge.runs import Finding, findings_text
@@ -421,3 +422,20 @@ def test_the_text_of_findings_puts_the_sick_ones_first() -> None:
         "? not measured: b, because turn it up",
         "healthy in 1 of 3 respects: a 10 %",
     ]
+
+
+def test_the_command_prints_and_shows_what_is_known(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A crashed run needs a diagnosis most, and a symptom without a number must not break the page."""
+    runs.write_json(tmp_path / "config.json", CONFIG)
+    lines = lines_of([9.0, 1.0, 2.0, 1.0, 2.0, 1.0, 2.0, 1.0])
+    (tmp_path / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    report.main(report.Config(tmp_path))
+    printed = capsys.readouterr().out
+    assert "! jumps of the loss from line to line of the log: 18 % (healthy: at most 15 %): lower" in printed
+    assert "? not measured: stop_words, " in printed
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    shown = page[page.index('id="diagnosis"') :]
+    assert shown.index("jumps of the loss") < shown.index("stop words (en) among")
+    assert "lower --learning-rate (now 0.001)" in shown
