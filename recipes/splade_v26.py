@@ -326,6 +326,14 @@ def main(cfg: Config) -> None:
     # shows them. A table and three searches are printed.
     stages.begin("write the results")
     record.look_closer(model, evaluator, measured.corpus, stopword_ids)
+    training.record_symptoms(
+        cfg.output_dir,
+        model,
+        evaluator.query_texts,
+        list(measured.corpus.values()),
+        idf=idf,
+        stopword_ids=stopword_ids,
+    )
     choices = ("preset", "negatives", "output_vocabulary", "inference_free", "max_seq_length")
     facts = export.CardFacts(
         **cfg.card.facts(cfg.output_dir),
@@ -352,9 +360,10 @@ def main(cfg: Config) -> None:
             model, dict(queries[:3]), measured.corpus, trained.run, relevant=measured.split("test")
         )
     )
+    print(f"\nDiagnosis (docs/diagnosis.md):\n{runs.findings_text(training.diagnose(cfg.output_dir))}")
     print(f"\n{stages.table()}")
     print(f"{cfg.output_dir} holds the model, the numbers and the documents found.")
-    print(f"{report.write_page(cfg.output_dir)} shows the run in a browser.")
+    print(f"{report.write_page(cfg.output_dir, diagnose=training.diagnose)} shows the run in a browser.")
     if cfg.card.push_to_hub is not None:
         print(f"The model was uploaded to {training.push_model(trainer, cfg.output_dir / 'model')}")
 

@@ -120,7 +120,9 @@ def test_the_command_of_the_readme_trains_evaluates_and_leaves_its_records(
     assert json.loads((run / "config.json").read_text())["loss"]["flops_weight"] == 0.01
     assert (run / "report.html").stat().st_size < 5_000_000
     assert "report.html shows the run in a browser" in done.stdout
-    assert {"log.jsonl", "bm25.trec", "initial.trec", "terms.json", "explorer.json"} <= set(os.listdir(run))
+    assert {"log.jsonl", "bm25.trec", "initial.trec", "terms.json", "explorer.json", "diagnosis.json"} <= set(
+        os.listdir(run)
+    )
     assert "torch" in json.loads((run / "env.json").read_text())["versions"]
     assert "expansion:" in done.stdout
     assert done.stdout.count("query: ") == 3

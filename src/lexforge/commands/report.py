@@ -15,6 +15,7 @@ from pathlib import Path
 import tyro
 
 from lexforge.report import write_page
+from lexforge.runs import findings_text
 
 
 @dataclass(frozen=True)
@@ -27,5 +28,9 @@ class Config:
 
 
 def main(cfg: Config) -> None:
-    """Write the page and say where it lies."""
-    print(write_page(cfg.run, cfg.other, output=cfg.output))
+    """Write the page, say where it lies, and print what the diagnosis found."""
+    from lexforge.training import diagnose  # here, because --help need not wait for torch
+
+    print(write_page(cfg.run, cfg.other, output=cfg.output, diagnose=diagnose))
+    for run in filter(None, (cfg.run, cfg.other)):
+        print(f"\nDiagnosis of {run}:\n{findings_text(diagnose(run))}")

@@ -28,21 +28,25 @@ def training_charts(runs: Sequence[RunFiles]) -> list[Chart]:
     if len(phases) > 1:
         ends = ", ".join(f"{number} to step {end:,}" for number, (_, end) in enumerate(phases, start=1))
         note = f"The shades are the phases of the curriculum: {ends}."
-    charts: list[Chart | None] = [_overlaid("loss", "Loss", runs, [("loss", "solid")], phases, note=note)]
-    for place, run in enumerate(runs):
-        of = f" of {run.name}" if len(runs) > 1 else ""
-        charts += _part_charts(run, f"-{place}" if of else "", of, phases)
+    whole = _overlaid("loss", "Loss", runs, [("loss", "solid")], phases, note=note)
+    parts: list[Chart] = []
+    for draw in (_parts, _shares):  # those of two runs stand side by side
+        for place, run in enumerate(runs):
+            of = f" of {run.name}" if len(runs) > 1 else ""
+            parts += draw(run, f"-{place}" if of else "", of, phases)
+    others: list[Chart | None] = []
     for side in ("document", "query"):
         keys = [(f"{side}_active_dims", "solid"), (f"{side}_terms_wanted", "dotted")]
         title = f"Active terms per {side}"
-        charts.append(_overlaid(f"terms-{side}", title, runs, keys, phases, from_zero=True))
-    charts.append(
+        others.append(_overlaid(f"terms-{side}", title, runs, keys, phases, from_zero=True))
+    others.append(
         _overlaid("rate", "Learning rate", runs, [("learning_rate", "solid")], phases, from_zero=True)
     )
     measured = _dev_measure(runs)
     if measured is not None:
         title = f"{measured.removeprefix('eval_').removeprefix('dev_')} on dev"
-        charts.append(_overlaid("dev", title, runs, [(measured, "solid")], phases))
+        others.append(_overlaid("dev", title, runs, [(measured, "solid")], phases))
+    charts = [whole, *parts, *others] if len(runs) == 1 else [whole, *others, *parts]
     return [chart for chart in charts if chart is not None]
 
 
@@ -83,39 +87,41 @@ def _overlaid(
     return line_chart(id, title, series, phases=phases, from_zero=from_zero, note=note)
 
 
-def _part_charts(
-    run: RunFiles, suffix: str, of: str, phases: Sequence[tuple[float, float]]
-) -> list[Chart | None]:
-    """The parts of the loss as they were added, and the share of each."""
-    lines = [line for line in log_rows(run) if any(key.startswith("share/") for key in line)]
-    parts = [key.removeprefix("share/") for key in lines[0] if key.startswith("share/")] if lines else []
-    # A part that is 0 throughout was switched off.
-    parts = [name for name in parts if any(line.get(name) for line in lines)]
+def _parts(run: RunFiles, suffix: str, of: str, phases: Sequence[tuple[float, float]]) -> list[Chart]:
+    """The parts of the loss as they were added; no chart for a loss without parts."""
+    lines, parts = _lines_with_parts(run)
     if not parts:
         return []
-    colours = {name: COLOURS[place % len(COLOURS)] for place, name in enumerate(parts)}
     steps = [line["step"] for line in lines]
-    names = {name: name.replace("_", " ") for name in parts}
     series = [
-        Series(names[name], steps, [line.get(name, 0.0) for line in lines], colours[name]) for name in parts
+        Series(_words(name), steps, [line.get(name, 0.0) for line in lines], colour)
+        for name, colour in parts.items()
     ]
-    shares = {names[name]: [line.get(f"share/{name}", 0.0) for line in lines] for name in parts}
-    return [
-        line_chart(
-            f"parts{suffix}",
-            f"Parts of the loss{of}",
-            series,
-            phases=phases,
-            note="Each part with its weight; together they are the loss.",
-        ),
-        share_chart(
-            f"shares{suffix}",
-            f"Share of each part{of}",
-            steps,
-            shares,
-            {names[name]: colours[name] for name in parts},
-        ),
-    ]
+    note = "Each part with its weight; together they are the loss."
+    return [line_chart(f"parts{suffix}", f"Parts of the loss{of}", series, phases=phases, note=note)]
+
+
+def _shares(run: RunFiles, suffix: str, of: str, phases: Sequence[tuple[float, float]]) -> list[Chart]:
+    """The share of each part of the loss; no chart for a loss without parts."""
+    lines, parts = _lines_with_parts(run)
+    if not parts:
+        return []
+    steps = [line["step"] for line in lines]
+    shares = {_words(name): [line.get(f"share/{name}", 0.0) for line in lines] for name in parts}
+    colours = {_words(name): colour for name, colour in parts.items()}
+    return [share_chart(f"shares{suffix}", f"Share of each part{of}", steps, shares, colours)]
+
+
+def _lines_with_parts(run: RunFiles) -> tuple[list[Line], dict[str, str]]:
+    """The lines of the log that name parts of the loss, and the parts in force with their colours."""
+    lines = [line for line in log_rows(run) if any(key.startswith("share/") for key in line)]
+    names = [key.removeprefix("share/") for key in lines[0] if key.startswith("share/")] if lines else []
+    names = [name for name in names if any(line.get(name) for line in lines)]
+    return lines, {name: COLOURS[place % len(COLOURS)] for place, name in enumerate(names)}
+
+
+def _words(name: str) -> str:
+    return name.replace("_", " ")
 
 
 def _phases(run: RunFiles) -> list[tuple[float, float]]:

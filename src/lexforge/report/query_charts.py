@@ -44,13 +44,15 @@ def duels(runs: Sequence[RunFiles], sampled: dict[str, tuple[int, str]]) -> list
     if measure is None:
         return []
     pairs = []
-    for place, run in enumerate(runs):
-        of = f" of {run.name}" if len(runs) > 1 else ""
-        for system in ("bm25", "initial"):
-            names = (SYSTEMS[system], SYSTEMS[TRAINED])
-            heading = f"Against {'BM25' if system == 'bm25' else 'the model before training'}{of}"
-            comparison = f"after training than {'with BM25' if system == 'bm25' else 'before'}"
-            scores = run.scores.get(system), run.scores.get(TRAINED)
+    for system in ("bm25", "initial"):
+        against = "BM25" if system == "bm25" else "the model before training"
+        comparison = f"after training than {'with BM25' if system == 'bm25' else 'before'}"
+        for place, run in enumerate(runs):  # those of two runs stand side by side
+            heading = f"Against {against}{f' of {run.name}' if len(runs) > 1 else ''}"
+            scores, names = (
+                (run.scores.get(system), run.scores.get(TRAINED)),
+                (SYSTEMS[system], SYSTEMS[TRAINED]),
+            )
             pairs.append((f"{system}-{place}", heading, *scores, names, comparison))
     if len(runs) == 2:
         one, other = runs

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from lexforge.training.curriculum import Phase, phase_at, ramp_at
     from lexforge.training.defaults import KindDefaults, with_defaults
     from lexforge.training.dense import DenseTrainer
+    from lexforge.training.diagnosis import diagnose
     from lexforge.training.finite import FiniteTraining
     from lexforge.training.hub import hub_arguments, push_model
     from lexforge.training.negatives import MovingNegatives
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
         load_rows,
         mined_negatives,
     )
+    from lexforge.training.symptoms import measure_symptoms, record_symptoms
     from lexforge.training.term_calibration import calibrate_active_terms
     from lexforge.training.term_controller import ActiveTermsController, check_wanted_terms
     from lexforge.training.trainer import SpladeTrainer
@@ -58,13 +60,16 @@ __all__ = [
     "check_triplet_rows",
     "check_wanted_terms",
     "choose_negatives",
+    "diagnose",
     "hub_arguments",
     "load_rows",
+    "measure_symptoms",
     "mined_negatives",
     "phase_at",
     "preset_on_command_line",
     "push_model",
     "ramp_at",
+    "record_symptoms",
     "scratch_on_command_line",
     "with_defaults",
 ]

@@ -34,6 +34,7 @@ from lexforge.runs.run_directory import write_json
 from lexforge.runs.signals import StopCallback, StopRequest, TrainingInterrupted
 from lexforge.training.batches import no_batch
 from lexforge.training.sharded import ShardedCopy
+from lexforge.training.trackers import group_for_tracker
 
 logger = logging.getLogger(__name__)
 
@@ -54,6 +55,7 @@ class ResumableTraining(BaseTrainer):
     - If a checkpoint does not fit on the disk, the error says how many bytes are missing, and the earlier
       checkpoints stay.
     - The log is written to `log.jsonl` in the output folder while training goes on (`LogFile`).
+    - Trackers (`report_to`) get the values of the log in groups (`lexforge.training.trackers.grouped`).
     - No pickled object of lexforge is written: the training arguments are saved as JSON.
     - Under FSDP2 a sharded copy of the model is trained, and the whole model is saved (`ShardedCopy`).
 
@@ -76,6 +78,8 @@ class ResumableTraining(BaseTrainer):
         self.add_callback(SamplerEpoch())
         self.add_callback(LogFile())
         self.callback_handler = _SavesOnce(self.callback_handler)
+        for callback in self.callback_handler.callbacks:
+            group_for_tracker(callback)
 
     def train(
         self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any

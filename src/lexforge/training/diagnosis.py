@@ -1,0 +1,125 @@
+"""The diagnosis of a run from its files: the symptoms it shows, and the setting that treats each of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from lexforge.runs.checkpoints import by_step
+from lexforge.runs.finding import Finding
+from lexforge.runs.log_file import read_log
+from lexforge.training.diagnosis_of_log import oscillation, overfitting, scale
+from lexforge.training.diagnosis_of_model import Symptom, model_findings
+from lexforge.training.symptoms import FILE
+
+SIMILARITY = Symptom(
+    "whether the saved model is searched by another similarity than it was trained by (1) or not (0)",
+    0.0,
+    "below",
+    percent=False,
+)
+
+
+def diagnose(run: str | Path) -> list[Finding]:
+    """Look for the known symptoms of a training that goes wrong in the files of a run.
+
+    Nothing is measured anew: the numbers of the model are in `diagnosis.json`, which a recipe writes at
+    its end by `record_symptoms`, and the losses are in the log. A run that goes on or was interrupted is
+    diagnosed as far as its files allow.
+
+    Args:
+        run: A run directory.
+
+    Returns:
+        One finding per symptom. A symptom that could not be measured has a finding too, which says why. A run
+        of a dense model is diagnosed by its log alone.
+
+    Raises:
+        FileNotFoundError: If the folder holds neither the settings (config.json) nor the log of a run.
+        ValueError: If a file of the run is not what a run writes.
+
+    Source: docs/losses.md, section 10, and docs/diagnosis.md, which defines and justifies each number.
+    """
+    folder = Path(run)
+    log = read_losses(folder)
+    if not log and not (folder / "config.json").is_file():
+        raise FileNotFoundError(f"{folder} is no run directory: it has neither config.json nor a log")
+    config = _read(folder / "config.json") if (folder / "config.json").is_file() else {}
+    sample = _read(folder / FILE) if (folder / FILE).is_file() else None
+    saved = folder / "model" / "config_sentence_transformers.json"
+    searched_by = _read(saved).get("similarity_fn_name") if saved.is_file() else None
+    metrics = _read(folder / "metrics.json") if (folder / "metrics.json").is_file() else {}
+    try:
+        return findings_of(config, sample, log, searched_by, metrics.get("best_checkpoint"))
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{folder} holds a file that no run of this version wrote: {error!r}") from error
+
+
+def findings_of(
+    config: Mapping[str, Any],
+    sample: Mapping[str, Any] | None,
+    log: Sequence[Mapping[str, Any]],
+    searched_by: str | None = None,
+    best_checkpoint: Mapping[str, float] | None = None,
+) -> list[Finding]:
+    """Turn what a run recorded into findings.
+
+    Args:
+        config: The settings of the run, as in config.json.
+        sample: What `measure_symptoms` returned; None if the model was not measured.
+        log: The lines of the Trainer's log, in their order.
+        searched_by: The similarity that the saved model carries; None if there is no saved model.
+        best_checkpoint: Step and value of the checkpoint that the run ended with; None if it ended with the
+            last weights.
+
+    Returns:
+        The findings, as `diagnose` returns them.
+    """
+    loss = config.get("loss") or {}
+    findings = []
+    if "flops_weight" in loss:  # the loss of a sparse model
+        findings += model_findings(loss, str(config.get("language") or ""), sample)
+        findings += [scale(config, log), _similarity(loss["similarity"], searched_by)]
+    return [*findings, oscillation(config, log), overfitting(config, log, best_checkpoint)]
+
+
+def _similarity(trained_by: str, searched_by: str | None) -> Finding:
+    """Whether the saved model is searched by the similarity that it was trained by."""
+    return SIMILARITY.judge(
+        "similarity",
+        None if searched_by is None else float(searched_by != trained_by),
+        "similarity_fn_name in model/config_sentence_transformers.json",
+        f"set it to {trained_by!r}, by which the loss compared queries and documents (now {searched_by!r})",
+        "the run has saved no model",
+    )
+
+
+def read_losses(folder: Path) -> list[dict[str, Any]]:
+    """Read the log of a run; that of its newest checkpoint where it has no file of its own.
+
+    Args:
+        folder: The run directory.
+
+    Returns:
+        The lines in their order; none where there is no log.
+    """
+    lines = read_log(folder)
+    if lines:
+        return lines
+    states = [checkpoint / "trainer_state.json" for checkpoint in by_step(folder)]
+    states = [state for state in states if state.is_file()]
+    history: list[dict[str, Any]] = _read(states[-1])["log_history"] if states else []
+    return history
+
+
+def _read(file: Path) -> dict[str, Any]:
+    """The content of a JSON file of the run."""
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{file} is not the JSON that a run writes: {error}") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{file} must hold a JSON object; received {type(content).__name__}")
+    return content

@@ -1,0 +1,186 @@
+"""What is measured once at the end of a run, from a sample of texts, so that the run can be diagnosed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+from sentence_transformers import SparseEncoder
+
+from lexforge.common.similarity import Similarity
+from lexforge.common.types import TextKind
+from lexforge.corpus.encoding import encode
+from lexforge.models import special_token_ids
+from lexforge.models.load import check_encoder
+from lexforge.retrieval.vectors import sparse_vectors
+from lexforge.runs.run_directory import write_json
+
+FILE = "diagnosis.json"
+DOCUMENTS, QUERIES = 500, 200  # texts of the sample: a few seconds of encoding on one core
+TOP = 10  # the strongest terms of a text, among which stop words are counted
+EVERYWHERE = 0.9  # a term that this share of the documents activates tells no documents apart
+
+
+def record_symptoms(
+    run: str | Path,
+    model: SparseEncoder,
+    queries: Sequence[str],
+    documents: Sequence[str],
+    *,
+    idf: NDArray[np.floating],
+    stopword_ids: Sequence[int],
+) -> None:
+    """Measure a trained model and write the numbers into its run directory, where `diagnose` reads them.
+
+    Args:
+        run: The run directory.
+        model: See `measure_symptoms`, also for the other arguments.
+        queries: Texts of queries.
+        documents: Texts of documents.
+        idf: Inverse document frequencies.
+        stopword_ids: Ids of stop words.
+
+    Raises:
+        ValueError: If `measure_symptoms` refuses the arguments.
+    """
+    numbers = measure_symptoms(model, queries, documents, idf=idf, stopword_ids=stopword_ids)
+    write_json(Path(run) / FILE, numbers)
+
+
+def measure_symptoms(
+    model: SparseEncoder,
+    queries: Sequence[str],
+    documents: Sequence[str],
+    *,
+    idf: NDArray[np.floating],
+    stopword_ids: Sequence[int],
+) -> dict[str, Any]:
+    """Measure what `diagnose` reads of a trained model, on evenly spaced queries and documents.
+
+    Args:
+        model: A SPLADE encoder.
+        queries: Texts of the queries of a test or dev split; at least one.
+        documents: The collection that they search; at least one text.
+        idf: `[V]` float, inverse document frequencies of the collection (`lexforge.data.corpus_idf`).
+        stopword_ids: Ids of the stop words of the texts' language (`lexforge.data.stopword_ids`).
+
+    Returns:
+        Plain numbers by name under `queries` and `documents` (`_side`), `scores` and `vocabulary_size`; a
+        number that no text of the sample defines is None.
+
+    Raises:
+        ValueError: If there is no query or no document, or idf is not `[V]`.
+
+    Source: docs/diagnosis.md defines each number.
+    """
+    if not queries or not documents:
+        raise ValueError(
+            "a diagnosis needs at least one query and one document; received "
+            f"{len(queries)} queries and {len(documents)} documents"
+        )
+    similarity = check_encoder(model)
+    sample: dict[TextKind, list[str]] = {
+        "query": _spaced(queries, QUERIES),
+        "document": _spaced(documents, DOCUMENTS),
+    }
+    vectors = {kind: encode(model, texts, kind) for kind, texts in sample.items()}  # CSR [n, V]
+    size = vectors["document"].shape[1]
+    if idf.shape != (size,):
+        raise ValueError(f"idf must be [V] with V = {size}; received shape {list(idf.shape)}")
+    special = np.asarray(special_token_ids(model.tokenizer), dtype=np.int64)
+    stop = np.zeros(size, dtype=bool)
+    stop[np.asarray(stopword_ids, dtype=np.int64)] = True
+    sides = {
+        kind: _side(vectors[kind], _own_terms(model, texts, special, size), idf, stop)
+        for kind, texts in sample.items()
+    }
+    return {
+        "vocabulary_size": size,
+        "stop_words": int(stop.sum()),
+        "queries": sides["query"],
+        "documents": sides["document"],
+        "scores": _scores(vectors["query"], vectors["document"], similarity),
+    }
+
+
+def _spaced(texts: Sequence[str], count: int) -> list[str]:
+    """At most `count` texts, evenly spaced."""
+    places = np.linspace(0, len(texts) - 1, min(count, len(texts))).astype(int)
+    return [texts[place] for place in places]
+
+
+def _own_terms(
+    model: SparseEncoder, texts: list[str], special: NDArray[np.int64], size: int
+) -> list[NDArray[np.int64]]:
+    """The distinct tokens of each text that are not special, as far as the model reads it."""
+    tokenizer = model.tokenizer
+    room = None if model.max_seq_length is None else model.max_seq_length - len(special)
+    rows = tokenizer(texts, add_special_tokens=False, return_attention_mask=False, verbose=False)["input_ids"]
+    return [np.setdiff1d(np.asarray(row[:room], dtype=np.int64), special) for row in rows]
+
+
+def _side(
+    vectors: sparse.csr_array,
+    own_terms: list[NDArray[np.int64]],
+    idf: NDArray[np.floating],
+    stop: NDArray[np.bool_],
+) -> dict[str, float | None]:
+    """The numbers of one side: means over its texts, of those that define the number.
+
+    Args:
+        vectors: CSR `[n, V]`, weights >= 0.
+        own_terms: The distinct terms of each text.
+        idf: `[V]`.
+        stop: `[V]`, whether a term is a stop word.
+    """
+    shares: dict[str, list[float]] = {
+        name: [] for name in ("stop_words_of_top", "own_recall", "expansion", "rare_weight", "largest_weight")
+    }
+    active_terms = []
+    for row, own in enumerate(own_terms):
+        start, end = vectors.indptr[row : row + 2]
+        weight = np.zeros(vectors.shape[1])  # [V]
+        weight[vectors.indices[start:end]] = vectors.data[start:end]
+        active = np.flatnonzero(weight > 0)
+        active_terms.append(active)
+        if len(active):
+            strongest = active[np.argsort(-weight[active], kind="stable")[:TOP]]
+            shares["stop_words_of_top"].append(float(stop[strongest].mean()))
+            shares["expansion"].append(1 - float(np.isin(active, own).mean()))
+            shares["largest_weight"].append(float(weight.max()))
+        content = own[~stop[own]]
+        if len(content):
+            shares["own_recall"].append(float((weight[content] > 0).mean()))
+        if len(own) >= 2 and len(active):
+            # The rarer half of the own terms, those that were lost included.
+            rare = own[np.argsort(-idf[own], kind="stable")[: len(own) // 2]]
+            shares["rare_weight"].append(float(weight[rare].mean() / weight[active].mean()))
+    counts = np.array([len(active) for active in active_terms])
+    frequency = np.bincount(np.concatenate(active_terms), minlength=vectors.shape[1])  # [V]
+    everywhere = frequency >= EVERYWHERE * len(own_terms)
+    total_active = int(counts.sum())
+    return {
+        "texts": len(own_terms),
+        "active": float(counts.mean()),
+        "empty": float((counts == 0).mean()),
+        "everywhere": float(frequency[everywhere].sum()) / total_active if total_active else None,
+        "everywhere_terms": int(everywhere.sum()),
+        "own_terms": float(np.mean([len(own) for own in own_terms])),
+        **{name: float(np.mean(values)) if values else None for name, values in shares.items()},
+    }
+
+
+def _scores(
+    queries: sparse.csr_array, documents: sparse.csr_array, similarity: Similarity
+) -> dict[str, float]:
+    """The scores of every query with every document of the sample."""
+    width = documents.shape[1]
+    left = sparse_vectors(queries, "queries", width, similarity)
+    right = sparse_vectors(documents, "documents", width, similarity)
+    scores = (left @ right.T).toarray()  # [Q, N]
+    # The spread within a query: what a softmax over documents sees, whatever a query's level is.
+    return {"spread": float(scores.std(axis=1).mean()), "best": float(scores.max(axis=1).mean())}

@@ -1,0 +1,441 @@
+"""The diagnosis: the wrong setting produces each symptom, it is found, and the advice makes it go away."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import shutil
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from datasets import Dataset
+from scipy import sparse
+from sentence_transformers import SparseEncoder
+
+from lexforge import data, models, runs, training
+from lexforge.commands import report
+from lexforge.losses import NeuralSparseLoss
+from lexforge.models.structure import splade_decoders
+from lexforge.runs import Finding, findings_text
+from lexforge.training.diagnosis import findings_of
+from lexforge.training.symptoms import _side
+
+STOP_WORDS = "the of and in to is for with on that this are was by from".split()
+LENGTH = 32
+SCRATCH, PLAIN = training.PRESETS["lexforge-scratch"], training.PRESETS["plain"]
+V26 = replace(training.PRESETS["v26"], distillation_weight=0.0, phases=(), stopword_penalty=1.0)
+
+
+def invented_words(source: random.Random, count: int) -> list[str]:
+    """Different words of two or three syllables that no stop word looks like."""
+    found: dict[str, None] = {}
+    while len(found) < count:
+        syllables = source.choice((2, 3))
+        letters = [source.choice("bdfgklmnprstvz") + source.choice("aeiou") for _ in range(syllables)]
+        found["".join(letters)] = None
+    return list(found)
+
+
+def invented_pairs(count: int = 320, topics: int = 16) -> list[tuple[str, str]]:
+    """Queries and documents of 16 topics: both have words of the topic, one rare word and stop words.
+
+    Queries prefer words that documents of the topic use once, so training has something to learn.
+    """
+    source = random.Random(0)
+    words = iter(invented_words(source, 12 * topics + 60))
+    told = [[next(words) for _ in range(8)] for _ in range(topics)]
+    asked = [[next(words) for _ in range(4)] for _ in range(topics)]
+    rare = list(words)
+    pairs = []
+    for number in range(count):
+        topic, name = number % topics, source.choice(rare)
+        document = [*source.choices(told[topic], k=8), name, source.choice(asked[topic])]
+        document += source.choices(STOP_WORDS, k=10)
+        query = [*source.sample(asked[topic], 2), source.choice(told[topic]), name]
+        query += source.choices(STOP_WORDS, k=2)
+        source.shuffle(document)
+        source.shuffle(query)
+        pairs.append((" ".join(query), " ".join(document)))
+    return pairs
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a run of the tests is made of."""
+
+    preset: training.Preset = SCRATCH
+    steps: int = 30
+    learning_rate: float = 3e-3
+    head: float = 1.0  # factor of the decoder's weight and bias
+    bias: float = 0.0  # added to the decoder's bias
+    rows: int = 256
+    eval_steps: int | None = None
+    document_terms: int | None = None
+    query_terms: int | None = None
+
+
+HEALTHY = Setting()
+
+
+@pytest.fixture(scope="module")
+def pairs() -> list[tuple[str, str]]:
+    return invented_pairs()
+
+
+@pytest.fixture(scope="module")
+def train(
+    pairs: list[tuple[str, str]], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[Setting], Path]:
+    """Setting -> a run directory as a recipe leaves it; equal settings are trained once."""
+    folder = tmp_path_factory.mktemp("diagnosed")
+    documents = [document for _, document in pairs]
+    backbone = models.build_lexical_backbone(
+        documents, folder / "backbone", vocab_size=600, hidden_size=64, max_seq_length=LENGTH
+    )
+    tokenizer = models.build_splade(backbone, device="cpu").tokenizer
+    idf = data.corpus_idf(documents, tokenizer, LENGTH)
+    stopword_ids = data.stopword_ids(tokenizer, "en")
+    done: dict[Setting, Path] = {}
+
+    def run(setting: Setting) -> Path:
+        if setting in done:
+            return done[setting]
+        place, preset = folder / f"run-{len(done)}", setting.preset
+        watched = training.EvaluationSettings(setting.eval_steps)
+        settings = training.TrainingSettings(
+            steps=setting.steps,
+            batch_size=16,
+            gradient_accumulation_steps=1,
+            learning_rate=setting.learning_rate,
+            precision="fp32",
+            logging_steps=2,
+            seed=0,
+        )
+        config = {"language": "en", "loss": asdict(preset), "train": asdict(settings)}
+        runs.open_run(place, config | {"evaluation": asdict(watched)})
+        torch.manual_seed(0)
+        model = models.build_splade(
+            backbone, max_seq_length=LENGTH, similarity=preset.similarity, device="cpu"
+        )
+        with torch.no_grad():
+            for decoder in splade_decoders(model):
+                decoder.weight.mul_(setting.head)
+                decoder.bias.add_(setting.bias).mul_(setting.head)
+        special = models.special_token_ids(tokenizer)
+        penalties = preset.penalty_weights(torch.from_numpy(idf), special, stopword_ids)
+        loss = NeuralSparseLoss(model, penalty_weights=penalties, **preset.loss_arguments())
+        trainer = training.SpladeTrainer(
+            model,
+            loss,
+            args=settings.arguments(place, save_strategy="no", disable_tqdm=True, **watched.arguments()),
+            train_dataset=rows(pairs[: setting.rows]),
+            eval_dataset=rows(pairs[256:]),
+            ramp_fraction=preset.ramp_fraction,
+            start_share=preset.start_share,
+            document_terms=setting.document_terms,
+            query_terms=setting.query_terms,
+        )
+        trainer.train()
+        lines = [json.dumps(line) + "\n" for line in trainer.state.log_history]
+        (place / "log.jsonl").write_text("".join(lines), encoding="utf-8")
+        training.record_symptoms(
+            place,
+            model,
+            [query for query, _ in pairs[256:]],
+            documents,
+            idf=idf,
+            stopword_ids=stopword_ids,
+        )
+        model.save_pretrained(str(place / "model"), create_model_card=False)
+        done[setting] = place
+        return place
+
+    return run
+
+
+def rows(pairs: list[tuple[str, str]]) -> Dataset:
+    return Dataset.from_list([{"anchor": query, "positive": document} for query, document in pairs])
+
+
+def found(run: Path, name: str) -> Finding:
+    """The finding of a run with a name."""
+    return next(finding for finding in training.diagnose(run) if finding.name == name)
+
+
+def changed(setting: Setting, **numbers: Any) -> Setting:
+    """The setting with other numbers of its preset."""
+    return replace(setting, preset=replace(setting.preset, **numbers))
+
+
+GREEDY = Setting(
+    replace(PLAIN, positive_activation_weight=10.0, self_reconstruction_weight=4.0)
+)  # rewards every word of the positive, stop words included
+FLAT = Setting(replace(V26, idf_alpha=0.0, flops_weight=0.2))  # rare words pay as much as frequent ones
+STRICT = Setting(replace(SCRATCH, flops_weight=3.0))
+SILENT = Setting(
+    replace(SCRATCH, flops_weight=1e4, ramp_fraction=0.0, minimum_activation_weight=0.0, start_share=0.0)
+)
+OPEN = Setting(replace(SCRATCH, flops_weight=1e-5, start_share=0.0), learning_rate=1.5e-3, bias=1.0)
+WIDE = replace(OPEN, learning_rate=1e-3, bias=1.5)
+LARGE = replace(OPEN, bias=3.0)
+FEW = Setting(learning_rate=5e-3, steps=60, rows=32, eval_steps=10)
+COLD = Setting(replace(SCRATCH, temperature=0.02))
+# symptom, the wrong setting, the part of the advice that names knob and direction, the advice followed
+CASES = [
+    (
+        "stop_words",
+        GREEDY,
+        "set --loss.idf-alpha 4, --loss.stopword-penalty 15 and --loss.flops-weight 0.01",
+        changed(GREEDY, idf_alpha=4.0, stopword_penalty=15.0, flops_weight=0.01),
+    ),
+    (
+        "stop_words",
+        GREEDY,
+        "lower --loss.positive-activation-weight",
+        changed(GREEDY, positive_activation_weight=0.0),
+    ),
+    (
+        "everywhere",
+        GREEDY,
+        "lower --loss.positive-activation-weight (now 10)",
+        changed(GREEDY, positive_activation_weight=0.0),
+    ),
+    ("everywhere", OPEN, "raise --loss.flops-weight (now 1e-05)", changed(OPEN, flops_weight=1.0)),
+    ("rare_weight", FLAT, "raise --loss.idf-alpha (now 0)", changed(FLAT, idf_alpha=8.0)),
+    ("own_recall", FLAT, "lower --loss.flops-weight (now 0.2)", changed(FLAT, flops_weight=0.01)),
+    ("expansion", STRICT, "lower --loss.flops-weight (now 3)", changed(STRICT, flops_weight=0.05)),
+    ("expansion", changed(HEALTHY, start_share=0.95), "--loss.start-share (now 0.95)", HEALTHY),
+    ("empty", SILENT, "lower --loss.flops-weight (now 10000)", changed(SILENT, flops_weight=0.001)),
+    ("dense", WIDE, "raise --loss.flops-weight (now 1e-05)", changed(WIDE, flops_weight=0.3)),
+    (
+        "query_density",
+        OPEN,
+        "raise --loss.query-flops-weight (now 1e-05)",
+        changed(OPEN, query_flops_weight=1.0),
+    ),
+    ("scale", LARGE, "raise --loss.temperature (now 0.3)", changed(LARGE, temperature=8.0)),
+    ("scale", LARGE, "divide the weight and the bias of the decoder", replace(LARGE, head=0.1)),
+    ("oscillation", COLD, "raise --loss.temperature (now 0.02)", HEALTHY),
+    ("overfitting", FEW, "more rows or fewer --steps", replace(FEW, rows=256, steps=30)),
+]
+
+
+@pytest.mark.parametrize(("name", "sick", "advice", "cured"), CASES)
+def test_each_symptom_comes_and_goes(
+    train: Callable[[Setting], Path], name: str, sick: Setting, advice: str, cured: Setting
+) -> None:
+    """An alarm is worth nothing if the wrong setting does not set it off, or the advice does not end it."""
+    before, after = found(train(sick), name), found(train(cured), name)
+    assert before.ok is False, before
+    assert advice in before.advice
+    assert after.ok is True, after
+
+
+def test_a_healthy_run_has_no_symptom(train: Callable[[Setting], Path]) -> None:
+    """A default that sets off alarms would teach people to ignore them."""
+    findings = training.diagnose(train(HEALTHY))
+    assert len({finding.name for finding in findings}) == len(findings) == 12
+    assert [finding.name for finding in findings if finding.ok is False] == []
+    # Nothing was evaluated on dev during this run, and the finding says how to have it.
+    unknown = {finding.name: finding.advice for finding in findings if finding.ok is None}
+    assert list(unknown) == ["overfitting"]
+    assert "--eval-steps" in unknown["overfitting"]
+
+
+def test_a_model_that_is_searched_by_another_similarity(
+    train: Callable[[Setting], Path], tmp_path: Path
+) -> None:
+    """Rankings by cosine and by dot product differ, and no error tells so."""
+    run = shutil.copytree(train(HEALTHY), tmp_path / "run")
+    assert found(run, "similarity").ok is True
+    saved = run / "model" / "config_sentence_transformers.json"
+    settings = json.loads(saved.read_text(encoding="utf-8"))
+    saved.write_text(json.dumps(settings | {"similarity_fn_name": "cosine"}), encoding="utf-8")
+    finding = found(run, "similarity")
+    assert finding.ok is False
+    assert "'dot'" in finding.advice
+    assert "'cosine'" in finding.advice
+
+
+def test_the_numbers_of_a_side_by_hand() -> None:
+    """Every threshold rests on these numbers, so they are worked out on paper once."""
+    # Terms 0 and 1 are stop words. Text 1: own terms 0, 2, 3; text 2: own terms 2, 4; text 3 is empty.
+    weights = [[1.0, 3.0, 0.0, 2.0, 0.0, 2.0], [0.0, 1.0, 4.0, 0.0, 0.0, 0.0], [0.0] * 6]
+    own = [np.array([0, 2, 3]), np.array([2, 4]), np.array([5])]
+    idf = np.array([0.1, 0.1, 1.0, 2.0, 3.0, 1.0])
+    stop = np.array([True, True, False, False, False, False])
+    numbers = _side(sparse.csr_array(np.array(weights)), own, idf, stop)
+    assert numbers["texts"] == 3
+    assert numbers["own_terms"] == pytest.approx((3 + 2 + 1) / 3)
+    assert numbers["active"] == pytest.approx((4 + 2 + 0) / 3)
+    assert numbers["empty"] == pytest.approx(1 / 3)
+    assert numbers["stop_words_of_top"] == pytest.approx((2 / 4 + 1 / 2) / 2)  # the empty text has no term
+    assert numbers["own_recall"] == pytest.approx((1 / 2 + 1 / 2 + 0) / 3)  # without stop words
+    assert numbers["expansion"] == pytest.approx((2 / 4 + 1 / 2) / 2)
+    # The rarer half of (0, 2, 3) is term 3, whose weight 2 is the mean of 1, 3, 2, 2; of (2, 4) it is the
+    # lost term 4.
+    assert numbers["rare_weight"] == pytest.approx((2 / 2 + 0 / 2.5) / 2)
+    assert numbers["everywhere"] == 0.0  # no term is active in 90 % of the three texts
+    twice = _side(sparse.csr_array(np.array(weights[:2])), own[:2], idf, stop)
+    assert twice["everywhere"] == pytest.approx(2 / 6)
+    assert twice["everywhere_terms"] == 1
+
+
+CONFIG: dict[str, Any] = {
+    "language": "en",
+    "loss": asdict(replace(PLAIN, infonce_weight=2.0)),
+    "train": {"batch_size": 16, "learning_rate": 1e-3},
+    "evaluation": {"best_measure": None},
+}
+
+
+def lines_of(values: list[float], name: str = "loss") -> list[dict[str, float]]:
+    return [{"step": 10 * step, name: value} for step, value in enumerate(values, start=1)]
+
+
+def by_name(findings: list[Finding]) -> dict[str, Finding]:
+    return {finding.name: finding for finding in findings}
+
+
+def test_the_jumps_of_the_loss_by_hand() -> None:
+    """The unit is what guessing costs; the first step down, in which a run learns most, does not count."""
+    values = [9.0, 1.0, 2.0, 1.0, 2.0, 1.0, 2.0, 1.0]
+    finding = by_name(findings_of(CONFIG, None, lines_of(values)))["oscillation"]
+    differences = [1, -1, 1, -1, 1, -1]
+    assert finding.number == pytest.approx(np.std(differences) / (2 * math.log(16)))
+    assert finding.ok is False
+    assert "lower --learning-rate (now 0.001)" in finding.advice
+    few = by_name(findings_of(CONFIG, None, lines_of(values[:7])))["oscillation"]
+    assert few.ok is None
+    assert "7 lines" in few.advice
+
+
+def test_a_loss_that_is_no_number_is_a_symptom() -> None:
+    """A run that ended in NaN must not look as if nothing had been found."""
+    lines = lines_of([1.0, 1.0, float("nan"), 1.0])
+    finding = by_name(findings_of(CONFIG, None, lines))["oscillation"]
+    assert finding.ok is False
+    assert "step 30" in finding.advice
+    assert finding.value == "inf %"
+
+
+@pytest.mark.parametrize(
+    ("scores", "best", "lost"),
+    [
+        ([0.4, 0.5, 0.4], None, 0.2),
+        ([0.4, 0.5, 0.6], None, 0.0),
+        ([0.4, 0.5, 0.4], {"step": 20, "value": 0.5}, 0.0),  # the run ended with its best checkpoint
+    ],
+)
+def test_what_is_lost_on_dev_by_hand(scores: list[float], best: dict[str, float] | None, lost: float) -> None:
+    """The share of the best score that the model at the end has lost."""
+    log = lines_of(scores, "eval_dev_nDCG@10")
+    finding = by_name(findings_of(CONFIG, None, log, best_checkpoint=best))["overfitting"]
+    assert finding.number == pytest.approx(lost)
+    assert finding.ok is (lost <= 0.05)
+
+
+def test_the_start_by_hand_in_phases() -> None:
+    """The first phase has a weight of its own, by which the part of the log is multiplied."""
+    loss = asdict(training.PRESETS["v26"])
+    log = lines_of([3 * 2.5 * math.log(16)], "infonce")
+    finding = by_name(findings_of(CONFIG | {"loss": loss}, None, log))["scale"]
+    assert finding.number == pytest.approx(3.0)
+    assert finding.ok is False
+    assert finding.knob == "the temperatures of --loss.phases"
+
+
+def test_advice_follows_the_settings() -> None:
+    """A knob that the preset does not read would change nothing: plain FLOPS reads no stop-word penalty."""
+    side = {"texts": 1, "active": 9.0, "empty": 0.0, "own_terms": 9.0, "everywhere": 0.0, "own_recall": 1.0}
+    side |= {"stop_words_of_top": 0.9, "expansion": 0.5, "rare_weight": 0.1}
+    sample = {"vocabulary_size": 99, "stop_words": 5, "queries": side, "documents": side}
+    plain = by_name(findings_of(CONFIG, sample, []))
+    assert "reads no penalty" in plain["stop_words"].advice
+    assert plain["rare_weight"].knob == "--loss.flops-weight"
+    aware = by_name(findings_of(CONFIG | {"loss": asdict(training.PRESETS["v26"])}, sample, []))
+    assert "raise --loss.stopword-penalty (now 15)" in aware["stop_words"].advice
+    assert aware["rare_weight"].knob == "--loss.idf-alpha"
+    none = by_name(findings_of(CONFIG, sample | {"stop_words": 0}, []))["stop_words"]
+    assert none.ok is None
+    assert "--language" in none.advice
+
+
+def test_a_run_that_is_no_run_is_refused(tmp_path: Path) -> None:
+    """One clear line, whatever stands in the folder."""
+    with pytest.raises(FileNotFoundError, match="no run directory: it has neither"):
+        training.diagnose(tmp_path)
+    (tmp_path / "config.json").write_text("{", encoding="utf-8")
+    with pytest.raises(ValueError, match="is not the JSON that a run writes"):
+        training.diagnose(tmp_path)
+    (tmp_path / "config.json").write_text('{"loss": {"flops_weight": 1}}', encoding="utf-8")
+    with pytest.raises(ValueError, match="no run of this version wrote: KeyError"):
+        training.diagnose(tmp_path)
+
+
+def test_an_interrupted_run_is_diagnosed_by_its_checkpoint(tmp_path: Path) -> None:
+    """It has no measured model and no log file of its own yet, but its newest checkpoint has the losses."""
+    runs.write_json(tmp_path / "config.json", CONFIG)
+    for step, values in ((5, [1.0]), (40, [5.0, 4.0, 3.0, 2.0, 1.5, 1.2, 1.1, 1.0])):
+        checkpoint = tmp_path / f"checkpoint-{step}"
+        checkpoint.mkdir()
+        runs.write_json(checkpoint / "trainer_state.json", {"log_history": lines_of(values)})
+    findings = by_name(training.diagnose(tmp_path))
+    assert findings["oscillation"].ok is True
+    missing = [name for name, finding in findings.items() if finding.ok is None]
+    assert "stop_words" in missing
+    assert "has no diagnosis.json yet" in findings["stop_words"].advice
+    assert "saved no model" in findings["similarity"].advice
+
+
+def test_a_dense_run_is_diagnosed_by_its_log(tmp_path: Path) -> None:
+    """It has no terms, so nothing is said about them."""
+    runs.write_json(tmp_path / "config.json", CONFIG | {"loss": {"name": "infonce", "temperature": 0.05}})
+    assert [finding.name for finding in training.diagnose(tmp_path)] == ["oscillation", "overfitting"]
+
+
+def test_a_sample_without_texts_or_idf_is_refused(tiny_splade: SparseEncoder) -> None:
+    """An empty split must end in one line, not in a mean of nothing."""
+    with pytest.raises(ValueError, match="at least one query and one document; received 0 queries"):
+        training.measure_symptoms(tiny_splade, [], ["a"], idf=np.ones(3), stopword_ids=[])
+    with pytest.raises(ValueError, match="idf must be"):
+        training.measure_symptoms(tiny_splade, ["a"], ["a"], idf=np.ones(3), stopword_ids=[])
+
+
+def test_the_text_of_findings_puts_the_sick_ones_first() -> None:
+    """At the end of a run people read the first line."""
+
+    def finding(name: str, value: str, ok: bool | None) -> Finding:
+        return Finding(f"share of {name}", value, "at most 25 %", ok, "--knob", "turn it up", name)
+
+    text = findings_text(
+        [finding("a", "10 %", True), finding("b", "not measured", None), finding("c", "50 %", False)]
+    )
+    assert text.splitlines() == [
+        "! share of c: 50 % (healthy: at most 25 %): turn it up",
+        "? not measured: b, because turn it up",
+        "healthy in 1 of 3 respects: a 10 %",
+    ]
+
+
+def test_the_command_prints_and_shows_what_is_known(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A crashed run needs a diagnosis most, and a symptom without a number must not break the page."""
+    runs.write_json(tmp_path / "config.json", CONFIG)
+    lines = lines_of([9.0, 1.0, 2.0, 1.0, 2.0, 1.0, 2.0, 1.0])
+    (tmp_path / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    report.main(report.Config(tmp_path))
+    printed = capsys.readouterr().out
+    assert "! jumps of the loss from line to line of the log: 18 % (healthy: at most 15 %): lower" in printed
+    assert "? not measured: stop_words, " in printed
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    shown = page[page.index('id="diagnosis"') :]
+    assert shown.index("jumps of the loss") < shown.index("stop words (en) among")
+    assert "lower --learning-rate (now 0.001)" in shown
