@@ -204,7 +204,7 @@ def main(cfg: Config) -> None:
     process = runs.start_processes(cfg.train.seed)
     stages = runs.Stages(process)
     stages.begin("check the options")
-    models.check_model(cfg.model)
+    models.check_model(cfg.model, "SentenceTransformer")
     cfg = training.with_defaults(
         cfg,
         pretrained=training.KindDefaults(

@@ -128,7 +128,7 @@ def main(cfg: Config) -> None:
     data.check_teacher_options(
         cfg.teacher, cfg.teacher_scores, cfg.teacher_cache, needed=cfg.loss.needs_teacher
     )
-    models.check_model(cfg.model)
+    models.check_model(cfg.model, "SparseEncoder")
     cfg = training.with_defaults(
         cfg,
         pretrained=training.KindDefaults(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lexforge.models import check_model
+from lexforge.models import build_dense, build_splade, check_model
 
 
 def test_models_that_are_there_pass(tiny_checkpoint: Path) -> None:
@@ -26,3 +26,22 @@ def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
     """A folder of data passed by mistake; transformers' own message is a page long."""
     with pytest.raises(FileNotFoundError, match=r"has neither modules\.json nor config\.json"):
         check_model(str(tmp_path))
+
+
+def test_a_model_of_another_class_is_refused_before_the_data_is_read(
+    tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    """A dense model given to the SPLADE recipe failed after minutes, and left a run directory behind."""
+    build_dense(tiny_checkpoint, device="cpu").save_pretrained(str(tmp_path / "dense"))
+    build_splade(tiny_checkpoint, device="cpu").save_pretrained(str(tmp_path / "sparse"))
+    for name, other, own in (
+        ("dense", "SparseEncoder", "SentenceTransformer"),
+        ("sparse", "SentenceTransformer", "SparseEncoder"),
+    ):
+        folder = str(tmp_path / name)
+        with pytest.raises(ValueError, match=f"was saved as a {own}, which is no"):
+            check_model(folder, other)
+        check_model(folder, own)
+        check_model(folder)
+    check_model(str(tiny_checkpoint), "SparseEncoder")
+    check_model("lexical", "SparseEncoder")

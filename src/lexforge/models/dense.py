@@ -8,7 +8,7 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 
 from lexforge.common.similarity import Similarity, check_similarity
-from lexforge.models.names import check_saved_similarity, checked_name, saved_class
+from lexforge.models.names import check_saved_class, check_saved_similarity, checked_name
 
 
 def build_dense(
@@ -42,12 +42,7 @@ def build_dense(
     if max_seq_length is not None and max_seq_length < 3:
         raise ValueError(f"max_seq_length must be at least 3; received {max_seq_length}")
     name = checked_name(name_or_path)
-    saved = saved_class(name)
-    if saved not in (None, "SentenceTransformer"):
-        raise ValueError(
-            f"{name} was saved as a {saved}, which is no dense encoder; pass a SentenceTransformer, or the "
-            "checkpoint of a transformer, whose token vectors are averaged"
-        )
+    saved = check_saved_class(name, "SentenceTransformer")
     modules = None
     if saved is None:
         # sentence-transformers would build the same pooling, but with a warning.

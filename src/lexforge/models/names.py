@@ -91,6 +91,33 @@ def saved_class(name: str) -> str | None:
     return "SparseEncoder" if sparse else "SentenceTransformer"
 
 
+def check_saved_class(name: str, wanted: Literal["SparseEncoder", "SentenceTransformer"]) -> str | None:
+    """Refuse a model that was saved by another class of sentence-transformers.
+
+    Args:
+        name: A folder or a hub name.
+        wanted: The class that can load it; a bare checkpoint of transformers passes too.
+
+    Returns:
+        The class by which it was saved; None for a bare checkpoint.
+
+    Raises:
+        ValueError: If it was saved by another class; the message says what can be passed.
+    """
+    saved = saved_class(name)
+    if saved in (None, wanted):
+        return saved
+    if wanted == "SparseEncoder":
+        raise ValueError(
+            f"{name} was saved as a {saved}, which is no SPLADE encoder; pass a SparseEncoder with "
+            "SpladePooling, or the checkpoint of a masked language model"
+        )
+    raise ValueError(
+        f"{name} was saved as a {saved}, which is no dense encoder; pass a SentenceTransformer, or the "
+        "checkpoint of a transformer, whose token vectors are averaged"
+    )
+
+
 def model_kind(name: str) -> ModelKind:
     """Read from a model's files what it is, without loading it.
 

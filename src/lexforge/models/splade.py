@@ -19,7 +19,7 @@ from lexforge.models.calibration import calibrate_head
 from lexforge.models.fused import fuse_splade_head
 from lexforge.models.headless import DECODER_FAMILIES, build_bare_encoder, build_decoder_lm, describe
 from lexforge.models.model_card import RetrieverCard
-from lexforge.models.names import check_saved_similarity, checked_name, saved_class
+from lexforge.models.names import check_saved_class, check_saved_similarity, checked_name
 from lexforge.models.structure import position_limit, splade_transformers
 
 logger = logging.getLogger(__name__)
@@ -65,12 +65,7 @@ def build_splade(
     if similarity is not None:
         check_similarity(similarity)
     name = checked_name(name_or_path)
-    saved = saved_class(name)
-    if saved not in (None, "SparseEncoder"):
-        raise ValueError(
-            f"{name} was saved as a {saved}, which is no SPLADE encoder; pass a SparseEncoder with "
-            "SpladePooling, or the checkpoint of a masked language model"
-        )
+    saved = check_saved_class(name, "SparseEncoder")
     if saved is not None:
         model = SparseEncoder(
             name, device=device, similarity_fn_name=similarity, model_card_data=RetrieverCard()
