@@ -224,7 +224,7 @@ def test_a_folder_is_used_as_what_it_is_or_refused(
     BertForSequenceClassification(config).save_pretrained(tmp_path / "cross")
     BertModel(config).save_pretrained(tmp_path / "bare")
     for folder, message in {
-        tmp_path / "sparse": "is a SparseEncoder, and dense embeddings are needed here; .*score_pairs.py",
+        tmp_path / "sparse": "is a SparseEncoder, and dense embeddings are needed here; .*lexforge score",
         tiny_checkpoint: "is a SparseEncoder",
         tmp_path / "cross": "is a CrossEncoder",
         tmp_path / "bare": "is a bare transformer",

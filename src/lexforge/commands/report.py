@@ -14,9 +14,6 @@ from pathlib import Path
 
 import tyro
 
-from lexforge.report import write_page
-from lexforge.runs import findings_text
-
 
 @dataclass(frozen=True)
 class Config:
@@ -29,7 +26,10 @@ class Config:
 
 def main(cfg: Config) -> None:
     """Write the page, say where it lies, and print what the diagnosis found."""
-    from lexforge.training import diagnose  # here, because --help need not wait for torch
+    # Imported here, because --help need not wait for torch.
+    from lexforge.report import write_page
+    from lexforge.runs import findings_text
+    from lexforge.training import diagnose
 
     print(write_page(cfg.run, cfg.other, output=cfg.output, diagnose=diagnose))
     for run in filter(None, (cfg.run, cfg.other)):
