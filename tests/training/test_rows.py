@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +30,14 @@ def judged_data() -> TrainingData:
 @pytest.fixture
 def table(tmp_path: Path) -> TrainingData:
     """Rows of texts with a negative and a score each, as they come without a corpus."""
-    file = tmp_path / "rows.csv"
-    lines = [f"question {i},answer {i},other {i},{i}.5\n" for i in range(8)]
-    file.write_text("query,positive,negative,margin\n" + "".join(lines), encoding="utf-8")
+    rows = [
+        {"query": f"question {i}", "positive": f"answer {i}", "negative": f"other {i}", "margin": i + 0.5}
+        for i in range(8)
+    ]
     (tmp_path / "data").mkdir()
     for split in ("train", "test"):
-        (tmp_path / "data" / f"{split}.csv").write_text(file.read_text(encoding="utf-8"), encoding="utf-8")
+        lines = "".join(json.dumps(row) + "\n" for row in rows)
+        (tmp_path / "data" / f"{split}.jsonl").write_text(lines, encoding="utf-8")
     return load_training_data(str(tmp_path / "data"), ["test"])
 
 
