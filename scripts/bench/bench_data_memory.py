@@ -25,7 +25,7 @@ WORDS = [f"word{number}" for number in range(5000)]
 
 
 class RandomTeacher:
-    """A teacher that costs nothing: what is measured is everything around it."""
+    """A teacher with random embeddings, so that the memory measured is that of the code around a teacher."""
 
     name = "random"
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import copy
+from pathlib import Path
+
 import numpy as np
 import pytest
 from sentence_transformers import SparseEncoder
 
+from lexforge.corpus import encode
 from lexforge.evaluation import RetrievalEvaluator
 from lexforge.evaluation.expansion import expansion_share, keep_own_terms
 from tests.evaluation.test_evaluator import data
@@ -26,8 +30,6 @@ def naive_own_terms(model: SparseEncoder, texts: list[str]) -> np.ndarray:
 
 def test_own_terms_are_the_tokens_that_the_model_reads(tiny_splade: SparseEncoder) -> None:
     """A repeated token is one term, and a token beyond the limit of the model is none."""
-    from lexforge.corpus import encode
-
     texts = ["sort the list", "sort sort sort", "index " * 60 + "query", ""]
     vectors = encode(tiny_splade, texts, "document")
     own = keep_own_terms(tiny_splade, vectors, texts)
@@ -66,3 +68,24 @@ def test_a_dense_model_has_no_own_terms(tiny_dense) -> None:
     """Its vector has no terms, so the question has no answer."""
     with pytest.raises(TypeError, match="only a sparse model has own terms; received SentenceTransformer"):
         RetrievalEvaluator(**data()).evaluate_own_terms(tiny_dense)
+
+
+def test_a_closer_look_takes_the_vectors_of_its_own_model(
+    tiny_splade: SparseEncoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is encoded twice, and queries of one model never meet documents of another from the cache."""
+    evaluator = RetrievalEvaluator(**data(), cache_dir=tmp_path)
+    other = copy.deepcopy(tiny_splade)
+    other[0].model.get_output_embeddings().bias.data += 0.5
+    evaluator.evaluate(other)  # its documents are in the folder now
+    evaluator.evaluate(tiny_splade)
+    first = evaluator.vectors(tiny_splade)
+    with monkeypatch.context() as patch:
+        patch.setattr("lexforge.evaluation.evaluator.encode", None)
+        assert evaluator.vectors(tiny_splade)[0] is first[0]
+    queries, documents = evaluator.vectors(other)
+    for found, texts, kind in (
+        (queries, evaluator.query_texts, "query"),
+        (documents, evaluator.document_texts, "document"),
+    ):
+        np.testing.assert_allclose(found.toarray(), encode(other, texts, kind).toarray(), rtol=1e-5)

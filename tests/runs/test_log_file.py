@@ -8,8 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from transformers import TrainerControl
 
 from lexforge.runs import LogFile, read_log
+
+CONTROL = TrainerControl()
 
 
 def write(folder: Path, state: dict[str, Any], *, begin: bool = False, **logs: Any) -> None:
@@ -18,9 +21,9 @@ def write(folder: Path, state: dict[str, Any], *, begin: bool = False, **logs: A
     arguments: Any = SimpleNamespace(output_dir=str(folder))
     known: Any = SimpleNamespace(epoch=0.5, max_steps=9, is_world_process_zero=True, **state)
     if begin:
-        callback.on_train_begin(arguments, known, None)  # type: ignore[arg-type]
+        callback.on_train_begin(arguments, known, CONTROL)
     else:
-        callback.on_log(arguments, known, None, logs=logs)  # type: ignore[arg-type]
+        callback.on_log(arguments, known, CONTROL, logs=logs)
 
 
 def test_each_line_can_be_read_as_soon_as_it_is_logged(tmp_path: Path) -> None:
@@ -77,12 +80,12 @@ def test_a_log_that_cannot_be_written_does_not_stop_the_training(
     callback = LogFile()
     arguments: Any = SimpleNamespace(output_dir=str(tmp_path))
     state: Any = SimpleNamespace(global_step=0, epoch=0.0, max_steps=9, is_world_process_zero=True)
-    callback.on_train_begin(arguments, state, None)  # type: ignore[arg-type]
+    callback.on_train_begin(arguments, state, CONTROL)
     (tmp_path / "log.jsonl").unlink()
     (tmp_path / "log.jsonl").mkdir()
     for _ in range(3):
-        callback.on_log(arguments, state, None, logs={"loss": 1.0})  # type: ignore[arg-type]
+        callback.on_log(arguments, state, CONTROL, logs={"loss": 1.0})
     assert caplog.text.count("training goes on without it") == 1
     (tmp_path / "log.jsonl").rmdir()
-    callback.on_log(arguments, state, None, logs={"loss": 1.0})  # type: ignore[arg-type]
+    callback.on_log(arguments, state, CONTROL, logs={"loss": 1.0})
     assert list(tmp_path.iterdir()) == []  # a line may be cut, and what stood behind it could not be read

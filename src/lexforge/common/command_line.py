@@ -87,7 +87,7 @@ def script_help(docstring: str | None, command: str, script: str) -> str:
         script: The script, such as `scripts/export_model.py`.
 
     Returns:
-        The docstring with the script in the place of the command.
+        The docstring, with `python SCRIPT` wherever it says `lexforge COMMAND`.
     """
     launched = (docstring or "").replace(f"-m lexforge {command}", script)
     return launched.replace(f"lexforge {command}", f"python {script}")

@@ -126,7 +126,8 @@ def named_terms(model: SparseEncoder, vectors: Vectors) -> list[list[tuple[str, 
     """
     table = vectors.tocoo()  # [n, V]
     table.eliminate_zeros()
-    # `SparseEncoder.decode` sorts the terms of each row and names them; it takes a torch tensor.
+    # `SparseEncoder.decode` returns the terms of each row by name, the largest weight first. It takes a
+    # tensor of torch.
     indices = torch.from_numpy(np.stack(table.coords).astype(np.int64))
     tensor = torch.sparse_coo_tensor(
         indices, torch.from_numpy(table.data), table.shape, check_invariants=True

@@ -147,6 +147,7 @@ class RetrievalEvaluator(BaseEvaluator):
         self.csv_file = f"{stem}_results.csv"
         self.run_file = f"{stem}_run.trec"
         self.per_query_file = f"{stem}_per_query.json"
+        self._last: tuple[Vectors, Vectors] | None = None  # queries and documents, by the same model
         self._corpus = CorpusEncoder(self.document_texts, batch_size, cache_dir, cache_bytes)
 
     def __call__(
@@ -214,7 +215,7 @@ class RetrievalEvaluator(BaseEvaluator):
     def evaluate_own_terms(self, model: SparseEncoder) -> dict[str, float]:
         """Measure a sparse model without its expansion: all terms that are not tokens of a text are dropped.
 
-        The vectors of the corpus are those of the last `evaluate`, if the model is unchanged.
+        The vectors are those of the last `evaluate`, if the model is unchanged, and the search is exact.
 
         Args:
             model: A SparseEncoder.
@@ -229,7 +230,7 @@ class RetrievalEvaluator(BaseEvaluator):
         if vector_kind(model) != "sparse":
             raise TypeError(f"only a sparse model has own terms; received {type(model).__name__}")
         similarity = check_encoder(model)
-        queries, documents, _ = self._encode(model)
+        queries, documents = self.vectors(model)
         own_queries = keep_own_terms(model, queries, self.query_texts)
         own_documents = keep_own_terms(model, documents, self.document_texts)
         index = build_exact(own_documents, self.document_ids, similarity=similarity)
@@ -240,40 +241,45 @@ class RetrievalEvaluator(BaseEvaluator):
         }
         return scores.mean | asdict(measure_sparsity(own_queries, own_documents)) | shares
 
-    def _encode(self, model: BaseModel) -> tuple[Vectors, Vectors, dict[str, float]]:
-        """The vectors of the queries and of the corpus, and how many texts were encoded per second."""
-        show = self.show_progress_bar
-        if show is None:
-            show = logger.getEffectiveLevel() in (logging.INFO, logging.DEBUG)
-        timing: dict[str, float] = {}
-        started = time.perf_counter()
-        queries = encode(model, self.query_texts, "query", batch_size=self.batch_size)
-        timing["encode_queries_per_s"] = len(self.query_ids) / (time.perf_counter() - started)
-        started = time.perf_counter()
-        documents, fresh = self._corpus.encode(model, show)
-        if fresh:
-            timing["encode_documents_per_s"] = len(self.document_ids) / (time.perf_counter() - started)
-        return queries, documents, timing
-
-    def _search(self, index: Index, queries: Vectors) -> Run:
-        """The k best documents of each query."""
-        hits = index.search(queries, self.k + self.exclude_self)  # one more, because one may be left out
-        if self.exclude_self:
-            hits = _without_self(hits, self.query_ids, self.k)
-        return hits.to_run(self.query_ids)
-
     def vectors(self, model: BaseModel) -> tuple[Vectors, Vectors]:
         """Return the vectors that `evaluate` searches, for a closer look at a model that it has evaluated.
 
         Args:
-            model: The model; if the last evaluation was of it, the corpus is not encoded again.
+            model: The model; if the last evaluation was of it, nothing is encoded again.
 
         Returns:
             The vectors of the queries, in the order of `query_ids`, and those of the documents, in the order
             of `document_ids`.
         """
-        queries, documents, _ = self._encode(model)
-        return queries, documents
+        documents, _ = self._corpus.encode(model, self._shows_progress())
+        if self._last is None or self._last[1] is not documents:
+            self._last = encode(model, self.query_texts, "query", batch_size=self.batch_size), documents
+        return self._last
+
+    def _shows_progress(self) -> bool:
+        if self.show_progress_bar is None:
+            return logger.getEffectiveLevel() in (logging.INFO, logging.DEBUG)
+        return self.show_progress_bar
+
+    def _encode(self, model: BaseModel) -> tuple[Vectors, Vectors, dict[str, float]]:
+        """The vectors of the queries and of the corpus, and how many texts were encoded per second."""
+        timing: dict[str, float] = {}
+        started = time.perf_counter()
+        queries = encode(model, self.query_texts, "query", batch_size=self.batch_size)
+        timing["encode_queries_per_s"] = len(self.query_ids) / (time.perf_counter() - started)
+        started = time.perf_counter()
+        documents, fresh = self._corpus.encode(model, self._shows_progress())
+        if fresh:
+            timing["encode_documents_per_s"] = len(self.document_ids) / (time.perf_counter() - started)
+        self._last = queries, documents
+        return queries, documents, timing
+
+    def _search(self, index: Index, queries: Vectors) -> Run:
+        """Search for the k best documents of each query, without the query's own document if so asked."""
+        hits = index.search(queries, self.k + self.exclude_self)  # one more, because one may be left out
+        if self.exclude_self:
+            hits = _without_self(hits, self.query_ids, self.k)
+        return hits.to_run(self.query_ids)
 
     def get_config_dict(self) -> dict[str, Any]:
         """Return what the model card says about the evaluation."""

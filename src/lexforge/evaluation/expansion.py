@@ -9,7 +9,7 @@ import numpy as np
 from scipy import sparse
 from sentence_transformers import SparseEncoder
 
-_BATCH_TEXTS = 1024
+from lexforge.corpus.own_tokens import own_token_ids
 
 
 def keep_own_terms(model: SparseEncoder, vectors: sparse.csr_array, texts: Sequence[str]) -> sparse.csr_array:
@@ -28,18 +28,9 @@ def keep_own_terms(model: SparseEncoder, vectors: sparse.csr_array, texts: Seque
     """
     if vectors.shape[0] != len(texts):
         raise ValueError(f"there must be one text per vector; received {len(texts)} and {vectors.shape[0]}")
-    lengths: list[int] = []
-    columns: list[int] = []
-    for start in range(0, len(texts), _BATCH_TEXTS):
-        rows = model.tokenizer(
-            list(texts[start : start + _BATCH_TEXTS]),
-            truncation=True,
-            max_length=model.max_seq_length,
-            return_attention_mask=False,
-        )["input_ids"]
-        lengths.extend(map(len, rows))
-        columns.extend(chain.from_iterable(rows))
-    ends = np.concatenate([[0], np.cumsum(lengths)])
+    rows = own_token_ids(model, texts)
+    columns = list(chain.from_iterable(rows))
+    ends = np.cumsum([0, *map(len, rows)])
     tokens = sparse.csr_array((np.ones(len(columns), np.float32), columns, ends), shape=vectors.shape)
     tokens.sum_duplicates()
     tokens.data[:] = 1.0  # a token that is repeated is one term

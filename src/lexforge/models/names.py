@@ -80,7 +80,7 @@ def saved_class(name: str) -> str | None:
     Returns:
         The name of the class, such as "SparseEncoder"; None for a bare checkpoint of transformers.
     """
-    saved_as = _settings(name, "config_sentence_transformers.json").get("model_type")
+    saved_as = model_settings(name, "config_sentence_transformers.json").get("model_type")
     if saved_as is not None:
         return str(saved_as)
     # Older versions of sentence-transformers did not write the class; its modules tell sparse from dense.
@@ -133,13 +133,13 @@ def model_kind(name: str) -> ModelKind:
     saved = saved_class(name)
     if saved is not None:
         return _KINDS.get(saved, "unknown")
-    architectures = _settings(name, "config.json").get("architectures") or []
+    architectures = model_settings(name, "config.json").get("architectures") or []
     if any(architecture.endswith("ForSequenceClassification") for architecture in architectures):
         return "cross-encoder"
     return "sparse" if any(part.endswith("ForMaskedLM") for part in architectures) else "unknown"
 
 
-def _settings(name: str, file: str) -> dict[str, Any]:
+def model_settings(name: str, file: str) -> Any:
     """Return the content of one of a model's JSON files; an empty dict where it has none."""
     path = load_file_path(name, file)
     return json.loads(Path(path).read_text(encoding="utf-8")) if path else {}

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-from typing import Any
-
 import torch
-from sentence_transformers.util import load_file_path
 from transformers import AutoConfig, AutoModel
 
-from lexforge.models.names import checked_name
+from lexforge.models.names import checked_name, model_settings
 from lexforge.models.structure import positions_of
 
 _UNLIMITED = 10**6  # tokenizers without a limit name 1e30 tokens
@@ -30,23 +25,17 @@ def own_length(name: str) -> int | None:
         FileNotFoundError: If there is no such folder, and no such model on the hub.
     """
     name = checked_name(name)
-    modules = _json(name, "modules.json") or [{"path": ""}]
+    modules = model_settings(name, "modules.json") or [{"path": ""}]
     folder = modules[0]["path"]  # the transformer is the first module
     place = f"{folder}/" if folder else ""
     # Since version 5 sentence-transformers keeps the length with the tokenizer.
     limits = [
-        _json(name, f"{place}sentence_bert_config.json").get("max_seq_length"),
-        _json(name, f"{place}tokenizer_config.json").get("model_max_length"),
+        model_settings(name, f"{place}sentence_bert_config.json").get("max_seq_length"),
+        model_settings(name, f"{place}tokenizer_config.json").get("model_max_length"),
     ]
-    if _json(name, f"{place}config.json"):
+    if model_settings(name, f"{place}config.json"):
         with torch.device("meta"):  # the modules without their weights
             model = AutoModel.from_config(AutoConfig.from_pretrained(name, subfolder=folder))
         limits.append(positions_of(model))
     known = [int(limit) for limit in limits if limit is not None and limit < _UNLIMITED]
     return min(known, default=None)
-
-
-def _json(name: str, file: str) -> Any:
-    """Return the content of one of a model's JSON files; an empty dict where it has none."""
-    path = load_file_path(name, file)
-    return json.loads(Path(path).read_text(encoding="utf-8")) if path else {}

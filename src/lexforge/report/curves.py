@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 from lexforge.report.charts import COLOURS, Chart
@@ -127,8 +128,7 @@ def _words(name: str) -> str:
 def _phases(run: RunFiles) -> list[tuple[float, float]]:
     """First and last step of each phase that the log names."""
     lines = [line for line in log_rows(run) if "phase" in line]
-    by_phase: Callable[[Line], Any] = lambda line: line["phase"]  # noqa: E731
-    ends = [list(group)[-1]["step"] for _, group in groupby(lines, by_phase)]
+    ends = [list(group)[-1]["step"] for _, group in groupby(lines, itemgetter("phase"))]
     return list(zip([0, *ends], ends, strict=False))
 
 

@@ -27,6 +27,7 @@ from lexforge.report.verdict import (
     versus,
 )
 from lexforge.runs import Finding, resume_command
+from lexforge.runs.run_directory import flat_settings
 
 TEMPLATE = Path(__file__).parent / "template"
 PAGE_FILE = "report.html"
@@ -112,8 +113,8 @@ def _render(runs: Sequence[RunFiles], diagnose: Diagnose | None) -> str:
         histograms=histograms,
         queries=[(query, text) for query, (_, text) in sampled.items()],
         findings=None if diagnose is None else [list(diagnose(run.folder)) for run in runs],
-        settings=_side_by_side([_flat(run.config) for run in runs]),
-        environment=_side_by_side([_flat(run.environment) for run in runs]),
+        settings=_side_by_side([_texts(run.config) for run in runs]),
+        environment=_side_by_side([_texts(run.environment) for run in runs]),
         commands=[_commands(run) for run in runs],
         data={
             "charts": {chart.id: chart.item for chart in charts},
@@ -183,7 +184,7 @@ def _histograms(runs: Sequence[RunFiles]) -> list[Chart]:
 
 def _facts(run: RunFiles) -> list[tuple[str, str]]:
     """What a reader must know of a run at once."""
-    settings = _flat(run.config)
+    settings = _texts(run.config)
     facts = [(label, settings[name]) for name, label in FACTS.items() if settings.get(name, "none") != "none"]
     if run.begins:
         began = datetime.fromtimestamp(run.begins[0]["time"]).strftime("%Y-%m-%d %H:%M")
@@ -221,17 +222,15 @@ def _commands(run: RunFiles) -> list[tuple[str, str]]:
     return commands
 
 
-def _flat(settings: dict[str, Any], prefix: str = "") -> dict[str, str]:
+def _texts(settings: dict[str, Any]) -> dict[str, str]:
     """Nested settings as one mapping from names such as `loss.temperature` to text."""
-    flat: dict[str, str] = {}
-    for name, value in settings.items():
-        if isinstance(value, dict):
-            flat |= _flat(value, f"{prefix}{name}.")
-        elif name == "command" and isinstance(value, list):
-            flat[f"{prefix}{name}"] = shlex.join(value)
+    texts = {}
+    for name, value in flat_settings(settings).items():
+        if name.rpartition(".")[2] == "command" and isinstance(value, list):
+            texts[name] = shlex.join(value)
         else:
-            flat[f"{prefix}{name}"] = "none" if value is None else str(value)
-    return flat
+            texts[name] = "none" if value is None else str(value)
+    return texts
 
 
 def _side_by_side(settings: Sequence[dict[str, str]]) -> list[tuple[str, list[str], bool]]:

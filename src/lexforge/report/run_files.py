@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from lexforge.evaluation import RunScores, read_scores
 from lexforge.report.record import EXPLORER_FILE, METRICS_FILE, TERMS_FILE, TRAINED, scores_file
 from lexforge.runs import read_log
+from lexforge.runs.run_directory import read_json
 
 # What is measured, in the order of the page -> how the page calls it.
 SYSTEMS = {
@@ -39,8 +39,8 @@ class RunFiles:
         scores: The values of each query, by system.
         log: The lines of the log that hold values of the Trainer.
         begins: The lines that say where training began or was resumed.
-        terms: What `term_statistics` returned, or None.
-        searches: What `sample_searches` returned, or None.
+        terms: The use of the vocabulary, as `term_statistics` describes it; None before it is written.
+        searches: The sampled searches, as `sample_searches` describes them; None before they are written.
         missing: Name of a file that the run has not written -> what the page cannot show without it.
     """
 
@@ -90,9 +90,9 @@ def read_run_files(folder: str | Path, name: str | None = None) -> RunFiles:
         raise FileNotFoundError(
             f"{folder} is no run directory: it has neither config.json nor log.jsonl of a run"
         )
-    config, environment = _json(folder / "config.json"), _json(folder / "env.json")
-    written = _json(folder / METRICS_FILE)
-    terms, searches = _json(folder / TERMS_FILE), _json(folder / EXPLORER_FILE)
+    config, environment = read_json(folder / "config.json"), read_json(folder / "env.json")
+    written = read_json(folder / METRICS_FILE)
+    terms, searches = read_json(folder / TERMS_FILE), read_json(folder / EXPLORER_FILE)
     scores = {
         system: read_scores(folder / scores_file(system))
         for system in SYSTEMS
@@ -126,20 +126,3 @@ def read_run_files(folder: str | Path, name: str | None = None) -> RunFiles:
         searches=searches,
         missing={file: what for file, (what, there) in expected.items() if not there},
     )
-
-
-def _json(file: Path) -> dict[str, Any] | None:
-    """The content of a JSON file, or None if there is no such file.
-
-    Raises:
-        ValueError: If the file holds anything else than an object.
-    """
-    if not file.is_file():
-        return None
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{file} is damaged: {error}") from error
-    if not isinstance(content, dict):
-        raise ValueError(f"{file} must hold a JSON object; received {type(content).__name__}")
-    return content

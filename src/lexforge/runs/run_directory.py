@@ -50,7 +50,7 @@ def check_run(folder: str | Path, config: Mapping[str, Any], *, resume: bool = F
         if not config_file.is_file():
             raise FileNotFoundError(f"nothing to resume: {config_file} does not exist")
         before = json.loads(config_file.read_text(encoding="utf-8"))
-        then, now = _flat(before), _flat(_in_json(config))
+        then, now = flat_settings(before), flat_settings(_in_json(config))
         changed = [name for name in sorted({*then, *now}) if then.get(name) != now.get(name)]
         if changed:
             differences = (f"{name} was {then.get(name)!r} and is now {now.get(name)!r}" for name in changed)
@@ -96,12 +96,12 @@ def _in_json(config: Mapping[str, Any]) -> dict[str, Any]:
     return settings
 
 
-def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested settings as one mapping, with names such as `loss.temperature`."""
+def flat_settings(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested settings as one mapping, with names such as `loss.temperature`."""
     flat: dict[str, Any] = {}
     for name, value in settings.items():
         if isinstance(value, dict):
-            flat |= _flat(value, f"{prefix}{name}.")
+            flat |= flat_settings(value, f"{prefix}{name}.")
         else:
             flat[f"{prefix}{name}"] = value
     return flat
@@ -127,6 +127,29 @@ def environment() -> dict[str, Any]:
         "ranks": int(os.environ.get("WORLD_SIZE", "1")),
         "versions": versions,
     }
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """Read a JSON file of a run.
+
+    Args:
+        path: The file.
+
+    Returns:
+        Its content, or None if there is no such file.
+
+    Raises:
+        ValueError: If the file holds anything else than a JSON object.
+    """
+    if not path.is_file():
+        return None
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged; it is not the JSON that a run writes: {error}") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} must hold a JSON object; received {type(content).__name__}")
+    return content
 
 
 def write_json(path: Path, content: Any) -> None:

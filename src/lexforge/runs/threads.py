@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -67,9 +68,11 @@ def take_cores(local_processes: int) -> int:
     Returns:
         The number of threads.
     """
-    import numba
-
     threads = max(1, allowed_cores() // local_processes)
     torch.set_num_threads(threads)
-    numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))
+    if "numba" in sys.modules:
+        numba = sys.modules["numba"]
+        numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))
+    else:  # numba reads the variable when it is imported, which a process that does not search never does
+        os.environ.setdefault("NUMBA_NUM_THREADS", str(threads))
     return threads

@@ -1,4 +1,4 @@
-"""The options of a recipe on which the defaults of others depend: they must be read before these."""
+"""Read `--preset` and `--model` before the other options of a recipe, whose defaults depend on these two."""
 
 from __future__ import annotations
 

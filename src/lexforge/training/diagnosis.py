@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from lexforge.runs.checkpoints import by_step
 from lexforge.runs.finding import Finding
 from lexforge.runs.log_file import read_log
+from lexforge.runs.run_directory import read_json
 from lexforge.training.diagnosis_of_log import oscillation, overfitting, scale
 from lexforge.training.diagnosis_of_model import Symptom, model_findings
 from lexforge.training.symptoms import FILE
@@ -46,11 +46,11 @@ def diagnose(run: str | Path) -> list[Finding]:
     log = read_losses(folder)
     if not log and not (folder / "config.json").is_file():
         raise FileNotFoundError(f"{folder} is no run directory: it has neither config.json nor a log")
-    config = _read(folder / "config.json") if (folder / "config.json").is_file() else {}
-    sample = _read(folder / FILE) if (folder / FILE).is_file() else None
+    config = read_json(folder / "config.json") or {}
+    sample = read_json(folder / FILE)
     saved = folder / "model" / "config_sentence_transformers.json"
-    searched_by = _read(saved).get("similarity_fn_name") if saved.is_file() else None
-    metrics = _read(folder / "metrics.json") if (folder / "metrics.json").is_file() else {}
+    searched_by = (read_json(saved) or {}).get("similarity_fn_name")
+    metrics = read_json(folder / "metrics.json") or {}
     try:
         return findings_of(config, sample, log, searched_by, metrics.get("best_checkpoint"))
     except (KeyError, TypeError, AttributeError) as error:
@@ -108,18 +108,6 @@ def read_losses(folder: Path) -> list[dict[str, Any]]:
     lines = read_log(folder)
     if lines:
         return lines
-    states = [checkpoint / "trainer_state.json" for checkpoint in by_step(folder)]
-    states = [state for state in states if state.is_file()]
-    history: list[dict[str, Any]] = _read(states[-1])["log_history"] if states else []
+    states = [read_json(checkpoint / "trainer_state.json") for checkpoint in by_step(folder)[-1:]]
+    history: list[dict[str, Any]] = states[0]["log_history"] if states and states[0] else []
     return history
-
-
-def _read(file: Path) -> dict[str, Any]:
-    """The content of a JSON file of the run."""
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{file} is not the JSON that a run writes: {error}") from error
-    if not isinstance(content, dict):
-        raise ValueError(f"{file} must hold a JSON object; received {type(content).__name__}")
-    return content

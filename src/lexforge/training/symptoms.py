@@ -14,6 +14,7 @@ from sentence_transformers import SparseEncoder
 from lexforge.common.similarity import Similarity
 from lexforge.common.types import TextKind
 from lexforge.corpus.encoding import encode
+from lexforge.corpus.own_tokens import own_token_ids
 from lexforge.models import special_token_ids
 from lexforge.models.load import check_encoder
 from lexforge.retrieval.vectors import sparse_vectors
@@ -94,10 +95,10 @@ def measure_symptoms(
     special = np.asarray(special_token_ids(model.tokenizer), dtype=np.int64)
     stop = np.zeros(size, dtype=bool)
     stop[np.asarray(stopword_ids, dtype=np.int64)] = True
-    sides = {
-        kind: _side(vectors[kind], _own_terms(model, texts, special, size), idf, stop)
-        for kind, texts in sample.items()
-    }
+    sides = {}
+    for kind, texts in sample.items():
+        own = [np.setdiff1d(np.asarray(row, np.int64), special) for row in own_token_ids(model, texts)]
+        sides[kind] = _side(vectors[kind], own, idf, stop)
     return {
         "vocabulary_size": size,
         "stop_words": int(stop.sum()),
@@ -111,16 +112,6 @@ def _spaced(texts: Sequence[str], count: int) -> list[str]:
     """At most `count` texts, evenly spaced."""
     places = np.linspace(0, len(texts) - 1, min(count, len(texts))).astype(int)
     return [texts[place] for place in places]
-
-
-def _own_terms(
-    model: SparseEncoder, texts: list[str], special: NDArray[np.int64], size: int
-) -> list[NDArray[np.int64]]:
-    """The distinct tokens of each text that are not special, as far as the model reads it."""
-    tokenizer = model.tokenizer
-    room = None if model.max_seq_length is None else model.max_seq_length - len(special)
-    rows = tokenizer(texts, add_special_tokens=False, return_attention_mask=False, verbose=False)["input_ids"]
-    return [np.setdiff1d(np.asarray(row[:room], dtype=np.int64), special) for row in rows]
 
 
 def _side(

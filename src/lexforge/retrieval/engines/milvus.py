@@ -52,13 +52,13 @@ class MilvusIndex(ServerIndex):
     Args:
         uri: `http://host:19530`, or the name of a file that ends in `.db`, which Milvus Lite opens in this
             process. Only one process at a time can open a file.
-        collection: Name of the collection. It is created with the first documents.
+        collection: Name of the collection, which is created when the first documents are added.
         similarity: `dot` or `cosine`; None takes that of the collection, and `dot` for a new one. For
             `cosine` the index scales documents and queries to unit length.
         layout: Layout of dense vectors; None takes that of the collection, and `Flat()` for a new one.
         origin: Names what made the vectors; a collection of another origin is refused. None accepts any.
         token: `user:password` or an API key, if the server wants one. It is never written to a file.
-        batch_rows: Number of documents that are sent per request.
+        batch_rows: Number of documents in one request to the server.
         timeout_s: Seconds that a request may take. A request that fails is sent up to `ATTEMPTS` times.
 
     Raises:

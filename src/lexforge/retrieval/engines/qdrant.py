@@ -44,12 +44,12 @@ class QdrantIndex(ServerIndex):
     Args:
         uri: `http://host:6333`, or the name of a folder that ends in `.qdrant`, which the client keeps and
             searches in this process by numpy, for tests and small corpora.
-        collection: Name of the collection. It is created with the first documents.
+        collection: Name of the collection, which is created when the first documents are added.
         similarity: `dot` or `cosine`; None takes that of the collection, and `dot` for a new one. For
             `cosine` the index scales documents and queries to unit length.
         origin: Names what made the vectors; a collection of another origin is refused. None accepts any.
         token: An API key, if the server wants one. It is never written to a file.
-        batch_rows: Number of documents that are sent per request.
+        batch_rows: Number of documents in one request to the server.
         timeout_s: Seconds that a request may take. A request that fails is sent up to `ATTEMPTS` times.
 
     Raises:

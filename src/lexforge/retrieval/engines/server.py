@@ -38,9 +38,9 @@ class ServerIndex(ABC):
 
     Args:
         uri: The address of a server, or the name of a local store.
-        collection: Name of the collection. It is created with the first documents.
+        collection: Name of the collection, which is created when the first documents are added.
         token: What the server wants as a password, if it wants one. It is never written to a file.
-        batch_rows: Number of documents that are sent per request.
+        batch_rows: Number of documents in one request to the server.
         wanted: What the caller says of the collection: its `similarity`, its `origin`, and what else an
             engine describes; None accepts any.
 
@@ -146,7 +146,7 @@ class ServerIndex(ABC):
         Raises:
             ImportError: If the extra of the engine is not installed.
             ConnectionError: If no server answers, or the local store cannot be opened.
-            TypeError: If the documents are of a kind that the engine does not take.
+            TypeError: If the engine cannot store vectors of this kind (sparse or dense).
             ValueError: If `InvertedIndex` or `FaissIndex` would refuse the vectors or ids as well, or the
                 collection holds other documents.
         """

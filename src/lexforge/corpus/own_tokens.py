@@ -1,0 +1,28 @@
+"""The tokens of texts as an encoder reads them: a sparse encoder's other active terms are its expansion."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sentence_transformers import SparseEncoder
+
+_BATCH_TEXTS = 1024
+
+
+def own_token_ids(model: SparseEncoder, texts: Sequence[str]) -> list[list[int]]:
+    """Cut texts into tokens as an encoder does.
+
+    Args:
+        model: The encoder.
+        texts: N texts.
+
+    Returns:
+        N lists of ids in the order of the text, special tokens included; tokens beyond the model's
+        `max_seq_length` are left out, and a repeated token is repeated.
+    """
+    rows: list[list[int]] = []
+    for start in range(0, len(texts), _BATCH_TEXTS):
+        batch = list(texts[start : start + _BATCH_TEXTS])
+        limit = {"truncation": True, "max_length": model.max_seq_length}
+        rows.extend(model.tokenizer(batch, return_attention_mask=False, **limit)["input_ids"])
+    return rows
