@@ -210,6 +210,25 @@ def head_record() -> dict[str, Any]:
     }
 
 
+def measured_here() -> dict[str, Any]:
+    """What this process goes by, in JSON types, for `take_measured`; without `kinds` if that is nothing."""
+    machine = _machine()
+    kinds = {kind: dict(ways) for kind, ways in _KNOWN.get(machine, {}).items()}
+    return {"machine": machine, "kinds": kinds}
+
+
+def take_measured(record: dict[str, Any]) -> None:
+    """Go by what an earlier process measured, if it ran on this machine; its batches take the same way then.
+
+    Args:
+        record: What `measured_here` returned.
+    """
+    if record["machine"] == _machine():
+        _measured().update(_costs_of(record["kinds"]))
+    else:
+        logger.info("the SPLADE head is measured anew: %s is not %s", _machine(), record["machine"])
+
+
 def cache_file() -> Path:
     """The file that keeps what was measured."""
     return cache_folder() / "splade_head.json"
