@@ -149,12 +149,12 @@ PLAIN = Preset(
 # Minimum activation is 0 for a healthy model and holds up one that is about to collapse.
 LEXFORGE = replace(
     PLAIN,
-    flops_weight=1e-3,
+    flops_weight=7e-4,
     minimum_activation_weight=1.0,
     negatives="mined",
     idf_bias=0.35,
-    start_share=0.4,
-    prune_threshold=0.2,
+    start_share=0.5,
+    prune_threshold=0.15,
     learning_rate=3e-4,
 )
 # The lexical backbone has idf in its weights and smaller scores from the start. It expands no text yet, so a
