@@ -21,6 +21,7 @@ import math
 import os
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -170,26 +171,39 @@ def measure_ways(width: int, terms: int, rows: int, length: int) -> dict[str, Co
     group = torch.arange(rows), torch.arange(rows * length).view(rows, length)
     groups, parts = [group] * _PARTS, [(slice(0, terms), index) for index in range(_PARTS)]
     maxima = Maxima(torch.full((rows, terms), -torch.inf), None)
-    plain_s = _seconds(lambda: plain_maximum(maxima, flat, groups, weight, None, parts)) / _PARTS
+
+    def plain() -> None:
+        plain_maximum(maxima, flat, groups, weight, None, parts)
+
+    plain()
     top = maxima.maximum[:, : len(some)].flatten()  # of the terms that do not repeat others
     threshold = float(top.sort(descending=True).values[int(_ACTIVE * len(top))])
-    none_active, some_active = torch.full((terms,), -1e6), torch.full((terms,), -threshold)
+    biases = {"bare": torch.full((terms,), -1e6), "active": torch.full((terms,), -threshold)}
+
+    def screened(screen: Screen, bias: Tensor) -> None:
+        screened_maximum(maxima, flat, groups, weight, bias, screen, 1.0, parts)
+
+    def narrow_terms(screen: Screen) -> Narrow:
+        return screen.narrow(weight.unsqueeze(1))
+
+    screens = {
+        name: screen
+        for name, screen in SCREENS.items()
+        if is_exact(screen, width) and _is_fast(screen, flat, some)
+    }
+    calls: dict[str, Callable[[], object]] = {"float32": plain}
+    for name, screen in screens.items():
+        calls[f"{name} terms"] = partial(narrow_terms, screen)
+        calls |= {f"{name} {kind}": partial(screened, screen, bias) for kind, bias in biases.items()}
+    seconds = _seconds(calls)
+    plain_s = seconds["float32"] / _PARTS
     costs = {"float32": Cost(0.0, plain_s, plain_s, 1.0)}
-    for name, screen in SCREENS.items():
-        if not is_exact(screen, width) or not _is_fast(screen, flat, some):
-            continue
-
-        def screened(bias: Tensor, screen: Screen = screen) -> None:
-            screened_maximum(maxima, flat, groups, weight, bias, screen, 1.0, parts)
-
-        def narrowed(screen: Screen = screen) -> Narrow:
-            return screen.narrow(weight.unsqueeze(1))
-
-        bare_s, active_s = _seconds(lambda: screened(none_active)), _seconds(lambda: screened(some_active))
-        terms_s = min(bare_s, active_s, _seconds(narrowed))
+    for name, screen in screens.items():
+        bare_s, active_s = seconds[f"{name} bare"], seconds[f"{name} active"]
+        terms_s = min(bare_s, active_s, seconds[f"{name} terms"])
         tokens = screen.narrow(flat.view(rows, length, width))
         buffer = torch.empty(terms * rows * length, dtype=screen.products)
-        found = find_candidates(narrowed(), tokens, group, some_active, screen, 1.0, buffer)
+        found = find_candidates(narrow_terms(screen), tokens, group, biases["active"], screen, 1.0, buffer)
         possible = 1.0 if found is None else len(found.rows) / (rows * terms)
         costs[name] = Cost(terms_s, (bare_s - terms_s) / _PARTS, (active_s - terms_s) / _PARTS, possible)
     return costs
@@ -240,19 +254,25 @@ def _is_fast(screen: Screen, tokens: Tensor, terms: Tensor) -> bool:
     narrow = [screen.narrow(each.unsqueeze(1)).values for each in (terms, tokens)]
     full = terms.new_empty(len(terms), len(tokens))
     out = torch.empty(full.shape, dtype=screen.products)
-    narrow_s = _seconds(lambda: screen.multiply(narrow[0], narrow[1], out))
-    return narrow_s < _seconds(lambda: torch.mm(terms, tokens.t(), out=full))
+    seconds = _seconds(
+        {
+            "narrow": lambda: screen.multiply(narrow[0], narrow[1], out),
+            "float32": lambda: torch.mm(terms, tokens.t(), out=full),
+        }
+    )
+    return seconds["narrow"] < seconds["float32"]
 
 
-def _seconds(function: Callable[[], object]) -> float:
-    """The shortest of some calls, after one that warms up."""
-    function()
-    found = []
-    for _ in range(_REPEATS):
-        start = time.perf_counter()
-        function()
-        found.append(time.perf_counter() - start)
-    return min(found)
+def _seconds(calls: dict[str, Callable[[], object]]) -> dict[str, float]:
+    """The shortest time of each of some calls, which take turns so that other work delays all alike."""
+    shortest = dict.fromkeys(calls, math.inf)
+    for repeat in range(_REPEATS + 1):
+        for name, call in calls.items():
+            start = time.perf_counter()
+            call()
+            if repeat:  # the first call warms up
+                shortest[name] = min(shortest[name], time.perf_counter() - start)
+    return shortest
 
 
 def _power_of_two(number: int) -> int:
