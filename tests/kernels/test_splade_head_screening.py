@@ -266,10 +266,8 @@ def narrow_products(terms: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
     narrow = [chosen.narrow(vectors) for vectors in (terms, tokens)]
     raw = torch.empty(len(narrow[0].values), len(narrow[1].values), dtype=chosen.products)
     chosen.multiply(narrow[0].values, narrow[1].values, raw)
-    products = raw.double()
-    if narrow[0].scale is not None:
-        scales = torch.outer(narrow[0].scale, narrow[1].scale).double()
-        products *= scales.repeat_interleave(tokens.shape[1], 1)
+    scales = torch.outer(narrow[0].scale, narrow[1].scale).double()
+    products = raw.double() * scales.repeat_interleave(tokens.shape[1], 1)
     bound = splade_head_screening._errors(*narrow).double().repeat_interleave(tokens.shape[1], 1)
     return products, bound + 1.02 * chosen.unit * products.abs()
 

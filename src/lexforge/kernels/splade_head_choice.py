@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -44,10 +44,12 @@ _LEAST_WORK = 2**28  # multiplications of a batch; below, a screen saves less th
 _TERMS = 4096  # of the tile that is timed: half of the head's, because both costs grow with it alike
 _MOST_TOKENS = 256  # of a part
 _ACTIVE = 1 / 16  # share of active pairs in the second timing
-_REPEATS = 2
-_PARTS = 2  # parts of a tile that are timed together, as the head does it
+_REPEATS = 3
+_PARTS = (1, 3)  # parts of a tile: the difference of the two times is free of what a call costs once
 _GAIN = 0.95  # a screen must save this much, or the plain product is taken
+_MOST_SHARE = 0.5  # of possible pairs: no screen pays above, whatever was measured on a busy machine
 _MOST_PAIRS = 0.25  # for a way that is named and not measured
+Name = TypeVar("Name")
 _KNOWN: dict[str, dict[str, dict[str, Cost]]] = {}  # machine -> kind of batch -> way; filled when it is used
 
 
@@ -55,8 +57,8 @@ class Cost(NamedTuple):
     """Seconds of one way on one part of a tile."""
 
     terms_s: float  # to narrow the tile's terms, once for all parts of a tile
-    bare_s: float  # the rest, with nothing active
-    active_s: float  # the rest, with `_ACTIVE` of the pairs active
+    part_s: float  # the rest, with nothing active
+    active_s: float  # what it takes more with `_ACTIVE` of the pairs active
     possible: float  # share of the pairs that the screen cannot rule out then
 
 
@@ -131,8 +133,7 @@ def screens_by_cost(costs: dict[str, Cost], parts_of_tile: float) -> list[tuple[
 
     def line(name: str) -> tuple[float, float]:
         """Seconds per part with nothing active, and what `_ACTIVE` of the pairs add."""
-        cost = costs[name]
-        return cost.terms_s / parts_of_tile + cost.bare_s, max(cost.active_s - cost.bare_s, 0.0)
+        return costs[name].terms_s / parts_of_tile + costs[name].part_s, costs[name].active_s
 
     plain = line("float32")
     paying = [name for name in costs if name != "float32" and line(name)[0] < _GAIN * plain[0]]
@@ -146,7 +147,7 @@ def screens_by_cost(costs: dict[str, Cost], parts_of_tile: float) -> list[tuple[
             for later in (line(other) for other in [*paying[place + 1 :], "float32"])
             if slope > later[1]
         ]
-        share = min(1.0, costs[name].possible * min(meetings, default=float("inf")))
+        share = min(_MOST_SHARE, costs[name].possible * min(meetings, default=float("inf")))
         chosen.append((SCREENS[name], share))
     return chosen
 
@@ -169,19 +170,20 @@ def measure_ways(width: int, terms: int, rows: int, length: int) -> dict[str, Co
     some = torch.randn(min(terms, 1024), width, generator=generator) / width**0.5
     weight = some.repeat(-(-terms // len(some)), 1)[:terms].contiguous()
     group = torch.arange(rows), torch.arange(rows * length).view(rows, length)
-    groups, parts = [group] * _PARTS, [(slice(0, terms), index) for index in range(_PARTS)]
+    groups = [group] * max(_PARTS)
+    parts = {count: [(slice(0, terms), index) for index in range(count)] for count in _PARTS}
     maxima = Maxima(torch.full((rows, terms), -torch.inf), None)
 
-    def plain() -> None:
-        plain_maximum(maxima, flat, groups, weight, None, parts)
+    def plain(count: int) -> None:
+        plain_maximum(maxima, flat, groups, weight, None, parts[count])
 
-    plain()
+    plain(1)
     top = maxima.maximum[:, : len(some)].flatten()  # of the terms that do not repeat others
     threshold = float(top.sort(descending=True).values[int(_ACTIVE * len(top))])
     biases = {"bare": torch.full((terms,), -1e6), "active": torch.full((terms,), -threshold)}
 
-    def screened(screen: Screen, bias: Tensor) -> None:
-        screened_maximum(maxima, flat, groups, weight, bias, screen, 1.0, parts)
+    def screened(screen: Screen, bias: Tensor, count: int) -> None:
+        screened_maximum(maxima, flat, groups[:count], weight, bias, screen, 1.0, parts[count])
 
     def narrow_terms(screen: Screen) -> Narrow:
         return screen.narrow(weight.unsqueeze(1))
@@ -191,21 +193,31 @@ def measure_ways(width: int, terms: int, rows: int, length: int) -> dict[str, Co
         for name, screen in SCREENS.items()
         if is_exact(screen, width) and _is_fast(screen, flat, some)
     }
-    calls: dict[str, Callable[[], object]] = {"float32": plain}
-    for name, screen in screens.items():
-        calls[f"{name} terms"] = partial(narrow_terms, screen)
-        calls |= {f"{name} {kind}": partial(screened, screen, bias) for kind, bias in biases.items()}
+    calls: dict[tuple[str, str, int], Callable[[], object]] = {}
+    for count in _PARTS:
+        calls["float32", "bare", count] = partial(plain, count)
+        for name, screen in screens.items():
+            for kind, bias in biases.items():
+                calls[name, kind, count] = partial(screened, screen, bias, count)
+    calls |= {(name, "terms", 0): partial(narrow_terms, screen) for name, screen in screens.items()}
     seconds = _seconds(calls)
-    plain_s = seconds["float32"] / _PARTS
-    costs = {"float32": Cost(0.0, plain_s, plain_s, 1.0)}
+
+    few, many = _PARTS
+
+    def part_s(name: str) -> float:
+        difference = seconds[name, "bare", many] - seconds[name, "bare", few]
+        # Other work on the machine can make the shorter call the longer one.
+        return difference / (many - few) if difference > 0 else seconds[name, "bare", many] / many
+
+    plain_s = part_s("float32")
+    costs = {"float32": Cost(0.0, plain_s, 0.0, 1.0)}
     for name, screen in screens.items():
-        bare_s, active_s = seconds[f"{name} bare"], seconds[f"{name} active"]
-        terms_s = min(bare_s, active_s, seconds[f"{name} terms"])
         tokens = screen.narrow(flat.view(rows, length, width))
         buffer = torch.empty(terms * rows * length, dtype=screen.products)
         found = find_candidates(narrow_terms(screen), tokens, group, biases["active"], screen, 1.0, buffer)
         possible = 1.0 if found is None else len(found.rows) / (rows * terms)
-        costs[name] = Cost(terms_s, (bare_s - terms_s) / _PARTS, (active_s - terms_s) / _PARTS, possible)
+        pairs_s = (seconds[name, "active", many] - seconds[name, "bare", many]) / many
+        costs[name] = Cost(seconds[name, "terms", 0], part_s(name), max(pairs_s, 0.0), possible)
     return costs
 
 
@@ -218,7 +230,7 @@ def head_record() -> dict[str, Any]:
     return {
         "asked": asked_way(),
         "milliseconds": {
-            kind: {way: round(1e3 * (cost.terms_s + cost.bare_s), 2) for way, cost in costs.items()}
+            kind: {way: round(1e3 * (cost.terms_s + cost.part_s), 2) for way, cost in costs.items()}
             for kind, costs in sorted(_measured().items())
         },
     }
@@ -256,14 +268,14 @@ def _is_fast(screen: Screen, tokens: Tensor, terms: Tensor) -> bool:
     out = torch.empty(full.shape, dtype=screen.products)
     seconds = _seconds(
         {
-            "narrow": lambda: screen.multiply(narrow[0], narrow[1], out),
-            "float32": lambda: torch.mm(terms, tokens.t(), out=full),
+            True: lambda: screen.multiply(narrow[0], narrow[1], out),
+            False: lambda: torch.mm(terms, tokens.t(), out=full),
         }
     )
-    return seconds["narrow"] < seconds["float32"]
+    return seconds[True] < seconds[False]
 
 
-def _seconds(calls: dict[str, Callable[[], object]]) -> dict[str, float]:
+def _seconds(calls: dict[Name, Callable[[], object]]) -> dict[Name, float]:
     """The shortest time of each of some calls, which take turns so that other work delays all alike."""
     shortest = dict.fromkeys(calls, math.inf)
     for repeat in range(_REPEATS + 1):
@@ -332,7 +344,7 @@ def _costs_of(kinds: dict[str, dict[str, list[float]]]) -> dict[str, dict[str, C
         kind: {way: Cost(*map(float, found)) for way, found in ways.items()} for kind, ways in kinds.items()
     }
     for ways in costs.values():
-        if not (ways["float32"].bare_s > 0 and ways.keys() <= set(WAYS)):
+        if not (ways["float32"].part_s > 0 and ways.keys() <= set(WAYS)):
             raise ValueError(f"the ways must be among {WAYS}; received {ways}")
         if not all(math.isfinite(number) for cost in ways.values() for number in cost):
             raise ValueError(f"seconds must be finite; received {ways}")

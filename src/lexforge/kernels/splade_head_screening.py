@@ -136,7 +136,7 @@ def find_candidates(
     by_row = products.view(-1, *places.shape)  # [n, m, L]
     top = screen.largest(by_row).float()  # [n, m], in the units of `products` so far
     units = None
-    if terms.scale is not None and tokens.scale is not None:
+    if screen.products == torch.int32:
         units = torch.outer(terms.scale, tokens.scale)  # [n, m]
         top.mul_(units)
     error = _errors(terms, tokens)

@@ -32,7 +32,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-_ROWS_AT_ONCE = 2048  # vectors that are narrowed at a time, so that copies stay in the cache
+_AT_ONCE = 2**19  # numbers that are narrowed at a time, so that copies stay in the cache
 _FLUSHED = 1e-17  # added to lengths, for subnormal numbers, which narrow units take as 0
 _SMALLEST_SCALE = 1e-12  # of whole numbers, so that a product of two scales is a normal number
 
@@ -41,7 +41,7 @@ class Narrow(NamedTuple):
     """Vectors in the narrow format, in k sets of c vectors that share a scale and their bounds."""
 
     values: Tensor  # [k * c, D]
-    scale: Tensor | None  # [k] float32, what a whole number 1 stands for; None: 1
+    scale: Tensor  # [k] float32, what a value of 1 stands for
     length: Tensor  # [k], of the longest vector of a set
     rest: Tensor  # [k], of the longest rest of a set
 
@@ -50,20 +50,27 @@ class Screen(ABC):
     """A narrow format, its product and the rounding of its result."""
 
     name: str
+    values: torch.dtype
     products: torch.dtype
     unit: float  # u above
 
     def narrow(self, vectors: Tensor) -> Narrow:
         """Round float32 `[k, c, D]`, k sets of c vectors."""
-        rounded = [self._round(block) for block in vectors.split(_ROWS_AT_ONCE)]
-        values, scales, rests = zip(*rounded, strict=True)
+        sets, size, width = vectors.shape
+        values = torch.empty(vectors.shape, dtype=self.values)
+        scale, rest = vectors.new_ones(sets), vectors.new_empty(sets, size)
+        at_once = max(1, _AT_ONCE // max(1, size * width))
+        for first in range(0, sets, at_once):
+            block = slice(first, first + at_once)
+            self._round(vectors[block], values[block], scale[block], rest[block])
         length = torch.linalg.vector_norm(vectors, dim=2).amax(1) + _FLUSHED
-        scale = None if scales[0] is None else torch.cat(scales)
-        return Narrow(torch.cat(values).flatten(0, 1), scale, length, torch.cat(rests).amax(1) + _FLUSHED)
+        return Narrow(values.flatten(0, 1), scale, length, rest.amax(1) + _FLUSHED)
 
     @abstractmethod
-    def _round(self, vectors: Tensor) -> tuple[Tensor, Tensor | None, Tensor]:
-        """Narrow values `[k, c, D]` of `[k, c, D]`, their scale `[k]`, and the rests' lengths `[k, c]`."""
+    def _round(self, vectors: Tensor, values: Tensor, scale: Tensor, rest: Tensor) -> None:
+        """Write what is left of `[k, c, D]` into `values`, the rests' lengths into `rest [k, c]`, and a scale
+        `[k]` other than 1 into `scale`.
+        """
 
     @abstractmethod
     def multiply(self, terms: Tensor, tokens: Tensor, out: Tensor) -> None:
@@ -78,12 +85,13 @@ class BFloat16Screen(Screen):
     """bfloat16 factors, float32 sums, bfloat16 results."""
 
     name = "bfloat16"
+    values = torch.bfloat16
     products = torch.bfloat16
     unit = 2.0**-8
 
-    def _round(self, vectors: Tensor) -> tuple[Tensor, Tensor | None, Tensor]:
-        values = vectors.bfloat16()
-        return values, None, torch.linalg.vector_norm(vectors - values, dim=2)
+    def _round(self, vectors: Tensor, values: Tensor, scale: Tensor, rest: Tensor) -> None:
+        values.copy_(vectors)
+        torch.linalg.vector_norm(vectors - values, dim=2, out=rest)
 
     def multiply(self, terms: Tensor, tokens: Tensor, out: Tensor) -> None:
         """As in `Screen`."""
@@ -103,16 +111,17 @@ class Int8Screen(Screen):
     """Whole numbers of 8 bits, exact sums of 32 bits."""
 
     name = "int8"
+    values = torch.int8
     products = torch.int32
     unit = 0.0
 
-    def _round(self, vectors: Tensor) -> tuple[Tensor, Tensor | None, Tensor]:
+    def _round(self, vectors: Tensor, values: Tensor, scale: Tensor, rest: Tensor) -> None:
         largest = torch.maximum(vectors.amax((1, 2)), -vectors.amin((1, 2)))  # ten times as fast as a norm
-        scale = (largest / 127).clamp_(min=_SMALLEST_SCALE)  # [k]
+        torch.clamp(largest / 127, min=_SMALLEST_SCALE, out=scale)
         scaled = vectors / scale.view(-1, 1, 1)
-        whole = scaled.round()
-        rest = torch.linalg.vector_norm(scaled.sub_(whole), dim=2)
-        return whole.to(torch.int8), scale, rest.mul_(scale.unsqueeze(1))
+        values.copy_(whole := scaled.round())
+        torch.linalg.vector_norm(scaled.sub_(whole), dim=2, out=rest)
+        rest.mul_(scale.unsqueeze(1))
 
     def multiply(self, terms: Tensor, tokens: Tensor, out: Tensor) -> None:
         """As in `Screen`."""
