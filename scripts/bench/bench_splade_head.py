@@ -38,18 +38,18 @@ ACTIVE = {"sparse": 16, "typical": 1_700, "dense": None}
 PEER = "sentence-transformers"
 PLAIN = "tiled float32"
 IMPLEMENTATIONS = ("matrix product", "tiled", PLAIN, PEER)
-SWEEP = (4, 16, 200, 800, 1_700, 2_500, 4_000, 7_000, 12_000, 20_000, None)  # active terms of a row
+SWEEP = (4, 16, 200, 800, 1_700, 2_500, 4_000, 7_000, 12_000, 20_000, "dense")  # active terms of a row
 Inputs = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 
 
-def random_inputs(case: str, density: str, padding: bool) -> Inputs:
+def random_inputs(case: str, density: str | int, padding: bool) -> Inputs:
     """Hidden states, weight, bias and mask with the wanted number of active terms a row."""
     terms, width, rows, length = RANDOM_CASES[case]
     generator = torch.Generator().manual_seed(0)
     hidden = torch.randn(rows, length, width, generator=generator)
     weight = torch.randn(terms, width, generator=generator) / width**0.5
     largest = torch.cat([(weight[i : i + 8192] @ hidden[0].t()).amax(1) for i in range(0, terms, 8192)])
-    active = ACTIVE[density] if density in ACTIVE else int(density)
+    active = ACTIVE[str(density)] if density in ACTIVE else int(density)
     threshold = float(largest.min()) - 1.0 if active is None else float(largest.topk(active).values[-1])
     lengths = torch.randint(length // 8, length + 1, (rows, 1), generator=generator)
     mask = torch.arange(length) < (lengths if padding else length)
@@ -100,9 +100,9 @@ def run(impl: str, backward: bool, inputs: list[Any], repeats: int) -> dict[str,
     return {**_sizes(impl, backward, *tensors, mask), **cost}
 
 
-def sweep(case: str, active: int | None, backward: bool, repeats: int) -> list[dict[str, Any]]:
+def sweep(case: str, density: str | int, backward: bool, repeats: int) -> list[dict[str, Any]]:
     """Time the measured way and the plain product in turn, so that both meet the same load."""
-    hidden, weight, bias, mask = random_inputs(case, "dense" if active is None else str(active), False)
+    hidden, weight, bias, mask = random_inputs(case, density, False)
     tensors = [t.requires_grad_(backward) for t in (hidden, weight, bias)]
     seconds: dict[str, list[float]] = {"tiled": [], PLAIN: []}
     for repeat in range(repeats + 1):
@@ -116,11 +116,13 @@ def sweep(case: str, active: int | None, backward: bool, repeats: int) -> list[d
                 found.append(time.perf_counter() - start)
     rows = []
     for impl, found in seconds.items():
-        row = {"case": case, "density": active or "dense", **_sizes(impl, backward, *tensors, mask)}
+        row = {"case": case, "density": density, **_sizes(impl, backward, *tensors, mask)}
         times = {"median_s": statistics.median(found), "min_s": min(found), "max_s": max(found)}
         rows.append(row | {name: round(value, 5) for name, value in times.items()} | {"peak_mb": ""})
     if rows[0]["min_s"] > 1.1 * rows[1]["min_s"]:
-        print(f"{active}: {rows[0]['min_s']} s against {rows[1]['min_s']} s of the plain product", flush=True)
+        print(
+            f"{density}: {rows[0]['min_s']} s against {rows[1]['min_s']} s of the plain product", flush=True
+        )
     return rows
 
 
@@ -156,7 +158,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("case", choices=[*RANDOM_CASES, "recorded"])
-    parser.add_argument("--density", nargs="*", default=list(ACTIVE), help="also a number of active terms")
+    parser.add_argument("--density", nargs="*", help="sparse, typical, dense, or a number of active terms")
     parser.add_argument("--impl", choices=IMPLEMENTATIONS, nargs="*", default=IMPLEMENTATIONS)
     parser.add_argument("--sweep", action="store_true", help="the measured way and float32, many densities")
     parser.add_argument("--padding", action="store_true", help="rows of 1/8 to all of the tokens")
@@ -169,11 +171,11 @@ def main() -> None:
             parser.error("recorded needs --model and --texts")
         cases = {"recorded": [args.model, args.texts]}
     else:
-        cases = {density: [args.case, density, args.padding] for density in args.density}
+        cases = {density: [args.case, density, args.padding] for density in args.density or ACTIVE}
     if args.sweep:
-        for active in SWEEP:
+        for density in args.density or SWEEP:
             for backward in (False, True):
-                append_rows("splade_head", sweep(args.case, active, backward, args.repeats))
+                append_rows("splade_head", sweep(args.case, density, backward, args.repeats))
         return
     runs = [(impl, backward) for backward in (False, True) for impl in args.impl]
     for density, inputs in cases.items():

@@ -2,11 +2,10 @@
 
 Whether a narrow product pays depends on the processor, the width and the batch: some processors have
 instructions for bfloat16 or 8 bits that are no faster than those for float32, or only in large products.
-So at the first batch of a kind the head times each way on two parts of that kind with random numbers,
+So at the first batch of a kind the head times each way on parts of that kind with random numbers,
 once with nothing active and once with 1/16 of the pairs. The two times give a line over the density for
-each way, and where the lines cross a screen should hand over to the next way. That takes 30 to 150
-milliseconds, and is kept in the user's cache for this processor, this version of torch and this number of
-threads.
+each way, and where the lines cross a screen should hand over to the next way. That takes .1 to .3 seconds,
+once: it is kept in the user's cache for this processor, this version of torch and this number of threads.
 
 All ways find the float32 maxima and winners, so processes that choose differently agree as two processors
 agree, whose float32 sums end in other last digits: ranks need not choose together. The screens among
@@ -180,7 +179,7 @@ def measure_ways(width: int, terms: int, rows: int, length: int) -> dict[str, Co
     plain(1)
     top = maxima.maximum[:, : len(some)].flatten()  # of the terms that do not repeat others
     threshold = float(top.sort(descending=True).values[int(_ACTIVE * len(top))])
-    biases = {"bare": torch.full((terms,), -1e6), "active": torch.full((terms,), -threshold)}
+    none_active, some_active = torch.full((terms,), -1e6), torch.full((terms,), -threshold)
 
     def screened(screen: Screen, bias: Tensor, count: int) -> None:
         screened_maximum(maxima, flat, groups[:count], weight, bias, screen, 1.0, parts[count])
@@ -194,15 +193,15 @@ def measure_ways(width: int, terms: int, rows: int, length: int) -> dict[str, Co
         if is_exact(screen, width) and _is_fast(screen, flat, some)
     }
     calls: dict[tuple[str, str, int], Callable[[], object]] = {}
+    few, many = _PARTS
     for count in _PARTS:
         calls["float32", "bare", count] = partial(plain, count)
         for name, screen in screens.items():
-            for kind, bias in biases.items():
-                calls[name, kind, count] = partial(screened, screen, bias, count)
+            calls[name, "bare", count] = partial(screened, screen, none_active, count)
+    for name, screen in screens.items():
+        calls[name, "active", many] = partial(screened, screen, some_active, many)
     calls |= {(name, "terms", 0): partial(narrow_terms, screen) for name, screen in screens.items()}
     seconds = _seconds(calls)
-
-    few, many = _PARTS
 
     def part_s(name: str) -> float:
         difference = seconds[name, "bare", many] - seconds[name, "bare", few]
@@ -214,7 +213,7 @@ def measure_ways(width: int, terms: int, rows: int, length: int) -> dict[str, Co
     for name, screen in screens.items():
         tokens = screen.narrow(flat.view(rows, length, width))
         buffer = torch.empty(terms * rows * length, dtype=screen.products)
-        found = find_candidates(narrow_terms(screen), tokens, group, biases["active"], screen, 1.0, buffer)
+        found = find_candidates(narrow_terms(screen), tokens, group, some_active, screen, 1.0, buffer)
         possible = 1.0 if found is None else len(found.rows) / (rows * terms)
         pairs_s = (seconds[name, "active", many] - seconds[name, "bare", many]) / many
         costs[name] = Cost(seconds[name, "terms", 0], part_s(name), max(pairs_s, 0.0), possible)
