@@ -268,7 +268,8 @@ def narrow_products(terms: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
     chosen.multiply(narrow[0].values, narrow[1].values, raw)
     scales = torch.outer(narrow[0].scale, narrow[1].scale).double()
     products = raw.double() * scales.repeat_interleave(tokens.shape[1], 1)
-    bound = splade_head_screening._errors(*narrow).double().repeat_interleave(tokens.shape[1], 1)
+    sides = splade_head_screening.term_side(narrow[0]), splade_head_screening.token_side(narrow[1])
+    bound = (sides[0].bound @ sides[1].bound).double().repeat_interleave(tokens.shape[1], 1)
     return products, bound + 1.02 * chosen.unit * products.abs()
 
 

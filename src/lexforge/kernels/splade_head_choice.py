@@ -31,7 +31,14 @@ from lexforge.common.cache import cache_folder
 from lexforge.common.files import write_file
 from lexforge.common.processor import processor_name
 from lexforge.kernels.splade_head_plain import plain_maximum
-from lexforge.kernels.splade_head_screening import Groups, Maxima, find_candidates, screened_maximum
+from lexforge.kernels.splade_head_screening import (
+    Groups,
+    Maxima,
+    find_candidates,
+    screened_maximum,
+    term_side,
+    token_side,
+)
 from lexforge.kernels.splade_head_screens import SCREENS, Narrow, Screen, is_exact
 
 logger = logging.getLogger(__name__)
@@ -211,9 +218,9 @@ def measure_ways(width: int, terms: int, rows: int, length: int) -> dict[str, Co
     plain_s = part_s("float32")
     costs = {"float32": Cost(0.0, plain_s, 0.0, 1.0)}
     for name, screen in screens.items():
-        tokens = screen.narrow(flat.view(rows, length, width))
+        sides = term_side(narrow_terms(screen)), token_side(screen.narrow(flat.view(rows, length, width)))
         buffer = torch.empty(terms * rows * length, dtype=screen.products)
-        found = find_candidates(narrow_terms(screen), tokens, group, some_active, screen, 1.0, buffer)
+        found = find_candidates(*sides, group, some_active, screen, 1.0, buffer)
         possible = 1.0 if found is None else len(found.rows) / (rows * terms)
         pairs_s = (seconds[name, "active", many] - seconds[name, "bare", many]) / many
         costs[name] = Cost(seconds[name, "terms", 0], part_s(name), max(pairs_s, 0.0), possible)

@@ -42,6 +42,14 @@ class Maxima(NamedTuple):
     winner: Tensor | None  # [B, V] int32, places in `flat` (-1: inactive); None where they are not wanted
 
 
+class Side(NamedTuple):
+    """One factor of a part, with its share of the bound: E is the product of both shares."""
+
+    narrow: Narrow
+    bound: Tensor  # [n, 2] of the terms, [2, m] of the tokens
+    longest: float  # length of a vector; NaN if a number is not finite
+
+
 class Candidates(NamedTuple):
     """Pairs that may be active, `[P]`, and the tokens that may win them, `[Q]`, in the order of the pairs."""
 
@@ -77,9 +85,9 @@ def screened_maximum(
         The parts that are refused, of which nothing is written: a vector is not finite, too many pairs may be
         active, or so many parts before were refused that the rest is not tried.
     """
-    states = [screen.narrow(flat[places]) for _, places in groups]
+    states = [token_side(screen.narrow(flat[places])) for _, places in groups]
     terms_at_once = max((tile.stop - tile.start for tile, _ in parts), default=0)
-    tokens_at_once = max((len(each.values) for each in states), default=0)
+    tokens_at_once = max((len(each.narrow.values) for each in states), default=0)
     buffer = torch.empty(terms_at_once * tokens_at_once, dtype=screen.products)
     found: list[Candidates] = []
     refused: list[Part] = []
@@ -90,7 +98,7 @@ def screened_maximum(
             if len(refused) > _MOST_REFUSED * done:
                 refused.append((tile, index))
                 continue
-            terms = screen.narrow(weight[tile].unsqueeze(1)) if terms is None else terms
+            terms = term_side(screen.narrow(weight[tile].unsqueeze(1))) if terms is None else terms
             offset = None if bias is None else bias[tile]
             candidates = find_candidates(
                 terms, states[index], groups[index], offset, screen, most_pairs, buffer
@@ -108,8 +116,8 @@ def screened_maximum(
 
 
 def find_candidates(
-    terms: Narrow,
-    tokens: Narrow,
+    terms: Side,
+    tokens: Side,
     group: tuple[Tensor, Tensor],
     bias: Tensor | None,
     screen: Screen,
@@ -127,27 +135,29 @@ def find_candidates(
         most_pairs: As in `screened_maximum`.
         buffer: At least n * m * L numbers of `screen.products`.
     """
-    members, places = group
     # NaN is not below anything, so that a vector that is not finite is refused.
-    if not terms.length.max() * tokens.length.max() < _LARGEST:
+    if not terms.longest * tokens.longest < _LARGEST:
         return None
-    products = buffer[: len(terms.values) * len(tokens.values)].view(len(terms.values), -1)
-    screen.multiply(terms.values, tokens.values, products)
+    members, places = group
+    products = buffer[: len(terms.bound) * places.numel()].view(len(terms.bound), -1)
+    screen.multiply(terms.narrow.values, tokens.narrow.values, products)
     by_row = products.view(-1, *places.shape)  # [n, m, L]
     top = screen.largest(by_row).float()  # [n, m], in the units of `products` so far
     units = None
     if screen.products == torch.int32:
-        units = torch.outer(terms.scale, tokens.scale)  # [n, m]
+        units = torch.outer(terms.narrow.scale, tokens.narrow.scale)  # [n, m]
         top.mul_(units)
-    error = _errors(terms, tokens)
+    error = terms.bound @ tokens.bound  # [n, m]
     if screen.unit:
         error.add_(top.abs(), alpha=_SAFETY * screen.unit)
-    upper = error + top if bias is None else (error + top).add_(bias.unsqueeze(1))
+    upper = error + top
+    if bias is not None:
+        upper.add_(bias.unsqueeze(1))
     possible = (upper <= 0).logical_not_().view(-1).nonzero().squeeze(1)  # NaN is possible
     if len(possible) > most_pairs * upper.numel():
         return None
-    error_of, top_of = error.view(-1)[possible], top.view(-1)[possible]
-    lowest, term = top_of - 2 * error_of, possible // len(members)
+    error_of = error.view(-1)[possible]
+    lowest, term = top.view(-1)[possible] - 2 * error_of, possible // len(members)
     # A bias of NaN rules no token out.
     lowest = torch.fmax(lowest, -error_of if bias is None else -error_of - bias[term])
     if units is not None:
@@ -160,12 +170,16 @@ def find_candidates(
     return Candidates(members[row], term, pair, places[row[pair], token])
 
 
-def _errors(terms: Narrow, tokens: Narrow) -> Tensor:
-    """E without the rounding of the result, `[n, m]`, as one product of `[n, 2]` and `[2, m]`."""
+def term_side(terms: Narrow) -> Side:
+    """|r_w| + s |w| and |w| + |r_w|, which bound |w'|, for each term."""
     sums = _SUMS + terms.values.shape[1] * 2.0**-23
-    of_terms = torch.stack([terms.rest + sums * terms.length, terms.length + terms.rest], dim=1)
-    of_tokens = torch.stack([tokens.length, tokens.rest])
-    return _SAFETY * (of_terms @ of_tokens)
+    bound = torch.stack([terms.rest + sums * terms.length, terms.length + terms.rest], dim=1)
+    return Side(terms, bound.mul_(_SAFETY), float(terms.length.max()))
+
+
+def token_side(tokens: Narrow) -> Side:
+    """|h| and |r_h|, the largest of each row."""
+    return Side(tokens, torch.stack([tokens.length, tokens.rest]), float(tokens.length.max()))
 
 
 def _decide(maxima: Maxima, found: Candidates, flat: Tensor, weight: Tensor, bias: Tensor | None) -> None:
