@@ -34,11 +34,11 @@ RANDOM_CASES = {
     "d768": (30_522, 768, 32, 128),
     "v250k": (250_002, 768, 8, 128),
 }
-ACTIVE = {"sparse": 16, "typical": 1_700, "dense": None}
+ACTIVE = {"sparse": 16, "typical": 1_700, "dense": None, "all": None}
 PEER = "sentence-transformers"
 PLAIN = "tiled float32"
 IMPLEMENTATIONS = ("matrix product", "tiled", PLAIN, PEER)
-SWEEP = (4, 16, 200, 800, 1_700, 2_500, 4_000, 7_000, 12_000, 20_000, "dense")  # active terms of a row
+SWEEP = (4, 16, 200, 800, 1_700, 2_500, 4_000, 7_000, 12_000, 20_000, "all")  # active terms of a row
 Inputs = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 
 
@@ -171,7 +171,10 @@ def main() -> None:
             parser.error("recorded needs --model and --texts")
         cases = {"recorded": [args.model, args.texts]}
     else:
-        cases = {density: [args.case, density, args.padding] for density in args.density or ACTIVE}
+        cases = {
+            density: [args.case, density, args.padding]
+            for density in args.density or ("sparse", "typical", "dense")
+        }
     if args.sweep:
         for density in args.density or SWEEP:
             for backward in (False, True):
