@@ -268,10 +268,8 @@ class NeuralSparseLoss(EmbeddingLoss):
         The penalty is not linear, so the mean of the ranks' own penalties would be another number.
         """
         total = sum_over_ranks(torch.stack([rows.sum(dim=0) for rows in columns]).sum(dim=0))  # [V]
-        count: Tensor | int = sum(len(rows) for rows in columns)
-        if world_size() > 1:
-            count = sum_over_ranks(total.new_full((), count))
-        rows = (total / count).unsqueeze(0)  # [1, V]
+        count = sum_over_ranks(total.new_full((), sum(len(rows) for rows in columns)))
+        rows = (total / count.clamp_min(1)).unsqueeze(0)  # [1, V]
         if self.penalty_weights is None:
             return self.regularizer_ramp * flops(rows)
         above_one = (self.penalty_weights - 1).clamp_min(0)
