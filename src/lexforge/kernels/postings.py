@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from lexforge.kernels.document_order import similar_neighbours
-from lexforge.kernels.postings_build import count_blocks, fill_bounds
+from lexforge.kernels.postings_build import fill_bounds, measure_terms, reorder
 from lexforge.kernels.postings_exhaustive import search_exhaustively
 from lexforge.kernels.postings_layout import (
     Postings,
@@ -93,10 +93,16 @@ def build_postings(
     if not 1 <= segment_blocks <= SEGMENT_BLOCKS:
         raise ValueError(f"segment_blocks must be from 1 to {SEGMENT_BLOCKS}; received {segment_blocks}")
     check_impacts(impacts)
-    bounds = range(0, max(1, documents.shape[0]), block_size * segment_blocks)
-    matrix = sparse.csr_array(documents)
-    segments = [matrix[first : first + block_size * segment_blocks] for first in bounds]
-    return join_postings([_segment(segment, block_size, impacts) for segment in segments])
+    matrix, size = sparse.csr_array(documents), block_size * segment_blocks
+    firsts = range(0, max(1, matrix.shape[0]), size)
+    return join_postings([_segment(_rows(matrix, first, size), block_size, impacts) for first in firsts])
+
+
+def _rows(matrix: sparse.csr_array, first: int, size: int) -> sparse.csr_array:
+    """Return some rows of a CSR matrix without a copy of their weights."""
+    offsets = matrix.indptr[first : first + size + 1]
+    span, shape = slice(offsets[0], offsets[-1]), (len(offsets) - 1, matrix.shape[1])
+    return sparse.csr_array((matrix.data[span], matrix.indices[span], offsets - offsets[0]), shape=shape)
 
 
 def _segment(documents: sparse.csr_array, block_size: int, impacts: Impacts) -> Postings:
@@ -111,41 +117,34 @@ def _segment(documents: sparse.csr_array, block_size: int, impacts: Impacts) -> 
         The postings.
     """
     order = similar_neighbours(documents, block_size)  # [N]
-    stored = documents[order]
-    by_term = stored.tocsc()
     count, width = documents.shape
     blocks = -(-count // block_size)
-    held = np.diff(by_term.indptr) > 0
+    offsets = starts_of(np.diff(documents.indptr)[order])
+    terms = np.empty(documents.nnz, np.uint16 if width <= 65536 else np.uint32)
+    weights: NDArray = np.empty(documents.nnz, np.float32)
+    reorder(documents.indptr, documents.indices, documents.data, order, offsets, terms, weights)
+    largest, blocks_of_term = measure_terms(offsets, terms, weights, block_size, width)  # [V] each
     # The scale of a term is its largest weight by 255, rounded up, so that no level exceeds 255.
-    scales = np.zeros(width, np.float32)  # [V]
-    if held.any():
-        largest = np.maximum.reduceat(by_term.data, by_term.indptr[:-1][held])
-        scales[held] = np.nextafter(largest / np.float32(LEVELS), np.float32(np.inf))
-    weights: NDArray = stored.data
-    rounding: np.ufunc = np.ceil  # upwards, because a bound must not be below its weight
-    if impacts == "uint8":
-        rounding = np.rint
-        weights = _levels(weights, scales[stored.indices], np.rint)
-    levels = _levels(by_term.data, np.repeat(scales, np.diff(by_term.indptr)), rounding)
+    upwards = np.nextafter(largest / np.float32(LEVELS), np.float32(np.inf))
+    scales = np.where(largest > 0, upwards, np.float32(0))
 
     # A frequent term gets a row over all blocks, any other term a list of the blocks that hold it.
-    blocks_of_term = count_blocks(by_term.indptr, by_term.indices, block_size)
     frequent = blocks_of_term * DENSE > blocks
     rows = np.where(frequent, np.cumsum(frequent) - 1, -1)
     dense = np.zeros((int(frequent.sum()), blocks), np.uint8)
     list_starts = starts_of(np.where(frequent, 0, blocks_of_term))
-    list_blocks = np.empty(list_starts[-1], np.uint16)
-    list_levels = np.zeros(list_starts[-1], np.uint8)
+    list_blocks, list_levels = np.empty(list_starts[-1], np.uint16), np.empty(list_starts[-1], np.uint8)
+    rounded = np.empty(len(weights) if impacts == "uint8" else 0, np.uint8)
     bounds = (rows, list_starts, dense, list_blocks, list_levels)
-    fill_bounds(by_term.indptr, by_term.indices, levels, block_size, *bounds)
+    fill_bounds(offsets, terms, weights, block_size, scales, *bounds, rounded)
     return of_arrays(
         block_size,
         positions=order,
         starts=[0, count],
         first_blocks=[0, blocks],
-        offsets=stored.indptr,
-        terms=stored.indices.astype(np.uint16 if width <= 65536 else np.uint32),
-        weights=weights,
+        offsets=offsets,
+        terms=terms,
+        weights=rounded if impacts == "uint8" else weights,
         scales=scales[None],
         dense_starts=np.where(frequent, rows * blocks, -1)[None],
         dense=dense.reshape(-1),
@@ -153,21 +152,6 @@ def _segment(documents: sparse.csr_array, block_size: int, impacts: Impacts) -> 
         list_blocks=list_blocks,
         list_levels=list_levels,
     )
-
-
-def _levels(weights: NDArray, scales: NDArray, rounding: np.ufunc) -> NDArray[np.uint8]:
-    """Return weights as multiples of their scales, from 1 to 255.
-
-    Args:
-        weights: `[P] float32`, > 0.
-        scales: `[P] float32`, the scale of each weight's term.
-        rounding: `np.ceil` for bounds, `np.rint` for impacts.
-
-    Returns:
-        `[P] uint8`.
-    """
-    # The division is done in float64, which is exact enough for its result to be rounded up.
-    return np.maximum(rounding(weights / scales.astype(np.float64)), 1).astype(np.uint8)
 
 
 def check_impacts(impacts: str) -> Impacts:
