@@ -4,8 +4,8 @@
     python tests/kernels/triton/compile_kernels.py 90 --all     # every configuration that tuning may choose
 
 Prints one JSON line per compiled kernel: its name, dtype and configuration, registers per thread, bytes that
-each thread spills, bytes of shared memory, machine instructions (each counted once, however often it runs) and
-the most frequent of them, the kinds of matrix instruction, and the 32-bit products in addresses.
+each thread spills, bytes of shared memory, machine instructions (each counted once, however often it runs)
+and the most frequent of them, the kinds of matrix instruction, and the 32-bit products in addresses.
 """
 
 from __future__ import annotations
@@ -124,7 +124,11 @@ def main() -> None:
             packed = [1, config.kwargs["BLOCK_T"] // kernels.SEGMENTS[0]] if name == "forward" else [1]
             for rows in packed:
                 compiled = compile_for(int(sys.argv[1]), name, config, ROWS=rows)
-                sizes = {**config.kwargs, "warps": config.num_warps, "stages": config.num_stages} if config else {}
+                sizes = (
+                    {**config.kwargs, "warps": config.num_warps, "stages": config.num_stages}
+                    if config
+                    else {}
+                )
                 print(
                     json.dumps(
                         {

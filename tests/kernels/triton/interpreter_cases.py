@@ -91,8 +91,8 @@ def test_sizes_around_the_tile(shape: tuple[int, int, int, int]) -> None:
 
 @pytest.mark.parametrize("L", [3, 8, 10, 20])
 def test_short_rows_share_a_tile(L: int) -> None:
-    """Four rows, two rows and four rows in three steps of a tile, then two rows in three steps, of all lengths
-    down to 0 and in no order: each row's maximum and winner must be its own.
+    """Four rows, two rows and four rows in three steps of a tile, then two rows in three steps, of all
+    lengths down to 0 and in no order: each row's maximum and winner must be its own.
     """
     hidden, weight, bias, mask, grad = draw(7, L, 8, 18, seed=L)
     for row, length in enumerate((L, 0, 1, L, L - 1, 2, 1)):
@@ -106,8 +106,8 @@ def test_short_rows_share_a_tile(L: int) -> None:
 
 @pytest.mark.parametrize(("L", "group_bytes"), [(3, 1), (3, 4 * 3 * 8 * 4), (20, 2 * 20 * 8 * 4)])
 def test_groups_of_rows(L: int, group_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The states of all rows may be more than the cache holds: one tile of rows in a group, or two, and a last
-    group that is not full, must compute every pair once.
+    """The states of all rows may be more than the cache holds: one tile of rows in a group, or two, and a
+    last group that is not full, must compute every pair once.
     """
     hidden, weight, bias, mask, grad = draw(11, L, 8, 40)
     monkeypatch.setattr(splade_head_kernels, "GROUP_BYTES", group_bytes)

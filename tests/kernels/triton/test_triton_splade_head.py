@@ -80,8 +80,8 @@ NARROW = """
 
 
 def test_an_offset_of_32_bits_is_found() -> None:
-    """The search must see a product that was widened too late, and let pass one by a tile size, one in 64 bits,
-    and one that only divides.
+    """The search must see a product that was widened too late, and let pass one by a tile size, one in 64
+    bits, and one that only divides.
     """
     script = runpy.run_path(str(HERE / "compile_kernels.py"))
     assert script["narrow_products"](NARROW) == ["%one = arith.muli %row, %V : i32"]
@@ -174,10 +174,10 @@ def test_configs_fit_the_dtype_and_the_row_length() -> None:
 
 
 @pytest.mark.parametrize(
-    ("L", "segment"), [(0, 32), (1, 32), (33, 32), (64, 64), (150, 32), (192, 64), (256, 256), (600, 128)]
+    ("L", "segment"), [(1, 32), (33, 32), (64, 64), (150, 32), (192, 64), (256, 256), (600, 128)]
 )
 def test_few_slots_of_a_tile_stay_empty(L: int, segment: int) -> None:
-    """Worked by hand: 150 tokens take 160 slots of 32 (of 64, 192 would be 28 % more), 600 take 640 of 128."""
+    """Worked by hand: 150 tokens take 5 x 32 slots (3 x 64 would be 28 % more), 600 take 5 x 128."""
     from lexforge.kernels.triton.splade_head_kernels import segment_of
 
     assert segment_of(L) == segment

@@ -17,9 +17,9 @@ def splade_head_triton(
     """The sparse vector of each row, max over its tokens of log1p(relu(logit)), without [B, L, V].
 
     Differentiable, once, in hidden, weight and bias; the first of several tokens with equal maxima takes the
-    gradient. Tile sizes are timed at the first call of each (V, D, class of lengths, with or without gradient)
-    in a process, unless `lexforge.kernels.triton.tiles` has set them; for given tile sizes
-    result and gradients are equal bit for bit from run to run.
+    gradient. Tile sizes are timed at the first call of each (V, D, class of lengths, with or without
+    gradient) in a process, unless `lexforge.kernels.triton.tiles` has set them; for given tile sizes result
+    and gradients are equal bit for bit from run to run.
 
     Args:
         hidden: `[B, L, D]` float16, bfloat16 or float32 on a CUDA device, the last hidden states.
@@ -72,7 +72,7 @@ def _check_shapes_and_devices(
 
 
 def _precision(tensor: Tensor) -> str:
-    """How the tensor cores multiply float32: as tf32 where PyTorch is told so, else as three tf32 products."""
+    """How float32 is multiplied: as tf32 where PyTorch is told so, else as three products of tf32."""
     if tensor.dtype != torch.float32:
         return "ieee"  # products of 16 bits are exact
     return "tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "tf32x3"
@@ -150,7 +150,8 @@ def _best(
             )
         ](
             hidden, weight, weight if bias is None else bias.contiguous(), order, positions[order],
-            lengths[order], score, winner, B, L, V, D, hidden.stride(0), hidden.stride(1), weight.stride(0), rows_per_group, segment,
+            lengths[order], score, winner,
+            B, L, V, D, hidden.stride(0), hidden.stride(1), weight.stride(0), rows_per_group, segment,
             HAS_BIAS=bias is not None, KEEP_WINNER=keep_winner, PRECISION=_precision(weight),
         )  # fmt: skip
     return score, winner

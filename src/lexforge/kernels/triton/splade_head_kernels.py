@@ -12,15 +12,15 @@ Forward. f never decreases and bias[v] is constant over t, so both leave the max
     winner[b,v]     = the first position t that reaches it, or -1 where the activation is 0
     activation[b,v] = f(best[b,v] + bias[v])
 
-A program owns BLOCK_V terms of ROWS rows and walks the tokens of these rows, BLOCK_T / ROWS of each at a time:
-one long row fills a tile of products, or several short ones share it. Rows are taken in the order of their
-lengths, so that those in one tile are about as long. The tile stays in the accumulators (fp32); its maximum
-along the tokens of each row, and the first position that reaches it, update `best` and `winner`: BLOCK_V * ROWS
-numbers each, in registers. No logit is written. Terms run along the rows of the tile, so that the maximum over
-tokens is mostly taken inside a thread. Slots and terms out of range repeat the last valid one, which changes
-neither the maximum nor its first position; so no logit is masked, and what padding holds (inf, NaN) reaches no
-result. A NaN of a kept token stays NaN. log1p runs through PyTorch, in place on [B, V]: accurate near 0, unlike
-log(1 + x).
+A program owns BLOCK_V terms of ROWS rows and walks the tokens of these rows, BLOCK_T / ROWS of each at a
+time: one long row fills a tile of products, or several short ones share it. Rows are taken in the order of
+their lengths, so that those in one tile are about as long. The tile stays in the accumulators (fp32); its
+maximum along the tokens of each row, and the first position that reaches it, update `best` and `winner`:
+BLOCK_V * ROWS numbers each, in registers. No logit is written. Terms run along the rows of the tile, so
+that the maximum over tokens is mostly taken inside a thread. Slots and terms out of range repeat the last
+valid one, which changes neither the maximum nor its first position; so no logit is masked, and what padding
+holds (inf, NaN) reaches no result. A NaN of a kept token stays NaN. log1p runs through PyTorch, in place on
+[B, V]: accurate near 0, unlike log(1 + x).
 
 The first position is the least of (best - product) * 2**100 + position. Where the product is the maximum this
 is the position; elsewhere it is larger than any position, unless the products are closer than 2**-84 = 5e-26.
@@ -40,21 +40,22 @@ Backward. Only the winner carries gradient. With a = activation and s = relu(bes
     grad_hidden[b,t,:] = sum over v of [winner[b,v] = t] * g[b,v] * weight[v,:]                 (scatter)
 
 grad_weight walks, for each term, a list of the rows in which the term is active; the kernel that makes the
-lists adds up grad_bias on the way. grad_hidden needs no atomic operation either: the active terms of a row are
-sorted by the bucket of tokens in which their winner lies (a counting sort), and for BLOCK_P terms of a bucket
-at a time `select[t,p] = g[p] if winner[p] = t else 0`, built in registers, meets the gathered rows weight[p,:]
-on the tensor cores. Every sum has a fixed order: for given tile sizes the result is equal bit for bit from run
-to run.
+lists adds up grad_bias on the way. grad_hidden needs no atomic operation either: the active terms of a row
+are sorted by the bucket of tokens in which their winner lies (a counting sort), and for BLOCK_P terms of a
+bucket at a time `select[t,p] = g[p] if winner[p] = t else 0`, built in registers, meets the gathered rows
+weight[p,:] on the tensor cores. Every sum has a fixed order: for given tile sizes the result is equal bit
+for bit from run to run.
 
-Counts. Forward: 2*T*V*D operations (T kept tokens, each row's rounded up to BLOCK_T / ROWS). Backward, with A
-active pairs: 2*A*D for grad_weight, 2*A*BUCKET*D for grad_hidden. Memory: per pair (b,v) 4 bytes for the
-activation, 2 for `winner` (4 where L > 32,768), and 4 for a list of active terms, then 2 for one of rows, during
-the backward. Nothing of size B*L*V exists.
-Precision: products of fp16 and bf16 accumulate in fp32; `select` is rounded to the dtype of weight, as the
-plain path rounds its gradient of the logits. fp32 is multiplied as tf32 where PyTorch is told so. Else each
-number is a sum of two tf32 numbers and three of the four products are taken ("tf32x3"). The tensor cores
-truncate their sums, which over 768 features would err 28 times as much as an fp32 product; so they sum over
-BLOCK_D = 32 features only, and ordinary additions, which round, do the rest.
+Counts. Forward: 2*T*V*D operations (T kept tokens, each row's rounded up to BLOCK_T / ROWS). Backward, with
+A active pairs: 2*A*D for grad_weight, 2*A*BUCKET*D for grad_hidden. Memory: per pair (b,v) 4 bytes for the
+activation, 2 for `winner` (4 where L > 32,768), and 4 for a list of active terms, then 2 for one of rows,
+during the backward. Nothing of size B*L*V exists.
+Precision: products of fp16 and bf16 accumulate in fp32;
+`select` is rounded to the dtype of weight, as the plain path rounds its gradient of the logits. fp32 is
+multiplied as tf32 where PyTorch is told so. Else each number is a sum of two tf32 numbers and three of the
+four products are taken ("tf32x3"). The tensor cores truncate their sums, which over 768 features would err
+28 times as much as an fp32 product; so they sum over BLOCK_D = 32 features only, and ordinary additions,
+which round, do the rest.
 """
 
 # mypy: allow-untyped-defs
