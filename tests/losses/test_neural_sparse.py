@@ -668,6 +668,37 @@ def test_no_host_sync_in_a_call(model) -> None:
     assert found == []
 
 
+@pytest.mark.parametrize("similarity", ["dot", "cosine"])
+@pytest.mark.parametrize("listed", [False, True])
+def test_the_graph_keeps_no_copy_of_the_activations(model, similarity: str, listed: bool) -> None:
+    """At 250,002 terms each float copy of a column fills as much memory as the column itself."""
+    model.similarity_fn_name = similarity
+    loss = make_loss(model, penalty_weights=penalties(model), margin_mse_weight=1.0)
+    scores = torch.randn(4, 3).tolist() if listed else None
+    features, labels = make_batch(model, 4, teacher=not listed, scores=scores)
+    rows = [row.detach().requires_grad_() for row in embed(model, features)]
+    own = {row.untyped_storage().data_ptr() for row in rows}
+    copies = []
+
+    def note(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage.nbytes() >= rows[0].nbytes and storage.data_ptr() not in own:
+            copies.append(tuple(tensor.shape))
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        sum(loss.compute_loss(rows, features, labels).values()).backward()
+    assert copies == []
+    assert all(row.grad is not None for row in rows)
+
+
+def test_an_empty_batch_is_penalised_by_nothing(model) -> None:
+    """The mean activation of no rows must be 0, not 0 / 0."""
+    loss = make_loss(model)
+    rows = torch.zeros(0, 7, requires_grad=True)
+    assert loss._sparsity([rows, rows]).item() == 0
+
+
 @pytest.mark.parametrize(
     ("numbers", "needed"),
     [

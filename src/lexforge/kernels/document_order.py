@@ -2,18 +2,21 @@
 
 The documents are projected to a few dimensions by random signs, which nearly keeps inner products
 (Achlioptas, "Database-friendly random projections", 2003). Then they are divided again and again at the
-median of their principal direction (a principal direction tree; Verma, Kpotufe and Dasgupta, 2009), all nodes
-of a level at once.
+median of their principal direction (a principal direction tree; Verma, Kpotufe and Dasgupta, 2009). The nodes
+of a level are divided by all threads, each node by one, so that the order does not depend on their number.
 """
 
 from __future__ import annotations
 
+import numba
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
 DIMENSIONS = 64  # dimensions of the projected documents
-ITERATIONS = 4  # iterations of the power method; the direction must only separate, it need not have converged
+ITERATIONS = 10  # iterations of the power method; the direction must only separate, it need not have converged
+SAMPLE = 4096  # documents of a node from which its direction is taken, evenly spread over the node
+REORDERED = {"reassoc", "contract"}  # sums may be added up in any fixed order, which vector registers need
 
 
 def similar_neighbours(documents: sparse.csr_array, leaf: int) -> NDArray[np.int64]:
@@ -28,49 +31,113 @@ def similar_neighbours(documents: sparse.csr_array, leaf: int) -> NDArray[np.int
     """
     rng = np.random.default_rng(0)
     signs = rng.integers(0, 2, (documents.shape[1], DIMENSIONS)).astype(np.float32) * 2 - 1  # [V, 64]
-    # Each document is divided by its largest weight, so that no sum of its weights overflows.
-    filled = np.diff(documents.indptr) > 0
-    largest = np.ones(documents.shape[0], np.float32)
-    if filled.any():
-        largest[filled] = np.maximum.reduceat(documents.data, documents.indptr[:-1][filled])
-    data = documents.data / np.repeat(largest, np.diff(documents.indptr))
-    shares = sparse.csr_array((data, documents.indices, documents.indptr), shape=documents.shape)
-    vectors = np.asarray(shares @ signs, np.float32)  # [N, 64]
-    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
-    vectors /= np.where(norms > 0, norms, 1)
+    vectors = _project(documents.indptr, documents.indices, documents.data, signs)  # [N, 64]
     order = np.arange(len(vectors))
     bounds = np.array([0, len(vectors)])  # where the nodes of this level begin and end in the order
     while np.diff(bounds).max() > leaf:
-        nodes = np.repeat(np.arange(len(bounds) - 1), np.diff(bounds))
-        order = order[np.lexsort((_along_principal_direction(vectors[order], bounds, nodes), nodes))]
         blocks = -(-np.diff(bounds) // leaf)
-        middles = bounds[:-1] + blocks // 2 * leaf
-        bounds = np.union1d(bounds, middles[blocks > 1])
+        middles = bounds[:-1] + blocks // 2 * leaf  # a node of one block begins and ends on its left side
+        _divide(vectors, order, bounds, middles)
+        bounds = np.union1d(bounds, middles)
     return order
 
 
-def _along_principal_direction(
-    vectors: NDArray[np.float32], bounds: NDArray[np.int64], nodes: NDArray[np.int64]
-) -> NDArray[np.float32]:
-    """Return the place of each vector along the direction of largest variance in its node.
+@numba.njit(parallel=True, cache=True)
+def _project(offsets, terms, weights, signs):
+    """Return the documents of a CSR matrix as vectors `[N, D]` of unit length, or 0 where there is no term.
+
+    Each document is divided by its largest weight first, so that no sum of its weights overflows.
+    """
+    vectors = np.zeros((len(offsets) - 1, signs.shape[1]), np.float32)
+    for document in numba.prange(len(vectors)):
+        vector, largest = vectors[document], np.float32(0)
+        for posting in range(offsets[document], offsets[document + 1]):
+            largest = max(largest, weights[posting])
+        for posting in range(offsets[document], offsets[document + 1]):
+            share, sign = weights[posting] / largest, signs[terms[posting]]
+            for place in range(len(vector)):
+                vector[place] += share * sign[place]
+        _normalise(vector)
+    return vectors
+
+
+@numba.njit(parallel=True, cache=True)
+def _divide(vectors, order, bounds, middles):
+    """Move the documents of each node that come first along its principal direction before its middle.
 
     Args:
-        vectors: `[N, D]`; it is overwritten.
-        bounds: `[M + 1]`, where each of the M nodes begins and ends; every node has at least one row.
-        nodes: `[N]`, the node of each row.
-
-    Returns:
-        `[N]`.
+        vectors: `[N, D] float32`.
+        order: `[N] int64`, a permutation of the documents, whose nodes are rearranged in place.
+        bounds: `[M + 1] int64`, where each of the M nodes begins and ends in the order.
+        middles: `[M] int64`, the middle of each node; a node whose middle is its begin is left alone.
     """
-    sizes = np.diff(bounds)[:, None]
-    vectors -= (np.add.reduceat(vectors, bounds[:-1], axis=0) / sizes)[nodes]
-    far = np.zeros(len(sizes), np.int64)
-    far[nodes] = np.arange(len(nodes))  # the iteration starts with the last row of each node
-    direction = vectors[far]
-    place = np.zeros(len(nodes), np.float32)
+    for node in numba.prange(len(middles)):
+        first, middle = bounds[node], middles[node]
+        if middle > first:
+            _divide_node(vectors, order[first : bounds[node + 1]], middle - first)
+
+
+@numba.njit(cache=True)
+def _divide_node(vectors, order, left):
+    """Rearrange a node so that the `left` documents with the lowest places along its direction come first.
+
+    Documents on the same side keep their order, and of equal places the first ones go to the left.
+    """
+    direction = _principal_direction(vectors, order[:: -(-len(order) // SAMPLE)])
+    places = np.empty(len(order), np.float32)
+    for entry in range(len(order)):
+        places[entry] = _dot(vectors[order[entry]], direction)
+    highest = np.partition(places, left - 1)[left - 1]  # the highest place on the left side
+    equal = left - np.count_nonzero(places < highest)  # documents at this place that go to the left
+    right, kept = np.empty(len(order) - left, np.int64), 0
+    for entry in range(len(order)):
+        goes_left = places[entry] < highest
+        if places[entry] == highest and equal > 0:
+            goes_left, equal = True, equal - 1
+        if goes_left:
+            order[kept] = order[entry]
+            kept += 1
+        else:
+            right[entry - kept] = order[entry]
+    order[left:] = right
+
+
+@numba.njit(cache=True, fastmath=REORDERED)
+def _principal_direction(vectors, rows):
+    """Return the direction of largest variance of some rows, `[D] float32`, by the power method."""
+    mean = np.zeros(vectors.shape[1], np.float32)
+    for row in rows:
+        for place in range(len(mean)):
+            mean[place] += vectors[row, place]
+    mean /= np.float32(len(rows))
+    direction = vectors[rows[-1]] - mean
     for _ in range(ITERATIONS):
-        place = np.einsum("nd,nd->n", vectors, direction[nodes])
-        direction = np.add.reduceat(vectors * place[:, None], bounds[:-1], axis=0)
-        norms = np.linalg.norm(direction, axis=1, keepdims=True)
-        direction /= np.where(norms > 0, norms, 1)
-    return place
+        # The sum of (x - mean) ((x - mean) . direction) over the rows x, without writing x - mean anywhere.
+        base, total = _dot(mean, direction), np.float32(0)
+        summed = np.zeros(len(mean), np.float32)
+        for row in rows:
+            vector = vectors[row]
+            along = _dot(vector, direction) - base
+            total += along
+            for place in range(len(summed)):
+                summed[place] += along * vector[place]
+        direction = summed - total * mean
+        _normalise(direction)
+    return direction
+
+
+@numba.njit(cache=True, fastmath=REORDERED)
+def _dot(one, other):
+    """Return the inner product of two float32 vectors of equal length."""
+    total = np.float32(0)
+    for place in range(len(one)):
+        total += one[place] * other[place]
+    return total
+
+
+@numba.njit(cache=True)
+def _normalise(vector):
+    """Scale a vector to unit length in place; a vector of zeros stays as it is."""
+    length = np.sqrt(_dot(vector, vector))
+    if length > 0:
+        vector /= length

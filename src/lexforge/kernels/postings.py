@@ -8,8 +8,8 @@ bits: a row over all blocks for a frequent term, and a list of the blocks that h
 documents themselves are stored in the same order, term by term, for the exact scores.
 
 Search. First the bounds of a query in all blocks are added up, one row at a time, which uses the cache and
-the vector registers well. Two sweeps follow. The first scores the documents in the blocks with the 1.5 k to 2
-k highest bounds. The second scores every other block whose bound reaches the k-th score found so far. This is
+the vector registers well. Two sweeps follow. The first scores the documents in the blocks with the 1.1 k to
+1.5 k highest bounds. The second scores every other block whose bound reaches the k-th score found so far. This is
 block-max pruning (Mallia, Suel and Tonellotto, "Faster learned sparse retrieval with block-max pruning",
 SIGIR 2024), but without its approximations and its queue of blocks, with smaller blocks and with float32
 weights.
@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from lexforge.kernels.document_order import similar_neighbours
-from lexforge.kernels.postings_build import count_blocks, fill_bounds
+from lexforge.kernels.postings_build import fill_bounds, measure_terms, reorder
 from lexforge.kernels.postings_exhaustive import search_exhaustively
 from lexforge.kernels.postings_layout import (
     Postings,
@@ -50,8 +50,9 @@ Impacts = Literal["float32", "uint8"]
 Impl = Literal["auto", "pruned", "exhaustive", "reference"]
 
 # Documents per block. Larger blocks mean fewer bounds, but looser ones. In a large corpus neighbours are more
-# similar (measured at 43,688 and at 349,504 documents, of which most are jittered copies).
-SMALL_BLOCK, LARGE_BLOCK, LARGE_CORPUS = 2, 4, 131_072
+# similar (measured at 43,688 and at 349,504 documents, of which most are jittered copies). With one document
+# per block k = 100 and k = 1,000 take half the time of two at 43,688, and k = 10 takes a twentieth more.
+SMALL_BLOCK, LARGE_BLOCK, LARGE_CORPUS = 1, 4, 131_072
 SEGMENT_BLOCKS = 65536  # the number of a block within its segment is stored in 16 bits
 LEVELS = 255  # the number of levels of a bound and of an 8-bit impact
 DENSE = 8  # a term in more than an eighth of a segment's blocks has a row, which is added faster than a list
@@ -75,7 +76,7 @@ def build_postings(
 
     Args:
         documents: CSR `[N, V] float32`, canonical (sorted, without duplicates), every stored weight > 0.
-        block_size: Documents per block, at least 1. None is 2, or 4 beyond 131,072 documents.
+        block_size: Documents per block, at least 1. None is 1, or 4 beyond 131,072 documents.
         segment_blocks: Blocks per segment, from 1 to 65,536.
         impacts: `float32` keeps the weights. `uint8` rounds each weight to the nearest of 255 multiples of
             the term's scale in the segment, and at least to the first.
@@ -93,10 +94,16 @@ def build_postings(
     if not 1 <= segment_blocks <= SEGMENT_BLOCKS:
         raise ValueError(f"segment_blocks must be from 1 to {SEGMENT_BLOCKS}; received {segment_blocks}")
     check_impacts(impacts)
-    bounds = range(0, max(1, documents.shape[0]), block_size * segment_blocks)
-    matrix = sparse.csr_array(documents)
-    segments = [matrix[first : first + block_size * segment_blocks] for first in bounds]
-    return join_postings([_segment(segment, block_size, impacts) for segment in segments])
+    matrix, size = sparse.csr_array(documents), block_size * segment_blocks
+    firsts = range(0, max(1, matrix.shape[0]), size)
+    return join_postings([_segment(_rows(matrix, first, size), block_size, impacts) for first in firsts])
+
+
+def _rows(matrix: sparse.csr_array, first: int, size: int) -> sparse.csr_array:
+    """Return some rows of a CSR matrix without a copy of their weights."""
+    offsets = matrix.indptr[first : first + size + 1]
+    span, shape = slice(offsets[0], offsets[-1]), (len(offsets) - 1, matrix.shape[1])
+    return sparse.csr_array((matrix.data[span], matrix.indices[span], offsets - offsets[0]), shape=shape)
 
 
 def _segment(documents: sparse.csr_array, block_size: int, impacts: Impacts) -> Postings:
@@ -111,41 +118,34 @@ def _segment(documents: sparse.csr_array, block_size: int, impacts: Impacts) -> 
         The postings.
     """
     order = similar_neighbours(documents, block_size)  # [N]
-    stored = documents[order]
-    by_term = stored.tocsc()
     count, width = documents.shape
     blocks = -(-count // block_size)
-    held = np.diff(by_term.indptr) > 0
+    offsets = starts_of(np.diff(documents.indptr)[order])
+    terms = np.empty(documents.nnz, np.uint16 if width <= 65536 else np.uint32)
+    weights: NDArray = np.empty(documents.nnz, np.float32)
+    reorder(documents.indptr, documents.indices, documents.data, order, offsets, terms, weights)
+    largest, blocks_of_term = measure_terms(offsets, terms, weights, block_size, width)  # [V] each
     # The scale of a term is its largest weight by 255, rounded up, so that no level exceeds 255.
-    scales = np.zeros(width, np.float32)  # [V]
-    if held.any():
-        largest = np.maximum.reduceat(by_term.data, by_term.indptr[:-1][held])
-        scales[held] = np.nextafter(largest / np.float32(LEVELS), np.float32(np.inf))
-    weights: NDArray = stored.data
-    rounding: np.ufunc = np.ceil  # upwards, because a bound must not be below its weight
-    if impacts == "uint8":
-        rounding = np.rint
-        weights = _levels(weights, scales[stored.indices], np.rint)
-    levels = _levels(by_term.data, np.repeat(scales, np.diff(by_term.indptr)), rounding)
+    upwards = np.nextafter(largest / np.float32(LEVELS), np.float32(np.inf))
+    scales = np.where(largest > 0, upwards, np.float32(0))
 
     # A frequent term gets a row over all blocks, any other term a list of the blocks that hold it.
-    blocks_of_term = count_blocks(by_term.indptr, by_term.indices, block_size)
     frequent = blocks_of_term * DENSE > blocks
     rows = np.where(frequent, np.cumsum(frequent) - 1, -1)
     dense = np.zeros((int(frequent.sum()), blocks), np.uint8)
     list_starts = starts_of(np.where(frequent, 0, blocks_of_term))
-    list_blocks = np.empty(list_starts[-1], np.uint16)
-    list_levels = np.zeros(list_starts[-1], np.uint8)
+    list_blocks, list_levels = np.empty(list_starts[-1], np.uint16), np.empty(list_starts[-1], np.uint8)
+    rounded = np.empty(len(weights) if impacts == "uint8" else 0, np.uint8)
     bounds = (rows, list_starts, dense, list_blocks, list_levels)
-    fill_bounds(by_term.indptr, by_term.indices, levels, block_size, *bounds)
+    fill_bounds(offsets, terms, weights, block_size, scales, *bounds, rounded)
     return of_arrays(
         block_size,
         positions=order,
         starts=[0, count],
         first_blocks=[0, blocks],
-        offsets=stored.indptr,
-        terms=stored.indices.astype(np.uint16 if width <= 65536 else np.uint32),
-        weights=weights,
+        offsets=offsets,
+        terms=terms,
+        weights=rounded if impacts == "uint8" else weights,
         scales=scales[None],
         dense_starts=np.where(frequent, rows * blocks, -1)[None],
         dense=dense.reshape(-1),
@@ -153,21 +153,6 @@ def _segment(documents: sparse.csr_array, block_size: int, impacts: Impacts) -> 
         list_blocks=list_blocks,
         list_levels=list_levels,
     )
-
-
-def _levels(weights: NDArray, scales: NDArray, rounding: np.ufunc) -> NDArray[np.uint8]:
-    """Return weights as multiples of their scales, from 1 to 255.
-
-    Args:
-        weights: `[P] float32`, > 0.
-        scales: `[P] float32`, the scale of each weight's term.
-        rounding: `np.ceil` for bounds, `np.rint` for impacts.
-
-    Returns:
-        `[P] uint8`.
-    """
-    # The division is done in float64, which is exact enough for its result to be rounded up.
-    return np.maximum(rounding(weights / scales.astype(np.float64)), 1).astype(np.uint8)
 
 
 def check_impacts(impacts: str) -> Impacts:

@@ -21,7 +21,7 @@ def flops(activations: Tensor) -> Tensor:
     """
     if not len(activations):
         return activations.sum()
-    return activations.mean(dim=0).square().sum()
+    return mean_of_rows(activations).square().sum()
 
 
 def idf_flops(activations: Tensor, penalty_weights: Tensor, l2_ratio: float = 0.3) -> Tensor:
@@ -50,8 +50,13 @@ def idf_flops(activations: Tensor, penalty_weights: Tensor, l2_ratio: float = 0.
         )
     if not len(activations):
         return activations.sum()
-    mean = activations.mean(dim=0)
+    mean = mean_of_rows(activations)
     return (penalty_weights * (mean.abs() + l2_ratio * mean.square())).sum()
+
+
+def mean_of_rows(activations: Tensor) -> Tensor:
+    """Return the mean row `[V]` of `[B, V]`, whose gradient for the rows is one row and no `[B, V]`."""
+    return activations.sum(dim=0) / len(activations)
 
 
 def idf_penalty_weights(

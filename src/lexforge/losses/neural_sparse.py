@@ -20,7 +20,7 @@ from lexforge.losses.infonce import ranking_cross_entropy
 from lexforge.losses.minimum_activation import minimum_activation
 from lexforge.losses.positive_activation import positive_activation
 from lexforge.losses.self_reconstruction import self_reconstruction
-from lexforge.losses.similarity import paired_scores, similarity_scores
+from lexforge.losses.similarity import paired_scores, scores_of_columns
 from lexforge.losses.sparse_numbers import SparseLossNumbers
 from lexforge.losses.triplet import triplet_margin
 
@@ -142,7 +142,7 @@ class NeuralSparseLoss(EmbeddingLoss):
             )
         weights, numbers = self.weights, self.numbers
         anchor, positive, *negatives = embeddings  # [B, V] each
-        documents = _joined(embeddings[1:])  # [(1 + n) * B, V]
+        documents = embeddings[1:]  # never joined in memory: a copy would be [(1 + n) * B, V]
         own = self._own_columns(anchor, len(embeddings) - 1)  # [B, 1 + n], each row's documents among all N
         parts: dict[str, Tensor] = {}
 
@@ -163,7 +163,8 @@ class NeuralSparseLoss(EmbeddingLoss):
         # The scores of each anchor against every candidate serve InfoNCE and a teacher of all candidates.
         scores = None
         if weights["infonce"] or (teacher is not None and not listed):
-            scores = similarity_scores(anchor, self._candidates(embeddings[1:]), self.similarity)  # [B, N]
+            candidates = [self._rows(rows) for rows in documents]
+            scores = scores_of_columns(anchor, candidates, self.similarity)  # [B, N]
 
         if weights["infonce"]:
             assert scores is not None
@@ -196,7 +197,7 @@ class NeuralSparseLoss(EmbeddingLoss):
             )
 
         if weights["flops_query"]:
-            parts["flops_query"] = self._sparsity(anchor)
+            parts["flops_query"] = self._sparsity([anchor])
         if weights["flops_document"]:
             parts["flops_document"] = self._sparsity(documents)
 
@@ -208,7 +209,7 @@ class NeuralSparseLoss(EmbeddingLoss):
         if weights["distillation"] or weights["margin_mse"]:
             assert teacher is not None
             if listed:  # [B, 1 + n], the positive in column 0
-                student = paired_scores(anchor, torch.stack(embeddings[1:], dim=1), self.similarity)
+                student = paired_scores(anchor, documents, self.similarity)
                 target = torch.zeros_like(own[:, 0])
                 skipped = None if left_out is None else left_out.gather(1, own)
             else:  # [B, N]
@@ -236,7 +237,7 @@ class NeuralSparseLoss(EmbeddingLoss):
                 parts["margin_mse"] = margin_mse(student, teacher, scale, positive=target, left_out=skipped)
 
         self.metrics = {
-            "query_active_dims": _active_dimensions(anchor),
+            "query_active_dims": _active_dimensions([anchor]),
             "document_active_dims": _active_dimensions(documents),
         }
         if no_negatives is not None:
@@ -261,18 +262,14 @@ class NeuralSparseLoss(EmbeddingLoss):
         column = torch.arange(documents, device=anchor.device) * self._joint(anchor)  # [1 + n]
         return row[:, None] + column
 
-    def _candidates(self, columns: list[Tensor]) -> Tensor:
-        """All positives, then all negatives, of all ranks if they are gathered: `[N, V]`."""
-        return _joined([self._rows(rows) for rows in columns])
-
-    def _sparsity(self, rows: Tensor) -> Tensor:
-        """FLOPS of the mean activation over all ranks; `rows` is `[B, V]`.
+    def _sparsity(self, columns: list[Tensor]) -> Tensor:
+        """FLOPS of the mean activation of columns `[B, V]` over all ranks.
 
         The penalty is not linear, so the mean of the ranks' own penalties would be another number.
         """
-        if world_size() > 1:
-            count = sum_over_ranks(rows.new_full((), len(rows)))
-            rows = (sum_over_ranks(rows.sum(dim=0)) / count).unsqueeze(0)  # [1, V]
+        total = sum_over_ranks(torch.stack([rows.sum(dim=0) for rows in columns]).sum(dim=0))  # [V]
+        count = sum_over_ranks(total.new_full((), sum(len(rows) for rows in columns)))
+        rows = (total / count.clamp_min(1)).unsqueeze(0)  # [1, V]
         if self.penalty_weights is None:
             return self.regularizer_ramp * flops(rows)
         above_one = (self.penalty_weights - 1).clamp_min(0)
@@ -299,7 +296,8 @@ class NeuralSparseLoss(EmbeddingLoss):
                     f"a teacher needs {TEACHER_KEY!r} beside the tokens of every column; received it for "
                     f"{len(embeddings)} of {len(columns)} columns"
                 )
-            return similarity_scores(embeddings[0], self._candidates(embeddings[1:]), "cosine")
+            candidates = [self._rows(rows) for rows in embeddings[1:]]
+            return scores_of_columns(embeddings[0], candidates, "cosine")
         expected = (len(anchor), len(documents))
         if labels.shape != expected:
             raise ValueError(
@@ -368,19 +366,14 @@ def _advised(teacher: Tensor, own: Tensor, margin: float, listed: bool, candidat
     return above.scatter_(1, own[:, :1], False)
 
 
-def _joined(columns: list[Tensor]) -> Tensor:
-    """The rows of all columns below each other; a single column is not copied."""
-    return columns[0] if len(columns) == 1 else torch.cat(columns)
-
-
 def _column(left_out: Tensor | None, places: Tensor) -> Tensor | None:
     """The entry of each row at its place, `[B]`."""
     return None if left_out is None else left_out.gather(1, places[:, None]).squeeze(1)
 
 
-def _active_dimensions(rows: Tensor) -> Tensor:
-    """Mean number of positive entries per row of `[B, V]`."""
-    return (rows.detach() > 0).sum(dim=1).float().mean()
+def _active_dimensions(columns: list[Tensor]) -> Tensor:
+    """Mean number of positive entries per row of columns `[B, V]`."""
+    return torch.cat([(rows.detach() > 0).sum(dim=1) for rows in columns]).float().mean()
 
 
 def _mean(values: list[Tensor]) -> Tensor:

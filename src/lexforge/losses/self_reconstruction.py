@@ -32,5 +32,8 @@ def self_reconstruction(activations: Tensor, input_ids: Tensor, attention_mask: 
     check_rows(activations, input_ids)
     if not activations.numel():
         return activations.sum()
-    target = token_set(input_ids, attention_mask, activations.shape[1])
-    return F.binary_cross_entropy_with_logits(activations, target.to(activations.dtype))
+    own = token_set(input_ids, attention_mask, activations.shape[1])  # [B, V] bool
+    # Two sums keep the activations and this mask for the gradient, and no float tensor of their size.
+    # softplus(x) is x to the last digit of float64 beyond the threshold.
+    costs = F.softplus(activations, threshold=40.0).sum() - activations.where(own, 0).sum()
+    return costs / activations.numel()

@@ -1,9 +1,14 @@
-"""Scores of queries against candidates, by dot product or cosine."""
+"""Scores of queries against candidates, by dot product or cosine.
+
+A cosine is the product divided by both lengths, so that no normalised copy of the vectors is made: autograd
+would keep it, and rows of vocabulary width are what fills the memory of a sparse retriever's training.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from lexforge.common.similarity import Similarity, check_similarity
@@ -23,18 +28,37 @@ def similarity_scores(queries: Tensor, candidates: Tensor, similarity: Similarit
     Raises:
         ValueError: If the similarity is unknown.
     """
-    check_similarity(similarity)
-    if similarity == "cosine":
-        queries, candidates = F.normalize(queries, dim=-1), F.normalize(candidates, dim=-1)
-    return queries @ candidates.T
+    return scores_of_columns(queries, [candidates], similarity)
 
 
-def paired_scores(queries: Tensor, candidates: Tensor, similarity: Similarity) -> Tensor:
-    """Score every query against its own list of candidates.
+def scores_of_columns(queries: Tensor, columns: Sequence[Tensor], similarity: Similarity) -> Tensor:
+    """Score every query against the rows of several columns, which are not joined in memory.
 
     Args:
         queries: `[B, D]` float.
-        candidates: `[B, K, D]` float; row i holds the candidates of query i.
+        columns: At least one `[N_i, D]` float each.
+        similarity: As in `similarity_scores`.
+
+    Returns:
+        `[B, N]` float, N the number of all rows; the columns stand one after the other.
+
+    Raises:
+        ValueError: If the similarity is unknown.
+    """
+    check_similarity(similarity)
+    scores = torch.cat([queries @ rows.T for rows in columns], dim=1)
+    if similarity == "dot":
+        return scores
+    lengths = torch.cat([row_lengths(rows) for rows in columns])  # [N]
+    return scores / row_lengths(queries).unsqueeze(1) / lengths
+
+
+def paired_scores(queries: Tensor, columns: Sequence[Tensor], similarity: Similarity) -> Tensor:
+    """Score every query against its own row of each column.
+
+    Args:
+        queries: `[B, D]` float.
+        columns: K tensors `[B, D]` float; row i belongs to query i.
         similarity: As in `similarity_scores`.
 
     Returns:
@@ -44,6 +68,13 @@ def paired_scores(queries: Tensor, candidates: Tensor, similarity: Similarity) -
         ValueError: If the similarity is unknown.
     """
     check_similarity(similarity)
-    if similarity == "cosine":
-        queries, candidates = F.normalize(queries, dim=-1), F.normalize(candidates, dim=-1)
-    return torch.einsum("bd,bkd->bk", queries, candidates)
+    scores = torch.stack([torch.linalg.vecdot(queries, rows) for rows in columns], dim=1)
+    if similarity == "dot":
+        return scores
+    lengths = torch.stack([row_lengths(rows) for rows in columns], dim=1)  # [B, K]
+    return scores / row_lengths(queries).unsqueeze(1) / lengths
+
+
+def row_lengths(rows: Tensor) -> Tensor:
+    """Return the length of each row of `[N, D]`, and 1e-12 for a shorter one, which can divide."""
+    return torch.linalg.vector_norm(rows, dim=-1).clamp_min(1e-12)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor
 
+from lexforge.losses.similarity import paired_scores
+
 
 def triplet_margin(
     anchor: Tensor,
@@ -42,7 +44,6 @@ def triplet_margin(
         )
     if not anchor.numel():
         return anchor.sum() + positive.sum() + negative.sum()
-    anchor, positive, negative = (F.normalize(rows, dim=-1) for rows in (anchor, positive, negative))
-    gap = (anchor * positive).sum(dim=-1) - (anchor * negative).sum(dim=-1)
-    hinge = F.relu(margin - gap)  # [B]
+    to_positive, to_negative = paired_scores(anchor, [positive, negative], "cosine").unbind(dim=1)
+    hinge = F.relu(margin - to_positive + to_negative)  # [B]
     return (hinge if left_out is None else hinge.masked_fill(left_out, 0)).mean()
