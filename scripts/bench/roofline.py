@@ -133,9 +133,8 @@ def print_measured(path: Path) -> None:
         found = summary(CARDS[name], V, D, B, L, active)
         for ms, (label, (ideal, fast, slow)) in zip((forward, step - forward), found.items(), strict=True):
             shape = f"V {V} D {D} B {B} L {L} active {active}"
-            print(
-                f"| {shape} {label}: {ms:.2f} ms = {ms / ideal:.1f} x ideal, expected {fast:.2f} to {slow:.2f}"
-            )
+            ratio, expected = f"{ms / ideal:.1f} x ideal", f"expected {fast:.2f} to {slow:.2f}"
+            print(f"| {shape} {label}: {ms:.2f} ms = {ratio}, {expected}")
 
 
 def main() -> None:

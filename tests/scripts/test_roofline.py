@@ -18,8 +18,8 @@ def roofline() -> dict[str, Any]:
 
 
 def test_numbers_worked_by_hand(roofline: dict[str, Any]) -> None:
-    """The products of 16,384 tokens take .78 ms at 989 TFLOP/s, or 6.4 ms for the vocabulary of XLM-R; each of
-    239 x 64 tiles reads 128 + 256 rows of 1,536 bytes; 1,700 rows of 64 texts are gathered.
+    """The products of 16,384 tokens take .78 ms at 989 TFLOP/s, or 6.4 ms for the vocabulary of XLM-R; each
+    of 239 x 64 tiles reads 128 + 256 rows of 1,536 bytes; 1,700 rows of 64 texts are gathered.
     """
     card = roofline["CARDS"]["H100"]
     for V, ideal in ((30_522, 0.777), (250_002, 6.362)):
@@ -36,7 +36,7 @@ def test_numbers_worked_by_hand(roofline: dict[str, Any]) -> None:
     "shape", [(30_522, 128, 1, 1, 1), (250_002, 768, 256, 256, 250_002), (100, 16, 3, 7, 50)]
 )
 def test_no_kernel_beats_the_ideal(roofline: dict[str, Any], shape: tuple[int, ...]) -> None:
-    """What is expected leaves out nothing that the ideal counts, on every card, from one token to a large batch."""
+    """What is expected leaves out nothing that the ideal counts, from one token to a large batch."""
     for card in roofline["CARDS"].values():
         for ideal, fast, slow in roofline["summary"](card, *shape).values():
             assert 0 < ideal <= fast <= slow

@@ -184,7 +184,8 @@ def _grad_hidden(ctx: Any, grad: Tensor) -> Tensor:
 def _grad_weight_and_bias(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:
     """Each None if it is not asked for; one kernel lists the rows of each term and sums up the bias."""
     activation, winner, hidden = ctx.saved_tensors[:3]
-    (B, V), D, wants_weight, wants_bias = activation.shape, ctx.shape[2], *ctx.needs_input_grad[1:3]
+    wants_weight, wants_bias = ctx.needs_input_grad[1:3]
+    (B, V), D = activation.shape, ctx.shape[2]
     if not (wants_weight or wants_bias):
         return None, None
     rows_dtype = torch.int16 if B <= 2**15 else torch.int32
