@@ -10,7 +10,7 @@ d = D / H.
    of its row, and its bias adds `CONSTANT` u, with u a unit vector orthogonal to every e_j.
 2. Query and key of the first layer are the identity times a scale, such that a head's score is S for two
    tokens of the same term and about 0 for others. The row of [CLS] points along u so far that its score is
-   S + ln(K1 (1 - B)) for every token. A term with frequency tf in a text of L tokens then gives its own
+   S + ln(K1 (1 - B)) for every token. A term with frequency tf, beside L other tokens, then gives its own
    copies the attention
 
        s = tf e^S / (tf e^S + K1 (1 - B) e^S + r L) = tf / (tf + K1 (1 - B + B L / L_mean)),
