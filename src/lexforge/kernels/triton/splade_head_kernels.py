@@ -97,7 +97,7 @@ else:  # a config that exceeds the shared memory of the chip drops out of the ti
         _config(4, 3, V=128, T=128, D=64),
         _config(4, 4, V=128, T=64, D=64),
         _config(8, 3, V=256, T=64, D=64),
-        _config(4, 3, V=64, T=128, D=32),  # D = 32: for fp32
+        _config(8, 3, V=64, T=128, D=32),  # D = 32: for fp32
         _config(8, 3, V=128, T=64, D=32),
         _config(4, 2, V=64, T=64, D=32),
     ]
