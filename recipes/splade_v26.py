@@ -20,7 +20,7 @@ browser (`report.html`). `--resume` continues from the last checkpoint.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -98,8 +98,12 @@ class Config:
     """Whether to continue the run in `output_dir` from its last checkpoint."""
 
     max_seq_length: int | None = None
-    """Tokens per text, special tokens included; longer texts are cut. None is 128 from scratch, and what a
+    """Tokens per text, special tokens included; longer texts are cut. None is 384 from scratch, and what a
     pretrained model was saved with, at most 256. V26 has 192."""
+
+    training_seq_length: int | None = None
+    """Tokens per text of the training rows, at most `max_seq_length`, which makes the steps cheaper. None is
+    a quarter of `max_seq_length` from scratch, but not below 96, and all of it for a pretrained model."""
 
     document_terms: int | None = None
     """Wanted mean number of active terms per document, which training holds; None leaves it to the loss."""
@@ -136,11 +140,13 @@ def main(cfg: Config) -> None:
         ),
         scratch=training.KindDefaults(
             cfg.loss.scratch_learning_rate,
-            400,
+            300,
             "it has everything to learn, and this takes a few minutes on two cores",
+            tokens=384,
         ),
         say=process.print,
     )
+    cfg = training.with_training_length(cfg, say=process.print)
     runs.check_run_directory(process, cfg.output_dir, cfg, resume=cfg.resume)
     data.check_teacher(cfg.teacher)
     data.check_language(cfg.language)
@@ -172,7 +178,13 @@ def main(cfg: Config) -> None:
     # Training rows: a query, a document that answers it, and its negatives, if any. Negatives that the model
     # is to mine itself come before the first step.
     stages.begin("make the training rows")
-    negatives = training.choose_negatives(cfg.negatives, cfg.loss.negatives, loaded)
+    negatives = training.choose_negatives(
+        cfg.negatives,
+        cfg.loss.negatives,
+        loaded,
+        per_batch=cfg.train.batch_size * (1 + cfg.negatives_per_row),
+        say=process.print,
+    )
     rows = training.load_rows(
         loaded,
         bm25,
@@ -303,6 +315,7 @@ def main(cfg: Config) -> None:
         ramp_fraction=cfg.loss.ramp_fraction,
         start_share=cfg.loss.start_share,
         prune_threshold=cfg.loss.prune_threshold,
+        training_seq_length=cfg.training_seq_length,
         document_terms=cfg.document_terms,
         query_terms=cfg.query_terms,
         calibration_texts={"document": documents, "query": loaded.other_queries()},
@@ -372,10 +385,16 @@ def command() -> None:
     """Run `main`. The preset is read first, because its numbers are the defaults of `--loss.*`.
 
     The lexical backbone starts as BM25, which is measured anyway, so `--initial-evaluation` is off for it.
+    Its steps are cheap, and larger batches give them more to tell apart.
     """
     preset = training.preset_on_command_line()
-    watching = training.EvaluationSettings(initial_evaluation=not training.scratch_on_command_line())
-    default = Config(preset=preset, loss=training.PRESETS[preset], evaluation=watching)
+    scratch = training.scratch_on_command_line()
+    default = Config(
+        preset=preset,
+        loss=training.PRESETS[preset],
+        evaluation=training.EvaluationSettings(initial_evaluation=not scratch),
+        train=replace(QUICK, batch_size=64) if scratch else QUICK,
+    )
     run_command(main, Config, __doc__, default=default)
 
 

@@ -23,32 +23,31 @@ SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--screening`: what a processor with other products takes can be tested on this one."""
+    """`--head-way`: what a processor with other products takes can be tested on this one."""
     parser.addoption(
-        "--screening",
-        choices=["auto", "on", "off"],
-        default="auto",
-        help="the SPLADE head screens float32 inputs in bfloat16: where the processor can, always or never",
+        "--head-way",
+        choices=["measured", "float32", "bfloat16", "int8"],
+        default="measured",
+        help="how the SPLADE head multiplies float32 inputs, also in processes that a test starts",
     )
 
 
 @pytest.fixture(scope="session", autouse=True)
-def chosen_screening(pytestconfig: pytest.Config) -> Iterator[None]:
-    """Answer `can_screen` for the processor; processes that a test starts ask the processor itself."""
-    chosen = pytestconfig.getoption("--screening")
-    if chosen == "auto":
+def chosen_head_way(pytestconfig: pytest.Config) -> Iterator[None]:
+    """Ask the head for the chosen way; "measured" leaves the choice to the head, as for a user."""
+    chosen = pytestconfig.getoption("--head-way")
+    if chosen == "measured":
         yield
         return
-    import torch
+    from lexforge.kernels.splade_head_choice import VARIABLE
+    from lexforge.kernels.splade_head_screens import SCREENS, is_exact
 
-    from lexforge.kernels import splade_head_tiled
-
-    def can_screen(hidden: torch.Tensor, weight: torch.Tensor) -> bool:
-        narrow = hidden.dtype == weight.dtype == torch.float32
-        return chosen == "on" and narrow and hidden.device.type == "cpu"
-
+    if chosen in SCREENS and not is_exact(SCREENS[chosen], 64):
+        pytest.exit(
+            f"this processor does not sum products of {chosen} exactly: nothing to test", returncode=0
+        )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(splade_head_tiled, "can_screen", can_screen)
+        patch.setenv(VARIABLE, chosen)
         yield
 
 

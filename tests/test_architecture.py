@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "src" / "lexforge"
 MAY_IMPORT: dict[str, set[str]] = {
     "common": set(),
-    "kernels": set(),
+    "kernels": {"common"},
     "models": {"common", "kernels"},
     "losses": {"common", "kernels", "models"},
     "retrieval": {"common", "kernels"},
@@ -21,7 +21,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "corpus": {"common", "models", "retrieval"},
     "evaluation": {"common", "models", "retrieval", "data", "corpus"},
     "export": {"common", "models", "retrieval", "data", "corpus", "evaluation"},
-    "runs": {"common", "losses"},
+    "runs": {"common", "kernels", "losses"},
     "report": {"common", "corpus", "evaluation", "runs"},
     "training": {"common", "kernels", "losses", "models", "retrieval", "data", "corpus", "runs"},
     "commands": {

@@ -1,23 +1,36 @@
-"""Documents a second of `SparseEncoder.encode`, plain and fused, and their largest difference.
+"""Documents per second of an encoder: sentence-transformers, the fused head, `corpus.encode`, onnxruntime.
 
     python scripts/bench/bench_encode.py --model ../shared/models/splade-tiny --texts corpus.jsonl
+    python scripts/bench/bench_encode.py --model lexical --texts corpus.jsonl
 
-Rows go to results/encode.csv.
+`lexical` builds the backbone from scratch of the texts. "fused" is `model.encode` with the fused head,
+"lexforge" batches by tokens as well, and "lexforge float32" does without screens (`LEXFORGE_SPLADE_HEAD`).
+"onnxruntime" runs the exported model on texts sorted by their characters. Rows go to results/encode.csv.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
 from common import append_rows, in_own_process, measure
 from sentence_transformers import SparseEncoder
 from sentence_transformers.sparse_encoder.modules import SpladePooling, Transformer
 
-from lexforge.models import fuse_splade_head
+from lexforge.corpus import encode
+from lexforge.export import export_model
+from lexforge.export.model_onnx import run_pooled
+from lexforge.kernels.splade_head_choice import VARIABLE
+from lexforge.models import fuse_splade_head, resolve_backbone
 
+PEER, ONNX = "sentence-transformers", "onnxruntime"
+IMPLEMENTATIONS = (PEER, "fused", "lexforge", "lexforge float32", ONNX)
 EDGE_TEXTS = ["", "a", "한국어 문서를 검색합니다", "ordinary ASCII text", "very long text " * 400]
 
 
@@ -27,26 +40,52 @@ def encoder(folder: str, length: int) -> SparseEncoder:
     return SparseEncoder(modules=[transformer, SpladePooling("max")], device="cpu")
 
 
-def run(
-    fused: bool, folder: str, texts: list[str], length: int, batch_size: int, repeats: int
-) -> dict[str, Any]:
-    """One kind of model in a process of its own."""
+def encoding(
+    impl: str, folder: str, length: int, batch_size: int, scratch: str
+) -> Callable[[list[str]], Any]:
+    """What encodes texts by an implementation."""
+    if impl == ONNX:
+        options = {"queries": EDGE_TEXTS[1:4], "documents": EDGE_TEXTS[1:4], "max_seq_length": length}
+        exported = export_model(folder, "onnx", Path(scratch) / "onnx", **options)  # type: ignore[arg-type]
+        vectors_of = run_pooled(exported.folder, torch.get_num_threads())
+
+        def batches(texts: list[str]) -> None:
+            ordered = sorted(texts, key=len, reverse=True)
+            for start in range(0, len(ordered), batch_size):
+                vectors_of(ordered[start : start + batch_size])
+
+        return batches
     model = encoder(folder, length)
-    difference = 0.0
-    if fused:
-        expected = model.encode(EDGE_TEXTS + texts[:64]).to_dense()
+    if impl != PEER:
         fuse_splade_head(model)
-        received = model.encode(EDGE_TEXTS + texts[:64]).to_dense()
-        difference = float((received - expected).abs().max())
-        if difference > 1e-5:
-            raise RuntimeError(f"fused and plain vectors differ by {difference}")
-    tokens = sum(len(ids) for ids in model.tokenizer(texts, truncation=True, max_length=length)["input_ids"])
-    times = measure(lambda: model.encode(texts, batch_size=batch_size, show_progress_bar=False), repeats)
+    if impl.startswith("lexforge"):
+        os.environ[VARIABLE] = "float32" if impl.endswith("float32") else "measured"
+        return lambda texts: encode(model, texts, "document", batch_size=batch_size)
+    return lambda texts: model.encode(texts, batch_size=batch_size, show_progress_bar=False)
+
+
+def run(
+    impl: str, folder: str, texts: list[str], length: int, batch_size: int, repeats: int
+) -> dict[str, Any]:
+    """One implementation in a process of its own."""
+    difference = 0.0
+    with tempfile.TemporaryDirectory() as scratch:
+        function = encoding(impl, folder, length, batch_size, scratch)
+        if impl not in (PEER, ONNX):  # the export makes its own comparison
+            expected = encoder(folder, length).encode(EDGE_TEXTS + texts[:64]).to_dense()
+            vectors = function(EDGE_TEXTS + texts[:64])
+            received = vectors.to_dense() if impl == "fused" else torch.from_numpy(vectors.toarray())
+            difference = float((received - expected).abs().max())
+            if difference > 1e-5:
+                raise RuntimeError(f"vectors of {impl} and of {PEER} differ by {difference}")
+        tokenizer = encoder(folder, length).tokenizer
+        tokens = sum(len(ids) for ids in tokenizer(texts, truncation=True, max_length=length)["input_ids"])
+        times = measure(lambda: function(texts), repeats)
     return {
         "documents": len(texts),
         "tokens": tokens,
         "batch_size": batch_size,
-        "impl": "fused" if fused else "sentence-transformers",
+        "impl": impl,
         "largest_difference": f"{difference:.1e}",
         "documents_per_s": round(len(texts) / times["median_s"], 1),
         **times,
@@ -54,21 +93,26 @@ def run(
 
 
 def main() -> None:
-    """Run both models and append their rows."""
+    """Run the implementations and append their rows."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--model", required=True, help="folder of a masked language model")
+    parser.add_argument("--model", required=True, help="folder of a masked language model, or lexical")
     parser.add_argument("--texts", required=True, help="JSON lines with a field text")
     parser.add_argument("--documents", type=int, default=512)
     parser.add_argument("--length", type=int, default=128)
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--impl", choices=IMPLEMENTATIONS, nargs="*", default=IMPLEMENTATIONS)
     args = parser.parse_args()
     with Path(args.texts).open(encoding="utf-8") as stream:
         texts = [json.loads(line)["text"] for line, _ in zip(stream, range(args.documents), strict=False)]
-    options = (args.model, texts, args.length, args.batch_size, args.repeats)
-    append_rows("encode", [in_own_process(run, fused, *options) for fused in (True, False)])
+    with tempfile.TemporaryDirectory() as folder:
+        built = Path(folder) / "backbone"
+        model = str(resolve_backbone(args.model, texts, built, max_seq_length=args.length, seed=0))
+        for impl in args.impl:
+            row = in_own_process(run, impl, model, texts, args.length, args.batch_size, args.repeats)
+            append_rows("encode", [{"model": Path(args.model).name, **row}])
 
 
 if __name__ == "__main__":

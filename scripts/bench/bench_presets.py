@@ -43,6 +43,7 @@ class Collection:
 
     flags: tuple[str, ...]
     steps: int
+    batch: int = 32
     outside: bool = False
     language: str = "en"
 
@@ -59,7 +60,7 @@ SETS = {
     "nfcorpus-lc": Collection((), 200, outside=True),
     "newwiki": Collection((), 200),
     "korquad": Collection((*FROM_SCRATCH, "--max-seq-length", "512"), 100, language="ko"),
-    "docstrings": Collection(FROM_SCRATCH, 200),
+    "docstrings": Collection((*FROM_SCRATCH, "--max-seq-length", "384"), 300, batch=64),
 }
 # Each system is a preset with its flags; `lexforge` is the default, which the kind of model chooses.
 # `plain-far` has the learning rate of `lexforge` and nothing else of it.
@@ -94,8 +95,8 @@ def command(job: Job, data: Path, model: Path) -> list[str]:
     collection = SETS[job.collection]
     source = job.collection if job.collection == "docstrings" else str(data / job.collection)
     shared = ["--data", source, *(collection.flags or ("--model", str(model)))]
-    shared += ["--steps", str(collection.steps), "--batch-size", "32", "--seed", str(job.seed)]
-    shared += ["--output-dir", str(job.folder / "run")]
+    shared += ["--steps", str(collection.steps), "--batch-size", str(collection.batch)]
+    shared += ["--seed", str(job.seed), "--output-dir", str(job.folder / "run")]
     if "--max-seq-length" not in collection.flags:
         shared += ["--max-seq-length", "128"]  # equal for all systems, whatever the model was saved with
     rate = ["--learning-rate", PLAIN_RATES["scratch" if collection.scratch else "pretrained"]]

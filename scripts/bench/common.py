@@ -15,6 +15,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from lexforge.common.processor import processor_name
+
 RESULTS = Path(__file__).resolve().parent / "results"
 PACKAGES = ("torch", "transformers", "sentence-transformers", "numpy", "numba")
 
@@ -32,7 +34,7 @@ def environment() -> dict[str, str]:
     return {
         "date": time.strftime("%Y-%m-%d %H:%M"),
         "commit": git("rev-parse", "--short", "HEAD") + ("+changes" if changed else ""),
-        "device": f"{_processor()}, {len(os.sched_getaffinity(0))} cores",
+        "device": f"{processor_name()}, {len(os.sched_getaffinity(0))} cores",
         "python": platform.python_version(),
         **{package: version(package) for package in PACKAGES},
     }
@@ -110,10 +112,3 @@ def _status_mb(key: str) -> float:
         if line.startswith(key + ":"):
             return int(line.split()[1]) * 1024 / 1e6
     raise RuntimeError(f"/proc/self/status has no {key}")
-
-
-def _processor() -> str:
-    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-        if line.startswith("model name"):
-            return line.split(":", 1)[1].strip()
-    return platform.processor()

@@ -61,9 +61,9 @@ def read_settings() -> list[Setting]:
     steps = last_rows("train_step", "impl")
     label = "training step\nsplade-tiny"
     found.append(Setting("train_step", label, steps[(PEER,)], steps[("fused",)]))
-    encode = last_rows("encode", "impl")
-    label = f"encode {encode[('fused',)]['documents']} texts\nsplade-tiny"
-    found.append(Setting("encode", label, encode[(PEER,)], encode[("fused",)]))
+    encode = last_rows("encode", "model", "impl")
+    theirs, ours = encode["splade-tiny", PEER], encode["splade-tiny", "lexforge"]
+    found.append(Setting("encode", f"encode {ours['documents']} texts\nsplade-tiny", theirs, ours))
     return found
 
 

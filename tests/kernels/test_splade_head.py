@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import sys
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lexforge.kernels import splade_head, splade_head_tiled
+from lexforge.kernels.splade_head_choice import WAYS
 
 IMPLEMENTATIONS = ("reference", "tiled")
 
@@ -105,7 +107,7 @@ def test_gradcheck(impl: str, shift: float, twice: bool) -> None:
     )
 
 
-@pytest.mark.parametrize("screening", [True, False])
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(
     ("shift", "shape"),
     [
@@ -117,10 +119,10 @@ def test_gradcheck(impl: str, shift: float, twice: bool) -> None:
     ],
 )
 def test_error_is_within_twice_the_reference_error(
-    shift: float, shape: tuple[int, ...], screening: bool, monkeypatch: pytest.MonkeyPatch
+    shift: float, shape: tuple[int, ...], way: str, ask_for: Callable[[str], None]
 ) -> None:
     """Truth is the reference in float64; the fast path may not be less exact than the plain float32 one."""
-    monkeypatch.setattr(splade_head_tiled, "can_screen", lambda *_: screening)
+    ask_for(way)
     hidden, weight, bias, mask = inputs(seed=2, shift=shift, shape=shape)
     upstream = torch.randn(shape[0], shape[3], generator=torch.Generator().manual_seed(3))
     exact_tensors = [t.detach().double().requires_grad_() for t in (hidden, weight, bias)]
@@ -423,10 +425,10 @@ def test_the_logits_are_never_built(shift: float) -> None:
 
 @pytest.mark.parametrize(("shift", "all_of_them"), [(-10.0, False), (100.0, True)])
 def test_the_measured_density_chooses_where_winners_are_sought(
-    shift: float, all_of_them: bool, monkeypatch: pytest.MonkeyPatch
+    shift: float, all_of_them: bool, ask_for: Callable[[str], None]
 ) -> None:
     """Without screening: few active pairs, only those are searched for their token; nearly all, the tile."""
-    monkeypatch.setattr(splade_head_tiled, "can_screen", lambda *_: False)
+    ask_for("float32")
     hidden, weight, bias, mask = inputs(shift=shift, shape=(4, 8, 8, 1000))
     with _Sizes("aten::argmax") as searched:
         out = splade_head(hidden, weight, bias, mask, impl="tiled")

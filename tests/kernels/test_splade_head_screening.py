@@ -1,6 +1,8 @@
-"""Screening in bfloat16: what it hands on must be what float32 alone would have found."""
+"""Screening by a narrow product: what it hands on must be what float32 alone would have found."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -9,14 +11,27 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from lexforge.kernels import splade_head, splade_head_screening, splade_head_tiled
-from lexforge.kernels.splade_head_screening import can_screen, screened_maximum
+from lexforge.kernels.splade_head_choice import WAYS
+from lexforge.kernels.splade_head_screening import Maxima, screened_maximum
+from lexforge.kernels.splade_head_screens import SCREENS, is_exact
+
+chosen = SCREENS["bfloat16"]  # set by `every_screen`
 
 
 @pytest.fixture(autouse=True)
 def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tiles and chunks that small tensors cross."""
-    monkeypatch.setattr(splade_head_screening, "_TILE_TERMS", 50)
+    monkeypatch.setattr(splade_head_tiled, "_TILE_TERMS", 50)
+    monkeypatch.setattr(splade_head_tiled, "_FIRST_TERMS", 20)
     monkeypatch.setattr(splade_head_screening, "_CHECKED_AT_ONCE", 3)
+
+
+@pytest.fixture(autouse=True, params=list(SCREENS))
+def every_screen(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each test holds for each narrow format."""
+    if not is_exact(SCREENS[request.param], 16):
+        pytest.skip(f"this processor does not sum products of {request.param} exactly")
+    monkeypatch.setattr(f"{__name__}.chosen", SCREENS[request.param])
 
 
 def inputs(seed: int, bias: float, scale: float = 1.0, terms: int = 130) -> tuple[Tensor, ...]:
@@ -30,10 +45,15 @@ def inputs(seed: int, bias: float, scale: float = 1.0, terms: int = 130) -> tupl
 
 
 def screen(hidden: Tensor, weight: Tensor, bias: Tensor | None, mask: Tensor, training: bool = True):
-    """`screened_maximum` of a batch; a group takes two rows."""
+    """`screened_maximum` of a batch, None if it refuses a part; a group takes two rows."""
     flat = hidden.reshape(-1, hidden.shape[2])
     groups = splade_head_tiled._groups(mask)
-    return screened_maximum(flat, len(hidden), groups, weight, bias, training)
+    maximum = torch.full((len(hidden), len(weight)), -torch.inf)
+    winner = torch.full(maximum.shape, -1, dtype=torch.int32) if training else None
+    parts = splade_head_tiled._parts(len(weight), len(groups), first=20)
+    maxima = Maxima(maximum, winner)
+    refused = screened_maximum(maxima, flat, groups, weight, bias, chosen, 0.25, parts)
+    return None if refused else maxima
 
 
 def check(hidden: Tensor, weight: Tensor, bias: Tensor | None, mask: Tensor, seed: int = 0) -> int:
@@ -176,11 +196,90 @@ def test_without_training_there_are_no_winners() -> None:
     assert torch.equal(maximum, screen(hidden, weight, bias, mask)[0])
 
 
-@pytest.mark.parametrize("screening", [True, False])
-def test_the_head_and_its_gradients(screening: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The head gives the reference's output and gradients whether it screens or not, on any processor."""
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("dense", [slice(0, 0), slice(60, 90), slice(0, 30), slice(0, 130)])
+def test_what_a_screen_refuses_is_done_by_the_plain_product(
+    dense: slice, training: bool, ask_for: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every pair is decided once, whichever tiles are dense: values and gradients are the reference's."""
+    ask_for(chosen.name)
+    refused: list[int] = []
+
+    def counted(*args):
+        left = screened_maximum(*args)
+        refused.append(len(left))
+        return left
+
+    monkeypatch.setattr(splade_head_tiled, "screened_maximum", counted)
+    hidden, weight, bias, mask = inputs(8, -2.6)
+    bias[dense] = 2.0
+    results = []
+    for impl in ("reference", "tiled"):
+        tensors = [t.clone().requires_grad_(training) for t in (hidden, weight, bias)]
+        out = splade_head(*tensors, mask, impl=impl)
+        results.append([out, *(torch.autograd.grad((out * out).sum(), tensors) if training else ())])
+    # float32, sums of at most 16 products
+    torch.testing.assert_close(results[1], results[0], rtol=1e-4, atol=1e-5)
+    assert len(refused) == 1
+    assert (refused[0] > 0) == (dense.stop > 0)
+
+
+def test_a_vector_that_is_not_finite_is_refused_alone(ask_for: Callable[[str], None]) -> None:
+    """The rest of the batch keeps its screen, and the NaN shows in its own row."""
+    ask_for(chosen.name)
+    hidden, weight, bias, mask = inputs(3, -2.6)
+    clean = splade_head(hidden, weight, bias, mask, impl="tiled")
+    hidden[0, 2, 4] = torch.nan
+    out = splade_head(hidden, weight, bias, mask, impl="tiled")
+    assert out[0].isnan().all()
+    # the row in the same group is multiplied in float32 now, in another order
+    torch.testing.assert_close(out[1:], clean[1:], rtol=1e-4, atol=1e-5)
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 10_000), scale=st.sampled_from([1e-20, 1e-6, 1.0, 1e6]), tail=st.integers(0, 4))
+def test_the_bound_holds_for_every_product(seed: int, scale: float, tail: int) -> None:
+    """Also where a few numbers of a vector are a thousand times the others, which ruins a common scale."""
+    generator = torch.Generator().manual_seed(seed)
+    vectors = [torch.randn(size, 2, 24, generator=generator) ** (2 * tail + 1) * scale for size in (9, 5)]
+    vectors[0] = vectors[0][:, :1]
+    products, bound = narrow_products(*vectors)
+    exact = vectors[0].flatten(0, 1).double() @ vectors[1].flatten(0, 1).double().t()
+    assert ((products - exact).abs() <= bound).all()
+
+
+def test_the_bound_is_needed() -> None:
+    """Rests that all point the same way: the error is more than half of the bound, so none is to be saved."""
+    token, term = torch.full((1, 1, 17), 3.49), torch.ones(1, 1, 17)
+    if chosen.unit:  # each number, and then the sum 16 + 31 / 512, round down by nearly half a unit
+        token[0, 0] = 1 + 0.99 * 2.0**-8
+        token[0, 0, 16] = 31 / 512
+    else:  # one number sets the scale to 1, the others lose nearly one half
+        token[0, 0, 0], term[0, 0, 0] = 127.0, 0.0
+    products, bound = narrow_products(term, token)
+    error = (products - float((term.double() * token.double()).sum())).abs()
+    assert 0.5 * bound < error < bound
+
+
+def narrow_products(terms: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
+    """Narrow products of `[n, 1, D]` and `[m, c, D]`, `[n, m * c]` float64, and their bounds."""
+    narrow = [chosen.narrow(vectors) for vectors in (terms, tokens)]
+    raw = torch.empty(len(narrow[0].values), len(narrow[1].values), dtype=chosen.products)
+    chosen.multiply(narrow[0].values, narrow[1].values, raw)
+    scales = torch.outer(narrow[0].scale, narrow[1].scale).double()
+    products = raw.double() * scales.repeat_interleave(tokens.shape[1], 1)
+    sides = splade_head_screening.term_side(narrow[0]), splade_head_screening.token_side(narrow[1])
+    bound = (sides[0].bound @ sides[1].bound).double().repeat_interleave(tokens.shape[1], 1)
+    return products, bound + 1.02 * chosen.unit * products.abs()
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_head_and_its_gradients(
+    way: str, ask_for: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The head gives the reference's output and gradients whichever way it takes, on any processor."""
     called = []
-    monkeypatch.setattr(splade_head_tiled, "can_screen", lambda *_: screening)
+    ask_for(way)
     monkeypatch.setattr(
         splade_head_tiled, "screened_maximum", lambda *args: called.append(1) or screened_maximum(*args)
     )
@@ -193,15 +292,17 @@ def test_the_head_and_its_gradients(screening: bool, monkeypatch: pytest.MonkeyP
     # float32, sums of at most 16 products
     torch.testing.assert_close(results[1], results[0], rtol=1e-4, atol=1e-5)
     assert (results[0][0] > 0).float().mean() < 0.2
-    assert len(called) == screening
+    assert len(called) == (way != "float32")
 
 
-def test_only_float32_on_a_processor_that_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Elsewhere bfloat16 products are slow, or the products are half precision already."""
-    full = torch.ones(2, 2)
-    for capable in (True, False):
-        monkeypatch.setattr(torch.cpu, "get_capabilities", lambda found=capable: {"avx512_bf16": found})
-        assert can_screen(full, full) == capable
-        assert not can_screen(full.double(), full.double())
-        assert not can_screen(full.bfloat16(), full.bfloat16())
-        assert not can_screen(full.to("meta"), full.to("meta"))
+def test_every_screen_gives_the_same_bits() -> None:
+    """Processes may choose differently: what a screen hands on is decided by the same float32 products."""
+    hidden, weight, bias, mask = inputs(9, -2.6)
+    results = []
+    for other in SCREENS.values():
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(f"{__name__}.chosen", other)
+            results.append(screen(hidden, weight, bias, mask))
+    for received in results[1:]:
+        assert torch.equal(received.maximum.relu(), results[0].maximum.relu())
+        assert torch.equal(received.winner, results[0].winner)

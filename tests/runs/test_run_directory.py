@@ -17,6 +17,8 @@ def test_a_new_run_leaves_its_configuration_and_environment(tmp_path: Path) -> N
     environment = json.loads((folder / "env.json").read_text())
     assert environment["versions"]["torch"] != "not installed"
     assert environment["ranks"] == 1
+    assert environment["processor"]
+    assert set(environment["splade_head"]) == {"asked", "milliseconds"}
 
 
 @pytest.mark.parametrize("found", ["metrics.json", "model", "notes.txt"])

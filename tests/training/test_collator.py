@@ -133,6 +133,24 @@ def test_the_trainer_hands_them_to_the_loss(tiny_splade: SparseEncoder, tmp_path
     assert logged == [pytest.approx(0.25, abs=1e-3)] * 2
 
 
+def test_training_texts_are_cut_where_the_trainer_is_told(tiny_splade: SparseEncoder) -> None:
+    """Shorter training texts make steps cheaper; the model itself still reads whole texts."""
+    longest = tiny_splade.max_seq_length
+    dataset = Dataset.from_list([{"anchor": "sort list", "positive": "sort a list of words " * 4}])
+
+    def tokens(length: int | None) -> int:
+        loss = NeuralSparseLoss(tiny_splade, distillation_weight=0.0)
+        trainer = SpladeTrainer(tiny_splade, loss, train_dataset=dataset, training_seq_length=length)
+        return int(trainer.data_collator(dataset.to_list())["positive_input_ids"].shape[1])
+
+    assert tokens(5) == 5
+    assert tokens(None) > 5
+    assert tiny_splade.max_seq_length == longest
+    for wrong in (2, longest + 1):
+        with pytest.raises(ValueError, match=f"between 3, .* max_seq_length, {longest}; received {wrong}"):
+            tokens(wrong)
+
+
 def test_a_dense_run_logs_the_share_left_out(tiny_dense: SentenceTransformer, tmp_path: Path) -> None:
     """A scalar loss has no parts in the log; what it left out stands there all the same."""
     rows = [

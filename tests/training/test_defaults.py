@@ -7,12 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from lexforge.training import KindDefaults, TrainingSettings, defaults, with_defaults
+from lexforge.training import (
+    KindDefaults,
+    TrainingSettings,
+    defaults,
+    with_defaults,
+    with_training_length,
+)
 
 OPEN = TrainingSettings(learning_rate=None, warmup_fraction=None)
 KINDS = {
     "pretrained": KindDefaults(5e-5, 200, "it knows much"),
-    "scratch": KindDefaults(1e-3, 400, "it knows nothing", warmup_fraction=0.2),
+    "scratch": KindDefaults(1e-3, 400, "it knows nothing", warmup_fraction=0.2, tokens=160),
 }
 
 
@@ -23,6 +29,7 @@ class Run:
     train: TrainingSettings
     max_seq_length: int | None
     model: str
+    training_seq_length: int | None = None
 
 
 def chosen(
@@ -38,9 +45,9 @@ def test_each_kind_of_model_gets_its_own(tiny_checkpoint: Path) -> None:
     """The rate and the steps of a from-scratch model ruin a pretrained one; every choice is printed once."""
     found, tokens, said = chosen(OPEN, None, "lexical")
     assert found == replace(OPEN, learning_rate=1e-3, steps=400, warmup_fraction=0.2)
-    assert tokens == 128
+    assert tokens == 160
     assert [line.split(":")[0] for line in said] == [
-        "learning rate 0.001", "400 steps", "warm-up over 20% of the steps", "128 tokens per text",
+        "learning rate 0.001", "400 steps", "warm-up over 20% of the steps", "160 tokens per text",
     ]  # fmt: skip
     found, tokens, said = chosen(OPEN, None, tiny_checkpoint)
     assert found == replace(OPEN, learning_rate=5e-5, steps=200, warmup_fraction=0.1)
@@ -73,3 +80,24 @@ def test_a_pretrained_model_keeps_its_length_within_the_limit(
     assert tokens == expected <= defaults.LONGEST_TOKENS
     assert said[-1].startswith(f"{expected} tokens per text: ")
     assert ("8192" in said[-1]) == (own == 8192)
+
+
+@pytest.mark.parametrize(
+    ("model", "length", "given", "expected"),
+    [
+        ("lexical", 384, None, 96),
+        ("lexical", 512, None, 128),
+        ("lexical", 128, None, 96),
+        ("lexical", 96, None, None),
+        ("lexical", 192, 40, 40),
+        ("checkpoint", 512, None, None),
+    ],
+)
+def test_a_model_from_scratch_learns_from_the_beginnings_of_texts(
+    model: str, length: int, given: int | None, expected: int | None
+) -> None:
+    """Fewer tokens make cheaper steps; a pretrained model keeps its length, and so does a user."""
+    said: list[str] = []
+    found = with_training_length(Run(OPEN, length, model, given), say=said.append)
+    assert found.training_seq_length == expected
+    assert len(said) == (expected is not None and given is None)

@@ -86,10 +86,27 @@ def test_a_file_replaces_the_rows_of_the_data(tmp_path: Path) -> None:
 
 def test_the_preset_decides_where_the_user_and_the_data_leave_it_open(table: TrainingData) -> None:
     """Hard negatives are part of a preset; rows of texts keep their own, and a named source is the user's."""
-    assert choose_negatives("given", "mined", judged_data()) == "mined"
-    assert choose_negatives("given", "none", judged_data()) == "none"
-    assert choose_negatives("judged", "mined", judged_data()) == "judged"
-    assert choose_negatives("given", "mined", table) == "given"
+
+    def chosen(negatives: Any, of_preset: Any, loaded: TrainingData) -> Any:
+        return choose_negatives(negatives, of_preset, loaded, per_batch=1, say=pytest.fail)
+
+    assert chosen("given", "mined", judged_data()) == "mined"
+    assert chosen("given", "none", judged_data()) == "none"
+    assert chosen("judged", "mined", judged_data()) == "judged"
+    assert chosen("none", "mined", judged_data()) == "none"
+    assert chosen("given", "mined", table) == "given"
+
+
+def test_a_small_collection_trains_without_the_negatives_of_the_preset() -> None:
+    """With them, its batches would repeat texts, and a run on a dozen documents would take no step."""
+    said: list[str] = []
+    chosen = choose_negatives("given", "bm25", judged_data(), per_batch=2, say=said.append)
+    assert chosen == "none"
+    assert len(said) == 1
+    assert said[0].startswith(
+        "no negatives: the preset takes them (bm25) where the collection holds 8 documents"
+    )
+    assert choose_negatives("bm25", "bm25", judged_data(), per_batch=2, say=pytest.fail) == "bm25"
 
 
 def test_negatives_are_mined_where_they_are_asked_for(table: TrainingData) -> None:

@@ -18,6 +18,7 @@ from sentence_transformers.base.model import BaseModel
 
 from lexforge.common.files import remove_leftovers, write_file
 from lexforge.common.progress import Progress
+from lexforge.corpus.token_batches import encode_by_tokens
 from lexforge.corpus.vector_file import pack, unpack
 from lexforge.models.fingerprint import fingerprint, text_digest
 from lexforge.models.prompts import encode_kind
@@ -56,6 +57,8 @@ def encode(
 ) -> Vectors:
     """Encode texts in blocks of similar length, without a dense matrix of vocabulary width.
 
+    A sparse encoder on a processor takes batches of like numbers of tokens (`encode_by_tokens`).
+
     Args:
         model: A SparseEncoder or a SentenceTransformer; its prompt or route for this kind of text is used.
         texts: At least one text.
@@ -78,8 +81,8 @@ def encode(
     encoder = cast("SparseEncoder | SentenceTransformer", model)  # `vector_kind` has checked it
     # The longest texts come first: texts of similar length need little padding, and a batch that does not fit
     # into memory fails at once.
-    order = np.argsort([-len(text) for text in texts], kind="stable")
-    back = np.argsort(order)  # undoes the order at the end
+    by_length = np.argsort([-len(text) for text in texts], kind="stable")
+    order: list[int] = []  # the place of each encoded text
     options: dict[str, Any] = {"batch_size": batch_size, "show_progress_bar": False}
     options |= {"convert_to_tensor": True}
     if is_sparse:
@@ -88,13 +91,22 @@ def encode(
     rows: list[Vectors] = []
     with Progress(len(texts), f"Encode {kind}", "texts", show=show_progress_bar) as progress:
         for start in range(0, len(texts), batch_size * BATCHES_PER_BLOCK):
-            part = [texts[i] for i in order[start : start + batch_size * BATCHES_PER_BLOCK]]
-            rows.append(to_rows(encode_kind(encoder, part, kind, **options)))
+            places = by_length[start : start + batch_size * BATCHES_PER_BLOCK]
+            part = [texts[i] for i in places]
+            batched = None
+            if isinstance(encoder, SparseEncoder):
+                batched = encode_by_tokens(encoder, part, kind, batch_size)
+            if batched is None:
+                rows.append(to_rows(encode_kind(encoder, part, kind, **options)))
+            else:
+                rows.append(to_rows(batched[0]))
+                places, part = places[batched[1]], [part[i] for i in batched[1]]
+            order += places.tolist()
             # Checked block by block: otherwise a damaged model would encode a whole corpus before an index
             # refuses its vectors.
             _check_finite(rows[-1], part, kind)
             progress.update(len(part))
-    return join_vectors(rows)[back]
+    return join_vectors(rows)[np.argsort(order)]
 
 
 def check_batch_size(batch_size: int) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from lexforge.common.lazy import load_when_used
 
 if TYPE_CHECKING:
+    from lexforge.common.cache import cache_folder
     from lexforge.common.idf import corpus_idf, document_frequency
     from lexforge.data.beir import (
         load_beir,
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
         load_teacher_scores,
         write_teacher_scores,
     )
-    from lexforge.data.cache import cache_folder
     from lexforge.data.checks import check_teacher
     from lexforge.data.columns import validate_columns
     from lexforge.data.docstrings import load_docstrings

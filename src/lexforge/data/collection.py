@@ -14,7 +14,7 @@ from typing import overload
 
 import numpy as np
 
-from lexforge.data.cache import cache_folder
+from lexforge.common.cache import cache_folder
 from lexforge.data.lines import excerpt, lines_of, open_bytes
 from lexforge.data.retrieval_data import DataError
 

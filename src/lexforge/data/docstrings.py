@@ -22,10 +22,10 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from lexforge.common.cache import cache_folder
 from lexforge.common.files import remove_leftovers, write_file
 from lexforge.common.manifest import pack_manifest, unpack_manifest
 from lexforge.common.types import Qrels
-from lexforge.data.cache import cache_folder
 from lexforge.data.retrieval_data import DataError, RetrievalData
 
 # The dependencies of lexforge and their own, by import name; those that are not installed are left out.

@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from lexforge.common.cache import cache_folder
 from lexforge.common.files import write_file
-from lexforge.data.cache import cache_folder
 from lexforge.data.lines import excerpt, numbered_lines, open_bytes
 from lexforge.data.retrieval_data import (
     DataError,

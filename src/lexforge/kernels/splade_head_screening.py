@@ -1,38 +1,56 @@
-"""Exact maxima over tokens from a bfloat16 product: it finds the tokens that can win, float32 decides.
+"""Exact maxima over tokens from a narrow product: it finds the tokens that can win, float32 decides.
 
-A processor with bfloat16 dot products takes them twice as fast as float32 ones, and few pairs of a row and a
-term are active. Let h be a token, w a term and u = 2^-8 the rounding unit of bfloat16. The product p of the
-rounded vectors, summed in float32 and rounded to bfloat16, is off by at most (Cauchy-Schwarz)
+A processor may multiply bfloat16 numbers or whole numbers of 8 bits several times as fast as float32 ones,
+and few pairs of a row and a term are active. With the narrow product p of a token and a term and its error E
+(`splade_head_screens`), taken for the longest token of a row and the largest p of a row and a term,
 
-    |p - h.w| <= E = (2u + u^2 + D 2^-23) |h| |w| + u |p|
+- a pair with p + E + bias <= 0 is inactive,
+- only a token whose product is at least p - 2E can attain the maximum of its pair, and
+- only a token whose product is at least -bias - E can make its pair active.
 
-(u for the rounding of each factor and of the result; the third term for the sum). So, with the longest token
-of a row and the largest p of a row and a term,
-
-- a pair with p + E + bias <= 0 is inactive, and
-- only a token whose product is at least p - 2E can attain the maximum of its pair.
-
-The products of what remains, about one token for each active pair, are taken again in float32 from the
-vectors themselves: maxima and winners are those of float32, whatever bfloat16 said.
+The products of what remains, one to three tokens for each active pair, are taken again in float32 from
+the vectors themselves: maxima and winners are those of float32, whatever the narrow product said, and
+every screen gives the same bits.
 """
 
 from __future__ import annotations
 
+from itertools import groupby
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-_TILE_TERMS = 8192
+from lexforge.kernels.splade_head_screens import Narrow, Screen
+
 _CHECKED_AT_ONCE = 2048  # vectors of each side, so that they stay in the second-level cache
-_MOST_PAIRS = 0.25  # measured: above this share of a tile the float32 product is faster
-_LARGEST = 1e35  # of a bound: then products stay far from the end of bfloat16's range
-_FLUSHED = 1e-17  # added to a length, for subnormal numbers, which bfloat16 units take as 0
-_UNIT = 2.0**-8
+_MOST_REFUSED = 0.25  # of the parts: above this share the rest of a batch is not screened
+_LARGEST = 1e35  # of a product of lengths: then products stay far from the end of the range
+_SUMS = 2.0**-20  # and D times 2^-23: s in `splade_head_screens`
 _SAFETY = 1.02  # for the second order of the result's rounding, and the rounding of the bounds themselves
 
+Groups = list[tuple[Tensor, Tensor]]
+"""Rows `[m]` and the places `[m, L]` of their tokens."""
+Part = tuple[slice, int]
+"""A tile of terms, and the group of rows that it is multiplied with."""
 
-class _Candidates(NamedTuple):
+
+class Maxima(NamedTuple):
+    """What the head fills part by part."""
+
+    maximum: Tensor  # [B, V] float, the largest logits; any number not above 0 for an inactive pair
+    winner: Tensor | None  # [B, V] int32, places in `flat` (-1: inactive); None where they are not wanted
+
+
+class Side(NamedTuple):
+    """One factor of a part, with its share of the bound: E is the product of both shares."""
+
+    narrow: Narrow
+    bound: Tensor  # [n, 2] of the terms, [2, m] of the tokens
+    longest: float  # length of a vector; NaN if a number is not finite
+
+
+class Candidates(NamedTuple):
     """Pairs that may be active, `[P]`, and the tokens that may win them, `[Q]`, in the order of the pairs."""
 
     rows: Tensor  # [P], of the batch
@@ -41,104 +59,141 @@ class _Candidates(NamedTuple):
     place: Tensor  # [Q], of the token in `flat`, ascending within a pair
 
 
-def can_screen(hidden: Tensor, weight: Tensor) -> bool:
-    """Whether both are float32, on a CPU with bfloat16 dot products (AVX512-BF16; AMX comes with it)."""
-    narrow = hidden.dtype == weight.dtype == torch.float32
-    return narrow and hidden.device.type == "cpu" and bool(torch.cpu.get_capabilities().get("avx512_bf16"))
-
-
 def screened_maximum(
+    maxima: Maxima,
     flat: Tensor,
-    rows: int,
-    groups: list[tuple[Tensor, Tensor]],
+    groups: Groups,
     weight: Tensor,
     bias: Tensor | None,
-    training: bool,
-) -> tuple[Tensor, Tensor | None] | None:
-    """The largest logit of each row and term where it is positive, and the place of its token.
+    screen: Screen,
+    most_pairs: float,
+    parts: list[Part],
+) -> list[Part]:
+    """Write the largest logits, and the places of their tokens, of the parts that the screen is good for.
 
     Args:
+        maxima: -inf and -1 in what `parts` name.
         flat: `[B * L, D]` float32, tokens and padding.
-        rows: B.
         groups: Rows and the places of their tokens, as `splade_head_tiled` groups them.
         weight: `[V, D]` float32.
         bias: `[V]` or None.
-        training: Whether the winners are wanted.
+        screen: The narrow format.
+        most_pairs: Above this share of possibly active pairs a part is refused.
+        parts: What is to be filled; those of a tile stand together.
 
     Returns:
-        The maximum `[B, V]` float32, which for an inactive pair is any number not above 0, and int32 `[B, V]`
-        places in `flat` (-1: inactive) or None unless `training`. None in place of both where the plain
-        product is the better way: a vector is not finite, or too many pairs of a tile may be active.
+        The parts that are refused, of which nothing is written: a vector is not finite, too many pairs may be
+        active, or so many parts before were refused that the rest is not tried.
     """
-    found = _screen(flat, groups, weight, bias)
-    if found is None:
+    states = [token_side(screen.narrow(flat[places])) for _, places in groups]
+    terms_at_once = max((tile.stop - tile.start for tile, _ in parts), default=0)
+    tokens_at_once = max((len(each.narrow.values) for each in states), default=0)
+    buffer = torch.empty(terms_at_once * tokens_at_once, dtype=screen.products)
+    found: list[Candidates] = []
+    refused: list[Part] = []
+    done = pairs = 0
+    for _, same_tile in groupby(parts, key=lambda part: part[0].start):
+        terms = None
+        for tile, index in same_tile:
+            if len(refused) > _MOST_REFUSED * done:
+                refused.append((tile, index))
+                continue
+            terms = term_side(screen.narrow(weight[tile].unsqueeze(1))) if terms is None else terms
+            offset = None if bias is None else bias[tile]
+            candidates = find_candidates(
+                terms, states[index], groups[index], offset, screen, most_pairs, buffer
+            )
+            done += 1
+            if candidates is None:
+                refused.append((tile, index))
+                continue
+            rows, of_tile, pair, place = candidates
+            found.append(Candidates(rows, of_tile + tile.start, pair + pairs, place))
+            pairs += len(rows)
+    if found:
+        _decide(maxima, Candidates(*map(torch.cat, zip(*found, strict=True))), flat, weight, bias)
+    return refused
+
+
+def find_candidates(
+    terms: Side,
+    tokens: Side,
+    group: tuple[Tensor, Tensor],
+    bias: Tensor | None,
+    screen: Screen,
+    most_pairs: float,
+    buffer: Tensor,
+) -> Candidates | None:
+    """What may be active in one part, with terms counted from the tile's first; None if it is refused.
+
+    Args:
+        terms: n terms in sets of one.
+        tokens: The m * L tokens of the group, in sets of one row.
+        group: Rows `[m]` and places `[m, L]`.
+        bias: `[n]` or None.
+        screen: The narrow format.
+        most_pairs: As in `screened_maximum`.
+        buffer: At least n * m * L numbers of `screen.products`.
+    """
+    # NaN is not below anything, so that a vector that is not finite is refused.
+    if not terms.longest * tokens.longest < _LARGEST:
         return None
+    members, places = group
+    products = buffer[: len(terms.bound) * places.numel()].view(len(terms.bound), -1)
+    screen.multiply(terms.narrow.values, tokens.narrow.values, products)
+    by_row = products.view(-1, *places.shape)  # [n, m, L]
+    top = screen.largest(by_row).float()  # [n, m], in the units of `products` so far
+    units = None
+    if screen.products == torch.int32:
+        units = torch.outer(terms.narrow.scale, tokens.narrow.scale)  # [n, m]
+        top.mul_(units)
+    error = terms.bound @ tokens.bound  # [n, m]
+    if screen.unit:
+        error.add_(top.abs(), alpha=_SAFETY * screen.unit)
+    upper = error + top
+    if bias is not None:
+        upper.add_(bias.unsqueeze(1))
+    possible = (upper <= 0).logical_not_().view(-1).nonzero().squeeze(1)  # NaN is possible
+    if len(possible) > most_pairs * upper.numel():
+        return None
+    error_of = error.view(-1)[possible]
+    lowest, term = top.view(-1)[possible] - 2 * error_of, possible // len(members)
+    # A bias of NaN rules no token out.
+    lowest = torch.fmax(lowest, -error_of if bias is None else -error_of - bias[term])
+    if units is not None:
+        lowest = (lowest / units.view(-1)[possible]).floor_()
+        lowest = lowest.clamp_(-(2.0**30), 2.0**30).to(screen.products)
+    near = by_row.flatten(0, 1).index_select(0, possible) >= lowest.unsqueeze(1)
+    found = near.view(-1).nonzero().squeeze(1)
+    pair, token = found // near.shape[1], found % near.shape[1]
+    row = possible % len(members)
+    return Candidates(members[row], term, pair, places[row[pair], token])
+
+
+def term_side(terms: Narrow) -> Side:
+    """|r_w| + s |w| and |w| + |r_w|, which bound |w'|, for each term."""
+    sums = _SUMS + terms.values.shape[1] * 2.0**-23
+    bound = torch.stack([terms.rest + sums * terms.length, terms.length + terms.rest], dim=1)
+    return Side(terms, bound.mul_(_SAFETY), float(terms.length.max()))
+
+
+def token_side(tokens: Narrow) -> Side:
+    """|h| and |r_h|, the largest of each row."""
+    return Side(tokens, torch.stack([tokens.length, tokens.rest]), float(tokens.length.max()))
+
+
+def _decide(maxima: Maxima, found: Candidates, flat: Tensor, weight: Tensor, bias: Tensor | None) -> None:
+    """Write the float32 maxima of the candidates, and their winners where they are wanted."""
     products = _products(flat, found.place, weight, found.terms[found.pair])
     top = products.new_full(found.rows.shape, -torch.inf).scatter_reduce_(0, found.pair, products, "amax")
     logits = top if bias is None else top + bias[found.terms].float()
-    maximum = flat.new_full((rows, len(weight)), -torch.inf)
-    maximum[found.rows, found.terms] = logits
-    if not training:
-        return maximum, None
+    maxima.maximum[found.rows, found.terms] = logits
+    if maxima.winner is None:
+        return
     nowhere = torch.iinfo(torch.int32).max
     winning = torch.where(products == top[found.pair], found.place, nowhere).int()
     place = winning.new_full(found.rows.shape, nowhere).scatter_reduce_(0, found.pair, winning, "amin")
-    winner = torch.full(maximum.shape, -1, dtype=torch.int32)
-    winner[found.rows, found.terms] = torch.where(logits <= 0, -1, place)
-    return maximum, winner
-
-
-def _screen(
-    flat: Tensor, groups: list[tuple[Tensor, Tensor]], weight: Tensor, bias: Tensor | None
-) -> _Candidates | None:
-    """What may be active, by the bfloat16 product; None as `screened_maximum` says."""
-    relative = _SAFETY * (2 * _UNIT + _UNIT**2 + flat.shape[1] * 2.0**-23)
-    half, lengths = flat.bfloat16(), _lengths(flat)
-    states = [half.index_select(0, places.flatten()) for _, places in groups]
-    rounded = half.new_empty(min(_TILE_TERMS, len(weight)), flat.shape[1])
-    products = half.new_empty(len(rounded) * max(map(len, states), default=0))
-    longest = [relative * lengths[places].amax(1) for _, places in groups]
-    found, count = [], 0
-    for first in range(0, len(weight), _TILE_TERMS):
-        tile = slice(first, first + _TILE_TERMS)
-        lengths = _lengths(weight[tile])
-        half = rounded[: len(lengths)].copy_(weight[tile])
-        for (members, places), tokens, of_row in zip(groups, states, longest, strict=True):
-            error = torch.outer(lengths, of_row)
-            if not error.max() < _LARGEST:
-                return None
-            logits = products[: len(half) * len(tokens)].view(len(half), -1)
-            logits = torch.mm(half, tokens.t(), out=logits).view(-1, *places.shape)
-            top = _largest(logits)
-            error.add_(top.abs(), alpha=_SAFETY * _UNIT)
-            upper = error + top if bias is None else (error + top).add_(bias[tile].unsqueeze(1))
-            possible = (upper <= 0).logical_not_().view(-1).nonzero().squeeze(1)
-            if len(possible) > _MOST_PAIRS * upper.numel():
-                return None
-            lowest = top.view(-1)[possible] - 2 * error.view(-1)[possible]
-            near = logits.flatten(0, 1).index_select(0, possible) >= lowest.unsqueeze(1)
-            place = near.view(-1).nonzero().squeeze(1)
-            pair, token = place // near.shape[1], place % near.shape[1]
-            terms, row = possible // len(members), possible % len(members)
-            found.append(_Candidates(members[row], terms + first, pair + count, places[row[pair], token]))
-            count += len(possible)
-    if not found:
-        return _Candidates(*(torch.empty(0, dtype=torch.int64) for _ in _Candidates._fields))
-    return _Candidates(*map(torch.cat, zip(*found, strict=True)))
-
-
-def _lengths(vectors: Tensor) -> Tensor:
-    return torch.linalg.vector_norm(vectors, dim=1) + _FLUSHED
-
-
-def _largest(logits: Tensor) -> Tensor:
-    """`logits.amax(2)` of finite bfloat16 `[n, m, L]`, three times as fast.
-
-    Read as integers, floats of one sign are in order, the negative ones in descending order.
-    """
-    bits = logits.view(torch.int16)
-    high = bits.amax(2)
-    return torch.where(high >= 0, high, bits.amin(2)).view(torch.bfloat16)
+    maxima.winner[found.rows, found.terms] = torch.where(logits <= 0, -1, place)
 
 
 def _products(flat: Tensor, places: Tensor, weight: Tensor, terms: Tensor) -> Tensor:

@@ -5,8 +5,9 @@ the maximum: a tile `weight[i:j] @ tokens.T` is reduced over the tokens of each 
 and bias and activation then touch `[B, V]` numbers instead of `[B, L, V]`. Rows of like length share a
 product; a shorter one repeats its last token, which changes no maximum. For training the winning token of
 each active (row, term) pair is read from the same tile: from the active pairs alone where fewer than half of
-a tile's pairs are active, from the whole tile otherwise. On a CPU with bfloat16 products, float32 inputs are
-screened first (`splade_head_screening`), which gives the same maxima in less time where few pairs are active.
+a tile's pairs are active, from the whole tile otherwise. On a CPU float32 inputs may be screened first by a
+narrow product (`splade_head_screening`), which gives the same maxima in less time where few pairs are active;
+`splade_head_choice` measures whether this processor gains by it.
 
 Backward. With z = relu(logit of the winning token), log1p has the slope 1 / (1 + z), and log1p applied twice
 1 / ((1 + z) (1 + log1p(z))). An active pair of gradient g adds g * weight[v] to its token and g * token to
@@ -25,19 +26,19 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from lexforge.kernels.splade_head_screening import can_screen, screened_maximum
+from lexforge.kernels.splade_head_choice import chosen_screens
+from lexforge.kernels.splade_head_plain import plain_maximum
+from lexforge.kernels.splade_head_screening import Groups, Maxima, Part, screened_maximum
 
 # Measured on two Zen 4 cores: such a product stays in the last-level cache and is as fast as the bare one;
 # a GPU wants launches that fill it.
 _TILE_TERMS = 8192
+_FIRST_TERMS = 1024  # the first tile where a screen is tried: it shows soon whether too much is active
 _TILE_TOKENS = {"cpu": 256, "other": 8192}
 # Measured for sums of 10 to 30,000 rows with AVX2 and AVX-512: in blocks of 32 their largest error is 0.3 to
 # 0.8 of that of a float32 matrix product; with one row added after another it is up to 12 times as large.
 _ROWS_IN_BLOCK = 32
 _ROWS_AT_ONCE = 65_536
-_ONEDNN_LINEAR = (
-    getattr(torch.ops.mkldnn, "_linear_pointwise", None) if torch.backends.mkldnn.is_available() else None
-)
 
 
 def splade_head_tiled(
@@ -127,9 +128,16 @@ def tiled_forward(
     groups = _groups(attention_mask.bool())
     flat = hidden.reshape(-1, hidden.shape[2])
     states = flat.to(product_dtype)  # [B * L, D]; the weight is cast tile by tile
-    inputs = (states, attention_mask.shape[0], groups, weight, bias, training)
-    screened = screened_maximum(*inputs) if can_screen(states, weight) else None
-    maximum, winner = screened or _maximum_over_tokens(*inputs)
+    rows, terms = attention_mask.shape[0], len(weight)
+    dtype = torch.float64 if product_dtype == torch.float64 else torch.float32
+    maximum = torch.full((rows, terms), -torch.inf, dtype=dtype, device=weight.device)
+    winner = torch.full(maximum.shape, -1, dtype=torch.int32, device=weight.device) if training else None
+    maxima = Maxima(maximum, winner)
+    screens = chosen_screens(states, weight, groups)
+    left = _parts(terms, len(groups), first=_FIRST_TERMS if screens else _TILE_TERMS)
+    for screen, most_pairs in screens:  # each leaves what it is no good for to the next
+        left = screened_maximum(maxima, states, groups, weight, bias, screen, most_pairs, left)
+    plain_maximum(maxima, states, groups, weight, bias, left)
     out = maximum.relu_()
     divisor = 1 + out if training else None  # [B, V], the slope of the activation is 1 / divisor
     out = out.log1p_()
@@ -183,7 +191,7 @@ def tiled_backward(
     return grad_hidden, grad_weight, grad_bias
 
 
-def _groups(mask: Tensor) -> list[tuple[Tensor, Tensor]]:
+def _groups(mask: Tensor) -> Groups:
     """Gather the rows of a bool mask `[B, L]`, longest first, into groups of like length.
 
     Returns:
@@ -213,79 +221,12 @@ def _groups(mask: Tensor) -> list[tuple[Tensor, Tensor]]:
     ]
 
 
-def _maximum_over_tokens(
-    flat: Tensor,
-    rows: int,
-    groups: list[tuple[Tensor, Tensor]],
-    weight: Tensor,
-    bias: Tensor | None,
-    training: bool,
-) -> tuple[Tensor, Tensor | None]:
-    """The largest logit of each row and term (-inf for an empty row), and the place of its token.
-
-    Args:
-        flat: `[B * L, D]`, tokens and padding, in the dtype of the products.
-        rows: B.
-        groups: What `_groups` returns.
-        weight: `[V, D]` of any float dtype.
-        bias: `[V]` or None.
-        training: Whether the winners are wanted.
-
-    Returns:
-        The maximum `[B, V]`, and int32 `[B, V]` places in `flat` (-1: inactive) or None unless `training`.
-    """
-    dtype = torch.float64 if flat.dtype == torch.float64 else torch.float32
-    maximum = torch.full((rows, len(weight)), -torch.inf, dtype=dtype, device=weight.device)
-    winner = torch.full(maximum.shape, -1, dtype=torch.int32, device=weight.device) if training else None
-    tokens = [flat.index_select(0, places.flatten()) for _, places in groups]
-    buffer = flat.new_empty(min(_TILE_TERMS, len(weight)) * max(map(len, tokens), default=0))
-    for first in range(0, len(weight), _TILE_TERMS):
-        tile = slice(first, min(first + _TILE_TERMS, len(weight)))
-        weight_tile = weight[tile].to(flat.dtype)
-        for (members, places), states in zip(groups, tokens, strict=True):
-            logits = _product(weight_tile, states, buffer)
-            by_row = logits.view(-1, *places.shape)
-            top = by_row.amax(2).to(dtype)
-            if bias is not None:
-                top += bias[tile].to(dtype).unsqueeze(1)
-            maximum[members, tile] = top.t()
-            if winner is not None:
-                _write_winners(winner[:, tile], members, places, by_row, top)
-    return maximum, winner
-
-
-def _product(terms: Tensor, states: Tensor, buffer: Tensor) -> Tensor:
-    """`terms [n, D] @ states.T [D, m]`, written into the front of `buffer` where the library allows it.
-
-    On a CPU whose vector units the BLAS of this build leaves unused (MKL on AMD), oneDNN is 1.4 to 1.6 times
-    as fast on these shapes (Zen 4, D 128 to 768) and rounds no worse; `torch.mm` reaches it for half
-    precision only.
-    """
-    if _ONEDNN_LINEAR is not None and terms.device.type == "cpu" and terms.dtype == torch.float32:
-        product: Tensor = _ONEDNN_LINEAR(terms, states, None, "none", [], "")
-        return product
-    out = buffer[: len(terms) * len(states)].view(-1, len(states))
-    return torch.mm(terms, states.t(), out=out)
-
-
-def _write_winners(winner: Tensor, members: Tensor, places: Tensor, logits: Tensor, top: Tensor) -> None:
-    """Write where the first maximal token of each active pair lies (NaN counts as active).
-
-    Args:
-        winner: int32 `[B, tile]`, written in the rows `members`.
-        members: `[n]` rows.
-        places: `[n, longest]` places of their tokens.
-        logits: `[tile, n, longest]`.
-        top: `[tile, n]`, their maximum with bias.
-    """
-    active = (top <= 0).logical_not_()
-    terms, rows = active.nonzero(as_tuple=True)
-    if 2 * len(terms) < top.numel():
-        first = logits[terms, rows].argmax(1)
-        winner[members[rows], terms] = places[rows, first].int()
-    else:
-        first = logits.argmax(2).t()
-        winner[members] = torch.where(active.t(), places.gather(1, first), -1).int()
+def _parts(terms: int, groups: int, first: int) -> list[Part]:
+    """Every tile of `terms` terms, the first one of `first`, with every group; those of a tile in turn."""
+    ends = range(min(first, terms), terms + _TILE_TERMS, _TILE_TERMS)
+    starts = [0, *ends[:-1]]
+    tiles = [slice(start, min(end, terms)) for start, end in zip(starts, ends, strict=True) if start < terms]
+    return [(tile, index) for tile in tiles for index in range(groups)]
 
 
 def _sum_of_rows(

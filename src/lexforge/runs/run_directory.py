@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from lexforge.common.files import leftover, remove_leftovers, write_file
+from lexforge.common.processor import processor_name
 from lexforge.runs.launch import launch_command
 from lexforge.runs.log_file import LOG_FILE
 
@@ -111,6 +112,8 @@ def environment() -> dict[str, Any]:
     """The versions of the packages, the machine and the command of this process."""
     import torch
 
+    from lexforge.kernels.splade_head_choice import head_record
+
     versions = {}
     for package in PACKAGES:
         try:
@@ -124,6 +127,8 @@ def environment() -> dict[str, Any]:
         "cpus": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
+        "processor": processor_name(),
+        "splade_head": head_record(),
         "ranks": int(os.environ.get("WORLD_SIZE", "1")),
         "versions": versions,
     }

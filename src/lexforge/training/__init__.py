@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from lexforge.training.collator import DenseCollator, SpladeCollator
     from lexforge.training.command_line import preset_on_command_line, scratch_on_command_line
     from lexforge.training.curriculum import Phase, phase_at, ramp_at
-    from lexforge.training.defaults import KindDefaults, with_defaults
+    from lexforge.training.defaults import KindDefaults, with_defaults, with_training_length
     from lexforge.training.dense import DenseTrainer
     from lexforge.training.diagnosis import diagnose
     from lexforge.training.finite import FiniteTraining
@@ -72,6 +72,7 @@ __all__ = [
     "record_symptoms",
     "scratch_on_command_line",
     "with_defaults",
+    "with_training_length",
 ]
 
 __getattr__, __dir__ = load_when_used(__name__)

@@ -17,7 +17,9 @@ Config = TypeVar("Config", bound=Any)
 LONGEST_TOKENS = 256
 """Tokens per text of a pretrained model at most, unless the command line gives more."""
 SHORT_TOKENS = 128
-"""Tokens per text of a model from scratch, and of a pretrained one whose files name no length."""
+"""Tokens per text of a model from scratch, unless its recipe names another number, and of a pretrained one
+whose files name no length."""
+_SHORTEST_TRAINING_TEXT = 96
 
 
 @dataclass(frozen=True)
@@ -29,12 +31,14 @@ class KindDefaults:
         steps: Number of optimizer steps.
         why_steps: The reason for that number, as the end of a sentence.
         warmup_fraction: Share of training, in [0, 1), during which the learning rate grows.
+        tokens: Tokens per text of a model from scratch; the files of a pretrained one name its own.
     """
 
     learning_rate: float
     steps: int
     why_steps: str
     warmup_fraction: float = 0.1
+    tokens: int = SHORT_TOKENS
 
 
 def with_defaults(
@@ -80,9 +84,35 @@ def with_defaults(
         settings = replace(settings, warmup_fraction=kind.warmup_fraction)
     tokens = config.max_seq_length
     if tokens is None:
-        tokens, why = (SHORT_TOKENS, "time and memory grow with it") if new else _own_length(config.model)
+        tokens, why = (kind.tokens, "time and memory grow with it") if new else _own_length(config.model)
         say(f"{tokens} tokens per text: {why} (--max-seq-length changes it)")
     chosen: Config = replace(config, train=settings, max_seq_length=tokens)
+    return chosen
+
+
+def with_training_length(config: Config, *, say: Callable[[str], None]) -> Config:
+    """Choose how many tokens of a training text are read, unless the number is given.
+
+    The lexical backbone can search whole texts from its first step, because it starts as BM25, and it learns
+    from their beginnings in much less time. A pretrained model trains on texts of the length that it
+    searches.
+
+    Args:
+        config: The settings of the run, a dataclass with the fields `model`, `max_seq_length`, which is a
+            number, and `training_seq_length`, for which None stands for a value that was not given.
+        say: Prints one line if a value was chosen: the value, and why.
+
+    Returns:
+        The settings with that value; it stays None where whole texts are read.
+    """
+    tokens = max(_SHORTEST_TRAINING_TEXT, config.max_seq_length // 4)
+    if config.training_seq_length is not None or config.model != LEXICAL or tokens >= config.max_seq_length:
+        return config
+    say(
+        f"{tokens} tokens per text in training: a model from scratch searches whole texts from its first "
+        "step and learns from shorter ones in less time (--training-seq-length changes it)"
+    )
+    chosen: Config = replace(config, training_seq_length=tokens)
     return chosen
 
 

@@ -157,10 +157,16 @@ LEXFORGE = replace(
     prune_threshold=0.2,
     learning_rate=3e-4,
 )
-# The lexical backbone has idf in its weights and smaller scores from the start. It expands no text yet, so a
-# larger share of the start would take away what training adds.
+# The lexical backbone has idf in its weights and smaller scores from the start. It starts as BM25, so that it
+# takes the documents that BM25 ranks best for answers itself.
 LEXFORGE_SCRATCH = replace(
-    LEXFORGE, temperature=0.3, negatives="none", idf_bias=0.0, start_share=0.25, prune_threshold=0.0
+    LEXFORGE,
+    temperature=0.1,
+    flops_weight=3e-4,
+    negatives="bm25",
+    idf_bias=0.0,
+    start_share=0.0,
+    prune_threshold=0.0,
 )
 
 PRESETS: dict[PresetName, Preset] = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -29,6 +29,7 @@ ONCE = 10**9  # epochs from one mining of negatives to the next: more than any r
 # because a document that scores higher may well be an answer that nobody judged.
 DEPTH = 50
 MARGIN = 0.05
+BATCHES = 4  # in a collection that is large enough for the negatives of a preset
 
 
 def check_negatives(negatives: NegativesName | Path, teacher_scores: Path | None) -> None:
@@ -57,19 +58,39 @@ def check_negatives(negatives: NegativesName | Path, teacher_scores: Path | None
 
 
 def choose_negatives(
-    negatives: NegativesName | Path, of_preset: PresetNegatives, loaded: TrainingData
+    negatives: NegativesName | Path,
+    of_preset: PresetNegatives,
+    loaded: TrainingData,
+    *,
+    per_batch: int,
+    say: Callable[[str], None],
 ) -> NegativesName | Path:
     """Return where negatives come from: the preset decides where the user and the data leave it open.
+
+    No text may stand in a batch twice, so that few batches of a small collection would be whole if each row
+    brought a negative. The negatives of a preset are left out there.
 
     Args:
         negatives: The value of `--negatives`; `given` is its default.
         of_preset: The negatives of the preset.
         loaded: The data. Rows of texts keep the negatives that they are given with, if any.
+        per_batch: Number of documents in a batch whose rows have negatives.
+        say: Prints one line if the negatives of the preset are left out.
 
     Returns:
         The value of `--negatives` to go by.
     """
-    return of_preset if negatives == "given" and loaded.retrieval is not None else negatives
+    if negatives != "given" or loaded.retrieval is None:
+        return negatives
+    held, needed = len(loaded.retrieval.corpus), BATCHES * per_batch
+    if of_preset != "none" and held < needed:
+        say(
+            f"no negatives: the preset takes them ({of_preset}) where the collection holds {needed} "
+            f"documents, which are {BATCHES} batches; it holds {held} (--negatives {of_preset} takes them "
+            "here too)"
+        )
+        return "none"
+    return of_preset
 
 
 def load_rows(

@@ -24,6 +24,7 @@ from lexforge.training.compatible import CompatibleTraining, Losses
 from lexforge.training.curriculum import Phase, phase_at
 from lexforge.training.finishing import Finishing
 from lexforge.training.finite import FiniteTraining
+from lexforge.training.head_choice import HeadChoiceCallback
 from lexforge.training.kernel_tiles import KernelTilesCallback
 from lexforge.training.resumable import ResumableTraining
 from lexforge.training.term_calibration import calibrate_on_samples, check_can_calibrate
@@ -43,7 +44,8 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, CompatibleTraining, Spars
       makes the number exact at the end of `train` (`calibrate_active_terms`).
     - It logs each part of the loss with its share of the total, the active dimensions and the phase, and
       warns when the activations collapse.
-    - It resumes with the tile sizes that the GPU kernels of the head were timed with (`KernelTilesCallback`).
+    - It resumes with what the head was measured with: the tile sizes of the GPU kernels
+      (`KernelTilesCallback`) and the screens on processors (`HeadChoiceCallback`).
     - It survives interruptions (`ResumableTraining`) and stops when a number is not finite
       (`FiniteTraining`).
 
@@ -59,6 +61,8 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, CompatibleTraining, Spars
         start_share: Share of the weights of the start, in [0, 1), in the model that `train` leaves and that
             `evaluate` measures; checkpoints hold the trained weights (`Finishing`).
         prune_threshold: What a term's logit must exceed, >= 0, in that model.
+        training_seq_length: Tokens per text of the training rows, special tokens included; longer texts are
+            cut, which makes the steps cheaper. None cuts them where the model does, at its `max_seq_length`.
         query_terms: Wanted mean number of active terms per query in that model; None leaves it to the loss.
         document_terms: The same for documents.
         calibration_texts: Queries and documents, by `"query"` and `"document"`, on a sample of which the
@@ -90,6 +94,7 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, CompatibleTraining, Spars
         ramp_fraction: float = 0.0,
         start_share: float = 0.0,
         prune_threshold: float = 0.0,
+        training_seq_length: int | None = None,
         query_terms: float | None = None,
         document_terms: float | None = None,
         calibration_texts: Mapping[TextKind, Sequence[str]] | None = None,
@@ -100,6 +105,7 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, CompatibleTraining, Spars
         self.ramp_fraction = ramp_fraction
         self.start_share = start_share
         self.prune_threshold = prune_threshold
+        self.training_seq_length = training_seq_length
         self.wanted_terms = {"query_terms": query_terms, "document_terms": document_terms}
         self.calibration_texts = calibration_texts
         # A loss that is built already is checked before anything is written, a function once it has built it.
@@ -112,15 +118,25 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, CompatibleTraining, Spars
         for callback in filter(None, (self.curriculum, self.controller)):
             self.add_callback(callback)
         self.add_callback(KernelTilesCallback())
+        self.add_callback(HeadChoiceCallback())
         self.add_callback(CollapseCallback(vocabulary_size(self.model)))
 
     def prepare_model(self, model: BaseModel) -> None:
         """Remember the weights of a model that is to be trained, and fuse its head."""
         assert isinstance(model, SparseEncoder)
+        self._check_training_length(model.max_seq_length)
         if self._wants_terms():
             check_can_calibrate(model, **self.wanted_terms)
         self.finishing = Finishing(model, self.start_share, self.prune_threshold)
         fuse_splade_head(model)
+
+    def _check_training_length(self, longest: int | None) -> None:
+        tokens = self.training_seq_length
+        if tokens is not None and not (tokens >= 3 and (longest is None or tokens <= longest)):
+            raise ValueError(
+                "training_seq_length must lie between 3, a token between two special ones, and the model's "
+                f"max_seq_length, {longest}; received {tokens}"
+            )
 
     def check_rows(self, dataset: Any, loss: nn.Module) -> None:
         """Check the rows of a `NeuralSparseLoss`; other losses take what sentence-transformers hands them."""
@@ -176,6 +192,8 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, CompatibleTraining, Spars
     def get_data_collator(self, model: Any, args: Any, processing_class: Any = None) -> SpladeCollator:
         """A collator with the stock collator's settings that adds the teacher's embeddings to the tokens."""
         stock = super().get_data_collator(model=model, args=args, processing_class=processing_class)
+        if self.training_seq_length is not None:
+            stock.max_length = self.training_seq_length
         return SpladeCollator.like(stock, teacher=self.teacher, encoder=model)
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> LRScheduler:

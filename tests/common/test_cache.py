@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lexforge.data import cache_folder
+from lexforge.common.cache import cache_folder
 
 
 def test_the_cache_follows_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
