@@ -158,8 +158,8 @@ LEXFORGE = replace(
     learning_rate=3e-4,
 )
 # The lexical backbone has idf in its weights and smaller scores from the start. It starts as BM25, so that it
-# takes the documents that BM25 ranks best for answers itself. A small collection soon teaches it noise: half of
-# the start, which is kept, and the lower rate hold what BM25 knows.
+# takes the documents that BM25 ranks best for answers itself. A small collection soon teaches it noise. The
+# lower rate, and the half of the start that is kept, hold what BM25 knows.
 LEXFORGE_SCRATCH = replace(
     LEXFORGE,
     temperature=0.15,
