@@ -223,8 +223,9 @@ def test_no_document_no_query_no_hit(impl: str) -> None:
 
 def test_the_faster_search_is_chosen() -> None:
     """Turning all documents pays for many hits of many queries only; a single query never waits for it."""
-    measured = {(875, 1000, 43_688): True, (875, 10, 43_688): False, (1, 1000, 43_688): False}
-    measured |= {(875, 1000, 349_504): True, (875, 100, 349_504): False, (1, 1000, 349_504): False}
+    measured = {(875, 1000, 43_688, 1): True, (875, 10, 43_688, 1): False, (1, 1000, 43_688, 1): False}
+    measured |= {(875, 1000, 349_504, 4): True, (875, 100, 349_504, 4): False, (1, 1000, 349_504, 4): False}
+    measured |= {(32, 1000, 43_688, 1): False, (875, 100, 43_688, 1): False, (32, 1000, 349_504, 4): False}
     assert {point: exhaustive_pays(*point) for point in measured} == measured
 
 

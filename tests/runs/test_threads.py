@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from lexforge.runs.threads import allowed_cores, threads_were_set
+from lexforge.runs import threads
+from lexforge.runs.threads import allowed_cores, take_cores, threads_were_set
 
 SCRIPT = """
 import sys, torch, numba
@@ -77,3 +78,25 @@ def test_one_thread_that_a_launcher_has_set_is_not_the_users(tmp_path: Path, cho
         assert int(told[0]) == allowed_cores()
     else:
         assert told[0] == "1"
+
+
+@pytest.mark.parametrize(
+    ("busy", "processes", "policy", "told"),
+    [(1.0, 1, None, True), (0.2, 1, None, False), (1.0, 2, None, False), (1.0, 1, "passive", False)],
+)
+def test_shared_cores_are_named(
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    busy: float,
+    processes: int,
+    policy: str | None,
+    told: bool,
+) -> None:
+    """The user can set the variable only before the start, so that the run has to say it."""
+    monkeypatch.setattr(os, "environ", {} if policy is None else {"OMP_WAIT_POLICY": policy})
+    monkeypatch.setattr(threads, "allowed_cores", lambda: 8)
+    monkeypatch.setattr(threads, "busy_cores", lambda: busy)
+    monkeypatch.setattr(threads.torch, "set_num_threads", lambda number: None)
+    monkeypatch.delitem(sys.modules, "numba", raising=False)  # its threads stay as they are
+    assert take_cores(processes) == 8 // processes
+    assert ("OMP_WAIT_POLICY=passive" in caplog.text) is told

@@ -9,10 +9,10 @@ documents themselves are stored in the same order, term by term, for the exact s
 
 Search. First the bounds of a query in all blocks are added up, one row at a time, which uses the cache and
 the vector registers well. Two sweeps follow. The first scores the documents in the blocks with the 1.1 k to
-1.5 k highest bounds. The second scores every other block whose bound reaches the k-th score found so far. This is
-block-max pruning (Mallia, Suel and Tonellotto, "Faster learned sparse retrieval with block-max pruning",
-SIGIR 2024), but without its approximations and its queue of blocks, with smaller blocks and with float32
-weights.
+1.5 k highest bounds. The second scores every other block whose bound reaches the k-th score found so far.
+This is block-max pruning (Mallia, Suel and Tonellotto, "Faster learned sparse retrieval with block-max
+pruning", SIGIR 2024), but without its approximations and its queue of blocks, with smaller blocks and with
+float32 weights.
 
 If many hits are wanted, few blocks can be left out. If there are many queries as well, all documents are
 searched instead, after their postings have been arranged by term for the call
@@ -57,12 +57,11 @@ SEGMENT_BLOCKS = 65536  # the number of a block within its segment is stored in 
 LEVELS = 255  # the number of levels of a bound and of an 8-bit impact
 DENSE = 8  # a term in more than an eighth of a segment's blocks has a row, which is added faster than a list
 CHUNKS_PER_THREAD = 8  # chunks of queries per thread, so that no thread waits long for the others
-# The exhaustive search is faster once HIT_COST * k > N * (1 + TURN_COST / Q). The costs were fitted to the
-# points where both searches took equally long on one thread: for 43,688 documents at k = 50 for 875 queries
-# and k = 250 for 128 queries, for 349,504 documents at k = 200 and k = 1,000. The pruned search took 1 to 2
-# ns per document and 1 to 3 us per hit. The exhaustive one took 2 ns per document, and .9 us / Q to arrange
-# its postings.
-HIT_COST, TURN_COST = 3000, 2000
+# The exhaustive search is faster once HIT_COST * block_size^2 * k > N * (1 + TURN_COST / Q). Measured on two
+# threads, per query: the pruned search took .7 ns per document and .16 us per hit for blocks of one document,
+# .4 us for two and 1.2 us for four; the exhaustive one took 1.4 to 2.3 ns per document, and 270 to 290 ns / Q
+# to arrange its postings.
+HIT_COST, TURN_COST = 70, 215
 TILE = 4096  # documents that the exhaustive search scores at a time; their scores take 16 KiB
 
 
@@ -202,7 +201,8 @@ def top_k(
     if impl == "reference":
         return _search_reference(queries, documents_of(postings), width)
     if impl == "auto":
-        impl = "exhaustive" if exhaustive_pays(rows, width, postings.num_documents) else "pruned"
+        pays = exhaustive_pays(rows, width, postings.num_documents, postings.block_size)
+        impl = "exhaustive" if pays else "pruned"
     # The compiled functions take int64 and read-only arrays, so that each is compiled for one set of types.
     threads = numba.get_num_threads()
     chunk = -(-rows // (CHUNKS_PER_THREAD * threads))
@@ -215,15 +215,16 @@ def top_k(
     return unpack(hits, width)
 
 
-def exhaustive_pays(rows: int, k: int, documents: int) -> bool:
+def exhaustive_pays(rows: int, k: int, documents: int, block_size: int) -> bool:
     """Return whether the exhaustive search is expected to be faster than the pruned one.
 
     Args:
         rows: Number of queries in the call, at least 1.
         k: Number of hits wanted per query.
         documents: Number of documents.
+        block_size: Documents per block.
     """
-    return HIT_COST * k > documents * (1 + TURN_COST / rows)
+    return HIT_COST * block_size**2 * k > documents * (1 + TURN_COST / rows)
 
 
 def _search_reference(
