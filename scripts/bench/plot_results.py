@@ -61,8 +61,10 @@ def read_settings() -> list[Setting]:
     steps = last_rows("train_step", "impl")
     label = "training step\nsplade-tiny"
     found.append(Setting("train_step", label, steps[(PEER,)], steps[("fused",)]))
-    encode = last_rows("encode", "model", "impl")
-    theirs, ours = encode["splade-tiny", PEER], encode["splade-tiny", "lexforge"]
+    theirs = last_rows("encode", "model", "impl")["splade-tiny", PEER]
+    ours = last_rows("encode", "model", "tokens", "impl")[
+        "splade-tiny", theirs["tokens"], "fused"
+    ]  # same texts
     found.append(Setting("encode", f"encode {ours['documents']} texts\nsplade-tiny", theirs, ours))
     return found
 
