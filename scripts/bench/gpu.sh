@@ -28,6 +28,8 @@ echo "== head"
 budget=$(($(left) * 55 / 100))
 timeout $(($(left) * 7 / 10)) "$python" scripts/bench/bench_splade_head_gpu.py --out "$out" --budget-s "$budget" \
   2>&1 | tee -a "$log" || status=1
+echo "== measured beside what the card allows"
+"$python" scripts/bench/roofline.py --measured "$out/splade_head_gpu.csv" 2>&1 | tee -a "$log" || status=1
 echo "== training step"
 budget=$(($(left) * 6 / 10))
 timeout "$(left)" "$python" scripts/bench/bench_train_step_gpu.py --out "$out" --budget-s "$budget" \

@@ -293,6 +293,7 @@ def test_flattened_inputs(plain: SparseEncoder) -> None:
     flat = {
         "token_embeddings": features["token_embeddings"][features["attention_mask"].bool()].unsqueeze(0),
         "cu_seq_lens_q": torch.nn.functional.pad(lengths.cumsum(0), (1, 0)).int(),
+        "max_length_q": int(lengths.max()),
     }
     torch.testing.assert_close(plain[1](flat)["sentence_embedding"], expected, rtol=0, atol=1e-6)
 

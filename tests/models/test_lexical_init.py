@@ -14,7 +14,7 @@ import torch
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from lexforge.models import build_lexical_backbone, build_splade
-from lexforge.models.lexical_init import ACTIVATION, K1, B
+from lexforge.models.lexical_init import ACTIVATION, K1, B, state_cosine
 
 SUBJECTS = "the parser|a socket|an index|the cache|서울의 대학교|한국어 문서".split("|")
 VERBS = "reads files|returns keys|raises errors|sorts values|검색을 한다|질문에 답한다".split("|")
@@ -42,7 +42,7 @@ def test_it_is_a_stock_checkpoint(backbone: Path) -> None:
 
 
 def test_it_starts_as_bm25(backbone: Path) -> None:
-    """Each term of a text gets sqrt(idf) times BM25's weight of its frequency; all other terms are silent."""
+    """Each term of a text gets sqrt(idf) times its weight by frequency and length; all others are silent."""
     model = build_splade(backbone, device="cpu")
     tokenizer = model.tokenizer
     bags = [set(tokenizer.tokenize(text)) for text in TEXTS]
@@ -65,11 +65,30 @@ def test_it_starts_as_bm25(backbone: Path) -> None:
         length = sum(terms.values()) + 2
         for term, count in terms.items():
             once = math.sqrt(idf[term] / rarest) * ACTIVATION
-            saturated = (1 + K1) * count / (count + K1 * (1 - B + B * length / mean))
-            # chance similarities of the random rows move the attention by up to a fifth in so short texts,
-            # and the norm of the state bends strong weights by a tenth
-            expected = math.log1p(math.expm1(once) * saturated)
+            others = length - count - 1  # [CLS] is the part that no length changes
+            share = count / (count + K1 * (1 - B + B * others / mean))
+            rise = state_cosine(share) - state_cosine(0)
+            # chance similarities of the random rows move the attention by up to a fifth in so short texts
+            expected = math.log1p(math.expm1(once) * rise / (state_cosine(1 / (1 + K1)) - state_cosine(0)))
             assert row[tokenizer.convert_tokens_to_ids(term)] == pytest.approx(expected, rel=0.3)
+
+
+@pytest.mark.parametrize("share_of_mean", [0.35, 1.0, 2.7])
+def test_a_weight_falls_with_the_length_as_bm25s_does(share_of_mean: float) -> None:
+    """A start that hardly minds the length prefers long texts: .02 of nDCG@10 on docstrings of 384 tokens."""
+
+    def activation(length: float) -> float:
+        share = 1 / (1 + K1 * (1 - B + B * length))
+        rise = state_cosine(share) - state_cosine(0)
+        return math.log1p(
+            math.expm1(0.7 * ACTIVATION) * rise / (state_cosine(1 / (1 + K1)) - state_cosine(0))
+        )
+
+    def bm25(length: float) -> float:
+        return 1 / (1 + 1.5 * (0.1 + 0.9 * length))
+
+    found = activation(share_of_mean) / activation(1)
+    assert found == pytest.approx(bm25(share_of_mean) / bm25(1), rel=0.06)
 
 
 def test_more_occurrences_and_shorter_texts_weigh_more(backbone: Path) -> None:

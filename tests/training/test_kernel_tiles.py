@@ -41,9 +41,9 @@ def launch(kernel: Any, fastest: int, monkeypatch: pytest.MonkeyPatch, *, keep_w
 
     monkeypatch.setattr(kernel, "_bench", timed)
     tensor = torch.zeros(1, dtype=torch.bfloat16)
-    sizes = (1, LENGTH, TERMS, FEATURES, 0, 0, 0, LENGTH)
+    sizes = (1, LENGTH, TERMS, FEATURES, 0, 0, 0, 1, LENGTH)
     constants = {"HAS_BIAS": True, "KEEP_WINNER": keep_winner, "PRECISION": "ieee"}
-    kernel.run(*[tensor] * 7, *sizes, grid=(1,), warmup=False, **constants)
+    kernel.run(*[tensor] * 8, *sizes, grid=(1,), warmup=False, **constants)
     return {name: value for name, value in LAUNCHED[-1].items() if name.startswith("BLOCK")}
 
 

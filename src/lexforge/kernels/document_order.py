@@ -14,9 +14,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 DIMENSIONS = 64  # dimensions of the projected documents
-ITERATIONS = (
-    10  # iterations of the power method; the direction must only separate, it need not have converged
-)
+ITERATIONS = 10  # of the power method; the direction must only separate, it need not have converged
 SAMPLE = 4096  # documents of a node from which its direction is taken, evenly spread over the node
 REORDERED = {"reassoc", "contract"}  # sums may be added up in any fixed order, which vector registers need
 

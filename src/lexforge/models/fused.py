@@ -23,7 +23,6 @@ from sentence_transformers import SparseEncoder
 from sentence_transformers.base.modules import Dense, Transformer
 from sentence_transformers.sparse_encoder.modules import SpladePooling
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pad_sequence
 
 from lexforge.kernels import splade_head
 from lexforge.models.structure import module_sequences, token_decoder
@@ -138,10 +137,12 @@ def _padded(features: dict[str, Any]) -> tuple[Tensor, Tensor]:
     hidden = features["token_embeddings"]
     if "cu_seq_lens_q" not in features:
         return hidden, features["attention_mask"]
-    lengths = features["cu_seq_lens_q"].diff()  # [B], tokens of each text
-    padded = pad_sequence(hidden.squeeze(0).split(lengths.tolist()), batch_first=True)  # [B, L, D]
-    positions = torch.arange(padded.shape[1], device=hidden.device)  # [L]
-    return padded, positions < lengths.to(hidden.device).unsqueeze(1)
+    ends = features["cu_seq_lens_q"].to(hidden.device)  # [B + 1], of each text behind a 0
+    # The longest text comes as a number, so that nothing waits for the device.
+    positions = torch.arange(features["max_length_q"], device=hidden.device)  # [L]
+    mask = positions < ends.diff().unsqueeze(1)  # [B, L]
+    places = torch.where(mask, ends[:-1].unsqueeze(1) + positions, 0)  # [B, L], in the flat states
+    return hidden.squeeze(0)[places], mask
 
 
 def _pairs(model: SparseEncoder) -> Iterator[tuple[Transformer | Dense, SpladePooling]]:

@@ -10,19 +10,21 @@ d = D / H.
    of its row, and its bias adds `CONSTANT` u, with u a unit vector orthogonal to every e_j.
 2. Query and key of the first layer are the identity times a scale, such that a head's score is S for two
    tokens of the same term and about 0 for others. The row of [CLS] points along u so far that its score is
-   S + ln(K1 (1 - B)) for every token. A term with frequency tf in a text of L tokens then gives its own
+   S + ln(K1 (1 - B)) for every token. A term with frequency tf, beside L other tokens, then gives its own
    copies the attention
 
        s = tf e^S / (tf e^S + K1 (1 - B) e^S + r L) = tf / (tf + K1 (1 - B + B L / L_mean)),
 
-   BM25's weight, for e^S = r L_mean / (K1 B). Here r = e^(S^2 / 2d) is the mean of e^(score) over other
+   a weight of BM25, for e^S = r L_mean / (K1 B). Here r = e^(S^2 / 2d) is the mean of e^(score) over other
    terms, whose scores have the variance S^2 / d.
 3. The value is the identity, so attention adds `GAIN` s e_j to the state, and LayerNorm turns the state
    (1 + GAIN s) e_j + CONSTANT u into one whose cosine with e_j is
 
        a(s) = (1 + GAIN s) / sqrt((1 + GAIN s)^2 + CONSTANT^2),
 
-   nearly linear in s. What the feed-forward and later layers add is damped.
+   which bends down as s grows, as the log1p of the activation does. K1 and B are therefore larger than in
+   BM25: what they give at the end falls with the length of a text about as BM25's weight for k1 = 1.5 and
+   b = .9. What the feed-forward and later layers add is damped.
 4. The transform of the head is the identity: its GELU works where it is linear, its LayerNorm undoes scale
    and shift. The logit of term j is g |e_j| (a(s) - a(0)). The decoder's bias takes a(0) away; this keeps the
    terms silent that are not in the text, as their cosine is that of a random pair. The norms of the rows are
@@ -50,8 +52,8 @@ from lexforge.common.scripts import mostly_cjk
 from lexforge.models.lexical_tokenizer import SPECIAL_TOKENS, train_tokenizer
 from lexforge.models.vocabulary import BANNED_BIAS
 
-K1, B = 1.5, 0.75  # BM25's saturation of the term frequency and share of length normalisation
-ACTIVATION = 0.8  # of the rarest term, once in a text of mean length: small, so that log1p hardly bends it
+K1, B = 4.0, 0.95  # saturation of the term frequency, and share of length normalisation; step 3 says why
+ACTIVATION = 0.6  # of the rarest term, once in a text of mean length: small, so that log1p hardly bends it
 GAIN, CONSTANT = 2.0, 3.0  # how strongly attention writes; the constant part that makes the result linear
 _DAMPING = 0.1  # factor of the weights by which attention and feed-forward write to the residual stream
 _POSITION_NORM = 0.006  # L2 norm of a position embedding; that of the rarest term is 1
@@ -182,8 +184,8 @@ def _matching_score(mean_tokens: float, width: int) -> float:
     return width - math.sqrt(width**2 - 2 * width * target)
 
 
-def _cosine(share: float) -> float:
-    """a(s) of step 3."""
+def state_cosine(share: float) -> float:
+    """Return a(s) of step 3, the cosine of a term's state with its row, for a share of the attention."""
     own = 1 + GAIN * share
     return own / math.hypot(own, CONSTANT)
 
@@ -226,13 +228,13 @@ def _make_bm25(
 
     # 4. The head: the last layer gives u away, the transform takes it back.
     once = 1 / (1 + K1)  # s of a term that occurs once in a text of mean length
-    constant = math.sqrt(1 - _cosine(once) ** 2) * scale * u
+    constant = math.sqrt(1 - state_cosine(once) ** 2) * scale * u
     blocks[-1].output.LayerNorm.bias.copy_(-constant)
     transform = model.cls.predictions.transform
     transform.dense.weight.copy_(_GELU_SCALE * identity)
     transform.dense.bias.copy_(_GELU_SHIFT + _GELU_SCALE * constant)
-    gain = math.expm1(ACTIVATION) / (_cosine(once) - _cosine(0))
+    gain = math.expm1(ACTIVATION) / (state_cosine(once) - state_cosine(0))
     transform.LayerNorm.weight.fill_(gain / scale)
-    bias = -gain * _cosine(0) * weight
+    bias = -gain * state_cosine(0) * weight
     bias[tokenizer.all_special_ids] = BANNED_BIAS
     model.get_output_embeddings().bias.copy_(bias)

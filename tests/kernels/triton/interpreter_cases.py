@@ -89,6 +89,59 @@ def test_sizes_around_the_tile(shape: tuple[int, int, int, int]) -> None:
     check(*draw(*shape, seed=sum(shape)))
 
 
+@pytest.mark.parametrize("L", [3, 8, 10, 20])
+def test_short_rows_share_a_tile(L: int) -> None:
+    """Four rows, two rows and four rows in three steps of a tile, then two rows in three steps, of all
+    lengths down to 0 and in no order: each row's maximum and winner must be its own.
+    """
+    hidden, weight, bias, mask, grad = draw(7, L, 8, 18, seed=L)
+    for row, length in enumerate((L, 0, 1, L, L - 1, 2, 1)):
+        mask[row] = torch.arange(L) < length
+    poisoned = hidden.detach().masked_fill(mask.unsqueeze(-1) == 0, torch.nan).requires_grad_()
+    check(hidden, weight, bias, mask, grad)
+    assert torch.equal(
+        splade_head_triton(poisoned, weight, bias, mask), splade_head_triton(hidden, weight, bias, mask)
+    )
+
+
+@pytest.mark.parametrize(("L", "group_bytes"), [(3, 1), (3, 4 * 3 * 8 * 4), (20, 2 * 20 * 8 * 4)])
+def test_groups_of_rows(L: int, group_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The states of all rows may be more than the cache holds: one tile of rows in a group, or two, and a
+    last group that is not full, must compute every pair once.
+    """
+    hidden, weight, bias, mask, grad = draw(11, L, 8, 40)
+    monkeypatch.setattr(splade_head_kernels, "GROUP_BYTES", group_bytes)
+    check(hidden, weight, bias, mask, grad)
+
+
+@pytest.mark.parametrize("scale", [2.0**-40, 1.0, 2.0**20])
+def test_products_of_almost_the_same_size(scale: float) -> None:
+    """The later of two tokens is larger by one unit in the last place, then the earlier: it alone wins."""
+    hidden = torch.zeros(2, 24, 1)
+    hidden[0, 3], hidden[0, 20] = scale, scale * (1 + 2.0**-23)
+    hidden[1, 3], hidden[1, 20] = scale * (1 + 2.0**-23), scale
+    hidden.requires_grad_()
+    out = splade_head_triton(hidden, torch.ones(3, 1), None, torch.ones(2, 24))
+    (grad,) = torch.autograd.grad(out.sum(), hidden)
+    assert grad.nonzero()[:, :2].tolist() == [[0, 20], [1, 3]]
+
+
+@pytest.mark.filterwarnings("ignore:invalid value encountered")  # of NumPy, at inf - inf
+def test_an_infinite_maximum_stays_in_its_row() -> None:
+    """An overflow must show in the result, and must not read or write another row in the backward pass."""
+    hidden, weight, bias, mask, grad = draw(2, 20, 8, 18)
+    mask[:] = 1
+    with torch.no_grad():
+        weight.abs_()
+        hidden[1, 7] = torch.inf
+    out = splade_head_triton(hidden, weight, bias, mask)
+    assert out[1].isinf().all()
+    found = torch.autograd.grad(out, hidden, grad)[0][0]
+    alone = splade_head_triton(hidden[:1], weight, bias, mask[:1])
+    assert torch.equal(out[:1], alone)
+    torch.testing.assert_close(found, torch.autograd.grad(alone, hidden, grad[:1])[0][0], rtol=0, atol=0)
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_random_shapes(seed: int) -> None:
     """Shapes nobody chose."""

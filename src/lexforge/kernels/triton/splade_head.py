@@ -17,16 +17,16 @@ def splade_head_triton(
     """The sparse vector of each row, max over its tokens of log1p(relu(logit)), without [B, L, V].
 
     Differentiable, once, in hidden, weight and bias; the first of several tokens with equal maxima takes the
-    gradient. Tile sizes are timed at the first call of each (V, D, L rounded up to a power of two, with or
-    without gradient) in a process, unless `lexforge.kernels.triton.tiles` has set them; for given tile sizes
-    result and gradients are equal bit for bit from run to run.
+    gradient. Tile sizes are timed at the first call of each (V, D, class of lengths, with or without
+    gradient) in a process, unless `lexforge.kernels.triton.tiles` has set them; for given tile sizes result
+    and gradients are equal bit for bit from run to run.
 
     Args:
         hidden: `[B, L, D]` float16, bfloat16 or float32 on a CUDA device, the last hidden states.
         weight: `[V, D]` of the dtype of hidden (under autocast of any), the output embedding.
         bias: `[V]` float of any precision, or None; -inf switches a term off.
         attention_mask: `[B, L]` bool, integer or float; a token counts where it is not 0. Holes are allowed,
-            and what hidden holds at the other tokens (inf, NaN) is never read.
+            and what hidden holds at the other tokens (inf, NaN) has no effect.
         double_log1p: Apply log1p twice.
 
     Returns:
@@ -72,8 +72,10 @@ def _check_shapes_and_devices(
 
 
 def _precision(tensor: Tensor) -> str:
-    allowed = torch.backends.cuda.matmul.fp32_precision == "tf32"
-    return "tf32" if allowed and tensor.dtype == torch.float32 else "ieee"
+    """How float32 is multiplied: as tf32 where PyTorch is told so, else as three products of tf32."""
+    if tensor.dtype != torch.float32:
+        return "ieee"  # products of 16 bits are exact
+    return "tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "tf32x3"
 
 
 def _for_products(tensor: Tensor, dtype: torch.dtype) -> Tensor:
@@ -111,8 +113,8 @@ class _SpladeHead(torch.autograd.Function):
         if double_log1p:
             activation.log1p_()
         if keep_winner:
-            ctx.double_log1p, ctx.features = double_log1p, hidden.shape[2]
-            ctx.save_for_backward(activation, winner, for_weight, for_hidden, positions, lengths)
+            ctx.double_log1p, ctx.shape = double_log1p, hidden.shape
+            ctx.save_for_backward(activation, winner, for_weight, for_hidden)
         return activation
 
     @staticmethod
@@ -121,8 +123,7 @@ class _SpladeHead(torch.autograd.Function):
         with torch.cuda.device_of(grad):
             grad = grad.contiguous()
             grad_hidden = _grad_hidden(ctx, grad) if ctx.needs_input_grad[0] else None
-            grad_weight = _grad_weight(ctx, grad) if ctx.needs_input_grad[1] else None
-            grad_bias = _grad_bias(ctx, grad) if ctx.needs_input_grad[2] else None
+            grad_weight, grad_bias = _grad_weight_and_bias(ctx, grad)
         return grad_hidden, grad_weight, grad_bias, None, None, None, None
 
 
@@ -134,60 +135,77 @@ def _best(
     lengths: Tensor,
     keep_winner: bool,
 ) -> tuple[Tensor, Tensor]:
-    """relu(best + bias) [B, V] float32 and winner [B, V] (empty unless kept), a position in L."""
+    """relu(best + bias) [B, V] float32 and winner [B, V] (empty unless kept), a position in L or -1."""
     (B, L, D), V = hidden.shape, weight.shape[0]
     score = torch.empty(B, V, dtype=torch.float32, device=hidden.device)
     position_dtype = torch.int16 if L <= 2**15 else torch.int32
     winner = torch.empty((B, V) if keep_winner else 0, dtype=position_dtype, device=hidden.device)
     if score.numel():
-        kernels.forward_kernel[lambda config: (triton.cdiv(V, config["BLOCK_V"]) * B,)](
-            hidden, weight, weight if bias is None else bias.contiguous(), positions, lengths, score, winner,
-            B, L, V, D, hidden.stride(0), hidden.stride(1), weight.stride(0), triton.next_power_of_2(L),
+        order = lengths.argsort(descending=True, stable=True)  # rows of like length share a tile of tokens
+        segment = kernels.segment_of(L)
+        rows_per_group = kernels.GROUP_BYTES // max(1, L * D * hidden.element_size())
+        kernels.forward_kernel[
+            lambda config: (
+                triton.cdiv(V, config["BLOCK_V"]) * triton.cdiv(B, max(1, config["BLOCK_T"] // segment)),
+            )
+        ](
+            hidden, weight, weight if bias is None else bias.contiguous(), order, positions[order],
+            lengths[order], score, winner,
+            B, L, V, D, hidden.stride(0), hidden.stride(1), weight.stride(0), rows_per_group, segment,
             HAS_BIAS=bias is not None, KEEP_WINNER=keep_winner, PRECISION=_precision(weight),
         )  # fmt: skip
     return score, winner
 
 
 def _grad_hidden(ctx: Any, grad: Tensor) -> Tensor:
-    activation, winner, _, weight, positions, lengths = ctx.saved_tensors
+    activation, winner, _, weight = ctx.saved_tensors
     weight = _for_products(weight, ctx.product_dtype)
-    (B, L), (V, D) = positions.shape, weight.shape
-    grad_hidden = torch.zeros(B, L, D, dtype=ctx.input_dtypes[0], device=grad.device)
-    if grad_hidden.numel() and V:
+    (B, L, D), V = ctx.shape, weight.shape[0]
+    grad_hidden = torch.empty(B, L, D, dtype=ctx.input_dtypes[0], device=grad.device)
+    if not V:
+        return grad_hidden.zero_()
+    if grad_hidden.numel():
+        buckets = triton.cdiv(L, kernels.BUCKET)
         terms = torch.empty(B, V, dtype=torch.int32, device=grad.device)
-        count = torch.empty(B, dtype=torch.int32, device=grad.device)
-        kernels.active_terms_kernel[(B,)](activation, terms, count, V, BLOCK=kernels.ACTIVE_BLOCK)
+        starts = torch.empty(B, buckets + 1, dtype=torch.int32, device=grad.device)
+        kernels.terms_by_token_kernel[(B * buckets,)](
+            winner, terms, starts, V, buckets, BUCKET=kernels.BUCKET, BLOCK=kernels.LIST_BLOCK
+        )
         kernels.grad_hidden_kernel[
             lambda config: (triton.cdiv(L, config["BLOCK_T"]) * triton.cdiv(D, config["BLOCK_D"]) * B,)
         ](
-            grad, activation, winner, terms, count, weight, positions, lengths, grad_hidden,
+            grad, activation, winner, terms, starts, weight, grad_hidden,
             L, V, D, weight.stride(0), triton.next_power_of_2(L),
-            DOUBLE=ctx.double_log1p, PRECISION=_precision(weight),
+            DOUBLE=ctx.double_log1p, PRECISION=_precision(weight), BUCKET=kernels.BUCKET,
         )  # fmt: skip
     return grad_hidden
 
 
-def _grad_weight(ctx: Any, grad: Tensor) -> Tensor:
+def _grad_weight_and_bias(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:
+    """Each None if it is not asked for; one kernel lists the rows of each term and sums up the bias."""
     activation, winner, hidden = ctx.saved_tensors[:3]
+    wants_weight, wants_bias = ctx.needs_input_grad[1:3]
+    (B, V), D = activation.shape, ctx.shape[2]
+    if not (wants_weight or wants_bias):
+        return None, None
+    rows_dtype = torch.int16 if B <= 2**15 else torch.int32
+    rows = torch.empty((B, V) if wants_weight else 0, dtype=rows_dtype, device=grad.device)
+    count = torch.empty(V if wants_weight else 0, dtype=torch.int32, device=grad.device)
+    grad_bias = torch.empty(V, dtype=ctx.input_dtypes[2], device=grad.device) if wants_bias else None
+    if V:
+        kernels.rows_by_term_kernel[(triton.cdiv(V, kernels.ROWS_BLOCK),)](
+            grad, activation, rows, count, count if grad_bias is None else grad_bias, B, V,
+            DOUBLE=ctx.double_log1p, LIST=wants_weight, BIAS=wants_bias, BLOCK=kernels.ROWS_BLOCK,
+        )  # fmt: skip
+    if not wants_weight:
+        return None, grad_bias
     hidden = _for_products(hidden, ctx.product_dtype)
-    (B, V), D = activation.shape, ctx.features
     grad_weight = torch.empty(V, D, dtype=ctx.input_dtypes[1], device=grad.device)
     if V:
         kernels.grad_weight_kernel[
             lambda config: (triton.cdiv(V, config["BLOCK_V"]) * triton.cdiv(D, config["BLOCK_D"]),)
         ](
-            grad, activation, winner, hidden, grad_weight,
-            B, V, D, hidden.stride(0), hidden.stride(1), DOUBLE=ctx.double_log1p,
+            grad, activation, winner, rows, count, hidden, grad_weight,
+            V, D, hidden.stride(0), hidden.stride(1), DOUBLE=ctx.double_log1p,
         )  # fmt: skip
-    return grad_weight
-
-
-def _grad_bias(ctx: Any, grad: Tensor) -> Tensor:
-    activation = ctx.saved_tensors[0]
-    B, V = activation.shape
-    grad_bias = torch.empty(V, dtype=ctx.input_dtypes[2], device=grad.device)
-    if V:
-        kernels.grad_bias_kernel[(triton.cdiv(V, kernels.BIAS_BLOCK),)](
-            grad, activation, grad_bias, B, V, DOUBLE=ctx.double_log1p, BLOCK=kernels.BIAS_BLOCK
-        )
-    return grad_bias
+    return grad_weight, grad_bias
