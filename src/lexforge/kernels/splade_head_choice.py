@@ -316,7 +316,7 @@ def _remember(kind: str, costs: dict[str, Cost]) -> None:
     """Keep what was measured, for this process and, if the folder can be written to, for later ones."""
     machine = _machine()
     _measured()[kind] = costs
-    logger.info("the SPLADE head took per part of %s: %s", kind, costs)
+    logger.debug("the SPLADE head took per part of %s: %s", kind, costs)
     machines = _read()
     machines[machine] = {name: dict(ways) for name, ways in _KNOWN[machine].items()}
     content = json.dumps({"format": FORMAT, "machines": machines}, indent=1).encode()
