@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from llvmlite import ir
 from numba import types
+from numba.core import cgutils
 from numba.extending import intrinsic
 
 
@@ -26,9 +26,9 @@ def prefetch(typing_context: Any, array: Any, index: Any) -> Any:
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
-        address = builder.bitcast(builder.gep(data, [arguments[1]]), ir.IntType(8).as_pointer())
-        number = ir.IntType(32)
-        kind = ir.FunctionType(ir.VoidType(), [address.type, number, number, number])
+        address = builder.bitcast(builder.gep(data, [arguments[1]]), cgutils.voidptr_t)
+        number = cgutils.int32_t
+        kind = cgutils.ir.FunctionType(cgutils.ir.VoidType(), [address.type, number, number, number])
         hint = builder.module.declare_intrinsic("llvm.prefetch", (address.type,), kind)
         # The constants say: for reading, into every level of the cache, as data.
         builder.call(hint, [address, number(0), number(3), number(1)])
