@@ -28,7 +28,9 @@ from lexforge.training.symptoms import _side
 
 STOP_WORDS = "the of and in to is for with on that this are was by from".split()
 LENGTH = 32
-SCRATCH, PLAIN = training.PRESETS["lexforge-scratch"], training.PRESETS["plain"]
+PLAIN = training.PRESETS["plain"]
+# A model that learns to expand in the few steps of a test, so that each wrong setting has something to spoil.
+SCRATCH = replace(training.PRESETS["lexforge-scratch"], temperature=0.3, start_share=0.25)
 V26 = replace(training.PRESETS["v26"], distillation_weight=0.0, phases=(), stopword_penalty=1.0)
 
 
