@@ -298,8 +298,11 @@ def test_the_head_and_its_gradients(
 def test_every_screen_gives_the_same_bits() -> None:
     """Processes may choose differently: what a screen hands on is decided by the same float32 products."""
     hidden, weight, bias, mask = inputs(9, -2.6)
+    exact = [one for one in SCREENS.values() if is_exact(one, weight.shape[1])]
+    if len(exact) < 2:
+        pytest.skip("this processor sums the products of one screen exactly, and the head refuses the others")
     results = []
-    for other in SCREENS.values():
+    for other in exact:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(f"{__name__}.chosen", other)
             results.append(screen(hidden, weight, bias, mask))
