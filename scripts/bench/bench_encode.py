@@ -1,10 +1,11 @@
-"""Documents per second of an encoder: sentence-transformers, the fused head, `corpus.encode`, onnxruntime.
+"""How many documents per second an encoder takes, by each way of running it.
 
     python scripts/bench/bench_encode.py --model ../shared/models/splade-tiny --texts corpus.jsonl
     python scripts/bench/bench_encode.py --model lexical --texts corpus.jsonl
 
-`lexical` builds the backbone from scratch of the texts. "fused" is `model.encode` with the fused head,
-"lexforge" batches by tokens as well, and "lexforge float32" does without screens (`LEXFORGE_SPLADE_HEAD`).
+`lexical` builds the backbone from scratch of the texts. "sentence-transformers" is its own `model.encode`,
+and "fused" the same with the fused head. "lexforge" is `corpus.encode`, which also makes batches by tokens,
+and "lexforge float32" does so without the screens of the head (`LEXFORGE_SPLADE_HEAD`).
 "onnxruntime" runs the exported model on texts sorted by their characters. Rows go to results/encode.csv.
 """
 
@@ -45,8 +46,15 @@ def encoding(
 ) -> Callable[[list[str]], Any]:
     """What encodes texts by an implementation."""
     if impl == ONNX:
-        options = {"queries": EDGE_TEXTS[1:4], "documents": EDGE_TEXTS[1:4], "max_seq_length": length}
-        exported = export_model(folder, "onnx", Path(scratch) / "onnx", **options)  # type: ignore[arg-type]
+        compared = EDGE_TEXTS[1:4]  # the export checks itself on these
+        exported = export_model(
+            folder,
+            "onnx",
+            Path(scratch) / "onnx",
+            queries=compared,
+            documents=compared,
+            max_seq_length=length,
+        )
         vectors_of = run_pooled(exported.folder, torch.get_num_threads())
 
         def batches(texts: list[str]) -> None:

@@ -64,7 +64,7 @@ def kept_bytes(embeddings: list[Tensor], loss: NeuralSparseLoss, features: list[
 
 
 def run(vocabulary: int, rows: int, length: int, width: int, columns: int) -> dict[str, Any]:
-    """Measure one shape in a process of its own."""
+    """Measure the memory of one shape; it runs in a fresh process, whose peak nothing else has raised."""
     torch.manual_seed(0)
     model = Encoder(vocabulary, width)
     loss = NeuralSparseLoss(model, penalty_weights=torch.rand(vocabulary))  # the numbers of V26

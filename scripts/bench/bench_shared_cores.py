@@ -2,7 +2,8 @@
 
     python scripts/bench/bench_shared_cores.py --model ../shared/models/splade-tiny --texts corpus.jsonl
 
-For each number of busy processes (an endless loop each) one process takes steps with each setting: all
+For each number of busy processes (an endless loop each), the fused step of bench_train_step.py is taken in a
+process of its own with each setting: all
 threads as OpenMP waits by default, all threads that sleep while they wait (`OMP_WAIT_POLICY=passive`), and
 one thread. The settings are made before torch is loaded, because OpenMP reads them once. Rows go to
 results/shared_cores.csv.
@@ -16,43 +17,18 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 from unittest import mock
 
-from common import append_rows, in_own_process, measure
+from bench_train_step import run
+from common import append_rows, in_own_process
 
+LENGTH = 128  # tokens per text
 CORES = len(os.sched_getaffinity(0))
 SETTINGS: list[dict[str, str]] = [
     {"OMP_NUM_THREADS": str(CORES)},
     {"OMP_NUM_THREADS": str(CORES), "OMP_WAIT_POLICY": "passive"},
     {"OMP_NUM_THREADS": "1"},
 ]
-
-
-def steps(model_folder: str, texts: list[str], repeats: int) -> dict[str, Any]:
-    """Time training steps of a SPLADE model in a process of its own."""
-    import torch
-    from sentence_transformers.sparse_encoder.losses import SparseMultipleNegativesRankingLoss, SpladeLoss
-
-    from lexforge.models import build_splade
-
-    torch.manual_seed(0)
-    model = build_splade(model_folder, max_seq_length=128).train()
-    loss = SpladeLoss(
-        model,
-        SparseMultipleNegativesRankingLoss(model),
-        document_regularizer_weight=3e-4,
-        query_regularizer_weight=3e-4,
-    )
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.0)  # the same step each time
-    columns = [model.preprocess(texts[: len(texts) // 2]), model.preprocess(texts[len(texts) // 2 :])]
-
-    def step() -> None:
-        optimizer.zero_grad()
-        torch.stack(list(loss([dict(column) for column in columns], None).values())).sum().backward()
-        optimizer.step()
-
-    return {"rows": len(texts) // 2, "threads": torch.get_num_threads(), **measure(step, repeats)}
 
 
 def main() -> None:
@@ -74,9 +50,15 @@ def main() -> None:
         try:
             for setting in SETTINGS:
                 with mock.patch.dict(os.environ, kept | setting, clear=True):
-                    row = in_own_process(steps, args.model, texts, args.repeats)
-                policy = setting.get("OMP_WAIT_POLICY", "default")
-                append_rows("shared_cores", [{"busy_processes": count, "waiting": policy, **row}])
+                    measured = in_own_process(run, True, args.model, texts, LENGTH, args.repeats)
+                row = {
+                    "busy_processes": count,
+                    "waiting": setting.get("OMP_WAIT_POLICY", "default"),
+                    "rows": args.rows,
+                    "threads": int(setting["OMP_NUM_THREADS"]),
+                }
+                row |= {name: measured[name] for name in ("median_s", "min_s", "max_s", "peak_mb")}
+                append_rows("shared_cores", [row])
         finally:
             for other in others:
                 other.kill()

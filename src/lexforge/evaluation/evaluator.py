@@ -245,7 +245,8 @@ class RetrievalEvaluator(BaseEvaluator):
         """Return the vectors that `evaluate` searches, for a closer look at a model that it has evaluated.
 
         Args:
-            model: The model; if the last evaluation was of it, nothing is encoded again.
+            model: The model. If the last evaluation measured this model, its vectors are returned as they
+                are.
 
         Returns:
             The vectors of the queries, in the order of `query_ids`, and those of the documents, in the order

@@ -35,7 +35,7 @@ def measure_terms(offsets, terms, weights, block_size, width):
     """Find the largest weight of each term and the number of blocks that hold it.
 
     Args:
-        offsets: `[N + 1] int64`, where the postings of each document start, in the stored order.
+        offsets: `[N + 1] int64`, the place of each document's first posting; documents in the stored order.
         terms: `[P]`, the term of each posting.
         weights: `[P] float32`, > 0.
         block_size: Documents per block.
@@ -77,7 +77,7 @@ def fill_bounds(
     are then the weights that the bounds must cover.
 
     Args:
-        offsets: `[N + 1] int64`, where the postings of each document start, in the stored order.
+        offsets: `[N + 1] int64`, the place of each document's first posting; documents in the stored order.
         terms: `[P]`, the term of each posting.
         weights: `[P] float32`, > 0.
         block_size: Documents per block.

@@ -212,7 +212,7 @@ def measure_ways(width: int, terms: int, rows: int, length: int) -> dict[str, Co
 
     def part_s(name: str) -> float:
         difference = seconds[name, "bare", many] - seconds[name, "bare", few]
-        # Other work on the machine can make the shorter call the longer one.
+        # On a busy machine the call with fewer parts may take longer than the one with more of them.
         return difference / (many - few) if difference > 0 else seconds[name, "bare", many] / many
 
     plain_s = part_s("float32")

@@ -36,7 +36,7 @@ def scores_of_columns(queries: Tensor, columns: Sequence[Tensor], similarity: Si
 
     Args:
         queries: `[B, D]` float.
-        columns: At least one `[N_i, D]` float each.
+        columns: One or more tensors `[N_i, D]` float; each may have another number of rows N_i.
         similarity: As in `similarity_scores`.
 
     Returns:

@@ -90,6 +90,23 @@ def with_defaults(
     return chosen
 
 
+def check_training_length(tokens: int | None, longest: int | None) -> None:
+    """Refuse a number of tokens per training text that holds no token or that the model cannot read.
+
+    Args:
+        tokens: The number, special tokens included; None stands for `longest`.
+        longest: The model's `max_seq_length`; None for no limit.
+
+    Raises:
+        ValueError: If the number is out of range.
+    """
+    if tokens is not None and not (tokens >= 3 and (longest is None or tokens <= longest)):
+        raise ValueError(
+            "training_seq_length must lie between 3, a token between two special ones, and the model's "
+            f"max_seq_length, {longest}; received {tokens}"
+        )
+
+
 def with_training_length(config: Config, *, say: Callable[[str], None]) -> Config:
     """Choose how many tokens of a training text are read, unless the number is given.
 
@@ -104,7 +121,11 @@ def with_training_length(config: Config, *, say: Callable[[str], None]) -> Confi
 
     Returns:
         The settings with that value; it stays None where whole texts are read.
+
+    Raises:
+        ValueError: If the number that was given is out of range.
     """
+    check_training_length(config.training_seq_length, config.max_seq_length)
     tokens = max(_SHORTEST_TRAINING_TEXT, config.max_seq_length // 4)
     if config.training_seq_length is not None or config.model != LEXICAL or tokens >= config.max_seq_length:
         return config

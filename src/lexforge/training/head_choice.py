@@ -2,44 +2,36 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import TrainerControl, TrainerState, TrainingArguments
 
 from lexforge.kernels.splade_head_choice import head_record, measured_here, take_measured
 from lexforge.runs.run_directory import read_json, write_json
+from lexforge.training.rank_record import RankRecordCallback
 
 
-class HeadChoiceCallback(TrainerCallback):
+class HeadChoiceCallback(RankRecordCallback):
     """Saves what the SPLADE head was measured with on processors, and goes by it in a resumed run.
 
-    The ways agree up to the last digits of float32 sums. A resumed run rounds as the run that it continues
-    only if it takes the same ways. The user's cache ensures that on one machine, if it can be written to.
-    Each rank writes a file of its own into the checkpoint. `env.json` of a run is written before the first
-    batch, so what was measured since is added to it at the end.
+    The ways of the head agree up to the last digits of float32 sums. To round as the run that it continues, a
+    resumed run must take the same ways. The user's cache would keep them too, but not on another machine, nor
+    where it cannot be written to. `env.json` of a run is written before the first batch, so what was measured
+    since is added to it at the end.
     """
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """Take the measurements of the checkpoint that the run is resumed from, if it has any."""
-        if not state.global_step or not isinstance(args.resume_from_checkpoint, str):
-            return
-        file = Path(args.resume_from_checkpoint) / _file_name(args)
-        if file.is_file():
-            take_measured(json.loads(file.read_text(encoding="utf-8")))
+    def __init__(self) -> None:
+        super().__init__("head_choice")
 
-    def on_save(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """Write the measurements of this rank beside the model of the checkpoint."""
+    def record(self) -> dict[str, Any] | None:
+        """Return what this rank has measured; None if that is nothing."""
         measured = measured_here()
-        if measured["kinds"]:
-            folder = Path(str(args.output_dir)) / f"checkpoint-{state.global_step}"
-            folder.mkdir(parents=True, exist_ok=True)
-            write_json(folder / _file_name(args), measured)
+        return measured if measured["kinds"] else None
+
+    def restore(self, record: dict[str, Any]) -> None:
+        """Go by what the run that is continued has measured."""
+        take_measured(record)
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -48,7 +40,3 @@ class HeadChoiceCallback(TrainerCallback):
         file = Path(str(args.output_dir)) / "env.json"
         if state.is_world_process_zero and (environment := read_json(file)) is not None:
             write_json(file, environment | {"splade_head": head_record()})
-
-
-def _file_name(args: TrainingArguments) -> str:
-    return f"head_choice_{args.process_index}.json"

@@ -67,8 +67,8 @@ def choose_negatives(
 ) -> NegativesName | Path:
     """Return where negatives come from: the preset decides where the user and the data leave it open.
 
-    No text may stand in a batch twice, so that few batches of a small collection would be whole if each row
-    brought a negative. The negatives of a preset are left out there.
+    A text may stand in a batch only once. If each row also has a negative, a small collection has too few
+    texts to fill the batches, so the negatives of a preset are not taken there.
 
     Args:
         negatives: The value of `--negatives`; `given` is its default.

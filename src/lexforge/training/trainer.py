@@ -22,6 +22,7 @@ from lexforge.training.collator import SpladeCollator
 from lexforge.training.columns import check_training_rows
 from lexforge.training.compatible import CompatibleTraining, Losses
 from lexforge.training.curriculum import Phase, phase_at
+from lexforge.training.defaults import check_training_length
 from lexforge.training.finishing import Finishing
 from lexforge.training.finite import FiniteTraining
 from lexforge.training.head_choice import HeadChoiceCallback
@@ -75,9 +76,9 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, CompatibleTraining, Spars
         TypeError: If the loss is none of the above.
         ValueError: If a teacher, a curriculum or a wanted number of terms is given for other losses, the
             model cannot be brought to such a number, the rows of a `NeuralSparseLoss` are not what
-            `lexforge.data.columns.check_rows` asks for, the phases do not cover training, or
-            `train` finds that no step can be taken or that the schedule cannot follow the phases; see also
-            `CompatibleTraining`.
+            `lexforge.data.columns.check_rows` asks for, the phases do not cover training,
+            `training_seq_length` is out of range, or `train` finds that no step can be taken or that the
+            schedule cannot follow the phases; see also `CompatibleTraining`.
         NonFiniteError: If `train` or `evaluate` meets a number that is NaN or infinite.
         DiskFullError: If a checkpoint that `train` writes does not fit on the disk.
         DamagedCheckpointError: If `train` is to resume from a checkpoint that is not whole.
@@ -124,19 +125,11 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, CompatibleTraining, Spars
     def prepare_model(self, model: BaseModel) -> None:
         """Remember the weights of a model that is to be trained, and fuse its head."""
         assert isinstance(model, SparseEncoder)
-        self._check_training_length(model.max_seq_length)
+        check_training_length(self.training_seq_length, model.max_seq_length)
         if self._wants_terms():
             check_can_calibrate(model, **self.wanted_terms)
         self.finishing = Finishing(model, self.start_share, self.prune_threshold)
         fuse_splade_head(model)
-
-    def _check_training_length(self, longest: int | None) -> None:
-        tokens = self.training_seq_length
-        if tokens is not None and not (tokens >= 3 and (longest is None or tokens <= longest)):
-            raise ValueError(
-                "training_seq_length must lie between 3, a token between two special ones, and the model's "
-                f"max_seq_length, {longest}; received {tokens}"
-            )
 
     def check_rows(self, dataset: Any, loss: nn.Module) -> None:
         """Check the rows of a `NeuralSparseLoss`; other losses take what sentence-transformers hands them."""

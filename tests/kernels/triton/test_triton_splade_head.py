@@ -195,6 +195,25 @@ def rows_in_float64(hidden, weight, bias, mask, grad):
     return [torch.stack(out).detach(), *[leaf.grad for leaf in leaves]]
 
 
+def compare_with_float64(leaves, mask, grad):
+    """Result and gradients of the Triton head, each within twice the plain path's own error of float64."""
+    from lexforge.kernels.triton.splade_head import splade_head_triton
+
+    out = splade_head_triton(*leaves, mask)
+    out.backward(grad)
+    found = [out.detach(), *[leaf.grad for leaf in leaves]]
+    exact = rows_in_float64(*[leaf.detach().double() for leaf in leaves], mask, grad)
+    plain = rows_in_float64(*leaves, mask, grad)
+    # of two tokens within fp32 rounding either may win, and the gradient of that pair moves: some 4 pairs
+    flips = (16 / (out > 0).sum().item()) ** 0.5
+    for one, truth, other, moved in zip(found, exact, plain, (0.0, flips, flips, 0.0), strict=True):
+        error = ((one.double() - truth).norm() / truth.norm()).item()
+        own = ((other.double() - truth).norm() / truth.norm()).item()
+        # 1e-7: where the plain path happens to be exact to the last bit
+        assert error <= 2 * own + moved + 1e-7
+    return found
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("density", ["sparse", "dense"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
@@ -216,22 +235,11 @@ def test_real_sizes(V: int, D: int, dtype: torch.dtype, density: str) -> None:
     grad = torch.randn(4, V, **options)
 
     leaves = [tensor.detach().requires_grad_() for tensor in (hidden, weight, bias)]
-    out = splade_head_triton(*leaves, mask)
-    out.backward(grad)
-    found = [out.detach(), *[leaf.grad for leaf in leaves]]
-    exact = rows_in_float64(hidden.double(), weight.double(), bias.double(), mask, grad)
-    plain = rows_in_float64(hidden, weight, bias, mask, grad)
+    found = compare_with_float64(leaves, mask, grad)
+    out = found[0]
     active = (out > 0).float().mean().item()
     assert active > 0.7 if density == "dense" else 0 < active < 0.2
     assert not out[1].any()
-    # of two tokens within fp32 rounding either may win, and the gradient of that pair moves: some 4 pairs
-    flips = (16 / (out > 0).sum().item()) ** 0.5
-    for one, truth, other, moved in zip(found, exact, plain, (0.0, flips, flips, 0.0), strict=True):
-        error = ((one.double() - truth).norm() / truth.norm()).item()
-        own = ((other.double() - truth).norm() / truth.norm()).item()
-        assert (
-            error <= 2 * own + moved + 1e-7
-        )  # 1e-7: where the plain path happens to be exact to the last bit
     again = splade_head_triton(*leaves, mask)
     assert torch.equal(again, out)
     for one, other in zip(torch.autograd.grad(again, leaves, grad), found[1:], strict=True):
@@ -254,7 +262,6 @@ def test_every_configuration(name: str, number: int, L: int, monkeypatch: pytest
     """
     if not torch.cuda.is_available():
         pytest.skip("this machine has no CUDA device")
-    from lexforge.kernels.triton.splade_head import splade_head_triton
     from lexforge.kernels.triton.tiles import tuned_kernels
 
     kernel = tuned_kernels()[name]
@@ -274,17 +281,9 @@ def test_every_configuration(name: str, number: int, L: int, monkeypatch: pytest
         mask[1] = 0
         mask[2, L // 3 :] = 0
         grad = torch.randn(5, V, **options)
-        leaves = [tensor.detach().requires_grad_() for tensor in (hidden, weight, bias)]
-        out = splade_head_triton(*leaves, mask)
-        out.backward(grad)
-        found = [out.detach(), *[leaf.grad for leaf in leaves]]
-        exact = rows_in_float64(hidden.double(), weight.double(), bias.double(), mask, grad)
-        plain = rows_in_float64(hidden, weight, bias, mask, grad)
-        flips = (16 / (out > 0).sum().item()) ** 0.5  # as in `test_real_sizes`
-        for one, truth, other, moved in zip(found, exact, plain, (0.0, flips, flips, 0.0), strict=True):
-            error = ((one.double() - truth).norm() / truth.norm()).item()
-            own = ((other.double() - truth).norm() / truth.norm()).item()
-            assert error <= 2 * own + moved + 1e-7
+        compare_with_float64(
+            [tensor.detach().requires_grad_() for tensor in (hidden, weight, bias)], mask, grad
+        )
 
 
 @pytest.mark.gpu

@@ -58,7 +58,7 @@ class MilvusIndex(ServerIndex):
         layout: Layout of dense vectors; None takes that of the collection, and `Flat()` for a new one.
         origin: Names what made the vectors; a collection of another origin is refused. None accepts any.
         token: `user:password` or an API key, if the server wants one. It is never written to a file.
-        batch_rows: Number of documents in one request to the server.
+        batch_rows: Number of documents that one request sends to the server.
         timeout_s: Seconds that a request may take. A request that fails is sent up to `ATTEMPTS` times.
 
     Raises:

@@ -40,7 +40,7 @@ class ServerIndex(ABC):
         uri: The address of a server, or the name of a local store.
         collection: Name of the collection, which is created when the first documents are added.
         token: What the server wants as a password, if it wants one. It is never written to a file.
-        batch_rows: Number of documents in one request to the server.
+        batch_rows: Number of documents that one request sends to the server.
         wanted: What the caller says of the collection: its `similarity`, its `origin`, and what else an
             engine describes; None accepts any.
 
