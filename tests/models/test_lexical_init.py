@@ -201,3 +201,29 @@ def test_sizes_that_make_no_model(tmp_path: Path, wrong: dict[str, int], message
     """The message names the argument, not a tensor shape deep in a library."""
     with pytest.raises(ValueError, match=message):
         build_lexical_backbone(TEXTS, tmp_path / "backbone", **wrong)
+
+
+def test_a_short_text_lights_up_other_forms_of_its_words(tmp_path: Path) -> None:
+    """With a smaller weight than its own words, also if they are rarer; a longer text has its own only."""
+    verbs = "return sort connect collect convert expect".split()
+    forms = [verb + end for verb in verbs for end in ("", "s", "ed", "ing")]
+    texts = [
+        f"{form} a file and {other} the key of {verb} {number} times"
+        for form in forms
+        for other, verb in itertools.product(verbs, repeat=2)
+        for number in (1, 2)
+    ]
+    build_lexical_backbone(texts, tmp_path / "backbone", vocab_size=400, max_seq_length=32)
+    model = build_splade(tmp_path / "backbone", device="cpu")
+
+    def active(text: str) -> dict[str, float]:
+        row = model.encode([text], convert_to_sparse_tensor=False, show_progress_bar=False).numpy()[0]
+        return {model.tokenizer.convert_ids_to_tokens(int(i)): float(row[i]) for i in np.flatnonzero(row)}
+
+    for word, found in [("connecting", {"connected", "connects"}), ("connect", {"connects"})]:
+        short = active(word)
+        assert {word} | found <= short.keys()
+        assert not {"return", "sort", "sorts", "file"} & short.keys()
+        assert max(weight for term, weight in short.items() if term != word) < 0.6 * short[word]
+    longer = "sorts a file and connecting the key of return 2 times"
+    assert active(longer).keys() <= set(model.tokenizer.tokenize(longer))

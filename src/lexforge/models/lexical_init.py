@@ -6,8 +6,9 @@ first attention layer counts terms. Let e_j be the row of term j in the embeddin
 d = D / H.
 
 1. The rows e_j are random, with the same norm in the d columns of each head, so two of them are nearly
-   orthogonal within each head. The LayerNorm behind the embedding makes e_j a unit vector, whatever the norm
-   of its row, and its bias adds `CONSTANT` u, with u a unit vector orthogonal to every e_j.
+   orthogonal within each head. Only words that are spelled alike, such as the forms of a word, have rows of
+   a given cosine, which step 5 needs. The LayerNorm behind the embedding makes e_j a unit vector, whatever
+   the norm of its row, and its bias adds `CONSTANT` u, with u a unit vector orthogonal to every e_j.
 2. Query and key of the first layer are the identity times a scale, such that a head's score is S for two
    tokens of the same term and about 0 for others. The row of [CLS] points along u so far that its score is
    S + ln(K1 (1 - B)) for every token. A term with frequency tf, beside L other tokens, then gives its own
@@ -30,6 +31,11 @@ d = D / H.
    terms silent that are not in the text, as their cosine is that of a random pair. The norms of the rows are
    such that the activation of a term that occurs once in a text of mean length is
    `ACTIVATION` sqrt(idf_j / max idf).
+5. A word k that is spelled like a word j of the text, but does not occur in it, has the logit
+   g |e_k| (a(s) c - a(0)), with c the cosine of their rows. It is active where a(s) is large, so in short
+   texts: queries expand by other forms of their words, and documents hardly do. Where s = `SHORT`, the logit
+   of k is a share of j's, `FORM` and more by likeness, or of its own, whichever is less: a rare form must not
+   outweigh the frequent word that is there.
 
 Both sides carry sqrt(idf), so the dot product carries idf once. The state that leaves the last layer has u
 taken away again, so that it can also be averaged to a dense vector.
@@ -50,11 +56,16 @@ from lexforge.common.files import check_new, new_directory
 from lexforge.common.idf import corpus_idf
 from lexforge.common.scripts import mostly_cjk
 from lexforge.models.lexical_tokenizer import SPECIAL_TOKENS, train_tokenizer
+from lexforge.models.similar_words import similar_words
 from lexforge.models.vocabulary import BANNED_BIAS
 
 K1, B = 4.0, 0.95  # saturation of the term frequency, and share of length normalisation; step 3 says why
 ACTIVATION = 0.6  # of the rarest term, once in a text of mean length: small, so that log1p hardly bends it
 GAIN, CONSTANT = 2.0, 3.0  # how strongly attention writes; the constant part that makes the result linear
+SIMILAR = 0.5  # the least cosine, by their n-grams, of words that are spelled alike
+FORM, SLOPE = 0.1, 0.4  # the share of step 5 at that cosine, and by how much it grows with the cosine
+SHORT = 0.7  # s of a word in a short query
+_ROUNDS = 60  # until cosines are exact to .001
 _DAMPING = 0.1  # factor of the weights by which attention and feed-forward write to the residual stream
 _POSITION_NORM = 0.006  # L2 norm of a position embedding; that of the rarest term is 1
 _GELU_SCALE, _GELU_SHIFT = 0.5, 3.0  # they move states of unit variance into GELU's linear part
@@ -152,25 +163,39 @@ def _mean_tokens(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], max_s
     return total / len(texts)
 
 
-def _directions(terms: int, size: int, heads: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def _directions(
+    terms: Sequence[str], weight: torch.Tensor, size: int, heads: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Unit vectors e `[V, D]`, u `[D]` and v `[D]`, orthogonal within each head except for pairs of e.
 
+    `weight` `[V]` are the norms of the rows, which step 5 compares.
     Every block of `D / heads` columns has the same norm and no mean, which LayerNorm would take away.
     """
     width = size // heads
 
-    def block(rows: int, *others: torch.Tensor) -> torch.Tensor:
-        vectors = torch.randn(rows, heads, width)
-        vectors -= vectors.mean(dim=2, keepdim=True)
+    def allowed(vectors: torch.Tensor, *others: torch.Tensor) -> torch.Tensor:
+        vectors = vectors - vectors.mean(dim=2, keepdim=True)
         for other in others:
-            vectors -= (vectors * other).sum(dim=2, keepdim=True) * other
+            vectors = vectors - (vectors * other).sum(dim=2, keepdim=True) * other
         return vectors / vectors.norm(dim=2, keepdim=True)
 
-    constant = block(1)
-    marker = block(1, constant)
-    parts = (block(terms, constant, marker), constant, marker)
-    tokens, u, v = ((part / heads**0.5).flatten(1) for part in parts)
-    return tokens, u[0], v[0]
+    u = allowed(torch.randn(1, heads, width))
+    v = allowed(torch.randn(1, heads, width), u)
+    e = allowed(torch.randn(len(terms), heads, width), u, v)
+
+    # Chance cosines are as large as what is wanted, so similar words move until theirs are exact.
+    first, second, cosines = map(torch.from_numpy, similar_words(terms, SIMILAR))
+    one, other = weight[first], weight[second]
+    share = (FORM + SLOPE * (cosines - SIMILAR)) * torch.minimum(one, other) / torch.maximum(one, other)
+    silent, present = state_cosine(0), state_cosine(SHORT)
+    wanted = (silent + share * (present - silent)) / present
+    rate = 0.5 / torch.bincount(first, minlength=len(terms)).clamp(min=1).sqrt()
+    for _ in range(_ROUNDS):
+        missing = wanted - (e[first] * e[second]).sum(2).mean(1)
+        pull = torch.zeros_like(e).index_add_(0, first, missing[:, None, None] * e[second])
+        e = allowed(e + rate[:, None, None] * pull, u, v)
+    tokens, constant, marker = ((part / heads**0.5).flatten(1) for part in (e, u, v))
+    return tokens, constant[0], marker[0]
 
 
 def _matching_score(mean_tokens: float, width: int) -> float:
@@ -196,14 +221,15 @@ def _make_bm25(
     """Overwrite the random weights as the module's docstring says; its steps are numbered alike here."""
     size, heads = model.config.hidden_size, model.config.num_attention_heads
     width, scale = size // heads, size**0.5  # LayerNorm gives its states the norm sqrt(D)
-    tokens, u, v = _directions(len(idf), size, heads)
+    terms = tokenizer.convert_ids_to_tokens(list(range(len(idf))))
+    weight = torch.expm1(ACTIVATION * (idf / idf.max()).sqrt()) / math.expm1(ACTIVATION)  # [V]
+    weight[tokenizer.all_special_ids] = 1.0
+    tokens, u, v = _directions(terms, weight, size, heads)
     score = _matching_score(mean_tokens, width)
 
     # 1. Unit vectors of the terms, and the constant part. The norm of a row is its weight in step 4.
     along = (score + math.log(K1 * (1 - B))) / (score * CONSTANT)
     tokens[tokenizer.cls_token_id] = along * u + math.sqrt(1 - along**2) * v
-    weight = torch.expm1(ACTIVATION * (idf / idf.max()).sqrt()) / math.expm1(ACTIVATION)  # [V]
-    weight[tokenizer.all_special_ids] = 1.0
     embeddings = model.bert.embeddings
     embeddings.word_embeddings.weight.copy_(tokens * weight.unsqueeze(1))
     embeddings.position_embeddings.weight.normal_(std=_POSITION_NORM / scale)

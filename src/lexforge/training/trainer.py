@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from sentence_transformers.base.model import BaseModel
 from sentence_transformers.sparse_encoder import SparseEncoder, SparseEncoderTrainer
-from torch import nn
+from torch import Tensor, nn
+from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 from transformers.trainer_utils import EvalLoopOutput, TrainOutput
 
@@ -27,6 +28,7 @@ from lexforge.training.finishing import Finishing
 from lexforge.training.finite import FiniteTraining
 from lexforge.training.head_choice import HeadChoiceCallback
 from lexforge.training.kernel_tiles import KernelTilesCallback
+from lexforge.training.positions import freeze_positions
 from lexforge.training.resumable import ResumableTraining
 from lexforge.training.term_calibration import calibrate_on_samples, check_can_calibrate
 from lexforge.training.term_controller import ActiveTermsController
@@ -63,7 +65,8 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, CompatibleTraining, Spars
             `evaluate` measures; checkpoints hold the trained weights (`Finishing`).
         prune_threshold: What a term's logit must exceed, >= 0, in that model.
         training_seq_length: Tokens per text of the training rows, special tokens included; longer texts are
-            cut, which makes the steps cheaper. None cuts them where the model does, at its `max_seq_length`.
+            cut, which makes the steps cheaper, and position embeddings stay as they are, because those of
+            later tokens could not follow. None cuts texts where the model does, at its `max_seq_length`.
         query_terms: Wanted mean number of active terms per query in that model; None leaves it to the loss.
         document_terms: The same for documents.
         calibration_texts: Queries and documents, by `"query"` and `"document"`, on a sample of which the
@@ -109,6 +112,7 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, CompatibleTraining, Spars
         self.training_seq_length = training_seq_length
         self.wanted_terms = {"query_terms": query_terms, "document_terms": document_terms}
         self.calibration_texts = calibration_texts
+        self._frozen: list[Tensor] = []  # what this training leaves alone
         # A loss that is built already is checked before anything is written, a function once it has built it.
         known = not any(callable(one) and not isinstance(one, nn.Module) for one in _listed(loss))
         self.curriculum = self._make_curriculum(_listed(loss)) if known else None
@@ -189,6 +193,14 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, CompatibleTraining, Spars
             stock.max_length = self.training_seq_length
         return SpladeCollator.like(stock, teacher=self.teacher, encoder=model)
 
+    def create_optimizer(self, *args: Any, **kwargs: Any) -> Optimizer:
+        """The optimizer that the arguments name; it leaves position embeddings alone if texts are cut."""
+        longest = self.model.max_seq_length
+        cut = self.training_seq_length
+        if cut is not None and (longest is None or cut < longest):
+            self._frozen = freeze_positions(self.model)
+        return super().create_optimizer(*args, **kwargs)
+
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> LRScheduler:
         """The schedule that the arguments name, multiplied by the learning-rate factor of the phase."""
         given = self.lr_scheduler
@@ -220,7 +232,11 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, CompatibleTraining, Spars
 
     def train(self, *args: Any, **kwargs: Any) -> TrainOutput:
         """Train as the parent does, then average the weights with the start and set the threshold."""
-        output = super().train(*args, **kwargs)
+        try:
+            output = super().train(*args, **kwargs)
+        finally:
+            for parameter in self._frozen:
+                parameter.requires_grad_(True)
         self.finishing.apply(self.model)
         if self.controller is not None:
             reached = calibrate_on_samples(
