@@ -149,7 +149,7 @@ PLAIN = Preset(
 # Minimum activation is 0 for a healthy model and holds up one that is about to collapse.
 LEXFORGE = replace(
     PLAIN,
-    flops_weight=1e-3,
+    flops_weight=5e-4,
     minimum_activation_weight=1.0,
     negatives="mined",
     idf_bias=0.35,
@@ -163,6 +163,7 @@ LEXFORGE = replace(
 LEXFORGE_SCRATCH = replace(
     LEXFORGE,
     temperature=0.15,
+    flops_weight=1e-3,
     negatives="bm25",
     idf_bias=0.0,
     start_share=0.5,
