@@ -13,7 +13,7 @@ def freeze_positions(model: nn.Module) -> list[Tensor]:
     If training cuts texts, the embeddings of later positions get no gradient. Those of the first positions
     would move away from them, and the rest of the model would follow: a term past the cut would then get
     another weight than the same term before it. With models from scratch, trained on 96 of 384 tokens, this
-    cost .04 of nDCG@10 on docstrings.
+    cost up to .04 of nDCG@10 on docstrings.
 
     Args:
         model: The model. Without learned positions, as with rotary ones, nothing changes.
