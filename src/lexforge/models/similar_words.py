@@ -8,9 +8,10 @@ from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_matrix
+from scipy.sparse import csr_matrix, diags_array
 
 _LENGTHS = range(3, 6)  # of the character n-grams, as in fastText
+_AT_ONCE = 2000  # terms that are compared with all others; all at once would take gigabytes
 
 
 def similar_words(
@@ -41,12 +42,14 @@ def similar_words(
     starts = np.cumsum([0, *map(len, grams)])
     rows = csr_matrix((weights[columns], columns, starts), (len(terms), len(column)))
     norms = np.sqrt(np.asarray(rows.multiply(rows).sum(1)).ravel())
-    cosines = (rows @ rows.T).tocoo()
-    first, second = cosines.row.astype(np.int64), cosines.col.astype(np.int64)
-    both = norms[first] * norms[second]
-    cosine = cosines.data / np.where(both > 0, both, 1.0)
-    kept = (cosine >= least) & (first != second)
-    return first[kept], second[kept], cosine[kept].astype(np.float32)
+    rows = csr_matrix(diags_array(1 / np.where(norms > 0, norms, 1.0)) @ rows)
+    pairs = []
+    for start in range(0, len(terms), _AT_ONCE):
+        block = (rows[start : start + _AT_ONCE] @ rows.T).tocoo()
+        kept = (block.data >= least) & (block.row + start != block.col)
+        pairs.append((block.row[kept] + start, block.col[kept], block.data[kept]))
+    first, second, cosines = map(np.concatenate, zip(*pairs, strict=True))
+    return first.astype(np.int64), second.astype(np.int64), cosines.astype(np.float32)
 
 
 def _ngrams(term: str) -> set[str]:
