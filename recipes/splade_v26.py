@@ -316,6 +316,7 @@ def main(cfg: Config) -> None:
         start_share=cfg.loss.start_share,
         prune_threshold=cfg.loss.prune_threshold,
         training_seq_length=cfg.training_seq_length,
+        train_positions=cfg.model != models.LEXICAL,
         document_terms=cfg.document_terms,
         query_terms=cfg.query_terms,
         calibration_texts={"document": documents, "query": loaded.other_queries()},

@@ -151,34 +151,6 @@ def test_training_texts_are_cut_where_the_trainer_is_told(tiny_splade: SparseEnc
             tokens(wrong)
 
 
-@pytest.mark.parametrize(("length", "moves"), [(6, False), (None, True), ("longest", True)])
-def test_cut_texts_leave_the_position_embeddings_as_they_are(
-    tiny_splade: SparseEncoder, tmp_path: Path, length: Any, moves: bool
-) -> None:
-    """Those past the cut learn nothing: if the others moved, a word would weigh otherwise past the cut."""
-    (positions,) = [
-        parameter for name, parameter in tiny_splade.named_parameters() if "position_embeddings" in name
-    ]
-    before = positions.detach().clone()
-    others = [one.detach().clone() for one in tiny_splade.parameters() if one is not positions]
-    arguments = TrainingSettings(steps=2, batch_size=2, gradient_accumulation_steps=1, precision="fp32")
-    trainer = SpladeTrainer(
-        tiny_splade,
-        NeuralSparseLoss(tiny_splade, distillation_weight=0.0),
-        args=arguments.arguments(tmp_path, save_strategy="no", disable_tqdm=True),
-        train_dataset=Dataset.from_list(
-            [{"anchor": f"sort {n}", "positive": f"sorts {n}"} for n in range(8)]
-        ),
-        training_seq_length=tiny_splade.max_seq_length if length == "longest" else length,
-    )
-    for _ in range(2):
-        trainer.train()
-        assert positions.requires_grad  # whoever trains the model next may move them
-        assert moves is not torch.equal(before, positions)
-    after = [one for one in tiny_splade.parameters() if one is not positions]
-    assert not all(map(torch.equal, others, after))
-
-
 def test_a_dense_run_logs_the_share_left_out(tiny_dense: SentenceTransformer, tmp_path: Path) -> None:
     """A scalar loss has no parts in the log; what it left out stands there all the same."""
     rows = [

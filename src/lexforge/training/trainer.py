@@ -65,8 +65,9 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, CompatibleTraining, Spars
             `evaluate` measures; checkpoints hold the trained weights (`Finishing`).
         prune_threshold: What a term's logit must exceed, >= 0, in that model.
         training_seq_length: Tokens per text of the training rows, special tokens included; longer texts are
-            cut, which makes the steps cheaper, and position embeddings stay as they are, because those of
-            later tokens could not follow. None cuts texts where the model does, at its `max_seq_length`.
+            cut, which makes the steps cheaper. None cuts them where the model does, at its `max_seq_length`.
+        train_positions: Whether learned position embeddings are trained. A short training of the lexical
+            backbone should leave them alone (`freeze_positions`).
         query_terms: Wanted mean number of active terms per query in that model; None leaves it to the loss.
         document_terms: The same for documents.
         calibration_texts: Queries and documents, by `"query"` and `"document"`, on a sample of which the
@@ -99,6 +100,7 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, CompatibleTraining, Spars
         start_share: float = 0.0,
         prune_threshold: float = 0.0,
         training_seq_length: int | None = None,
+        train_positions: bool = True,
         query_terms: float | None = None,
         document_terms: float | None = None,
         calibration_texts: Mapping[TextKind, Sequence[str]] | None = None,
@@ -110,6 +112,7 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, CompatibleTraining, Spars
         self.start_share = start_share
         self.prune_threshold = prune_threshold
         self.training_seq_length = training_seq_length
+        self.train_positions = train_positions
         self.wanted_terms = {"query_terms": query_terms, "document_terms": document_terms}
         self.calibration_texts = calibration_texts
         self._frozen: list[Tensor] = []  # what this training leaves alone
@@ -194,10 +197,8 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, CompatibleTraining, Spars
         return SpladeCollator.like(stock, teacher=self.teacher, encoder=model)
 
     def create_optimizer(self, *args: Any, **kwargs: Any) -> Optimizer:
-        """The optimizer that the arguments name; it leaves position embeddings alone if texts are cut."""
-        longest = self.model.max_seq_length
-        cut = self.training_seq_length
-        if cut is not None and (longest is None or cut < longest):
+        """The optimizer that the arguments name, without the position embeddings if so wanted."""
+        if not self.train_positions:
             self._frozen = freeze_positions(self.model)
         return super().create_optimizer(*args, **kwargs)
 
