@@ -13,9 +13,9 @@ from lexforge.common.ranks import sum_over_ranks, world_size
 from lexforge.losses import NeuralSparseLoss
 
 START = 0.1  # share of training after which the controller acts
-GAIN = 20.0  # how far the logarithm of a weight moves in the whole training, while n is e times too large
+GAIN = 40.0  # how far the logarithm of a weight moves in the whole training, while n is e times too large
 PROPORTIONAL = 2.0  # what the present error adds to the logarithm; it damps the swing around the target
-BOUND = math.log(1e4)  # a weight stays within this factor of the given one
+BOUND = math.log(1e6)  # a weight stays within this factor of the given one
 AVERAGED_SHARE = 0.02  # share of training over which the number of active terms is averaged
 # Buffers of the loss, [2] each; WANTED is no part of its state.
 INTEGRAL, AVERAGE, WANTED = "active_terms_integral", "active_terms_average", "active_terms_wanted"
