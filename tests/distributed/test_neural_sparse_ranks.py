@@ -59,11 +59,11 @@ def test_the_wanted_terms_are_those_of_all_ranks(two_ranks: dict) -> None:
     """Each rank sees other texts, and all must weigh alike; the calibrated bias is that of rank 0.
 
     By hand, for queries: 9 terms over both ranks at every step, so e = log(0.9); two steps after the start
-    (2 of 20) add 20 / 20 * e each, and 2 e is added at once.
+    (2 of 20) add 40 / 20 * e each, and 2 e is added at once.
     """
     first, second = two_ranks["wanted terms"]
     torch.testing.assert_close(first["factors"], second["factors"], rtol=0, atol=0)
-    assert first["factors"][0].item() == pytest.approx(0.9**4, rel=1e-5)
+    assert first["factors"][0].item() == pytest.approx(0.9**6, rel=1e-5)
     assert first["factors"][1].item() > 1
     torch.testing.assert_close(first["bias"], second["bias"], rtol=0, atol=0)
     assert (first["reached"].item(), second["reached"].item()) == (12.0, 0.0)

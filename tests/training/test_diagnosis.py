@@ -186,7 +186,7 @@ SILENT = Setting(
 OPEN = Setting(replace(SCRATCH, flops_weight=1e-5, start_share=0.0), learning_rate=1.5e-3, bias=1.0)
 WIDE = replace(OPEN, learning_rate=1e-3, bias=1.5)
 LARGE = replace(OPEN, bias=3.0)
-FEW = Setting(learning_rate=5e-3, steps=60, rows=32, eval_steps=10)
+FEW = Setting(learning_rate=5e-3, steps=60, rows=16, eval_steps=10)
 COLD = Setting(replace(SCRATCH, temperature=0.02))
 # symptom, the wrong setting, the part of the advice that names knob and direction, the advice followed
 CASES = [
