@@ -34,8 +34,8 @@ d = D / H.
 5. A word k that is spelled like a word j of the text, but does not occur in it, has the logit
    g |e_k| (a(s) c - a(0)), with c the cosine of their rows. It is active where a(s) is large, so in short
    texts: queries expand by other forms of their words, and documents hardly do. Where s = `SHORT`, the logit
-   of k is a share of j's, `FORM` and more by likeness, or of its own, whichever is less: a rare form must not
-   outweigh the frequent word that is there.
+   of a rarer form k is a share of j's logit: `FORM`, and the more, the more alike they are. A more frequent
+   form gets less. So no form outweighs the word that is there.
 
 Both sides carry sqrt(idf), so the dot product carries idf once. The state that leaves the last layer has u
 taken away again, so that it can also be averaged to a dense vector.
@@ -168,7 +168,7 @@ def _directions(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Unit vectors e `[V, D]`, u `[D]` and v `[D]`, orthogonal within each head except for pairs of e.
 
-    `weight` `[V]` are the norms of the rows, which step 5 compares.
+    `weight` `[V]` holds the norms of the rows. Step 5 compares those of similar words.
     Every block of `D / heads` columns has the same norm and no mean, which LayerNorm would take away.
     """
     width = size // heads

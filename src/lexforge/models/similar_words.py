@@ -25,7 +25,7 @@ def similar_words(
     Args:
         terms: WordPiece terms: "##" begins a piece that goes on with a word, "[" and "]" enclose a special
             token, which is like no other.
-        least: The least cosine of a pair, above 0.
+        least: Pairs with a smaller cosine are left out; above 0.
 
     Returns:
         The first and the second terms of the pairs, `[P] int64`, in both orders, and their cosines,
