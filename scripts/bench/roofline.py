@@ -114,9 +114,9 @@ def print_expected(name: str, V: int, D: int, B: int, L: int, active: int) -> No
             moved = f"{step.memory:6,.0f} MB, {step.l2:6,.0f} MB in L2"
             print(f"  {step.name:14} {step.gflop:6,.0f} GFLOP, {moved}: {fast:.2f} to {slow:.2f} ms")
         print("| {}: ideal {:.2f} ms, expected {:.2f} to {:.2f} ms".format(label, *times))
-    # A pair of row and term takes 14 bytes: its result, its winner, its incoming gradient, and its place in
-    # the backward pass's list. Beside them stand the gradients of states and weight, and the larger of both
-    # cast.
+    # Each pair of row and term takes 14 bytes: for its result, its winner, its incoming gradient, and its
+    # place in the list of the backward pass. Added to this are the float32 gradients of the states and of the
+    # weight, and a copy in half precision of the larger one.
     peak = B * V * 14 + 4 * D * (B * L + V) + 2 * D * max(V, B * L)
     print(f"| peak above the inputs: {peak / 1e6:,.0f} MB; eager PyTorch: {B * L * V * 14 / 1e6:,.0f} MB")
 

@@ -212,7 +212,7 @@ def measure_ways(width: int, terms: int, rows: int, length: int) -> dict[str, Co
 
     def part_s(name: str) -> float:
         difference = seconds[name, "bare", many] - seconds[name, "bare", few]
-        # On a busy machine the call with fewer parts may take longer than the one with more of them.
+        # Other work on the machine may make the smaller call the slower one: no difference to go by.
         return difference / (many - few) if difference > 0 else seconds[name, "bare", many] / many
 
     plain_s = part_s("float32")

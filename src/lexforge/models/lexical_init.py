@@ -34,8 +34,8 @@ d = D / H.
 5. A word k that is spelled like a word j of the text, but does not occur in it, has the logit
    g |e_k| (a(s) c - a(0)), with c the cosine of their rows. It is active where a(s) is large, so in short
    texts: queries expand by other forms of their words, and documents hardly do. Where s = `SHORT`, the logit
-   of a rarer form k is a share of j's logit: `FORM`, and the more, the more alike they are. A more frequent
-   form gets less. So no form outweighs the word that is there.
+   of a rarer form k is a share of j's logit: `FORM`, and the more, the more alike they are. A form that is
+   more frequent than j gets less. So the word that is in the text weighs more than its forms.
 
 Both sides carry sqrt(idf), so the dot product carries idf once. The state that leaves the last layer has u
 taken away again, so that it can also be averaged to a dense vector.
@@ -183,7 +183,8 @@ def _directions(
     v = allowed(torch.randn(1, heads, width), u)
     e = allowed(torch.randn(len(terms), heads, width), u, v)
 
-    # Chance cosines are as large as what is wanted, so similar words move until theirs are exact.
+    # Two random rows have a cosine of about .1 by chance, which would hide the differences that step 5 needs.
+    # So the rows of similar words are moved until their cosines are exact.
     first, second, cosines = map(torch.from_numpy, similar_words(terms, SIMILAR))
     one, other = weight[first], weight[second]
     share = (FORM + SLOPE * (cosines - SIMILAR)) * torch.minimum(one, other) / torch.maximum(one, other)

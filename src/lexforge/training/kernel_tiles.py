@@ -31,7 +31,7 @@ class KernelTilesCallback(RankRecordCallback):
         return chosen if chosen["kernels"] else None
 
     def restore(self, record: dict[str, Any]) -> None:
-        """Set the tile sizes of the run that is continued."""
+        """Use the tile sizes that the interrupted run had chosen."""
         from lexforge.kernels.triton.tiles import set_tiles
 
         set_tiles(record)

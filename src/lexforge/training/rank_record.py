@@ -18,7 +18,7 @@ class RankRecordCallback(TrainerCallback, ABC):
     Each rank has a file of its own, `<file_stem>_<rank>.json`, because ranks choose for themselves.
 
     Args:
-        file_stem: How the names of the files begin.
+        file_stem: The name of the files without rank and extension.
     """
 
     def __init__(self, file_stem: str) -> None:

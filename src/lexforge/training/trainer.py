@@ -199,7 +199,7 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, CompatibleTraining, Spars
     def create_optimizer(self, *args: Any, **kwargs: Any) -> Optimizer:
         """The optimizer that the arguments name, without the position embeddings if so wanted."""
         if not self.train_positions:
-            self._frozen = freeze_positions(self.model)
+            self._frozen += freeze_positions(self.model)  # a retry with smaller batches comes here again
         return super().create_optimizer(*args, **kwargs)
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> LRScheduler:
@@ -238,6 +238,7 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, CompatibleTraining, Spars
         finally:
             for parameter in self._frozen:
                 parameter.requires_grad_(True)
+            self._frozen.clear()
         self.finishing.apply(self.model)
         if self.controller is not None:
             reached = calibrate_on_samples(
