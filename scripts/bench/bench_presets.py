@@ -72,15 +72,15 @@ SYSTEMS: dict[str, tuple[str, ...]] = {
     "v26": ("--preset", "v26"),
     "lexforge": (),
 }
-# A wanted number of terms, reached by `lexforge` from a FLOPS weight that gives far too many or far too few,
-# and FLOPS weights set by hand, for the quality that they have with as many terms.
-FAR = {"above": "1e-6", "below": "1e-1"}
+# A wanted number of terms, reached by `lexforge` from its own FLOPS weight and from one that gives far too many
+# or far too few, and FLOPS weights set by hand, for the quality that they have with as many terms.
+STARTS = {"": (), "-above": ("--loss.flops-weight", "1e-6"), "-below": ("--loss.flops-weight", "1e-1")}
 SYSTEMS |= {
-    f"terms-{terms}-{side}": (
-        "--document-terms", str(terms), "--query-terms", str(terms // 4), "--loss.flops-weight", weight,
+    f"terms-{terms}{side}": (
+        "--document-terms", str(terms), "--query-terms", str(terms // 4), *flags,
     )
     for terms in (32, 64, 128)
-    for side, weight in FAR.items()
+    for side, flags in STARTS.items()
 }  # fmt: skip
 SYSTEMS |= {f"flops-{weight}": ("--loss.flops-weight", weight) for weight in ("1e-4", "2e-3", "8e-3", "3e-2")}
 PLAIN_RATES = {"scratch": "1e-3", "pretrained": "1e-4"}
