@@ -300,6 +300,7 @@ def main(cfg: Config) -> None:
         args=cfg.train.arguments(
             cfg.output_dir,
             router_mapping=routes,
+            lr_scheduler_type=cfg.loss.lr_scheduler_type,
             **cfg.evaluation.arguments(),
             **training.hub_arguments(cfg.card.push_to_hub),
         ),
@@ -315,6 +316,7 @@ def main(cfg: Config) -> None:
         ramp_fraction=cfg.loss.ramp_fraction,
         start_share=cfg.loss.start_share,
         prune_threshold=cfg.loss.prune_threshold,
+        average_horizon=cfg.loss.average_horizon,
         training_seq_length=cfg.training_seq_length,
         train_positions=cfg.model != models.LEXICAL,
         document_terms=cfg.document_terms,

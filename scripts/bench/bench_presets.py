@@ -72,8 +72,8 @@ SYSTEMS: dict[str, tuple[str, ...]] = {
     "v26": ("--preset", "v26"),
     "lexforge": (),
 }
-# A wanted number of terms, reached by `lexforge` from its own FLOPS weight and from one that gives far too many
-# or far too few, and FLOPS weights set by hand, for the quality that they have with as many terms.
+# A wanted number of terms, reached by `lexforge` from its own FLOPS weight and from one that gives far too
+# many or far too few, and FLOPS weights set by hand, for the quality that they have with as many terms.
 STARTS = {"": (), "-above": ("--loss.flops-weight", "1e-6"), "-below": ("--loss.flops-weight", "1e-1")}
 SYSTEMS |= {
     f"terms-{terms}{side}": (

@@ -23,8 +23,8 @@ from torch import nn
 from lexforge.losses import CoSENTLoss, MoCoLoss, NeuralSparseLoss, loss_tensors
 from lexforge.losses.base import EmbeddingLoss
 from lexforge.models import is_training
-from lexforge.runs import LossStateCallback, loss_state
-from lexforge.runs.loss_state import LOSS_STATE_FILE
+from lexforge.runs import LossStateCallback
+from lexforge.runs.loss_state import LOSS_STATE
 from lexforge.training import SpladeTrainer, TrainingSettings
 
 WORDS = "list array search index query document vector sparse token model train file graph tree".split()
@@ -163,12 +163,12 @@ def test_a_checkpoint_that_lies_elsewhere_is_named(tiny_checkpoint: Path, tmp_pa
     [
         (lambda file: file.unlink(), FileNotFoundError, "does not exist.*resumed at step 2.*checkpoint="),
         (
-            lambda file: loss_state._write(load_file(file), 4, file),
+            lambda file: LOSS_STATE.write(load_file(file), file.parent, 4),
             ValueError,
             "saved at step 4, and the run resumes at step 2",
         ),
         (
-            lambda file: loss_state._write({"a": torch.zeros(1)}, 2, file),
+            lambda file: LOSS_STATE.write({"a": torch.zeros(1)}, file.parent, 2),
             ValueError,
             "a does not belong",
         ),
@@ -191,7 +191,7 @@ def test_a_state_that_is_not_there_stops_the_run(
     """A fresh queue must never pass for a resumed one."""
     make_trainer(tiny_checkpoint, tmp_path, "moco", max_steps=2).train()
     checkpoint = tmp_path / "checkpoint-2"
-    damage(checkpoint / LOSS_STATE_FILE)
+    damage(checkpoint / LOSS_STATE.name)
     with pytest.raises(error, match=message):
         make_trainer(tiny_checkpoint, tmp_path, "moco").train(resume_from_checkpoint=str(checkpoint))
 
@@ -238,7 +238,7 @@ def test_a_loss_without_state_costs_nothing(tiny_checkpoint: Path, tmp_path: Pat
             callbacks=[LossStateCallback(loss)],
         )
         trainer.train(resume_from_checkpoint=resume)
-        assert not (tmp_path / "checkpoint-2" / LOSS_STATE_FILE).exists()
+        assert not (tmp_path / "checkpoint-2" / LOSS_STATE.name).exists()
 
 
 def test_a_dictionary_of_losses_is_one_state(tiny_checkpoint: Path) -> None:
@@ -279,6 +279,6 @@ def test_our_trainer_adds_it_itself(tiny_splade, tmp_path: Path) -> None:
         train_dataset=rows("moco"),
     )
     trainer.train()
-    saved = load_file(tmp_path / "checkpoint-2" / LOSS_STATE_FILE)
+    saved = load_file(tmp_path / "checkpoint-2" / LOSS_STATE.name)
     assert saved["scale"].item() != 1
     torch.testing.assert_close(saved["scale"], trainer.loss.scale.detach(), rtol=0, atol=0)

@@ -67,6 +67,8 @@ def test_every_setting_reaches_the_loss_or_the_trainer() -> None:
         "idf_bias",
         "start_share",
         "prune_threshold",
+        "average_horizon",
+        "lr_scheduler_type",
         "ramp_fraction",
         "phases",
     }

@@ -131,7 +131,7 @@ def set_aside_after(place: Path) -> None:
             `abandoned/` already is replaced.
     """
     aside = place.parent / ABANDONED
-    later = [path for path in by_step(place.parent) if _step(path) > _step(place)]
+    later = [path for path in by_step(place.parent) if step_of(path) > step_of(place)]
     for checkpoint in later:
         aside.mkdir(exist_ok=True)
         shutil.rmtree(aside / checkpoint.name, ignore_errors=True)
@@ -167,11 +167,12 @@ def rotate(run: Path, keep: int | None, best: str | None) -> None:
 def by_step(run: str | Path) -> list[Path]:
     """The folders `checkpoint-<step>` of a run, whole or not, sorted by step."""
     found = [path for path in Path(run).glob("checkpoint-*") if path.name.split("-", 1)[1].isdecimal()]
-    return sorted(found, key=_step)
+    return sorted(found, key=step_of)
 
 
-def _step(checkpoint: Path) -> int:
-    return int(checkpoint.name.split("-", 1)[1])
+def step_of(checkpoint: str | Path) -> int:
+    """Return the step of a checkpoint from the name of its folder, `checkpoint-<step>`."""
+    return int(Path(checkpoint).name.split("-", 1)[1])
 
 
 def last_checkpoint(run: str | Path) -> str | None:

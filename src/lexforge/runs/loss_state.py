@@ -8,18 +8,14 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
-from torch import Tensor, nn
+from torch import nn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from lexforge.common.files import write_file
-from lexforge.common.manifest import METADATA, pack_manifest, unpack_manifest
 from lexforge.common.ranks import sum_over_ranks, world_size
 from lexforge.losses.base import load_loss_tensors, loss_parameters, loss_tensors
+from lexforge.runs.state_file import StateFile, checkpoint_folder, resumed_folder
 
-LOSS_STATE_FILE = "loss_state.safetensors"
-FORMAT = "lexforge-loss-state"
+LOSS_STATE = StateFile("loss_state.safetensors", "lexforge-loss-state", "state of a loss")
 
 
 class LossStateCallback(TrainerCallback):
@@ -74,7 +70,8 @@ class LossStateCallback(TrainerCallback):
         if not tensors:
             return
         if state.global_step:
-            load_loss_tensors(self.loss, _read(self._resumed_file(args, state), state.global_step))
+            folder = self._resumed_folder(args, state)
+            load_loss_tensors(self.loss, LOSS_STATE.read(folder, state.global_step))
         if world_size() > 1:
             for name in sorted(tensors):
                 dist.broadcast(tensors[name].detach(), src=0)
@@ -103,54 +100,18 @@ class LossStateCallback(TrainerCallback):
         tensors = loss_tensors(self.loss)
         if not tensors or not state.is_world_process_zero or state.is_hyper_param_search:
             return
-        file = _checkpoint_folder(args, state) / LOSS_STATE_FILE
-        write_file(file, lambda beside: _write(tensors, state.global_step, beside))
+        LOSS_STATE.write(tensors, checkpoint_folder(args, state), state.global_step)
 
-    def _resumed_file(self, args: TrainingArguments, state: TrainerState) -> Path:
-        named = self.checkpoint or args.resume_from_checkpoint
-        folder = _checkpoint_folder(args, state)
-        if self.checkpoint or (isinstance(named, str) and Path(named).is_dir()):
-            folder = Path(str(named))
-        file = folder / LOSS_STATE_FILE
-        if not file.is_file():
+    def _resumed_folder(self, args: TrainingArguments, state: TrainerState) -> Path:
+        folder = resumed_folder(args, state, self.checkpoint)
+        if not (folder / LOSS_STATE.name).is_file():
             raise FileNotFoundError(
-                f"{file} does not exist, and this run, resumed at step {state.global_step}, needs the state "
-                f"of {type(self.loss).__name__} from it. If the checkpoint lies elsewhere, name it with "
-                "LossStateCallback(loss, checkpoint=...); if its saving was cut off, resume from the "
-                "checkpoint before it"
+                f"{folder / LOSS_STATE.name} does not exist, and this run, resumed at step "
+                f"{state.global_step}, needs the state of {type(self.loss).__name__} from it. If the "
+                "checkpoint lies elsewhere, name it with LossStateCallback(loss, checkpoint=...); if its "
+                "saving was cut off, resume from the checkpoint before it"
             )
-        return file
-
-
-def _checkpoint_folder(args: TrainingArguments, state: TrainerState) -> Path:
-    return Path(str(args.output_dir)) / f"checkpoint-{state.global_step}"
-
-
-def _write(tensors: Mapping[str, Tensor], step: int, file: Path) -> None:
-    copies = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
-    manifest = pack_manifest(FORMAT, {"global_step": step}, _parts(copies))
-    save_file(copies, file, metadata={METADATA: manifest})
-
-
-def _read(file: Path, step: int) -> dict[str, Tensor]:
-    try:
-        with safe_open(file, framework="pt") as saved:
-            tensors = {name: saved.get_tensor(name) for name in saved.keys()}  # noqa: SIM118 (not a mapping)
-            manifest = (saved.metadata() or {}).get(METADATA)
-        saved_step = unpack_manifest(manifest, FORMAT, _parts(tensors))["global_step"]
-    except (SafetensorError, ValueError, LookupError) as error:
-        raise ValueError(f"{file} is cut, altered or no state of a loss: {error}") from error
-    if saved_step != step:
-        raise ValueError(f"{file} was saved at step {saved_step}, and the run resumes at step {step}")
-    return tensors
-
-
-def _parts(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
-    """The bytes of tensors under names that say their dtype and shape too. numpy has no bfloat16."""
-    return {
-        f"{name} {tensor.dtype} {tuple(tensor.shape)}": tensor.reshape(-1).view(torch.uint8).numpy()
-        for name, tensor in tensors.items()
-    }
+        return folder
 
 
 def _average_gradients(parameters: list[nn.Parameter]) -> None:

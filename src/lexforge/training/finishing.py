@@ -1,4 +1,4 @@
-"""What becomes of the trained weights at the end of training: an average with the start, and a threshold."""
+"""What becomes of the trained weights at the end: averages over steps and with the start, and a threshold."""
 
 from __future__ import annotations
 
@@ -10,10 +10,13 @@ from sentence_transformers import SparseEncoder
 from torch import Tensor, nn
 
 from lexforge.models import lower_bias
+from lexforge.training.weight_average import WeightAverage
 
 
 class Finishing:
-    """Turns trained weights into the weights that are used: averaged with the start, then thresholded.
+    """Turns trained weights into the weights that are used: averaged, then thresholded.
+
+    Where there is a running average of the trained weights, it takes their place (`WeightAverage`).
 
     Training on one collection takes away some of what a pretrained retriever knows about other ones. The
     average
@@ -29,6 +32,7 @@ class Finishing:
         model: The model before training; its weights are copied.
         start_share: Share of the start, in [0, 1); 0 keeps the trained weights and copies nothing.
         prune_threshold: What the logit of a term must exceed to stay active, >= 0.
+        average: The running average of the trained weights; None uses those of the last step.
 
     Raises:
         ValueError: If a number is out of range.
@@ -37,13 +41,20 @@ class Finishing:
     al., "LM-Cocktail" (arXiv 2311.13534), for retrievers; docs/losses.md, section 18.
     """
 
-    def __init__(self, model: nn.Module, start_share: float, prune_threshold: float = 0.0) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        start_share: float,
+        prune_threshold: float = 0.0,
+        average: WeightAverage | None = None,
+    ) -> None:
         if not 0 <= start_share < 1:
             raise ValueError(f"start_share must lie in [0, 1); received {start_share}")
         if not 0 <= prune_threshold < float("inf"):
             raise ValueError(f"prune_threshold must be finite and >= 0; received {prune_threshold}")
         self.start_share = start_share
         self.prune_threshold = prune_threshold
+        self.average = average
         self.start = _copied(model) if start_share else {}
 
     @torch.no_grad()
@@ -56,11 +67,16 @@ class Finishing:
         Raises:
             ValueError: If a threshold is to be applied to a decoder without a bias.
         """
+        averages = self.average.weights if self.average else {}
         for name, tensor in _weights(model).items():
+            if name not in averages and name not in self.start:
+                continue
+            # In float32 and in one rounding, so that bfloat16 weights lose nothing on the way.
+            finished = averages.get(name, tensor).to(tensor.device, torch.float32)
             if name in self.start:
-                # In float32 and in one rounding, so that bfloat16 weights lose nothing on the way.
                 start = self.start[name].to(tensor.device, torch.float32)
-                tensor.copy_(tensor.float().lerp(start, self.start_share))
+                finished = finished.lerp(start, self.start_share)
+            tensor.copy_(finished)
         if self.prune_threshold:
             lower_bias(model, self.prune_threshold)
 
@@ -71,7 +87,7 @@ class Finishing:
         Args:
             model: The model whose weights were copied.
         """
-        if not self.start_share and not self.prune_threshold:
+        if not self.start_share and not self.prune_threshold and self.average is None:
             yield
             return
         trained = _copied(model)

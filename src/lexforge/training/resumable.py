@@ -35,6 +35,7 @@ from lexforge.runs.signals import StopCallback, StopRequest, TrainingInterrupted
 from lexforge.training.batches import no_batch
 from lexforge.training.sharded import ShardedCopy
 from lexforge.training.trackers import group_for_tracker
+from lexforge.training.weight_average import WeightAverage
 
 logger = logging.getLogger(__name__)
 
@@ -215,7 +216,7 @@ class ResumableTraining(BaseTrainer):
         self.state.is_world_process_zero = self.is_world_process_zero()
         self._load_from_checkpoint(str(checkpoint))
         for callback in self.callback_handler.callbacks:
-            if isinstance(callback, LossStateCallback):
+            if isinstance(callback, (LossStateCallback, WeightAverage)):
                 callback.on_train_begin(self.args, self.state, self.control)
         if self.args.load_best_model_at_end and self.state.best_model_checkpoint is not None:
             self._load_best_model()

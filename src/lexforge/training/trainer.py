@@ -18,6 +18,7 @@ from transformers.trainer_utils import EvalLoopOutput, TrainOutput
 from lexforge.common.types import Embeddings, TextKind
 from lexforge.losses import NeuralSparseLoss
 from lexforge.models import fuse_splade_head, vocabulary_size
+from lexforge.runs.checkpoints import step_of
 from lexforge.training.callbacks import CollapseCallback, CurriculumCallback
 from lexforge.training.collator import SpladeCollator
 from lexforge.training.columns import check_training_rows
@@ -32,6 +33,7 @@ from lexforge.training.positions import freeze_positions
 from lexforge.training.resumable import ResumableTraining
 from lexforge.training.term_calibration import calibrate_on_samples, check_can_calibrate
 from lexforge.training.term_controller import ActiveTermsController
+from lexforge.training.weight_average import WeightAverage
 
 
 class SpladeTrainer(ResumableTraining, FiniteTraining, CompatibleTraining, SparseEncoderTrainer):
@@ -64,6 +66,8 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, CompatibleTraining, Spars
         start_share: Share of the weights of the start, in [0, 1), in the model that `train` leaves and that
             `evaluate` measures; checkpoints hold the trained weights (`Finishing`).
         prune_threshold: What a term's logit must exceed, >= 0, in that model.
+        average_horizon: Number of steps over which the trained weights in that model are averaged, as a share
+            of all steps, in [0, 1] (`WeightAverage`); 0 takes the weights of the last step.
         training_seq_length: Tokens per text of the training rows, special tokens included; longer texts are
             cut, which makes the steps cheaper. None cuts them where the model does, at its `max_seq_length`.
         train_positions: Whether learned position embeddings are trained. A short training of the lexical
@@ -99,6 +103,7 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, CompatibleTraining, Spars
         ramp_fraction: float = 0.0,
         start_share: float = 0.0,
         prune_threshold: float = 0.0,
+        average_horizon: float = 0.0,
         training_seq_length: int | None = None,
         train_positions: bool = True,
         query_terms: float | None = None,
@@ -111,6 +116,7 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, CompatibleTraining, Spars
         self.ramp_fraction = ramp_fraction
         self.start_share = start_share
         self.prune_threshold = prune_threshold
+        self.weight_average = WeightAverage(average_horizon) if average_horizon else None
         self.training_seq_length = training_seq_length
         self.train_positions = train_positions
         self.wanted_terms = {"query_terms": query_terms, "document_terms": document_terms}
@@ -123,7 +129,7 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, CompatibleTraining, Spars
         super().__init__(model=model, loss=loss, **kwargs)
         self.curriculum = self.curriculum or self._make_curriculum(self.losses)
         self.controller = self.controller or self._make_controller(self.losses)
-        for callback in filter(None, (self.curriculum, self.controller)):
+        for callback in filter(None, (self.curriculum, self.controller, self.weight_average)):
             self.add_callback(callback)
         self.add_callback(KernelTilesCallback())
         self.add_callback(HeadChoiceCallback())
@@ -135,7 +141,7 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, CompatibleTraining, Spars
         check_training_length(self.training_seq_length, model.max_seq_length)
         if self._wants_terms():
             check_can_calibrate(model, **self.wanted_terms)
-        self.finishing = Finishing(model, self.start_share, self.prune_threshold)
+        self.finishing = Finishing(model, self.start_share, self.prune_threshold, self.weight_average)
         fuse_splade_head(model)
 
     def check_rows(self, dataset: Any, loss: nn.Module) -> None:
@@ -232,13 +238,16 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, CompatibleTraining, Spars
             group["lr"] = base_lr * factor(0)
 
     def train(self, *args: Any, **kwargs: Any) -> TrainOutput:
-        """Train as the parent does, then average the weights with the start and set the threshold."""
+        """Train as the parent does, then take the averages of the weights and set the threshold."""
         try:
             output = super().train(*args, **kwargs)
         finally:
             for parameter in self._frozen:
                 parameter.requires_grad_(True)
             self._frozen.clear()
+        best = self.state.best_model_checkpoint
+        if self.weight_average is not None and self.args.load_best_model_at_end and best is not None:
+            self.weight_average.load(best, step_of(best))
         self.finishing.apply(self.model)
         if self.controller is not None:
             reached = calibrate_on_samples(

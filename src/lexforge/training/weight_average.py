@@ -1,0 +1,103 @@
+"""The running average of the weights over the last steps of a training."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from lexforge.runs.state_file import StateFile, checkpoint_folder, resumed_folder
+
+AVERAGE = StateFile("weight_average.safetensors", "lexforge-weight-average", "average of the weights")
+
+
+class WeightAverage(TrainerCallback):
+    """Averages the weights over the steps, so that a high learning rate may stay high to the end.
+
+    Each step of such a training leaves noise in the weights, and the average takes it out. After step t,
+
+        average += (weights - average) / min(t, h),    h = max(1, horizon * steps),
+
+    which is the plain mean of the first h steps, and from then on a moving average in which a step of h steps
+    ago counts a third of the last one. Training goes on from its own weights. The average is in float32, on
+    the device of the weights; each checkpoint holds it in `weight_average.safetensors`.
+
+    Args:
+        horizon: The number h of steps as a share of all steps, in (0, 1].
+
+    Raises:
+        ValueError: If the horizon is out of range. When training begins: if the model is sharded by FSDP2, or
+            the file of the checkpoint is damaged or of another step.
+        FileNotFoundError: If a resumed run finds no such file in its checkpoint.
+
+    Source: Polyak and Juditsky, "Acceleration of stochastic approximation by averaging" (1992); Izmailov et
+    al., "Averaging weights leads to wider optima and better generalization" (arXiv 1803.05407);
+    docs/losses.md, section 18.
+    """
+
+    def __init__(self, horizon: float) -> None:
+        if not 0 < horizon <= 1:
+            raise ValueError(f"average_horizon must lie in [0, 1]; received {horizon}")
+        self.horizon = horizon
+        self.weights: dict[str, Tensor] = {}
+        """Name -> average of a parameter; empty before the first step."""
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Begin anew, or with the average of the checkpoint that a run is resumed from."""
+        if isinstance(kwargs.get("model"), FSDPModule):
+            raise ValueError(
+                "an average of the weights needs whole weights on every rank, and FSDP2 shards them; give "
+                "average_horizon=0 (--loss.average-horizon 0), or train with DistributedDataParallel "
+                "(recipes/accelerate/multi_gpu.yaml)"
+            )
+        self.weights = {}
+        if state.global_step:
+            self.load(resumed_folder(args, state), state.global_step)
+
+    @torch.no_grad()
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Take the weights of this step into the average."""
+        share = 1 / min(state.global_step, max(1.0, self.horizon * state.max_steps))
+        model: nn.Module = kwargs["model"]
+        for name, parameter in model.named_parameters():
+            weights = parameter.detach().float()
+            if name not in self.weights:
+                self.weights[name] = weights.clone()
+            else:
+                average = self.weights[name] = self.weights[name].to(weights.device)
+                average.lerp_(weights, share)
+
+    def on_save(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Write the average beside the model of the checkpoint."""
+        if state.is_world_process_zero and not state.is_hyper_param_search:
+            AVERAGE.write(self.weights, checkpoint_folder(args, state), state.global_step)
+
+    def load(self, checkpoint: str | Path, step: int) -> None:
+        """Take the average of a checkpoint.
+
+        Args:
+            checkpoint: The folder of the checkpoint.
+            step: The step of the checkpoint.
+
+        Raises:
+            FileNotFoundError: If the checkpoint holds no average.
+            ValueError: If the file is damaged or of another step.
+        """
+        file = Path(checkpoint) / AVERAGE.name
+        if not file.is_file():
+            raise FileNotFoundError(
+                f"{file} does not exist, and a run that is resumed with average_horizon={self.horizon:g} "
+                "needs the average of its weights from it. Resume with average_horizon=0 "
+                "(--loss.average-horizon 0), as the run began, or from another checkpoint"
+            )
+        self.weights = AVERAGE.read(Path(checkpoint), step)
