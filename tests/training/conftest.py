@@ -63,3 +63,15 @@ def make_trainer(training_rows: list[dict[str, str]]) -> Callable[..., SpladeTra
         return SpladeTrainer(model, loss, args=arguments, teacher=RandomTeacher(), **given)
 
     return make
+
+
+@pytest.fixture
+def fresh(tiny_checkpoint: Path) -> Callable[[], SparseEncoder]:
+    """Makes the same encoder again and again."""
+    from sentence_transformers.sparse_encoder.modules import SpladePooling, Transformer
+
+    def make() -> SparseEncoder:
+        transformer = Transformer(str(tiny_checkpoint), transformer_task="fill-mask", max_seq_length=32)
+        return SparseEncoder(modules=[transformer, SpladePooling("max")], device="cpu")
+
+    return make

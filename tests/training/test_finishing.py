@@ -22,18 +22,6 @@ def weights(model: nn.Module) -> dict[str, torch.Tensor]:
     return {name: tensor.detach().clone() for name, tensor in model.named_parameters()}
 
 
-@pytest.fixture
-def fresh(tiny_checkpoint: Path) -> Callable[[], SparseEncoder]:
-    """Makes the same encoder again and again."""
-    from sentence_transformers.sparse_encoder.modules import SpladePooling, Transformer
-
-    def make() -> SparseEncoder:
-        transformer = Transformer(str(tiny_checkpoint), transformer_task="fill-mask", max_seq_length=32)
-        return SparseEncoder(modules=[transformer, SpladePooling("max")], device="cpu")
-
-    return make
-
-
 def test_the_average_is_taken_of_each_weight_once() -> None:
     """Worked by hand: 0.75 * 5 + 0.25 * 1 = 4, also where two modules share the weight."""
     model = nn.Sequential(nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False))

@@ -34,18 +34,6 @@ class StepRecorder(TrainerCallback):
         self.seen.append(weights(model))
 
 
-@pytest.fixture
-def fresh(tiny_checkpoint: Path) -> Callable[[], SparseEncoder]:
-    """Makes the same encoder again and again."""
-    from sentence_transformers.sparse_encoder.modules import SpladePooling, Transformer
-
-    def make() -> SparseEncoder:
-        transformer = Transformer(str(tiny_checkpoint), transformer_task="fill-mask", max_seq_length=32)
-        return SparseEncoder(modules=[transformer, SpladePooling("max")], device="cpu")
-
-    return make
-
-
 def averages_of(values: list[float], horizon: float) -> list[float]:
     """The average after each step of a weight with these values, as the callback computes it."""
     model = nn.Linear(1, 1, bias=False)
