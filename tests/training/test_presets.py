@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from dataclasses import FrozenInstanceError, fields
+from dataclasses import FrozenInstanceError, fields, replace
 
 import pytest
 
@@ -85,3 +85,6 @@ def test_a_preset_refuses_a_number_out_of_range() -> None:
     """A wrong flag of a recipe must stop the run before any model is loaded."""
     with pytest.raises(ValueError, match=r"flops.*received -1"):
         Preset(flops_weight=-1.0)
+    for name, number in (("start_share", 1.0), ("prune_threshold", -0.1), ("average_horizon", 1.5)):
+        with pytest.raises(ValueError, match=f"{name} must .*received {number}"):
+            replace(V26, **{name: number})  # type: ignore[arg-type]

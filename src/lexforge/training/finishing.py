@@ -10,6 +10,7 @@ from sentence_transformers import SparseEncoder
 from torch import Tensor, nn
 
 from lexforge.models import lower_bias
+from lexforge.training.finishing_numbers import check_finishing_numbers
 from lexforge.training.weight_average import WeightAverage
 
 
@@ -48,10 +49,7 @@ class Finishing:
         prune_threshold: float = 0.0,
         average: WeightAverage | None = None,
     ) -> None:
-        if not 0 <= start_share < 1:
-            raise ValueError(f"start_share must lie in [0, 1); received {start_share}")
-        if not 0 <= prune_threshold < float("inf"):
-            raise ValueError(f"prune_threshold must be finite and >= 0; received {prune_threshold}")
+        check_finishing_numbers(start_share=start_share, prune_threshold=prune_threshold)
         self.start_share = start_share
         self.prune_threshold = prune_threshold
         self.average = average

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from lexforge.common.similarity import Similarity
 from lexforge.losses.sparse_numbers import NUMBER_NAMES, SparseLossNumbers
 from lexforge.training.curriculum import Phase
+from lexforge.training.finishing_numbers import check_finishing_numbers
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -72,6 +73,14 @@ class Preset(SparseLossNumbers):
         ),
         Phase(1.0, temperature=0.04, infonce_weight=3.0, distillation_weight=0.8, learning_rate_factor=0.25),
     )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_finishing_numbers(
+            start_share=self.start_share,
+            prune_threshold=self.prune_threshold,
+            average_horizon=self.average_horizon,
+        )
 
     def loss_arguments(self) -> dict[str, Any]:
         """Return the settings that `NeuralSparseLoss` takes by the same name.

@@ -11,6 +11,7 @@ from torch.distributed.fsdp import FSDPModule
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from lexforge.runs.state_file import StateFile, checkpoint_folder, resumed_folder
+from lexforge.training.finishing_numbers import check_finishing_numbers
 
 AVERAGE = StateFile("weight_average.safetensors", "lexforge-weight-average", "average of the weights")
 
@@ -27,7 +28,7 @@ class WeightAverage(TrainerCallback):
     the device of the weights; each checkpoint holds it in `weight_average.safetensors`.
 
     Args:
-        horizon: The number h of steps as a share of all steps, in (0, 1].
+        horizon: The number h of steps as a share of all steps, in [0, 1]; below one step it is one step.
 
     Raises:
         ValueError: If the horizon is out of range. When training begins: if the model is sharded by FSDP2, or
@@ -40,8 +41,7 @@ class WeightAverage(TrainerCallback):
     """
 
     def __init__(self, horizon: float) -> None:
-        if not 0 < horizon <= 1:
-            raise ValueError(f"average_horizon must lie in [0, 1]; received {horizon}")
+        check_finishing_numbers(average_horizon=horizon)
         self.horizon = horizon
         self.weights: dict[str, Tensor] = {}
         """Name -> average of a parameter; empty before the first step."""
