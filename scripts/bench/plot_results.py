@@ -62,9 +62,8 @@ def read_settings() -> list[Setting]:
     label = "training step\nsplade-tiny"
     found.append(Setting("train_step", label, steps[(PEER,)], steps[("fused",)]))
     theirs = last_rows("encode", "model", "impl")["splade-tiny", PEER]
-    ours = last_rows("encode", "model", "tokens", "impl")[
-        "splade-tiny", theirs["tokens"], "fused"
-    ]  # same texts
+    # Ours of the same texts.
+    ours = last_rows("encode", "model", "tokens", "impl")["splade-tiny", theirs["tokens"], OURS]
     found.append(Setting("encode", f"encode {ours['documents']} texts\nsplade-tiny", theirs, ours))
     return found
 
@@ -90,8 +89,8 @@ def draw_picture(rows: list[Setting], name: str, height: float, size: int) -> No
     draw_bars(axes[0], rows, "median_s", "Time (s)", ".2f", size)
     draw_bars(axes[1], rows, "peak_mb", "Peak memory above start (MB)", ",.0f", size)
     handles = [plt.Rectangle((0, 0), 1, 1, color=COLOURS[each]) for each in (PEER, OURS)]
-    device = rows[0].ours["device"]
-    title = f"float32 on {device}, medians; the head is measured forward and backward"
+    devices = " and ".join(sorted({row.ours["device"] for row in rows}))
+    title = f"float32 on {devices}, medians; the head is measured forward and backward"
     figure.legend(
         handles, [PEER, OURS], loc="lower center", ncols=2, frameon=False, fontsize=size + 1, title=title
     )
