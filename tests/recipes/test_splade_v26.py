@@ -444,6 +444,10 @@ def test_lexforge_shifts_the_bias_and_keeps_a_share_of_the_start(beir: Path, tin
     metrics = json.loads((run / "metrics.json").read_text())
     # The table shows the user's model before training, without the shift.
     assert metrics["initial"]["document_active_dims"] != metrics["trained"]["document_active_dims"]
+    # The settings of the preset that the trainer follows reach it.
+    arguments = json.loads((run / "checkpoint-1" / "training_args.json").read_text())
+    assert arguments["lr_scheduler_type"] == "constant_with_warmup"
+    assert (run / "checkpoint-1" / "weight_average.safetensors").is_file()
 
 
 def test_mined_negatives_take_the_route_of_documents(beir: Path, tiny_checkpoint: Path) -> None:

@@ -168,7 +168,7 @@ def _directions(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Unit vectors e `[V, D]`, u `[D]` and v `[D]`, orthogonal within each head except for pairs of e.
 
-    `weight` `[V]` holds the norms of the rows. Step 5 compares those of similar words.
+    `weight` `[V]` holds the norm of each term's row. Step 5 compares the norms of two similar words.
     Every block of `D / heads` columns has the same norm and no mean, which LayerNorm would take away.
     """
     width = size // heads

@@ -19,7 +19,7 @@ from lexforge.common.manifest import METADATA, pack_manifest, unpack_manifest
 
 @dataclass(frozen=True)
 class StateFile:
-    """A kind of file in a checkpoint: named tensors, the step at which they were saved, and a checksum.
+    """A file in a checkpoint that holds named tensors, the step at which they were saved, and a checksum.
 
     Args:
         name: Name of the file in the folder of the checkpoint.
@@ -61,7 +61,7 @@ class StateFile:
         file = folder / self.name
         try:
             with safe_open(file, framework="pt") as saved:
-                tensors = {name: saved.get_tensor(name) for name in saved.keys()}  # noqa: SIM118 (no mapping)
+                tensors = {name: saved.get_tensor(name) for name in saved.keys()}  # noqa: SIM118 (`saved` is no dict)
                 manifest = (saved.metadata() or {}).get(METADATA)
             saved_step = unpack_manifest(manifest, self.form, _parts(tensors))["global_step"]
         except (SafetensorError, ValueError, LookupError) as error:

@@ -15,7 +15,7 @@ from lexforge.training.weight_average import WeightAverage
 
 
 class Finishing:
-    """Turns trained weights into the weights that are used: averaged, then thresholded.
+    """Makes the weights that are used out of the trained ones: averages them, and drops weak terms.
 
     Where there is a running average of the trained weights, it takes their place (`WeightAverage`).
 
@@ -33,7 +33,7 @@ class Finishing:
         model: The model before training; its weights are copied.
         start_share: Share of the start, in [0, 1); 0 keeps the trained weights and copies nothing.
         prune_threshold: What the logit of a term must exceed to stay active, >= 0.
-        average: The running average of the trained weights; None uses those of the last step.
+        average: Keeps the running average of the trained weights; None takes the weights of the last step.
 
     Raises:
         ValueError: If a number is out of range.

@@ -11,7 +11,7 @@ def check_finishing_numbers(
     """Refuse a number out of its range.
 
     Args:
-        start_share: Share of the start in the finished weights, in [0, 1).
+        start_share: Share of the weights before training in the finished weights, in [0, 1).
         prune_threshold: What the logit of a term must exceed to stay active, finite and >= 0.
         average_horizon: Steps of the running average as a share of all steps, in [0, 1].
 
