@@ -15,7 +15,7 @@ from sentence_transformers.sparse_encoder.modules import SpladePooling, Transfor
 
 from lexforge.models import build_inference_free, restrict_output_vocabulary
 from lexforge.models.vocabulary import BANNED_BIAS
-from lexforge.training import calibrate_active_terms
+from lexforge.training import calibrate_active_terms, term_calibration
 from lexforge.training.term_calibration import (
     Logits,
     TooShallowError,
@@ -60,7 +60,7 @@ def test_the_solver_meets_both_numbers(query_terms: float, document_terms: float
             for term in range(SIZE)
         ]
         shares.append([count / sum(active) for count in active])
-    contrast = [math.log((q + 1e-4) / (d + 1e-4)) for q, d in zip(*shares, strict=True)]
+    contrast = [math.log((q + 1e-3) / (d + 1e-3)) for q, d in zip(*shares, strict=True)]
     slope, level = np.polyfit(contrast, thresholds, 1)
     np.testing.assert_allclose(thresholds, level + slope * np.array(contrast), atol=1e-9)
     alone = naive_mean(queries, np.full(SIZE, documents.level(document_terms, np.zeros(SIZE))))
@@ -159,12 +159,28 @@ def test_rows_of_every_kind_give_the_same_bias(tiny_checkpoint: Path) -> None:
     torch.testing.assert_close(biases[2], biases[0], rtol=0, atol=0)
 
 
-def test_texts_that_were_not_trained_on_have_the_wanted_number(tiny_splade: SparseEncoder) -> None:
-    """The given texts are the sample, by their kind; the rows stand in for a kind without texts."""
+def test_the_sample_is_of_the_given_texts_and_filled_up_with_rows(
+    tiny_splade: SparseEncoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Enough given texts are the sample alone; too few are all in it, each text once."""
     rows = Dataset.from_dict({"anchor": QUERIES[:6], "positive": DOCUMENTS[:6]})
     wanted = {"query_terms": None, "document_terms": 15, "batch_size": 8, "seed": 0}
-    calibrate_on_samples(tiny_splade, rows, texts={"document": DOCUMENTS[6:], "query": []}, **wanted)
-    assert mean_active(tiny_splade, DOCUMENTS[6:]) == pytest.approx(15, abs=1.5 / len(DOCUMENTS[6:]))
+    given = DOCUMENTS[6:]
+    monkeypatch.setattr(term_calibration, "SAMPLE", len(given))
+    calibrate_on_samples(tiny_splade, rows, texts={"document": given, "query": []}, **wanted)
+    assert mean_active(tiny_splade, given) == pytest.approx(15, abs=1.5 / len(given))
     assert mean_active(tiny_splade, DOCUMENTS[:6]) != pytest.approx(15, abs=0.1)
-    calibrate_on_samples(tiny_splade, rows, texts={"query": QUERIES[6:]}, **wanted)
+
+    monkeypatch.setattr(term_calibration, "SAMPLE", 100)
+    calibrate_on_samples(tiny_splade, rows, texts={"document": DOCUMENTS[4:]}, **wanted)
+    assert mean_active(tiny_splade, DOCUMENTS) == pytest.approx(15, abs=1.5 / len(DOCUMENTS))
+    calibrate_on_samples(tiny_splade, rows, texts={"query": QUERIES}, **wanted)
     assert mean_active(tiny_splade, DOCUMENTS[:6]) == pytest.approx(15, abs=1.5 / 6)
+
+
+def test_many_rows_are_read_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of a large set stay on the disk; those that are read lie all over it."""
+    monkeypatch.setattr(term_calibration, "SAMPLE", 5)
+    rows = Dataset.from_dict({"anchor": [str(row) for row in range(100)], "positive": ["text"] * 100})
+    texts = term_calibration._texts_of_rows(rows, ())
+    assert texts == {"query": [str(row) for row in range(0, 100, 5)], "document": ["text"]}

@@ -38,10 +38,10 @@ from lexforge.training.columns import text_columns
 
 logger = logging.getLogger(__name__)
 
-RARE = 1e-4  # of all active terms; a sample does not tell where a rarer term is typical
+RARE = 1e-3  # of all active terms; a sample does not tell where a rarer term is typical
 LARGEST_TILT = 4.0  # t1 is sought within this distance of 0
 TILTS, BISECTIONS = 6, 40  # t1 is first tried at LARGEST_TILT / 2^6, / 2^5, ..., then between two of these
-SAMPLE = 1000  # texts of each kind: the mean of so many is off by 1 to 2 %
+SAMPLE = 3000  # texts of each kind: the mean of so many is off by about 1 %
 FIRST_DEPTH, LARGEST_DEPTH = 1.0, 64.0  # how far below the threshold logits are looked at
 
 
@@ -239,10 +239,10 @@ def calibrate_on_samples(
 ) -> dict[TextKind, float]:
     """Calibrate on a sample of texts; every rank must call this.
 
-    A model has other numbers of terms for the texts that it was trained on than for others. So texts like
-    those that it will encode should be given: documents of the corpus, and queries of dev. Where none of a
-    kind are given, those of the training rows are taken. Rank 0 computes the shift and sends it to the
-    others, so that the model stays equal on all ranks.
+    Texts like those that the model will encode should be given: documents of the corpus, and queries of
+    dev. Where fewer than `SAMPLE` of a kind are given, texts of the training rows fill the sample up. The
+    model has slightly other numbers of terms for these, but a small sample is further off. Rank 0 computes
+    the shift and sends it to the others, so that the model stays equal on all ranks.
 
     Args:
         model: As in `calibrate_active_terms`, equal on all ranks.
@@ -263,15 +263,11 @@ def calibrate_on_samples(
     """
     reached: dict[TextKind, float] = {}
     if first_gathered_row(1) == 0:
-        given = {kind: found for kind, found in (texts or {}).items() if len(found)}
-        if len(given) < 2:
-            given = _texts_of_rows(rows, label_columns) | given
-        random = np.random.default_rng(seed)
-        queries, documents = (_sample(given[kind], random) for kind in ("query", "document"))
+        sample = _sample(texts or {}, rows, label_columns, np.random.default_rng(seed))
         reached = calibrate_active_terms(
             model,
-            queries,
-            documents,
+            sample["query"],
+            sample["document"],
             query_terms=query_terms,
             document_terms=document_terms,
             batch_size=batch_size,
@@ -282,22 +278,41 @@ def calibrate_on_samples(
     return reached
 
 
-def _texts_of_rows(rows: Any, label_columns: Sequence[str]) -> dict[TextKind, Sequence[str]]:
-    """The distinct queries and documents of training rows, in their order."""
+def _sample(
+    given: Mapping[TextKind, Sequence[str]],
+    rows: Any,
+    label_columns: Sequence[str],
+    random: np.random.Generator,
+) -> dict[TextKind, list[str]]:
+    """`SAMPLE` of the given texts of each kind; where they are fewer, all of them and texts of the rows."""
+    kinds: tuple[TextKind, ...] = ("query", "document")
+    sample = {kind: _some(given.get(kind, ()), SAMPLE, random) for kind in kinds}
+    if any(len(texts) < SAMPLE for texts in sample.values()):
+        trained = _texts_of_rows(rows, label_columns)
+        for kind, texts in sample.items():
+            known = set(texts)
+            others = [text for text in trained[kind] if text not in known]
+            texts += _some(others, SAMPLE - len(texts), random)
+    return sample
+
+
+def _some(texts: Sequence[str], most: int, random: np.random.Generator) -> list[str]:
+    """At most so many of the texts, in their order."""
+    places = np.sort(random.permutation(len(texts))[:most])
+    return [texts[place] for place in places]
+
+
+def _texts_of_rows(rows: Any, label_columns: Sequence[str]) -> dict[TextKind, list[str]]:
+    """The distinct queries and documents of training rows; of many rows, those of evenly spaced ones."""
     from datasets import Dataset  # missing where a loss is only timed
 
     texts: dict[TextKind, dict[str, None]] = {"query": {}, "document": {}}
     for dataset in rows.values() if isinstance(rows, dict) else [rows]:
         read = dataset if isinstance(dataset, Dataset) else Dataset.from_list(list(dataset.take(SAMPLE)))
+        read = read.select(range(0, len(read), max(1, len(read) // (4 * SAMPLE))))
         for place, column in enumerate(text_columns(read.column_names, label_columns)):
             texts["document" if place else "query"].update(dict.fromkeys(read[column][:]))
     return {kind: list(found) for kind, found in texts.items()}
-
-
-def _sample(texts: Sequence[str], random: np.random.Generator) -> list[str]:
-    """At most `SAMPLE` of the texts, in their order."""
-    places = np.sort(random.permutation(len(texts))[:SAMPLE])
-    return [texts[place] for place in places]
 
 
 def check_can_calibrate(

@@ -75,8 +75,8 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, CompatibleTraining, Spars
         query_terms: Wanted mean number of active terms per query in that model; None leaves it to the loss.
         document_terms: The same for documents.
         calibration_texts: Queries and documents, by `"query"` and `"document"`, on a sample of which the
-            wanted numbers are made exact: texts that the model was not trained on, because it has other
-            numbers of terms for those. The texts of the training rows stand in for a kind that is missing.
+            wanted numbers are made exact: texts like those that the model will encode. Where there are
+            few of a kind, texts of the training rows fill the sample up.
         **kwargs: The arguments of `SparseEncoderTrainer`: `args`, `train_dataset`, `eval_dataset`,
             `evaluator`, `callbacks`, `model_init` and others.
 
