@@ -123,6 +123,24 @@ def test_numbers_that_exclude_each_other_are_told(
     assert "a query has 30.0 active terms on average, and 5 were wanted" in caplog.text
 
 
+def test_a_number_that_costs_much_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    """Ten texts with a term each share one weak term: with it a query has two terms, and FLOPS rise from .1
+    to 1.1, where twice the terms explain .2.
+    """
+    texts = Logits(
+        terms=np.array([*range(10), *[20] * 10]), values=np.array([1.0] * 10 + [-0.5] * 10), texts=10
+    )
+    thresholds = np.zeros(SIZE)
+    term_calibration._warn_of_cost(texts, texts, thresholds, 1)
+    assert not caplog.text
+    thresholds[20] = -1
+    term_calibration._warn_of_cost(texts, texts, thresholds, 1)
+    assert (
+        "2.0 active terms per query make a search expensive: the FLOPS of the sample are 1.10" in caplog.text
+    )
+    assert "a query has 1.0 terms, and the FLOPS are 0.10" in caplog.text
+
+
 def test_a_model_without_a_bias_to_shift_is_refused(tiny_splade: SparseEncoder) -> None:
     """Each of these would leave another number than the one asked for, without a word."""
     with pytest.raises(ValueError, match="received None for both"):

@@ -43,6 +43,7 @@ LARGEST_TILT = 4.0  # t1 is sought within this distance of 0
 TILTS, BISECTIONS = 6, 40  # t1 is first tried at LARGEST_TILT / 2^6, / 2^5, ..., then between two of these
 SAMPLE = 3000  # texts of each kind: the mean of so many is off by about 1 %
 FIRST_DEPTH, LARGEST_DEPTH = 1.0, 64.0  # how far below the threshold logits are looked at
+COSTLY = 2.0  # FLOPS this many times as high as more query terms alone explain are told in a warning
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,11 @@ class Logits:
     def mean_active(self, thresholds: NDArray[np.float64]) -> float:
         """Return the mean number of entries per text that are above the thresholds `[V]` of their terms."""
         return float((self.values > thresholds[self.terms]).sum() / self.texts)
+
+    def rates(self, thresholds: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the share of texts in which each term is above its threshold, `[V]`."""
+        active = self.terms[self.values > thresholds[self.terms]]
+        return np.bincount(active, minlength=len(thresholds)) / self.texts
 
     def level(self, wanted: float, offsets: NDArray[np.float64]) -> float:
         """Return the number t by which `values > t + offsets[terms]` holds for `wanted` entries per text.
@@ -223,7 +229,28 @@ def calibrate_active_terms(
                 reached[kind],
                 wanted,
             )
+    if len(samples) == 2:
+        _warn_of_cost(logits["query"], logits["document"], thresholds, samples["document"][1])
     return reached
+
+
+def _warn_of_cost(
+    queries: Logits, documents: Logits, thresholds: NDArray[np.float64], document_terms: float
+) -> None:
+    """Say so where the number of query terms is only had by terms that nearly every text activates."""
+    alone = np.full(len(thresholds), documents.level(document_terms, np.zeros(len(thresholds))))
+    flops, flops_alone = (float(queries.rates(cut) @ documents.rates(cut)) for cut in (thresholds, alone))
+    terms, terms_alone = queries.mean_active(thresholds), queries.mean_active(alone)
+    if flops * terms_alone > COSTLY * flops_alone * terms:
+        logger.warning(
+            "%.1f active terms per query make a search expensive: the FLOPS of the sample are %.2f. With the "
+            "documents calibrated alone a query has %.1f terms, and the FLOPS are %.2f. Ask for a number of "
+            "query_terms nearer to that, or for none",
+            terms,
+            flops,
+            terms_alone,
+            flops_alone,
+        )
 
 
 def calibrate_on_samples(
