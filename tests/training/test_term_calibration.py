@@ -184,12 +184,12 @@ def test_the_sample_is_of_the_given_texts_and_filled_up_with_rows(
     rows = Dataset.from_dict({"anchor": QUERIES[:6], "positive": DOCUMENTS[:6]})
     wanted = {"query_terms": None, "document_terms": 15, "batch_size": 8, "seed": 0}
     given = DOCUMENTS[6:]
-    monkeypatch.setattr(term_calibration, "SAMPLE", len(given))
+    monkeypatch.setattr(term_calibration, "FEW", len(given))
     calibrate_on_samples(tiny_splade, rows, texts={"document": given, "query": []}, **wanted)
     assert mean_active(tiny_splade, given) == pytest.approx(15, abs=1.5 / len(given))
     assert mean_active(tiny_splade, DOCUMENTS[:6]) != pytest.approx(15, abs=0.1)
 
-    monkeypatch.setattr(term_calibration, "SAMPLE", 100)
+    monkeypatch.setattr(term_calibration, "FEW", 100)
     calibrate_on_samples(tiny_splade, rows, texts={"document": DOCUMENTS[4:]}, **wanted)
     assert mean_active(tiny_splade, DOCUMENTS) == pytest.approx(15, abs=1.5 / len(DOCUMENTS))
     calibrate_on_samples(tiny_splade, rows, texts={"query": QUERIES}, **wanted)

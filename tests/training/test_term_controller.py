@@ -41,19 +41,22 @@ def drive(controller: ActiveTermsController, counts: list[list[tuple[float, floa
 
 def naive_factors(counts: list[float], wanted: float) -> list[float | None]:
     """The documented rule for one side in plain Python; None where no factor is written."""
-    steps, average, integral, found = len(counts), 0.0, 0.0, []
+    steps, average, integral, rate, found = len(counts), 0.0, 0.0, 1.0, []
     share = min(1.0, 1 / (0.02 * steps))
 
     def error() -> float:
         return -1.0 if average == 0 else max(-1.0, min(1.0, math.log(average / wanted)))
 
     for step, count in enumerate(counts):
-        exponent = integral + 2.0 * error()
+        exponent = integral + 2.0 * rate * error()
         bound = math.log(1e6)
         found.append(math.exp(max(-bound, min(bound, exponent))) if step > 0.1 * steps else None)
+        before = error()
         average = count if average == 0 else average + share * (count - average)
         if step + 1 > 0.1 * steps:
-            integral = max(-bound, min(bound, integral + 40.0 / steps * error()))
+            if before * error() < 0:
+                rate = max(rate / 2, 1 / 4)
+            integral = max(-bound, min(bound, integral + 40.0 / steps * rate * error()))
     return found
 
 
@@ -74,6 +77,23 @@ def test_the_factors_follow_the_documented_rule(tiny_splade: SparseEncoder) -> N
             # float32 in the controller: an exponent of 14 carries 1e-6 of itself into the factor
             assert factors.get(name) == (None if factor is None else pytest.approx(factor, rel=1e-4)), step
     assert max(factors.get("flops_document", 0) for factors in found) == pytest.approx(1e6, rel=1e-5)
+
+
+def test_swings_around_the_target_die_out(tiny_splade: SparseEncoder) -> None:
+    """A model that always answers too late: the factor swings less and less, and the rate stops falling at a
+    quarter, so that the controller can still follow.
+    """
+    controller = ActiveTermsController(
+        NeuralSparseLoss(tiny_splade, distillation_weight=0.0), document_terms=64
+    )
+    counts = [256.0] * 40 + ([16.0] * 20 + [256.0] * 20) * 4
+    found = drive(controller, [[(0.0, count)] for count in counts])
+    expected = naive_factors(counts, 64)
+    logs = [math.log(factors["flops_document"]) for factors in found[30:]]
+    assert logs == pytest.approx([math.log(factor) for factor in expected[30:] if factor], rel=1e-4)
+    first, last = (max(part) - min(part) for part in (logs[10:50], logs[90:130]))
+    assert first > 2 * last
+    assert controller.loss.get_buffer("active_terms_rate")[1] == 1 / 4
 
 
 def test_a_second_training_begins_anew_and_one_side_stays_alone(tiny_splade: SparseEncoder) -> None:

@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 RARE = 1e-3  # of all active terms; a sample does not tell where a rarer term is typical
 LARGEST_TILT = 4.0  # t1 is sought within this distance of 0
 TILTS, BISECTIONS = 6, 40  # t1 is first tried at LARGEST_TILT / 2^6, / 2^5, ..., then between two of these
-SAMPLE = 3000  # texts of each kind: the mean of so many is off by about 1 %
+SAMPLE, FEW = 3000, 500  # texts of each kind: the mean of so many is off by about 1 %, and by 2 to 3 %
 FIRST_DEPTH, LARGEST_DEPTH = 1.0, 64.0  # how far below the threshold logits are looked at
 COSTLY = 2.0  # FLOPS this many times as high as more query terms alone explain are told in a warning
 
@@ -267,9 +267,9 @@ def calibrate_on_samples(
     """Calibrate on a sample of texts; every rank must call this.
 
     Texts like those that the model will encode should be given: documents of the corpus, and queries of
-    dev. Where fewer than `SAMPLE` of a kind are given, texts of the training rows fill the sample up. The
-    model has slightly other numbers of terms for these, but a small sample is further off. Rank 0 computes
-    the shift and sends it to the others, so that the model stays equal on all ranks.
+    dev. Where fewer than `FEW` of a kind are given, texts of the training rows fill the sample up to so many.
+    The model has other numbers of terms for these, but a small sample is further off. Rank 0 computes the
+    shift and sends it to the others, so that the model stays equal on all ranks.
 
     Args:
         model: As in `calibrate_active_terms`, equal on all ranks.
@@ -311,15 +311,15 @@ def _sample(
     label_columns: Sequence[str],
     random: np.random.Generator,
 ) -> dict[TextKind, list[str]]:
-    """`SAMPLE` of the given texts of each kind; where they are fewer, all of them and texts of the rows."""
+    """`SAMPLE` of the given texts of each kind; where they are few, all of them and texts of the rows."""
     kinds: tuple[TextKind, ...] = ("query", "document")
     sample = {kind: _some(given.get(kind, ()), SAMPLE, random) for kind in kinds}
-    if any(len(texts) < SAMPLE for texts in sample.values()):
+    if any(len(texts) < FEW for texts in sample.values()):
         trained = _texts_of_rows(rows, label_columns)
         for kind, texts in sample.items():
             known = set(texts)
             others = [text for text in trained[kind] if text not in known]
-            texts += _some(others, SAMPLE - len(texts), random)
+            texts += _some(others, max(0, FEW - len(texts)), random)
     return sample
 
 

@@ -17,8 +17,10 @@ GAIN = 40.0  # how far the logarithm of a weight moves in the whole training, wh
 PROPORTIONAL = 2.0  # what the present error adds to the logarithm; it damps the swing around the target
 BOUND = math.log(1e6)  # a weight stays within this factor of the given one
 AVERAGED_SHARE = 0.02  # share of training over which the number of active terms is averaged
+CALMER, CALMEST = 0.5, 0.25  # the rate's factor where the error changes its sign, and its least value
 # Buffers of the loss, [2] each; WANTED is no part of its state.
-INTEGRAL, AVERAGE, WANTED = "active_terms_integral", "active_terms_average", "active_terms_wanted"
+INTEGRAL, AVERAGE, RATE = "active_terms_integral", "active_terms_average", "active_terms_rate"
+WANTED = "active_terms_wanted"
 SIDES = ("query", "document")
 
 
@@ -51,14 +53,15 @@ class ActiveTermsController(TrainerCallback):
     `AVERAGED_SHARE` of training. With the error e = clip(log(n / wanted), -1, 1), the weight of the sparsity
     term is multiplied by
 
-        exp(clip(I + PROPORTIONAL * e, -BOUND, BOUND)),    I += GAIN / max_steps * e,
+        exp(clip(I + PROPORTIONAL * r * e, -BOUND, BOUND)),    I += GAIN / max_steps * r * e,
 
     from `START` of training on. I goes on until the error is gone. The second part answers at once: a model
-    reacts to another weight with a delay, and I alone would swing around the target.
+    reacts to another weight with a delay, and I alone would swing around the target. r is 1 until the target
+    is reached. Whenever e changes its sign it is halved, down to 1/4, so that swings die out.
 
-    The state (I and the average) is two buffers of the loss. `LossStateCallback` therefore makes it equal on
-    all ranks, saves it with each checkpoint and restores it. Everything is computed on the device of the
-    loss, so the host never waits for it. An evaluation uses the weights without the factors.
+    The state (I, the average and r) is three buffers of the loss. `LossStateCallback` therefore makes it
+    equal on all ranks, saves it with each checkpoint and restores it. Everything is computed on the device of
+    the loss, so the host never waits for it. An evaluation uses the weights without the factors.
 
     Args:
         loss: The loss to control.
@@ -92,8 +95,9 @@ class ActiveTermsController(TrainerCallback):
         self.loss = loss
         self._counts: list[Tensor] = []  # of each micro-batch of the step under way, [2]
         device = next(loss.parameters()).device
-        for name in (INTEGRAL, AVERAGE):
+        for name in (INTEGRAL, AVERAGE, RATE):
             loss.register_buffer(name, torch.zeros(len(SIDES), device=device))
+        self._reset()
         wanted = [self.wanted.get(side, math.nan) for side in range(len(SIDES))]
         loss.register_buffer(WANTED, torch.tensor(wanted, device=device), persistent=False)
 
@@ -103,8 +107,7 @@ class ActiveTermsController(TrainerCallback):
         """Begin anew, unless the run is resumed: `LossStateCallback` then restores the state."""
         self._counts.clear()
         if not state.global_step:
-            for name in (INTEGRAL, AVERAGE):
-                self.loss.get_buffer(name).zero_()
+            self._reset()
 
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -112,7 +115,8 @@ class ActiveTermsController(TrainerCallback):
         """Write the factors of the step that begins into the loss."""
         self.loss.sparsity_factors = {}
         if state.global_step > START * state.max_steps:
-            exponents = self.loss.get_buffer(INTEGRAL) + PROPORTIONAL * self._errors()  # [2]
+            answer = PROPORTIONAL * self.loss.get_buffer(RATE) * self._errors()
+            exponents = self.loss.get_buffer(INTEGRAL) + answer  # [2]
             factors = exponents.clamp(-BOUND, BOUND).exp()
             self.loss.sparsity_factors = {_term(side): factors[side] for side in self.wanted}
 
@@ -131,12 +135,15 @@ class ActiveTermsController(TrainerCallback):
         self._counts.clear()
         counts = sum_over_ranks(counts) / world_size()
 
-        average, integral = self.loss.get_buffer(AVERAGE), self.loss.get_buffer(INTEGRAL)
+        average, integral, rate = (self.loss.get_buffer(name) for name in (AVERAGE, INTEGRAL, RATE))
+        before = self._errors()
         share = min(1.0, 1 / (AVERAGED_SHARE * state.max_steps))
         # The first step has no average yet.
         average.copy_(torch.where(average > 0, average.lerp(counts.to(average.dtype), share), counts))
         if state.global_step > START * state.max_steps:
-            integral.add_(self._errors(), alpha=GAIN / state.max_steps).clamp_(-BOUND, BOUND)
+            errors = self._errors()
+            rate.copy_(torch.where(before * errors < 0, (CALMER * rate).clamp(min=CALMEST), rate))
+            integral.add_(rate * errors, alpha=GAIN / state.max_steps).clamp_(-BOUND, BOUND)
 
     def log_values(self) -> dict[str, float]:
         """Return what the log shows of each controlled side; this waits for the device.
@@ -155,6 +162,12 @@ class ActiveTermsController(TrainerCallback):
                 f"{_term(side)}_weight": float(f"{self.loss.weights[_term(side)] * float(factor):.4g}"),
             }
         return values
+
+    def _reset(self) -> None:
+        """Begin with no error, no average and the full rate."""
+        for name in (INTEGRAL, AVERAGE):
+            self.loss.get_buffer(name).zero_()
+        self.loss.get_buffer(RATE).fill_(1)
 
     def _errors(self) -> Tensor:
         """The error of each side, `[2]`; 0 for one that is not controlled."""
