@@ -16,12 +16,8 @@ from sentence_transformers.sparse_encoder.modules import SpladePooling, Transfor
 from lexforge.models import build_inference_free, restrict_output_vocabulary
 from lexforge.models.vocabulary import BANNED_BIAS
 from lexforge.training import calibrate_active_terms, term_calibration
-from lexforge.training.term_calibration import (
-    Logits,
-    TooShallowError,
-    calibrate_on_samples,
-    solve_thresholds,
-)
+from lexforge.training.term_calibration import calibrate_on_samples
+from lexforge.training.term_thresholds import Logits, TooShallowError, solve_thresholds
 
 WORDS = "list array search index query document vector sparse token model train file graph tree".split()
 QUERIES = [f"{a} {b}" for a in WORDS[:8] for b in WORDS[6:]]
@@ -180,7 +176,7 @@ def test_rows_of_every_kind_give_the_same_bias(tiny_checkpoint: Path) -> None:
 def test_the_sample_is_of_the_given_texts_and_filled_up_with_rows(
     tiny_splade: SparseEncoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Enough given texts are the sample alone; too few are all in it, each text once."""
+    """Enough given texts are the sample alone; too few are all in it, each text once; else the rows are it."""
     rows = Dataset.from_dict({"anchor": QUERIES[:6], "positive": DOCUMENTS[:6]})
     wanted = {"query_terms": None, "document_terms": 15, "batch_size": 8, "seed": 0}
     given = DOCUMENTS[6:]
@@ -192,6 +188,7 @@ def test_the_sample_is_of_the_given_texts_and_filled_up_with_rows(
     monkeypatch.setattr(term_calibration, "FEW", 100)
     calibrate_on_samples(tiny_splade, rows, texts={"document": DOCUMENTS[4:]}, **wanted)
     assert mean_active(tiny_splade, DOCUMENTS) == pytest.approx(15, abs=1.5 / len(DOCUMENTS))
+    monkeypatch.setattr(term_calibration, "FEW", 1)  # where there are none, there is nothing to fill up
     calibrate_on_samples(tiny_splade, rows, texts={"query": QUERIES}, **wanted)
     assert mean_active(tiny_splade, DOCUMENTS[:6]) == pytest.approx(15, abs=1.5 / 6)
 

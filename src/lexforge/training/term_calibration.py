@@ -1,16 +1,9 @@
 """The calibration that makes the mean number of active terms exact on a sample of texts.
 
-A bias of the decoder decides which logits count: term j is active in a text if its largest logit z over the
+A bias of the decoder decides which logits count: term j is active in a text if its largest logit over the
 tokens, bias included, is above 0. So a shift of the bias moves the threshold of each term, and it is saved,
-loaded and exported with the weights. The shift is
-
-    -(t0 + t1 c_j),    c_j = log((q_j + RARE) / (d_j + RARE)),
-
-with q_j the share of term j in all active terms of the queries and d_j that of the documents. t0 moves
-queries and documents together, and t1 moves them apart: a term that is typical of queries becomes harder to
-activate if queries have too many terms for their documents. For a term that is rare in both, c_j is near 0.
-For each t1 there is one t0 by which the documents have exactly the wanted number, an order statistic of
-z - t1 c_j; t1 is then found by bisection on the number of the queries. Source: docs/losses.md, section 19.
+loaded and exported with the weights. `lexforge.training.term_thresholds` finds the thresholds. Source:
+docs/losses.md, section 19.
 """
 
 from __future__ import annotations
@@ -18,7 +11,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -35,118 +27,13 @@ from lexforge.corpus import encode
 from lexforge.models.structure import splade_decoders, splade_transformers, vocabulary_size
 from lexforge.models.vocabulary import BANNED_BIAS
 from lexforge.training.columns import text_columns
+from lexforge.training.term_thresholds import Logits, TooShallowError, solve_thresholds
 
 logger = logging.getLogger(__name__)
 
-RARE = 1e-3  # of all active terms; a sample does not tell where a rarer term is typical
-LARGEST_TILT = 4.0  # t1 is sought within this distance of 0
-TILTS, BISECTIONS = 6, 40  # t1 is first tried at LARGEST_TILT / 2^6, / 2^5, ..., then between two of these
 SAMPLE, FEW = 3000, 500  # texts of each kind: the mean of so many is off by about 1 %, and by 2 to 3 %
 FIRST_DEPTH, LARGEST_DEPTH = 1.0, 64.0  # how far below the threshold logits are looked at
 COSTLY = 2.0  # FLOPS this many times as high as more query terms alone explain are told in a warning
-
-
-@dataclass(frozen=True)
-class Logits:
-    """The largest logit of each term in each text, where it is above some depth below the threshold.
-
-    Args:
-        terms: `[n]` int, the term of each entry.
-        values: `[n]` float64, its logit; the threshold of the model is 0.
-        texts: N, the number of texts.
-    """
-
-    terms: NDArray[np.integer]
-    values: NDArray[np.float64]
-    texts: int
-
-    def mean_active(self, thresholds: NDArray[np.float64]) -> float:
-        """Return the mean number of entries per text that are above the thresholds `[V]` of their terms."""
-        return float((self.values > thresholds[self.terms]).sum() / self.texts)
-
-    def rates(self, thresholds: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the share of texts in which each term is above its threshold, `[V]`."""
-        active = self.terms[self.values > thresholds[self.terms]]
-        return np.bincount(active, minlength=len(thresholds)) / self.texts
-
-    def level(self, wanted: float, offsets: NDArray[np.float64]) -> float:
-        """Return the number t by which `values > t + offsets[terms]` holds for `wanted` entries per text.
-
-        Args:
-            wanted: Mean number of entries per text.
-            offsets: `[V]` float64.
-
-        Returns:
-            The middle between the last value that counts and the first one that does not.
-
-        Raises:
-            TooShallowError: If there are too few entries.
-        """
-        above = max(1, round(wanted * self.texts))
-        if above >= len(self.values):
-            raise TooShallowError(
-                f"{self.texts} texts have {len(self.values)} logits in all; wanted are {wanted:g} per text"
-            )
-        shifted = self.values - offsets[self.terms]
-        first_out = len(shifted) - above - 1  # in ascending order
-        return float(np.partition(shifted, (first_out, first_out + 1))[first_out : first_out + 2].mean())
-
-    def shares(self, level: float, size: int) -> NDArray[np.float64]:
-        """Return the share of each term in all entries above a level, `[V]`."""
-        active = np.bincount(self.terms[self.values > level], minlength=size)
-        return active / active.sum()
-
-
-class TooShallowError(ValueError):
-    """There are fewer logits than wanted: the sample must be encoded with a larger depth."""
-
-
-def solve_thresholds(
-    queries: Logits, documents: Logits, query_terms: float, document_terms: float, size: int
-) -> NDArray[np.float64]:
-    """Find the thresholds t0 + t1 c_j by which queries and documents have the wanted numbers of terms.
-
-    Args:
-        queries: The logits of a sample of queries.
-        documents: The logits of a sample of documents.
-        query_terms: Wanted mean number of active terms per query.
-        document_terms: Wanted mean number of active terms per document.
-        size: V, the number of terms.
-
-    Returns:
-        `[V]` float64. If no t1 within `LARGEST_TILT` gives both numbers, the documents have theirs, and the
-        queries are as near to theirs as they come.
-
-    Raises:
-        TooShallowError: If the logits do not reach deep enough.
-    """
-    # Which terms are typical of queries is judged where each side by itself has its wanted number.
-    even = np.zeros(size)
-    query_shares = queries.shares(queries.level(query_terms, even), size)
-    document_shares = documents.shares(documents.level(document_terms, even), size)
-    contrast = np.log((query_shares + RARE) / (document_shares + RARE))  # [V]
-
-    def thresholds(tilt: float) -> NDArray[np.float64]:
-        return documents.level(document_terms, tilt * contrast) + tilt * contrast
-
-    def surplus(tilt: float) -> float:
-        return queries.mean_active(thresholds(tilt)) - query_terms
-
-    # A larger t1 takes terms from the queries: the sign of the surplus says where to look.
-    direction = 1.0 if surplus(0.0) > 0 else -1.0
-    tilts = [0.0, *(direction * LARGEST_TILT / 2**power for power in range(TILTS, -1, -1))]
-    surpluses = [surplus(tilt) for tilt in tilts]
-    crossed = next((place for place, found in enumerate(surpluses) if found * direction <= 0), None)
-    if crossed is None:
-        return thresholds(tilts[int(np.argmin(np.abs(surpluses)))])
-    near, far = tilts[max(crossed - 1, 0)], tilts[crossed]
-    for _ in range(BISECTIONS):
-        middle = (near + far) / 2
-        if surplus(middle) * direction > 0:
-            near = middle
-        else:
-            far = middle
-    return thresholds(far)
 
 
 def calibrate_active_terms(
@@ -267,9 +154,10 @@ def calibrate_on_samples(
     """Calibrate on a sample of texts; every rank must call this.
 
     Texts like those that the model will encode should be given: documents of the corpus, and queries of
-    dev. Where fewer than `FEW` of a kind are given, texts of the training rows fill the sample up to so many.
-    The model has other numbers of terms for these, but a small sample is further off. Rank 0 computes the
-    shift and sends it to the others, so that the model stays equal on all ranks.
+    dev. Where fewer than `FEW` of a kind are given, texts of the training rows fill the sample up to so many,
+    and where none are given, to `SAMPLE`. The model has other numbers of terms for these, but a small sample
+    is further off. Rank 0 computes the shift and sends it to the others, so that the model stays equal on all
+    ranks.
 
     Args:
         model: As in `calibrate_active_terms`, equal on all ranks.
@@ -311,7 +199,7 @@ def _sample(
     label_columns: Sequence[str],
     random: np.random.Generator,
 ) -> dict[TextKind, list[str]]:
-    """`SAMPLE` of the given texts of each kind; where they are few, all of them and texts of the rows."""
+    """At most `SAMPLE` of the given texts of each kind; where they are few, also texts of the rows."""
     kinds: tuple[TextKind, ...] = ("query", "document")
     sample = {kind: _some(given.get(kind, ()), SAMPLE, random) for kind in kinds}
     if any(len(texts) < FEW for texts in sample.values()):
@@ -319,7 +207,8 @@ def _sample(
         for kind, texts in sample.items():
             known = set(texts)
             others = [text for text in trained[kind] if text not in known]
-            texts += _some(others, max(0, FEW - len(texts)), random)
+            missing = FEW - len(texts) if texts else SAMPLE
+            texts += _some(others, max(0, missing), random)
     return sample
 
 

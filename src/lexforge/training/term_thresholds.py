@@ -1,0 +1,126 @@
+"""The thresholds of terms by which queries and documents have wanted mean numbers of active terms.
+
+Term j is active in a text if its largest logit z over the tokens lies above its threshold
+
+    t0 + t1 c_j,    c_j = log((q_j + RARE) / (d_j + RARE)),
+
+with q_j the share of term j in all active terms of the queries and d_j that of the documents. t0 moves
+queries and documents together, and t1 moves them apart: a term that is typical of queries becomes harder to
+activate if queries have too many terms for their documents. For a term that is rare in both, c_j is near 0.
+For each t1 there is one t0 by which the documents have exactly the wanted number, an order statistic of
+z - t1 c_j; t1 is then found by bisection on the number of the queries. Source: docs/losses.md, section 19.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+RARE = 1e-3  # of all active terms; a sample does not tell where a rarer term is typical
+LARGEST_TILT = 4.0  # t1 is sought within this distance of 0
+TILTS, BISECTIONS = 6, 40  # t1 is first tried at LARGEST_TILT / 2^6, / 2^5, ..., then between two of these
+
+
+@dataclass(frozen=True)
+class Logits:
+    """The largest logit of each term in each text, where it is above some depth below the threshold.
+
+    Args:
+        terms: `[n]` int, the term of each entry.
+        values: `[n]` float64, its logit; the threshold of the model is 0.
+        texts: N, the number of texts.
+    """
+
+    terms: NDArray[np.integer]
+    values: NDArray[np.float64]
+    texts: int
+
+    def mean_active(self, thresholds: NDArray[np.float64]) -> float:
+        """Return the mean number of entries per text that are above the thresholds `[V]` of their terms."""
+        return float((self.values > thresholds[self.terms]).sum() / self.texts)
+
+    def rates(self, thresholds: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the share of texts in which each term is above its threshold, `[V]`."""
+        active = self.terms[self.values > thresholds[self.terms]]
+        return np.bincount(active, minlength=len(thresholds)) / self.texts
+
+    def level(self, wanted: float, offsets: NDArray[np.float64]) -> float:
+        """Return the number t by which `values > t + offsets[terms]` holds for `wanted` entries per text.
+
+        Args:
+            wanted: Mean number of entries per text.
+            offsets: `[V]` float64.
+
+        Returns:
+            The middle between the last value that counts and the first one that does not.
+
+        Raises:
+            TooShallowError: If there are too few entries.
+        """
+        above = max(1, round(wanted * self.texts))
+        if above >= len(self.values):
+            raise TooShallowError(
+                f"{self.texts} texts have {len(self.values)} logits in all; wanted are {wanted:g} per text"
+            )
+        shifted = self.values - offsets[self.terms]
+        first_out = len(shifted) - above - 1  # in ascending order
+        return float(np.partition(shifted, (first_out, first_out + 1))[first_out : first_out + 2].mean())
+
+    def shares(self, level: float, size: int) -> NDArray[np.float64]:
+        """Return the share of each term in all entries above a level, `[V]`."""
+        active = np.bincount(self.terms[self.values > level], minlength=size)
+        return active / active.sum()
+
+
+class TooShallowError(ValueError):
+    """There are fewer logits than wanted: the sample must be encoded with a larger depth."""
+
+
+def solve_thresholds(
+    queries: Logits, documents: Logits, query_terms: float, document_terms: float, size: int
+) -> NDArray[np.float64]:
+    """Find the thresholds t0 + t1 c_j by which queries and documents have the wanted numbers of terms.
+
+    Args:
+        queries: The logits of a sample of queries.
+        documents: The logits of a sample of documents.
+        query_terms: Wanted mean number of active terms per query.
+        document_terms: Wanted mean number of active terms per document.
+        size: V, the number of terms.
+
+    Returns:
+        `[V]` float64. If no t1 within `LARGEST_TILT` gives both numbers, the documents have theirs, and the
+        queries are as near to theirs as they come.
+
+    Raises:
+        TooShallowError: If the logits do not reach deep enough.
+    """
+    # Which terms are typical of queries is judged where each side by itself has its wanted number.
+    even = np.zeros(size)
+    query_shares = queries.shares(queries.level(query_terms, even), size)
+    document_shares = documents.shares(documents.level(document_terms, even), size)
+    contrast = np.log((query_shares + RARE) / (document_shares + RARE))  # [V]
+
+    def thresholds(tilt: float) -> NDArray[np.float64]:
+        return documents.level(document_terms, tilt * contrast) + tilt * contrast
+
+    def surplus(tilt: float) -> float:
+        return queries.mean_active(thresholds(tilt)) - query_terms
+
+    # A larger t1 takes terms from the queries: the sign of the surplus says where to look.
+    direction = 1.0 if surplus(0.0) > 0 else -1.0
+    tilts = [0.0, *(direction * LARGEST_TILT / 2**power for power in range(TILTS, -1, -1))]
+    surpluses = [surplus(tilt) for tilt in tilts]
+    crossed = next((place for place, found in enumerate(surpluses) if found * direction <= 0), None)
+    if crossed is None:
+        return thresholds(tilts[int(np.argmin(np.abs(surpluses)))])
+    near, far = tilts[max(crossed - 1, 0)], tilts[crossed]
+    for _ in range(BISECTIONS):
+        middle = (near + far) / 2
+        if surplus(middle) * direction > 0:
+            near = middle
+        else:
+            far = middle
+    return thresholds(far)
