@@ -176,7 +176,7 @@ def test_rows_of_every_kind_give_the_same_bias(tiny_checkpoint: Path) -> None:
 def test_the_sample_is_of_the_given_texts_and_filled_up_with_rows(
     tiny_splade: SparseEncoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Enough given texts are the sample alone; too few are all in it, each text once; else the rows are it."""
+    """Enough given texts are the sample alone; too few are all in it, each text once; else the rows."""
     rows = Dataset.from_dict({"anchor": QUERIES[:6], "positive": DOCUMENTS[:6]})
     wanted = {"query_terms": None, "document_terms": 15, "batch_size": 8, "seed": 0}
     given = DOCUMENTS[6:]
