@@ -61,7 +61,8 @@ class Config:
     """A masked language model, or `lexical`: a small one built from the corpus, at first a bag of words."""
 
     teacher: str | None = None
-    """Teacher of a preset that distils: a SentenceTransformer, `lsa-char` or `lsa`; None is `lsa`."""
+    """Teacher of a preset that distils: `bm25`, a SentenceTransformer, `lsa-char` or `lsa`; None is that of
+    the preset, which is `bm25` for lexforge and `lsa` for the others."""
 
     teacher_scores: Path | None = None
     """File in qrels format with the scores of a teacher, which replace the teacher."""
@@ -148,7 +149,7 @@ def main(cfg: Config) -> None:
     )
     cfg = training.with_training_length(cfg, say=process.print)
     runs.check_run_directory(process, cfg.output_dir, cfg, resume=cfg.resume)
-    data.check_teacher(cfg.teacher)
+    teacher_name = training.choose_teacher(cfg.teacher, cfg.loss.teacher, cfg.teacher_cache)
     data.check_language(cfg.language)
     training.check_reports(cfg.train.report_to)
     cfg.evaluation.check_measure(evaluation.METRICS)
@@ -193,13 +194,23 @@ def main(cfg: Config) -> None:
         shortage=cfg.negatives_shortage,
         teacher_scores=cfg.teacher_scores,
     )
+    if cfg.loss.needs_teacher and cfg.teacher_scores is None:
+        rows = training.without_single_scores(rows, teacher_name, say=process.print)
     training.check_full_batch(len(rows), cfg.train, process.num_processes)
     data.check_labelled_rows(cfg.teacher, rows, needed=cfg.loss.needs_teacher, cache=cfg.teacher_cache)
     training.check_triplet_rows(rows, cfg.loss.triplet_margin_weight, cfg.data)
+
+    # Teacher. Rows that carry the scores of a teacher in their column `label` need none. One that embeds the
+    # texts of the rows before training cannot score negatives that are mined later; BM25 can.
+    teacher_model = None
+    if cfg.loss.needs_teacher and "label" not in rows[0]:
+        stages.begin("load the teacher")
+        with process.main_process_first():
+            teacher_model = training.load_teacher(teacher_name, documents)
     mined = training.mined_negatives(
         loaded,
         negatives,
-        distils=cfg.loss.needs_teacher,
+        distils=cfg.loss.needs_teacher and not isinstance(teacher_model, training.BM25Teacher),
         per_row=cfg.negatives_per_row,
         seed=cfg.train.seed,
     )
@@ -208,13 +219,6 @@ def main(cfg: Config) -> None:
         f"{len(documents)} documents, {len(measured.corpus)} of them searched",
         flush=True,
     )
-
-    # Teacher. Rows that carry the scores of a teacher in their column `label` need none.
-    teacher_model = None
-    if cfg.loss.needs_teacher and "label" not in rows[0]:
-        stages.begin("load the teacher")
-        with process.main_process_first():
-            teacher_model = data.load_teacher(cfg.teacher, documents)
 
     # Run directory. It is claimed only now, so that bad data or a wrong teacher leaves no folder behind.
     runs.claim_run_directory(process, cfg.output_dir, cfg, resume=cfg.resume)
@@ -271,12 +275,12 @@ def main(cfg: Config) -> None:
         models.shift_bias_by_idf(model, frequency, encoded, cfg.loss.idf_bias)
 
     # Embeddings of the teacher. The main process computes those of all training texts once, and keeps them on
-    # disk for the next run.
+    # disk for the next run. BM25 needs none: it scores the texts of a batch as they come.
     teacher = None
     if teacher_model is not None:
         stages.begin("embed the texts by the teacher")
         with process.main_process_first():
-            teacher = data.TeacherCache.build_for_rows(teacher_model, rows, cfg.teacher_cache)
+            teacher = training.embed_by_teacher(teacher_model, rows, cfg.teacher_cache)
 
     # Loss. The preset gives its numbers; the penalty of each term follows from the vocabulary above.
     loss = losses.NeuralSparseLoss(
@@ -284,6 +288,7 @@ def main(cfg: Config) -> None:
         penalty_weights=cfg.loss.penalty_weights(torch.from_numpy(idf), special_ids, stopword_ids),
         special_token_ids=special_ids,
         gather_across_devices=process.num_processes > 1,
+        teacher_similarity="dot" if isinstance(teacher, training.BM25Teacher) else "cosine",
         **cfg.loss.loss_arguments(),
     )
 
@@ -361,7 +366,7 @@ def main(cfg: Config) -> None:
         metrics=record.metrics,
         training={name: getattr(cfg, name) for name in choices} | asdict(cfg.train),
         citation=loss.citation,
-        teacher=data.teacher_name(cfg.teacher, cfg.teacher_scores, rows) if cfg.loss.needs_teacher else None,
+        teacher=data.teacher_name(teacher_name, cfg.teacher_scores, rows) if cfg.loss.needs_teacher else None,
         inference_free=cfg.inference_free,
         numbers={"loss": asdict(cfg.loss)},
     )

@@ -194,9 +194,8 @@ def test_the_card_names_the_teacher_that_was_used() -> None:
     """A file of scores replaces a teacher, and so do scores in the rows; without either it is `lsa`."""
     plain, labelled = [{"anchor": "a", "positive": "b"}], [{"anchor": "a", "positive": "b", "label": [1.0]}]
     assert teacher_name("some/model", None, plain) == "some/model"
-    assert teacher_name(None, None, plain) == "lsa"
-    assert teacher_name(None, None, labelled) == "scores in the training rows"
-    assert teacher_name(None, Path("folder/scores.tsv"), labelled) == "scores.tsv"
+    assert teacher_name("lsa", None, labelled) == "scores in the training rows"
+    assert teacher_name("lsa", Path("folder/scores.tsv"), labelled) == "scores.tsv"
 
 
 def test_queries_and_documents_get_their_prompts(tiny_dense, tmp_path: Path) -> None:

@@ -23,5 +23,5 @@ class Embeddings(Protocol):
     """Embeddings that are looked up by text and kind, such as a `lexforge.data.TeacherCache`."""
 
     def lookup(self, texts: Sequence[str], kind: TextKind) -> NDArray[np.floating]:
-        """Return the embeddings of texts: `[N, D]` float, each row of L2 norm 1, in the order of `texts`."""
+        """Return the embeddings of texts: `[N, D]` float, in the order of `texts`."""
         ...

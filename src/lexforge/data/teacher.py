@@ -244,11 +244,11 @@ def check_labelled_rows(
         )
 
 
-def teacher_name(teacher: str | None, scores: Path | None, rows: Sequence[Mapping[str, Any]]) -> str:
+def teacher_name(teacher: str, scores: Path | None, rows: Sequence[Mapping[str, Any]]) -> str:
     """Name the teacher of a run that distils, for a reader.
 
     Args:
-        teacher: The value of `--teacher`; None if it was not given.
+        teacher: The name of the teacher that the run has without scores.
         scores: The value of `--teacher-scores`; None if it was not given.
         rows: Training rows under the column contract, at least one.
 
@@ -257,7 +257,7 @@ def teacher_name(teacher: str | None, scores: Path | None, rows: Sequence[Mappin
     """
     if scores is not None:
         return scores.name
-    return "scores in the training rows" if LABEL in rows[0] else teacher or DEFAULT_TEACHER
+    return "scores in the training rows" if LABEL in rows[0] else teacher
 
 
 def load_teacher(name: str | None, corpus_texts: Sequence[str]) -> Teacher:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from lexforge.common.ranks import first_gathered_row, rows_of_all_ranks, sum_over_ranks, world_size
-from lexforge.common.similarity import Similarity, agreed_similarity
+from lexforge.common.similarity import Similarity, agreed_similarity, check_similarity
 from lexforge.losses.base import TEACHER_KEY, EmbeddingLoss, Features
 from lexforge.losses.distillation import distillation, margin_mse
 from lexforge.losses.false_negatives import BatchTexts, share_left_out
@@ -38,8 +38,8 @@ class NeuralSparseLoss(EmbeddingLoss):
     and MarginMSE, and equal texts count once (docs/losses.md, section 15).
 
     Distillation and MarginMSE need one of two things. Either every column carries the teacher's embeddings
-    beside its tokens (key `teacher_embedding`, which `lexforge.training.SpladeCollator` adds); then the
-    cosine of the embeddings is the teacher's score of every candidate of the batch. Or a label column holds
+    beside its tokens (key `teacher_embedding`, which `lexforge.training.SpladeCollator` adds); then their
+    similarity is the teacher's score of every candidate of the batch. Or a label column holds
     precomputed scores of `(positive, negative_1, ..., negative_n)`, which are compared within each row.
 
     Weights, temperature and ramp are plain attributes that each call reads, so that a curriculum can write
@@ -54,6 +54,7 @@ class NeuralSparseLoss(EmbeddingLoss):
             rows train like one rank of R * B rows.
         mini_batch_size: Rows that are encoded at once; a larger batch is encoded twice, piece by piece, in
             the memory of one piece (docs/losses.md, section 16). None encodes the whole batch at once.
+        teacher_similarity: "cosine" or "dot", by which the teacher's embeddings are compared.
         **numbers: Weights, temperatures and thresholds as plain keyword arguments, such as
             `flops_weight=0.003`; `SparseLossNumbers` lists their names, defaults and meaning.
 
@@ -71,8 +72,8 @@ class NeuralSparseLoss(EmbeddingLoss):
             active dimensions, and `candidates_left_out`, the share of negatives left out.
 
     Raises:
-        ValueError: If a number is out of range, the similarity is not the model's, or a batch lacks the
-            columns, labels or teacher embeddings that a term needs.
+        ValueError: If a number is out of range, a similarity is unknown or not the model's, or a batch lacks
+            the columns, labels or teacher embeddings that a term needs.
         TypeError: If a number has an unknown name.
 
     Source: docs/losses.md, sections 1 to 8.
@@ -90,6 +91,7 @@ class NeuralSparseLoss(EmbeddingLoss):
         special_token_ids: Sequence[int] = (),
         gather_across_devices: bool = False,
         mini_batch_size: int | None = None,
+        teacher_similarity: Similarity = "cosine",
         **numbers: Any,
     ) -> None:
         super().__init__(model)
@@ -110,6 +112,7 @@ class NeuralSparseLoss(EmbeddingLoss):
         self.gather_across_devices = gather_across_devices
         check_mini_batch_size(mini_batch_size)
         self.mini_batch_size = mini_batch_size
+        self.teacher_similarity = check_similarity(teacher_similarity)
         # A learned scale is kept as its logarithm, so that it stays positive.
         learned = self.numbers.margin_mse_weight and self.numbers.margin_mse_scale is None
         self.margin_mse_log_scale = nn.Parameter(torch.zeros(())) if learned else None
@@ -297,7 +300,7 @@ class NeuralSparseLoss(EmbeddingLoss):
                     f"{len(embeddings)} of {len(columns)} columns"
                 )
             candidates = [self._rows(rows) for rows in embeddings[1:]]
-            return scores_of_columns(embeddings[0], candidates, "cosine")
+            return scores_of_columns(embeddings[0], candidates, self.teacher_similarity)
         expected = (len(anchor), len(documents))
         if labels.shape != expected:
             raise ValueError(
@@ -318,6 +321,7 @@ class NeuralSparseLoss(EmbeddingLoss):
             "idf_aware_flops": self.penalty_weights is not None,
             "gather_across_devices": self.gather_across_devices,
             "mini_batch_size": self.mini_batch_size,
+            "teacher_similarity": self.teacher_similarity,
         }
 
     @property

@@ -18,6 +18,8 @@ from lexforge.retrieval.base import Hits, check_ids, check_k
 from lexforge.retrieval.inverted import InvertedIndex
 
 Tokenization = Literal["words", "bigrams"]
+K1 = 0.9  # saturation of the term frequency
+B = 0.4  # strength of the normalisation by document length
 
 _WORD = re.compile(r"\w+")
 
@@ -46,8 +48,8 @@ class BM25Index:
         texts: list[str],
         ids: list[str],
         tokenize: Literal["auto", "words", "bigrams"] = "auto",
-        k1: float = 0.9,
-        b: float = 0.4,
+        k1: float = K1,
+        b: float = B,
         *,
         show_progress_bar: bool = False,
     ) -> BM25Index:

@@ -9,6 +9,7 @@ from lexforge.common.lazy import load_when_used
 if TYPE_CHECKING:
     from lexforge.training.arguments import TrainingSettings
     from lexforge.training.batches import check_full_batch
+    from lexforge.training.bm25_teacher import BM25Teacher
     from lexforge.training.callbacks import CollapseCallback, CurriculumCallback
     from lexforge.training.collator import DenseCollator, SpladeCollator
     from lexforge.training.command_line import preset_on_command_line, scratch_on_command_line
@@ -29,6 +30,12 @@ if TYPE_CHECKING:
         mined_negatives,
     )
     from lexforge.training.symptoms import measure_symptoms, record_symptoms
+    from lexforge.training.teacher import (
+        choose_teacher,
+        embed_by_teacher,
+        load_teacher,
+        without_single_scores,
+    )
     from lexforge.training.term_calibration import calibrate_active_terms
     from lexforge.training.term_controller import ActiveTermsController, check_wanted_terms
     from lexforge.training.trainer import SpladeTrainer
@@ -37,6 +44,7 @@ if TYPE_CHECKING:
 __all__ = [
     "PRESETS",
     "ActiveTermsController",
+    "BM25Teacher",
     "CollapseCallback",
     "CurriculumCallback",
     "DenseCollator",
@@ -60,9 +68,12 @@ __all__ = [
     "check_triplet_rows",
     "check_wanted_terms",
     "choose_negatives",
+    "choose_teacher",
     "diagnose",
+    "embed_by_teacher",
     "hub_arguments",
     "load_rows",
+    "load_teacher",
     "measure_symptoms",
     "mined_negatives",
     "phase_at",
@@ -73,6 +84,7 @@ __all__ = [
     "scratch_on_command_line",
     "with_defaults",
     "with_training_length",
+    "without_single_scores",
 ]
 
 __getattr__, __dir__ = load_when_used(__name__)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 PresetNegatives = Literal["none", "mined", "bm25"]
+PresetTeacher = Literal["lsa", "bm25"]
 PresetName = Literal["lexforge", "lexforge-scratch", "plain", "v22", "v23", "v25", "v26"]
 """The names of the presets in `PRESETS`."""
 
@@ -34,6 +35,7 @@ class Preset(SparseLossNumbers):
         stopword_penalty: Factor on the penalty of stop words.
         negatives: Hard negatives of the rows that are made of judgements, where the user names none: none;
             those that the model mines before the first step; or those of BM25.
+        teacher: Teacher of distillation where the user names none: BM25, or the fitted `lsa`.
         idf_bias: Shift of a term's logit per unit of its idf, before training, in a pretrained encoder; the
             lexical backbone has idf in its weights already. 0 shifts nothing.
         start_share: Share of the weights of the start in the model that training leaves, in [0, 1).
@@ -56,6 +58,7 @@ class Preset(SparseLossNumbers):
     special_penalty: float | None = 100.0
     stopword_penalty: float = 15.0
     negatives: PresetNegatives = "none"
+    teacher: PresetTeacher = "lsa"
     idf_bias: float = 0.0
     start_share: float = 0.0
     prune_threshold: float = 0.0

@@ -158,8 +158,8 @@ def mined_negatives(
     Args:
         loaded: The data.
         negatives: Where the negatives come from; `mined` asks for them.
-        distils: Whether the loss reads a teacher. A teacher embeds only the texts of the training rows before
-            training, so it cannot score negatives that are mined later.
+        distils: Whether the loss reads a teacher that embeds only the texts of the training rows before
+            training, so that it cannot score negatives that are mined later.
         per_row: Number of negatives in each row.
         seed: Seed of the draw.
 

@@ -19,6 +19,7 @@ from lexforge.common.types import Embeddings, TextKind
 from lexforge.losses import NeuralSparseLoss
 from lexforge.models import fuse_splade_head, vocabulary_size
 from lexforge.runs.checkpoints import step_of
+from lexforge.training.bm25_teacher import BM25Teacher
 from lexforge.training.callbacks import CollapseCallback, CurriculumCallback
 from lexforge.training.collator import SpladeCollator
 from lexforge.training.columns import check_training_rows
@@ -58,8 +59,8 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, CompatibleTraining, Spars
         model: The model to train, whose head is fused in place; None if `model_init` makes it.
         loss: A loss of that model, a function from a model to a loss, a dictionary of either by the name of
             the data set, or None for the default of `SparseEncoderTrainer`.
-        teacher: Maps texts to embeddings, as a `lexforge.data.TeacherCache` does; None if the loss needs
-            none. Only a `NeuralSparseLoss` reads it.
+        teacher: Maps texts to embeddings, as a `lexforge.data.TeacherCache` or a `BM25Teacher` does; None if
+            the loss needs none. Only a `NeuralSparseLoss` reads it.
         phases: The curriculum of a single `NeuralSparseLoss`; empty for none.
         ramp_fraction: Share of training, in [0, 1], during which the sparsity weights of a single
             `NeuralSparseLoss` grow to their full values.
@@ -169,6 +170,11 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, CompatibleTraining, Spars
                 "a teacher needs a NeuralSparseLoss for every data set, because no other loss reads its "
                 f"embeddings; received {', '.join(names)}. Leave the teacher out, or give its scores in a "
                 "label column to a loss that reads them, such as SparseMarginMSELoss"
+            )
+        if isinstance(self.teacher, BM25Teacher) and any(one.teacher_similarity != "dot" for one in losses):
+            raise ValueError(
+                "the scores of BM25 are dot products: a loss with a BM25Teacher needs "
+                "teacher_similarity='dot'; received 'cosine', which is the default"
             )
         if len(losses) == 1 and isinstance(losses[0], NeuralSparseLoss):
             return CurriculumCallback(losses[0], self.phases, self.ramp_fraction)

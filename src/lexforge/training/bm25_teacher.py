@@ -1,0 +1,97 @@
+"""BM25 as a teacher: vectors of any text whose dot products are BM25's scores."""
+
+from __future__ import annotations
+
+import zlib
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lexforge.common.scripts import mostly_cjk
+from lexforge.common.types import TextKind
+from lexforge.retrieval.bm25 import B, K1, Tokenization, tokens
+
+WIDTH = 1 << 15
+"""Columns of a vector. Two tokens share a column with a probability of 1 in 32,768."""
+
+
+class BM25Teacher:
+    """Looks up vectors of texts; the dot product of a query's and a document's is the BM25 score of the pair.
+
+    The loss has to compare them so: `NeuralSparseLoss(teacher_similarity="dot")`. The score is that of `lexforge.retrieval.BM25Index` over the same corpus, but for two roundings: tokens
+    stand in the column of their hash, so that a few share one, and weights have 16 bits. In exchange a vector
+    has the same width for every corpus and can be gathered over ranks, and texts outside the corpus have one
+    too. `BM25Teacher.fit` makes a teacher.
+
+    Args:
+        idf: Token -> inverse document frequency in the corpus. Other tokens count nothing.
+        mean_tokens: Mean number of tokens in a document.
+        tokenize: How texts are cut into tokens, as in `BM25Index.build`.
+
+    Source: Kamphuis et al. 2020, "Which BM25 do you mean?", Lucene's variant; Weinberger et al. 2009 (arXiv
+    0902.2206) for the hashed columns.
+    """
+
+    def __init__(self, idf: dict[str, float], mean_tokens: float, tokenize: Tokenization) -> None:
+        self._idf = idf
+        self._mean_tokens = mean_tokens
+        self._tokenize: Tokenization = tokenize
+
+    @classmethod
+    def fit(cls, corpus_texts: Iterable[str]) -> BM25Teacher:
+        """Count the tokens of a corpus: words, or character bigrams of a Chinese, Japanese or Korean corpus.
+
+        Args:
+            corpus_texts: The texts that are searched.
+
+        Returns:
+            The teacher.
+
+        Raises:
+            ValueError: If no text holds a token.
+        """
+        texts = list(corpus_texts)
+        tokenize: Tokenization = "bigrams" if mostly_cjk(texts) else "words"
+        holding: Counter[str] = Counter()  # token -> number of documents that hold it
+        total = 0
+        for text in texts:
+            own = tokens(text, tokenize)
+            total += len(own)
+            holding.update(set(own))
+        if not total:
+            raise ValueError(
+                f"BM25 can only teach from a corpus that holds a token; received {len(texts)} texts "
+                "without any"
+            )
+        idf = {
+            token: float(np.log1p((len(texts) - count + 0.5) / (count + 0.5)))
+            for token, count in holding.items()
+        }
+        return cls(idf, total / len(texts), tokenize)
+
+    def lookup(self, texts: Sequence[str], kind: TextKind) -> NDArray[np.float16]:
+        """Return the vectors of texts.
+
+        Args:
+            texts: N texts.
+            kind: "query" gives the counts of the tokens, "document" their BM25 weights.
+
+        Returns:
+            `[N, WIDTH]` float16, >= 0.
+
+        Raises:
+            ValueError: If the kind is unknown.
+        """
+        if kind not in ("query", "document"):
+            raise ValueError(f"kind must be 'query' or 'document'; received {kind!r}")
+        rows = np.zeros((len(texts), WIDTH), np.float32)
+        for row, text in zip(rows, texts, strict=True):
+            own = tokens(text, self._tokenize)
+            norm = K1 * (1 - B + B * len(own) / self._mean_tokens)
+            for token, count in Counter(own).items():
+                if token in self._idf:
+                    weight = count if kind == "query" else self._idf[token] * count / (count + norm)
+                    row[zlib.crc32(token.encode()) % WIDTH] += weight
+        return rows.astype(np.float16)
