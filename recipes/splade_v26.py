@@ -274,6 +274,19 @@ def main(cfg: Config) -> None:
         frequency, encoded = corpus.active_document_frequency(model, documents)
         models.shift_bias_by_idf(model, frequency, encoded, cfg.loss.idf_bias)
 
+    # BM25 teaches where a preset says so, but only if it ranks training queries better than the model does.
+    numbers, compared = cfg.loss, {}
+    if isinstance(teacher_model, training.BM25Teacher) and cfg.teacher is None:
+        stages.begin("compare the model with BM25 on training queries")
+        compared = evaluation.compare_with_bm25(model, rows)
+        leads = compared["bm25"] > compared["model"]
+        process.print(
+            f"nDCG@10 of training queries: BM25 {compared['bm25']:.4f}, the model {compared['model']:.4f}, "
+            f"so BM25 is {'the' if leads else 'no'} teacher"
+        )
+        if not leads:
+            teacher_model, numbers = None, replace(cfg.loss, distillation_weight=0.0)
+
     # Embeddings of the teacher. The main process computes those of all training texts once, and keeps them on
     # disk for the next run. BM25 needs none: it scores the texts of a batch as they come.
     teacher = None
@@ -289,7 +302,7 @@ def main(cfg: Config) -> None:
         special_token_ids=special_ids,
         gather_across_devices=process.num_processes > 1,
         teacher_similarity="dot" if isinstance(teacher, training.BM25Teacher) else "cosine",
-        **cfg.loss.loss_arguments(),
+        **numbers.loss_arguments(),
     )
 
     # Training. An inference-free model must be told which columns hold queries and which hold documents.
@@ -366,13 +379,13 @@ def main(cfg: Config) -> None:
         metrics=record.metrics,
         training={name: getattr(cfg, name) for name in choices} | asdict(cfg.train),
         citation=loss.citation,
-        teacher=data.teacher_name(teacher_name, cfg.teacher_scores, rows) if cfg.loss.needs_teacher else None,
+        teacher=data.teacher_name(teacher_name, cfg.teacher_scores, rows) if numbers.needs_teacher else None,
         inference_free=cfg.inference_free,
-        numbers={"loss": asdict(cfg.loss)},
+        numbers={"loss": asdict(numbers)},
     )
     export.write_card(cfg.output_dir / "model", facts)
     timing = trained.timing | {"stage_seconds": stages.end()}
-    record.finish(timing=timing, **training.best_of(trainer.state))
+    record.finish(timing=timing, training_queries=compared, **training.best_of(trainer.state))
     print(evaluation.metrics_table(record.metrics))
     queries = list(measured.split_queries("test").items())
     print("\nThree searches of the test split (* marks a document that was judged relevant):")

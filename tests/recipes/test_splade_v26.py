@@ -83,8 +83,8 @@ def config(beir: Path, **others: Any) -> Any:
             logging_steps=1,
         ),
     }
-    distils = "loss" in others and others["loss"].needs_teacher
-    if distils and "teacher_scores" not in others:
+    keeps_embeddings = "loss" in others and others["loss"].needs_teacher and others["loss"].teacher != "bm25"
+    if keeps_embeddings and "teacher_scores" not in others:
         settings["teacher_cache"] = beir.parent / "teacher"
     return recipe.Config(**(settings | others))
 

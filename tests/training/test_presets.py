@@ -64,6 +64,7 @@ def test_every_setting_reaches_the_loss_or_the_trainer() -> None:
         *IDF,
         *RATES,
         "negatives",
+        "teacher",
         "idf_bias",
         "start_share",
         "prune_threshold",

@@ -10,16 +10,46 @@ from PyTorch 2.13 on.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+_T = TypeVar("_T")
+
 
 def world_size() -> int:
     """The number of ranks; 1 where no process group is initialised."""
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+
+def from_first_rank(compute: Callable[[], _T]) -> _T:
+    """Let the first rank compute something, and return its result on all ranks.
+
+    Args:
+        compute: Is called on the first rank only.
+
+    Returns:
+        The result, which must be one that pickle takes where there are several ranks.
+
+    Raises:
+        Exception: What `compute` raised, on all ranks, so that none of them waits for ever.
+    """
+    if world_size() == 1:
+        return compute()
+    outcome: list[Any] = [None, None]
+    if dist.get_rank() == 0:
+        try:
+            outcome[0] = compute()
+        except Exception as error:
+            outcome[1] = error
+    dist.broadcast_object_list(outcome, src=0)
+    result, failure = outcome
+    if failure is not None:
+        raise failure
+    return cast(_T, result)
 
 
 class _SumOverRanks(torch.autograd.Function):

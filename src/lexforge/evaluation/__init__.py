@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from lexforge.evaluation.report import example_searches, metrics_table, split_terms
     from lexforge.evaluation.retrieval_task import evaluate_bm25, evaluator_of_split, evaluators_by_split
     from lexforge.evaluation.sparsity import Sparsity, measure_sparsity
+    from lexforge.evaluation.training_queries import compare_with_bm25
     from lexforge.evaluation.trec import check_run_ids, read_qrels, read_run, write_qrels, write_run
 
 __all__ = [
@@ -43,6 +44,7 @@ __all__ = [
     "Sparsity",
     "check_run_ids",
     "compare_runs",
+    "compare_with_bm25",
     "confidence_interval",
     "evaluate_bm25",
     "evaluate_multilabel",

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from lexforge.common.scripts import mostly_cjk
 from lexforge.common.types import TextKind
-from lexforge.retrieval.bm25 import B, K1, Tokenization, tokens
+from lexforge.retrieval.bm25 import K1, B, Tokenization, tokens
 
 WIDTH = 1 << 15
 """Columns of a vector. Two tokens share a column with a probability of 1 in 32,768."""
@@ -20,10 +20,11 @@ WIDTH = 1 << 15
 class BM25Teacher:
     """Looks up vectors of texts; the dot product of a query's and a document's is the BM25 score of the pair.
 
-    The loss has to compare them so: `NeuralSparseLoss(teacher_similarity="dot")`. The score is that of `lexforge.retrieval.BM25Index` over the same corpus, but for two roundings: tokens
-    stand in the column of their hash, so that a few share one, and weights have 16 bits. In exchange a vector
-    has the same width for every corpus and can be gathered over ranks, and texts outside the corpus have one
-    too. `BM25Teacher.fit` makes a teacher.
+    The loss has to compare them so: `NeuralSparseLoss(teacher_similarity="dot")`. The score is that of
+    `lexforge.retrieval.BM25Index` over the same corpus, but for two roundings: tokens stand in the column of
+    their hash, so that a few share one, and weights have 16 bits. In exchange a vector has the same width for
+    every corpus and can be gathered over ranks, and texts outside the corpus have one too. `BM25Teacher.fit`
+    makes a teacher.
 
     Args:
         idf: Token -> inverse document frequency in the corpus. Other tokens count nothing.

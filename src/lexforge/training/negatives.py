@@ -22,7 +22,7 @@ from torch.distributed.fsdp import FSDPModule
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_callback import ExportableState
 
-from lexforge.common.ranks import world_size
+from lexforge.common.ranks import from_first_rank, world_size
 from lexforge.common.types import Embeddings
 from lexforge.corpus import Vectors, encode, join_vectors
 from lexforge.data import (
@@ -203,22 +203,11 @@ class MovingNegatives(TrainerCallback, ExportableState):
         self.mined_epoch = attributes["mined_epoch"]
 
     def _mine_on_all_ranks(self, model: BaseModel, epoch: int) -> NDArray[np.int32]:
-        """Rank 0 mines; if it fails, all ranks raise its error, so that none of them waits for ever."""
+        """All ranks encode, and rank 0 mines for all."""
         texts, queries = self._texts.documents, list(self._miner.queries.values())
         documents = _encode_by_ranks(model, texts, "document", self.batch_size)
         vectors = _encode_by_ranks(model, queries, "query", self.batch_size)
-        if world_size() == 1:
-            return self._mine(model, vectors, documents, epoch)
-        outcome: list[Any] = [None]
-        if dist.get_rank() == 0:
-            try:
-                outcome[0] = self._mine(model, vectors, documents, epoch)
-            except Exception as error:
-                outcome[0] = error
-        dist.broadcast_object_list(outcome, src=0)
-        if isinstance(outcome[0], Exception):
-            raise outcome[0]
-        return outcome[0]
+        return from_first_rank(lambda: self._mine(model, vectors, documents, epoch))
 
     def _mine(self, model: BaseModel, queries: Vectors, documents: Vectors, epoch: int) -> NDArray[np.int32]:
         index = build_exact(documents, list(self._place), check_encoder(model))

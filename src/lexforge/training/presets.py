@@ -35,7 +35,8 @@ class Preset(SparseLossNumbers):
         stopword_penalty: Factor on the penalty of stop words.
         negatives: Hard negatives of the rows that are made of judgements, where the user names none: none;
             those that the model mines before the first step; or those of BM25.
-        teacher: Teacher of distillation where the user names none: BM25, or the fitted `lsa`.
+        teacher: Teacher of distillation where the user names none: the fitted `lsa`; or `bm25`, which teaches
+            only if it ranks training queries better than the model before training.
         idf_bias: Shift of a term's logit per unit of its idf, before training, in a pretrained encoder; the
             lexical backbone has idf in its weights already. 0 shifts nothing.
         start_share: Share of the weights of the start in the model that training leaves, in [0, 1).
@@ -164,13 +165,19 @@ PLAIN = Preset(
 # What ranks better than the plain baseline with fewer terms, by the tables of recipes/README.md: idf in the
 # bias, hard negatives, a higher learning rate that stays high, a higher temperature with a higher weight of
 # FLOPS, and at the end an average of the weights over steps and with the start.
-# Minimum activation is 0 for a healthy model and holds up one that is about to collapse.
+# Minimum activation is 0 for a healthy model and holds up one that is about to collapse. BM25 teaches the
+# exact words to a model that it is ahead of.
 LEXFORGE = replace(
     PLAIN,
     temperature=2.0,
     flops_weight=1e-3,
     minimum_activation_weight=1.0,
+    distillation_weight=0.3,
+    distillation_temperature=2.0,
+    kl_weight=1.0,
+    mse_weight=0.0,
     negatives="mined",
+    teacher="bm25",
     idf_bias=0.35,
     start_share=0.45,
     prune_threshold=0.3,
@@ -184,6 +191,7 @@ LEXFORGE = replace(
 LEXFORGE_SCRATCH = replace(
     LEXFORGE,
     temperature=0.15,
+    distillation_weight=0.0,
     negatives="bm25",
     idf_bias=0.0,
     start_share=0.5,

@@ -1,0 +1,37 @@
+"""BM25 and a model are compared on training queries, over the documents that answer them."""
+
+from __future__ import annotations
+
+from datasets import Dataset
+from sentence_transformers import SparseEncoder
+
+from lexforge.evaluation import RetrievalEvaluator, compare_with_bm25, evaluate_bm25
+from lexforge.retrieval import BM25Index
+
+WORDS = "list array search index query document vector sparse token model train file graph tree".split()
+ROWS = [
+    {"anchor": word, "positive": f"the {word} of a {other}"}
+    for word, other in zip(WORDS, WORDS[1:], strict=False)
+]
+
+
+def test_both_are_measured_on_the_same_task(model: SparseEncoder) -> None:
+    """The numbers are those of an evaluation of the rows, with all positives of a query judged relevant."""
+    rows = [*ROWS, {"anchor": WORDS[0], "positive": "another list"}]
+    texts = [row["positive"] for row in rows]
+    corpus = {str(place): text for place, text in enumerate(texts)}
+    queries = {word: word for word in WORDS[:-1]}
+    judged = {word: {str(place): 1} for place, word in enumerate(WORDS[:-1])}
+    judged[WORDS[0]][str(len(rows) - 1)] = 1
+    evaluator = RetrievalEvaluator(queries, corpus, judged, latency_queries=0)
+    found = compare_with_bm25(model, Dataset.from_list(rows))
+    assert found["model"] == evaluator.evaluate(model).metrics["nDCG@10"]
+    assert found["bm25"] == evaluate_bm25(BM25Index.of_corpus(corpus), evaluator).metrics["nDCG@10"]
+    assert found["bm25"] > found["model"], "random weights know nothing"
+
+
+def test_a_sample_is_spread_over_the_rows(model: SparseEncoder) -> None:
+    """The first rows of a set often come from one source."""
+    ordered = [*ROWS[:6], *[{"anchor": f"x{n}", "positive": f"y{n}"} for n in range(6)]]
+    assert compare_with_bm25(model, ordered[:6])["bm25"] == 1
+    assert 0 < compare_with_bm25(model, ordered, largest=4)["bm25"] < 1
