@@ -44,9 +44,8 @@ def test_bm25_needs_no_cache_and_others_have_one(tmp_path: Path) -> None:
     bm25 = load_teacher("bm25", documents)
     assert isinstance(bm25, BM25Teacher)
     assert embed_by_teacher(bm25, ROWS, tmp_path / "bm25") is bm25
-    kept = embed_by_teacher(
-        load_teacher("lsa", [f"{text} {n}" for n, text in enumerate(documents)]), ROWS, tmp_path
-    )
+    lsa = load_teacher("lsa", [f"{text} {n}" for n, text in enumerate(documents)])
+    kept = embed_by_teacher(lsa, ROWS, tmp_path)
     assert np.isfinite(kept.lookup(["sort"], "query")).all()
 
 
@@ -56,9 +55,8 @@ def test_a_single_score_per_row_is_left_to_bm25(make: Any) -> None:
     said: list[str] = []
     left = without_single_scores(make(ROWS), "bm25", say=said.append)
     assert [set(row) for row in left] == [{"anchor", "positive"}] * 2
-    assert said == [
-        "the column 'label' is left out: it scores one document per row, and bm25 scores the batch"
-    ]
+    assert len(said) == 1
+    assert "bm25 scores the batch" in said[0]
     listed = [row | {"negative_1": "no", "label": [0.9, 0.1]} for row in ROWS]
     for rows, name in ((make(ROWS), "lsa"), (make(listed), "bm25")):
         assert without_single_scores(rows, name, say=said.append) is rows
