@@ -463,3 +463,26 @@ def test_mined_negatives_take_the_route_of_documents(beir: Path, tiny_checkpoint
     routes = ast.literal_eval(arguments["router_mapping"])
     assert routes["negative_1"] == "document"
     assert routes["anchor"] == "query"
+
+
+@pytest.mark.parametrize(
+    ("measured", "others", "teaches"), [(0.4, {}, False), (0.6, {}, True), (0.4, {"teacher": "bm25"}, True)]
+)
+def test_bm25_teaches_where_it_ranks_better_or_is_named(
+    beir: Path,
+    tiny_checkpoint: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    measured: float,
+    others: Any,
+    teaches: bool,
+) -> None:
+    """Distilling a worse ranking takes away what the model knows better."""
+    monkeypatch.setattr(recipe.evaluation, "compare_with_bm25", lambda *_: {"bm25": measured, "model": 0.5})
+    settings = {"model": str(tiny_checkpoint), "preset": "lexforge", "loss": PRESETS["lexforge"]}
+    recipe.main(config(beir, negatives="none", **settings, **others))
+    state = json.loads((beir.parent / "run" / "checkpoint-4" / "trainer_state.json").read_text())
+    assert ("distillation" in state["log_history"][0]) == teaches
+    metrics = json.loads((beir.parent / "run" / "metrics.json").read_text())
+    assert metrics["training_queries"] == ({} if others else {"bm25": measured, "model": 0.5})
+    card = (beir.parent / "run" / "model" / "README.md").read_text()
+    assert f"| teacher | {'bm25' if teaches else 'none'} |" in card
