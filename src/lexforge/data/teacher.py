@@ -210,7 +210,8 @@ def check_teacher_options(
     if given and not needed:
         raise ValueError(
             f"the loss of this run reads no teacher, so {' and '.join(given)} would be ignored; choose a "
-            "preset that distils (--preset v26, v25 or v23), set --loss.distillation-weight, or leave it out"
+            "preset that distils (--preset lexforge, v26, v25 or v23), set --loss.distillation-weight, or "
+            "leave it out"
         )
 
 
