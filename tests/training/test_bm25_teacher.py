@@ -47,6 +47,7 @@ def test_a_text_outside_the_corpus_has_a_vector() -> None:
     assert vectors.dtype == np.float16
     assert vectors[0].any()
     assert not vectors[1].any(), "a token that the corpus lacks tells nothing"
+    assert not teacher.lookup(["zebra", ""], "query").any()
 
 
 def test_a_corpus_without_a_token_and_an_unknown_kind_are_refused() -> None:

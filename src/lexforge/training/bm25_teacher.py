@@ -87,12 +87,18 @@ class BM25Teacher:
         """
         if kind not in ("query", "document"):
             raise ValueError(f"kind must be 'query' or 'document'; received {kind!r}")
-        rows = np.zeros((len(texts), WIDTH), np.float32)
-        for row, text in zip(rows, texts, strict=True):
+        places: list[int] = []
+        columns: list[int] = []
+        weights: list[float] = []
+        for place, text in enumerate(texts):
             own = tokens(text, self._tokenize)
             norm = K1 * (1 - B + B * len(own) / self._mean_tokens)
             for token, count in Counter(own).items():
                 if token in self._idf:
-                    weight = count if kind == "query" else self._idf[token] * count / (count + norm)
-                    row[zlib.crc32(token.encode()) % WIDTH] += weight
-        return rows.astype(np.float16)
+                    places.append(place)
+                    columns.append(zlib.crc32(token.encode()) % WIDTH)
+                    weights.append(count if kind == "query" else self._idf[token] * count / (count + norm))
+        rows = np.zeros((len(texts), WIDTH), np.float16)
+        cells = np.array(places, np.intp), np.array(columns, np.intp)
+        np.add.at(rows, cells, np.array(weights, np.float16))  # tokens may share a column
+        return rows
