@@ -41,9 +41,10 @@ class Setting(NamedTuple):
 
 
 def last_rows(name: str, *keys: str) -> dict[tuple[str, ...], Row]:
-    """The last row of a results file for each combination of `keys`."""
+    """The last row of a results file for each combination of `keys`, sweeps without memory left out."""
     with (RESULTS / f"{name}.csv").open(encoding="utf-8", newline="") as stream:
-        return {tuple(row[key] for key in keys): row for row in csv.DictReader(stream)}
+        rows = [row for row in csv.DictReader(stream) if row["peak_mb"]]
+    return {tuple(row[key] for key in keys): row for row in rows}
 
 
 def read_settings() -> list[Setting]:
