@@ -27,7 +27,7 @@ def compare_with_bm25(
 ) -> dict[str, float]:
     """Measure BM25 and a model on queries of the training rows, whose positives are the corpus.
 
-    No query of dev or test is looked at, so that what is decided by the result spoils neither.
+    It uses no query of dev or test, so a decision by its result spoils neither.
 
     Args:
         model: The model before training.
