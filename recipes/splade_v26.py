@@ -200,8 +200,9 @@ def main(cfg: Config) -> None:
     data.check_labelled_rows(cfg.teacher, rows, needed=cfg.loss.needs_teacher, cache=cfg.teacher_cache)
     training.check_triplet_rows(rows, cfg.loss.triplet_margin_weight, cfg.data)
 
-    # Teacher. Rows that carry the scores of a teacher in their column `label` need none. One that embeds the
-    # texts of the rows before training cannot score negatives that are mined later; BM25 can.
+    # Teacher. Rows that carry the scores of a teacher in their column `label` need none. BM25 scores any
+    # text. The other teachers embed the texts of the rows before training, so they know no negative that is
+    # mined later.
     teacher_model = None
     if cfg.loss.needs_teacher and "label" not in rows[0]:
         stages.begin("load the teacher")
@@ -275,8 +276,11 @@ def main(cfg: Config) -> None:
         models.shift_bias_by_idf(model, frequency, encoded, cfg.loss.idf_bias)
 
     # BM25 teaches where a preset says so, but only if it ranks training queries better than the model does.
+    # A loss that needs a teacher for more than distillation, or in a curriculum, keeps it in any case.
     numbers, compared = cfg.loss, {}
-    if isinstance(teacher_model, training.BM25Teacher) and cfg.teacher is None:
+    untaught = replace(cfg.loss, distillation_weight=0.0)
+    optional = cfg.teacher is None and not untaught.needs_teacher and not cfg.loss.phases
+    if isinstance(teacher_model, training.BM25Teacher) and optional:
         stages.begin("compare the model with BM25 on training queries")
         compared = evaluation.compare_with_bm25(model, rows)
         leads = compared["bm25"] > compared["model"]
@@ -285,7 +289,7 @@ def main(cfg: Config) -> None:
             f"so BM25 is {'the' if leads else 'no'} teacher"
         )
         if not leads:
-            teacher_model, numbers = None, replace(cfg.loss, distillation_weight=0.0)
+            teacher_model, numbers = None, untaught
 
     # Embeddings of the teacher. The main process computes those of all training texts once, and keeps them on
     # disk for the next run. BM25 needs none: it scores the texts of a batch as they come.

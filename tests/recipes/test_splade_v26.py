@@ -486,3 +486,15 @@ def test_bm25_teaches_where_it_ranks_better_or_is_named(
     assert metrics["training_queries"] == ({} if others else {"bm25": measured, "model": 0.5})
     card = (beir.parent / "run" / "model" / "README.md").read_text()
     assert f"| teacher | {'bm25' if teaches else 'none'} |" in card
+
+
+def test_bm25_stays_the_teacher_of_what_else_needs_one(
+    beir: Path, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MarginMSE without a teacher would stop the run at its first step."""
+    monkeypatch.setattr(recipe.evaluation, "compare_with_bm25", lambda *_: {"bm25": 0.4, "model": 0.5})
+    loss = replace(PRESETS["lexforge"], margin_mse_weight=0.1)
+    settings = {"model": str(tiny_checkpoint), "preset": "lexforge", "loss": loss}
+    recipe.main(config(beir, negatives="none", **settings))
+    state = json.loads((beir.parent / "run" / "checkpoint-4" / "trainer_state.json").read_text())
+    assert state["log_history"][0]["margin_mse"] > 0

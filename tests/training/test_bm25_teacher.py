@@ -8,10 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from datasets import Dataset
 from sentence_transformers import SparseEncoder
 
 from lexforge.losses import NeuralSparseLoss
+from lexforge.losses.distillation import distillation
+from lexforge.losses.false_negatives import BatchTexts
 from lexforge.retrieval import BM25Index
 from lexforge.training import BM25Teacher, SpladeTrainer, TrainingSettings
 from lexforge.training.bm25_teacher import WIDTH
@@ -85,5 +88,20 @@ def test_it_teaches_by_dot_product(
     anchors, positives = (batch[f"{name}_teacher_embedding"].float() for name in ("anchor", "positive"))
     assert anchors.shape == positives.shape == (4, WIDTH)
     assert ((anchors @ positives.T).diagonal() > 0).all(), "a row's query and positive share words"
+    features, _ = taught.collect_features(batch)
+    student = [taught.model(dict(column))["sentence_embedding"] for column in features]
+    parts = taught.losses[0].compute_loss(student, features, None)
+    numbers = PRESETS["lexforge"]
+    candidates = torch.cat([column["teacher_embedding"] for column in features[1:]]).float()
+    expected = distillation(
+        student[0] @ torch.cat(student[1:]).T,
+        anchors @ candidates.T,
+        numbers.distillation_temperature,
+        numbers.kl_weight,
+        numbers.mse_weight,
+        match_scale=True,
+        left_out=BatchTexts.of(features, False).left_out(),
+    )
+    torch.testing.assert_close(parts["distillation"], numbers.distillation_weight * expected)
     taught.train()
     assert taught.state.log_history[0]["distillation"] > 0

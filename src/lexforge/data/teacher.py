@@ -261,6 +261,14 @@ def teacher_name(teacher: str, scores: Path | None, rows: Sequence[Mapping[str, 
     return "scores in the training rows" if LABEL in rows[0] else teacher
 
 
+def texts_to_fit(corpus_texts: Sequence[str]) -> Sequence[str]:
+    """Return the texts on which a teacher is fitted: of more than `LARGEST_FIT` that many, evenly spaced."""
+    if len(corpus_texts) <= LARGEST_FIT:
+        return corpus_texts
+    places = np.linspace(0, len(corpus_texts) - 1, LARGEST_FIT).astype(int)
+    return [corpus_texts[place] for place in places]
+
+
 def load_teacher(name: str | None, corpus_texts: Sequence[str]) -> Teacher:
     """Load or fit a teacher by the name that a command line takes.
 
@@ -280,9 +288,7 @@ def load_teacher(name: str | None, corpus_texts: Sequence[str]) -> Teacher:
     """
     name = name or DEFAULT_TEACHER
     if name in ("lsa", "lsa-char"):
-        if len(corpus_texts) > LARGEST_FIT:
-            places = np.linspace(0, len(corpus_texts) - 1, LARGEST_FIT).astype(int)
-            corpus_texts = [corpus_texts[place] for place in places]
+        corpus_texts = texts_to_fit(corpus_texts)
         dimensions = min(256, len(corpus_texts) - 1)
         return LsaTeacher.fit(corpus_texts, dimensions, analyzer="word" if name == "lsa" else "char_wb")
     return SentenceTransformerTeacher(name)

@@ -27,12 +27,12 @@ def compare_with_bm25(
 ) -> dict[str, float]:
     """Measure BM25 and a model on queries of the training rows, whose positives are the corpus.
 
-    It uses no query of dev or test, so a decision by its result spoils neither.
+    The queries of dev and test stay unseen.
 
     Args:
         model: The model before training.
         rows: Training rows with the columns `anchor` and `positive`, at least one.
-        largest: Number of rows that are taken at most, evenly spaced.
+        largest: The largest number of rows to compare; of more rows, evenly spaced ones are taken.
 
     Returns:
         "bm25" and "model" -> nDCG@10, equal on all ranks, of which the first one measures.

@@ -54,7 +54,7 @@ class NeuralSparseLoss(EmbeddingLoss):
             rows train like one rank of R * B rows.
         mini_batch_size: Rows that are encoded at once; a larger batch is encoded twice, piece by piece, in
             the memory of one piece (docs/losses.md, section 16). None encodes the whole batch at once.
-        teacher_similarity: "cosine" or "dot", by which the teacher's embeddings are compared.
+        teacher_similarity: How the teacher's embeddings are compared, by "cosine" or "dot".
         **numbers: Weights, temperatures and thresholds as plain keyword arguments, such as
             `flops_weight=0.003`; `SparseLossNumbers` lists their names, defaults and meaning.
 

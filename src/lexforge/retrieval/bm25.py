@@ -6,7 +6,7 @@ import logging
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Literal, SupportsIndex
 
 import numpy as np
@@ -82,9 +82,7 @@ class BM25Index:
         if not k1 >= 0 or not 0 <= b <= 1:
             raise ValueError(f"k1 must be >= 0 and b from 0 to 1; received k1 {k1} and b {b}")
         check_ids(ids, len(texts), set())
-        if tokenize == "auto":
-            tokenize = "bigrams" if mostly_cjk(texts) else "words"
-        chosen: Tokenization = tokenize
+        chosen = tokenization_of(texts) if tokenize == "auto" else tokenize
         vocabulary: dict[str, int] = {}
         corpus = []
         with Progress(len(texts), "BM25", show=show_progress_bar) as progress:
@@ -202,6 +200,11 @@ class BM25Index:
     def nbytes(self) -> int:
         """The number of bytes of the inverted index."""
         return self._index.nbytes
+
+
+def tokenization_of(texts: Iterable[str]) -> Tokenization:
+    """Return how a corpus is cut into tokens: Chinese, Japanese and Korean texts into character bigrams."""
+    return "bigrams" if mostly_cjk(texts) else "words"
 
 
 def tokens(text: str, tokenize: Tokenization) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -9,9 +10,8 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from lexforge.common.scripts import mostly_cjk
 from lexforge.common.types import TextKind
-from lexforge.retrieval.bm25 import K1, B, Tokenization, tokens
+from lexforge.retrieval.bm25 import K1, B, Tokenization, tokenization_of, tokens
 
 WIDTH = 1 << 15
 """Columns of a vector. Two tokens share a column with a probability of 1 in 32,768."""
@@ -54,7 +54,7 @@ class BM25Teacher:
             ValueError: If no text holds a token.
         """
         texts = list(corpus_texts)
-        tokenize: Tokenization = "bigrams" if mostly_cjk(texts) else "words"
+        tokenize = tokenization_of(texts)
         holding: Counter[str] = Counter()  # token -> number of documents that hold it
         total = 0
         for text in texts:
@@ -67,8 +67,7 @@ class BM25Teacher:
                 "without any"
             )
         idf = {
-            token: float(np.log1p((len(texts) - count + 0.5) / (count + 0.5)))
-            for token, count in holding.items()
+            token: math.log1p((len(texts) - count + 0.5) / (count + 0.5)) for token, count in holding.items()
         }
         return cls(idf, total / len(texts), tokenize)
 

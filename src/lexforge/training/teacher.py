@@ -6,12 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from lexforge import data
 from lexforge.common.types import Embeddings
 from lexforge.data.columns import LABEL, text_columns
-from lexforge.data.teacher import LARGEST_FIT
+from lexforge.data.teacher import texts_to_fit
 from lexforge.training.bm25_teacher import BM25Teacher
 
 if TYPE_CHECKING:
@@ -32,7 +30,7 @@ def choose_teacher(named: str | None, of_preset: str, cache: Path | None) -> str
         `bm25`, or a name that `lexforge.data.load_teacher` takes.
 
     Raises:
-        FileNotFoundError: If neither a folder, the hub nor its cache has the teacher.
+        FileNotFoundError: If the teacher is neither a folder, nor on the hub, nor in its cache.
         ValueError: If the name is that of a file, or a cache is given for BM25, which needs none.
     """
     name = of_preset if named is None else named
@@ -51,7 +49,8 @@ def load_teacher(name: str, documents: Sequence[str]) -> data.Teacher | BM25Teac
 
     Args:
         name: Its name.
-        documents: The corpus. BM25 counts at most `LARGEST_FIT` of its texts, evenly spaced.
+        documents: The texts of the corpus. A fitted teacher and BM25 take at most 100,000 of them, evenly
+            spaced (`texts_to_fit`).
 
     Returns:
         The teacher.
@@ -62,8 +61,7 @@ def load_teacher(name: str, documents: Sequence[str]) -> data.Teacher | BM25Teac
     """
     if name != BM25:
         return data.load_teacher(name, documents)
-    places = np.linspace(0, len(documents) - 1, min(len(documents), LARGEST_FIT)).astype(int)
-    return BM25Teacher.fit(documents[place] for place in places)
+    return BM25Teacher.fit(texts_to_fit(documents))
 
 
 def embed_by_teacher(

@@ -42,7 +42,7 @@ class Logits:
         return float((self.values > thresholds[self.terms]).sum() / self.texts)
 
     def rates(self, thresholds: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the share of texts in which each term is above its threshold, `[V]`."""
+        """Return for each term the share of texts whose logit is above its threshold, `[V]`."""
         active = self.terms[self.values > thresholds[self.terms]]
         return np.bincount(active, minlength=len(thresholds)) / self.texts
 
@@ -75,13 +75,13 @@ class Logits:
 
 
 class TooShallowError(ValueError):
-    """There are fewer logits than wanted: the sample must be encoded with a larger depth."""
+    """The sample holds too few logits for the wanted number; it must be encoded with a larger depth."""
 
 
 def solve_thresholds(
     queries: Logits, documents: Logits, query_terms: float, document_terms: float, size: int
 ) -> NDArray[np.float64]:
-    """Find the thresholds t0 + t1 c_j by which queries and documents have the wanted numbers of terms.
+    """Find a threshold t0 + t1 c_j for each term j, so that queries and documents have the wanted numbers.
 
     Args:
         queries: The logits of a sample of queries.
