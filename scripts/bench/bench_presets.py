@@ -82,7 +82,8 @@ SYSTEMS |= {
     for terms in (32, 64, 128)
     for side, flags in STARTS.items()
 }  # fmt: skip
-SYSTEMS |= {f"flops-{weight}": ("--loss.flops-weight", weight) for weight in ("1e-4", "2e-3", "8e-3", "3e-2")}
+WEIGHTS = ("1e-4", "2e-3", "8e-3", "3e-2", "1e-1")
+SYSTEMS |= {f"flops-{weight}": ("--loss.flops-weight", weight) for weight in WEIGHTS}
 PLAIN_RATES = {"scratch": "1e-3", "pretrained": "1e-4"}
 
 
