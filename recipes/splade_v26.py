@@ -200,9 +200,8 @@ def main(cfg: Config) -> None:
     data.check_labelled_rows(cfg.teacher, rows, needed=cfg.loss.needs_teacher, cache=cfg.teacher_cache)
     training.check_triplet_rows(rows, cfg.loss.triplet_margin_weight, cfg.data)
 
-    # Teacher. Rows that carry the scores of a teacher in their column `label` need none. BM25 scores any
-    # text. The other teachers embed the texts of the rows before training, so they know no negative that is
-    # mined later.
+    # Teacher. Rows that carry the scores of a teacher in their column `label` need none; these scores know no
+    # negative that is mined later.
     teacher_model = None
     if cfg.loss.needs_teacher and "label" not in rows[0]:
         stages.begin("load the teacher")
@@ -211,7 +210,7 @@ def main(cfg: Config) -> None:
     mined = training.mined_negatives(
         loaded,
         negatives,
-        distils=cfg.loss.needs_teacher and not isinstance(teacher_model, training.BM25Teacher),
+        labelled=cfg.loss.needs_teacher and teacher_model is None,
         per_row=cfg.negatives_per_row,
         seed=cfg.train.seed,
     )
@@ -291,13 +290,13 @@ def main(cfg: Config) -> None:
         if not leads:
             teacher_model, numbers = None, untaught
 
-    # Embeddings of the teacher. The main process computes those of all training texts once, and keeps them on
-    # disk for the next run. BM25 needs none: it scores the texts of a batch as they come.
+    # Embeddings of the teacher. The main process computes those of all texts that training may read once, and
+    # keeps them on disk for the next run. BM25 needs none: it scores the texts of a batch as they come.
     teacher = None
     if teacher_model is not None:
         stages.begin("embed the texts by the teacher")
         with process.main_process_first():
-            teacher = training.embed_by_teacher(teacher_model, rows, cfg.teacher_cache)
+            teacher = training.embed_by_teacher(teacher_model, rows, mined, cfg.teacher_cache)
 
     # Loss. The preset gives its numbers; the penalty of each term follows from the vocabulary above.
     loss = losses.NeuralSparseLoss(

@@ -203,17 +203,38 @@ def test_descent_at_the_students_own_scale_does_not_collapse() -> None:
 
 
 def test_matched_scale_equals_a_loop() -> None:
-    """The student's scores times the teacher's spread within rows over its own, then the plain form."""
+    """Both scores over their spread within rows, then the plain form."""
     student, teacher = case(2)
 
     def spread(scores) -> float:
         rows = scores.tolist()
-        return math.sqrt(sum((value - fmean(row)) ** 2 for row in rows for value in row))
+        return math.sqrt(fmean((value - fmean(row)) ** 2 for row in rows for value in row))
 
-    scaled = student * (spread(teacher) / spread(student))
-    expected = naive(scaled, teacher, 2.0, 0.6, 0.4)
+    expected = naive(student / spread(student), teacher / spread(teacher), 2.0, 0.6, 0.4)
     found = distillation(student, teacher, 2.0, 0.6, 0.4, match_scale=True)
     assert found.item() == pytest.approx(expected, rel=1e-6)
+
+
+def test_one_temperature_serves_teachers_of_every_scale() -> None:
+    """Cosines, logits or BM25: a teacher times a number and plus a number teaches the same."""
+    student, teacher = case(4)
+    expected = distillation(student, teacher, 2.0, match_scale=True).item()
+    for scale in (1e-2, 5.0, 300.0):
+        found = distillation(student, scale * teacher - 7, 2.0, match_scale=True).item()
+        assert found == pytest.approx(expected, rel=1e-9)
+    assert distillation(student, 5 * teacher, 2.0).item() != pytest.approx(expected, rel=0.1)
+
+
+def test_a_constant_teacher_teaches_nothing_at_matched_scales() -> None:
+    """Equal scores prefer no document; the student must not be moved."""
+    student, teacher = case(3)
+    student.requires_grad_()
+    loss = distillation(
+        student, torch.full_like(teacher, 0.3), kl_weight=1.0, mse_weight=0.0, match_scale=True
+    )
+    loss.backward()
+    assert loss.item() == 0
+    assert not student.grad.any()
 
 
 def test_gradcheck_at_the_students_own_scale() -> None:

@@ -111,14 +111,14 @@ def test_a_small_collection_trains_without_the_negatives_of_the_preset() -> None
 
 def test_negatives_are_mined_where_they_are_asked_for(table: TrainingData) -> None:
     """Where no set of documents is at hand, or a teacher would have to score them, they cannot be mined."""
-    mined = mined_negatives(judged_data(), "mined", distils=False, per_row=1, seed=0)
+    mined = mined_negatives(judged_data(), "mined", labelled=False, per_row=1, seed=0)
     assert mined is not None
     assert mined.dataset.column_names[:3] == ["anchor", "positive", "negative_1"]
-    assert mined_negatives(judged_data(), "none", distils=True, per_row=1, seed=0) is None
+    assert mined_negatives(judged_data(), "none", labelled=True, per_row=1, seed=0) is None
     with pytest.raises(ValueError, match="holds rows of texts"):
-        mined_negatives(table, "mined", distils=False, per_row=1, seed=0)
-    with pytest.raises(ValueError, match="the teacher knows the texts of the training rows alone"):
-        mined_negatives(judged_data(), "mined", distils=True, per_row=1, seed=0)
+        mined_negatives(table, "mined", labelled=False, per_row=1, seed=0)
+    with pytest.raises(ValueError, match="scores are those of the training rows alone"):
+        mined_negatives(judged_data(), "mined", labelled=True, per_row=1, seed=0)
 
 
 def test_a_triplet_needs_a_third_text() -> None:

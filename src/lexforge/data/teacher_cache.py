@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -109,6 +109,7 @@ class TeacherCache:
         rows: Iterable[Mapping[str, Any]],
         folder: str | Path | None = None,
         *,
+        documents: Iterable[str] = (),
         block_texts: int = 8192,
     ) -> TeacherCache:
         """Build the cache of training rows: anchors are encoded as queries, all other texts as documents.
@@ -117,6 +118,7 @@ class TeacherCache:
             teacher: The teacher that encodes the texts.
             rows: Rows under the column contract; columns without texts are ignored.
             folder: The folder of the cache, as for `build`.
+            documents: Further texts that are encoded as documents, such as those that may become negatives.
             block_texts: The number of texts that are encoded and written at a time.
 
         Returns:
@@ -126,8 +128,9 @@ class TeacherCache:
             ValueError: As for `build`.
             DataError: As for `build`.
         """
-        texts = ((text_kind(column), row[column]) for row in rows for column in text_columns(row))
-        return cls._fill(teacher, texts, folder, block_texts)
+        of_rows = ((text_kind(column), row[column]) for row in rows for column in text_columns(row))
+        further: Iterable[tuple[TextKind, str]] = (("document", text) for text in documents)
+        return cls._fill(teacher, chain(of_rows, further), folder, block_texts)
 
     @classmethod
     def _fill(

@@ -23,19 +23,21 @@ def distillation(
     z(student)). KL is averaged over rows; z subtracts the mean and divides by the standard deviation of all B
     * N scores.
 
-    With `match_scale` the student's scores in the KL part are first multiplied by spread(teacher) /
-    spread(student), the root mean squares of the scores around the mean of their row, with gradient. The loss
-    then does not change if all scores of the student are multiplied by a positive number: its gradient has no
-    part along the scale, and a student that is an increasing linear function of the teacher costs nothing. A
-    factor without gradient would not do: away from the minimum the KL part would still reward shrinking.
+    With `match_scale` the KL part compares student / spread(student) with teacher / spread(teacher), where a
+    spread is the root mean square of the scores around the mean of their row, with gradient. T then counts
+    spreads, so that one T serves every teacher, whether it gives cosines, logits or the scores of BM25. The
+    loss does not change if all scores of one side are multiplied by a positive number: its gradient has no
+    part along the student's scale, and a student that is an increasing linear function of the teacher costs
+    nothing. Without gradient in the spread that would fail: away from the minimum the KL part would reward
+    shrinking. A teacher whose scores are all equal teaches nothing: the KL part is 0.
 
     Args:
         student_scores: `[B, N]` float.
         teacher_scores: `[B, N]` float, of the same pairs; no gradient flows into it.
-        temperature: T, > 0.
+        temperature: T, > 0; in units of the scores, or of their spread with `match_scale`.
         kl_weight: Weight of the KL part.
         mse_weight: Weight of the z-score part.
-        match_scale: Whether to compare at the student's own scale, as dot products need it.
+        match_scale: Whether to compare scores in units of their own spread, as dot products need it.
         left_out: `[B, N]` bool, candidates that are not compared; None compares all.
 
     Returns:
@@ -57,11 +59,11 @@ def distillation(
         return student_scores.sum()
     teacher_scores = teacher_scores.detach()
     kept = torch.ones_like(teacher_scores, dtype=torch.bool) if left_out is None else ~left_out
-    compared = student_scores
+    student, teacher = student_scores, teacher_scores
     if match_scale:
-        compared = student_scores * _scale_of_teacher(student_scores, teacher_scores, kept)
-    student_log = F.log_softmax((compared / temperature).masked_fill(~kept, -torch.inf), dim=-1)
-    teacher_log = F.log_softmax((teacher_scores / temperature).masked_fill(~kept, -torch.inf), dim=-1)
+        student, teacher = _in_spreads(student_scores, teacher_scores, kept)
+    student_log = F.log_softmax((student / temperature).masked_fill(~kept, -torch.inf), dim=-1)
+    teacher_log = F.log_softmax((teacher / temperature).masked_fill(~kept, -torch.inf), dim=-1)
     gap = teacher_log.masked_fill(~kept, 0) - student_log.masked_fill(~kept, 0)  # [B, N]
     divergence = (teacher_log.exp() * gap).sum() / len(student_scores)
     squared = (_z_scores(student_scores, kept) - _z_scores(teacher_scores, kept)).square()
@@ -119,19 +121,22 @@ def margin_mse(
     return squared.sum() / kept.sum().clamp_min(1)
 
 
-def _scale_of_teacher(student: Tensor, teacher: Tensor, kept: Tensor) -> Tensor:
-    """The spread of the teacher's scores within rows over that of the student's; 1 for a constant student."""
+def _in_spreads(student: Tensor, teacher: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
+    """Divide both by their spread within rows. A constant student stays; a constant teacher makes both 0."""
+    per_own, per_wanted = _inverse_spread(student, kept), _inverse_spread(teacher, kept)
+    factor = torch.where(per_own > 0, per_own, 1.0) * (per_wanted > 0)
+    return student * factor, teacher * per_wanted
 
-    def variance(scores: Tensor) -> Tensor:
-        # Each row is shifted by a score of its own first, so that equal scores become exactly 0.
-        shifted = (scores - scores[:, :1].detach()).where(kept, 0)
-        mean = shifted.sum(dim=1, keepdim=True) / kept.sum(dim=1, keepdim=True).clamp_min(1)
-        return (shifted - mean).where(kept, 0).square().sum()  # of as many scores on both sides
 
-    own, wanted = variance(student), variance(teacher)
-    largest = student.detach().abs().where(kept, 0).max()
-    varies = own > kept.sum() * (torch.finfo(student.dtype).eps * largest) ** 2
-    return torch.where(varies, (wanted / own.where(varies, 1)).sqrt(), 1.0)
+def _inverse_spread(scores: Tensor, kept: Tensor) -> Tensor:
+    """One over the root mean square of the kept scores around the mean of their row; 0 if they are equal."""
+    # Each row is shifted by a score of its own first, so that equal scores become exactly 0.
+    shifted = (scores - scores[:, :1].detach()).where(kept, 0)
+    mean = shifted.sum(dim=1, keepdim=True) / kept.sum(dim=1, keepdim=True).clamp_min(1)
+    variance = (shifted - mean).where(kept, 0).square().sum() / kept.sum().clamp_min(1)
+    largest = scores.detach().abs().where(kept, 0).max()
+    varies = variance > (torch.finfo(scores.dtype).eps * largest) ** 2
+    return torch.where(varies, variance.where(varies, 1).rsqrt(), 0.0)
 
 
 def _z_scores(scores: Tensor, kept: Tensor) -> Tensor:

@@ -149,7 +149,7 @@ def mined_negatives(
     loaded: TrainingData,
     negatives: NegativesName | Path,
     *,
-    distils: bool,
+    labelled: bool,
     per_row: int,
     seed: int,
 ) -> MovingNegatives | None:
@@ -158,8 +158,8 @@ def mined_negatives(
     Args:
         loaded: The data.
         negatives: Where the negatives come from; `mined` asks for them.
-        distils: Whether the loss reads a teacher that embeds only the texts of the training rows before
-            training, so that it cannot score negatives that are mined later.
+        labelled: Whether the loss reads scores of the rows' own documents, which know no negative that is
+            mined later.
         per_row: Number of negatives in each row.
         seed: Seed of the draw.
 
@@ -167,8 +167,7 @@ def mined_negatives(
         The data set and the callback that mines; None where nothing is to be mined.
 
     Raises:
-        ValueError: If `mined` is asked for over rows of texts, which have no corpus, or if a teacher would
-            have to score the negatives.
+        ValueError: If `mined` is asked for over rows of texts, which have no corpus, or over labelled rows.
     """
     if negatives != "mined":
         return None
@@ -176,9 +175,9 @@ def mined_negatives(
         raise ValueError(
             f"--negatives mined needs a corpus with judgements; {loaded.measured.name} holds rows of texts"
         )
-    if distils:
+    if labelled:
         raise ValueError(
-            "the teacher knows the texts of the training rows alone, and mined negatives are others: mine "
+            "the teacher's scores are those of the training rows alone, and mined negatives are others: mine "
             "them by `lexforge mine` and give its file to --negatives, or give --negatives none"
         )
     rule = NegativeRule(per_row=per_row, last_rank=DEPTH, margin=MARGIN, shortage="random", seed=seed)
