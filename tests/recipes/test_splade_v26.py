@@ -465,6 +465,17 @@ def test_mined_negatives_take_the_route_of_documents(beir: Path, tiny_checkpoint
     assert routes["anchor"] == "query"
 
 
+def test_a_named_teacher_scores_the_negatives_that_are_mined(beir: Path, tiny_checkpoint: Path) -> None:
+    """The preset mines its negatives after the teacher has embedded what it is to score."""
+    train = TrainingSettings(
+        steps=1, batch_size=2, gradient_accumulation_steps=1, precision="fp32", learning_rate=1e-4
+    )
+    settings = {"model": str(tiny_checkpoint), "preset": "lexforge", "loss": PRESETS["lexforge"]}
+    recipe.main(config(beir, negatives="mined", teacher="lsa", train=train, **settings))
+    state = json.loads((beir.parent / "run" / "checkpoint-1" / "trainer_state.json").read_text())
+    assert state["log_history"][0]["distillation"] > 0
+
+
 @pytest.mark.parametrize(
     ("measured", "others", "teaches"), [(0.4, {}, False), (0.6, {}, True), (0.4, {"teacher": "bm25"}, True)]
 )
