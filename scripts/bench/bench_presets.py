@@ -72,8 +72,9 @@ SYSTEMS: dict[str, tuple[str, ...]] = {
     "v26": ("--preset", "v26"),
     "lexforge": (),
 }
-# A wanted number of terms, reached by `lexforge` from its own FLOPS weight and from one that gives far too
-# many or far too few, and FLOPS weights set by hand, for the quality that they have with as many terms.
+# A wanted number of terms of documents and queries, reached by `lexforge` from its own FLOPS weight and from one
+# that gives far too many or far too few. Wanted numbers of documents alone, and FLOPS weights set by hand, for
+# the quality that both have with as many terms.
 STARTS = {"": (), "-above": ("--loss.flops-weight", "1e-6"), "-below": ("--loss.flops-weight", "1e-1")}
 SYSTEMS |= {
     f"terms-{terms}{side}": (
@@ -82,6 +83,7 @@ SYSTEMS |= {
     for terms in (32, 64, 128)
     for side, flags in STARTS.items()
 }  # fmt: skip
+SYSTEMS |= {f"documents-{terms}": ("--document-terms", str(terms)) for terms in (32, 64, 128)}
 WEIGHTS = ("1e-4", "2e-3", "8e-3", "3e-2", "1e-1")
 SYSTEMS |= {f"flops-{weight}": ("--loss.flops-weight", weight) for weight in WEIGHTS}
 PLAIN_RATES = {"scratch": "1e-3", "pretrained": "1e-4"}
