@@ -72,9 +72,8 @@ SYSTEMS: dict[str, tuple[str, ...]] = {
     "v26": ("--preset", "v26"),
     "lexforge": (),
 }
-# A wanted number of terms of documents and queries, reached by `lexforge` from its own FLOPS weight and from one
-# that gives far too many or far too few. Wanted numbers of documents alone, and FLOPS weights set by hand, for
-# the quality that both have with as many terms.
+# Wanted numbers of terms, reached by `lexforge` from its own FLOPS weight and from one that gives far too many
+# or far too few. Documents alone have one too, to be compared with FLOPS weights set by hand.
 STARTS = {"": (), "-above": ("--loss.flops-weight", "1e-6"), "-below": ("--loss.flops-weight", "1e-1")}
 SYSTEMS |= {
     f"terms-{terms}{side}": (
