@@ -72,8 +72,8 @@ SYSTEMS: dict[str, tuple[str, ...]] = {
     "v26": ("--preset", "v26"),
     "lexforge": (),
 }
-# Wanted numbers of terms, reached by `lexforge` from its own FLOPS weight and from one that gives far too many
-# or far too few. Documents alone have one too, to be compared with FLOPS weights set by hand.
+# Wanted numbers of terms, reached by `lexforge` from its own FLOPS weight and from one that gives far too
+# many or far too few. Documents alone have one too, to be compared with FLOPS weights set by hand.
 STARTS = {"": (), "-above": ("--loss.flops-weight", "1e-6"), "-below": ("--loss.flops-weight", "1e-1")}
 SYSTEMS |= {
     f"terms-{terms}{side}": (
