@@ -224,7 +224,8 @@ def main(cfg: Config) -> None:
     runs.claim_run_directory(process, cfg.output_dir, cfg, resume=cfg.resume)
 
     # Encoder. The preset also says how queries and documents are compared, by dot product or cosine. This is
-    # saved with the model, and the loss, the evaluation and every index read it there.
+    # saved with the model, and the loss, the evaluation and every index read it there. A head that was not
+    # trained for SPLADE gets its scale from the documents.
     stages.begin("load the encoder" if cfg.model != models.LEXICAL else "build the encoder")
     with process.main_process_first():
         checkpoint = models.resolve_backbone(
@@ -235,8 +236,15 @@ def main(cfg: Config) -> None:
             seed=cfg.train.seed,
         )
     model = models.build_splade(
-        checkpoint, max_seq_length=cfg.max_seq_length, similarity=cfg.loss.similarity, texts=documents
+        checkpoint,
+        max_seq_length=cfg.max_seq_length,
+        similarity=cfg.loss.similarity,
+        texts=None if cfg.model == models.LEXICAL else documents,
     )
+    start_share = cfg.loss.start_share
+    if start_share and models.was_calibrated(model):
+        process.print(f"{cfg.model} is no retriever yet, so the model at the end keeps no share of it")
+        start_share = 0.0
 
     # Vocabulary. The sparsity penalty of the loss treats a term by its idf in the corpus, and it has rules of
     # its own for special tokens and stop words.
@@ -335,7 +343,7 @@ def main(cfg: Config) -> None:
         teacher=teacher,
         phases=cfg.loss.phases,
         ramp_fraction=cfg.loss.ramp_fraction,
-        start_share=cfg.loss.start_share,
+        start_share=start_share,
         prune_threshold=cfg.loss.prune_threshold,
         average_horizon=cfg.loss.average_horizon,
         training_seq_length=cfg.training_seq_length,

@@ -181,12 +181,6 @@ def test_a_scale_that_cannot_be_set(
         calibrate_head(model, texts, **settings)
 
 
-def test_a_trained_head_keeps_its_scale(tiny_checkpoint: Path) -> None:
-    """A masked language model's decoder was trained with its encoder."""
-    with pytest.raises(ValueError, match="only a decoder that was not trained for SPLADE is calibrated"):
-        calibrate_head(build_splade(tiny_checkpoint, device="cpu"), TEXTS)
-
-
 def test_a_head_without_a_scale_is_named_in_the_log(
     tiny_checkpoint: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

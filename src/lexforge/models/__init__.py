@@ -9,7 +9,7 @@ from lexforge.common.lazy import load_when_used
 if TYPE_CHECKING:
     from lexforge.models.availability import check_model
     from lexforge.models.backbone import LEXICAL, resolve_backbone
-    from lexforge.models.calibration import calibrate_head
+    from lexforge.models.calibration import calibrate_head, head_is_trained, was_calibrated
     from lexforge.models.decoder_bias import lower_bias, shift_bias_by_idf
     from lexforge.models.dense import build_dense
     from lexforge.models.dimension import embedding_dimension
@@ -45,6 +45,7 @@ __all__ = [
     "encode_kind",
     "foreign_script_ids",
     "fuse_splade_head",
+    "head_is_trained",
     "is_training",
     "load_encoder",
     "lower_bias",
@@ -58,6 +59,7 @@ __all__ = [
     "unfuse_splade_head",
     "unseen_term_ids",
     "vocabulary_size",
+    "was_calibrated",
 ]
 
 __getattr__, __dir__ = load_when_used(__name__)

@@ -1,4 +1,4 @@
-"""The scale of a decoder that was not trained for SPLADE, set from a sample of texts."""
+"""The scale of a head that was not trained for SPLADE, set from a sample of texts."""
 
 from __future__ import annotations
 
@@ -9,10 +9,17 @@ import numpy as np
 import torch
 from sentence_transformers import SparseEncoder
 from sentence_transformers.base.modules import Dense
-from torch import Tensor
+from torch import Tensor, nn
 
 from lexforge.models.fused import fuse_splade_head, unfuse_splade_head
 from lexforge.models.prompts import saved_prompt
+from lexforge.models.structure import splade_decoders
+
+UNTRAINED = 0.1
+"""Share of the vocabulary. A text activates more of it only under a head that was not trained for SPLADE: a
+masked language model of another task activates a quarter or more, a trained SPLADE encoder 5 % at most."""
+
+CALIBRATED = "lexforge_calibrated"  # an attribute of the encoder, which is not saved
 
 
 def calibrate_head(
@@ -23,21 +30,23 @@ def calibrate_head(
     logit: float = 1.0,
     sample: int = 64,
 ) -> SparseEncoder:
-    """Set the scale of a decoder in place: a text starts with few active terms of moderate weight.
+    """Set the scale of a head in place: a text starts with few active terms of moderate weight.
 
-    The logits of a decoder LM, or of an embedding matrix, are made for something else: half of them are above
-    0 in every text, so the first products of two vectors are far too large and training is unstable. Here z_j
-    is the largest logit of term j over the tokens of a text, and m_j its mean over a sample of texts. The new
-    logit is
+    The logits of a masked language model, of a decoder LM or of an embedding matrix are made for something
+    else: a large part of them is above 0 in every text, so the first products of two vectors are far too
+    large and training is unstable. Here z_j is the largest logit of term j over the tokens of a text, and m_j
+    its mean over a sample of texts. The new logit is
 
         scale * (z_j - m_j - threshold).
 
     Subtracting m_j takes away what every text has, such as the logits of a first token that all texts share.
     The threshold is chosen so that `active_terms` terms of a text are above 0 on average, and the scale so
-    that the mean of those is `logit`. All of it is written into the weight and the bias of the decoder.
+    that the mean of those is `logit`. All of it is written into weights: the shift into the decoder's bias,
+    and the scale into the decoder's weight, or, where that is also the matrix of the input embeddings, into
+    the normalization before it. A decoder that has neither keeps its scale.
 
     Args:
-        model: An encoder of `lexforge.models.headless`, whose decoder is a `Dense`, fused or plain.
+        model: A symmetric SPLADE encoder, fused or plain.
         texts: Documents of the collection, at least two different ones that are not blank.
         active_terms: Mean number of active terms per text, from 1 to V - 1; None is 200, or V / 20 where that
             is smaller.
@@ -49,16 +58,12 @@ def calibrate_head(
         `model`.
 
     Raises:
-        ValueError: If the model has no decoder of its own, a number is out of range, or the texts or their
-            logits do not differ.
+        ValueError: If the model has several heads or a decoder without a bias, a number is out of range, or
+            the texts or their logits do not differ.
     """
-    decoders = [module for module in model.children() if isinstance(module, Dense)]
-    if len(decoders) != 1:
-        raise ValueError(
-            "only a decoder that was not trained for SPLADE is calibrated, which is a Dense; received an "
-            f"encoder with the modules {[type(module).__name__ for module in model.children()]}"
-        )
-    decoder: Any = decoders[0].linear
+    decoder = _only_decoder(model)
+    if getattr(decoder, "bias", None) is None:
+        raise ValueError("the decoder of this masked language model has no bias that could be shifted")
     terms = decoder.out_features
     if active_terms is None:
         active_terms = max(1, min(200, terms // 20))
@@ -67,23 +72,97 @@ def calibrate_head(
             f"active_terms must lie in [1, {terms - 1}], logit above 0 and sample at 2 or more; received "
             f"{active_terms}, {logit} and {sample}"
         )
-    places = np.linspace(0, len(texts) - 1, min(sample, len(texts))).astype(int)
-    chosen = [text for text in dict.fromkeys(texts[place] for place in places) if text.strip()]
+    chosen = _some(texts, sample)
     if len(chosen) < 2:
         raise ValueError(f"the scale is set from two different texts or more; received {len(chosen)}")
     largest = _largest_logits(model, chosen)  # [N, V]
     mean = largest.mean(dim=0)  # [V]
     above = (largest - mean).flatten()
     strongest = above.topk(active_terms * len(chosen) + 1).values
-    threshold = strongest[-1]
+    threshold = strongest[-2:].mean()  # between two logits, where rounding changes no term
     spread = (strongest[:-1] - threshold).mean()
     if not spread > 0:
         raise ValueError(f"the model gives all {len(chosen)} texts the same logits: nothing tells them apart")
-    scale = logit / spread
+    scaled = _scaled_parameters(model, decoder, chosen[0])
+    scale = logit / spread if scaled else torch.ones_like(spread)
     with torch.no_grad():
-        decoder.weight *= scale.to(decoder.weight)
+        for parameter in scaled:
+            parameter *= scale.to(parameter)
         decoder.bias.copy_(scale * (decoder.bias.double() - mean - threshold))
+    vars(model)[CALIBRATED] = True
     return model
+
+
+def was_calibrated(model: SparseEncoder) -> bool:
+    """Say whether `calibrate_head` has set the scale of this encoder's head since it was loaded.
+
+    Args:
+        model: A SPLADE encoder.
+
+    Returns:
+        Whether it has, so that the encoder is no retriever yet, and nothing of it is worth keeping.
+    """
+    return CALIBRATED in vars(model)
+
+
+def head_is_trained(model: SparseEncoder, texts: Sequence[str], *, sample: int = 64) -> bool:
+    """Say whether the head of a SPLADE encoder was trained for sparse vectors, by the terms of a few texts.
+
+    Args:
+        model: A symmetric SPLADE encoder, fused or plain.
+        texts: Documents of the collection.
+        sample: The largest number of texts that are encoded, evenly spaced.
+
+    Returns:
+        Whether a text activates at most `UNTRAINED` of the vocabulary on average. An input embedding as
+        decoder was never trained as one. Without any text that is not blank, the head counts as trained.
+
+    Raises:
+        ValueError: If the model has several heads.
+    """
+    _only_decoder(model)
+    if isinstance(model[1], Dense):
+        return False
+    chosen = _some(texts, sample)
+    return not chosen or (_largest_logits(model, chosen) > 0).double().mean().item() <= UNTRAINED
+
+
+def _only_decoder(model: SparseEncoder) -> Any:
+    decoders = splade_decoders(model)
+    if len(decoders) != 1:
+        raise ValueError(f"one head can be calibrated; received an encoder with {len(decoders)}")
+    return decoders[0]
+
+
+def _some(texts: Sequence[str], sample: int) -> list[str]:
+    """At most so many evenly spaced texts that differ and are not blank."""
+    places = np.linspace(0, len(texts) - 1, min(sample, len(texts))).astype(int)
+    return [text for text in dict.fromkeys(texts[place] for place in places) if text.strip()]
+
+
+def _scaled_parameters(model: SparseEncoder, decoder: Any, text: str) -> list[Tensor]:
+    """Find the parameters to which all logits, without the bias, are proportional, and nothing else is."""
+    transformer: Any = model[0]
+    if decoder.weight is not transformer.model.get_input_embeddings().weight:
+        return [decoder.weight]
+    given: list[Tensor] = []  # what the decoder reads
+    made: list[tuple[nn.Module, Any]] = []  # what each normalization returns
+    hooks: list[Any] = [decoder.register_forward_pre_hook(lambda _, inputs: given.append(inputs[0]))]
+    for module in transformer.modules():
+        weight = getattr(module, "weight", None)
+        if isinstance(weight, nn.Parameter) and weight.dim() == 1:
+            hooks.append(module.register_forward_hook(lambda module, _, out: made.append((module, out))))
+    try:
+        _largest_logits(model, [text])
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return [
+        parameter
+        for module, output in made
+        if output is given[-1]
+        for parameter in module.parameters(recurse=False)
+    ]
 
 
 def _largest_logits(model: SparseEncoder, texts: list[str]) -> Tensor:

@@ -1,0 +1,137 @@
+"""The scale of a masked language model's head that was not trained for SPLADE."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sentence_transformers import SparseEncoder
+from transformers import (
+    AutoModelForMaskedLM,
+    AutoTokenizer,
+    BertConfig,
+    BertForMaskedLM,
+    DistilBertConfig,
+    DistilBertForMaskedLM,
+    ModernBertConfig,
+    ModernBertForMaskedLM,
+    RobertaConfig,
+    RobertaForMaskedLM,
+)
+
+from lexforge.models import build_splade, calibrate_head, head_is_trained, was_calibrated
+from lexforge.models.structure import splade_decoders
+
+TEXTS = ["sort a list of words", "한국 서울 검색", "the index", "open a file and read it"]
+SMALL = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+MODELS: dict[str, Any] = {
+    "bert": lambda terms, tied: BertForMaskedLM(
+        BertConfig(vocab_size=terms, max_position_embeddings=64, tie_word_embeddings=tied, **SMALL)
+    ),
+    "roberta": lambda terms, tied: RobertaForMaskedLM(
+        RobertaConfig(
+            vocab_size=terms, max_position_embeddings=66, pad_token_id=1, tie_word_embeddings=tied, **SMALL
+        )
+    ),
+    "distilbert": lambda terms, tied: DistilBertForMaskedLM(
+        DistilBertConfig(
+            vocab_size=terms, dim=32, n_layers=1, n_heads=2, hidden_dim=32, max_position_embeddings=64,
+            tie_word_embeddings=tied,
+        )
+    ),
+    "modernbert": lambda terms, tied: ModernBertForMaskedLM(
+        ModernBertConfig(
+            vocab_size=terms, max_position_embeddings=64, pad_token_id=0, bos_token_id=2, eos_token_id=3,
+            cls_token_id=2, sep_token_id=3, tie_word_embeddings=tied, **SMALL,
+        )
+    ),
+}  # fmt: skip
+
+
+def bare(family: str, checkpoint: Path, folder: Path, *, tied: bool = True) -> Path:
+    """Save a masked language model that was never trained for SPLADE: half of its logits are above 0."""
+    torch.manual_seed(0)
+    model = MODELS[family](len(AutoTokenizer.from_pretrained(checkpoint)), tied)
+    model.save_pretrained(folder)
+    AutoTokenizer.from_pretrained(checkpoint).save_pretrained(folder)
+    return folder
+
+
+def rows(model: SparseEncoder) -> np.ndarray:
+    return model.encode(TEXTS, convert_to_sparse_tensor=False, show_progress_bar=False).cpu().numpy()
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("family", MODELS)
+def test_a_bare_language_model_starts_with_few_terms(
+    family: str, tied: bool, tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    """By definition: so many terms on average, of such a mean logit, in every family and after saving."""
+    folder = bare(family, tiny_checkpoint, tmp_path / "bare", tied=tied)
+    assert (rows(build_splade(folder, device="cpu")) > 0).mean() > 0.3
+    for fused in (True, False):
+        model = build_splade(folder, fused=fused, device="cpu")
+        calibrate_head(model, TEXTS, active_terms=9, logit=0.5)
+        found = rows(model)
+        assert (found > 0).sum() == 9 * len(TEXTS)
+        assert np.expm1(found[found > 0]).mean() == pytest.approx(0.5, rel=1e-3)  # float32
+    model.save_pretrained(str(tmp_path / "saved"))
+    loaded = SparseEncoder(str(tmp_path / "saved"), device="cpu")
+    np.testing.assert_allclose(rows(loaded), found, atol=1e-5)  # float32
+    assert not was_calibrated(loaded), "what is saved is an encoder like any other"
+
+
+def test_the_scale_of_a_bare_head_does_not_matter(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    """Large rows of the decoder make SPLADE collapse; they start as any other head does."""
+    found = []
+    for factor in (0.25, 1.0, 4.0):
+        folder = bare("bert", tiny_checkpoint, tmp_path / str(factor), tied=False)
+        language_model = AutoModelForMaskedLM.from_pretrained(folder)
+        with torch.no_grad():
+            language_model.get_output_embeddings().weight *= factor
+            language_model.get_output_embeddings().bias *= factor
+        language_model.save_pretrained(folder)
+        found.append(rows(build_splade(folder, texts=TEXTS, device="cpu")))
+    np.testing.assert_allclose(found[0], found[1], atol=1e-5)
+    np.testing.assert_allclose(found[2], found[1], atol=1e-5)
+
+
+def test_the_input_embeddings_stay(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    """A tied decoder shares its matrix with the input, which must not be scaled."""
+    folder = bare("bert", tiny_checkpoint, tmp_path)
+    before = build_splade(folder, device="cpu")[0].model.get_input_embeddings().weight
+    model = build_splade(folder, texts=TEXTS, device="cpu")
+    assert was_calibrated(model)
+    assert torch.equal(model[0].model.get_input_embeddings().weight, before)
+    assert splade_decoders(model)[0].weight is model[0].model.get_input_embeddings().weight
+
+
+def test_a_trained_head_keeps_its_scale(
+    tiny_checkpoint: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A SPLADE encoder activates a small share of its vocabulary, also where it is saved as a bare model."""
+    folder = bare("bert", tiny_checkpoint, tmp_path / "bare")
+    trained = calibrate_head(build_splade(folder, device="cpu"), TEXTS, active_terms=5)
+    trained[0].model.save_pretrained(tmp_path / "splade")
+    AutoTokenizer.from_pretrained(folder).save_pretrained(tmp_path / "splade")
+    with caplog.at_level(logging.WARNING, logger="lexforge.models.splade"):
+        model = build_splade(tmp_path / "splade", texts=TEXTS, device="cpu")
+        assert head_is_trained(model, TEXTS)
+        assert not was_calibrated(model)
+        np.testing.assert_allclose(rows(model), rows(trained), atol=1e-6)
+        assert not caplog.text
+        assert was_calibrated(build_splade(folder, texts=TEXTS, device="cpu"))
+    assert "was not trained for SPLADE" in caplog.text
+
+
+def test_a_decoder_without_a_bias_cannot_be_calibrated(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    """The threshold of a term is its bias."""
+    folder = bare("bert", tiny_checkpoint, tmp_path)
+    model = build_splade(folder, device="cpu")
+    splade_decoders(model)[0].bias = None
+    with pytest.raises(ValueError, match="has no bias that could be shifted"):
+        calibrate_head(model, TEXTS)
