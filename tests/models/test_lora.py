@@ -26,7 +26,7 @@ TARGETS = {"decoder LM": ["q_proj", "v_proj"], "masked LM": ["query", "value"]}
 @pytest.fixture
 def base(request: pytest.FixtureRequest, tiny_checkpoint: Path, tmp_path: Path) -> Path:
     """A saved encoder, the base of the adapter: of a decoder LM, or of a masked language model."""
-    source, folder = tiny_checkpoint, tmp_path / "base"
+    source, folder, texts = tiny_checkpoint, tmp_path / "base", None
     if request.param == "decoder LM":
         tokenizer = AutoTokenizer.from_pretrained(tiny_checkpoint)
         torch.manual_seed(0)
@@ -35,10 +35,10 @@ def base(request: pytest.FixtureRequest, tiny_checkpoint: Path, tmp_path: Path) 
             "num_key_value_heads": 1, "intermediate_size": 32, "max_position_embeddings": 64,
             "initializer_range": 0.2,
         }  # fmt: skip
-        source = tmp_path / "lm"
+        source, texts = tmp_path / "lm", TEXTS
         LlamaForCausalLM(LlamaConfig(**settings)).save_pretrained(source)
         tokenizer.save_pretrained(source)
-    build_splade(source, texts=TEXTS, device="cpu").save_pretrained(str(folder))
+    build_splade(source, texts=texts, device="cpu").save_pretrained(str(folder))
     return folder
 
 
