@@ -20,8 +20,9 @@ from sentence_transformers import SparseEncoder
 
 from lexforge.evaluation import read_scores
 from lexforge.export import CardOptions
+from lexforge.models import build_splade, calibrate_head
 from lexforge.report import RunRecord
-from lexforge.training import PRESETS, TrainingSettings
+from lexforge.training import PRESETS, SpladeTrainer, TrainingSettings
 
 ROOT = Path(__file__).resolve().parents[2]
 RECIPE = ROOT / "recipes" / "splade_v26.py"
@@ -448,6 +449,28 @@ def test_lexforge_shifts_the_bias_and_keeps_a_share_of_the_start(beir: Path, tin
     arguments = json.loads((run / "checkpoint-1" / "training_args.json").read_text())
     assert arguments["lr_scheduler_type"] == "constant_with_warmup"
     assert (run / "checkpoint-1" / "weight_average.safetensors").is_file()
+
+
+def test_a_share_is_kept_of_a_retriever_only(
+    beir: Path, tiny_checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Half of a language model that never retrieved anything would spoil what was trained."""
+    trained = calibrate_head(build_splade(tiny_checkpoint, device="cpu"), WORDS)
+    trained.save_pretrained(str(tmp_path / "splade"))
+    started = SpladeTrainer.__init__
+    shares = []
+
+    def noted(self: SpladeTrainer, *args: Any, **others: Any) -> None:
+        shares.append(others["start_share"])
+        started(self, *args, **others)
+
+    for model, said in ((tiny_checkpoint, True), (tmp_path / "splade", False)):
+        settings = {"model": str(model), "preset": "lexforge", "loss": PRESETS["lexforge"]}
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(SpladeTrainer, "__init__", noted)
+            recipe.main(config(beir, negatives="none", output_dir=tmp_path / f"run-{said}", **settings))
+        assert ("is no retriever yet" in capsys.readouterr().out) == said
+    assert shares == [0.0, PRESETS["lexforge"].start_share]
 
 
 def test_mined_negatives_take_the_route_of_documents(beir: Path, tiny_checkpoint: Path) -> None:
