@@ -137,7 +137,10 @@ def main(cfg: Config) -> None:
     cfg = training.with_defaults(
         cfg,
         pretrained=training.KindDefaults(
-            cfg.loss.learning_rate, 200, "the tables of recipes/README.md were measured with so many"
+            cfg.loss.learning_rate,
+            200,
+            "the tables of recipes/README.md were measured with so many",
+            width=cfg.loss.learning_rate_width,
         ),
         scratch=training.KindDefaults(
             cfg.loss.scratch_learning_rate,

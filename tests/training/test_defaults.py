@@ -55,6 +55,21 @@ def test_each_kind_of_model_gets_its_own(tiny_checkpoint: Path) -> None:
     assert "200 steps: it knows much (--steps or --epochs changes it)" in said
 
 
+@pytest.mark.parametrize(("width", "rate"), [(64, 3e-4), (128, 3e-4), (384, 1e-4), (768, 5e-5), (None, 3e-4)])
+def test_a_wide_encoder_takes_a_lower_rate(
+    width: int | None, rate: float, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What trains 4 million parameters well lets 110 million diverge."""
+    monkeypatch.setattr("lexforge.models.own_settings.own_width", lambda name: width)
+    kinds = KINDS | {"pretrained": KindDefaults(3e-4, 200, "it knows much", width=128)}
+    said: list[str] = []
+    found = with_defaults(Run(OPEN, 16, str(tiny_checkpoint)), **kinds, say=said.append)
+    assert found.train.learning_rate == pytest.approx(rate)
+    assert (f"of width {width} takes less in proportion" in said[0]) == (rate < 3e-4)
+    unscaled = with_defaults(Run(OPEN, 16, str(tiny_checkpoint)), **KINDS, say=said.append)
+    assert unscaled.train.learning_rate == 5e-5
+
+
 @pytest.mark.parametrize("model", ["lexical", "checkpoint"])
 def test_what_was_given_stays(model: str, tiny_checkpoint: Path) -> None:
     """A flag always wins, also where it equals no default, and then nothing is printed."""
@@ -75,7 +90,7 @@ def test_a_pretrained_model_keeps_its_length_within_the_limit(
     own: int | None, expected: int, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """128 tokens cut what a model of 256 was trained to read, and 8,192 of them would fill the memory."""
-    monkeypatch.setattr("lexforge.models.own_length.own_length", lambda name: own)
+    monkeypatch.setattr("lexforge.models.own_settings.own_length", lambda name: own)
     _, tokens, said = chosen(OPEN, None, tiny_checkpoint)
     assert tokens == expected <= defaults.LONGEST_TOKENS
     assert said[-1].startswith(f"{expected} tokens per text: ")

@@ -12,7 +12,7 @@ from lexforge.losses.sparse_numbers import NUMBER_NAMES, SparseLossNumbers
 from lexforge.training.presets import PRESETS, V26, Preset
 
 IDF = ("idf_alpha", "special_penalty", "stopword_penalty")
-RATES = ("learning_rate", "scratch_learning_rate")
+RATES = ("learning_rate", "learning_rate_width", "scratch_learning_rate")
 # Typed from the table of docs/losses.md, section 8: infonce, self, positive, margin, flops, min_act, kd.
 WEIGHTS = {
     "v22": (2.0, 4.0, 10.0, 2.5, 0.005, 1.0, 0.0),

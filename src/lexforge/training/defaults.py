@@ -32,6 +32,10 @@ class KindDefaults:
         why_steps: The reason for that number, as the end of a sentence.
         warmup_fraction: Share of training, in [0, 1), during which the learning rate grows.
         tokens: Tokens per text of a model from scratch; the files of a pretrained one name its own.
+        width: Hidden size of the encoder that the learning rate was chosen for. A wider one takes less, in
+            proportion; None takes the rate as it is.
+
+    Source: Yang et al., "Tensor Programs V" (arXiv 2203.03466): the rate of Adam in proportion to 1 / width.
     """
 
     learning_rate: float
@@ -39,6 +43,7 @@ class KindDefaults:
     why_steps: str
     warmup_fraction: float = 0.1
     tokens: int = SHORT_TOKENS
+    width: int | None = None
 
 
 def with_defaults(
@@ -64,13 +69,12 @@ def with_defaults(
     kind = scratch if new else pretrained
     settings: TrainingSettings = config.train
     if settings.learning_rate is None:
-        why = (
-            "a model from scratch has everything to learn"
-            if new
-            else "a pretrained model forgets what it knows at the rate of one from scratch"
-        )
-        say(f"learning rate {kind.learning_rate:g}: {why} (--learning-rate changes it)")
-        settings = replace(settings, learning_rate=kind.learning_rate)
+        if new:
+            rate, why = kind.learning_rate, "a model from scratch has everything to learn"
+        else:
+            rate, why = _pretrained_rate(config.model, kind)
+        say(f"learning rate {rate:g}: {why} (--learning-rate changes it)")
+        settings = replace(settings, learning_rate=rate)
     if settings.steps is None and settings.epochs is None:
         say(f"{kind.steps} steps: {kind.why_steps} (--steps or --epochs changes it)")
         settings = replace(settings, steps=kind.steps)
@@ -137,9 +141,23 @@ def with_training_length(config: Config, *, say: Callable[[str], None]) -> Confi
     return chosen
 
 
+def _pretrained_rate(model: str, kind: KindDefaults) -> tuple[float, str]:
+    """Return the learning rate of a pretrained model, and why."""
+    from lexforge.models.own_settings import own_width  # loads torch, which --help need not wait for
+
+    width = own_width(model)
+    if kind.width is None or width is None or width <= kind.width:
+        return kind.learning_rate, "a pretrained model forgets what it knows at the rate of one from scratch"
+    return (
+        kind.learning_rate * kind.width / width,
+        f"{kind.learning_rate:g} suits an encoder of width {kind.width}, and this one of width {width} takes "
+        "less in proportion",
+    )
+
+
 def _own_length(model: str) -> tuple[int, str]:
     """Return the tokens per text of a pretrained model, and why."""
-    from lexforge.models.own_length import own_length  # loads torch, which --help need not wait for
+    from lexforge.models.own_settings import own_length  # loads torch, which --help need not wait for
 
     tokens = own_length(model)
     if tokens is None:

@@ -46,6 +46,8 @@ class Preset(SparseLossNumbers):
         lr_scheduler_type: What becomes of the learning rate after the warm-up: it falls to 0 as a cosine, or
             stays, which is good where the weights are averaged.
         learning_rate: Peak learning rate for a pretrained encoder, where a recipe is given none.
+        learning_rate_width: Hidden size of the encoder that this rate was chosen for; a wider one takes less,
+            in proportion. None takes the rate for every encoder.
         scratch_learning_rate: The same for the lexical backbone.
         ramp_fraction: Share of training over which sparsity weights and penalties grow to their full values;
             0 puts the full values in force at once, as V26 does.
@@ -66,6 +68,7 @@ class Preset(SparseLossNumbers):
     average_horizon: float = 0.0
     lr_scheduler_type: Literal["cosine", "constant_with_warmup"] = "cosine"
     learning_rate: float = 3e-5
+    learning_rate_width: int | None = None
     scratch_learning_rate: float = 1e-3
     ramp_fraction: float = 0.0
     phases: tuple[Phase, ...] = (
@@ -149,6 +152,7 @@ V22 = Preset(
 PLAIN = Preset(
     similarity="dot",
     learning_rate=1e-4,
+    learning_rate_width=128,
     temperature=1.0,
     infonce_weight=1.0,
     self_reconstruction_weight=0.0,

@@ -1,4 +1,4 @@
-"""The number of tokens after which a saved model cuts its texts, read before its weights are loaded."""
+"""The length of the texts of a saved model, and its width, read before its weights are loaded."""
 
 from __future__ import annotations
 
@@ -24,10 +24,7 @@ def own_length(name: str) -> int | None:
     Raises:
         FileNotFoundError: If there is no such folder, and no such model on the hub.
     """
-    name = checked_name(name)
-    modules = model_settings(name, "modules.json") or [{"path": ""}]
-    folder = modules[0]["path"]  # the transformer is the first module
-    place = f"{folder}/" if folder else ""
+    name, folder, place = _transformer(name)
     # Since version 5 sentence-transformers keeps the length with the tokenizer.
     limits = [
         model_settings(name, f"{place}sentence_bert_config.json").get("max_seq_length"),
@@ -39,3 +36,30 @@ def own_length(name: str) -> int | None:
         limits.append(positions_of(model))
     known = [int(limit) for limit in limits if limit is not None and limit < _UNLIMITED]
     return min(known, default=None)
+
+
+def own_width(name: str) -> int | None:
+    """Read the hidden size of a model.
+
+    Args:
+        name: A folder or a hub name: a checkpoint of transformers, or a model of sentence-transformers.
+
+    Returns:
+        The hidden size; None where the files name none, such as those of a model with a `Router`.
+
+    Raises:
+        FileNotFoundError: If there is no such folder, and no such model on the hub.
+    """
+    name, folder, place = _transformer(name)
+    if not model_settings(name, f"{place}config.json"):
+        return None
+    width: int | None = getattr(AutoConfig.from_pretrained(name, subfolder=folder), "hidden_size", None)
+    return width
+
+
+def _transformer(name: str) -> tuple[str, str, str]:
+    """The name of a model, the folder of its transformer, and that folder as the beginning of a path."""
+    name = checked_name(name)
+    modules = model_settings(name, "modules.json") or [{"path": ""}]
+    folder = modules[0]["path"]  # the transformer is the first module
+    return name, folder, f"{folder}/" if folder else ""

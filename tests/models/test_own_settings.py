@@ -1,4 +1,4 @@
-"""The length that a saved model names, read without its weights, is that of the loaded model."""
+"""The length and the width of a saved model, read without its weights, are those of the loaded model."""
 
 from __future__ import annotations
 
@@ -7,10 +7,16 @@ from pathlib import Path
 
 import pytest
 from sentence_transformers import SentenceTransformer, SparseEncoder
-from transformers import AutoTokenizer, RobertaConfig, RobertaForMaskedLM
+from transformers import (
+    AutoTokenizer,
+    DistilBertConfig,
+    DistilBertForMaskedLM,
+    RobertaConfig,
+    RobertaForMaskedLM,
+)
 
 from lexforge.models import build_dense, build_splade
-from lexforge.models.own_length import own_length
+from lexforge.models.own_settings import own_length, own_width
 
 
 def test_a_checkpoint_has_its_positions(tiny_checkpoint: Path, tmp_path: Path) -> None:
@@ -54,3 +60,17 @@ def test_no_model_is_an_error(tmp_path: Path) -> None:
     """A wrong name must not become the length of a model that names none."""
     with pytest.raises(FileNotFoundError, match="there is no model at"):
         own_length(str(tmp_path / "absent"))
+
+
+def test_the_width_of_a_model(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    """Families name it differently (DistilBERT: dim), and a saved encoder keeps it in a folder of its own."""
+    width = build_splade(tiny_checkpoint, device="cpu")[0].model.config.hidden_size
+    assert own_width(str(tiny_checkpoint)) == width
+    build_dense(tiny_checkpoint, device="cpu").save_pretrained(str(tmp_path / "dense"))
+    assert own_width(str(tmp_path / "dense")) == width
+    DistilBertForMaskedLM(DistilBertConfig(vocab_size=9, dim=24, n_layers=1, n_heads=2)).save_pretrained(
+        tmp_path / "distilbert"
+    )
+    assert own_width(str(tmp_path / "distilbert")) == 24
+    with pytest.raises(FileNotFoundError):
+        own_width(str(tmp_path / "nowhere"))
