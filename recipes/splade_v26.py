@@ -227,8 +227,7 @@ def main(cfg: Config) -> None:
     runs.claim_run_directory(process, cfg.output_dir, cfg, resume=cfg.resume)
 
     # Encoder. The preset also says how queries and documents are compared, by dot product or cosine. This is
-    # saved with the model, and the loss, the evaluation and every index read it there. A head that was not
-    # trained for SPLADE gets its scale from the documents.
+    # saved with the model, and the loss, the evaluation and every index read it there.
     stages.begin("load the encoder" if cfg.model != models.LEXICAL else "build the encoder")
     with process.main_process_first():
         checkpoint = models.resolve_backbone(
@@ -239,12 +238,15 @@ def main(cfg: Config) -> None:
             seed=cfg.train.seed,
         )
     model = models.build_splade(
-        checkpoint,
-        max_seq_length=cfg.max_seq_length,
-        similarity=cfg.loss.similarity,
-        texts=None if cfg.model == models.LEXICAL else documents,
+        checkpoint, max_seq_length=cfg.max_seq_length, similarity=cfg.loss.similarity, texts=documents
     )
+
+    # A masked language model as it was pretrained activates a large part of its vocabulary in every text. Its
+    # head gets another scale, so that training starts with few terms, and nothing of such a start is kept.
     start_share = cfg.loss.start_share
+    if cfg.loss.scale_head and cfg.model != models.LEXICAL and not models.head_is_trained(model, documents):
+        process.print(f"{cfg.model} was not trained for SPLADE: its head gets its scale from the documents")
+        models.calibrate_head(model, documents)
     if start_share and models.was_calibrated(model):
         process.print(f"{cfg.model} is no retriever yet, so the model at the end keeps no share of it")
         start_share = 0.0

@@ -65,6 +65,7 @@ def test_every_setting_reaches_the_loss_or_the_trainer() -> None:
         *RATES,
         "negatives",
         "teacher",
+        "scale_head",
         "idf_bias",
         "start_share",
         "prune_threshold",

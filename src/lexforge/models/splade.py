@@ -15,7 +15,7 @@ from transformers import AutoConfig, AutoModelForMaskedLM, PreTrainedTokenizerBa
 from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
 from lexforge.common.similarity import Similarity, check_similarity
-from lexforge.models.calibration import calibrate_head, head_is_trained
+from lexforge.models.calibration import calibrate_head
 from lexforge.models.fused import fuse_splade_head
 from lexforge.models.headless import DECODER_FAMILIES, build_bare_encoder, build_decoder_lm, describe
 from lexforge.models.model_card import RetrieverCard
@@ -45,9 +45,8 @@ def build_splade(
         similarity: How queries and documents are compared. It is saved with the model as
             `similarity_fn_name`, where every evaluation and index reads it. None keeps that of a saved
             encoder, and gives a new one "dot".
-        texts: Documents from which `calibrate_head` sets the scale of a head that was not trained for SPLADE
-            (`head_is_trained`): that of a masked language model as it was pretrained, of a decoder LM or of
-            an encoder without a head. A saved SPLADE encoder is left as it is.
+        texts: Documents from which `calibrate_head` sets the scale of a decoder LM or of an encoder without a
+            head. Other encoders do not read them; that of a masked language model can be set afterwards.
         fused: Whether to use the head that never builds the logits (`lexforge.models.fuse_splade_head`). It
             changes neither the values nor what is saved.
         device: Where the model is put; None leaves the choice to sentence-transformers.
@@ -82,17 +81,14 @@ def build_splade(
         )
     for transformer in splade_transformers(model):
         _set_max_seq_length(transformer, max_seq_length)
-    if saved is None and texts is not None and not head_is_trained(model, texts):
-        calibrate_head(model, texts)
-        logger.warning(
-            f"{name} was not trained for SPLADE: texts activate a large part of its vocabulary. The scale of "
-            "its head was set from documents, so that training starts with few terms per text"
-        )
-    elif saved is None and texts is None and isinstance(model[1], Dense):
-        logger.warning(
-            f"{name} has no head of a masked language model: its embeddings decode, and about half of "
-            "all terms are active until lexforge.models.calibrate_head sets their scale from texts"
-        )
+    if saved is None and isinstance(model[1], Dense):
+        if texts is None:
+            logger.warning(
+                f"{name} has no head of a masked language model: its embeddings decode, and about half of "
+                "all terms are active until lexforge.models.calibrate_head sets their scale from texts"
+            )
+        else:
+            calibrate_head(model, texts)
     return fuse_splade_head(model).eval() if fused else model.eval()
 
 

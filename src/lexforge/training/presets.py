@@ -37,6 +37,8 @@ class Preset(SparseLossNumbers):
             those that the model mines before the first step; or those of BM25.
         teacher: Teacher of distillation where the user names none: the fitted `lsa`; or `bm25`, which teaches
             only if it ranks training queries better than the model before training.
+        scale_head: Whether the head of a masked language model that was not trained for SPLADE gets its scale
+            from the documents before training. A model without a head gets it with every preset.
         idf_bias: Shift of a term's logit per unit of its idf, before training, in a pretrained encoder; the
             lexical backbone has idf in its weights already. 0 shifts nothing.
         start_share: Share of the weights of the start in the model that training leaves, in [0, 1).
@@ -62,6 +64,7 @@ class Preset(SparseLossNumbers):
     stopword_penalty: float = 15.0
     negatives: PresetNegatives = "none"
     teacher: PresetTeacher = "lsa"
+    scale_head: bool = False
     idf_bias: float = 0.0
     start_share: float = 0.0
     prune_threshold: float = 0.0
@@ -182,6 +185,7 @@ LEXFORGE = replace(
     mse_weight=0.0,
     negatives="mined",
     teacher="bm25",
+    scale_head=True,
     idf_bias=0.35,
     start_share=0.45,
     prune_threshold=0.3,
