@@ -63,7 +63,8 @@ SETS = {
     "docstrings": Collection((*FROM_SCRATCH, "--max-seq-length", "384"), 300, batch=64),
 }
 # Each system is a preset with its flags; `lexforge` is the default, which the kind of model chooses.
-# `plain-far` has the learning rate of `lexforge` and nothing else of it.
+# `plain-far` has the learning rate of `lexforge` and nothing else of it. `no-teacher` and `dense-teacher` are
+# `lexforge` without BM25 as its teacher, and with the encoder `--teacher` in its place.
 SYSTEMS: dict[str, tuple[str, ...]] = {
     "start": (),
     "plain": ("--preset", "plain"),
@@ -71,6 +72,8 @@ SYSTEMS: dict[str, tuple[str, ...]] = {
     "stock": (),
     "v26": ("--preset", "v26"),
     "lexforge": (),
+    "no-teacher": ("--loss.distillation-weight", "0"),
+    "dense-teacher": ("--loss.distillation-weight", "0.5"),
 }
 # Wanted numbers of terms, reached by `lexforge` from its own FLOPS weight and from one that gives far too
 # many or far too few. Documents alone have one too, to be compared with FLOPS weights set by hand.
@@ -103,7 +106,7 @@ class Job:
         return (self.folder / "row.json").is_file()
 
 
-def command(job: Job, data: Path, model: Path) -> list[str]:
+def command(job: Job, data: Path, model: Path, teacher: str) -> list[str]:
     """The command line of a job: of the recipe, or of the stock trainer."""
     collection = SETS[job.collection]
     source = job.collection if job.collection == "docstrings" else str(data / job.collection)
@@ -119,13 +122,15 @@ def command(job: Job, data: Path, model: Path) -> list[str]:
     flags = [*SYSTEMS[job.system], "--language", collection.language]  # of the stop words
     if job.system in ("plain", "v26"):
         flags += rate
+    if job.system == "dense-teacher":
+        flags += ["--teacher", teacher]
     return [sys.executable, "recipes/splade_v26.py", *flags, "--no-initial-evaluation", *shared]
 
 
-def run_job(job: Job, data: Path, model: Path) -> dict[str, Any]:
+def run_job(job: Job, data: Path, model: Path, teacher: str) -> dict[str, Any]:
     """Run a job on one thread, measure what it left, and return its row, which its folder holds too."""
     job.folder.mkdir(parents=True, exist_ok=True)
-    line = command(job, data, model)
+    line = command(job, data, model, teacher)
     began = time.perf_counter()
     with (job.folder / "log.txt").open("w", encoding="utf-8") as log:
         done = subprocess.run(line, cwd=ROOT, env=os.environ | THREADS, stdout=log, stderr=log, check=False)
@@ -144,16 +149,18 @@ def run_job(job: Job, data: Path, model: Path) -> dict[str, Any]:
         "flops": round(trained["flops"], 3),
         "bm25_nDCG@10": round(metrics["bm25"]["nDCG@10"], 5),
         "seconds": round(seconds),
-        "command": _shown(line, job, data, model),
+        "command": _shown(line, job, data, model, teacher),
     }
     (job.folder / "row.json").write_text(json.dumps(row), encoding="utf-8")
     return row
 
 
-def _shown(line: list[str], job: Job, data: Path, model: Path) -> str:
+def _shown(line: list[str], job: Job, data: Path, model: Path, teacher: str) -> str:
     """The command as anyone can repeat it: folders by the names of the options, not those of a machine."""
     shown = shlex.join(["python", *line[1:]])
     folders = {str(data): "DATA", str(model): "MODEL", str(job.folder / "run"): "RUN"}
+    if teacher:
+        folders[teacher] = "TEACHER"
     for folder, name in folders.items():
         shown = shown.replace(folder, name)
     return shown
@@ -251,6 +258,7 @@ def main() -> None:
     parser.add_argument("action", choices=("run", "outside", "table"))
     parser.add_argument("--data", type=Path, required=True, help="folder of collections in BEIR layout")
     parser.add_argument("--model", type=Path, help="pretrained SPLADE for the sets that fine-tune one")
+    parser.add_argument("--teacher", default="", help="dense encoder, the teacher of `dense-teacher`")
     parser.add_argument("--runs", type=Path, required=True, help="folder of the runs")
     parser.add_argument("--systems", nargs="+", choices=SYSTEMS, default=["plain", "lexforge"])
     parser.add_argument("--sets", nargs="+", choices=SETS, default=list(SETS))
@@ -272,9 +280,12 @@ def main() -> None:
         if arguments.action == "run":
             if arguments.model is None and any(not SETS[name].scratch for name in arguments.sets):
                 parser.error("--model is needed for the sets that fine-tune a pretrained model")
+            if not arguments.teacher and "dense-teacher" in arguments.systems:
+                parser.error("--teacher is needed for the system dense-teacher")
             waiting = [job for job in jobs if not job.done]
             started = [
-                pool.submit(run_job, job, arguments.data.resolve(), model.resolve()) for job in waiting
+                pool.submit(run_job, job, arguments.data.resolve(), model.resolve(), arguments.teacher)
+                for job in waiting
             ]
             for ended in as_completed(started):
                 append_rows("presets", [ended.result()])
