@@ -81,6 +81,15 @@ def test_exact_with_ties_however_it_was_filled(
     assert whole.nbytes > 0
 
 
+def test_documents_that_are_added_after_a_search_are_found() -> None:
+    """A search keeps the documents arranged for the next one, which must not miss those that came since."""
+    index = InvertedIndex(2)
+    for added in range(1, 4):
+        index.add(csr([[added, 1]]), [f"d{added}"])
+        hits = index.search(csr([[1, 0]]), 5)
+        assert pairs(hits) == [[(f"d{number}", float(number)) for number in range(added, 0, -1)]]
+
+
 def test_cosine_normalises_both_sides() -> None:
     """Numbers by hand: (3, 4) against (1, 0) is .6, against itself 1; a zero row stays out."""
     index = InvertedIndex.build(csr([[3, 4], [5, 0], [0, 0]]), ["x", "y", "z"], similarity="cosine")
