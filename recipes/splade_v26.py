@@ -307,7 +307,7 @@ def main(cfg: Config) -> None:
     # keeps them on disk for the next run. BM25 needs none: it scores the texts of a batch as they come.
     teacher = None
     if teacher_model is not None:
-        stages.begin("embed the texts by the teacher")
+        stages.begin("prepare the teacher")
         with process.main_process_first():
             teacher = training.embed_by_teacher(teacher_model, rows, mined, cfg.teacher_cache)
 

@@ -20,6 +20,7 @@ import argparse
 import json
 import os
 import shlex
+import shutil
 import statistics
 import subprocess
 import sys
@@ -128,8 +129,12 @@ def command(job: Job, data: Path, model: Path, teacher: str) -> list[str]:
 
 
 def run_job(job: Job, data: Path, model: Path, teacher: str) -> dict[str, Any]:
-    """Run a job on one thread, measure what it left, and return its row, which its folder holds too."""
-    job.folder.mkdir(parents=True, exist_ok=True)
+    """Run a job on one thread, measure what it left, and return its row, which its folder holds too.
+
+    What an interrupted run left in the folder is deleted first.
+    """
+    shutil.rmtree(job.folder, ignore_errors=True)
+    job.folder.mkdir(parents=True)
     line = command(job, data, model, teacher)
     began = time.perf_counter()
     with (job.folder / "log.txt").open("w", encoding="utf-8") as log:
@@ -287,8 +292,14 @@ def main() -> None:
                 pool.submit(run_job, job, arguments.data.resolve(), model.resolve(), arguments.teacher)
                 for job in waiting
             ]
+            failed = []
             for ended in as_completed(started):
-                append_rows("presets", [ended.result()])
+                if ended.exception() is None:
+                    append_rows("presets", [ended.result()])
+                else:
+                    failed.append(str(ended.exception()))
+            if failed:
+                raise SystemExit("\n".join(failed))
         else:
             waiting = [job for job in jobs if job.done and SETS[job.collection].outside]
             waiting = [job for job in waiting if not (job.folder / "outside.json").is_file()]
