@@ -96,19 +96,24 @@ def test_swings_around_the_target_die_out(tiny_splade: SparseEncoder) -> None:
     assert controller.loss.get_buffer("active_terms_rate")[1] == 1 / 4
 
 
-def test_a_second_training_begins_anew_and_one_side_stays_alone(tiny_splade: SparseEncoder) -> None:
-    """An earlier training leaves no state to the next, and a side without a number is not touched."""
+def test_a_second_training_begins_anew_and_the_other_side_follows(tiny_splade: SparseEncoder) -> None:
+    """An earlier training leaves no state to the next. A side without a number has the factor of the other
+    one: queries that stayed as long as before ranked worse than with one weight for both."""
     loss = NeuralSparseLoss(tiny_splade, distillation_weight=0.0)
     controller = ActiveTermsController(loss, document_terms=64)
     counts = [[(5.0, 100.0)]] * 30
     first = drive(controller, counts)
     assert drive(controller, counts) == first
-    assert first[-1].keys() == {"flops_document"}
+    assert first[-1]["flops_query"] == first[-1]["flops_document"] > 1
+    weight = pytest.approx(0.01 * first[-1]["flops_document"], rel=1e-3)
     assert controller.log_values() == {
         "document_terms_wanted": 64,
         "document_terms_mean": 100.0,
-        "flops_document_weight": pytest.approx(0.01 * first[-1]["flops_document"], rel=1e-3),
+        "flops_query_weight": weight,
+        "flops_document_weight": weight,
     }
+    loss.weights["flops_query"] = 0.0  # an inference-free model has no sparsity term of queries
+    assert drive(ActiveTermsController(loss, document_terms=64), counts)[-1].keys() == {"flops_document"}
 
 
 def test_the_factor_multiplies_its_term_alone(tiny_splade: SparseEncoder) -> None:

@@ -48,10 +48,12 @@ def check_wanted_terms(*, inference_free: bool = False, **wanted: float | None) 
 class ActiveTermsController(TrainerCallback):
     """Multiply the sparsity weights so that texts come to have a wanted mean number of active terms.
 
-    Queries and documents are controlled apart. After each optimizer step, n is the mean number of active
-    terms per text, over all ranks and micro-batches of the step and then as a moving average over
-    `AVERAGED_SHARE` of training. With the error e = clip(log(n / wanted), -1, 1), the weight of the sparsity
-    term is multiplied by
+    Queries and documents are controlled apart if both have a wanted number. If one side alone has a number,
+    its factor multiplies the terms of both sides, as one weight of FLOPS that is set by hand would.
+
+    After each optimizer step, n is the mean number of active terms per text, over all ranks and micro-batches
+    of the step and then as a moving average over `AVERAGED_SHARE` of training. With the error
+    e = clip(log(n / wanted), -1, 1), the weight of the sparsity term is multiplied by
 
         exp(clip(I + PROPORTIONAL * r * e, -BOUND, BOUND)),    I += GAIN / max_steps * r * e,
 
@@ -65,7 +67,8 @@ class ActiveTermsController(TrainerCallback):
 
     Args:
         loss: The loss to control.
-        query_terms: Wanted mean number of active terms per query, above 0; None leaves queries alone.
+        query_terms: Wanted mean number of active terms per query, above 0; None gives queries the factor of
+            documents.
         document_terms: The same for documents.
 
     Raises:
@@ -85,6 +88,12 @@ class ActiveTermsController(TrainerCallback):
         # The index of a side in the state -> its wanted number.
         self.wanted = {
             side: wanted for side, wanted in enumerate((query_terms, document_terms)) if wanted is not None
+        }
+        # Each side -> the side whose factor multiplies its term.
+        self.leaders = {
+            side: side if side in self.wanted else 1 - side
+            for side in range(len(SIDES))
+            if self.wanted and loss.weights[_term(side)]
         }
         for side in self.wanted:
             if not loss.weights[_term(side)]:
@@ -118,7 +127,9 @@ class ActiveTermsController(TrainerCallback):
             answer = PROPORTIONAL * self.loss.get_buffer(RATE) * self._errors()
             exponents = self.loss.get_buffer(INTEGRAL) + answer  # [2]
             factors = exponents.clamp(-BOUND, BOUND).exp()
-            self.loss.sparsity_factors = {_term(side): factors[side] for side in self.wanted}
+            self.loss.sparsity_factors = {
+                _term(side): factors[leader] for side, leader in self.leaders.items()
+            }
 
     def on_substep_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -149,18 +160,17 @@ class ActiveTermsController(TrainerCallback):
         """Return what the log shows of each controlled side; this waits for the device.
 
         Returns:
-            `<side>_terms_wanted`, `<side>_terms_mean` (the moving average) and `<term>_weight`, the weight in
-            force, without the ramp.
+            `<side>_terms_wanted` and `<side>_terms_mean` (the moving average) of each side that has a wanted
+            number, and `<term>_weight`, the weight in force, without the ramp.
         """
         values: dict[str, float] = {}
         average = self.loss.get_buffer(AVERAGE).tolist()
         for side, wanted in self.wanted.items():
-            factor = self.loss.sparsity_factors.get(_term(side), 1.0)
-            values |= {
-                f"{SIDES[side]}_terms_wanted": wanted,
-                f"{SIDES[side]}_terms_mean": round(average[side], 2),
-                f"{_term(side)}_weight": float(f"{self.loss.weights[_term(side)] * float(factor):.4g}"),
-            }
+            values[f"{SIDES[side]}_terms_wanted"] = wanted
+            values[f"{SIDES[side]}_terms_mean"] = round(average[side], 2)
+        for side in self.leaders:
+            weight = self.loss.weights[_term(side)] * float(self.loss.sparsity_factors.get(_term(side), 1.0))
+            values[f"{_term(side)}_weight"] = float(f"{weight:.4g}")
         return values
 
     def _reset(self) -> None:
