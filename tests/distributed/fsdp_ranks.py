@@ -38,9 +38,15 @@ class CountShards(TrainerCallback):
 
 
 def make_trainer(
-    checkpoint: str, folder: Path, dtype: torch.dtype, *callbacks: TrainerCallback, **settings: Any
+    checkpoint: str,
+    folder: Path,
+    dtype: torch.dtype,
+    *callbacks: TrainerCallback,
+    finishing: dict[str, float] | None = None,
+    **settings: Any,
 ) -> SpladeTrainer:
-    """V26 without dropout; on several ranks sharded, as accelerate does on GPUs."""
+    """V26 without dropout, and what the trainer is to do at the end; on several ranks sharded, as accelerate
+    does on GPUs."""
     numbers = PRESETS["v26"]
     transformer = Transformer(checkpoint, transformer_task="fill-mask", max_seq_length=32)
     model = SparseEncoder(modules=[transformer, SpladePooling("max")], device="cpu").to(dtype)
@@ -93,6 +99,7 @@ def make_trainer(
         phases=numbers.phases,
         ramp_fraction=numbers.ramp_fraction,
         callbacks=list(callbacks),
+        **(finishing or {}),
     )
     assert trainer.is_fsdp_enabled == (RANKS > 1)
     return trainer
@@ -130,8 +137,16 @@ def main(checkpoint: str, output: str) -> None:
     autocast = make_trainer(checkpoint, folder / "bf16", torch.float32, precision="bf16", steps=1)
     autocast.train()
     nan = break_gradients(make_trainer(checkpoint, folder / "nan", torch.float32))
+    finishing = {"document_terms": 20, "start_share": 0.5}
+    wanted = make_trainer(checkpoint, folder / "wanted", torch.float64, finishing=finishing, steps=6)
+    wanted.train()
     results = {
         "error": nan,
+        "wanted": [
+            (line["document_terms_mean"], line["flops_document_weight"])
+            for line in wanted.state.log_history
+            if "document_terms_mean" in line
+        ],
         "shards": count.shards,
         "log": trainer.state.log_history,
         "weights": dict(model.state_dict()),

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import sys
 from functools import partial
-from types import SimpleNamespace
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -22,7 +20,6 @@ from lexforge.common.ranks import rows_of_all_ranks, sum_over_ranks
 from lexforge.common.text_identity import NO_TEXT, text_identity
 from lexforge.losses import NeuralSparseLoss
 from lexforge.losses.base import IDENTITY_KEY, RELEVANT_KEY, TEACHER_KEY
-from lexforge.training import ActiveTermsController
 from lexforge.training.term_calibration import calibrate_on_samples
 
 ROWS = 6
@@ -115,34 +112,16 @@ def two_operations() -> dict[str, torch.Tensor]:
     }
 
 
-def wanted_terms(checkpoint: str) -> dict[str, torch.Tensor]:
-    """The factors after texts that differ from rank to rank, and the bias of a calibrated model."""
-    rank = dist.get_rank()
+def calibrated(checkpoint: str) -> dict[str, torch.Tensor]:
+    """The bias of a model that is calibrated on all ranks, though it is another one on each."""
     transformer = Transformer(checkpoint, transformer_task="fill-mask", max_seq_length=32)
     model = SparseEncoder(modules=[transformer, SpladePooling("max")], device="cpu")
-    loss = NeuralSparseLoss(model)
-    controller = ActiveTermsController(loss, query_terms=10, document_terms=20)
-    state: Any = SimpleNamespace(global_step=0, max_steps=20)
-    controller.on_train_begin(state, state, state)
-    for step in range(1, 5):
-        controller.on_step_begin(state, state, state)
-        loss.metrics = {
-            "query_active_dims": torch.tensor(8.0 + 2 * rank),  # 9 over both ranks
-            "document_active_dims": torch.tensor(30.0 + 20 * rank * step),
-        }
-        state.global_step = step
-        controller.on_step_end(state, state, state)
-    controller.on_step_begin(state, state, state)
     bias = transformer.model.get_output_embeddings().bias
     with torch.no_grad():
-        bias += rank  # what rank 0 computes must hold
+        bias += dist.get_rank()  # what rank 0 computes must hold
     rows = Dataset.from_dict({name: column.split("|") for name, column in TEXTS.items()})
     reached = calibrate_on_samples(model, rows, query_terms=None, document_terms=12, batch_size=4, seed=0)
-    return {
-        "factors": torch.stack([loss.sparsity_factors[f"flops_{side}"] for side in ("query", "document")]),
-        "bias": bias.detach(),
-        "reached": torch.tensor(reached.get("document", 0.0)),
-    }
+    return {"bias": bias.detach(), "reached": torch.tensor(reached.get("document", 0.0))}
 
 
 def main(checkpoint: str, output: str) -> None:
@@ -164,10 +143,10 @@ def main(checkpoint: str, output: str) -> None:
         results[setting] = parts, gradients
     operations: list[object] = [None] * ranks
     dist.all_gather_object(operations, two_operations())
-    wanted: list[object] = [None] * ranks
-    dist.all_gather_object(wanted, wanted_terms(checkpoint))
+    biases: list[object] = [None] * ranks
+    dist.all_gather_object(biases, calibrated(checkpoint))
     if rank == 0:
-        torch.save({**results, "operations": operations, "wanted terms": wanted}, output)
+        torch.save({**results, "operations": operations, "calibrated": biases}, output)
     dist.destroy_process_group()
 
 

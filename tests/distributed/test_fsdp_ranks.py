@@ -65,6 +65,15 @@ def test_two_shards_train_as_one_process(runs: dict[str, Path]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1700)
+def test_a_wanted_number_of_terms_is_that_of_the_whole_model(runs: dict[str, Path]) -> None:
+    """The terms of the gathered model are counted, and the weights of FLOPS follow as on one process."""
+    sharded, one = results(runs["sharded"])["wanted"], results(runs["one"])["wanted"]
+    assert len(sharded) == 6
+    torch.testing.assert_close(torch.tensor(sharded), torch.tensor(one), rtol=1e-3, atol=0)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1700)
 def test_what_is_saved_is_the_whole_model(runs: dict[str, Path]) -> None:
     """Stock sentence-transformers loads the final model and each checkpoint, and they encode as those of one
     process do.

@@ -93,14 +93,18 @@ def test_the_host_waits_at_most_twice_per_micro_batch(
 
 
 def test_the_controller_of_active_terms_never_waits(tiny_splade: SparseEncoder) -> None:
-    """Its factors stay on the device, and the loss that multiplies them asks for no value either."""
+    """Between two counts its factors stay on the device, and the loss that multiplies them asks for no value
+    either."""
     loss = NeuralSparseLoss(tiny_splade, distillation_weight=0.0)
     loss.weights = dict.fromkeys(loss.weights, 0.0) | {"flops_query": 0.1, "flops_document": 0.1}
-    controller = ActiveTermsController(loss, query_terms=4, document_terms=9)
-    state: Any = SimpleNamespace(global_step=5, max_steps=10)
+    controller = ActiveTermsController(
+        loss, lambda: {"query": 8.0, "document": 18.0}, query_terms=4, document_terms=9
+    )
+    state: Any = SimpleNamespace(global_step=100, max_steps=1000)
+    controller.on_step_end(state, state, state)  # the first count
     rows = [torch.rand(3, 9), torch.rand(3, 9)]
     with CountWaits() as count:
-        for _ in range(2):
+        for state.global_step in (101, 102):
             controller.on_step_begin(state, state, state)
             loss.compute_loss_from_embeddings(rows)
             controller.on_substep_end(state, state, state)

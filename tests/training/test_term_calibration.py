@@ -15,7 +15,7 @@ from sentence_transformers.sparse_encoder.modules import SpladePooling, Transfor
 
 from lexforge.models import build_inference_free, restrict_output_vocabulary
 from lexforge.models.vocabulary import BANNED_BIAS
-from lexforge.training import calibrate_active_terms, term_calibration
+from lexforge.training import calibrate_active_terms, term_calibration, term_sample
 from lexforge.training.term_calibration import calibrate_on_samples
 from lexforge.training.term_thresholds import Logits, TooShallowError, solve_thresholds
 
@@ -180,22 +180,22 @@ def test_the_sample_is_of_the_given_texts_and_filled_up_with_rows(
     rows = Dataset.from_dict({"anchor": QUERIES[:6], "positive": DOCUMENTS[:6]})
     wanted = {"query_terms": None, "document_terms": 15, "batch_size": 8, "seed": 0}
     given = DOCUMENTS[6:]
-    monkeypatch.setattr(term_calibration, "FEW", len(given))
+    monkeypatch.setattr(term_sample, "FEW", len(given))
     calibrate_on_samples(tiny_splade, rows, texts={"document": given, "query": []}, **wanted)
     assert mean_active(tiny_splade, given) == pytest.approx(15, abs=1.5 / len(given))
     assert mean_active(tiny_splade, DOCUMENTS[:6]) != pytest.approx(15, abs=0.1)
 
-    monkeypatch.setattr(term_calibration, "FEW", 100)
+    monkeypatch.setattr(term_sample, "FEW", 100)
     calibrate_on_samples(tiny_splade, rows, texts={"document": DOCUMENTS[4:]}, **wanted)
     assert mean_active(tiny_splade, DOCUMENTS) == pytest.approx(15, abs=1.5 / len(DOCUMENTS))
-    monkeypatch.setattr(term_calibration, "FEW", 1)  # where there are none, there is nothing to fill up
+    monkeypatch.setattr(term_sample, "FEW", 1)  # where there are none, there is nothing to fill up
     calibrate_on_samples(tiny_splade, rows, texts={"query": QUERIES}, **wanted)
     assert mean_active(tiny_splade, DOCUMENTS[:6]) == pytest.approx(15, abs=1.5 / 6)
 
 
 def test_many_rows_are_read_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows of a large set stay on the disk; those that are read lie all over it."""
-    monkeypatch.setattr(term_calibration, "SAMPLE", 5)
+    monkeypatch.setattr(term_sample, "SAMPLE", 5)
     rows = Dataset.from_dict({"anchor": [str(row) for row in range(100)], "positive": ["text"] * 100})
-    texts = term_calibration._texts_of_rows(rows, ())
+    texts = term_sample._texts_of_rows(rows, ())
     assert texts == {"query": [str(row) for row in range(0, 100, 5)], "document": ["text"]}

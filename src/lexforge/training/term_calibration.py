@@ -26,12 +26,11 @@ from lexforge.common.types import TextKind
 from lexforge.corpus import encode
 from lexforge.models.structure import splade_decoders, splade_transformers, vocabulary_size
 from lexforge.models.vocabulary import BANNED_BIAS
-from lexforge.training.columns import text_columns
+from lexforge.training.term_sample import sample_texts
 from lexforge.training.term_thresholds import Logits, TooShallowError, solve_thresholds
 
 logger = logging.getLogger(__name__)
 
-SAMPLE, FEW = 3000, 500  # texts of each kind: the mean of so many is off by about 1 %, and by 2 to 3 %
 FIRST_DEPTH, LARGEST_DEPTH = 1.0, 64.0  # how far below the threshold logits are looked at
 COSTLY = 2.0  # FLOPS this many times as high as more query terms alone explain are told in a warning
 
@@ -153,22 +152,17 @@ def calibrate_on_samples(
 ) -> dict[TextKind, float]:
     """Calibrate on a sample of texts; every rank must call this.
 
-    Texts like those that the model will encode should be given: documents of the corpus, and queries of
-    dev. Where fewer than `FEW` of a kind are given, texts of the training rows fill the sample up to so many,
-    and where none are given, to `SAMPLE`. The model has other numbers of terms for these, but a small sample
-    is further off. Rank 0 computes the shift and sends it to the others, so that the model stays equal on all
-    ranks.
+    Rank 0 computes the shift and sends it to the others, so that the model stays equal on all ranks.
 
     Args:
         model: As in `calibrate_active_terms`, equal on all ranks.
-        rows: A `Dataset`, an `IterableDataset` (its first `SAMPLE` rows are read), or several by name. The
-            first text column holds queries, the others hold documents. A text counts once.
+        rows: Training rows, as in `sample_texts`.
         label_columns: The names of labels, which are no texts.
-        texts: Queries and documents to take a sample from, by their kind; read only on rank 0.
+        texts: Queries and documents to take a sample from, as in `sample_texts`; read only on rank 0.
         query_terms: As in `calibrate_active_terms`.
         document_terms: As in `calibrate_active_terms`.
         batch_size: Number of texts per forward pass.
-        seed: Seed of the sample of `SAMPLE` texts of each kind.
+        seed: Seed of the sample.
 
     Returns:
         As `calibrate_active_terms`; empty on the other ranks.
@@ -178,7 +172,7 @@ def calibrate_on_samples(
     """
     reached: dict[TextKind, float] = {}
     if first_gathered_row(1) == 0:
-        sample = _sample(texts or {}, rows, label_columns, np.random.default_rng(seed))
+        sample = sample_texts(texts or {}, rows, label_columns, seed=seed)
         reached = calibrate_active_terms(
             model,
             sample["query"],
@@ -191,44 +185,6 @@ def calibrate_on_samples(
         bias = splade_decoders(model)[0].bias
         dist.broadcast(bias.detach(), src=0)
     return reached
-
-
-def _sample(
-    given: Mapping[TextKind, Sequence[str]],
-    rows: Any,
-    label_columns: Sequence[str],
-    random: np.random.Generator,
-) -> dict[TextKind, list[str]]:
-    """At most `SAMPLE` of the given texts of each kind; where they are few, also texts of the rows."""
-    kinds: tuple[TextKind, ...] = ("query", "document")
-    sample = {kind: _some(given.get(kind, ()), SAMPLE, random) for kind in kinds}
-    if any(len(texts) < FEW for texts in sample.values()):
-        trained = _texts_of_rows(rows, label_columns)
-        for kind, texts in sample.items():
-            known = set(texts)
-            others = [text for text in trained[kind] if text not in known]
-            missing = FEW - len(texts) if texts else SAMPLE
-            texts += _some(others, max(0, missing), random)
-    return sample
-
-
-def _some(texts: Sequence[str], most: int, random: np.random.Generator) -> list[str]:
-    """At most so many of the texts, in their order."""
-    places = np.sort(random.permutation(len(texts))[:most])
-    return [texts[place] for place in places]
-
-
-def _texts_of_rows(rows: Any, label_columns: Sequence[str]) -> dict[TextKind, list[str]]:
-    """The distinct queries and documents of training rows; of many rows, those of evenly spaced ones."""
-    from datasets import Dataset  # missing where a loss is only timed
-
-    texts: dict[TextKind, dict[str, None]] = {"query": {}, "document": {}}
-    for dataset in rows.values() if isinstance(rows, dict) else [rows]:
-        read = dataset if isinstance(dataset, Dataset) else Dataset.from_list(list(dataset.take(SAMPLE)))
-        read = read.select(range(0, len(read), max(1, len(read) // (4 * SAMPLE))))
-        for place, column in enumerate(text_columns(read.column_names, label_columns)):
-            texts["document" if place else "query"].update(dict.fromkeys(read[column][:]))
-    return {kind: list(found) for kind, found in texts.items()}
 
 
 def check_can_calibrate(

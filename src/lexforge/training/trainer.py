@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 from transformers.trainer_utils import EvalLoopOutput, TrainOutput
 
+from lexforge.common.ranks import from_first_rank
 from lexforge.common.types import Embeddings, TextKind
 from lexforge.losses import NeuralSparseLoss
 from lexforge.models import fuse_splade_head, vocabulary_size
@@ -34,7 +35,10 @@ from lexforge.training.positions import freeze_positions
 from lexforge.training.resumable import ResumableTraining
 from lexforge.training.term_calibration import calibrate_on_samples, check_can_calibrate
 from lexforge.training.term_controller import ActiveTermsController
+from lexforge.training.term_sample import mean_active_terms, sample_texts
 from lexforge.training.weight_average import WeightAverage
+
+COUNTED_TEXTS = 128  # of each kind, for the controller: the calibration at the end reads many more
 
 
 class SpladeTrainer(ResumableTraining, FiniteTraining, CompatibleTraining, SparseEncoderTrainer):
@@ -123,6 +127,9 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, CompatibleTraining, Spars
         self.wanted_terms = {"query_terms": query_terms, "document_terms": document_terms}
         self.calibration_texts = calibration_texts
         self._frozen: list[Tensor] = []  # what this training leaves alone
+        self._counted: dict[TextKind, list[str]] | None = (
+            None  # the sample of the controller, once it is drawn
+        )
         # A loss that is built already is checked before anything is written, a function once it has built it.
         known = not any(callable(one) and not isinstance(one, nn.Module) for one in _listed(loss))
         self.curriculum = self._make_curriculum(_listed(loss)) if known else None
@@ -130,7 +137,8 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, CompatibleTraining, Spars
         super().__init__(model=model, loss=loss, **kwargs)
         self.curriculum = self.curriculum or self._make_curriculum(self.losses)
         self.controller = self.controller or self._make_controller(self.losses)
-        for callback in filter(None, (self.curriculum, self.controller, self.weight_average)):
+        # The average comes before the controller, whose counts read it.
+        for callback in filter(None, (self.curriculum, self.weight_average, self.controller)):
             self.add_callback(callback)
         self.add_callback(KernelTilesCallback())
         self.add_callback(HeadChoiceCallback())
@@ -199,7 +207,34 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, CompatibleTraining, Spars
                 "query_terms and document_terms need a single NeuralSparseLoss, whose sparsity weights they "
                 f"move; received {', '.join(names) or 'the default of the parent'}"
             )
-        return ActiveTermsController(losses[0], **self.wanted_terms)
+        return ActiveTermsController(losses[0], self._count_terms, **self.wanted_terms)
+
+    def _count_terms(self) -> dict[TextKind, float]:
+        """The mean numbers of active terms, on a few texts, of the model that training would leave now.
+
+        Every rank must call this. The first one counts.
+        """
+        with self._sharded.whole_in_place(self.args.device), self.finishing.in_place(self.model):
+            return from_first_rank(
+                lambda: mean_active_terms(
+                    self.model, self._counted_texts(), self.args.per_device_eval_batch_size
+                )
+            )
+
+    def _counted_texts(self) -> dict[TextKind, list[str]]:
+        """The texts of each kind that has a wanted number; the same ones throughout the training."""
+        if self._counted is None:
+            texts = sample_texts(
+                self.calibration_texts or {},
+                self.train_dataset,
+                self._label_columns,
+                most=COUNTED_TEXTS,
+                seed=self.args.seed,
+            )
+            self._counted = {
+                kind: some for kind, some in texts.items() if self.wanted_terms[f"{kind}_terms"] is not None
+            }
+        return self._counted
 
     def get_data_collator(self, model: Any, args: Any, processing_class: Any = None) -> SpladeCollator:
         """A collator with the stock collator's settings that adds the teacher's embeddings to the tokens."""
