@@ -43,25 +43,25 @@ def counts_of(*counts: dict[TextKind, float]) -> Callable[[], dict[TextKind, flo
     return lambda: counts[next(places)]
 
 
-def naive_factors(counts: list[float], wanted: float, steps: int) -> list[float | None]:
-    """The documented rule for one side in plain Python, for counts every fortieth of training; None where no
-    factor is written."""
-    found: list[float | None] = []
-    integral, bound = 0.0, math.log(1e6)
+def naive_factors(counts: list[float], wanted: float, steps: int) -> list[float]:
+    """The documented rule for one side in plain Python, for counts every fortieth of training."""
+    found: list[float] = []
+    integral, error, bound = 0.0, 0.0, math.log(1e6)
+    far = [math.log(max(count, 0.01) / wanted) for count in counts]
     for step in range(steps):
-        if step >= 0.1 * steps:
-            place = (step - steps // 10) // (steps // 40)
-            error = -1.0 if counts[place] == 0 else max(-1.0, min(1.0, math.log(counts[place] / wanted)))
-            if (step - steps // 10) % (steps // 40) == 0:
-                integral = max(-bound, min(bound, integral + 20.0 / 40 * error))
-            found.append(math.exp(max(-bound, min(bound, integral + 3.0 * error))))
-        else:
-            found.append(None)
+        since = step - steps // 10
+        if since >= 0 and since % (steps // 40) == 0:
+            place = since // (steps // 40)
+            back = min(place, 4)
+            trend = (far[place] - far[place - back]) / back if back else 0.0
+            error = max(-1.0, min(1.0, far[place] + 6 * trend))
+            integral = max(-bound, min(bound, integral + 30 / 40 * error))
+        found.append(math.exp(max(-bound, min(bound, integral + 2.0 * error))))
     return found
 
 
 def test_the_factors_follow_the_documented_rule(tiny_splade: SparseEncoder) -> None:
-    """An oracle in plain Python: clipped error, start, time between counts, bounds, empty texts."""
+    """An oracle in plain Python: trend, clipped error, start, time between counts, bounds, empty texts."""
     queries = [0.0] * 6 + [3 + 1.5 * place for place in range(31)]
     documents = [200.0] * 31 + [50.0] * 6  # the sum of both parts reaches its bound and returns from it
     counted = [{"query": q, "document": d} for q, d in zip(queries, documents, strict=True)]
@@ -76,10 +76,10 @@ def test_the_factors_follow_the_documented_rule(tiny_splade: SparseEncoder) -> N
         ("flops_query", naive_factors(queries, 16, 80)),
         ("flops_document", naive_factors(documents, 64, 80)),
     ):
-        for step, (factors, factor) in enumerate(zip(found, expected, strict=True)):
-            # float32 in the controller: an exponent of 14 carries 1e-6 of itself into the factor
-            assert factors.get(name) == (None if factor is None else pytest.approx(factor, rel=1e-4)), step
-    assert max(factors.get("flops_document", 0) for factors in found) == pytest.approx(1e6, rel=1e-5)
+        # float32 in the controller: an exponent of 14 carries 1e-6 of itself into the factor
+        assert [factors[name] for factors in found] == pytest.approx(expected, rel=1e-4), name
+    assert max(factors["flops_document"] for factors in found) == pytest.approx(1e6, rel=1e-5)
+    assert found[7]["flops_document"] == 1.0  # before the first count
 
 
 @pytest.mark.parametrize("weight", [1e-6, 1e-3, 1e-1])
@@ -104,7 +104,7 @@ def test_a_model_that_answers_late_arrives_without_a_swing(tiny_splade: SparseEn
         seen.append(terms)
         state.global_step += 1
         controller.on_step_end(state, state, state)
-    assert seen[-1] == pytest.approx(64, rel=0.12)
+    assert seen[-1] == pytest.approx(64, rel=0.08)
     moves = [after - before for before, after in pairwise(seen)]
     assert sum(before * after < 0 for before, after in pairwise(moves)) <= 1
 

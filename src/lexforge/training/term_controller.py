@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from lexforge.common.types import TextKind
@@ -15,11 +14,14 @@ from lexforge.losses import NeuralSparseLoss
 
 START = 0.1  # share of training after which the terms are first counted
 BETWEEN = 0.025  # share of training between two counts
-GAIN = 20.0  # how far the logarithm of a weight moves in the whole training, while n is e times too large
-PROPORTIONAL = 3.0  # what the present error adds to the logarithm
+TREND = 4  # counts over which the trend is taken
+AHEAD = 0.15  # share of training by which the number is foreseen
+GAIN = 30.0  # how far the logarithm of a weight moves in the whole training, while the error is 1
+PROPORTIONAL = 2.0  # what the error adds to the logarithm at once
 BOUND = math.log(1e6)  # a weight stays within this factor of the given one
-# Buffers of the loss, [2] each; WANTED is no part of its state.
-INTEGRAL, COUNTED, WANTED = "active_terms_integral", "active_terms_counted", "active_terms_wanted"
+FEWEST = 0.01  # terms; empty texts count as having so many
+# Buffers of the loss: the integral and the error, [2], and the last counts, [TREND + 1, 2].
+INTEGRAL, ERROR, COUNTS = "active_terms_integral", "active_terms_error", "active_terms_counts"
 SIDES: tuple[TextKind, ...] = ("query", "document")
 
 
@@ -51,17 +53,21 @@ class ActiveTermsController(TrainerCallback):
     its factor multiplies the terms of both sides, as one weight of FLOPS that is set by hand would.
 
     From `START` of training on, and again after each `BETWEEN` of it, n is counted: the mean number of active
-    terms per text that the model would have if training ended there. With the error
-    e = clip(log(n / wanted), -1, 1), the weight of the sparsity term is then multiplied by
+    terms per text that the model would have if training ended there. Its trend says what it will be after a
+    further `AHEAD` of training:
+
+        e = clip(log(n / wanted) + AHEAD / BETWEEN * log(n / n_before) / t, -1, 1),
+
+    where n_before was counted t counts ago (`TREND`, or the first count). The weight is then multiplied by
 
         exp(clip(I + PROPORTIONAL * e, -BOUND, BOUND)),    I += GAIN * BETWEEN * e    with each count.
 
-    The second part answers at once: where the number is far off, it sets about the weight that will be needed
-    in the end. As the number comes nearer, that part fades, and I takes its place.
+    A model, and still more an average of it, reacts late. So the weight must not rise for as long as the
+    number is too high, but only for as long as the number is not yet on its way.
 
-    The state (I and n) is two buffers of the loss. `LossStateCallback` therefore makes it equal on all ranks,
-    saves it with each checkpoint and restores it. Between two counts the host waits for nothing. An
-    evaluation uses the weights without the factors.
+    The state is three buffers of the loss. `LossStateCallback` therefore makes it equal on all ranks, saves
+    it with each checkpoint and restores it. Between two counts the host waits for nothing. An evaluation uses
+    the weights without the factors.
 
     Args:
         loss: The loss to control.
@@ -105,43 +111,48 @@ class ActiveTermsController(TrainerCallback):
         self.loss = loss
         self.count = count
         device = next(loss.parameters()).device
-        for name in (INTEGRAL, COUNTED):
-            loss.register_buffer(name, torch.zeros(len(SIDES), device=device))
-        wanted = [self.wanted.get(side, math.nan) for side in range(len(SIDES))]
-        loss.register_buffer(WANTED, torch.tensor(wanted, device=device), persistent=False)
+        sides = len(SIDES)
+        for name, shape in ((INTEGRAL, (sides,)), (ERROR, (sides,)), (COUNTS, (TREND + 1, sides))):
+            loss.register_buffer(name, torch.zeros(shape, device=device))
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Begin anew, unless the run is resumed: `LossStateCallback` then restores the state."""
         if not state.global_step:
-            self.loss.get_buffer(INTEGRAL).zero_()
-            self.loss.get_buffer(COUNTED).zero_()
+            for name in (INTEGRAL, ERROR, COUNTS):
+                self.loss.get_buffer(name).zero_()
 
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Write the factors of the step that begins into the loss."""
-        self.loss.sparsity_factors = {}
-        if state.global_step >= _first_count(state.max_steps):
-            exponents = self.loss.get_buffer(INTEGRAL) + PROPORTIONAL * self._errors()  # [2]
-            factors = exponents.clamp(-BOUND, BOUND).exp()
-            self.loss.sparsity_factors = {
-                _term(side): factors[leader] for side, leader in self.leaders.items()
-            }
+        exponents = self.loss.get_buffer(INTEGRAL) + PROPORTIONAL * self.loss.get_buffer(ERROR)  # [2]
+        factors = exponents.clamp(-BOUND, BOUND).exp()
+        self.loss.sparsity_factors = {_term(side): factors[leader] for side, leader in self.leaders.items()}
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Count the active terms where it is time to, and move the factors towards the wanted number."""
-        since = state.global_step - _first_count(state.max_steps)
         between = max(1, round(BETWEEN * state.max_steps))
-        if since < 0 or since % between:
+        earlier, rest = divmod(state.global_step - max(1, math.ceil(START * state.max_steps)), between)
+        if earlier < 0 or rest:
             return
         found = self.count()
-        counted, integral = self.loss.get_buffer(COUNTED), self.loss.get_buffer(INTEGRAL)
-        counted.copy_(torch.tensor([found.get(side, math.nan) for side in SIDES]))
-        integral.add_(self._errors(), alpha=GAIN * between / state.max_steps).clamp_(-BOUND, BOUND)
+        counts = self.loss.get_buffer(COUNTS)
+        counts.copy_(counts.roll(-1, dims=0))
+        counts[-1] = torch.tensor([found.get(side, math.nan) for side in SIDES])
+
+        wanted = torch.tensor([self.wanted.get(side, math.nan) for side in range(len(SIDES))])
+        distances = (counts.clamp(min=FEWEST) / wanted.to(counts)).log()  # [TREND + 1, 2]
+        back = min(earlier, TREND)
+        trend = (distances[-1] - distances[-1 - back]) / max(back, 1)
+        error = (distances[-1] + AHEAD * state.max_steps / between * trend).clamp(-1, 1)
+        self.loss.get_buffer(ERROR).copy_(error.nan_to_num(0.0))  # 0 for a side that is not controlled
+        integral = self.loss.get_buffer(INTEGRAL)
+        integral.add_(self.loss.get_buffer(ERROR), alpha=GAIN * between / state.max_steps)
+        integral.clamp_(-BOUND, BOUND)
 
     def log_values(self) -> dict[str, float]:
         """Return what the log shows of each controlled side; this waits for the device.
@@ -151,7 +162,7 @@ class ActiveTermsController(TrainerCallback):
             side that has a wanted number, and `<term>_weight`, the weight in force, without the ramp.
         """
         values: dict[str, float] = {}
-        counted = self.loss.get_buffer(COUNTED).tolist()
+        counted = self.loss.get_buffer(COUNTS)[-1].tolist()
         for side, wanted in self.wanted.items():
             values[f"{SIDES[side]}_terms_wanted"] = wanted
             if counted[side]:
@@ -160,16 +171,6 @@ class ActiveTermsController(TrainerCallback):
             weight = self.loss.weights[_term(side)] * float(self.loss.sparsity_factors.get(_term(side), 1.0))
             values[f"{_term(side)}_weight"] = float(f"{weight:.4g}")
         return values
-
-    def _errors(self) -> Tensor:
-        """The error of each side, `[2]`; 0 for one that is not controlled."""
-        ratio = self.loss.get_buffer(COUNTED) / self.loss.get_buffer(WANTED)
-        return ratio.log().clamp(-1, 1).nan_to_num(0.0)
-
-
-def _first_count(steps: int) -> int:
-    """The step after which the terms are first counted."""
-    return max(1, math.ceil(START * steps))
 
 
 def _term(side: int) -> str:
