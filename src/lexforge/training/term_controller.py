@@ -62,8 +62,8 @@ class ActiveTermsController(TrainerCallback):
 
         exp(clip(I + PROPORTIONAL * e, -BOUND, BOUND)),    I += GAIN * BETWEEN * e    with each count.
 
-    A model, and still more an average of it, reacts late. So the weight must not rise for as long as the
-    number is too high, but only for as long as the number is not yet on its way.
+    A model, and still more an average of it, reacts late to another weight. Without the trend the weight
+    would go on rising while the number is already on its way down.
 
     The state is three buffers of the loss. `LossStateCallback` therefore makes it equal on all ranks, saves
     it with each checkpoint and restores it. Between two counts the host waits for nothing. An evaluation uses
@@ -142,7 +142,7 @@ class ActiveTermsController(TrainerCallback):
         found = self.count()
         counts = self.loss.get_buffer(COUNTS)
         counts.copy_(counts.roll(-1, dims=0))
-        counts[-1] = torch.tensor([found.get(side, math.nan) for side in SIDES])
+        counts[-1] = torch.tensor([found.get(side, 0.0) for side in SIDES])
 
         wanted = torch.tensor([self.wanted.get(side, math.nan) for side in range(len(SIDES))])
         distances = (counts.clamp(min=FEWEST) / wanted.to(counts)).log()  # [TREND + 1, 2]
