@@ -87,7 +87,7 @@ SYSTEMS |= {
     for side, flags in STARTS.items()
 }  # fmt: skip
 SYSTEMS |= {f"documents-{terms}": ("--document-terms", str(terms)) for terms in (32, 64, 128)}
-WEIGHTS = ("1e-4", "2e-3", "8e-3", "1e-2", "2e-2", "3e-2", "5e-2", "1e-1")
+WEIGHTS = ("1e-4", "2e-3", "8e-3", "1e-2", "1.4e-2", "2e-2", "3e-2", "5e-2", "1e-1", "3e-1", "1")
 SYSTEMS |= {f"flops-{weight}": ("--loss.flops-weight", weight) for weight in WEIGHTS}
 PLAIN_RATES = {"scratch": "1e-3", "pretrained": "1e-4"}
 
