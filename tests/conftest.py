@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -20,6 +21,14 @@ WORDS = (
     "한국 서울 검색 문서 단어 질문 대답 ##s ##ing ##ed ##er 어 은 는 이 가"
 ).split()
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Give the tests a cache of their own, so that none writes to the user's or depends on it."""
+    if not hasattr(config, "workerinput"):  # the workers of pytest-xdist inherit it
+        cache = tempfile.TemporaryDirectory(prefix="lexforge-tests-")
+        config.add_cleanup(cache.cleanup)
+        os.environ["XDG_CACHE_HOME"] = cache.name
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

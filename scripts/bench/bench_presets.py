@@ -76,16 +76,11 @@ SYSTEMS: dict[str, tuple[str, ...]] = {
     "no-teacher": ("--loss.distillation-weight", "0"),
     "dense-teacher": ("--loss.distillation-weight", "0.5"),
 }
-# Wanted numbers of terms, reached by `lexforge` from its own FLOPS weight and from one that gives far too
-# many or far too few. Documents alone have one too, to be compared with FLOPS weights set by hand.
-STARTS = {"": (), "-above": ("--loss.flops-weight", "1e-6"), "-below": ("--loss.flops-weight", "1e-1")}
+# Wanted numbers of terms. Documents alone have one too, to be compared with FLOPS weights set by hand.
 SYSTEMS |= {
-    f"terms-{terms}{side}": (
-        "--document-terms", str(terms), "--query-terms", str(terms // 4), *flags,
-    )
+    f"terms-{terms}": ("--document-terms", str(terms), "--query-terms", str(terms // 4))
     for terms in (32, 64, 128)
-    for side, flags in STARTS.items()
-}  # fmt: skip
+}
 SYSTEMS |= {f"documents-{terms}": ("--document-terms", str(terms)) for terms in (32, 64, 128)}
 WEIGHTS = ("1e-4", "2e-3", "8e-3", "1e-2", "1.4e-2", "2e-2", "3e-2", "5e-2", "1e-1", "3e-1", "1")
 SYSTEMS |= {f"flops-{weight}": ("--loss.flops-weight", weight) for weight in WEIGHTS}

@@ -12,16 +12,16 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from lexforge.common.types import TextKind
 from lexforge.losses import NeuralSparseLoss
 
-START = 0.1  # share of training after which the terms are first counted
 BETWEEN = 0.025  # share of training between two counts
-TREND = 4  # counts over which the trend is taken
-AHEAD = 0.15  # share of training by which the number is foreseen
-GAIN = 30.0  # how far the logarithm of a weight moves in the whole training, while the error is 1
-PROPORTIONAL = 2.0  # what the error adds to the logarithm at once
-BOUND = math.log(1e6)  # a weight stays within this factor of the given one
+# What runs with weights set by hand showed: n is about a weight to the power of -POWER, and a model that
+# trains with the weight ANCHOR keeps the number of terms that it had.
+POWER, ANCHOR = 0.18, 1.2e-4
+FOLLOW, AFTER = 3.0, 0.1  # speed of the base, per whole training, and share of training before it moves
+REACH = 1.5  # largest distance from the wanted number, as a logarithm, that one count answers
+BOUND = math.log(1e6)  # a weight stays within this factor of ANCHOR
 FEWEST = 0.01  # terms; empty texts count as having so many
-# Buffers of the loss: the integral and the error, [2], and the last counts, [TREND + 1, 2].
-INTEGRAL, ERROR, COUNTS = "active_terms_integral", "active_terms_error", "active_terms_counts"
+# Buffers of the loss, [2] each: the logarithms of the bases and of the weights, and the last counts.
+BASES, WEIGHTS, COUNTS = "active_terms_bases", "active_terms_weights", "active_terms_counts"
 SIDES: tuple[TextKind, ...] = ("query", "document")
 
 
@@ -47,27 +47,27 @@ def check_wanted_terms(*, inference_free: bool = False, **wanted: float | None) 
 
 
 class ActiveTermsController(TrainerCallback):
-    """Multiply the sparsity weights so that texts come to have a wanted mean number of active terms.
+    """Choose the sparsity weights with which texts come to have a wanted mean number of active terms.
 
-    Queries and documents are controlled apart if both have a wanted number. If one side alone has a number,
-    its factor multiplies the terms of both sides, as one weight of FLOPS that is set by hand would.
+    Before the first step, and again after each `BETWEEN` of training, n is counted: the mean number of active
+    terms per text that the model would have if training ended there. The weight w is then set to
 
-    From `START` of training on, and again after each `BETWEEN` of it, n is counted: the mean number of active
-    terms per text that the model would have if training ended there. Its trend says what it will be after a
-    further `AHEAD` of training:
+        log w = b + clip(log(n / wanted), -REACH, REACH) / POWER,
 
-        e = clip(log(n / wanted) + AHEAD / BETWEEN * log(n / n_before) / t, -1, 1),
+    and from `AFTER` of training on, before it, b += FOLLOW * BETWEEN * (log w - b).
 
-    where n_before was counted t counts ago (`TREND`, or the first count). The weight is then multiplied by
+    The base b is the logarithm of the weight that n answers to by now. It begins as log(ANCHOR) and follows w
+    slowly, because a model, and still more an average of it, reacts late to another weight, and hardly at all
+    while the learning rate warms up. The distance of n from the wanted number says by how much w must differ
+    from that.
 
-        exp(clip(I + PROPORTIONAL * e, -BOUND, BOUND)),    I += GAIN * BETWEEN * e    with each count.
-
-    A model, and still more an average of it, reacts late to another weight. Without the trend the weight
-    would go on rising while the number is already on its way down.
+    Of the weights that the loss was given, only the ratio of queries to documents has a meaning, and that
+    only if one side alone has a wanted number. Its factor then multiplies the terms of both sides, as one
+    weight of FLOPS that is set by hand would. Otherwise queries and documents are controlled apart.
 
     The state is three buffers of the loss. `LossStateCallback` therefore makes it equal on all ranks, saves
     it with each checkpoint and restores it. Between two counts the host waits for nothing. An evaluation uses
-    the weights without the factors.
+    the weights that the loss was given.
 
     Args:
         loss: The loss to control.
@@ -108,51 +108,50 @@ class ActiveTermsController(TrainerCallback):
                     f"{SIDES[side]}_terms multiplies the weight of {_term(side)}, which must be above 0; "
                     "received 0"
                 )
+        self.given = {leader: loss.weights[_term(leader)] for leader in self.wanted}
         self.loss = loss
         self.count = count
         device = next(loss.parameters()).device
-        sides = len(SIDES)
-        for name, shape in ((INTEGRAL, (sides,)), (ERROR, (sides,)), (COUNTS, (TREND + 1, sides))):
-            loss.register_buffer(name, torch.zeros(shape, device=device))
+        for name in (BASES, WEIGHTS, COUNTS):
+            loss.register_buffer(name, torch.zeros(len(SIDES), device=device))
+        self._begin()
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Begin anew, unless the run is resumed: `LossStateCallback` then restores the state."""
         if not state.global_step:
-            for name in (INTEGRAL, ERROR, COUNTS):
-                self.loss.get_buffer(name).zero_()
+            self._begin()
 
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Write the factors of the step that begins into the loss."""
-        exponents = self.loss.get_buffer(INTEGRAL) + PROPORTIONAL * self.loss.get_buffer(ERROR)  # [2]
-        factors = exponents.clamp(-BOUND, BOUND).exp()
+        """Count the active terms where it is time to, and write the factors of the step into the loss."""
+        between = max(1, round(BETWEEN * state.max_steps))
+        if state.global_step % between == 0:
+            moves = state.global_step >= AFTER * state.max_steps
+            self._count(follow=min(1.0, FOLLOW * between / state.max_steps) if moves else 0.0)
+        weights = self.loss.get_buffer(WEIGHTS).exp()  # [2]
+        factors = {leader: weights[leader] / given for leader, given in self.given.items()}
         self.loss.sparsity_factors = {_term(side): factors[leader] for side, leader in self.leaders.items()}
 
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """Count the active terms where it is time to, and move the factors towards the wanted number."""
-        between = max(1, round(BETWEEN * state.max_steps))
-        earlier, rest = divmod(state.global_step - max(1, math.ceil(START * state.max_steps)), between)
-        if earlier < 0 or rest:
-            return
-        found = self.count()
-        counts = self.loss.get_buffer(COUNTS)
-        counts.copy_(counts.roll(-1, dims=0))
-        counts[-1] = torch.tensor([found.get(side, 0.0) for side in SIDES])
+    def _begin(self) -> None:
+        """The state before the first count."""
+        self.loss.get_buffer(BASES).fill_(math.log(ANCHOR))
+        self.loss.get_buffer(WEIGHTS).fill_(math.log(ANCHOR))
+        self.loss.get_buffer(COUNTS).zero_()
 
+    def _count(self, follow: float) -> None:
+        """Count the terms, let the bases go a share of the way to the weights, and set the weights."""
+        found = self.count()
+        counts, bases, weights = (self.loss.get_buffer(name) for name in (COUNTS, BASES, WEIGHTS))
+        counts.copy_(torch.tensor([found.get(side, 0.0) for side in SIDES]))
         wanted = torch.tensor([self.wanted.get(side, math.nan) for side in range(len(SIDES))])
-        distances = (counts.clamp(min=FEWEST) / wanted.to(counts)).log()  # [TREND + 1, 2]
-        back = min(earlier, TREND)
-        trend = (distances[-1] - distances[-1 - back]) / max(back, 1)
-        error = (distances[-1] + AHEAD * state.max_steps / between * trend).clamp(-1, 1)
-        self.loss.get_buffer(ERROR).copy_(error.nan_to_num(0.0))  # 0 for a side that is not controlled
-        integral = self.loss.get_buffer(INTEGRAL)
-        integral.add_(self.loss.get_buffer(ERROR), alpha=GAIN * between / state.max_steps)
-        integral.clamp_(-BOUND, BOUND)
+        distances = (counts.clamp(min=FEWEST) / wanted.to(counts)).log()
+        distances.clamp_(-REACH, REACH).nan_to_num_(0.0)  # 0 for a side that is not controlled
+        bases.lerp_(weights, follow)
+        weights.copy_(bases + distances / POWER)
+        weights.clamp_(math.log(ANCHOR) - BOUND, math.log(ANCHOR) + BOUND)
 
     def log_values(self) -> dict[str, float]:
         """Return what the log shows of each controlled side; this waits for the device.
@@ -162,7 +161,7 @@ class ActiveTermsController(TrainerCallback):
             side that has a wanted number, and `<term>_weight`, the weight in force, without the ramp.
         """
         values: dict[str, float] = {}
-        counted = self.loss.get_buffer(COUNTS)[-1].tolist()
+        counted = self.loss.get_buffer(COUNTS).tolist()
         for side, wanted in self.wanted.items():
             values[f"{SIDES[side]}_terms_wanted"] = wanted
             if counted[side]:
