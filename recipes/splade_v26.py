@@ -107,10 +107,11 @@ class Config:
     a quarter of `max_seq_length` from scratch, but not below 96, and all of it for a pretrained model."""
 
     document_terms: int | None = None
-    """Wanted mean number of active terms per document, which training holds; None leaves it to the loss."""
+    """Wanted mean number of active terms per document, for which training chooses the FLOPS weight; None
+    leaves the number to that weight."""
 
     query_terms: int | None = None
-    """Wanted mean number of active terms per query, which training holds; None leaves it to the loss."""
+    """Wanted mean number of active terms per query, in the same way."""
 
     eval_documents: int | None = None
     """Documents that every evaluation searches: the judged ones and a random sample; None takes all."""
