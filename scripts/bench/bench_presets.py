@@ -81,6 +81,9 @@ SYSTEMS |= {
     f"terms-{terms}": ("--document-terms", str(terms), "--query-terms", str(terms // 4))
     for terms in (32, 64, 128)
 }
+# The same from a model that has far too many or far too few terms: its decoder's bias is shifted first.
+SHIFTS = {"terms-64-above": 0.6, "terms-64-below": -3.0}
+SYSTEMS |= dict.fromkeys(SHIFTS, SYSTEMS["terms-64"])
 SYSTEMS |= {f"documents-{terms}": ("--document-terms", str(terms)) for terms in (32, 64, 128)}
 WEIGHTS = ("1e-4", "2e-3", "8e-3", "1e-2", "1.4e-2", "2e-2", "3e-2", "5e-2", "1e-1", "3e-1", "1")
 SYSTEMS |= {f"flops-{weight}": ("--loss.flops-weight", weight) for weight in WEIGHTS}
@@ -106,7 +109,8 @@ def command(job: Job, data: Path, model: Path, teacher: str) -> list[str]:
     """The command line of a job: of the recipe, or of the stock trainer."""
     collection = SETS[job.collection]
     source = job.collection if job.collection == "docstrings" else str(data / job.collection)
-    shared = ["--data", source, *(collection.flags or ("--model", str(model)))]
+    start = job.folder / "start" if job.system in SHIFTS else model
+    shared = ["--data", source, *(collection.flags or ("--model", str(start)))]
     shared += ["--steps", str(collection.steps), "--batch-size", str(collection.batch)]
     shared += ["--seed", str(job.seed), "--output-dir", str(job.folder / "run")]
     if "--max-seq-length" not in collection.flags:
@@ -130,6 +134,8 @@ def run_job(job: Job, data: Path, model: Path, teacher: str) -> dict[str, Any]:
     """
     shutil.rmtree(job.folder, ignore_errors=True)
     job.folder.mkdir(parents=True)
+    if job.system in SHIFTS:
+        save_shifted(model, SHIFTS[job.system], job.folder / "start")
     line = command(job, data, model, teacher)
     began = time.perf_counter()
     with (job.folder / "log.txt").open("w", encoding="utf-8") as log:
@@ -155,10 +161,23 @@ def run_job(job: Job, data: Path, model: Path, teacher: str) -> dict[str, Any]:
     return row
 
 
+def save_shifted(model: Path, shift: float, folder: Path) -> None:
+    """Save a copy of a SPLADE model with another bias of the decoder, so with more or fewer active terms."""
+    import torch
+    from sentence_transformers import SparseEncoder
+
+    encoder = SparseEncoder(str(model), device="cpu")
+    with torch.no_grad():
+        encoder[0].model.get_output_embeddings().bias.add_(shift)
+    encoder.save_pretrained(str(folder), create_model_card=False)
+
+
 def _shown(line: list[str], job: Job, data: Path, model: Path, teacher: str) -> str:
     """The command as anyone can repeat it: folders by the names of the options, not those of a machine."""
     shown = shlex.join(["python", *line[1:]])
     folders = {str(data): "DATA", str(model): "MODEL", str(job.folder / "run"): "RUN"}
+    if job.system in SHIFTS:
+        folders[str(job.folder / "start")] = f"MODEL{SHIFTS[job.system]:+}"
     if teacher:
         folders[teacher] = "TEACHER"
     for folder, name in folders.items():
