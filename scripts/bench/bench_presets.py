@@ -77,14 +77,15 @@ SYSTEMS: dict[str, tuple[str, ...]] = {
     "dense-teacher": ("--loss.distillation-weight", "0.5"),
 }
 # Wanted numbers of terms. Documents alone have one too, to be compared with FLOPS weights set by hand.
-SYSTEMS |= {
-    f"terms-{terms}": ("--document-terms", str(terms), "--query-terms", str(terms // 4))
-    for terms in (32, 64, 128)
-}
-# The same from a model that has far too many or far too few terms: its decoder's bias is shifted first.
-SHIFTS = {"terms-64-above": 0.6, "terms-64-below": -3.0}
-SYSTEMS |= dict.fromkeys(SHIFTS, SYSTEMS["terms-64"])
-SYSTEMS |= {f"documents-{terms}": ("--document-terms", str(terms)) for terms in (32, 64, 128)}
+# `above` and `below` begin with a model that has far too many or far too few terms, because the bias of its
+# decoder is shifted first.
+SHIFTS: dict[str, float] = {}
+for terms in (32, 64, 128):
+    SYSTEMS[f"documents-{terms}"] = ("--document-terms", str(terms))
+    SYSTEMS[f"terms-{terms}"] = ("--document-terms", str(terms), "--query-terms", str(terms // 4))
+    for side, shift in (("above", 0.6), ("below", -3.0)):
+        SHIFTS[f"terms-{terms}-{side}"] = shift
+        SYSTEMS[f"terms-{terms}-{side}"] = SYSTEMS[f"terms-{terms}"]
 WEIGHTS = ("1e-4", "2e-3", "8e-3", "1e-2", "1.4e-2", "2e-2", "3e-2", "5e-2", "1e-1", "3e-1", "1")
 SYSTEMS |= {f"flops-{weight}": ("--loss.flops-weight", weight) for weight in WEIGHTS}
 PLAIN_RATES = {"scratch": "1e-3", "pretrained": "1e-4"}
@@ -135,6 +136,8 @@ def run_job(job: Job, data: Path, model: Path, teacher: str) -> dict[str, Any]:
     shutil.rmtree(job.folder, ignore_errors=True)
     job.folder.mkdir(parents=True)
     if job.system in SHIFTS:
+        if SETS[job.collection].scratch:
+            raise ValueError(f"{job.system} shifts a pretrained model; {job.collection} trains from scratch")
         save_shifted(model, SHIFTS[job.system], job.folder / "start")
     line = command(job, data, model, teacher)
     began = time.perf_counter()
