@@ -46,7 +46,7 @@ def naive_weights(counts: list[float], wanted: float, steps: int) -> list[float]
     """The documented rule for one side in plain Python, for counts every fortieth of training."""
     weights: list[float] = []
     base = weight = start = math.log(1.2e-4)
-    bound = math.log(1e4)
+    bound = math.log(1e3)
     for step in range(steps):
         if step % (steps // 40) == 0:
             far = math.log(max(counts[step // (steps // 40)], 0.01) / wanted)
@@ -70,9 +70,9 @@ def test_the_weights_follow_the_documented_rule(tiny_splade: SparseEncoder) -> N
         ("flops_query", 2.0, naive_weights(queries, 16, 80)),
         ("flops_document", 0.5, naive_weights(documents, 64, 80)),
     ):
-        # float32 in the controller: an exponent of 9 carries 1e-6 of itself into the factor
+        # float32 in the controller: an exponent of 7 carries 1e-6 of itself into the factor
         assert [given * factors[name] for factors in found] == pytest.approx(expected, rel=1e-4), name
-    assert max(factors["flops_document"] for factors in found) == pytest.approx(2.4, rel=1e-4)
+    assert max(factors["flops_document"] for factors in found) == pytest.approx(0.24, rel=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -215,17 +215,16 @@ def test_a_training_with_a_low_number_ends_sparser(
     training_rows: list[dict[str, str]],
 ) -> None:
     """The sign of the whole loop, and what `train` leaves: the texts of training have the number."""
-    trainer = make_trainer(tiny_splade, tmp_path, document_terms=12, arguments={"max_steps": 30})
+    trainer = make_trainer(tiny_splade, tmp_path, document_terms=40, arguments={"max_steps": 30})
     trainer.train()
     lines = [line for line in trainer.state.log_history if "loss" in line]
-    assert lines[0]["flops_document_weight"] < 0.6
-    assert lines[-1]["flops_document_weight"] == pytest.approx(1.2)  # its bound
+    assert lines[-1]["flops_document_weight"] > 10 * lines[0]["flops_document_weight"]
     counted = [line["document_terms_mean"] for line in lines if "document_terms_mean" in line]
     assert counted[-1] < 0.8 * counted[0]
     rows = Dataset.from_list(training_rows)
     texts = [*rows["positive"][:], *rows["negative_1"][:]]
     vectors = tiny_splade.encode(texts, convert_to_sparse_tensor=False)
-    assert float((vectors > 0).sum(dim=1).float().mean()) == pytest.approx(12, abs=1 / len(texts))
+    assert float((vectors > 0).sum(dim=1).float().mean()) == pytest.approx(40, abs=1 / len(texts))
 
 
 def test_the_terms_of_the_finished_model_are_counted(
