@@ -46,7 +46,7 @@ def naive_weights(counts: list[float], wanted: float, steps: int) -> list[float]
     """The documented rule for one side in plain Python, for counts every fortieth of training."""
     weights: list[float] = []
     base = weight = start = math.log(1.2e-4)
-    bound = math.log(1e3)
+    bound = math.log(1e4)
     for step in range(steps):
         if step % (steps // 40) == 0:
             far = math.log(max(counts[step // (steps // 40)], 0.01) / wanted)
@@ -70,9 +70,9 @@ def test_the_weights_follow_the_documented_rule(tiny_splade: SparseEncoder) -> N
         ("flops_query", 2.0, naive_weights(queries, 16, 80)),
         ("flops_document", 0.5, naive_weights(documents, 64, 80)),
     ):
-        # float32 in the controller: an exponent of 7 carries 1e-6 of itself into the factor
+        # float32 in the controller: an exponent of 9 carries 1e-6 of itself into the factor
         assert [given * factors[name] for factors in found] == pytest.approx(expected, rel=1e-4), name
-    assert max(factors["flops_document"] for factors in found) == pytest.approx(0.24, rel=1e-4)
+    assert max(factors["flops_document"] for factors in found) == pytest.approx(2.4, rel=1e-4)
 
 
 @pytest.mark.parametrize(

@@ -18,9 +18,10 @@ BETWEEN = 0.025  # share of training between two counts
 POWER, ANCHOR = 0.18, 1.2e-4
 FOLLOW, AFTER = 3.0, 0.1  # speed of the base, per whole training, and share of training before it moves
 REACH = 1.5  # largest distance from the wanted number, as a logarithm, that one count answers
-# A weight stays within this factor of ANCHOR. A larger one takes more from the ranking than the calibration,
-# which does the rest at the end: it empties the model in training, and an average with the start hides that.
-BOUND = math.log(1e3)
+# A weight stays within a factor of ANCHOR. A larger one takes more from the ranking than the calibration, which
+# does the rest at the end. Where both sides have a wanted number, the calibration can hardly move them apart, and
+# the weights must do more of it.
+BOUND, BOUND_OF_BOTH = math.log(1e3), math.log(1e4)
 FEWEST = 0.01  # terms; empty texts count as having so many
 # Buffers of the loss, [2] each: the logarithms of the bases and of the weights, and the last counts.
 BASES, WEIGHTS, COUNTS = "active_terms_bases", "active_terms_weights", "active_terms_counts"
@@ -110,6 +111,7 @@ class ActiveTermsController(TrainerCallback):
                     f"{SIDES[side]}_terms multiplies the weight of {_term(side)}, which must be above 0; "
                     "received 0"
                 )
+        self.bound = BOUND_OF_BOTH if len(self.wanted) == len(SIDES) else BOUND
         self.given = {leader: loss.weights[_term(leader)] for leader in self.wanted}
         self.loss = loss
         self.count = count
@@ -153,7 +155,7 @@ class ActiveTermsController(TrainerCallback):
         distances.clamp_(-REACH, REACH).nan_to_num_(0.0)  # 0 for a side that is not controlled
         bases.lerp_(weights, follow)
         weights.copy_(bases + distances / POWER)
-        weights.clamp_(math.log(ANCHOR) - BOUND, math.log(ANCHOR) + BOUND)
+        weights.clamp_(math.log(ANCHOR) - self.bound, math.log(ANCHOR) + self.bound)
 
     def log_values(self) -> dict[str, float]:
         """Return what the log shows of each controlled side; this waits for the device.
