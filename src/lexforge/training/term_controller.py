@@ -18,9 +18,9 @@ BETWEEN = 0.025  # share of training between two counts
 POWER, ANCHOR = 0.18, 1.2e-4
 FOLLOW, AFTER = 3.0, 0.1  # speed of the base, per whole training, and share of training before it moves
 REACH = 1.5  # largest distance from the wanted number, as a logarithm, that one count answers
-# A weight stays within a factor of ANCHOR. A larger one takes more from the ranking than the calibration, which
-# does the rest at the end. Where both sides have a wanted number, the calibration can hardly move them apart, and
-# the weights must do more of it.
+# A weight stays within a factor of ANCHOR. A larger one takes more from the ranking than the calibration,
+# which does the rest at the end. Where both sides have a wanted number, the calibration can hardly move one
+# without the other, so the weights must do more.
 BOUND, BOUND_OF_BOTH = math.log(1e3), math.log(1e4)
 FEWEST = 0.01  # terms; empty texts count as having so many
 # Buffers of the loss, [2] each: the logarithms of the bases and of the weights, and the last counts.
