@@ -42,11 +42,11 @@ def counts_of(*counts: dict[TextKind, float]) -> Callable[[], dict[TextKind, flo
     return lambda: counts[next(places)]
 
 
-def naive_weights(counts: list[float], wanted: float, steps: int) -> list[float]:
+def naive_weights(counts: list[float], wanted: float, steps: int, *, limit: float) -> list[float]:
     """The documented rule for one side in plain Python, for counts every fortieth of training."""
     weights: list[float] = []
     base = weight = start = math.log(1.2e-4)
-    bound = math.log(1e4)
+    bound = math.log(limit / 1.2e-4)
     for step in range(steps):
         if step % (steps // 40) == 0:
             far = math.log(max(counts[step // (steps // 40)], 0.01) / wanted)
@@ -67,12 +67,18 @@ def test_the_weights_follow_the_documented_rule(tiny_splade: SparseEncoder) -> N
     controller = ActiveTermsController(loss, counts_of(*counted), query_terms=16, document_terms=64.0)
     found = drive(controller, 80)
     for name, given, expected in (
-        ("flops_query", 2.0, naive_weights(queries, 16, 80)),
-        ("flops_document", 0.5, naive_weights(documents, 64, 80)),
+        ("flops_query", 2.0, naive_weights(queries, 16, 80, limit=1.2)),
+        ("flops_document", 0.5, naive_weights(documents, 64, 80, limit=1.2)),
     ):
         # float32 in the controller: an exponent of 9 carries 1e-6 of itself into the factor
         assert [given * factors[name] for factors in found] == pytest.approx(expected, rel=1e-4), name
     assert max(factors["flops_document"] for factors in found) == pytest.approx(2.4, rel=1e-4)
+    # A side whose number is the only wanted one has a lower limit.
+    alone = ActiveTermsController(loss, counts_of(*counted), document_terms=64.0)
+    weights = [0.5 * factors["flops_document"] for factors in drive(alone, 80)]
+    expected = naive_weights(documents, 64, 80, limit=0.12)
+    assert weights == pytest.approx(expected, rel=1e-4)
+    assert max(expected) == pytest.approx(0.12)
 
 
 @pytest.mark.parametrize(
