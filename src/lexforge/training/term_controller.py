@@ -64,6 +64,10 @@ class ActiveTermsController(TrainerCallback):
     while the learning rate warms up. The distance of n from the wanted number says by how much w must differ
     from that.
 
+    Where both sides have a wanted number they are controlled apart, but the base of the queries begins as the
+    first weight of the documents. A base of ANCHOR let queries train with a weight far below that of the
+    documents, and what they had too many at the end the calibration took off, at a cost to the ranking.
+
     Of the weights that the loss was given, only the ratio of queries to documents has a meaning, and that
     only if one side alone has a wanted number. Its factor then multiplies the terms of both sides, as one
     weight of FLOPS that is set by hand would. Otherwise queries and documents are controlled apart.
@@ -134,7 +138,8 @@ class ActiveTermsController(TrainerCallback):
         between = max(1, round(BETWEEN * state.max_steps))
         if state.global_step % between == 0:
             moves = state.global_step >= AFTER * state.max_steps
-            self._count(follow=min(1.0, FOLLOW * between / state.max_steps) if moves else 0.0)
+            follow = min(1.0, FOLLOW * between / state.max_steps) if moves else 0.0
+            self._count(follow, first=not state.global_step)
         weights = self.loss.get_buffer(WEIGHTS).exp()  # [2]
         factors = {leader: weights[leader] / given for leader, given in self.given.items()}
         self.loss.sparsity_factors = {_term(side): factors[leader] for side, leader in self.leaders.items()}
@@ -145,7 +150,7 @@ class ActiveTermsController(TrainerCallback):
         self.loss.get_buffer(WEIGHTS).fill_(math.log(ANCHOR))
         self.loss.get_buffer(COUNTS).zero_()
 
-    def _count(self, follow: float) -> None:
+    def _count(self, follow: float, *, first: bool) -> None:
         """Count the terms, let the bases go a share of the way to the weights, and set the weights."""
         found = self.count()
         counts, bases, weights = (self.loss.get_buffer(name) for name in (COUNTS, BASES, WEIGHTS))
@@ -153,6 +158,9 @@ class ActiveTermsController(TrainerCallback):
         wanted = torch.tensor([self.wanted.get(side, math.nan) for side in range(len(SIDES))])
         distances = (counts.clamp(min=FEWEST) / wanted.to(counts)).log()
         distances.clamp_(-REACH, REACH).nan_to_num_(0.0)  # 0 for a side that is not controlled
+        if first and len(self.wanted) == len(SIDES):
+            query, document = range(len(SIDES))
+            bases[query] = bases[document] + distances[document] / POWER  # the weight of the documents
         bases.lerp_(weights, follow)
         weights.copy_(bases + distances / POWER)
         weights.clamp_(math.log(ANCHOR) - self.bound, math.log(ANCHOR) + self.bound)

@@ -2,11 +2,13 @@
 
 Term j is active in a text if its largest logit z over the tokens lies above its threshold
 
-    t0 + t1 c_j,    c_j = log((q_j + RARE) / (d_j + RARE)),
+    t0 + t1 c_j,    c_j = (q_j - d_j) / (q_j + d_j + RARE),
 
 with q_j the share of term j in all active terms of the queries and d_j that of the documents. t0 moves
 queries and documents together, and t1 moves them apart: a term that is typical of queries becomes harder to
 activate if queries have too many terms for their documents. For a term that is rare in both, c_j is near 0.
+This is the least change of the bias, each term weighted by how often it is active, if the terms near their
+thresholds are shared out as the active ones are.
 For each t1 there is one t0 by which the documents have exactly the wanted number, an order statistic of
 z - t1 c_j; t1 is then found by bisection on the number of the queries. Source: docs/losses.md, section 19.
 """
@@ -19,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 RARE = 1e-3  # of all active terms; a sample does not tell where a rarer term is typical
-LARGEST_TILT = 4.0  # t1 is sought within this distance of 0
+LARGEST_TILT = 8.0  # t1 is sought within this distance of 0
 TILTS, BISECTIONS = 6, 40  # t1 is first tried at LARGEST_TILT / 2^6, / 2^5, ..., then between two of these
 
 
@@ -101,7 +103,7 @@ def solve_thresholds(
     even = np.zeros(size)
     query_shares = queries.shares(queries.level(query_terms, even), size)
     document_shares = documents.shares(documents.level(document_terms, even), size)
-    contrast = np.log((query_shares + RARE) / (document_shares + RARE))  # [V]
+    contrast = (query_shares - document_shares) / (query_shares + document_shares + RARE)  # [V]
 
     def thresholds(tilt: float) -> NDArray[np.float64]:
         return documents.level(document_terms, tilt * contrast) + tilt * contrast
