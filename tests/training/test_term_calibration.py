@@ -13,6 +13,7 @@ from sentence_transformers import SparseEncoder
 from sentence_transformers.sparse_encoder.modules import SpladePooling, Transformer
 
 from lexforge.models import build_inference_free, restrict_output_vocabulary
+from lexforge.models.structure import splade_decoders
 from lexforge.models.vocabulary import BANNED_BIAS
 from lexforge.training import calibrate_active_terms, term_calibration, term_sample
 from lexforge.training.term_calibration import calibrate_on_samples
@@ -60,6 +61,14 @@ def test_the_solver_meets_both_numbers(query_terms: float, document_terms: float
     np.testing.assert_allclose(thresholds, level + slope * np.array(contrast), atol=1e-9)
     alone = naive_mean(queries, np.full(SIZE, documents.level(document_terms, np.zeros(SIZE))))
     assert (slope > 0) == (alone > query_terms)  # terms that are typical of queries become harder if too many
+
+
+def test_numbers_out_of_reach_leave_the_terms_as_they_stand_to_each_other() -> None:
+    """The nearest would be 14 of 28 wanted query terms, with thresholds that differ by 4."""
+    queries, documents = logits(0, 40, range(16)), logits(1, 80, range(14, 30))
+    thresholds = solve_thresholds(queries, documents, 28, 12, SIZE)
+    assert thresholds.min() == thresholds.max()
+    assert naive_mean(documents, thresholds) == 12
 
 
 def test_too_few_logits_are_told() -> None:
@@ -112,10 +121,16 @@ def test_queries_and_documents_get_a_number_each(tiny_splade: SparseEncoder) -> 
 def test_numbers_that_exclude_each_other_are_told(
     tiny_splade: SparseEncoder, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The same texts cannot have 5 terms as queries and 30 as documents: a warning says what they have."""
+    """The same texts cannot have 5 terms as queries and 30 as documents: a warning says what they have, and
+    one shift for all terms brings the documents to their number."""
+    bias = splade_decoders(tiny_splade)[0].bias
+    before = bias.detach().double()
     with caplog.at_level(logging.WARNING):
         calibrate_active_terms(tiny_splade, DOCUMENTS, DOCUMENTS, query_terms=5, document_terms=30)
     assert "a query has 30.0 active terms on average, and 5 were wanted" in caplog.text
+    assert mean_active(tiny_splade, DOCUMENTS) == 30.0
+    shifts = bias.detach().double() - before
+    assert float(shifts.max() - shifts.min()) < 1e-6
 
 
 def test_a_number_that_costs_much_is_told(caplog: pytest.LogCaptureFixture) -> None:

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 RARE = 1e-3  # of all active terms; a sample does not tell where a rarer term is typical
-LARGEST_TILT = 8.0  # t1 is sought within this distance of 0
+LARGEST_TILT = 4.0  # t1 is sought within this distance of 0
 TILTS, BISECTIONS = 6, 40  # t1 is first tried at LARGEST_TILT / 2^6, / 2^5, ..., then between two of these
 
 
@@ -93,8 +93,8 @@ def solve_thresholds(
         size: V, the number of terms.
 
     Returns:
-        `[V]` float64. If no t1 within `LARGEST_TILT` gives both numbers, the documents have theirs, and the
-        queries are as near to theirs as they come.
+        `[V]` float64. If no t1 within `LARGEST_TILT` gives both numbers, t1 is 0, and the documents have
+        theirs: the t1 that came nearest would cost much of the ranking for next to nothing.
 
     Raises:
         TooShallowError: If the logits do not reach deep enough.
@@ -117,7 +117,7 @@ def solve_thresholds(
     surpluses = [surplus(tilt) for tilt in tilts]
     crossed = next((place for place, found in enumerate(surpluses) if found * direction <= 0), None)
     if crossed is None:
-        return thresholds(tilts[int(np.argmin(np.abs(surpluses)))])
+        return thresholds(0.0)
     near, far = tilts[max(crossed - 1, 0)], tilts[crossed]
     for _ in range(BISECTIONS):
         middle = (near + far) / 2
