@@ -18,9 +18,9 @@ BETWEEN = 0.025  # share of training between two counts
 POWER, ANCHOR = 0.18, 1.2e-4
 FOLLOW, AFTER = 3.0, 0.1  # speed of the base, per whole training, and share of training before it moves
 REACH = 1.5  # largest distance from the wanted number, as a logarithm, that one count answers
-# A weight stays within a factor of ANCHOR. A larger one takes more from the ranking than the calibration,
-# which does the rest at the end. Where both sides have a wanted number, the calibration can hardly move one
-# without the other, so the weights must do more.
+# How far a weight may go from ANCHOR, as a logarithm. A larger weight harms the ranking more than the
+# calibration does, which brings the number the rest of the way at the end. With two wanted numbers the
+# weights may go further, because the calibration can hardly move queries and documents apart.
 BOUND, BOUND_OF_BOTH = math.log(1e3), math.log(1e4)
 FEWEST = 0.01  # terms; empty texts count as having so many
 # Buffers of the loss, [2] each: the logarithms of the bases and of the weights, and the last counts.
@@ -59,18 +59,18 @@ class ActiveTermsController(TrainerCallback):
 
     and from `AFTER` of training on, before it, b += FOLLOW * BETWEEN * (log w - b).
 
-    The base b is the logarithm of the weight that n answers to by now. It begins as log(ANCHOR) and follows w
-    slowly, because a model, and still more an average of it, reacts late to another weight, and hardly at all
-    while the learning rate warms up. The distance of n from the wanted number says by how much w must differ
-    from that.
+    The base b is the logarithm of the weight that n answers to by now. It begins as log(ANCHOR), or as below,
+    and follows w slowly, because a model, and still more an average of it, reacts late to another weight, and
+    hardly at all while the learning rate warms up. The distance of n from the wanted number says by how much
+    w must differ from that.
 
-    Where both sides have a wanted number they are controlled apart, but the base of the queries begins as the
-    first weight of the documents. A base of ANCHOR let queries train with a weight far below that of the
-    documents, and what they had too many at the end the calibration took off, at a cost to the ranking.
+    Where both sides have a wanted number, each has a weight of its own, and the base of the queries begins as
+    the first log w of the documents. With log(ANCHOR) instead, queries trained with a weight far below that
+    of the documents and kept too many terms. The calibration then removed those, and the ranking suffered.
 
     Of the weights that the loss was given, only the ratio of queries to documents has a meaning, and that
     only if one side alone has a wanted number. Its factor then multiplies the terms of both sides, as one
-    weight of FLOPS that is set by hand would. Otherwise queries and documents are controlled apart.
+    weight of FLOPS that is set by hand would.
 
     The state is three buffers of the loss. `LossStateCallback` therefore makes it equal on all ranks, saves
     it with each checkpoint and restores it. Between two counts the host waits for nothing. An evaluation uses
@@ -160,7 +160,7 @@ class ActiveTermsController(TrainerCallback):
         distances.clamp_(-REACH, REACH).nan_to_num_(0.0)  # 0 for a side that is not controlled
         if first and len(self.wanted) == len(SIDES):
             query, document = range(len(SIDES))
-            bases[query] = bases[document] + distances[document] / POWER  # the weight of the documents
+            bases[query] = bases[document] + distances[document] / POWER  # the first log w of the documents
         bases.lerp_(weights, follow)
         weights.copy_(bases + distances / POWER)
         weights.clamp_(math.log(ANCHOR) - self.bound, math.log(ANCHOR) + self.bound)

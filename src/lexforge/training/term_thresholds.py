@@ -7,8 +7,11 @@ Term j is active in a text if its largest logit z over the tokens lies above its
 with q_j the share of term j in all active terms of the queries and d_j that of the documents. t0 moves
 queries and documents together, and t1 moves them apart: a term that is typical of queries becomes harder to
 activate if queries have too many terms for their documents. For a term that is rare in both, c_j is near 0.
-This is the least change of the bias, each term weighted by how often it is active, if the terms near their
-thresholds are shared out as the active ones are.
+
+Of all shifts with the same effect on both numbers, those of this form have the least sum of squares, in which
+a term counts as much as it is active. This assumes that a term has as many logits near its threshold as its
+share of the active terms says.
+
 For each t1 there is one t0 by which the documents have exactly the wanted number, an order statistic of
 z - t1 c_j; t1 is then found by bisection on the number of the queries. Source: docs/losses.md, section 19.
 """
@@ -93,8 +96,8 @@ def solve_thresholds(
         size: V, the number of terms.
 
     Returns:
-        `[V]` float64. If no t1 within `LARGEST_TILT` gives both numbers, t1 is 0, and the documents have
-        theirs: the t1 that came nearest would cost much of the ranking for next to nothing.
+        `[V]` float64. If no t1 within `LARGEST_TILT` gives both numbers, t1 is 0, and only the documents
+        have theirs. The nearest t1 would bring the queries little closer and harm the ranking.
 
     Raises:
         TooShallowError: If the logits do not reach deep enough.
