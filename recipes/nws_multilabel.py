@@ -329,3 +329,4 @@ def main(cfg: Config) -> None:
 
 if __name__ == "__main__":
     run_command(main, Config, __doc__)
+    runs.leave_processes()

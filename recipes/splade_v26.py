@@ -438,3 +438,4 @@ def command() -> None:
 
 if __name__ == "__main__":
     command()
+    runs.leave_processes()

@@ -24,7 +24,7 @@ from torch import nn
 from lexforge.losses import CoSENTLoss, HCLLoss, InfoNCELoss, MoCoLoss, loss_tensors
 from lexforge.losses.base import EmbeddingLoss
 from lexforge.models import is_training
-from lexforge.runs import LossStateCallback
+from lexforge.runs import LossStateCallback, leave_processes
 
 ROWS, STEPS = 6, 3
 WORDS = (
@@ -162,8 +162,8 @@ def main(checkpoint: str, output: str) -> None:
     dist.all_gather_object(everything, results)
     if rank == 0:
         torch.save(everything, output)
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
     main(*sys.argv[1:])
+    leave_processes()

@@ -24,7 +24,7 @@ from transformers import TrainerCallback
 
 from lexforge.evaluation import RetrievalEvaluator
 from lexforge.losses import NeuralSparseLoss
-from lexforge.runs import NonFiniteError
+from lexforge.runs import NonFiniteError, leave_processes
 from lexforge.training import PRESETS, SpladeTrainer, TrainingSettings
 
 RANKS = int(os.environ.get("WORLD_SIZE", "1"))
@@ -157,8 +157,8 @@ def main(checkpoint: str, output: str) -> None:
         torch.save(results, folder / "results.pt")
     if RANKS > 1:
         dist.barrier()
-        dist.destroy_process_group()
 
 
 if __name__ == "__main__":
     main(*sys.argv[1:])
+    leave_processes()

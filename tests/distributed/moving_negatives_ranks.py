@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 
 from lexforge.data import NegativeRule
+from lexforge.runs import leave_processes
 from lexforge.training import MovingNegatives
 
 
@@ -50,8 +51,8 @@ def main(checkpoint: str, folder: str) -> None:
     except RuntimeError as raised:
         error = str(raised)
     torch.save({"mined": mined, "weights": weights, "error": error}, f"{folder}/rank{dist.get_rank()}.pt")
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
     main(*sys.argv[1:])
+    leave_processes()

@@ -20,6 +20,7 @@ from lexforge.common.ranks import rows_of_all_ranks, sum_over_ranks
 from lexforge.common.text_identity import NO_TEXT, text_identity
 from lexforge.losses import NeuralSparseLoss
 from lexforge.losses.base import IDENTITY_KEY, RELEVANT_KEY, TEACHER_KEY
+from lexforge.runs import leave_processes
 from lexforge.training.term_calibration import calibrate_on_samples
 
 ROWS = 6
@@ -147,8 +148,8 @@ def main(checkpoint: str, output: str) -> None:
     dist.all_gather_object(biases, calibrated(checkpoint))
     if rank == 0:
         torch.save({**results, "operations": operations, "calibrated": biases}, output)
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
     main(*sys.argv[1:])
+    leave_processes()

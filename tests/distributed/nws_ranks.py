@@ -21,7 +21,7 @@ from torch import nn
 
 from lexforge.losses import NWSLoss, loss_tensors
 from lexforge.losses.functional import compute_label_pair_similarity
-from lexforge.runs import LossStateCallback
+from lexforge.runs import LossStateCallback, leave_processes
 
 STEPS, JOINT_BATCH, LABELS = 4, 8, 5
 WORDS = "list array search index query document vector sparse token model train file graph tree".split()
@@ -83,8 +83,8 @@ def main(checkpoint: str, output: str) -> None:
     dist.all_gather_object(everything, results)
     if dist.get_rank() == 0:
         torch.save(everything, output)
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
     main(*sys.argv[1:])
+    leave_processes()

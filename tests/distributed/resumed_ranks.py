@@ -21,7 +21,7 @@ from training_ranks import ROWS, RandomTeacher
 from transformers import TrainerCallback, set_seed
 
 from lexforge.losses import NeuralSparseLoss
-from lexforge.runs import TrainingInterrupted
+from lexforge.runs import TrainingInterrupted, leave_processes
 from lexforge.training import SpladeTrainer, TrainingSettings
 from lexforge.training.presets import V26
 
@@ -82,8 +82,8 @@ def main(checkpoint: str, folder: str) -> None:
             trainer(checkpoint, run / f"stopped-{step}", Stop(step)).train()
         assert (interrupted.value.step, interrupted.value.code) == (step, 143)
         trainer(checkpoint, run / f"stopped-{step}").train(resume_from_checkpoint=True)
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
     main(*sys.argv[1:])
+    leave_processes()

@@ -13,6 +13,7 @@ from neural_sparse_ranks import ROWS, SETTINGS, parts_and_gradients
 from torch.distributed.fsdp import fully_shard
 
 from lexforge.models import fuse_splade_head
+from lexforge.runs import leave_processes
 
 
 def shard(model: torch.nn.Module) -> torch.nn.Module:
@@ -38,8 +39,8 @@ def main(checkpoint: str, output: str) -> None:
         results[setting] = parts, {name: gradient.full_tensor() for name, gradient in gradients.items()}
     if rank == 0:
         torch.save(results, output)
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
     main(*sys.argv[1:])
+    leave_processes()

@@ -33,6 +33,7 @@ from lexforge.losses import (
     NWSLoss,
     loss_tensors,
 )
+from lexforge.runs import leave_processes
 from lexforge.training import PRESETS, DenseTrainer, SpladeTrainer, TrainingSettings
 
 JOINT_BATCH, STEPS = 8, 20
@@ -204,9 +205,8 @@ def main(checkpoint: str, output: str) -> None:
             part /= ranks
     if ranks == 1 or dist.get_rank() == 0:
         torch.save(results, output)
-    if ranks > 1:
-        dist.destroy_process_group()
 
 
 if __name__ == "__main__":
     main(*sys.argv[1:])
+    leave_processes()

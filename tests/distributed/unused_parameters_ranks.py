@@ -26,6 +26,7 @@ from training_ranks import CONTRASTIVE, QUIET, ROWS, exact
 
 from lexforge.losses import NeuralSparseLoss
 from lexforge.models import build_inference_free
+from lexforge.runs import leave_processes
 from lexforge.training import DenseTrainer, SpladeTrainer, TrainingSettings
 
 JOINT_BATCH, STEPS = 8, 4
@@ -94,9 +95,8 @@ def main(checkpoint: str, output: str) -> None:
     }
     if ranks == 1 or dist.get_rank() == 0:
         torch.save(results, output)
-    if ranks > 1:
-        dist.destroy_process_group()
 
 
 if __name__ == "__main__":
     main(*sys.argv[1:])
+    leave_processes()

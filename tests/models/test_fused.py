@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from transformers import AutoTokenizer, BertForMaskedLM
 
 from lexforge.models import fuse_splade_head, unfuse_splade_head
+from lexforge.runs import leave_processes
 
 TEXTS = ["sort the list of tokens", "", "한국 서울 검색 은 문서", "query", "tree graph node " * 60]
 
@@ -358,6 +359,11 @@ def test_a_pool_of_processes(plain: SparseEncoder) -> None:
 
 
 def _step_of_rank(rank: int, folder: str, save: str) -> None:
+    _save_gradients(rank, folder, save)
+    leave_processes()
+
+
+def _save_gradients(rank: int, folder: str, save: str) -> None:
     torch.distributed.init_process_group("gloo", init_method=f"file://{save}/store", rank=rank, world_size=2)
     model = fuse_splade_head(SparseEncoder(folder, device="cpu"))
     parallel = nn.parallel.DistributedDataParallel(model)
@@ -366,7 +372,6 @@ def _step_of_rank(rank: int, folder: str, save: str) -> None:
     out.pow(2).sum().backward()
     grads = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
     torch.save(grads, f"{save}/grads{rank}.pt")
-    torch.distributed.destroy_process_group()
 
 
 @pytest.mark.slow

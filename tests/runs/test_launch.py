@@ -20,6 +20,29 @@ print(json.dumps(launch_command()))
 # Starts what it is given, as launchers do, and waits.
 LAUNCHER = "import subprocess, sys; subprocess.run([sys.executable, *sys.argv[1:]], check=True)"
 
+# Trains on a group of one rank, leaves it, and prints the names of its threads before and after.
+LEAVING = """
+import glob, json, sys
+import sentence_transformers  # without what it imports, PyTorch itself keeps the group
+import torch
+from lexforge.runs import leave_processes
+
+def threads():
+    return [open(file).read().strip() for file in glob.glob("/proc/self/task/*/comm")]
+
+def train():
+    store = f"file://{sys.argv[1]}/store"
+    torch.distributed.init_process_group("gloo", init_method=store, rank=0, world_size=1)
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1))
+    model(torch.ones(1, 2)).sum().backward()
+    model.trainer = [model]  # as a trainer and its model hold each other
+
+train()
+before = threads()
+leave_processes()
+print(json.dumps([before, threads()]))
+"""
+
 
 @pytest.fixture
 def script(tmp_path: Path) -> str:
@@ -68,3 +91,11 @@ def test_without_a_launcher_it_is_the_scripts(script: str) -> None:
     assert said(sys.executable, script, "--steps", "3") == [sys.executable, script, "--steps", "3"]
     shell = f"{sys.executable} {script} --steps 3; true"
     assert said("sh", "-c", shell) == [sys.executable, script, "--steps", "3"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux lists the threads of a process by name")
+def test_a_process_that_leaves_has_no_thread_of_its_group(tmp_path: Path) -> None:
+    """A wrapped model in a cycle of references kept them alive, and one of them could abort the process."""
+    before, after = json.loads(subprocess.check_output([sys.executable, "-c", LEAVING, str(tmp_path)]))
+    assert any("gloo" in name for name in before)
+    assert not [name for name in after if "gloo" in name]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import signal
 import sys
@@ -10,6 +11,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
 from accelerate import PartialState
 
 from lexforge.runs.threads import take_cores, threads_were_set
@@ -36,6 +38,19 @@ def join_processes() -> PartialState:
     if not threads_were_set(_launchers_environment() if launcher else os.environ, launcher):
         take_cores(int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
     return PartialState(cpu=not torch.accelerator.is_available(), timeout=ALONE)
+
+
+def leave_processes() -> None:
+    """Leave the processes of a run; a script calls this last, when it no longer uses its model.
+
+    A model that was wrapped for several ranks holds the process group, and with it the threads of gloo, until
+    it is collected as garbage. Such a thread can abort a process that ends, and then the launcher stops the
+    other ranks (https://github.com/pytorch/pytorch/pull/179291). A script that ends with an error must not
+    call this, because the threads may wait for a rank that never answers.
+    """
+    if dist.is_available() and dist.is_initialized():
+        gc.collect()
+        dist.destroy_process_group()
 
 
 def launch_command() -> list[str]:
