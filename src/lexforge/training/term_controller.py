@@ -21,7 +21,7 @@ REACH = 1.5  # largest distance from the wanted number, as a logarithm, that one
 # How far a weight may go from ANCHOR, as a logarithm. A larger weight harms the ranking more than the
 # calibration does, which brings the number the rest of the way at the end. With two wanted numbers the
 # weights may go further, because the calibration can hardly move queries and documents apart.
-BOUND, BOUND_OF_BOTH = math.log(1e3), math.log(1e4)
+BOUND, BOUND_OF_BOTH = math.log(1e3), math.log(5e3)
 FEWEST = 0.01  # terms; empty texts count as having so many
 # Buffers of the loss, [2] each: the logarithms of the bases and of the weights, and the last counts.
 BASES, WEIGHTS, COUNTS = "active_terms_bases", "active_terms_weights", "active_terms_counts"
