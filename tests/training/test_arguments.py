@@ -24,6 +24,15 @@ def test_the_defaults_are_the_published_run(tmp_path: Path) -> None:
     assert arguments.batch_sampler == BatchSamplers.NO_DUPLICATES
 
 
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_progress_bar_is_for_a_terminal(
+    terminal: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a job's log each state of the bar would stand anew."""
+    monkeypatch.setattr("sys.stderr.isatty", lambda: terminal, raising=False)
+    assert TrainingSettings().arguments(tmp_path).disable_tqdm is not terminal
+
+
 def test_others_win_over_all(tmp_path: Path) -> None:
     """A user passes any field of the stock arguments."""
     settings = TrainingSettings(steps=7, precision="fp32", logging_steps=3)

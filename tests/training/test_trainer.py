@@ -12,11 +12,12 @@ import pytest
 import torch
 from datasets import Dataset
 from sentence_transformers import SparseEncoder
-from transformers import TrainerState
+from transformers import PrinterCallback, TrainerState
 
 from lexforge.losses import NeuralSparseLoss
 from lexforge.runs import NonFiniteError, last_checkpoint
 from lexforge.training import CurriculumCallback, Phase, SpladeTrainer, TrainingSettings
+from lexforge.training.pace import LogLines
 from lexforge.training.presets import V26
 
 STEPS = 6
@@ -43,6 +44,36 @@ def test_the_log_holds_every_part_its_share_the_active_dimensions_and_the_phase(
         assert line["query_active_dims"] > 0
         assert line["document_active_dims"] > 0
     assert [line["phase"] for line in lines] == [1, 1, 2, 2, 2, 3]  # ends at .32 and .68 of six steps
+
+
+def test_without_a_bar_a_line_of_the_log_begins_with_its_step(
+    tiny_splade: SparseEncoder,
+    tmp_path: Path,
+    make_trainer: Callable[..., SpladeTrainer],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """In a job's log no bar shows how far training is, and the Trainer's own lines do not say it."""
+    make_trainer(tiny_splade, tmp_path).train()  # with `disable_tqdm`
+    lines = [line for line in capsys.readouterr().out.splitlines() if "loss" in line]
+    assert [line.split(": ")[0] for line in lines] == [
+        *(f"step {step} of {STEPS}" for step in range(1, STEPS + 1)),
+        f"step {STEPS} of {STEPS}",  # the summary of the training
+    ]
+    assert all("learning_rate" in line for line in lines[:-1])
+
+
+def test_a_printer_of_the_user_stays(
+    tiny_splade: SparseEncoder, tmp_path: Path, make_trainer: Callable[..., SpladeTrainer]
+) -> None:
+    """Only the Trainer's own is replaced."""
+
+    class Own(PrinterCallback):
+        pass
+
+    trainer = make_trainer(tiny_splade, tmp_path, callbacks=[own := Own()])
+    printers = [one for one in trainer.callback_handler.callbacks if isinstance(one, PrinterCallback)]
+    assert printers[0] is own
+    assert [type(one) for one in printers] == [Own, LogLines]
 
 
 def test_the_learning_rate_follows_schedule_times_phase(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
@@ -143,6 +144,7 @@ class TrainingSettings:
             "use_cpu": not torch.accelerator.is_available(),
             "seed": self.seed,
             "report_to": list(self.report_to) or "none",
+            "disable_tqdm": not sys.stderr.isatty(),  # a file gets lines, and no thousand pictures of a bar
             # The filter of the Trainer waits for the device several times per micro-batch, and would hide in
             # the log what `FiniteTraining` stops at.
             "logging_nan_inf_filter": False,

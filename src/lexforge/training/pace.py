@@ -1,10 +1,10 @@
-"""Callbacks that decide when training stops early and how often it writes a line of the log."""
+"""Callbacks that decide when training stops early, and when and how it writes a line of the log."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import PrinterCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from lexforge.training.watching import FEW_STEPS
 
@@ -58,3 +58,24 @@ class LogPace(TrainerCallback):
         """Lower the number of steps between two lines if the run has few."""
         if state.max_steps <= FEW_STEPS:
             state.logging_steps = min(state.logging_steps, max(1, min(10, state.max_steps // 10)))
+
+
+class LogLines(PrinterCallback):
+    """Print each entry of the log as a line that begins with its step, where no progress bar shows that."""
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Print the line, on the first rank only."""
+        if state.is_world_process_zero and logs:
+            values = (
+                f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}"
+                for name, value in logs.items()
+                if name != "total_flos"
+            )
+            print(f"step {state.global_step} of {state.max_steps}: {', '.join(values)}", flush=True)

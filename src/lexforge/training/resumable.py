@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 from sentence_transformers.base.trainer import BaseTrainer
-from transformers import TrainerControl, TrainerState, TrainingArguments
+from transformers import PrinterCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer import TRAINER_STATE_NAME, TRAINING_ARGS_NAME
 from transformers.trainer_callback import CallbackHandler
 from transformers.trainer_utils import TrainOutput
@@ -33,6 +33,7 @@ from lexforge.runs.resume import ARGUMENTS, SamplerEpoch, changed_batches, has_f
 from lexforge.runs.run_directory import write_json
 from lexforge.runs.signals import StopCallback, StopRequest, TrainingInterrupted
 from lexforge.training.batches import no_batch
+from lexforge.training.pace import LogLines
 from lexforge.training.sharded import ShardedCopy
 from lexforge.training.trackers import group_for_tracker
 from lexforge.training.weight_average import WeightAverage
@@ -78,6 +79,10 @@ class ResumableTraining(BaseTrainer):
         self.add_callback(StopCallback(self._stop))
         self.add_callback(SamplerEpoch())
         self.add_callback(LogFile())
+        for callback in list(self.callback_handler.callbacks):
+            if type(callback) is PrinterCallback:  # the Trainer adds it with `disable_tqdm`
+                self.remove_callback(callback)
+                self.add_callback(LogLines())
         self.callback_handler = _SavesOnce(self.callback_handler)
         for callback in self.callback_handler.callbacks:
             group_for_tracker(callback)
