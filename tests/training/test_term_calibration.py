@@ -41,32 +41,59 @@ def naive_mean(rows: Logits, thresholds: np.ndarray) -> float:
 
 @pytest.mark.parametrize(("query_terms", "document_terms"), [(9, 12), (12, 12), (14, 10), (9.5, 13.25)])
 def test_the_solver_meets_both_numbers(query_terms: float, document_terms: float) -> None:
-    """Naive counts: documents exactly, queries to one term; the thresholds have the documented form."""
+    """Naive counts: documents exactly, each query left out to one term; the thresholds have the documented
+    form.
+    """
     queries, documents = logits(0, 40, range(16)), logits(1, 80, range(14, 30))
-    thresholds = solve_thresholds(queries, documents, query_terms, document_terms, SIZE)
-    assert naive_mean(documents, thresholds) == document_terms
-    assert naive_mean(queries, thresholds) == pytest.approx(query_terms, abs=1.5 / queries.texts)
+    found = solve_thresholds(queries, documents, query_terms, document_terms, SIZE)
+    assert naive_mean(documents, found.thresholds) == found.document_terms == document_terms
+    assert found.query_terms == pytest.approx(query_terms, abs=1.5 / queries.texts)
 
     # The contrast by hand: each side is cut where it alone has its number.
-    shares = []
-    for rows, wanted in ((queries, query_terms), (documents, document_terms)):
-        cut = sorted(rows.values)[-round(wanted * rows.texts)]
-        active = [
-            sum(t == term and value >= cut for t, value in zip(rows.terms, rows.values, strict=True))
-            for term in range(SIZE)
-        ]
-        shares.append([count / sum(active) for count in active])
-    contrast = [(q - d) / (q + d + 1e-3) for q, d in zip(*shares, strict=True)]
-    slope, level = np.polyfit(contrast, thresholds, 1)
-    np.testing.assert_allclose(thresholds, level + slope * np.array(contrast), atol=1e-9)
+    active = [
+        rows.values.reshape(rows.texts, SIZE) >= sorted(rows.values)[-round(wanted * rows.texts)]
+        for rows, wanted in ((queries, query_terms), (documents, document_terms))
+    ]
+    totals = [int(side.sum()) for side in active]
+
+    def contrast(left_out: int | None = None) -> np.ndarray:
+        rows = [row for place, row in enumerate(active[0]) if place != left_out]
+        q, d = np.sum(rows, axis=0) / totals[0], active[1].sum(axis=0) / totals[1]
+        return (q - d) / (q + d + 1e-3)
+
+    slope, level = np.polyfit(contrast(), found.thresholds, 1)
+    np.testing.assert_allclose(found.thresholds, level + slope * contrast(), atol=1e-9)
     alone = naive_mean(queries, np.full(SIZE, documents.level(document_terms, np.zeros(SIZE))))
     assert (slope > 0) == (alone > query_terms)  # terms that are typical of queries become harder if too many
+    left_out = [
+        np.sum(row > level + slope * contrast(place))
+        for place, row in enumerate(queries.values.reshape(queries.texts, SIZE))
+    ]
+    assert found.query_terms == pytest.approx(np.mean(left_out), abs=1 / queries.texts)
+
+
+def test_queries_that_are_not_in_the_sample_have_the_number() -> None:
+    """Each query has terms of its own, which the sample makes look typical of all queries: with the sample
+    at the wanted number, other queries had a tenth too few.
+    """
+    size, random = 2000, np.random.default_rng(0)
+
+    def draw(texts: int, typical_of_queries: float = 0) -> Logits:
+        values = random.normal(size=(texts, size))
+        values[np.arange(texts)[:, None], random.integers(0, size, (texts, 8))] += 4  # its own
+        values[:, :100] += typical_of_queries
+        return Logits(np.tile(np.arange(size), texts), values.ravel(), texts)
+
+    documents, queries, others = draw(300), draw(100, 1), draw(200, 1)
+    thresholds = solve_thresholds(queries, documents, 20, 10, size).thresholds
+    assert queries.mean_active(thresholds) > 22
+    assert others.mean_active(thresholds) == pytest.approx(20, rel=0.03)
 
 
 def test_numbers_out_of_reach_leave_the_terms_as_they_stand_to_each_other() -> None:
-    """The nearest would be 14 of 28 wanted query terms, with thresholds that differ by 4."""
+    """The nearest would be 15 of 29 wanted query terms, with thresholds that differ by 8."""
     queries, documents = logits(0, 40, range(16)), logits(1, 80, range(14, 30))
-    thresholds = solve_thresholds(queries, documents, 28, 12, SIZE)
+    thresholds = solve_thresholds(queries, documents, 29, 12, SIZE).thresholds
     assert thresholds.min() == thresholds.max()
     assert naive_mean(documents, thresholds) == 12
 

@@ -1,4 +1,4 @@
-"""The calibration that makes the mean number of active terms exact on a sample of texts.
+"""The calibration that brings the mean number of active terms to the wanted one by a sample of texts.
 
 A bias of the decoder decides which logits count: term j is active in a text if its largest logit over the
 tokens, bias included, is above 0. So a shift of the bias moves the threshold of each term, and it is saved,
@@ -44,7 +44,7 @@ def calibrate_active_terms(
     document_terms: float | None = None,
     batch_size: int = 32,
 ) -> dict[TextKind, float]:
-    """Shift the decoder's bias, in place, so that a sample of texts has the wanted mean numbers of terms.
+    """Shift the decoder's bias, in place, so that texts have the wanted mean numbers of active terms.
 
     The terms that the output vocabulary is restricted to stay so. If only one number is wanted, t1 is 0.
 
@@ -57,8 +57,8 @@ def calibrate_active_terms(
         batch_size: Number of texts per forward pass.
 
     Returns:
-        The mean number of active terms that the sample now has, by the wanted kind of text. A warning says
-        where it is not the wanted one.
+        The mean number of active terms that texts like those of the sample now have, by the wanted kind of
+        text. A warning says where it is not the wanted one.
 
     Raises:
         ValueError: If no number is wanted, the model cannot be calibrated, a sample is empty, or a wanted
@@ -81,17 +81,21 @@ def calibrate_active_terms(
                 kind: _logits(model, texts, kind, depth, batch_size) for kind, (texts, _) in samples.items()
             }
         try:
+            reached: dict[TextKind, float]
             if len(samples) == 2:
-                thresholds = solve_thresholds(
+                found = solve_thresholds(
                     logits["query"],
                     logits["document"],
                     samples["query"][1],
                     samples["document"][1],
                     size,
                 )
+                thresholds = found.thresholds
+                reached = {"query": found.query_terms, "document": found.document_terms}
             else:
                 ((kind, (_, wanted)),) = samples.items()
                 thresholds = np.full(size, logits[kind].level(wanted, np.zeros(size)))
+                reached = {kind: logits[kind].mean_active(thresholds)}
             # A threshold below the depth would let terms in that were not seen.
             if thresholds.min() >= -depth:
                 break
@@ -105,7 +109,6 @@ def calibrate_active_terms(
     with torch.no_grad():
         shift = torch.from_numpy(-thresholds).to(decoder.bias)  # [V]
         decoder.bias += torch.where(decoder.bias > BANNED_BIAS / 2, shift, 0.0)
-    reached = {kind: rows.mean_active(thresholds) for kind, rows in logits.items()}
     for kind, (_, wanted) in samples.items():
         if abs(reached[kind] / wanted - 1) > 0.01:
             logger.warning(

@@ -13,7 +13,9 @@ a term counts as much as it is active. This assumes that a term has as many logi
 share of the active terms says.
 
 For each t1 there is one t0 by which the documents have exactly the wanted number, an order statistic of
-z - t1 c_j; t1 is then found by bisection on the number of the queries. Source: docs/losses.md, section 19.
+z - t1 c_j; t1 is then found by bisection on the number of the queries. A few hundred queries have terms that
+seem typical of queries because these very queries have them, and other queries would get another number. So
+each query is counted with the c_j that the sample has without it. Source: docs/losses.md, section 19.
 """
 
 from __future__ import annotations
@@ -24,8 +26,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 RARE = 1e-3  # of all active terms; a sample does not tell where a rarer term is typical
-LARGEST_TILT = 4.0  # t1 is sought within this distance of 0
-TILTS, BISECTIONS = 6, 40  # t1 is first tried at LARGEST_TILT / 2^6, / 2^5, ..., then between two of these
+LARGEST_TILT = 8.0  # t1 is sought within this distance of 0
+TILTS, BISECTIONS = 7, 40  # t1 is first tried at LARGEST_TILT / 2^7, / 2^6, ..., then between two of these
 
 
 @dataclass(frozen=True)
@@ -73,19 +75,33 @@ class Logits:
         first_out = len(shifted) - above - 1  # in ascending order
         return float(np.partition(shifted, (first_out, first_out + 1))[first_out : first_out + 2].mean())
 
-    def shares(self, level: float, size: int) -> NDArray[np.float64]:
-        """Return the share of each term in all entries above a level, `[V]`."""
-        active = np.bincount(self.terms[self.values > level], minlength=size)
-        return active / active.sum()
+    def counts(self, active: NDArray[np.bool_], size: int) -> NDArray[np.float64]:
+        """Return how many texts have each term among the active entries, `[V]`; `active` is `[n]`."""
+        return np.bincount(self.terms[active], minlength=size).astype(np.float64)
 
 
 class TooShallowError(ValueError):
     """The sample holds too few logits for the wanted number; it must be encoded with a larger depth."""
 
 
+@dataclass(frozen=True)
+class Solution:
+    """Thresholds, and the mean numbers of active terms that they are expected to give.
+
+    Args:
+        thresholds: `[V]` float64.
+        query_terms: That of queries like those of the sample, but not among them.
+        document_terms: That of the documents of the sample.
+    """
+
+    thresholds: NDArray[np.float64]
+    query_terms: float
+    document_terms: float
+
+
 def solve_thresholds(
     queries: Logits, documents: Logits, query_terms: float, document_terms: float, size: int
-) -> NDArray[np.float64]:
+) -> Solution:
     """Find a threshold t0 + t1 c_j for each term j, so that queries and documents have the wanted numbers.
 
     Args:
@@ -96,36 +112,53 @@ def solve_thresholds(
         size: V, the number of terms.
 
     Returns:
-        `[V]` float64. If no t1 within `LARGEST_TILT` gives both numbers, t1 is 0, and only the documents
-        have theirs. The nearest t1 would bring the queries little closer and harm the ranking.
+        The thresholds and what they give. If no t1 within `LARGEST_TILT` gives both numbers, t1 is 0, and
+        only the documents have theirs. The nearest t1 would bring the queries little closer and harm the
+        ranking.
 
     Raises:
         TooShallowError: If the logits do not reach deep enough.
     """
     # Which terms are typical of queries is judged where each side by itself has its wanted number.
     even = np.zeros(size)
-    query_shares = queries.shares(queries.level(query_terms, even), size)
-    document_shares = documents.shares(documents.level(document_terms, even), size)
-    contrast = (query_shares - document_shares) / (query_shares + document_shares + RARE)  # [V]
+    in_query = queries.values > queries.level(query_terms, even)
+    in_document = documents.values > documents.level(document_terms, even)
+    query_counts, document_counts = queries.counts(in_query, size), documents.counts(in_document, size)
+    query_shares, document_shares = query_counts / in_query.sum(), document_counts / in_document.sum()
+    contrast = _contrast(query_shares, document_shares)  # [V]
+    # For each entry of a query, the contrast of its term in the sample without that query.
+    without = (query_counts[queries.terms] - in_query) / in_query.sum()
+    contrast_without = _contrast(without, document_shares[queries.terms])
 
-    def thresholds(tilt: float) -> NDArray[np.float64]:
-        return documents.level(document_terms, tilt * contrast) + tilt * contrast
+    def level(tilt: float) -> float:
+        return documents.level(document_terms, tilt * contrast)
 
-    def surplus(tilt: float) -> float:
-        return queries.mean_active(thresholds(tilt)) - query_terms
+    def expected(tilt: float) -> float:
+        """The mean number of active terms of a query that is not in the sample."""
+        return float((queries.values > level(tilt) + tilt * contrast_without).sum() / queries.texts)
+
+    def solution(tilt: float) -> Solution:
+        thresholds = level(tilt) + tilt * contrast
+        return Solution(thresholds, expected(tilt), documents.mean_active(thresholds))
 
     # A larger t1 takes terms from the queries: the sign of the surplus says where to look.
-    direction = 1.0 if surplus(0.0) > 0 else -1.0
+    direction = 1.0 if expected(0.0) > query_terms else -1.0
     tilts = [0.0, *(direction * LARGEST_TILT / 2**power for power in range(TILTS, -1, -1))]
-    surpluses = [surplus(tilt) for tilt in tilts]
-    crossed = next((place for place, found in enumerate(surpluses) if found * direction <= 0), None)
+    crossed = next(
+        (place for place, tilt in enumerate(tilts) if (expected(tilt) - query_terms) * direction <= 0), None
+    )
     if crossed is None:
-        return thresholds(0.0)
+        return solution(0.0)
     near, far = tilts[max(crossed - 1, 0)], tilts[crossed]
     for _ in range(BISECTIONS):
         middle = (near + far) / 2
-        if surplus(middle) * direction > 0:
+        if (expected(middle) - query_terms) * direction > 0:
             near = middle
         else:
             far = middle
-    return thresholds(far)
+    return solution(far)
+
+
+def _contrast(query_shares: NDArray[np.float64], document_shares: NDArray[np.float64]) -> NDArray[np.float64]:
+    """How typical of queries a term is, from -1 to 1, by its shares of all active terms."""
+    return (query_shares - document_shares) / (query_shares + document_shares + RARE)
