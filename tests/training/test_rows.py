@@ -97,6 +97,22 @@ def test_the_preset_decides_where_the_user_and_the_data_leave_it_open(table: Tra
     assert chosen("given", "mined", table) == "given"
 
 
+def test_rows_without_negatives_are_told(tmp_path: Path) -> None:
+    """A preset is known for its hard negatives, so a run without any must say so."""
+    (tmp_path / "train.jsonl").write_text(
+        "".join(json.dumps({"query": f"question {i}", "positive": f"answer {i}"}) + "\n" for i in range(4)),
+        encoding="utf-8",
+    )
+    (tmp_path / "test.jsonl").write_text('{"query": "question", "positive": "answer"}\n', encoding="utf-8")
+    rows, said = load_training_data(str(tmp_path), ["test"]), []
+    assert choose_negatives("given", "mined", rows, per_batch=1, say=said.append) == "given"
+    assert said == [
+        "no negatives: the preset takes them (mined), and the rows hold none (`lexforge mine` makes rows "
+        "that do)"
+    ]
+    assert choose_negatives("given", "none", rows, per_batch=1, say=pytest.fail) == "given"
+
+
 def test_a_small_collection_trains_without_the_negatives_of_the_preset() -> None:
     """With them, its batches would repeat texts, and a run on a dozen documents would take no step."""
     said: list[str] = []

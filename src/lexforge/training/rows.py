@@ -15,6 +15,7 @@ from lexforge.data import (
     training_rows,
 )
 from lexforge.data.negatives import Shortage
+from lexforge.data.pairs import NEGATIVE
 from lexforge.retrieval import BM25Index
 from lexforge.training.negatives import MovingNegatives
 from lexforge.training.presets import PresetNegatives
@@ -80,7 +81,15 @@ def choose_negatives(
     Returns:
         The value of `--negatives` to go by.
     """
-    if negatives != "given" or loaded.retrieval is None:
+    if negatives != "given":
+        return negatives
+    if loaded.retrieval is None:
+        columns = loaded.pairs.split(TRAIN).column_names if loaded.pairs else []
+        if of_preset != "none" and not any(name.startswith(NEGATIVE) for name in columns):
+            say(
+                f"no negatives: the preset takes them ({of_preset}), and the rows hold none (`lexforge mine` "
+                "makes rows that do)"
+            )
         return negatives
     held, needed = len(loaded.retrieval.corpus), BATCHES * per_batch
     if of_preset != "none" and held < needed:
