@@ -89,6 +89,16 @@ def test_queries_that_are_not_in_the_sample_have_the_number() -> None:
     assert queries.mean_active(thresholds) > 22
     assert others.mean_active(thresholds) == pytest.approx(20, rel=0.03)
 
+    # Other queries cannot have 30, but those of the sample can, and others come near with them.
+    found = solve_thresholds(queries, documents, 30, 10, size)
+    assert queries.mean_active(found.thresholds) == pytest.approx(30, abs=0.02)
+    assert found.query_terms == pytest.approx(others.mean_active(found.thresholds), rel=0.03)
+    assert 26 < found.query_terms < 28
+
+    # Queries without any terms that are typical of them come no nearer to 20 by their own terms.
+    found = solve_thresholds(draw(100), documents, 20, 10, size)
+    assert found.thresholds.min() == found.thresholds.max()
+
 
 def test_numbers_out_of_reach_leave_the_terms_as_they_stand_to_each_other() -> None:
     """The nearest would be 15 of 29 wanted query terms, with thresholds that differ by 8."""

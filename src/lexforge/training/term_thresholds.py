@@ -20,6 +20,7 @@ each query is counted with the c_j that the sample has without it. Source: docs/
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,6 +28,7 @@ from numpy.typing import NDArray
 
 RARE = 1e-3  # of all active terms; a sample does not tell where a rarer term is typical
 LARGEST_TILT = 8.0  # t1 is sought within this distance of 0
+HELPS = 0.5  # of the distance to the wanted number may be left by a t1 that does not reach it
 TILTS, BISECTIONS = 7, 40  # t1 is first tried at LARGEST_TILT / 2^7, / 2^6, ..., then between two of these
 
 
@@ -112,9 +114,10 @@ def solve_thresholds(
         size: V, the number of terms.
 
     Returns:
-        The thresholds and what they give. If no t1 within `LARGEST_TILT` gives both numbers, t1 is 0, and
-        only the documents have theirs. The nearest t1 would bring the queries little closer and harm the
-        ranking.
+        The thresholds and what they give. If no t1 within `LARGEST_TILT` gives other queries the wanted
+        number, it is the one that gives it to the sample, if that at least halves the distance. Otherwise t1
+        is 0, and only the documents have their number: the nearest t1 would bring the queries little closer
+        and harm the ranking.
 
     Raises:
         TooShallowError: If the logits do not reach deep enough.
@@ -137,26 +140,38 @@ def solve_thresholds(
         """The mean number of active terms of a query that is not in the sample."""
         return float((queries.values > level(tilt) + tilt * contrast_without).sum() / queries.texts)
 
-    def solution(tilt: float) -> Solution:
-        thresholds = level(tilt) + tilt * contrast
-        return Solution(thresholds, expected(tilt), documents.mean_active(thresholds))
+    def in_sample(tilt: float) -> float:
+        return queries.mean_active(level(tilt) + tilt * contrast)
 
+    tilt = _least_tilt(expected, query_terms)
+    if tilt is None:
+        # Far from 0, a tilt moves mostly the terms that the sample's own queries have, so other queries come
+        # near the wanted number and never reach it. The number of the sample says where to stop.
+        tilt = _least_tilt(in_sample, query_terms) or 0.0
+        if abs(expected(tilt) - query_terms) > HELPS * abs(expected(0.0) - query_terms):
+            tilt = 0.0
+    thresholds = level(tilt) + tilt * contrast
+    return Solution(thresholds, expected(tilt), documents.mean_active(thresholds))
+
+
+def _least_tilt(count: Callable[[float], float], wanted: float) -> float | None:
+    """Find the t1 nearest to 0 by which the queries have the wanted number; None if there is none."""
     # A larger t1 takes terms from the queries: the sign of the surplus says where to look.
-    direction = 1.0 if expected(0.0) > query_terms else -1.0
+    direction = 1.0 if count(0.0) > wanted else -1.0
     tilts = [0.0, *(direction * LARGEST_TILT / 2**power for power in range(TILTS, -1, -1))]
     crossed = next(
-        (place for place, tilt in enumerate(tilts) if (expected(tilt) - query_terms) * direction <= 0), None
+        (place for place, tilt in enumerate(tilts) if (count(tilt) - wanted) * direction <= 0), None
     )
     if crossed is None:
-        return solution(0.0)
+        return None
     near, far = tilts[max(crossed - 1, 0)], tilts[crossed]
     for _ in range(BISECTIONS):
         middle = (near + far) / 2
-        if (expected(middle) - query_terms) * direction > 0:
+        if (count(middle) - wanted) * direction > 0:
             near = middle
         else:
             far = middle
-    return solution(far)
+    return far
 
 
 def _contrast(query_shares: NDArray[np.float64], document_shares: NDArray[np.float64]) -> NDArray[np.float64]:
