@@ -90,20 +90,21 @@ def calibrate_active_terms(
                     samples["document"][1],
                     size,
                 )
-                thresholds = found.thresholds
+                thresholds, lowest = found.thresholds, found.lowest
                 reached = {"query": found.query_terms, "document": found.document_terms}
             else:
                 ((kind, (_, wanted)),) = samples.items()
                 thresholds = np.full(size, logits[kind].level(wanted, np.zeros(size)))
+                lowest = float(thresholds.min())
                 reached = {kind: logits[kind].mean_active(thresholds)}
             # A threshold below the depth would let terms in that were not seen.
-            if thresholds.min() >= -depth:
+            if lowest >= -depth:
                 break
         except TooShallowError:
             if depth >= LARGEST_DEPTH:
                 raise
         if depth >= LARGEST_DEPTH:
-            raise TooShallowError(f"a threshold of {thresholds.min():g} lies below a depth of {depth:g}")
+            raise TooShallowError(f"a threshold of {lowest:g} lies below a depth of {depth:g}")
         depth *= 2
 
     with torch.no_grad():

@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 RARE = 1e-3  # of all active terms; a sample does not tell where a rarer term is typical
-LARGEST_TILT = 8.0  # t1 is sought within this distance of 0
+LARGEST_TILT = 6.0  # t1 is sought within this distance of 0
 HELPS = 0.5  # of the distance to the wanted number may be left by a t1 that does not reach it
 TILTS, BISECTIONS = 7, 40  # t1 is first tried at LARGEST_TILT / 2^7, / 2^6, ..., then between two of these
 
@@ -94,11 +94,14 @@ class Solution:
         thresholds: `[V]` float64.
         query_terms: That of queries like those of the sample, but not among them.
         document_terms: That of the documents of the sample.
+        lowest: The lowest threshold that was tried before a number was given up, or else the lowest one. The
+            solution holds if the logits reach down to it.
     """
 
     thresholds: NDArray[np.float64]
     query_terms: float
     document_terms: float
+    lowest: float
 
 
 def solve_thresholds(
@@ -133,8 +136,13 @@ def solve_thresholds(
     without = (query_counts[queries.terms] - in_query) / in_query.sum()
     contrast_without = _contrast(without, document_shares[queries.terms])
 
+    lowest = np.inf
+
     def level(tilt: float) -> float:
-        return documents.level(document_terms, tilt * contrast)
+        nonlocal lowest
+        found = documents.level(document_terms, tilt * contrast)
+        lowest = min(lowest, found + float((tilt * contrast).min()))
+        return found
 
     def expected(tilt: float) -> float:
         """The mean number of active terms of a query that is not in the sample."""
@@ -150,8 +158,10 @@ def solve_thresholds(
         tilt = _least_tilt(in_sample, query_terms) or 0.0
         if abs(expected(tilt) - query_terms) > HELPS * abs(expected(0.0) - query_terms):
             tilt = 0.0
+    else:
+        lowest = np.inf
     thresholds = level(tilt) + tilt * contrast
-    return Solution(thresholds, expected(tilt), documents.mean_active(thresholds))
+    return Solution(thresholds, expected(tilt), documents.mean_active(thresholds), lowest)
 
 
 def _least_tilt(count: Callable[[float], float], wanted: float) -> float | None:
