@@ -13,7 +13,7 @@ from lexforge.losses import NeuralSparseLoss
 from lexforge.training.curriculum import Phase, check_phases, phase_at, ramp_at
 
 logger = logging.getLogger(__name__)
-# The advice is that of docs/losses.md, in the names of the arguments of `NeuralSparseLoss`.
+# The advice is that of docs/diagnosis.md, in the names of the arguments of `NeuralSparseLoss`.
 ADVICE = {
     "empty": "lower flops_weight (and query_flops_weight) or lengthen the ramp, and raise "
     "minimum_activation_weight and self_reconstruction_weight",
@@ -99,7 +99,7 @@ class CollapseCallback(TrainerCallback):
     Raises:
         ValueError: If a number is out of range.
 
-    Source: docs/losses.md for the advice.
+    Source: docs/diagnosis.md for the advice.
     """
 
     def __init__(self, vocabulary_size: int, *, patience: int = 5, dense_fraction: float = 0.5) -> None:

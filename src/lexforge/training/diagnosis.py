@@ -40,7 +40,7 @@ def diagnose(run: str | Path) -> list[Finding]:
         FileNotFoundError: If the folder holds neither the settings (config.json) nor the log of a run.
         ValueError: If a file of the run is not what a run writes.
 
-    Source: docs/losses.md, section 10, and docs/diagnosis.md, which defines and justifies each number.
+    Source: docs/diagnosis.md, which defines and justifies each number.
     """
     folder = Path(run)
     log = read_losses(folder)
