@@ -101,7 +101,7 @@ def test_queries_that_are_not_in_the_sample_have_the_number() -> None:
 
 
 def test_numbers_out_of_reach_leave_the_terms_as_they_stand_to_each_other() -> None:
-    """The nearest would be 15 of 29 wanted query terms, with thresholds that differ by 8."""
+    """The nearest would be 14 of 29 wanted query terms, with thresholds that differ by 3."""
     queries, documents = logits(0, 40, range(16)), logits(1, 80, range(14, 30))
     thresholds = solve_thresholds(queries, documents, 29, 12, SIZE).thresholds
     assert thresholds.min() == thresholds.max()

@@ -71,7 +71,7 @@ class LogLines(PrinterCallback):
         logs: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        """Print the line, on the first rank only."""
+        """Print one entry of the log; ranks other than the first print nothing."""
         if state.is_world_process_zero and logs:
             values = (
                 f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}"

@@ -1,4 +1,4 @@
-"""The calibration that brings the mean number of active terms to the wanted one by a sample of texts.
+"""The calibration: a sample of texts tells how to shift the bias for a wanted mean number of active terms.
 
 A bias of the decoder decides which logits count: term j is active in a text if its largest logit over the
 tokens, bias included, is above 0. So a shift of the bias moves the threshold of each term, and it is saved,

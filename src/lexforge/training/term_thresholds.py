@@ -15,7 +15,7 @@ share of the active terms says.
 For each t1 there is one t0 by which the documents have exactly the wanted number, an order statistic of
 z - t1 c_j; t1 is then found by bisection on the number of the queries. A few hundred queries have terms that
 seem typical of queries because these very queries have them, and other queries would get another number. So
-each query is counted with the c_j that the sample has without it. Source: docs/losses.md, section 19.
+each query is counted with the c_j of the other queries. Source: docs/losses.md, section 19.
 """
 
 from __future__ import annotations
@@ -94,8 +94,8 @@ class Solution:
         thresholds: `[V]` float64.
         query_terms: That of queries like those of the sample, but not among them.
         document_terms: That of the documents of the sample.
-        lowest: The lowest threshold that was tried before a number was given up, or else the lowest one. The
-            solution holds if the logits reach down to it.
+        lowest: How far down the logits must reach for the solution to hold: its lowest threshold, or the
+            lowest one that was tried, if no t1 gave other queries the wanted number.
     """
 
     thresholds: NDArray[np.float64]
@@ -153,8 +153,7 @@ def solve_thresholds(
 
     tilt = _least_tilt(expected, query_terms)
     if tilt is None:
-        # Far from 0, a tilt moves mostly the terms that the sample's own queries have, so other queries come
-        # near the wanted number and never reach it. The number of the sample says where to stop.
+        # No t1 gives other queries the number. A t1 that gives it to the sample may still bring them near it.
         tilt = _least_tilt(in_sample, query_terms) or 0.0
         if abs(expected(tilt) - query_terms) > HELPS * abs(expected(0.0) - query_terms):
             tilt = 0.0
