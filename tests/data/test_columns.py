@@ -60,6 +60,29 @@ def test_a_dataset_is_checked_like_rows() -> None:
         validate_columns(datasets.Dataset.from_dict({"anchor": [], "positive": []}))
 
 
+def test_a_transform_is_run_once_and_its_rows_are_checked() -> None:
+    """A transform reads whole rows, may be slow, and gives the columns that train."""
+    datasets = pytest.importorskip("datasets")
+    read = []
+
+    def joined(batch: dict[str, list[Any]]) -> dict[str, list[Any]]:
+        read.extend(batch["number"])
+        texts = [None if number == 7 else f"text {number}" for number in batch["number"]]
+        made = {"anchor": batch["word"], "positive": texts, "label": [[0.5]] * len(texts)}
+        return made | {"relevant": [[number] for number in batch["number"]]}
+
+    source = datasets.Dataset.from_dict({"word": ["a"] * 9, "number": range(9)})
+    lazy = source.with_transform(joined)
+    with pytest.raises(DataError, match="column 'positive', row 7: expected text; received None"):
+        validate_columns(lazy)
+    read.clear()
+    assert validate_columns(lazy.select(range(7))) == ("anchor", "positive")
+    assert (set(read[:-7]), read[-7:]) == ({0}, list(range(7)))  # the first row tells the columns
+    wrong = source.with_transform(lambda batch: joined(batch) | {"relevant": batch["word"]})
+    with pytest.raises(DataError, match=r"'relevant', row 0.*received 'a'"):
+        validate_columns(wrong.select(range(7)))
+
+
 def test_relevant_documents_are_no_text_column() -> None:
     """The identities travel beside the texts; a wrong cell is refused with its row."""
     rows = [{"anchor": "a", "positive": "b", "relevant": [1, -(2**63)]}, {"anchor": "c", "positive": "d"}]

@@ -196,6 +196,27 @@ def test_columns_count_by_position_as_in_the_parent(
     assert_trains_like_the_parent(tiny_splade, make, SpladeTrainer, SparseEncoderTrainer)
 
 
+def test_rows_of_a_transform_train_as_the_rows_that_it_makes(
+    tiny_splade: SparseEncoder, tmp_path: Path, rows: Dataset
+) -> None:
+    """A transform may read several columns and give others; what trains and is checked is its output."""
+    fuse_splade_head(tiny_splade)
+    twin = copy.deepcopy(tiny_splade)
+    source = rows.rename_columns({"anchor": "title", "positive": "body"})
+
+    def joined(batch: dict[str, list[str]]) -> dict[str, list[str]]:
+        pairs = zip(batch["title"], batch["body"], strict=True)
+        return {"question": batch["title"], "answer": [f"{title} {body}" for title, body in pairs]}
+
+    # A wanted number of terms has the trainer read texts of the rows once more.
+    settings = {"args": sparse(tmp_path), "document_terms": 8}
+    lazy = source.with_transform(joined)
+    found = trained(SpladeTrainer(tiny_splade, plain_loss(tiny_splade), train_dataset=lazy, **settings))
+    eager = Dataset.from_dict(joined(source[:]))
+    expected = trained(SpladeTrainer(twin, plain_loss(twin), train_dataset=eager, **settings))
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+
+
 EXTRA = {
     "numbers": {"id": 1, "rank": 2.0, "vector": [0.5, 1.0], "kept": True},
     "ids": {"doc_id": "d7", "id": "q1"},

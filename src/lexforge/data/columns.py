@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
 ANCHOR, POSITIVE, LABEL, RELEVANT = "anchor", "positive", "label", "relevant"
+_IDENTITIES = "expected a list of identities of texts (64-bit integers)"
 
 
 def text_columns(names: Iterable[str]) -> list[str]:
@@ -44,6 +45,26 @@ def text_kind(column: str) -> TextKind:
     return "query" if column == ANCHOR else "document"
 
 
+def column_names(rows: Any) -> list[str]:
+    """Return the columns that a trainer receives.
+
+    Args:
+        rows: A `datasets.Dataset` or `IterableDataset`, or rows in a list.
+
+    Returns:
+        The names in their order; those that the transform of a data set makes, if it has one. None are known
+        of a stream that does not tell them, or without a row.
+    """
+    if hasattr(rows, "column_names") and not has_transform(rows):
+        return list(rows.column_names or [])
+    return list(rows[0]) if len(rows) else []
+
+
+def has_transform(rows: Any) -> bool:
+    """Return whether a `datasets.Dataset` makes its rows by a function as they are read."""
+    return hasattr(rows, "format") and rows.format["type"] == "custom"
+
+
 def validate_columns(dataset: Dataset | Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
     """Check training rows against the column contract.
 
@@ -54,13 +75,12 @@ def validate_columns(dataset: Dataset | Sequence[Mapping[str, Any]]) -> tuple[st
         The text columns in order: anchor, positive, negative_1 .. negative_n.
 
     Raises:
-        DataError: If there is no row, if a column is missing, unknown or out of order, if a cell is not text,
-            if an anchor or positive is blank, if a label is not a list of 1 + n finite numbers, or if
-            `relevant` is not a list of 64-bit integers. The message names column, row and cell.
+        DataError: If there is no row, if a column is missing, unknown or out of order, or if `check_rows`
+            refuses a cell.
     """
     if len(dataset) == 0:
         raise DataError("the training data holds no row")
-    names = list(getattr(dataset, "column_names", None) or dataset[0])
+    names = column_names(dataset)
     text_names = [name for name in names if name not in (LABEL, RELEVANT)]
     expected = [ANCHOR, POSITIVE, *(f"negative_{rank}" for rank in range(1, len(text_names) - 1))]
     if text_names != expected:
@@ -78,42 +98,53 @@ def check_rows(
     """Check the cells of training rows whose columns are known, whatever their names are.
 
     Args:
-        dataset: A `datasets.Dataset`, or rows such as those of `training_rows`.
+        dataset: A `datasets.Dataset`, or rows such as those of `training_rows`. Each row is read once.
         text_names: The text columns by position: the anchor, the positive, then the negatives.
         label: The column of the teacher's scores, or None.
 
     Raises:
         DataError: If there is no row, if a cell is not text, if an anchor or positive is blank, if a label is
             not a list of 1 + n finite numbers, or if `relevant` is not a list of 64-bit integers. The message
-            names column, row and cell.
+            names column, row (from 0, as Python counts) and cell.
     """
     if len(dataset) == 0:
         raise DataError("the training data holds no row")
-    for place, name in enumerate(text_names):
-        for row, value in enumerate(_column(dataset, name)):
-            _check_text(name, row, value, may_be_blank=place > 1)
-    if label is not None:
-        for row, value in enumerate(_column(dataset, label)):
-            _check_label(label, row, value, len(text_names) - 1)
-    if RELEVANT in (getattr(dataset, "column_names", None) or dataset[0]):
-        _check_relevant(dataset)
+    names = [*text_names, *([] if label is None else [label])]
+    if RELEVANT in column_names(dataset):
+        if hasattr(dataset, "features") and not has_transform(dataset):
+            _check_type_of_relevant(dataset)
+        else:
+            names.append(RELEVANT)
+    for start, cells in _batches(dataset, names):
+        for place, name in enumerate(text_names):
+            for row, value in enumerate(cells[name], start):
+                _check_text(name, row, value, may_be_blank=place > 1)
+        if label is not None:
+            for row, value in enumerate(cells[label], start):
+                _check_label(label, row, value, len(text_names) - 1)
+        if RELEVANT in names:
+            _check_relevant(start, cells[RELEVANT])
 
 
-def _column(dataset: Any, name: str) -> Iterator[Any]:
-    """Yield the cells of one column, those of a data set a thousand at a time: it may exceed the memory.
-
-    Every row of a list must have the columns of row 0.
-    """
-    if hasattr(dataset, "column_names"):
-        for batch in dataset.select_columns([name]).iter(1000):
-            yield from batch[name]
+def _batches(dataset: Any, names: Sequence[str]) -> Iterator[tuple[int, Mapping[str, Sequence[Any]]]]:
+    """Yield (number of the first row, cells by column): all rows of a list, or a thousand of a data set."""
+    if not hasattr(dataset, "column_names"):
+        for row, record in enumerate(dataset):
+            if record.keys() != dataset[0].keys():
+                raise DataError(
+                    f"row {row} has the columns {excerpt(list(record))}, row 0 has {list(dataset[0])}"
+                )
+        yield 0, {name: [record[name] for record in dataset] for name in names}
         return
-    for row, record in enumerate(dataset):
-        if record.keys() != dataset[0].keys():
-            raise DataError(
-                f"row {row} has the columns {excerpt(list(record))}, row 0 has {list(dataset[0])}"
-            )
-        yield record[name]
+    # A transform may read columns that are not trained on, so it is given whole rows.
+    rows = dataset if has_transform(dataset) else dataset.select_columns(names)
+    start = 0
+    for batch in rows.iter(1000):
+        for name in names:
+            if name not in batch:
+                raise DataError(f"row {start}: the transform makes no column {name!r}; it did for row 0")
+        yield start, batch
+        start += len(batch[names[0]])
 
 
 def _check_text(name: str, row: int, value: object, *, may_be_blank: bool) -> None:
@@ -135,19 +166,10 @@ def _check_label(name: str, row: int, value: object, width: int) -> None:
         raise DataError(f"column {name!r}, row {row}: expected finite numbers; received {excerpt(value)}")
 
 
-def _check_relevant(dataset: Any) -> None:
-    """Refuse a column `relevant` that does not hold lists of 64-bit integers."""
-    expected = "expected a list of identities of texts (64-bit integers)"
-    if hasattr(dataset, "features"):
-        # A data set has one type for the whole column, and may hold tens of millions of identities: they are
-        # not read one by one.
-        kind, column = dataset.features[RELEVANT], dataset.data.column(RELEVANT)
-        inner = getattr(getattr(kind, "feature", None), "dtype", None)
-        if inner != "int64" or column.null_count or any(part.flatten().null_count for part in column.chunks):
-            raise DataError(f"column 'relevant': {expected}; received the type {kind}, or missing values")
-        return
+def _check_relevant(start: int, lists: Iterable[Any]) -> None:
+    """Refuse a cell of `relevant` that is no list of identities; `start` is the number of the first row."""
     checked: set[int] = set()  # the rows of a query share one list, which is checked once
-    for row, value in enumerate(_column(dataset, RELEVANT)):
+    for row, value in enumerate(lists, start):
         if id(value) in checked:
             continue
         checked.add(id(value))
@@ -157,4 +179,15 @@ def _check_relevant(dataset: Any) -> None:
                 or not isinstance(identity, int)
                 or not -(2**63) <= identity < NO_TEXT
             ):
-                raise DataError(f"column 'relevant', row {row}: {expected}; received {excerpt(value)}")
+                raise DataError(f"column 'relevant', row {row}: {_IDENTITIES}; received {excerpt(value)}")
+
+
+def _check_type_of_relevant(dataset: Any) -> None:
+    """Refuse a column `relevant` of a data set by its type.
+
+    The column has one type, and may hold tens of millions of identities: they are not read one by one.
+    """
+    kind, column = dataset.features[RELEVANT], dataset.data.column(RELEVANT)
+    inner = getattr(getattr(kind, "feature", None), "dtype", None)
+    if inner != "int64" or column.null_count or any(part.flatten().null_count for part in column.chunks):
+        raise DataError(f"column 'relevant': {_IDENTITIES}; received the type {kind}, or missing values")

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from lexforge.data.columns import ANCHOR, POSITIVE, RELEVANT, check_rows
+from lexforge.data.columns import ANCHOR, POSITIVE, RELEVANT, check_rows, column_names, has_transform
 from lexforge.data.retrieval_data import DataError
 
 logger = logging.getLogger(__name__)
@@ -75,7 +75,7 @@ def without_extra_columns(dataset: Any, label_columns: Sequence[str], where: str
         return DatasetDict(kept) if isinstance(dataset, DatasetDict) else kept
     if not isinstance(dataset, (Dataset, IterableDataset)) or dataset.features is None:
         return dataset
-    if isinstance(dataset, Dataset) and dataset.format["type"] == "custom":
+    if has_transform(dataset):
         return dataset
     extra = _extra_columns(dataset.features, label_columns)
     if not extra:
@@ -99,7 +99,7 @@ def check_training_rows(dataset: Any, label_columns: Sequence[str], *, labels_ar
     """
     from datasets import IterableDataset
 
-    names = list(dataset.column_names or []) if hasattr(dataset, "column_names") else list(dataset[0])
+    names = column_names(dataset)
     texts = text_columns(names, label_columns)
     if names and len(texts) < 2:
         raise DataError(

@@ -92,6 +92,7 @@ def _texts_of_rows(rows: Any, label_columns: Sequence[str]) -> dict[TextKind, li
     for dataset in rows.values() if isinstance(rows, dict) else [rows]:
         read = dataset if isinstance(dataset, Dataset) else Dataset.from_list(list(dataset.take(SAMPLE)))
         read = read.select(range(0, len(read), max(1, len(read) // (4 * SAMPLE))))
-        for place, column in enumerate(text_columns(read.column_names, label_columns)):
-            texts["document" if place else "query"].update(dict.fromkeys(read[column][:]))
+        cells = read[:]
+        for place, column in enumerate(text_columns(cells, label_columns)):
+            texts["document" if place else "query"].update(dict.fromkeys(cells[column]))
     return {kind: list(found) for kind, found in texts.items()}
