@@ -119,12 +119,17 @@ def test_ids_are_checked_as_they_are_written() -> None:
             check_run_ids([], ["d1", name])
 
 
-@pytest.mark.parametrize("read", [read_run, read_qrels])
-def test_a_byte_order_mark_is_refused(read, tmp_path: Path) -> None:
-    """It would become part of the first query's id, which then has no judgement."""
-    (tmp_path / "x").write_text("\ufeffq1 Q0 d1 1 2.0 t\n" if read is read_run else "\ufeffq1 0 d1 1\n")
-    with pytest.raises(ValueError, match="x:1: the file must be UTF-8 without a byte order mark"):
-        read(tmp_path / "x")
+@pytest.mark.parametrize("name", ["x", "x.gz"])
+def test_a_byte_order_mark_is_read_over(name: str, tmp_path: Path) -> None:
+    """As a part of the first query's id it would leave that query without judgement."""
+    path = tmp_path / name
+    for read, line, expected in (
+        (read_run, "q1 Q0 d1 1 2.0 t\n", {"q1": {"d1": 2.0}}),
+        (read_qrels, "q1 0 d1 1\n", {"q1": {"d1": 1}}),
+    ):
+        content = f"\ufeff{line}".encode()
+        path.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+        assert read(path) == expected
 
 
 def test_judgements_with_spaces_are_not_written(tmp_path: Path) -> None:

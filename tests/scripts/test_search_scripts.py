@@ -59,6 +59,18 @@ def test_a_line_that_is_no_query_costs_no_other_line(
     assert "line 3 is not UTF-8: ' caf\\udce9" in err
 
 
+def test_a_byte_order_mark_is_no_part_of_the_first_query(
+    load_script, vectors, corpus_folder, tmp_path, capsys, monkeypatch
+) -> None:
+    """Windows tools write it at the start of a file, which is then piped into the search."""
+    build, search = load_script("build_index"), load_script("search")
+    build.main(build.Config(vectors, tmp_path / "index", "inverted"))
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO("\ufefftree\nkey\n".encode())))
+    search.main(search.Config(tmp_path / "index", corpus_folder, k=1))
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if line.startswith("query")] == ["query: tree", "query: key"]
+
+
 def test_a_damaged_array_is_found_when_asked_for(load_script, vectors, corpus_folder, tmp_path) -> None:
     """A failing disk leaves size and time of a file: only reading it all finds that."""
     build, search = load_script("build_index"), load_script("search")

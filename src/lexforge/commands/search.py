@@ -22,6 +22,7 @@ import tyro
 
 from lexforge import corpus, data, models, retrieval
 from lexforge.data import SourceOptions
+from lexforge.data.lines import BYTE_ORDER_MARK
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ def main(cfg: Config, lines: Iterable[str] | None = None) -> None:
     refused = []
     for number, line in enumerate(lines if cfg.query is None else [cfg.query], start=1):
         try:
-            query = check_query(line, number)
+            query = check_query(line.removeprefix(BYTE_ORDER_MARK) if number == 1 else line, number)
         except ValueError as error:
             print(error, file=sys.stderr)
             refused.append(str(error))

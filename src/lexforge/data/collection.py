@@ -51,6 +51,8 @@ class Collection(Mapping[str, str]):
                     raise DataError(f"{path}:{number}: the id is empty")
                 if copy is not None:
                     copy.write(line)
+                elif number == 1:  # it begins after a byte order mark
+                    end = stream.tell() - len(line)
                 starts.append(end)
                 hashes += _hash(key)
                 end += len(line)

@@ -17,6 +17,7 @@ from lexforge.data.retrieval_data import DataError
 # A longer line is refused before it is read whole, because a small gzip file of one line could fill the
 # memory. The limit is several times the text of the longest books.
 MAX_LINE_BYTES = 16 * 2**20
+BYTE_ORDER_MARK = "\ufeff"  # Windows tools write it at the start of a file; it is no part of the first line
 
 _excerpt = reprlib.Repr()
 _excerpt.maxstring = _excerpt.maxother = 200
@@ -38,7 +39,7 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
     """Yield the lines of a text file, cut at line feeds only.
 
     Args:
-        path: A file in UTF-8, compressed if its name ends in `.gz` or `.zst`.
+        path: A file in UTF-8, with a byte order mark or none, compressed if its name ends in `.gz` or `.zst`.
 
     Yields:
         The line's number, from 1, and its text without the line end.
@@ -60,7 +61,7 @@ def lines_of(stream: BinaryIO, path: Path) -> Iterator[tuple[int, bytes]]:
         path: Its name, for error messages.
 
     Yields:
-        The line's number, from 1, and its bytes with the line end.
+        The line's number, from 1, and its bytes with the line end, without a byte order mark before them.
 
     Raises:
         DataError: As for `numbered_lines`.
@@ -71,6 +72,8 @@ def lines_of(stream: BinaryIO, path: Path) -> Iterator[tuple[int, bytes]]:
             number += 1
             if len(line) > MAX_LINE_BYTES:
                 raise DataError(f"{path}:{number}: the line is longer than {MAX_LINE_BYTES:,} bytes")
+            if number == 1:
+                line = line.removeprefix(BYTE_ORDER_MARK.encode())
             line.decode("utf-8")
             yield number, line
     except UnicodeDecodeError as error:

@@ -10,9 +10,7 @@ from pathlib import Path
 from lexforge.common.types import Qrels, Run
 from lexforge.data import DataError
 from lexforge.data.grades import check_grade, parse_grade
-from lexforge.data.lines import numbered_lines
-
-BYTE_ORDER_MARK = "\ufeff"
+from lexforge.data.lines import BYTE_ORDER_MARK, numbered_lines
 
 
 def check_run_ids(queries: Iterable[str], documents: Iterable[str]) -> None:
@@ -76,9 +74,8 @@ def read_run(
 
     Raises:
         FileNotFoundError: If there is no such file.
-        DataError: If the gzip data is broken, the file begins with a byte order mark, a line is not one of a
-            run, an id is not allowed, or a document occurs twice for one query. The message names the file
-            and the line.
+        DataError: If the gzip data is broken, a line is not one of a run, an id is not allowed, or a document
+            occurs twice for one query. The message names the file and the line.
     """
     run: Run = {}
     for where, (query, _, document, _, text, _) in _rows(path, "query Q0 document rank score tag"):
@@ -126,8 +123,8 @@ def read_qrels(path: str | Path) -> Qrels:
 
     Raises:
         FileNotFoundError: If there is no such file.
-        DataError: If the gzip data is broken, the file begins with a byte order mark, a line is not a
-            judgement, or a pair is judged twice. The message names the file and the line.
+        DataError: If the gzip data is broken, a line is not a judgement, or a pair is judged twice. The
+            message names the file and the line.
     """
     qrels: Qrels = {}
     for where, (query, _, document, text) in _rows(path, "query 0 document grade"):
@@ -146,14 +143,11 @@ def _rows(path: str | Path, layout: str) -> Iterator[tuple[str, list[str]]]:
         layout: The names of the columns, separated by spaces.
 
     Raises:
-        DataError: If `numbered_lines` refuses the file, it begins with a byte order mark, or a line has
-            another number of columns.
+        DataError: If `numbered_lines` refuses the file, or a line has another number of columns.
     """
     for number, line in numbered_lines(Path(path)):
         where = f"{path}:{number}"
         columns = line.split()
-        if number == 1 and line.startswith(BYTE_ORDER_MARK):
-            raise DataError(f"{where}: the file must be UTF-8 without a byte order mark; received one")
         if columns and len(columns) != len(layout.split()):
             raise DataError(
                 f"{where}: a line must have the columns `{layout}`; received {len(columns)} columns"
