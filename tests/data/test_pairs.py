@@ -22,6 +22,7 @@ from lexforge.data import (
     load_training_data,
     validate_columns,
 )
+from lexforge.data.tables import Origin, Table
 
 datasets = pytest.importorskip("datasets")
 
@@ -170,7 +171,7 @@ def test_scored_rows_and_lists(
         ([{"query": "q", "positive": "p", "neg": ["n"], "scores": [1.0]}], "expected 2 finite scores"),
         ([{"query": "q", "positive": "p", "label": 1, "score": 1}], "several columns may hold the scores"),
         ([{"query": "q", "pos": []}, {"query": "q", "pos": ["p"]}], "the query or pos is blank"),
-        ([{"query": " ", "positive": "p"}], r"\[train\]:0: the query or positive is blank"),
+        ([{"query": " ", "positive": "p"}], r"rows\.jsonl:1: the query or positive is blank"),
     ],
 )
 def test_wrong_rows_are_refused(tmp_path: Path, rows: list[dict[str, Any]], message: str) -> None:
@@ -280,4 +281,4 @@ def test_a_source_without_rows_says_so(tmp_path: Path) -> None:
         load_training_data(str(tmp_path / "nowhere.jsonl"), [])
     rows = datasets.Dataset.from_list(ROWS[:2])
     with pytest.raises(ValueError, match=r"toy has no split 'test'; its splits are \['train'\]"):
-        PairData.of_tables("toy", {"train": rows}, {}).split("test")
+        PairData.of_tables("toy", {"train": Table(rows, Origin("toy"))}, {}).split("test")

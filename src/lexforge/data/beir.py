@@ -195,13 +195,14 @@ def _qrels_files(folder: Path) -> dict[str, Path]:
     return files
 
 
-def _records(path: Path) -> Iterator[tuple[int, str, str]]:
-    """Yield (line, id, title and text joined) for each record of a JSON-lines file."""
+def _records(path: Path) -> Iterator[tuple[str, str, str]]:
+    """Yield (file and line, id, title and text joined) for each record of a JSON-lines file."""
     for number, record in json_objects(path, ("_id", "text")):
-        yield number, record["_id"], record_text(f"{path}:{number}", record)
+        where = f"{path}:{number}"
+        yield where, record["_id"], record_text(where, record)
 
 
-def record_text(where: str, record: Mapping[str, Any]) -> str:
+def record_text(where: object, record: Mapping[str, Any]) -> str:
     """Join title and text of a document or query by a space.
 
     Args:
@@ -253,8 +254,8 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def judgements_of_file(path: Path) -> Iterator[tuple[int, str, str, int]]:
-    """Yield (line, query id, document id, grade) for each judgement of a file.
+def judgements_of_file(path: Path) -> Iterator[tuple[str, str, str, int]]:
+    """Yield (file and line, query id, document id, grade) for each judgement of a file.
 
     Args:
         path: A table of three columns with BEIR's header or none, or of TREC's four columns.
@@ -263,4 +264,5 @@ def judgements_of_file(path: Path) -> Iterator[tuple[int, str, str, int]]:
         DataError: If a line has other columns, or a grade that `check_grade` refuses.
     """
     for number, query_id, document_id, score in _triples(path):
-        yield number, query_id, document_id, parse_grade(f"{path}:{number}", score)
+        where = f"{path}:{number}"
+        yield where, query_id, document_id, parse_grade(where, score)

@@ -13,7 +13,7 @@ take every column except the label for text, so remove it for them: `dataset.rem
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from lexforge.common.text_identity import NO_TEXT
@@ -65,11 +65,14 @@ def has_transform(rows: Any) -> bool:
     return hasattr(rows, "format") and rows.format["type"] == "custom"
 
 
-def validate_columns(dataset: Dataset | Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+def validate_columns(
+    dataset: Dataset | Sequence[Mapping[str, Any]], place: Callable[[int], str] = "row {}".format
+) -> tuple[str, ...]:
     """Check training rows against the column contract.
 
     Args:
         dataset: A `datasets.Dataset`, or rows such as those of `training_rows`.
+        place: Names the row of an index in error messages, such as the line of a file.
 
     Returns:
         The text columns in order: anchor, positive, negative_1 .. negative_n.
@@ -88,12 +91,15 @@ def validate_columns(dataset: Dataset | Sequence[Mapping[str, Any]]) -> tuple[st
             f"expected the text columns anchor, positive, negative_1 .. negative_n in this order "
             f"(and optionally relevant and label); received {excerpt(names)}"
         )
-    check_rows(dataset, text_names, LABEL if LABEL in names else None)
+    check_rows(dataset, text_names, LABEL if LABEL in names else None, place)
     return tuple(text_names)
 
 
 def check_rows(
-    dataset: Dataset | Sequence[Mapping[str, Any]], text_names: Sequence[str], label: str | None
+    dataset: Dataset | Sequence[Mapping[str, Any]],
+    text_names: Sequence[str],
+    label: str | None,
+    place: Callable[[int], str] = "row {}".format,
 ) -> None:
     """Check the cells of training rows whose columns are known, whatever their names are.
 
@@ -101,11 +107,12 @@ def check_rows(
         dataset: A `datasets.Dataset`, or rows such as those of `training_rows`. Each row is read once.
         text_names: The text columns by position: the anchor, the positive, then the negatives.
         label: The column of the teacher's scores, or None.
+        place: Names the row of an index in error messages; by default by the index, which begins at 0.
 
     Raises:
         DataError: If there is no row, if a cell is not text, if an anchor or positive is blank, if a label is
             not a list of 1 + n finite numbers, or if `relevant` is not a list of 64-bit integers. The message
-            names column, row (from 0, as Python counts) and cell.
+            names column, row and cell.
     """
     if len(dataset) == 0:
         raise DataError("the training data holds no row")
@@ -115,24 +122,30 @@ def check_rows(
             _check_type_of_relevant(dataset)
         else:
             names.append(RELEVANT)
-    for start, cells in _batches(dataset, names):
-        for place, name in enumerate(text_names):
+    for start, cells in _batches(dataset, names, place):
+        for position, name in enumerate(text_names):
             for row, value in enumerate(cells[name], start):
-                _check_text(name, row, value, may_be_blank=place > 1)
+                _check_text(name, place(row), value, may_be_blank=position > 1)
         if label is not None:
             for row, value in enumerate(cells[label], start):
-                _check_label(label, row, value, len(text_names) - 1)
+                _check_label(label, place(row), value, len(text_names) - 1)
         if RELEVANT in names:
-            _check_relevant(start, cells[RELEVANT])
+            checked: set[int] = set()  # the rows of a query share one list, which is checked once
+            for row, value in enumerate(cells[RELEVANT], start):
+                if id(value) not in checked:
+                    _check_relevant(place(row), value)
+                    checked.add(id(value))
 
 
-def _batches(dataset: Any, names: Sequence[str]) -> Iterator[tuple[int, Mapping[str, Sequence[Any]]]]:
-    """Yield (number of the first row, cells by column): all rows of a list, or a thousand of a data set."""
+def _batches(
+    dataset: Any, names: Sequence[str], place: Callable[[int], str]
+) -> Iterator[tuple[int, Mapping[str, Sequence[Any]]]]:
+    """Yield (index of the first row, cells by column): all rows of a list, or a thousand of a data set."""
     if not hasattr(dataset, "column_names"):
         for row, record in enumerate(dataset):
             if record.keys() != dataset[0].keys():
                 raise DataError(
-                    f"row {row} has the columns {excerpt(list(record))}, row 0 has {list(dataset[0])}"
+                    f"{place(row)} has the columns {excerpt(list(record))}, {place(0)} has {list(dataset[0])}"
                 )
         yield 0, {name: [record[name] for record in dataset] for name in names}
         return
@@ -142,44 +155,36 @@ def _batches(dataset: Any, names: Sequence[str]) -> Iterator[tuple[int, Mapping[
     for batch in rows.iter(1000):
         for name in names:
             if name not in batch:
-                raise DataError(f"row {start}: the transform makes no column {name!r}; it did for row 0")
+                raise DataError(
+                    f"{place(start)}: the transform makes no column {name!r}, but it did for {place(0)}"
+                )
         yield start, batch
         start += len(batch[names[0]])
 
 
-def _check_text(name: str, row: int, value: object, *, may_be_blank: bool) -> None:
+def _check_text(name: str, where: str, value: object, *, may_be_blank: bool) -> None:
     if not isinstance(value, str):
-        raise DataError(f"column {name!r}, row {row}: expected text; received {excerpt(value)}")
-    require_texts(f"row {row}", **{name: value})
+        raise DataError(f"column {name!r}, {where}: expected text; received {excerpt(value)}")
+    require_texts(where, **{name: value})
     # A blank document may be mined as a negative, but a blank query or positive teaches nothing.
     if not may_be_blank and not value.strip():
-        raise DataError(f"column {name!r}, row {row}: the text is blank")
+        raise DataError(f"column {name!r}, {where}: the text is blank")
 
 
-def _check_label(name: str, row: int, value: object, width: int) -> None:
+def _check_label(name: str, where: str, value: object, width: int) -> None:
     if not isinstance(value, (list, tuple)) or len(value) != width:
         raise DataError(
-            f"column {name!r}, row {row}: expected {width} teacher scores (the positive, then each "
+            f"column {name!r}, {where}: expected {width} teacher scores (the positive, then each "
             f"negative); received {excerpt(value)}"
         )
     if not all(map(is_finite, value)):
-        raise DataError(f"column {name!r}, row {row}: expected finite numbers; received {excerpt(value)}")
+        raise DataError(f"column {name!r}, {where}: expected finite numbers; received {excerpt(value)}")
 
 
-def _check_relevant(start: int, lists: Iterable[Any]) -> None:
-    """Refuse a cell of `relevant` that is no list of identities; `start` is the number of the first row."""
-    checked: set[int] = set()  # the rows of a query share one list, which is checked once
-    for row, value in enumerate(lists, start):
-        if id(value) in checked:
-            continue
-        checked.add(id(value))
-        for identity in value if isinstance(value, (list, tuple)) else [None]:
-            if (
-                isinstance(identity, bool)
-                or not isinstance(identity, int)
-                or not -(2**63) <= identity < NO_TEXT
-            ):
-                raise DataError(f"column 'relevant', row {row}: {_IDENTITIES}; received {excerpt(value)}")
+def _check_relevant(where: str, value: object) -> None:
+    for identity in value if isinstance(value, (list, tuple)) else [None]:
+        if isinstance(identity, bool) or not isinstance(identity, int) or not -(2**63) <= identity < NO_TEXT:
+            raise DataError(f"column 'relevant', {where}: {_IDENTITIES}; received {excerpt(value)}")
 
 
 def _check_type_of_relevant(dataset: Any) -> None:

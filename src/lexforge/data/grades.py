@@ -15,11 +15,12 @@ MAX_GRADE = 9999
 _INTEGER = re.compile(r"[+-]?[0-9]{1,9}")
 
 
-def check_grade(where: str, grade: object) -> int:
+def check_grade(where: object, grade: object) -> int:
     """Return a grade as an integer.
 
     Args:
-        where: Where the grade stands, for error messages: file and line, or query and document.
+        where: Where the grade stands, for error messages: file and line, query and document, or what names
+            them as text.
         grade: An integer, or a float without a fraction.
 
     Returns:

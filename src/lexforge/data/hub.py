@@ -16,7 +16,7 @@ from lexforge.data.retrieval_data import (
     collect_texts,
     split_name,
 )
-from lexforge.data.tables import PREFIX, hub_tables, load_by_datasets
+from lexforge.data.tables import PREFIX, Origin, hub_tables, load_by_datasets
 
 
 def load_hub(
@@ -110,31 +110,31 @@ def _beir_layout(path: str, configurations: Sequence[str], qrels: str | None) ->
     return RetrievalData(path, texts["corpus"], texts["queries"], judged)
 
 
-def _records(source: str, loaded: Mapping[str, Any]) -> Iterator[tuple[int, str, str]]:
-    """Yield (row, id, title and text joined) for each document or query."""
+def _records(source: str, loaded: Mapping[str, Any]) -> Iterator[tuple[object, str, str]]:
+    """Yield (where it stands, id, title and text joined) for each document or query."""
     if len(loaded) != 1:
         raise DataError(f"{source}: expected one split of texts; received {list(loaded)}")
     for row, record in enumerate(next(iter(loaded.values()))):
-        where = f"{source}:{row}"
+        where = Origin(source).place(row)
         for field in ("_id", "text"):
             if field not in record:
                 raise DataError(f"{source}: expected a column {field!r}; received {sorted(record)}")
-        yield row, record["_id"], record_text(where, record)
+        yield where, record["_id"], record_text(where, record)
 
 
-def _grades(source: str, rows: Iterable[Mapping[str, Any]]) -> Iterator[tuple[int, str, str, int]]:
-    """Yield (row, query id, document id, grade) for each judgement."""
+def _grades(source: str, rows: Iterable[Mapping[str, Any]]) -> Iterator[tuple[object, str, str, int]]:
+    """Yield (where it stands, query id, document id, grade) for each judgement."""
     for row, record in enumerate(rows):
         if not {"query-id", "corpus-id"} <= record.keys():
             raise DataError(
                 f"{source}: expected the columns query-id and corpus-id; received {sorted(record)}"
             )
-        where = f"{source}:{row}"
+        where = Origin(source).place(row)
         grade = check_grade(where, record.get("score", 1))
-        yield row, _identifier(where, record["query-id"]), _identifier(where, record["corpus-id"]), grade
+        yield where, _identifier(where, record["query-id"]), _identifier(where, record["corpus-id"]), grade
 
 
-def _identifier(where: str, value: object) -> str:
+def _identifier(where: object, value: object) -> str:
     """Return the id of a text as a string; some published judgements hold integers."""
     if not isinstance(value, (str, int)) or isinstance(value, bool):
         raise DataError(f"{where}: an id must be a string or an integer; received {value!r}")

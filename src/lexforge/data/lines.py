@@ -119,11 +119,11 @@ def excerpt(value: object) -> str:
     return _excerpt.repr(value)
 
 
-def require_texts(where: str, **values: object) -> None:
+def require_texts(where: object, **values: object) -> None:
     """Check that fields of a record are strings that UTF-8 can hold.
 
     Args:
-        where: Where the record stands, for error messages: file and line.
+        where: Where the record stands, for error messages: file and line, or what names them as text.
         **values: Field -> value.
 
     Raises:

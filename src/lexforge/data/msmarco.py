@@ -105,13 +105,13 @@ def _split_of(file: Path, beginning: str) -> str:
     return name.removeprefix(beginning).removesuffix(".tsv").removesuffix(".txt")
 
 
-def _texts(path: Path) -> Iterator[tuple[int, str, str]]:
-    """Yield (line, id, text) for each line of queries."""
+def _texts(path: Path) -> Iterator[tuple[str, str, str]]:
+    """Yield (file and line, id, text) for each line of queries."""
     for number, line in numbered_lines(path):
         key, tab, text = line.partition("\t")
         if not tab:
             raise DataError(f"{path}:{number}: expected an id, a tab and a text; received {excerpt(line)}")
-        yield number, key, text
+        yield f"{path}:{number}", key, text
 
 
 def _judgements_of_triples(path: Path, corpus: Collection, queries: dict[str, str]) -> Qrels:

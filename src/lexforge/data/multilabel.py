@@ -229,26 +229,26 @@ def _columns(where: str, names: Sequence[str], options: MultiLabelOptions) -> tu
     )
 
 
-def _table_records(source: str, options: MultiLabelOptions) -> Iterator[tuple[str, dict[str, Any]]]:
+def _table_records(source: str, options: MultiLabelOptions) -> Iterator[tuple[object, dict[str, Any]]]:
     """Yield (where it stands, record with `id`, `text`, `labels` and `split`) for each row of tables."""
-    for split, rows in load_tables(source, _FIELDS).items():
-        where = f"{source} [{split}]"
-        text, labels = _columns(where, rows.column_names, options)
+    for split, (rows, origin) in load_tables(source, _FIELDS).items():
+        text, labels = _columns(origin.name, rows.column_names, options)
         for row, record in enumerate(rows):
+            where = origin.place(row)
             found = record[labels]
             if isinstance(found, str):  # a cell of a CSV file
                 try:
                     found = json.loads(found)
                 except ValueError as error:
                     raise DataError(
-                        f"{where}:{row}: {labels!r} must hold a JSON list of names; received {excerpt(found)}"
+                        f"{where}: {labels!r} must hold a JSON list of names; received {excerpt(found)}"
                     ) from error
             key = str(record.get("id", f"{split}-{row}"))
-            yield f"{where}:{row}", {"id": key, "text": record[text], "labels": found, "split": split}
+            yield where, {"id": key, "text": record[text], "labels": found, "split": split}
 
 
 def _gather(
-    source: str, name: str, records: Iterable[tuple[str, Any]], label_names: Sequence[str] | None
+    source: str, name: str, records: Iterable[tuple[object, Any]], label_names: Sequence[str] | None
 ) -> MultiLabelData:
     """Check records and gather them by split."""
     allowed = None if label_names is None else set(label_names)
@@ -312,7 +312,7 @@ def load_docstring_topics(max_labels: int = 30, cache_dir: str | Path | None = N
     return MultiLabelData("docstring-topics", label_names, labelled)
 
 
-def _checked_labels(where: str, labels: object) -> tuple[str, ...]:
+def _checked_labels(where: object, labels: object) -> tuple[str, ...]:
     """Return the label names of one line, each once."""
     if not isinstance(labels, list) or not all(isinstance(name, str) and name for name in labels):
         raise DataError(f"{where}: 'labels' must be a list of names; received {excerpt(labels)}")

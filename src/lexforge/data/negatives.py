@@ -350,7 +350,7 @@ def read_training_rows(path: str | Path) -> list[dict[str, Any]]:
     Raises:
         FileNotFoundError: If there is no such file.
         DataError: If a line is no JSON object in UTF-8, or if the rows break the column contract; the message
-            names the file.
+            names the file, and the line that is wrong.
     """
     rows = [row for _, row in json_objects(Path(path), ())]
     read: dict[str, Any] = {}  # anchor -> the list of the last row that holds one
@@ -360,10 +360,7 @@ def read_training_rows(path: str | Path) -> list[dict[str, Any]]:
             read[anchor] = row[RELEVANT]
         elif isinstance(anchor, str) and anchor in read:
             row[RELEVANT] = read[anchor]
-    try:
-        validate_columns(rows)
-    except DataError as error:
-        raise DataError(f"{path} (row 0 is line 1): {error}") from error
+    validate_columns(rows, lambda row: f"{path}:{row + 1}")
     return rows
 
 

@@ -19,6 +19,7 @@ from lexforge.data.retrieval_data import (
     missing_split,
     split_at,
 )
+from lexforge.data.tables import Table
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -72,12 +73,12 @@ class PairData:
     splits: dict[str, Dataset]
 
     @classmethod
-    def of_tables(cls, name: str, tables: Mapping[str, Dataset], columns: Mapping[str, str]) -> PairData:
+    def of_tables(cls, name: str, tables: Mapping[str, Table], columns: Mapping[str, str]) -> PairData:
         """Recognise the columns of tables; see `pair_rows`.
 
         Args:
-            name: The source, for error messages.
-            tables: Split -> rows with the columns of the source.
+            name: The name of the set.
+            tables: Split -> table, as from `load_tables`.
             columns: Names of columns by their role.
 
         Returns:
@@ -86,9 +87,7 @@ class PairData:
         Raises:
             DataError: If `pair_rows` refuses a table.
         """
-        return cls(
-            name, {split: pair_rows(f"{name} [{split}]", rows, columns) for split, rows in tables.items()}
-        )
+        return cls(name, {split: pair_rows(table, columns) for split, table in tables.items()})
 
     def split(self, name: str) -> Dataset:
         """Return the rows of one split.

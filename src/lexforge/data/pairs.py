@@ -20,6 +20,7 @@ from lexforge.common.text_identity import text_identity
 from lexforge.data.columns import ANCHOR, LABEL, POSITIVE, RELEVANT
 from lexforge.data.lines import excerpt, is_finite, require_texts
 from lexforge.data.retrieval_data import DataError
+from lexforge.data.tables import Table
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -113,7 +114,7 @@ def _one(where: str, names: Sequence[str], role: str, columns: Mapping[str, str]
     return found[0]
 
 
-def pair_rows(where: str, rows: Dataset, columns: Mapping[str, str]) -> Dataset:
+def pair_rows(table: Table, columns: Mapping[str, str]) -> Dataset:
     """Turn a table into rows under the column contract; memory holds a thousand rows at a time.
 
     A row with a list of positives becomes one row for each of them. Of lists of negatives each row keeps as
@@ -121,8 +122,7 @@ def pair_rows(where: str, rows: Dataset, columns: Mapping[str, str]) -> Dataset:
     have the same differences.
 
     Args:
-        where: The source and split, for error messages.
-        rows: The table.
+        table: The table.
         columns: Names of columns by their role, as for `find_roles`.
 
     Returns:
@@ -130,10 +130,12 @@ def pair_rows(where: str, rows: Dataset, columns: Mapping[str, str]) -> Dataset:
 
     Raises:
         DataError: If a text is missing, blank or no text, if a row lacks the negatives that others have, or
-            if scores do not fit the texts; the message names the row.
+            if scores do not fit the texts; the message names file and line, or the row.
     """
     import datasets
 
+    rows, origin = table
+    where = origin.name
     roles = find_roles(where, rows.column_names, columns)
     width = _negatives_per_row(where, rows, roles)
     names = [ANCHOR, POSITIVE, *(f"negative_{rank}" for rank in range(1, width + 1))]
@@ -146,7 +148,7 @@ def pair_rows(where: str, rows: Dataset, columns: Mapping[str, str]) -> Dataset:
         made: dict[str, list[Any]] = {name: [] for name in features}
         for offset, place in enumerate(places):
             record = {name: cells[offset] for name, cells in batch.items()}
-            for row in _rows_of(f"{where}:{place}", record, roles, width):
+            for row in _rows_of(origin.place(place), record, roles, width):
                 for name, cell in zip(features, row, strict=True):
                     made[name].append(cell)
         return made
@@ -187,7 +189,7 @@ def _negatives_per_row(where: str, rows: Dataset, roles: Roles) -> int:
     return shortest
 
 
-def _rows_of(where: str, record: Mapping[str, Any], roles: Roles, width: int) -> list[list[Any]]:
+def _rows_of(where: object, record: Mapping[str, Any], roles: Roles, width: int) -> list[list[Any]]:
     """Make the rows of one record: the cells of `anchor`, `positive`, the negatives and `label`."""
     anchor, found = record[roles.anchor], record[roles.positive]
     positives = found if isinstance(found, list) else [found]
@@ -213,7 +215,7 @@ def _rows_of(where: str, record: Mapping[str, Any], roles: Roles, width: int) ->
     return made
 
 
-def _scores(where: str, name: str, value: Any, width: int) -> list[float]:
+def _scores(where: object, name: str, value: Any, width: int) -> list[float]:
     """Return a teacher's scores of the positive and each negative."""
     if isinstance(value, str):  # a cell of a CSV file
         try:
@@ -230,7 +232,7 @@ def _scores(where: str, name: str, value: Any, width: int) -> list[float]:
     return _numbers(where, [value, 0.0], width)
 
 
-def _numbers(where: str, values: list[Any], width: int) -> list[float]:
+def _numbers(where: object, values: list[Any], width: int) -> list[float]:
     if len(values) != width + 1 or not all(map(is_finite, values)):
         raise DataError(
             f"{where}: expected {width + 1} finite scores (the positive, then each negative); "

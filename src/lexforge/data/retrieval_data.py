@@ -171,13 +171,13 @@ def split_name(split: str) -> str:
 
 
 def collect_texts(
-    source: str, records: Iterable[tuple[int, str, str]], *, blank_allowed: bool
+    source: str, records: Iterable[tuple[object, str, str]], *, blank_allowed: bool
 ) -> dict[str, str]:
     """Gather texts under their ids.
 
     Args:
         source: The file or data set, for error messages.
-        records: (line, id, text) in order.
+        records: (where it stands, id, text) in order; the text of the first names file and line in messages.
         blank_allowed: Whether a text may be white space only; that of a document may, that of a query may
             not.
 
@@ -189,14 +189,14 @@ def collect_texts(
             that is not allowed.
     """
     texts: dict[str, str] = {}
-    for line, record_id, text in records:
+    for where, record_id, text in records:
         if not record_id:
-            raise DataError(f"{source}:{line}: the id is empty")
+            raise DataError(f"{where}: the id is empty")
         if record_id in texts:
-            raise DataError(f"{source}:{line}: the id {record_id!r} occurs a second time")
+            raise DataError(f"{where}: the id {record_id!r} occurs a second time")
         texts[record_id] = text.strip()
         if not blank_allowed and not texts[record_id]:
-            raise DataError(f"{source}:{line}: {record_id!r} has no text")
+            raise DataError(f"{where}: {record_id!r} has no text")
     if not texts:
         raise DataError(f"{source} holds no record")
     return texts
@@ -204,7 +204,7 @@ def collect_texts(
 
 def collect_judgements(
     source: str,
-    rows: Iterable[tuple[int, str, str, int]],
+    rows: Iterable[tuple[object, str, str, int]],
     corpus: Mapping[str, str],
     queries: Mapping[str, str],
     *,
@@ -214,7 +214,7 @@ def collect_judgements(
 
     Args:
         source: The file or data set, for error messages.
-        rows: (line, query id, document id, grade) in order.
+        rows: (where it stands, query id, document id, grade) in order, as for `collect_texts`.
         corpus: The known documents.
         queries: The known queries.
         training: Whether every query must have a positive. Evaluation keeps a query that has none, as
@@ -228,23 +228,23 @@ def collect_judgements(
             query of a training split has none.
     """
     judgements: Qrels = {}
-    first_line: dict[str, int] = {}
-    for line, query_id, document_id, grade in rows:
+    first: dict[str, object] = {}  # query id -> where its first judgement stands
+    for where, query_id, document_id, grade in rows:
         if query_id not in queries:
-            raise DataError(f"{source}:{line}: the query id {query_id!r} is not among the queries")
+            raise DataError(f"{where}: the query id {query_id!r} is not among the queries")
         if document_id not in corpus:
-            raise DataError(f"{source}:{line}: the document id {document_id!r} is not in the corpus")
+            raise DataError(f"{where}: the document id {document_id!r} is not in the corpus")
         grades = judgements.setdefault(query_id, {})
         if document_id in grades:
-            raise DataError(f"{source}:{line}: query {query_id!r} judges {document_id!r} a second time")
+            raise DataError(f"{where}: query {query_id!r} judges {document_id!r} a second time")
         grades[document_id] = grade
-        first_line.setdefault(query_id, line)
+        first.setdefault(query_id, where)
     if not any(max(grades.values()) > 0 for grades in judgements.values()):
         raise DataError(f"{source} holds no positive judgement (a grade above 0)")
     for query_id, grades in judgements.items() if training else ():
         if max(grades.values()) <= 0:
             raise DataError(
-                f"{source}:{first_line[query_id]}: query {query_id!r} has no positive (a grade above 0); "
+                f"{first[query_id]}: query {query_id!r} has no positive (a grade above 0); "
                 "a training split needs one for each of its queries"
             )
     return judgements

@@ -166,17 +166,17 @@ def _columns(where: str, names: Sequence[str], options: StsOptions) -> tuple[str
     )
 
 
-def _table_rows(source: str, options: StsOptions) -> Iterable[tuple[str, str, Sequence[Any]]]:
+def _table_rows(source: str, options: StsOptions) -> Iterable[tuple[object, str, Sequence[Any]]]:
     """Yield (where the row stands, split, sentences and score) of tables."""
-    for split, rows in load_tables(source, FIELDS).items():
-        columns = _columns(f"{source} [{split}]", rows.column_names, options)
+    for split, (rows, origin) in load_tables(source, FIELDS).items():
+        columns = _columns(origin.name, rows.column_names, options)
         for row, record in enumerate(rows):
             first, second, score = (record[column] for column in columns)
             # Every cell of a CSV file is a text.
-            yield f"{source} [{split}]:{row}", split, (first, second, as_number(score))
+            yield origin.place(row), split, (first, second, as_number(score))
 
 
-def _file_rows(path: Path, options: StsOptions) -> Iterable[tuple[str, str, Sequence[Any]]]:
+def _file_rows(path: Path, options: StsOptions) -> Iterable[tuple[object, str, Sequence[Any]]]:
     """Yield (where the row stands, split, sentences and score) of a JSON-lines file."""
     for number, record in json_objects(path, ()):
         where = f"{path}:{number}"
@@ -186,7 +186,7 @@ def _file_rows(path: Path, options: StsOptions) -> Iterable[tuple[str, str, Sequ
         yield where, split_name(split), [record[column] for column in columns]
 
 
-def _collect(source: str, rows: Iterable[tuple[str, str, Sequence[Any]]]) -> dict[str, list[ScoredPair]]:
+def _collect(source: str, rows: Iterable[tuple[object, str, Sequence[Any]]]) -> dict[str, list[ScoredPair]]:
     """Check rows and gather them by split; `rows` yields where a row stands, its split, and its cells."""
     splits: dict[str, list[ScoredPair]] = {}
     for where, split, (first, second, score) in rows:

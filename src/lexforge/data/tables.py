@@ -8,10 +8,17 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import io
+import json
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from lexforge.common.cache import cache_folder
 from lexforge.common.files import write_file
@@ -44,6 +51,48 @@ SPLIT = "split"
 _HEADERLESS = ("anchor", "positive", "negative")
 
 
+@dataclass(frozen=True)
+class Origin:
+    """Where the rows of a table stand, for error messages.
+
+    Args:
+        name: The path of a file, or the name of a data set with its split.
+        header: Number of records before the first row: 1 in a CSV file with a header.
+        chosen: `[rows]` int64, the row of the source that each row was; None where they are all its rows.
+    """
+
+    name: str
+    header: int = 0
+    chosen: NDArray[np.int64] | None = None
+
+    def place(self, row: int) -> RowPlace:
+        """Return where a row of the table, from 0, stands."""
+        return RowPlace(self, row if self.chosen is None else int(self.chosen[row]))
+
+
+class RowPlace(NamedTuple):
+    """A row of a source; its text names the line, which is counted only when an error is written."""
+
+    origin: Origin
+    row: int
+
+    def __str__(self) -> str:
+        """Return `file:line`, or the number of the row where the source has no lines."""
+        path = Path(self.origin.name)
+        if READERS.get(ending(path)) in ("csv", "json") and path.is_file():
+            line = _line_of(path, self.origin.header + self.row)
+            if line is not None:
+                return f"{path}:{line}"
+        return f"{self.origin.name}, row {self.row + 1} (counted from 1)"
+
+
+class Table(NamedTuple):
+    """Rows with the columns of their source, and where they stand in it."""
+
+    rows: Dataset
+    origin: Origin
+
+
 def is_table(source: str) -> bool:
     """Return whether a name on a command line stands for tables of rows.
 
@@ -59,7 +108,7 @@ def is_table(source: str) -> bool:
     return _is_saved(path) or bool(_files_by_split(path))
 
 
-def load_tables(source: str, known: Sequence[str] = ()) -> dict[str, Dataset]:
+def load_tables(source: str, known: Sequence[str] = ()) -> dict[str, Table]:
     """Open the tables of a source.
 
     Args:
@@ -69,11 +118,12 @@ def load_tables(source: str, known: Sequence[str] = ()) -> dict[str, Dataset]:
             first line holds none of them has no header: it holds queries, positives and negatives.
 
     Returns:
-        Split -> rows; `validation` is called `dev`.
+        Split -> table; `validation` is called `dev`.
 
     Raises:
         FileNotFoundError: If there is no such file or folder.
-        DataError: If `datasets` cannot read the source, or if it holds no row.
+        DataError: If `datasets` cannot read the source, or if it holds no row. The message names the line
+            where that is known.
     """
     if source.startswith(PREFIX):
         name, _, configuration = source.removeprefix(PREFIX).partition(":")
@@ -91,7 +141,7 @@ def load_tables(source: str, known: Sequence[str] = ()) -> dict[str, Dataset]:
     return _by_split_column(_read(path, known))
 
 
-def hub_tables(name: str, configuration: str | None = None) -> dict[str, Dataset]:
+def hub_tables(name: str, configuration: str | None = None) -> dict[str, Table]:
     """Open the splits of a data set of the hub, or of a folder that `datasets.load_dataset` reads.
 
     Args:
@@ -99,7 +149,7 @@ def hub_tables(name: str, configuration: str | None = None) -> dict[str, Dataset
         configuration: The configuration; None takes the only one.
 
     Returns:
-        Split -> rows; `validation` is called `dev`.
+        Split -> table; `validation` is called `dev`.
 
     Raises:
         DataError: If the data set cannot be loaded; the message says why.
@@ -107,7 +157,7 @@ def hub_tables(name: str, configuration: str | None = None) -> dict[str, Dataset
     import datasets
 
     arguments = (name,) if configuration is None else (name, configuration)
-    return _named(load_by_datasets(name, datasets.load_dataset, *arguments))
+    return _named(name, load_by_datasets(name, datasets.load_dataset, *arguments))
 
 
 def load_by_datasets(path: str, load: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
@@ -131,13 +181,13 @@ def load_by_datasets(path: str, load: Callable[..., Any], *arguments: Any, **opt
         return load(*arguments, **options)
     except StopIteration as error:  # what the JSON reader raises for an empty file
         raise DataError(f"the data set {path!r} holds no row: it is empty") from error
-    except (OSError, ValueError, DatasetsError) as error:
+    except (OSError, EOFError, ValueError, DatasetsError) as error:  # EOFError: a .gz file that was cut
         reason = error if error.__cause__ is None else f"{error}: {error.__cause__}"
         raise DataError(f"the data set {path!r} cannot be loaded: {reason}") from error
 
 
-def _named(loaded: Mapping[str, Any]) -> dict[str, Dataset]:
-    return {split_name(split): rows for split, rows in loaded.items()}
+def _named(name: str, loaded: Mapping[str, Any]) -> dict[str, Table]:
+    return {split_name(split): Table(rows, Origin(f"{name} [{split}]")) for split, rows in loaded.items()}
 
 
 def column_of(where: str, names: Sequence[str], usual: Sequence[str], given: str | None, flag: str) -> str:
@@ -247,11 +297,13 @@ def _is_saved(folder: Path) -> bool:
     return (folder / "dataset_dict.json").is_file() or (folder / "state.json").is_file()
 
 
-def _saved(folder: Path) -> dict[str, Dataset]:
+def _saved(folder: Path) -> dict[str, Table]:
     import datasets
 
     loaded = load_by_datasets(str(folder), datasets.load_from_disk, str(folder))
-    return _named(loaded) if isinstance(loaded, dict) else _by_split_column(loaded)
+    if isinstance(loaded, dict):
+        return _named(str(folder), loaded)
+    return _by_split_column(Table(loaded, Origin(str(folder))))
 
 
 def _files_by_split(folder: Path) -> dict[str, Path]:
@@ -266,20 +318,98 @@ def _files_by_split(folder: Path) -> dict[str, Path]:
     return found
 
 
-def _read(path: Path, known: Sequence[str]) -> Dataset:
+def _read(path: Path, known: Sequence[str]) -> Table:
     """Open one file."""
     import datasets
 
     plain = _decompressed(path) if path.suffix == ".zst" else path
-    options: dict[str, Any] = {}
-    if READERS[ending(path)] == "csv":
+    reader, header, options = READERS[ending(path)], 0, {}
+    if reader == "csv":
         options = _csv_options(path, known)
-    loaded = load_by_datasets(
-        str(path), datasets.load_dataset, READERS[ending(path)], data_files={"train": str(plain)}, **options
-    )
+        header = int("header" not in options)
+    try:
+        loaded = load_by_datasets(
+            str(path), datasets.load_dataset, reader, data_files={"train": str(plain)}, **options
+        )
+    except DataError as error:
+        if reader != "parquet":
+            _name_the_line(path, str(error))
+        raise
     if not len(loaded["train"]):
         raise DataError(f"{path} holds no row")
-    return loaded["train"]
+    return Table(loaded["train"], Origin(str(path), header))
+
+
+def _name_the_line(path: Path, reason: str) -> None:
+    """Find the line of a text file for which `datasets` refused it.
+
+    Args:
+        path: The file.
+        reason: What `datasets` says.
+
+    Raises:
+        DataError: If a line is not UTF-8, is no JSON object, has more cells than the first one, or begins a
+            quoted cell that never ends; other faults are left to the message of `datasets`.
+    """
+    for _ in numbered_lines(path):
+        pass
+    line = width = 0
+    for number, (line, record) in enumerate(_text_records(path)):
+        if isinstance(record, list):
+            width = width or len(record)
+            if len(record) > width:
+                raise DataError(
+                    f"{path}:{line}: expected {width} cells, as in the first line; received {excerpt(record)}"
+                )
+        elif not _is_json_object(record):
+            if number == 0 and ending(path) == ".json":
+                return  # an array, or objects over several lines
+            raise DataError(f"{path}:{line}: expected a JSON object; received {excerpt(record.strip())}")
+    if "EOF inside string" in reason:
+        raise DataError(f"{path}:{line}: a quoted cell begins here and does not end")
+
+
+def _line_of(path: Path, number: int) -> int | None:
+    """Return the first line of a record of a text file, both from 1 and 0; None if lines are no records."""
+    for place, (line, record) in enumerate(_text_records(path)):
+        if isinstance(record, str) and not _is_json_object(record):
+            return None  # an array, or objects over several lines
+        if place == number:
+            return line
+    return None
+
+
+def _text_records(path: Path) -> Iterator[tuple[int, list[str] | str]]:
+    """Yield the first line of each record of a text file, and its cells (CSV) or its text (JSON lines).
+
+    Blank lines are left out, as the readers of `datasets` do.
+    """
+    limit = csv.field_size_limit(sys.maxsize)
+    try:
+        with open_bytes(path) as stream:
+            text = io.TextIOWrapper(stream, encoding="utf-8-sig", errors="replace", newline="")
+            if READERS[ending(path)] == "json":
+                yield from ((number, line) for number, line in enumerate(text, 1) if line.strip())
+                return
+            reader, line = csv.reader(text, **_csv_dialect(path)), 1
+            for cells in reader:
+                if len(cells) > 1 or "".join(cells).strip():
+                    yield line, cells
+                line = reader.line_num + 1
+    finally:
+        csv.field_size_limit(limit)
+
+
+def _is_json_object(line: str) -> bool:
+    try:
+        return isinstance(json.loads(line), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _csv_dialect(path: Path) -> dict[str, Any]:
+    """Return how a file is cut into cells; a .tsv file has no quoting."""
+    return {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if ending(path) == ".tsv" else {}
 
 
 def _csv_options(path: Path, known: Sequence[str]) -> dict[str, Any]:
@@ -292,7 +422,7 @@ def _csv_options(path: Path, known: Sequence[str]) -> dict[str, Any]:
     tabs = ending(path) == ".tsv"
     first = next((line for _, line in numbered_lines(path)), "")
     header = first.split("\t") if tabs else next(csv.reader([first]), [])
-    options: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if tabs else {}
+    options = _csv_dialect(path)
     if tabs and 2 <= len(header) <= 3 and not set(header) & {*known, SPLIT}:
         header = list(_HEADERLESS[: len(header)])
         options |= {"header": None, "names": header}
@@ -317,14 +447,14 @@ def _decompressed(path: Path) -> Path:
     return copy
 
 
-def _by_split_column(rows: Dataset) -> dict[str, Dataset]:
+def _by_split_column(table: Table) -> dict[str, Table]:
     """Return the rows by the value of their column `split`; without it they are the split `train`."""
+    rows, origin = table
     if SPLIT not in rows.column_names:
-        return {"train": rows}
-    import numpy as np
-
+        return {"train": table}
     values = np.array([split_name(str(value)) for value in rows[SPLIT]])
-    return {
-        str(split): rows.select(np.flatnonzero(values == split)).remove_columns(SPLIT)
-        for split in dict.fromkeys(values.tolist())
-    }
+    found = {}
+    for split in dict.fromkeys(values.tolist()):
+        chosen = np.flatnonzero(values == split)
+        found[str(split)] = Table(rows.select(chosen).remove_columns(SPLIT), replace(origin, chosen=chosen))
+    return found

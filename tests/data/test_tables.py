@@ -1,0 +1,131 @@
+"""An error about a row names the line of its file, as an editor shows it."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import pyarrow
+import pytest
+from pyarrow import parquet
+
+from lexforge.data import DataError, load_label_sets, load_sts, load_training_data
+
+datasets = pytest.importorskip("datasets")
+
+
+@pytest.fixture(autouse=True)
+def caches_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`datasets` and lexforge keep what they converted; a test must not see what another one left."""
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "datasets-cache")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def write(path: Path, text: str) -> Path:
+    content = text.encode()
+    path.parent.mkdir(exist_ok=True)
+    if path.suffix == ".zst":
+        with pyarrow.CompressedOutputStream(str(path), "zstd") as stream:
+            stream.write(content)
+    else:
+        path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
+    return path
+
+
+MULTILINE = 'query,positive\nask,"a text\nof three\nlines"\n\n  \n"again","more ""words"""\n,wrong\nend,\n'
+LONG = f'query,positive\nask,"{"word " * 40_000}\nend"\n,wrong\n'
+OBJECTS = '{"query": "ask", "positive": "a text"}\n\n{"query": "ask", "positive": null}\n'
+WRONG_ROWS = {
+    "cells of several lines": ("x.csv", MULTILINE, "{}:8: "),
+    "lines that end as on Windows": ("x.csv", MULTILINE.replace("\n", "\r\n"), "{}:8: "),
+    "a byte order mark": ("x.csv", "\ufeff" + MULTILINE, "{}:8: "),
+    "a long cell": ("x.csv", LONG, "{}:4: "),
+    "compressed": ("x.csv.gz", MULTILINE, "{}:8: "),
+    "compressed by zstd": ("x.csv.zst", MULTILINE, "{}:8: "),
+    "a column for the split": ("x.csv", "split,query,positive\ndev,a,b\ntrain,a,b\n\ndev,,c\n", "{}:5: "),
+    "tabs": ("x.tsv", 'query\tpositive\n"ask\ta text\n\n\twrong\n', "{}:4: "),
+    "tabs and no header": ("x.tsv", "ask\ta text\n\n\twrong\n", "{}:3: "),
+    "JSON lines": ("x.jsonl", OBJECTS, "{}:3: "),
+    "compressed JSON lines": ("x.jsonl.gz", OBJECTS, "{}:3: "),
+    "a JSON array has no lines": (
+        "x.json",
+        '[{"query": "ask", "positive": "a text"},\n{"query": " ", "positive": "a text"}]\n',
+        "{}, row 2 (counted from 1): ",
+    ),
+    "objects over several lines": (
+        "x.json",
+        '{"query": "ask",\n"positive": "a text"}\n{"query": " ",\n"positive": "a text"}\n',
+        "{}, row 2 (counted from 1): ",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_ROWS)
+def test_a_wrong_row_is_named_by_its_line(name: str, tmp_path: Path) -> None:
+    """A reader opens the file at this line; the number of a record is another one after blank lines."""
+    file, text, place = WRONG_ROWS[name]
+    path = write(tmp_path / file, text)
+    with pytest.raises(DataError) as raised:
+        load_training_data(str(path), [])
+    assert str(raised.value).startswith(place.format(path))
+
+
+def test_a_folder_names_the_file_of_the_row(tmp_path: Path) -> None:
+    """A folder has one file for each split; the split alone does not say which."""
+    write(tmp_path / "set" / "train.csv", "query,positive\nask,a text\n")
+    path = write(tmp_path / "set" / "validation.jsonl", OBJECTS)
+    with pytest.raises(DataError) as raised:
+        load_training_data(str(tmp_path / "set"), ["dev"])
+    assert str(raised.value).startswith(f"{path}:3: 'positive' must be a string")
+
+
+def test_a_row_of_parquet_is_counted_from_one(tmp_path: Path) -> None:
+    """There is no line to name."""
+    rows = [{"query": "ask", "positive": text, "split": "dev"} for text in ("a text", "more", " ")]
+    path = tmp_path / "x.parquet"
+    parquet.write_table(pyarrow.Table.from_pylist([rows[0] | {"split": "train"}, *rows[1:]]), path)
+    with pytest.raises(DataError) as raised:
+        load_training_data(str(path), [])
+    assert str(raised.value).startswith(f"{path}, row 3 (counted from 1): ")
+
+
+def test_rows_of_other_kinds_are_named_alike(tmp_path: Path) -> None:
+    """Scored sentences and sets of labels come from the same tables."""
+    path = write(tmp_path / "sts.csv", 'sentence1,sentence2,score\n"a\nb",c,1\nd,e,much\n')
+    with pytest.raises(DataError) as raised:
+        load_sts(str(path))
+    assert str(raised.value) == f"{path}:4: the score must be a finite number; received 'much'"
+    path = write(tmp_path / "labels.csv", 'text,labels\n"a\nship","[""sea""]"\na mill,corn\n')
+    with pytest.raises(DataError) as raised:
+        load_label_sets(str(path), ["train"])
+    assert str(raised.value) == f"{path}:4: 'labels' must hold a JSON list of names; received 'corn'"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        (
+            "x.csv",
+            b'query,positive\n"ask\nmore",a text\n\nask,a text,of three\n',
+            "5: expected 2 cells, as in the first line; received ['ask', 'a text', 'of three']",
+        ),
+        ("x.csv", b'query,positive\n"ask\nmore",a text\nask,\xff\n', "4: not UTF-8"),
+        (
+            "x.csv",
+            b'query,positive\n"ask\nmore",a text\nask,"a text\nagain,b\n',
+            "4: a quoted cell begins here and does not end",
+        ),
+        ("x.jsonl", OBJECTS.encode() + b'{"query": "ask"\n', "4: expected a JSON object; received '{"),
+        ("x.jsonl", b'{"query": "ask"\n' + OBJECTS.encode(), "1: expected a JSON object; received '{"),
+        ("x.jsonl.gz", gzip.compress(OBJECTS.encode() * 9)[:-12], "broken gzip data"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_named_with_its_line(
+    name: str, content: bytes, message: str, tmp_path: Path
+) -> None:
+    """The readers of `datasets` count records from 0, or say nothing of a place."""
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(DataError) as raised:
+        load_training_data(str(path), [])
+    assert str(raised.value).removeprefix(f"{path}:").strip().startswith(message)
