@@ -14,9 +14,10 @@ from typing import Any
 from lexforge.common.files import leftover, remove_leftovers, write_file
 from lexforge.common.processor import processor_name
 from lexforge.runs.launch import launch_command
+from lexforge.runs.lock import LOCK_FILE, hold
 from lexforge.runs.log_file import LOG_FILE
 
-RECORDS = {"config.json", "env.json"}
+RECORDS = {"config.json", "env.json", LOCK_FILE}
 # What a run leaves beside its records before its first checkpoint: its log and what it measured at first.
 BEGINNINGS = {LOG_FILE, "bm25.trec", "bm25.scores.json", "initial.trec", "initial.scores.json"}
 PACKAGES = (
@@ -32,7 +33,9 @@ PACKAGES = (
 
 
 def check_run(folder: str | Path, config: Mapping[str, Any], *, resume: bool = False) -> None:
-    """Check that `open_run` would claim a folder; nothing is written.
+    """Check that `open_run` would claim a folder, and lock a folder in which a run was opened before.
+
+    Nothing but the name of this process in the lock file is written.
 
     Args:
         folder: The folder, as for `open_run`.
@@ -40,6 +43,7 @@ def check_run(folder: str | Path, config: Mapping[str, Any], *, resume: bool = F
         resume: Whether to continue the run that the folder holds.
 
     Raises:
+        BlockingIOError: If another process has opened the folder and has not ended.
         FileExistsError: If the folder holds anything else than records and what a run writes before its
             first checkpoint, and `resume` is not set.
         FileNotFoundError: If `resume` is set and the folder holds no run.
@@ -47,6 +51,8 @@ def check_run(folder: str | Path, config: Mapping[str, Any], *, resume: bool = F
     """
     folder = Path(folder)
     config_file = folder / "config.json"
+    if (folder / LOCK_FILE).is_file():
+        hold(folder)
     if resume:
         if not config_file.is_file():
             raise FileNotFoundError(f"nothing to resume: {config_file} does not exist")
@@ -66,6 +72,8 @@ def check_run(folder: str | Path, config: Mapping[str, Any], *, resume: bool = F
 def open_run(folder: str | Path, config: Mapping[str, Any], *, resume: bool = False) -> Path:
     """Claim a folder for a run and write `config.json` and `env.json` into it.
 
+    The folder stays locked until this process ends (`lexforge.runs.lock`).
+
     Args:
         folder: The folder, which is created if it is missing. It must be empty, or hold only the records of
             a run that failed before its first checkpoint, of which nothing else is kept.
@@ -76,14 +84,16 @@ def open_run(folder: str | Path, config: Mapping[str, Any], *, resume: bool = Fa
         The folder.
 
     Raises:
+        BlockingIOError: If another process has opened the folder and has not ended.
         FileExistsError: If the folder holds anything else and `resume` is not set; nothing is changed then.
         FileNotFoundError: If `resume` is set and the folder holds no run.
         ValueError: If `resume` is set and a setting differs.
     """
     folder = Path(folder)
     check_run(folder, config, resume=resume)
+    folder.mkdir(parents=True, exist_ok=True)
+    hold(folder)
     if not resume:
-        folder.mkdir(parents=True, exist_ok=True)
         for name in BEGINNINGS:
             (folder / name).unlink(missing_ok=True)
         write_json(folder / "config.json", _in_json(config))
