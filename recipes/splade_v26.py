@@ -225,7 +225,8 @@ def main(cfg: Config) -> None:
     )
 
     # Run directory. It is claimed only now, so that bad data or a wrong teacher leaves no folder behind.
-    runs.claim_run_directory(cfg.output_dir, cfg, resume=cfg.resume)
+    # A resumed run is refused if its data have changed.
+    runs.claim_run_directory(cfg.output_dir, cfg, resume=cfg.resume, data=loaded.digests(rows))
 
     # Encoder. The preset also says how queries and documents are compared, by dot product or cosine. This is
     # saved with the model, and the loss, the evaluation and every index read it there.

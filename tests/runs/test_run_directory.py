@@ -95,6 +95,20 @@ def test_a_nested_setting_that_changed_is_named_alone(tmp_path: Path) -> None:
         open_run(tmp_path / "run", changed, resume=True)
 
 
+def test_resume_needs_a_run_over_the_same_data(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A file that was replaced under the same path would be trained on from the middle of the other."""
+    data = {"documents": {"count": 2, "digest": 10 * "abcd"}, "rows": {"count": 1, "digest": 10 * "1234"}}
+    open_run(tmp_path / "run", {"steps": 3}, data=data)
+    open_run(tmp_path / "run", {"steps": 3}, data=data, resume=True)
+    changed = data | {"rows": {"count": 7, "digest": 10 * "5678"}}
+    differences = r"began with: rows: 1 \(digest 12341234\), now 7 \(digest 56785678\)\."
+    with pytest.raises(ValueError, match=differences):
+        open_run(tmp_path / "run", {"steps": 3}, data=changed, resume=True)
+    open_run(tmp_path / "older", {"steps": 3})
+    open_run(tmp_path / "older", {"steps": 3}, data=data, resume=True)
+    assert "kept no digest of its data" in caplog.text
+
+
 def test_a_folder_has_one_run_at_a_time(tmp_path: Path) -> None:
     """Two runs in one folder replaced each other's checkpoints; and after a SIGKILL, which leaves nobody to
     give the folder back, the run must be resumed all the same.

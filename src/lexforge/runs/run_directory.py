@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import platform
 import re
@@ -30,6 +31,7 @@ PACKAGES = (
     "numpy",
     "numba",
 )
+logger = logging.getLogger(__name__)
 
 
 def check_run(folder: str | Path, config: Mapping[str, Any], *, resume: bool = False) -> None:
@@ -69,7 +71,13 @@ def check_run(folder: str | Path, config: Mapping[str, Any], *, resume: bool = F
         )
 
 
-def open_run(folder: str | Path, config: Mapping[str, Any], *, resume: bool = False) -> Path:
+def open_run(
+    folder: str | Path,
+    config: Mapping[str, Any],
+    *,
+    resume: bool = False,
+    data: Mapping[str, Mapping[str, Any]] | None = None,
+) -> Path:
     """Claim a folder for a run and write `config.json` and `env.json` into it.
 
     The folder stays locked until this process ends (`lexforge.runs.lock`).
@@ -79,6 +87,8 @@ def open_run(folder: str | Path, config: Mapping[str, Any], *, resume: bool = Fa
             a run that failed before its first checkpoint, of which nothing else is kept.
         config: The settings of the run; values without a JSON type are written as strings.
         resume: Whether to continue the run that the folder holds; its settings must be the same.
+        data: Name -> `count` and `digest` of each part of the data, as `lexforge.data.digests` returns them;
+            `env.json` keeps them, and those of a resumed run must be the same. None compares nothing.
 
     Returns:
         The folder.
@@ -87,7 +97,7 @@ def open_run(folder: str | Path, config: Mapping[str, Any], *, resume: bool = Fa
         BlockingIOError: If another process has opened the folder and has not ended.
         FileExistsError: If the folder holds anything else and `resume` is not set; nothing is changed then.
         FileNotFoundError: If `resume` is set and the folder holds no run.
-        ValueError: If `resume` is set and a setting differs.
+        ValueError: If `resume` is set and a setting or a part of the data differs.
     """
     folder = Path(folder)
     check_run(folder, config, resume=resume)
@@ -97,8 +107,29 @@ def open_run(folder: str | Path, config: Mapping[str, Any], *, resume: bool = Fa
         for name in BEGINNINGS:
             (folder / name).unlink(missing_ok=True)
         write_json(folder / "config.json", _in_json(config))
-        write_json(folder / "env.json", environment())
+        write_json(folder / "env.json", environment() | ({} if data is None else {"data": data}))
+    elif data is not None:
+        _check_data(folder, data)
     return folder
+
+
+def _check_data(folder: Path, data: Mapping[str, Mapping[str, Any]]) -> None:
+    """Refuse to resume a run over other data than those it began with."""
+    before = (read_json(folder / "env.json") or {}).get("data")
+    if before is None:
+        logger.warning("%s kept no digest of its data, so nothing tells whether they have changed", folder)
+        return
+    changed = [name for name in dict.fromkeys([*before, *data]) if before.get(name) != data.get(name)]
+    if changed:
+        differences = (f"{name}: {_amount(before, name)}, now {_amount(data, name)}" for name in changed)
+        raise ValueError(
+            f"cannot resume {folder}: the data are not those that the run began with: "
+            f"{'; '.join(differences)}. Bring them back, or begin a new run in another directory"
+        )
+
+
+def _amount(data: Mapping[str, Mapping[str, Any]], name: str) -> str:
+    return f"{data[name]['count']} (digest {data[name]['digest'][:8]})" if name in data else "missing"
 
 
 def _in_json(config: Mapping[str, Any]) -> dict[str, Any]:
