@@ -117,7 +117,7 @@ def main(cfg: Config) -> None:
         ),
         say=process.print,
     )
-    runs.check_run_directory(process, cfg.output_dir, cfg, resume=cfg.resume)
+    runs.check_run_directory(cfg.output_dir, cfg, resume=cfg.resume)
     training.check_reports(cfg.train.report_to)
     cfg.evaluation.check_measure(MEASURES)
 
@@ -141,7 +141,8 @@ def main(cfg: Config) -> None:
     process.print(f"{cfg.data}: {len(train)} training pairs, {len(pairs['test'])} test pairs", flush=True)
 
     # Run directory. It is claimed after the data is loaded, so that bad data leaves no folder behind.
-    runs.claim_run_directory(process, cfg.output_dir, cfg, resume=cfg.resume)
+    # A resumed run is refused if its data have changed.
+    runs.claim_run_directory(cfg.output_dir, cfg, resume=cfg.resume, data=data.digests(pairs))
 
     # Encoder. A saved one keeps its similarity, a new one gets the cosine; loss and evaluator follow it.
     stages.begin("load the encoder" if cfg.model != models.LEXICAL else "build the encoder")

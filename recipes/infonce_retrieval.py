@@ -31,7 +31,6 @@ from lexforge.common.command_line import run_command
 from lexforge.common.similarity import similarity_of
 
 if TYPE_CHECKING:
-    from accelerate import PartialState
     from sentence_transformers import SentenceTransformer
 
 # Training takes a few minutes on two cores with these settings. The kind of model gives steps, learning rate,
@@ -114,14 +113,14 @@ class Config:
     train: Annotated[training.TrainingSettings, tyro.conf.arg(name="")] = QUICK
 
 
-def check_options(cfg: Config, process: PartialState) -> None:
+def check_options(cfg: Config) -> None:
     """Refuse what would stop the run later, before any data is read."""
     if cfg.negatives in ("judged", "bm25") and cfg.loss.name != "infonce":
         raise ValueError(
             f"negatives are read by the loss infonce only; received the loss {cfg.loss.name!r} with "
             f"--negatives {cfg.negatives}"
         )
-    runs.check_run_directory(process, cfg.output_dir, cfg, resume=cfg.resume)
+    runs.check_run_directory(cfg.output_dir, cfg, resume=cfg.resume)
     training.check_reports(cfg.train.report_to)
     cfg.evaluation.check_measure(evaluation.METRICS)
 
@@ -159,7 +158,7 @@ def main(cfg: Config) -> None:
         ),
         say=process.print,
     )
-    check_options(cfg, process)
+    check_options(cfg)
 
     # Data. The train split gives the rows; the test split is measured before and after training, and the dev
     # split during training. All search the same documents, and so does BM25.
@@ -191,7 +190,8 @@ def main(cfg: Config) -> None:
     )
 
     # Run directory. It is claimed after the data is loaded, so that bad data leaves no folder behind.
-    runs.claim_run_directory(process, cfg.output_dir, cfg, resume=cfg.resume)
+    # A resumed run is refused if its data have changed.
+    runs.claim_run_directory(cfg.output_dir, cfg, resume=cfg.resume, data=loaded.digests(rows))
 
     # Encoder. A saved one keeps its similarity, a new one gets the cosine; loss and searches follow it.
     stages.begin("load the encoder" if cfg.model != models.LEXICAL else "build the encoder")

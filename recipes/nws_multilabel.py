@@ -215,7 +215,7 @@ def main(cfg: Config) -> None:
         ),
         say=process.print,
     )
-    runs.check_run_directory(process, cfg.output_dir, cfg, resume=cfg.resume)
+    runs.check_run_directory(cfg.output_dir, cfg, resume=cfg.resume)
     training.check_reports(cfg.train.report_to)
     cfg.evaluation.check_measure(evaluation.MULTILABEL_METRICS)
 
@@ -234,7 +234,8 @@ def main(cfg: Config) -> None:
     )
 
     # Run directory. It is claimed after the data is loaded, so that bad data leaves no folder behind.
-    runs.claim_run_directory(process, cfg.output_dir, cfg, resume=cfg.resume)
+    # A resumed run is refused if its data have changed.
+    runs.claim_run_directory(cfg.output_dir, cfg, resume=cfg.resume, data=texts.digests())
 
     # Encoder. Its texts are compared by cosine.
     stages.begin("load the encoder" if cfg.model != models.LEXICAL else "build the encoder")

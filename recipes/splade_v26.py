@@ -152,7 +152,7 @@ def main(cfg: Config) -> None:
         say=process.print,
     )
     cfg = training.with_training_length(cfg, say=process.print)
-    runs.check_run_directory(process, cfg.output_dir, cfg, resume=cfg.resume)
+    runs.check_run_directory(cfg.output_dir, cfg, resume=cfg.resume)
     teacher_name = training.choose_teacher(cfg.teacher, cfg.loss.teacher, cfg.teacher_cache)
     data.check_language(cfg.language)
     training.check_reports(cfg.train.report_to)
@@ -225,7 +225,8 @@ def main(cfg: Config) -> None:
     )
 
     # Run directory. It is claimed only now, so that bad data or a wrong teacher leaves no folder behind.
-    runs.claim_run_directory(process, cfg.output_dir, cfg, resume=cfg.resume)
+    # A resumed run is refused if its data have changed.
+    runs.claim_run_directory(cfg.output_dir, cfg, resume=cfg.resume, data=loaded.digests(rows))
 
     # Encoder. The preset also says how queries and documents are compared, by dot product or cosine. This is
     # saved with the model, and the loss, the evaluation and every index read it there.

@@ -79,6 +79,11 @@ def test_the_recipe_learns_and_resumes_to_the_same_numbers(pairs: Path, tmp_path
     assert resumed.returncode == 0, resumed.stderr
     assert measures(tmp_path / "whole") == metrics
 
+    lines = pairs.read_text(encoding="utf-8").splitlines()
+    pairs.write_text("\n".join(lines[:-1]) + "\n", encoding="utf-8")
+    resumed = run(*quick, "--steps", 20, "--output-dir", tmp_path / "whole", "--resume")
+    assert "the data are not those that the run began with" in resumed.stderr
+
 
 def test_bad_input_is_refused_before_a_run_directory_exists(pairs: Path, tmp_path: Path) -> None:
     """A test split that is missing, or whose scores correlate with nothing, would show after hours only."""

@@ -65,6 +65,11 @@ def test_a_run_killed_while_it_built_the_encoder_goes_on(folder: Path, tmp_path:
     assert result.returncode == 0, result.stderr
     assert (out / "metrics.json").is_file()
 
+    judgements = folder / "qrels" / "test.tsv"
+    judgements.write_text(judgements.read_text().replace("\t1\n", "\t2\n", 1))
+    result = run(*options, "--resume")
+    assert "began with: judgements: 132 (digest" in result.stderr
+
 
 def test_an_id_that_the_run_file_cannot_carry_is_refused_before_training(
     folder: Path, tmp_path: Path

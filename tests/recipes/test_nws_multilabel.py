@@ -240,6 +240,11 @@ def test_resume_ends_with_the_model_of_a_run_never_stopped(file: Path, tiny_chec
         trainer_class.training_step = original
     with pytest.raises(ValueError, match=r"loss.temperature was 0.1 and is now 0.2"):
         recipe.main(config(file, tiny_checkpoint, {"temperature": 0.2}, resume=True))
+    texts = file.read_text()
+    file.write_text(texts.replace('["files"]', '["graphs"]', 1))
+    with pytest.raises(ValueError, match=r"began with: train: 48 \(digest .*\), now 48 \(digest"):
+        recipe.main(config(file, tiny_checkpoint, resume=True))
+    file.write_text(texts)
     recipe.main(config(file, tiny_checkpoint, resume=True))
     for name in ("model/model.safetensors", "head.safetensors"):
         assert (run / name).read_bytes() == (whole / name).read_bytes(), name

@@ -401,7 +401,9 @@ def test_a_directory_that_holds_a_run_is_not_touched(beir: Path) -> None:
 
 
 def test_resume_ends_with_the_model_of_a_run_never_stopped(beir: Path) -> None:
-    """Killed after a checkpoint and started again with `--resume`, the recipe leaves the same weights."""
+    """Killed after a checkpoint and started again with `--resume`, the recipe leaves the same weights. Over
+    another text under the same path it would leave others, and is refused.
+    """
     recipe.main(config(beir))
     whole = (beir.parent / "run" / "model" / "model.safetensors").read_bytes()
     (beir.parent / "run").rename(beir.parent / "whole")
@@ -426,6 +428,11 @@ def test_resume_ends_with_the_model_of_a_run_never_stopped(beir: Path) -> None:
         trainer_class.training_step = original
     with pytest.raises(ValueError, match="max_seq_length was 16 and is now 15"):
         recipe.main(config(beir, resume=True, max_seq_length=15))
+    texts = (beir / "corpus.jsonl").read_text()
+    (beir / "corpus.jsonl").write_text(texts.replace("the array of a search", "the array of a file"))
+    with pytest.raises(ValueError, match=r"documents: 12 \(digest .*\), now 12 .*; rows: 8 "):
+        recipe.main(config(beir, resume=True))
+    (beir / "corpus.jsonl").write_text(texts)
     recipe.main(config(beir, resume=True))
     assert (beir.parent / "run" / "model" / "model.safetensors").read_bytes() == whole
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lexforge.runs.launch import _program
+from lexforge.runs.launch import _program, launch_command
 
 SCRIPT = """
 import json, sys
@@ -17,8 +17,12 @@ from lexforge.runs.launch import launch_command
 sys.argv = ["lexforge train", "--changed"]  # as a command does that runs a recipe
 print(json.dumps(launch_command()))
 """
-# Starts what it is given, as launchers do, and waits.
-LAUNCHER = "import subprocess, sys; subprocess.run([sys.executable, *sys.argv[1:]], check=True)"
+# Starts the program in its arguments, as launchers do, and waits.
+LAUNCHER = """
+import subprocess, sys
+place = next(place for place, word in enumerate(sys.argv) if word.endswith("script.py") or word == "-m")
+subprocess.run([sys.executable, *sys.argv[place:]], check=True)
+"""
 
 # Trains on a group of one rank, leaves it, and prints the names of its threads before and after.
 LEAVING = """
@@ -56,19 +60,74 @@ def said(*command: str) -> list[str]:
     return found
 
 
+@pytest.fixture
+def launcher(tmp_path: Path, request: pytest.FixtureRequest) -> str:
+    """A program that starts another; its name is the parameter of the test."""
+    path = tmp_path / request.param
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(LAUNCHER)
+    return str(path)
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process the command of its parent")
-def test_the_command_of_a_run_is_its_launchers(script: str) -> None:
+@pytest.mark.parametrize(
+    ("launcher", "options"),
+    [
+        ("torchrun", ["--nproc-per-node", "2"]),
+        ("accelerate", ["launch", "--cpu"]),
+    ],
+    indirect=["launcher"],
+)
+def test_the_command_of_a_run_is_its_launchers(launcher: str, options: list[str], script: str) -> None:
     """With all its options: how many ranks, which configuration file."""
-    command = [sys.executable, "-c", LAUNCHER, script, "--steps", "3"]
+    command = [sys.executable, launcher, *options, script, "--steps", "3"]
     assert said(*command) == command
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process the command of its parent")
-def test_a_module_keeps_its_name(script: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("launcher", ["torchrun"], indirect=True)
+def test_a_module_keeps_its_name(launcher: str, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """`python -m lexforge`: the file of a module is another program when it is started by its path."""
     monkeypatch.chdir(Path(script).parent)
-    command = [sys.executable, "-c", LAUNCHER, "-u", "-m", "script", "train"]
+    command = [sys.executable, launcher, "-m", "script", "train"]
     assert said(*command) == command
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process the command of its parent")
+def test_torchrun_and_accelerate_are_known_by_their_modules(script: str) -> None:
+    """The README starts them so; these are the real ones."""
+    torchrun = ["torch.distributed.run", "--nproc-per-node", "1"]
+    accelerate = "accelerate.commands.launch --num_processes 1 --num_machines 1 --mixed_precision no".split()
+    for launch in (torchrun, [*accelerate, "--dynamo_backend", "no", "--cpu"]):
+        command = [sys.executable, "-m", *launch, script, "--steps", "3"]
+        assert said(*command) == command
+
+
+@pytest.mark.parametrize("launcher", ["wrap"], indirect=True)
+def test_another_program_is_no_launcher(launcher: str, script: str) -> None:
+    """Its words are not ours to keep: they may hold what only its user may read."""
+    own = [sys.executable, script, "--steps", "3"]
+    assert said(sys.executable, launcher, "--export=HF_TOKEN=hf_private", "--", *own) == own
+
+
+@pytest.mark.parametrize(
+    ("words", "kept"),
+    [
+        (["--hub-token", "hf_private"], ["--hub-token", "***"]),
+        (["--hub_token=hf_private", "--steps=3"], ["--hub_token=***", "--steps=3"]),
+        (["--export=HOME,WANDB_API_KEY=private,X=1"], ["--export=HOME,WANDB_API_KEY=***"]),
+        (["AWS_SECRET=private", "--Password", "private"], ["AWS_SECRET=***", "--Password", "***"]),
+        (["--tokens=128", "--monkey", "3", "a=b"], ["--tokens=128", "--monkey", "3", "a=b"]),
+        (["--model", "token", "--steps", "3"], ["--model", "token", "--steps", "3"]),
+        (["--no-token", "--steps", "3"], ["--no-token", "--steps", "3"]),
+    ],
+)
+def test_a_secret_in_the_command_is_not_kept(
+    words: list[str], kept: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`env.json`, the page and the command that resumes the run are shown to others."""
+    monkeypatch.setattr(sys, "orig_argv", ["python", "recipe.py", *words])
+    assert launch_command() == [sys.executable, "recipe.py", *kept]
 
 
 @pytest.mark.parametrize(

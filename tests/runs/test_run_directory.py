@@ -3,11 +3,26 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from lexforge.runs.run_directory import open_run
+from lexforge.runs.run_directory import check_run, open_run
+
+# Opens a run, says so, and writes into it until it is killed.
+OWNER = """
+import sys, time
+from lexforge.runs import open_run
+open_run(sys.argv[1], {"steps": 3})
+print("open", flush=True)
+time.sleep(600)
+"""
 
 
 def test_a_new_run_leaves_its_configuration_and_environment(tmp_path: Path) -> None:
@@ -37,7 +52,7 @@ def test_a_run_that_failed_before_it_did_anything_can_be_started_again(tmp_path:
     (tmp_path / half).write_text('{"mod')
     open_run(tmp_path, {"model": "right"})
     assert json.loads((tmp_path / "config.json").read_text()) == {"model": "right"}
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["config.json", "env.json"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["config.json", "env.json", "run.lock"]
 
 
 def test_a_run_that_failed_before_its_first_checkpoint_can_be_started_again(tmp_path: Path) -> None:
@@ -46,7 +61,7 @@ def test_a_run_that_failed_before_its_first_checkpoint_can_be_started_again(tmp_
     for name in ("log.jsonl", "bm25.trec", "bm25.scores.json", "initial.trec"):
         (tmp_path / name).write_text("old")
     open_run(tmp_path, {"batch": 32})
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["config.json", "env.json"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["config.json", "env.json", "run.lock"]
     (tmp_path / "log.jsonl").write_text("new")
     (tmp_path / "checkpoint-5").mkdir()
     with pytest.raises(FileExistsError, match="already holds"):
@@ -78,3 +93,41 @@ def test_a_nested_setting_that_changed_is_named_alone(tmp_path: Path) -> None:
     changed = {"loss": {"temperature": 0.2, "alpha": 1.0}}
     with pytest.raises(ValueError, match=r"run: loss\.temperature was 0\.1 and is now 0\.2$"):
         open_run(tmp_path / "run", changed, resume=True)
+
+
+def test_resume_needs_a_run_over_the_same_data(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A file that was replaced under the same path would be trained on from the middle of the other."""
+    data = {"documents": {"count": 2, "digest": 10 * "abcd"}, "rows": {"count": 1, "digest": 10 * "1234"}}
+    open_run(tmp_path / "run", {"steps": 3}, data=data)
+    open_run(tmp_path / "run", {"steps": 3}, data=data, resume=True)
+    changed = data | {"rows": {"count": 7, "digest": 10 * "5678"}}
+    differences = r"began with: rows: 1 \(digest 12341234\), now 7 \(digest 56785678\)\."
+    with pytest.raises(ValueError, match=differences):
+        open_run(tmp_path / "run", {"steps": 3}, data=changed, resume=True)
+    open_run(tmp_path / "older", {"steps": 3})
+    open_run(tmp_path / "older", {"steps": 3}, data=data, resume=True)
+    assert "kept no digest of its data" in caplog.text
+
+
+def test_a_folder_has_one_run_at_a_time(tmp_path: Path) -> None:
+    """Two runs in one folder replaced each other's checkpoints; and after a SIGKILL, which leaves nobody to
+    give the folder back, the run must be resumed all the same.
+    """
+    run = tmp_path / "run"
+    command = [sys.executable, "-c", OWNER, str(run)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as owner:
+        try:
+            assert owner.stdout is not None
+            assert owner.stdout.readline() == "open\n"
+            before = {path.name: path.read_bytes() for path in run.iterdir()}
+            writing = re.escape(f"process {owner.pid} on {socket.gethostname()} is writing in {run}")
+            for resume in (False, True):
+                with pytest.raises(BlockingIOError, match=writing):
+                    check_run(run, {"steps": 3}, resume=resume)
+                with pytest.raises(BlockingIOError, match=writing):
+                    open_run(run, {"steps": 3}, resume=resume)
+            assert {path.name: path.read_bytes() for path in run.iterdir()} == before
+        finally:
+            os.kill(owner.pid, signal.SIGKILL)
+    check_run(run, {"steps": 3}, resume=True)
+    open_run(run, {"steps": 3}, resume=True)

@@ -3,29 +3,25 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from accelerate import PartialState
 
-from lexforge.runs import claim_run_directory, start_processes
+from lexforge.runs import claim_run_directory, open_run, start_processes
+
+SCRIPT = Path(__file__).with_name("claiming_ranks.py")
 
 
 @dataclass(frozen=True)
 class Settings:
     steps: int = 3
     resume: bool = False
-
-
-def process(main: bool, waited: list[str]) -> PartialState:
-    """A process that notes in `waited` what stood in the run directory while it waited."""
-    state = SimpleNamespace(is_main_process=main, wait_for_everyone=lambda: waited.append("waited"))
-    return state  # type: ignore[return-value]
 
 
 def test_the_seed_makes_every_generator_repeat_itself() -> None:
@@ -40,20 +36,27 @@ def test_the_seed_makes_every_generator_repeat_itself() -> None:
     assert state.num_processes == 1
 
 
-def test_the_main_process_opens_the_directory_and_the_others_wait(tmp_path: Path) -> None:
-    """Two processes that both open it would refuse each other's files."""
-    waited: list[str] = []
-    claim_run_directory(process(False, waited), tmp_path / "run", Settings(), resume=False)
-    assert not (tmp_path / "run").exists()
-    claim_run_directory(process(True, waited), tmp_path / "run", Settings(), resume=False)
-    assert (tmp_path / "run" / "env.json").is_file()
-    assert waited == ["waited", "waited"]
+@pytest.mark.parametrize("taken", [False, True])
+def test_the_first_rank_opens_the_directory_for_all(
+    taken: bool, run_script: Callable[..., None], tmp_path: Path
+) -> None:
+    """Two ranks that both open it would refuse each other's files; a refusal must reach the ranks that wait,
+    or they would wait for ever.
+    """
+    run = tmp_path / "run"
+    if taken:
+        open_run(run, {"of": "this process"})
+    run_script(SCRIPT, run, tmp_path, ranks=2)
+    said = [(tmp_path / str(rank)).read_text().splitlines() for rank in range(2)]
+    assert said[0] == said[1]
+    assert said[0][-3:] == ["config.json", "env.json", "run.lock"]
+    assert [f"process {os.getpid()} on" in line for line in said[0][:-3]] == [True, True] * taken
 
 
 def test_a_resumed_run_has_the_settings_of_the_run_it_continues(tmp_path: Path) -> None:
     """The flag `--resume` is itself a setting, and must not count as a changed one."""
-    claim_run_directory(process(True, []), tmp_path / "run", Settings(), resume=False)
-    claim_run_directory(process(True, []), tmp_path / "run", Settings(resume=True), resume=True)
+    claim_run_directory(tmp_path / "run", Settings(), resume=False)
+    claim_run_directory(tmp_path / "run", Settings(resume=True), resume=True)
     assert json.loads((tmp_path / "run" / "config.json").read_text()) == {"steps": 3, "resume": False}
     with pytest.raises(ValueError, match="steps was 3 and is now 4"):
-        claim_run_directory(process(True, []), tmp_path / "run", Settings(4, True), resume=True)
+        claim_run_directory(tmp_path / "run", Settings(4, True), resume=True)

@@ -1,8 +1,9 @@
-"""One number per text, by which equal texts are recognised in a batch."""
+"""One number per text, by which equal texts are recognised in a batch, and one digest of many texts."""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 
 NO_TEXT = 2**63 - 1
 """The number that no text has; it fills up lists of identities, and sorts behind all of them."""
@@ -22,3 +23,20 @@ def text_identity(text: str) -> int:
     """
     digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return min(int.from_bytes(digest, "little", signed=True), NO_TEXT - 1)
+
+
+def text_digest(texts: Iterable[str]) -> str:
+    """Compute a digest of texts and of where one ends and the next begins.
+
+    Args:
+        texts: Any number of texts; their order changes the digest.
+
+    Returns:
+        40 hexadecimal digits.
+    """
+    digest = hashlib.blake2b(digest_size=20)
+    for text in texts:
+        # The length before each text keeps ["ab", "c"] apart from ["a", "bc"].
+        data = text.encode("utf-8", "surrogatepass")
+        digest.update(len(data).to_bytes(8, "little") + data)
+    return digest.hexdigest()

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     )
     from lexforge.data.checks import check_teacher
     from lexforge.data.columns import validate_columns
+    from lexforge.data.digest import digests
     from lexforge.data.docstrings import load_docstrings
     from lexforge.data.hub import load_hub
     from lexforge.data.msmarco import load_msmarco
@@ -85,6 +86,7 @@ __all__ = [
     "check_teacher",
     "check_teacher_options",
     "corpus_idf",
+    "digests",
     "document_frequency",
     "hold_out",
     "judged_negatives",

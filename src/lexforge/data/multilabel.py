@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from lexforge.data.digest import digests
 from lexforge.data.docstrings import load_docstrings
 from lexforge.data.lines import excerpt, json_objects, require_texts
 from lexforge.data.retrieval_data import DataError, split_name
@@ -73,6 +74,11 @@ class MultiLabelData:
     def columns(self, split: str) -> dict[str, list[Any]]:
         """Return one text column and one label column, as `datasets.Dataset.from_dict` takes them."""
         return {TEXT: [row.text for row in self.split(split)], LABEL: self.multi_hot(split)}
+
+    def digests(self) -> dict[str, dict[str, Any]]:
+        """Compute the digests of the label names and of the texts of each split with their labels."""
+        splits = {name: ((row.text, row.labels) for row in rows) for name, rows in self.splits.items()}
+        return digests({"label_names": self.label_names, **splits})
 
     def sample(self, texts: int, seed: int = 0) -> MultiLabelData:
         """Draw a smaller set at random.

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lexforge.data.beir import load_beir, load_corpus
 from lexforge.data.collection import Collection
+from lexforge.data.digest import digests
 from lexforge.data.docstrings import load_docstrings
 from lexforge.data.hub import has_beir_layout, load_hub, split_hub_name
 from lexforge.data.msmarco import is_msmarco, load_msmarco, load_msmarco_corpus
@@ -92,6 +93,26 @@ class TrainingData:
         if self.pairs is None:
             raise ValueError(f"{self.measured.name} has judgements and no rows; received no tables")
         return self.pairs.training_rows(negatives=negatives)
+
+    def digests(self, rows: Sequence[Mapping[str, Any]] | Dataset) -> dict[str, dict[str, Any]]:
+        """Compute the digests of what a run trains on and measures; all texts are read once.
+
+        Args:
+            rows: The training rows.
+
+        Returns:
+            As `lexforge.data.digests`, of the documents, the queries, the judgements and the rows.
+        """
+        whole = self.retrieval or self.measured
+        judgements = ((split, *judged) for split, found in whole.qrels.items() for judged in found.items())
+        return digests(
+            {
+                "documents": zip(whole.corpus, whole.corpus.values(), strict=True),
+                "queries": whole.queries.items(),
+                "judgements": judgements,
+                "rows": rows,
+            }
+        )
 
     def other_queries(self) -> list[str]:
         """Return the texts of queries that are neither trained on nor in the test, such as those of dev.

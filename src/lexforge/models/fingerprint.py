@@ -1,32 +1,16 @@
-"""Digests of models and texts: two models with the same fingerprint give the same vectors."""
+"""Digests of models: two models with the same fingerprint give the same vectors."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import re
-from collections.abc import Iterable
 from typing import Any
 
 import torch
 from sentence_transformers.base.model import BaseModel
 
-
-def text_digest(texts: Iterable[str]) -> str:
-    """Compute a digest of texts and of where one ends and the next begins.
-
-    Args:
-        texts: Any number of texts; their order changes the digest.
-
-    Returns:
-        40 hexadecimal digits.
-    """
-    digest = hashlib.blake2b(digest_size=20)
-    for text in texts:
-        # The length before each text keeps ["ab", "c"] apart from ["a", "bc"].
-        data = text.encode("utf-8", "surrogatepass")
-        digest.update(len(data).to_bytes(8, "little") + data)
-    return digest.hexdigest()
+from lexforge.common.text_identity import text_digest
 
 
 def fingerprint(model: BaseModel) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import os
+import re
 import signal
 import sys
 from datetime import timedelta
@@ -19,6 +20,19 @@ from lexforge.runs.threads import take_cores, threads_were_set
 # How long the ranks wait while one of them encodes or evaluates; the default of NCCL is 10 minutes.
 ALONE = timedelta(hours=12)
 PR_SET_PDEATHSIG = 1
+# What starts the ranks of a run, by the first words of the program that Python runs.
+LAUNCHERS = (
+    ["torchrun"],
+    ["torch.distributed.run"],
+    ["torch.distributed.launch"],
+    ["accelerate", "launch"],
+    ["accelerate-launch"],
+    ["accelerate.commands.launch"],
+    ["accelerate.commands.accelerate_cli", "launch"],
+)
+MASK = "***"
+_NAME = re.compile(r"([\w.-]+)=")
+_SECRET = re.compile(r"(?<![a-z])(token|(api)?key|secret|password)(?![a-z])", re.IGNORECASE)
 
 
 def join_processes() -> PartialState:
@@ -60,19 +74,36 @@ def launch_command() -> list[str]:
     command that runs a recipe changes `sys.argv`.
 
     Returns:
-        The words of the command.
+        The words of the command. The value of what is named token, key, secret or password is `***`, because
+        the command is kept in files that are shown to others.
     """
-    return _launcher() or [sys.executable, *sys.orig_argv[1:]]
+    return _masked(_launcher() or [sys.executable, *sys.orig_argv[1:]])
+
+
+def _masked(words: list[str]) -> list[str]:
+    """The words without the values of secrets, as in `--hub-token VALUE` and `--export=HF_TOKEN=VALUE`."""
+    masked: list[str] = []
+    for word in words:
+        before = masked[-1] if masked else ""
+        named = next((name for name in _NAME.finditer(word) if _SECRET.search(name[1])), None)
+        option = before.startswith("-") and "=" not in before
+        if option and _SECRET.search(before) and not word.startswith("-"):
+            masked.append(MASK)
+        else:
+            masked.append(word if named is None else word[: named.end()] + MASK)
+    return masked
 
 
 def _launcher() -> list[str]:
-    """The command of the parent process if it ends in this program and its arguments; known on Linux only."""
+    """The command of the parent process if it is a launcher of this program; known on Linux only."""
     try:
         command = os.fsdecode(Path(f"/proc/{os.getppid()}/cmdline").read_bytes()).split("\0")[:-1]
     except OSError:
         return []
-    own = _program(sys.orig_argv)
-    return command if own and command[-len(own) :] == own else []
+    own, parents = _program(sys.orig_argv), _program(command)
+    names = [Path(word).name for word in parents[:1]] + parents[1:]
+    known = any(names[: len(launcher)] == launcher for launcher in LAUNCHERS)
+    return command if known and own and command[-len(own) :] == own else []
 
 
 def _program(words: list[str]) -> list[str]:

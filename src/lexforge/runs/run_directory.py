@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import platform
 import re
@@ -14,9 +15,10 @@ from typing import Any
 from lexforge.common.files import leftover, remove_leftovers, write_file
 from lexforge.common.processor import processor_name
 from lexforge.runs.launch import launch_command
+from lexforge.runs.lock import LOCK_FILE, hold
 from lexforge.runs.log_file import LOG_FILE
 
-RECORDS = {"config.json", "env.json"}
+RECORDS = {"config.json", "env.json", LOCK_FILE}
 # What a run leaves beside its records before its first checkpoint: its log and what it measured at first.
 BEGINNINGS = {LOG_FILE, "bm25.trec", "bm25.scores.json", "initial.trec", "initial.scores.json"}
 PACKAGES = (
@@ -29,10 +31,13 @@ PACKAGES = (
     "numpy",
     "numba",
 )
+logger = logging.getLogger(__name__)
 
 
 def check_run(folder: str | Path, config: Mapping[str, Any], *, resume: bool = False) -> None:
-    """Check that `open_run` would claim a folder; nothing is written.
+    """Check that `open_run` would claim a folder, and lock a folder in which a run was opened before.
+
+    Nothing but the name of this process in the lock file is written.
 
     Args:
         folder: The folder, as for `open_run`.
@@ -40,6 +45,7 @@ def check_run(folder: str | Path, config: Mapping[str, Any], *, resume: bool = F
         resume: Whether to continue the run that the folder holds.
 
     Raises:
+        BlockingIOError: If another process has opened the folder and has not ended.
         FileExistsError: If the folder holds anything else than records and what a run writes before its
             first checkpoint, and `resume` is not set.
         FileNotFoundError: If `resume` is set and the folder holds no run.
@@ -47,6 +53,8 @@ def check_run(folder: str | Path, config: Mapping[str, Any], *, resume: bool = F
     """
     folder = Path(folder)
     config_file = folder / "config.json"
+    if (folder / LOCK_FILE).is_file():
+        hold(folder)
     if resume:
         if not config_file.is_file():
             raise FileNotFoundError(f"nothing to resume: {config_file} does not exist")
@@ -63,32 +71,65 @@ def check_run(folder: str | Path, config: Mapping[str, Any], *, resume: bool = F
         )
 
 
-def open_run(folder: str | Path, config: Mapping[str, Any], *, resume: bool = False) -> Path:
+def open_run(
+    folder: str | Path,
+    config: Mapping[str, Any],
+    *,
+    resume: bool = False,
+    data: Mapping[str, Mapping[str, Any]] | None = None,
+) -> Path:
     """Claim a folder for a run and write `config.json` and `env.json` into it.
+
+    The folder stays locked until this process ends (`lexforge.runs.lock`).
 
     Args:
         folder: The folder, which is created if it is missing. It must be empty, or hold only the records of
             a run that failed before its first checkpoint, of which nothing else is kept.
         config: The settings of the run; values without a JSON type are written as strings.
         resume: Whether to continue the run that the folder holds; its settings must be the same.
+        data: Name -> `count` and `digest` of each part of the data, as `lexforge.data.digests` returns them;
+            `env.json` keeps them, and those of a resumed run must be the same. None compares nothing.
 
     Returns:
         The folder.
 
     Raises:
+        BlockingIOError: If another process has opened the folder and has not ended.
         FileExistsError: If the folder holds anything else and `resume` is not set; nothing is changed then.
         FileNotFoundError: If `resume` is set and the folder holds no run.
-        ValueError: If `resume` is set and a setting differs.
+        ValueError: If `resume` is set and a setting or a part of the data differs.
     """
     folder = Path(folder)
     check_run(folder, config, resume=resume)
+    folder.mkdir(parents=True, exist_ok=True)
+    hold(folder)
     if not resume:
-        folder.mkdir(parents=True, exist_ok=True)
         for name in BEGINNINGS:
             (folder / name).unlink(missing_ok=True)
         write_json(folder / "config.json", _in_json(config))
-        write_json(folder / "env.json", environment())
+        write_json(folder / "env.json", environment() | ({} if data is None else {"data": data}))
+    elif data is not None:
+        _check_data(folder, data)
     return folder
+
+
+def _check_data(folder: Path, data: Mapping[str, Mapping[str, Any]]) -> None:
+    """Refuse to resume a run over other data than those it began with."""
+    before = (read_json(folder / "env.json") or {}).get("data")
+    if before is None:
+        logger.warning("%s kept no digest of its data, so nothing tells whether they have changed", folder)
+        return
+    changed = [name for name in dict.fromkeys([*before, *data]) if before.get(name) != data.get(name)]
+    if changed:
+        differences = (f"{name}: {_amount(before, name)}, now {_amount(data, name)}" for name in changed)
+        raise ValueError(
+            f"cannot resume {folder}: the data are not those that the run began with: "
+            f"{'; '.join(differences)}. Bring them back, or begin a new run in another directory"
+        )
+
+
+def _amount(data: Mapping[str, Mapping[str, Any]], name: str) -> str:
+    return f"{data[name]['count']} (digest {data[name]['digest'][:8]})" if name in data else "missing"
 
 
 def _in_json(config: Mapping[str, Any]) -> dict[str, Any]:

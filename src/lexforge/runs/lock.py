@@ -1,0 +1,65 @@
+"""The lock of a run directory, which one process holds until it ends."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import socket
+import sys
+from pathlib import Path
+
+LOCK_FILE = "run.lock"
+WHERE = 2**30  # the byte that Windows locks, beyond the text: a locked byte cannot be read
+_held: dict[Path, int] = {}  # lock file -> its descriptor, whose closing gives the lock back
+logger = logging.getLogger(__name__)
+
+
+def hold(folder: Path) -> None:
+    """Lock a run directory until this process ends; the lock file names the process.
+
+    The operating system keeps the lock and takes it back from a process that ends, however it ends. A process
+    may lock the same folder again.
+
+    Args:
+        folder: The run directory.
+
+    Raises:
+        BlockingIOError: If another process holds the lock.
+        OSError: If the lock file cannot be written.
+    """
+    path = folder.resolve() / LOCK_FILE
+    if path in _held:
+        os.close(_held.pop(path))
+    file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        _lock(file)
+    except (BlockingIOError, PermissionError):  # the latter on Windows
+        owner = os.read(file, 1000).decode(errors="replace").strip() or "another process"
+        os.close(file)
+        raise BlockingIOError(
+            f"{owner} is writing in {folder}; wait until it has ended, or choose another output directory"
+        ) from None
+    except OSError as error:
+        if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
+            raise
+        logger.warning("%s cannot be locked (%s): start no second run in it", folder, error)
+    _held[path] = file
+    os.ftruncate(file, 0)
+    os.write(file, f"process {os.getpid()} on {socket.gethostname()}\n".encode())
+
+
+def _lock(file: int) -> None:
+    """Take the lock or raise an error at once; the file is left at its beginning."""
+    if sys.platform == "win32":
+        import msvcrt
+
+        os.lseek(file, WHERE, os.SEEK_SET)
+        try:
+            msvcrt.locking(file, msvcrt.LK_NBLCK, 1)
+        finally:
+            os.lseek(file, 0, os.SEEK_SET)
+    else:
+        import fcntl
+
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
