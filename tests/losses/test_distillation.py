@@ -65,9 +65,7 @@ def test_kl_by_hand() -> None:
 
 def test_z_scores_by_hand() -> None:
     """(0, 2) and (5, 1) have z-scores of +-1/sqrt(2) with opposite signs: mean of (sqrt 2)^2 = 2."""
-    loss = distillation(
-        torch.tensor([[0.0], [2.0]]), torch.tensor([[5.0], [1.0]]), kl_weight=0.0, mse_weight=1.0
-    )
+    loss = distillation(torch.tensor([[0.0, 2.0]]), torch.tensor([[5.0, 1.0]]), kl_weight=0.0, mse_weight=1.0)
     assert loss.item() == pytest.approx(2.0, abs=1e-6)
 
 
@@ -94,13 +92,60 @@ def test_equal_scores_have_no_z_score_and_a_zero_gradient(dtype, value: float, s
     assert not student.grad.any()
 
 
-def test_equal_teacher_scores_leave_the_student_s_own_spread() -> None:
-    """A constant teacher has z-scores 0, so the part is the mean square of the student's: (N - 1) / N."""
-    student = torch.tensor([[1.0, 2.0], [3.0, 5.0]], dtype=torch.float64, requires_grad=True)
-    loss = distillation(student, torch.full((2, 2), 0.1).double(), kl_weight=0.0, mse_weight=1.0)
+def without(rows: list[int], *scores: torch.Tensor) -> list[torch.Tensor]:
+    kept = [row for row in range(len(scores[0])) if row not in rows]
+    return [side[kept] for side in scores]
+
+
+@pytest.mark.parametrize("match_scale", [False, True])
+@pytest.mark.parametrize("value", [0.0, -7.3, 0.1])
+def test_a_row_without_spread_teaches_nothing(match_scale: bool, value: float) -> None:
+    """BM25 gives a query that shares no word with any document equal scores: that says nothing of them, and
+    must neither pull the query's positive to the others nor count in a mean."""
+    torch.manual_seed(0)
+    student, teacher = (torch.randn(4, 5, dtype=torch.float64) for _ in range(2))
+    left_out = torch.zeros(4, 5, dtype=torch.bool)
+    left_out[2, 3] = left_out[1, 0] = True
+    teacher[0] = teacher[2] = value
+    teacher[2, 3] = value + 1  # a left-out candidate is no spread
+    student.requires_grad_()
+    loss = distillation(student, teacher, match_scale=match_scale, left_out=left_out)
+    (gradient,) = torch.autograd.grad(loss, student)
+    rest = [side.detach() for side in without([0, 2], student, teacher)]
+    expected = distillation(*rest, match_scale=match_scale, left_out=left_out[[1, 3]])
+    torch.testing.assert_close(loss.detach(), expected, rtol=1e-9, atol=0)
+    assert not gradient[[0, 2]].any()
+    assert gradient[[1, 3]].any()
+
+    margins = margin_mse(student, teacher, left_out=left_out)
+    (gradient,) = torch.autograd.grad(margins, student)
+    torch.testing.assert_close(
+        margins.detach(), margin_mse(*rest, left_out=left_out[[1, 3]]), rtol=1e-9, atol=0
+    )
+    assert not gradient[[0, 2]].any()
+
+
+@pytest.mark.parametrize("match_scale", [False, True])
+@pytest.mark.parametrize("left_out", [None, torch.ones(2, 3, dtype=torch.bool)])
+def test_a_batch_that_teaches_nothing_is_zero_and_connected(match_scale: bool, left_out) -> None:
+    """No row with a spread, or no candidate at all: no mean over nothing, and backward runs through."""
+    student = torch.rand(2, 3, requires_grad=True)
+    teacher = torch.full((2, 3), 0.1) if left_out is None else torch.rand(2, 3)
+    loss = distillation(student, teacher, match_scale=match_scale, left_out=left_out)
+    loss = loss + margin_mse(student, teacher, left_out=left_out)
     loss.backward()
-    assert loss.item() == pytest.approx(3 / 4)
-    assert student.grad.isfinite().all()
+    assert loss.item() == 0
+    assert not student.grad.any()
+
+
+def test_a_spread_of_rounding_is_none() -> None:
+    """The cosines of one teacher's vector to equal ones may differ in the last bit, which says nothing."""
+    teacher = torch.tensor([[0.7, 0.7, 0.7], [0.9, 0.2, 0.1]])
+    teacher[0, 1] = torch.nextafter(teacher[0, 1], torch.tensor(1.0))
+    student = torch.rand(2, 3, requires_grad=True)
+    distillation(student, teacher).backward()
+    assert not student.grad[0].any()
+    assert student.grad[1].any()
 
 
 def test_a_close_but_real_spread_is_still_normalised() -> None:
@@ -223,18 +268,6 @@ def test_one_temperature_serves_teachers_of_every_scale() -> None:
         found = distillation(student, scale * teacher - 7, 2.0, match_scale=True).item()
         assert found == pytest.approx(expected, rel=1e-9)
     assert distillation(student, 5 * teacher, 2.0).item() != pytest.approx(expected, rel=0.1)
-
-
-def test_a_constant_teacher_teaches_nothing_at_matched_scales() -> None:
-    """Equal scores prefer no document; the student must not be moved."""
-    student, teacher = case(3)
-    student.requires_grad_()
-    loss = distillation(
-        student, torch.full_like(teacher, 0.3), kl_weight=1.0, mse_weight=0.0, match_scale=True
-    )
-    loss.backward()
-    assert loss.item() == 0
-    assert not student.grad.any()
 
 
 def test_gradcheck_at_the_students_own_scale() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
+import statistics
 
 import pytest
 import torch
@@ -32,17 +34,21 @@ def features_of(rows: list[Row], relevant: dict[str, set[str]] | None = None) ->
     return columns
 
 
+def known_answers(anchor: str, rows: list[Row], relevant: dict[str, set[str]]) -> set[str]:
+    """The positives of all rows with this anchor, its own row's among them, and what is judged relevant."""
+    return {row[1] for row in rows if row[0] == anchor} | relevant.get(anchor, set())
+
+
 def kept_by_loop(rows: list[Row], relevant: dict[str, set[str]]) -> list[list[bool]]:
     """Candidate by candidate, on the texts themselves: all positives, then each column of negatives."""
-    candidates = [(row[column], place) for column in range(1, len(rows[0])) for place, row in enumerate(rows)]
+    candidates = [row[column] for column in range(1, len(rows[0])) for row in rows]
     kept = []
-    for own, (anchor, positive, *_) in enumerate(rows):
+    for own, (anchor, *_) in enumerate(rows):
+        answers = known_answers(anchor, rows, relevant)
         seen: set[str] = set()
         line = []
-        for number, (text, place) in enumerate(candidates):
-            answers = text == positive or text in relevant.get(anchor, set())
-            answers |= number < len(rows) and rows[place][0] == anchor
-            line.append(number == own or not (answers or text in seen))
+        for number, text in enumerate(candidates):
+            line.append(number == own or not (text in answers or text in seen))
             seen.add(text)
         kept.append(line)
     return kept
@@ -69,6 +75,17 @@ def test_what_is_left_out_equals_a_loop_over_texts(seed: int, judged: bool) -> N
     assert (~texts.left_out()).tolist() == kept_by_loop(rows, relevant)
 
 
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
+def test_a_known_answer_is_left_out_whatever_the_order_of_rows(order: tuple[int, ...]) -> None:
+    """Y answers A by one row; the copy of Y that belongs to B's row must not stay A's negative before it."""
+    rows = [[("B", "Y"), ("A", "X"), ("A", "Y")][place] for place in order]
+    left_out = BatchTexts.of(features_of(rows), gather=False).left_out()
+    for own, (anchor, _) in enumerate(rows):
+        for place, (_, text) in enumerate(rows):
+            if anchor == "A" and place != own:
+                assert left_out[own, place], (own, place, text)
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_the_mirror_equals_a_loop_over_texts(seed: int) -> None:
     """A positive picks its anchor: an anchor that it answers too, and a repeated one, is no negative."""
@@ -76,7 +93,7 @@ def test_the_mirror_equals_a_loop_over_texts(seed: int) -> None:
     found = BatchTexts.of(features_of(rows, relevant), gather=False).mirrored()
     for own, row in enumerate(rows):
         for place, other in enumerate(rows):
-            answers = row[1] == other[1] or row[1] in relevant.get(other[0], set()) or row[0] == other[0]
+            answers = row[1] in known_answers(other[0], rows, relevant)
             repeats = other[0] in [earlier[0] for earlier in rows[:place]]
             assert found[own, place].item() == (place != own and (answers or repeats)), (own, place)
 
@@ -89,8 +106,8 @@ def test_rows_of_one_meaning_equal_a_loop_over_texts(seed: int) -> None:
     for own, (anchor, positive) in enumerate(rows):
         for place, (other_anchor, other_positive) in enumerate(rows):
             same = bool({anchor, positive} & {other_anchor, other_positive})
-            same |= other_positive in relevant.get(anchor, set())
-            same |= positive in relevant.get(other_anchor, set())
+            same |= other_positive in known_answers(anchor, rows, relevant)
+            same |= positive in known_answers(other_anchor, rows, relevant)
             assert found[own, place].item() == (place != own and same), (own, place)
 
 
@@ -232,6 +249,22 @@ def test_moco_leaves_out_the_keys_of_its_own_positive_and_of_judged_documents(ti
     assert value.item() == pytest.approx(expected / 2, rel=1e-6)
 
 
+def test_moco_leaves_out_the_keys_of_what_answers_the_same_anchor_in_another_row(tiny_dense) -> None:
+    """The queue holds d2, which answers q1 by the second row: it is no negative of the first row either."""
+    loss = MoCoLoss(tiny_dense.train(), queue_size=8, momentum=0.5, temperature=0.3).double()
+    first, second = [("q5", "d2"), ("q6", "d6")], [("q1", "d1"), ("q1", "d2")]
+    for rows in (first, second):
+        embeddings = [column.repeat(1, 6)[:, :32] for column in embeddings_of(rows)]
+        value = loss.compute_loss(embeddings, features_of(rows), None)
+    unit = [torch.nn.functional.normalize(column, dim=1) for column in embeddings]
+    other = loss.queue.contents()[0][1]  # d6, the only key that answers neither row
+    expected = 0.0
+    for row in range(2):
+        scores = [(unit[0][row] @ key).item() / 0.3 for key in (unit[1][row], other)]
+        expected += math.log(math.fsum(map(math.exp, scores))) - scores[0]
+    assert value.item() == pytest.approx(expected / 2, rel=1e-6)
+
+
 def sparse_loss(model, **changes) -> NeuralSparseLoss:
     weights = {
         "infonce_weight": 1.0,
@@ -289,6 +322,82 @@ def test_distillation_compares_only_what_remains(tiny_splade, listed: bool) -> N
         [torch.stack([cosine(row[0], text) for text in texts]) for row, texts in zip(rows, kept, strict=True)]
     )
     torch.testing.assert_close(parts["distillation"], distillation(student, scores), rtol=1e-9, atol=1e-12)
+
+
+def own_documents_by_loop(row: Row, rows: list[Row], relevant: dict[str, set[str]]) -> list[int]:
+    """The columns that are compared within a row: the positive, then each new text that is no answer."""
+    answers = known_answers(row[0], rows, relevant)
+    negatives = [column for column in range(2, len(row)) if row[column] not in answers | set(row[2:column])]
+    return [1, *negatives]
+
+
+def cosine(query: str, document: str) -> float:
+    return torch.cosine_similarity(vector(query), vector(document), dim=0).item()
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_triplets_look_within_their_row(tiny_splade, seed: int) -> None:
+    """Another row's copy of a negative is not in this row's triplets: it must take none of them away."""
+    tiny_splade.similarity_fn_name = "cosine"
+    rows, relevant = random_rows(seed)
+    loss = sparse_loss(tiny_splade, infonce_weight=0.0, triplet_margin_weight=1.0, margin=2.0)
+    value = loss.compute_loss(embeddings_of(rows), features_of(rows, relevant), None)["triplet_margin"]
+    hinges = [
+        2.0 - cosine(row[0], row[1]) + cosine(row[0], row[column])
+        for row in rows
+        for column in own_documents_by_loop(row, rows, relevant)[1:]
+    ]
+    assert value.item() == pytest.approx(math.fsum(hinges) / (2 * len(rows)), rel=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_given_scores_are_compared_within_their_row(tiny_splade, seed: int) -> None:
+    """A list is softmaxed for itself: a document of two rows stands in both lists, and twice in none."""
+    tiny_splade.similarity_fn_name = "cosine"
+    rows, relevant = random_rows(seed, columns=5)
+    labels = torch.rand(len(rows), 4, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    student, teacher, margins, divergence = [], [], [], []
+    for row, scores in zip(rows, labels.tolist(), strict=True):
+        columns = own_documents_by_loop(row, rows, relevant)
+        ours = [cosine(row[0], row[column]) for column in columns]
+        theirs = [scores[column - 1] for column in columns]
+        margins += [((ours[0] - s) - (theirs[0] - t)) ** 2 for s, t in zip(ours[1:], theirs[1:], strict=True)]
+        if len(columns) < 2:
+            continue  # nothing to compare
+        student, teacher = student + ours, teacher + theirs
+        p, q = (
+            [math.exp(v / 3) / math.fsum(math.exp(w / 3) for w in side) for v in side]
+            for side in (theirs, ours)
+        )
+        divergence.append(9 * math.fsum(a * math.log(a / b) for a, b in zip(p, q, strict=True)))
+    loss = sparse_loss(tiny_splade, infonce_weight=0.0, distillation_weight=1.0, margin_mse_weight=1.0)
+    parts = loss.compute_loss(embeddings_of(rows), features_of(rows, relevant), labels)
+    expected = 0.0
+    if divergence:
+        z = [
+            [(value - statistics.fmean(side)) / statistics.stdev(side) for value in side]
+            for side in (student, teacher)
+        ]
+        squares = [(a - b) ** 2 for a, b in zip(*z, strict=True)]
+        expected = 0.7 * statistics.fmean(divergence) + 0.3 * statistics.fmean(squares)
+    assert parts["distillation"].item() == pytest.approx(expected, rel=1e-8, abs=1e-12)
+    expected = statistics.fmean(margins) if margins else 0.0
+    assert parts["margin_mse"].item() == pytest.approx(expected, rel=1e-8, abs=1e-12)
+
+
+def test_a_guide_that_scores_a_rows_own_document_speaks_of_every_copy_of_it(tiny_splade) -> None:
+    """q1's list says that d2 is near its positive; the copy of d2 in q2's row must not stay a negative."""
+    tiny_splade.similarity_fn_name = "cosine"
+    rows = [("q2", "d2", "d4"), ("q1", "d1", "d2")]
+    labels = torch.tensor([[0.9, 0.1], [0.9, 0.9]])
+    parts = sparse_loss(tiny_splade, guide_margin=0.1).compute_loss(
+        embeddings_of(rows), features_of(rows), labels
+    )
+    expected = 0.0
+    for row, texts in zip(rows, (["d2", "d1", "d4"], ["d1", "d4"]), strict=True):
+        scores = {text: cosine(row[0], text) / 0.4 for text in texts}
+        expected += math.log(math.fsum(map(math.exp, scores.values()))) - scores[row[1]]
+    assert parts["infonce"].item() == pytest.approx(expected / 2, rel=1e-9)
 
 
 @pytest.mark.parametrize("listed", [False, True])

@@ -29,7 +29,10 @@ def distillation(
     loss does not change if all scores of one side are multiplied by a positive number: its gradient has no
     part along the student's scale, and a student that is an increasing linear function of the teacher costs
     nothing. Without gradient in the spread that would fail: away from the minimum the KL part would reward
-    shrinking. A teacher whose scores are all equal teaches nothing: the KL part is 0.
+    shrinking.
+
+    A row in which the teacher's scores are all equal, up to rounding, teaches nothing: it is left out of both
+    parts, of their means and of the spreads.
 
     Args:
         student_scores: `[B, N]` float.
@@ -41,7 +44,8 @@ def distillation(
         left_out: `[B, N]` bool, candidates that are not compared; None compares all.
 
     Returns:
-        0-dim float; 0 for an empty batch, connected to the graph. Scores that are all equal have z-scores 0.
+        0-dim float; 0 where no row is left, connected to the graph. A student's scores that are all equal
+        have z-scores 0.
 
     Raises:
         ValueError: If the shapes differ or the temperature is not positive.
@@ -59,13 +63,16 @@ def distillation(
         return student_scores.sum()
     teacher_scores = teacher_scores.detach()
     kept = torch.ones_like(teacher_scores, dtype=torch.bool) if left_out is None else ~left_out
+    teaches = _differ(teacher_scores, kept)  # [B, 1]
+    # A row that teaches nothing keeps all of its softmax, which is then not read: one over nothing is NaN.
+    outside, kept = ~kept & teaches, kept & teaches
     student, teacher = student_scores, teacher_scores
     if match_scale:
         student, teacher = _in_spreads(student_scores, teacher_scores, kept)
-    student_log = F.log_softmax((student / temperature).masked_fill(~kept, -torch.inf), dim=-1)
-    teacher_log = F.log_softmax((teacher / temperature).masked_fill(~kept, -torch.inf), dim=-1)
+    student_log = F.log_softmax((student / temperature).masked_fill(outside, -torch.inf), dim=-1)
+    teacher_log = F.log_softmax((teacher / temperature).masked_fill(outside, -torch.inf), dim=-1)
     gap = teacher_log.masked_fill(~kept, 0) - student_log.masked_fill(~kept, 0)  # [B, N]
-    divergence = (teacher_log.exp() * gap).sum() / len(student_scores)
+    divergence = (teacher_log.exp() * gap).sum() / teaches.sum().clamp_min(1)
     squared = (_z_scores(student_scores, kept) - _z_scores(teacher_scores, kept)).square()
     error = squared.sum() / kept.sum().clamp_min(1)
     return kl_weight * temperature**2 * divergence + mse_weight * error
@@ -85,7 +92,8 @@ def margin_mse(
     `(scale * (s_pos - s_j) - (t_pos - t_j))^2`.
 
     The scale stands at the student, so that learning it cannot collapse the student: where the student's
-    margins shrink, the scale grows and the teacher's margins are still to be met.
+    margins shrink, the scale grows and the teacher's margins are still to be met. A row in which the
+    teacher's scores are all equal, up to rounding, is left out.
 
     Args:
         student_scores: `[B, N]` float.
@@ -95,7 +103,7 @@ def margin_mse(
         left_out: `[B, N]` bool, candidates that are not compared; None compares all.
 
     Returns:
-        0-dim float; 0 where there is no candidate beside the positives, connected to the graph.
+        0-dim float; 0 where there is no margin to compare, connected to the graph.
 
     Raises:
         ValueError: If the shapes differ.
@@ -116,9 +124,18 @@ def margin_mse(
     student_margin = student_scores.gather(1, column) - student_scores  # [B, N]
     teacher_margin = teacher_scores.gather(1, column) - teacher_scores
     kept = torch.ones_like(teacher_scores, dtype=torch.bool) if left_out is None else ~left_out
-    kept = kept.scatter(1, column, False)
+    teaches = _differ(teacher_scores, kept.scatter(1, column, True))
+    kept = kept.scatter(1, column, False) & teaches
     squared = (scale * student_margin - teacher_margin).square().where(kept, 0)
     return squared.sum() / kept.sum().clamp_min(1)
+
+
+def _differ(scores: Tensor, kept: Tensor) -> Tensor:
+    """Whether the kept scores of a row differ by more than rounding, `[B, 1]`; NaN and infinities do."""
+    highest = scores.masked_fill(~kept, -torch.inf).amax(dim=1, keepdim=True)
+    lowest = scores.masked_fill(~kept, torch.inf).amin(dim=1, keepdim=True)
+    rounding = torch.finfo(scores.dtype).eps * torch.minimum(highest.abs(), lowest.abs())
+    return ~(highest - lowest <= rounding)
 
 
 def _in_spreads(student: Tensor, teacher: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:

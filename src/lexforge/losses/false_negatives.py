@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -53,7 +54,7 @@ class BatchTexts:
             anchors=own[:, 0],
             positives=own[:, 1],
             all_anchors=everywhere[:, 0],
-            candidates=everywhere[:, 1:].T.flatten(),
+            candidates=everywhere[:, 1:].T.contiguous().flatten(),
             relevant=features[0].get(RELEVANT_KEY),
             first=first_gathered_row(len(own)) if gather else 0,
         )
@@ -63,27 +64,55 @@ class BatchTexts:
         """The places `[B]` of this rank's positives among the candidates."""
         return torch.arange(self.first, self.first + len(self.anchors), device=self.anchors.device)
 
-    def answers(self) -> Tensor:
-        """Find the candidates that are known to answer an anchor.
+    def answers(self, texts: Tensor) -> Tensor:
+        """Find the texts that are known to answer an anchor.
+
+        Args:
+            texts: `[N]` int64, any texts.
 
         Returns:
-            `[B, N]` bool: the candidate's text is that of the anchor's own positive, it is judged relevant to
-            the anchor, or it is the positive of another row with the same anchor.
+            `[B, N]` bool: the text is the positive of a row with the same anchor, the anchor's own row among
+            them, or it is judged relevant to the anchor.
         """
-        found = self.candidates == self.positives[:, None]
-        if self.relevant is not None:
-            found |= contained(self.candidates, self.relevant)
-        found[:, : len(self.all_anchors)] |= self.all_anchors == self.anchors[:, None]
-        return found
+        positives = self.candidates[: len(self.all_anchors)]  # [P]
+        ordered = torch.cat([positives, positives.new_full((1,), NO_TEXT)]).sort().values  # [P + 1]
+        # Equal texts have one place in this order, so a mark there speaks for every copy of a text.
+        same_anchor = (self.all_anchors == self.anchors[:, None]).int()  # [B, P]
+        marks = same_anchor.new_zeros(len(self.anchors), len(ordered))
+        marks.index_add_(1, torch.searchsorted(ordered, positives), same_anchor)
+        place = torch.searchsorted(ordered, texts)  # [N]
+        found = (marks > 0)[:, place] & (ordered[place] == texts)
+        return found if self.relevant is None else found | contained(texts, self.relevant)
+
+    @cached_property
+    def known(self) -> Tensor:
+        """The candidates that are known to answer an anchor, `[B, N]` bool."""
+        return self.answers(self.candidates)
 
     def left_out(self) -> Tensor:
-        """Find the candidates that are left out of an anchor's softmax.
+        """Find the candidates that are left out of an anchor's softmax over the whole batch.
 
         Returns:
             `[B, N]` bool: those that answer the anchor, and all but the first of those with the same text.
             The anchor's own positive is never left out.
         """
-        return (self.answers() | repeated(self.candidates)).scatter_(1, self.own_columns[:, None], False)
+        return (self.known | repeated(self.candidates)).scatter_(1, self.own_columns[:, None], False)
+
+    def left_out_within_rows(self, own: Tensor) -> Tensor:
+        """Find the documents that are left out where an anchor meets those of its own row alone.
+
+        A text that another row has too is no copy here, because that row's document is not compared.
+
+        Args:
+            own: `[B, C]` int64, the places of each row's documents among the candidates, the positive first.
+
+        Returns:
+            `[B, C]` bool: those that answer the anchor, and all but the first of those with the same text.
+            The positive is never left out.
+        """
+        found = self.known.gather(1, own) | repeated(self.candidates[own])
+        found[:, 0] = False
+        return found
 
     def mirrored(self) -> Tensor:
         """Find the anchors that are left out where each positive picks its anchor.
@@ -92,7 +121,7 @@ class BatchTexts:
             `[B, P]` bool: the positive is known to answer the anchor, or the anchor repeats an earlier one.
             The positive's own anchor is never left out.
         """
-        answers = self.answers()[:, : len(self.all_anchors)]  # [B, P]
+        answers = self.known[:, : len(self.all_anchors)]  # [B, P]
         if len(self.all_anchors) > len(self.anchors):
             answers = rows_of_all_ranks(answers.to(torch.uint8)).bool()  # [P, P]
         own = answers[:, self.first : self.first + len(self.anchors)].T  # [B, P], by this rank's positives
@@ -102,12 +131,12 @@ class BatchTexts:
         """Find the rows of all ranks whose two texts say the same as those of a row of this rank.
 
         Returns:
-            `[B, P]` bool: the two rows share a text, or a positive is judged relevant to the other anchor.
+            `[B, P]` bool: the two rows share a text, or a positive is known to answer the other anchor.
             The row itself is not among them.
         """
         rows = len(self.all_anchors)
         all_positives = self.candidates[:rows]
-        same = self.answers()[:, :rows]  # [B, P]
+        same = self.known[:, :rows]  # [B, P]
         # The mirror image: this rank's positives answer the anchors of other rows.
         transposed = rows_of_all_ranks(same.to(torch.uint8)).bool() if rows > len(self.anchors) else same
         same = same | transposed[:, self.first : self.first + len(self.anchors)].T
@@ -195,18 +224,18 @@ def contained(values: Tensor, sets: Tensor) -> Tensor:
 
 
 def repeated(values: Tensor) -> Tensor:
-    """Mark every value that occurs earlier in the list.
+    """Mark every value that occurs earlier in its list.
 
     Args:
-        values: `[N]` int64.
+        values: `[N]` int64, or `[B, N]`, where each row is a list.
 
     Returns:
-        `[N]` bool.
+        Bool of the same shape.
     """
     ordered, order = values.sort(stable=True)
     again = torch.zeros_like(values, dtype=torch.bool)
-    again[1:] = ordered[1:] == ordered[:-1]
-    return torch.zeros_like(again).scatter_(0, order, again)
+    again[..., 1:] = ordered[..., 1:] == ordered[..., :-1]
+    return torch.zeros_like(again).scatter_(-1, order, again)
 
 
 def share_left_out(left_out: Tensor, own: int = 1) -> Tensor:

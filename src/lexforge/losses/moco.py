@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from lexforge.common.ranks import first_gathered_row, rows_of_all_ranks
 from lexforge.common.similarity import agreed_similarity
 from lexforge.losses.base import EmbeddingLoss, Features
-from lexforge.losses.false_negatives import BatchTexts, contained
+from lexforge.losses.false_negatives import BatchTexts
 from lexforge.losses.infonce import check_temperature, ranking_cross_entropy
 from lexforge.losses.queue import KeyQueue
 from lexforge.models.dimension import embedding_dimension
@@ -71,8 +71,8 @@ class MoCoLoss(EmbeddingLoss):
     The first column is encoded by the model (q), the second by a moving average of it without gradient (k);
     both are L2-normalised. After each training micro-batch the keys of all ranks enter a queue of the last
     `queue_size` keys, the negatives of the next ones. All ranks hold the same queue. It also holds the
-    identities of the keys' texts: a key that is the query's own positive or is judged relevant to the query
-    is left out (docs/losses.md, section 15).
+    identities of the keys' texts: a key whose text is known to answer the query is left out (docs/losses.md,
+    section 15).
 
     While the queue is empty (the very first batch, or an evaluation before any training) the other keys of
     the batch, of all ranks, stand in as negatives. In evaluation keys come from the moving average as it
@@ -157,7 +157,8 @@ class MoCoLoss(EmbeddingLoss):
         queries, keys = (F.normalize(rows, dim=-1) for rows in embeddings)
         texts = BatchTexts.of(features, gather=True)
         if len(self.queue):
-            left_out = None if texts is None else self._known_answers(texts)  # [B, Q]
+            held_texts = self.queue.held_texts()  # [Q]
+            left_out = None if texts is None or held_texts is None else texts.answers(held_texts)  # [B, Q]
             held = self.queue.contents()[0].to(queries.dtype)  # [Q, D]
             loss = moco(queries, keys, held, self.temperature, left_out=left_out)
         else:  # The other keys of the batch stand in for the queue.
@@ -170,13 +171,6 @@ class MoCoLoss(EmbeddingLoss):
         if is_training(self.model):
             self.queue.enqueue(rows_of_all_ranks(keys), texts=None if texts is None else texts.candidates)
         return loss
-
-    def _known_answers(self, texts: BatchTexts) -> Tensor:
-        """The keys of the queue that are a query's own positive or judged relevant to it: `[B, Q]` bool."""
-        held = self.queue.held_texts()
-        assert held is not None
-        found = held == texts.positives[:, None]
-        return found if texts.relevant is None else found | contained(held, texts.relevant)
 
     def get_config_dict(self) -> dict[str, Any]:
         """Return the settings, for the model card."""

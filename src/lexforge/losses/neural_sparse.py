@@ -11,9 +11,10 @@ from torch import Tensor, nn
 
 from lexforge.common.ranks import first_gathered_row, rows_of_all_ranks, sum_over_ranks, world_size
 from lexforge.common.similarity import Similarity, agreed_similarity, check_similarity
+from lexforge.common.text_identity import NO_TEXT
 from lexforge.losses.base import TEACHER_KEY, EmbeddingLoss, Features
 from lexforge.losses.distillation import distillation, margin_mse
-from lexforge.losses.false_negatives import BatchTexts, share_left_out
+from lexforge.losses.false_negatives import BatchTexts, contained, share_left_out
 from lexforge.losses.flops import flops, idf_flops
 from lexforge.losses.gradient_cache import check_mini_batch_size, embed_in_mini_batches
 from lexforge.losses.infonce import ranking_cross_entropy
@@ -35,7 +36,8 @@ class NeuralSparseLoss(EmbeddingLoss):
     All terms are computed in float32 (float64 for a float64 model), outside autocast.
 
     Candidates that are known to answer an anchor are left out of InfoNCE, the triplet margin, distillation
-    and MarginMSE, and equal texts count once (docs/losses.md, section 15).
+    and MarginMSE. Equal texts count once in the batch, and once in the row where a row is compared by itself
+    (docs/losses.md, section 15).
 
     Distillation and MarginMSE need one of two things. Either every column carries the teacher's embeddings
     beside its tokens (key `teacher_embedding`, which `lexforge.training.SpladeCollator` adds); then their
@@ -149,19 +151,25 @@ class NeuralSparseLoss(EmbeddingLoss):
         own = self._own_columns(anchor, len(embeddings) - 1)  # [B, 1 + n], each row's documents among all N
         parts: dict[str, Tensor] = {}
 
-        # Candidates that are known to answer an anchor, and repeated ones, are left out of what follows.
+        # Candidates that are known to answer an anchor, and repeated ones, are left out of what follows. What
+        # repeats depends on the candidates: all those of the batch, or each row's own documents.
         texts = None if features is None else BatchTexts.of(features, self.gather_across_devices)
         left_out = None if texts is None else texts.left_out()  # [B, N] bool
+        within_rows = None if texts is None else texts.left_out_within_rows(own)  # [B, 1 + n] bool
 
         # The teacher's scores: of all candidates [B, N], or of each row's own documents [B, 1 + n].
         teacher = None
         if weights["distillation"] or weights["margin_mse"] or numbers.guide_margin is not None:
             teacher = self._teacher_scores(embeddings, features, labels)
         listed = teacher is not None and labels is not None
-        no_negatives = left_out  # for InfoNCE and the triplets, which a guide may advise too
+        no_negatives, no_triplets = left_out, within_rows  # which a guide may advise too
         if teacher is not None and numbers.guide_margin is not None:
-            advised = _advised(teacher, own, numbers.guide_margin, listed, own.shape[1] * self._joint(anchor))
-            no_negatives = advised if left_out is None else left_out | advised
+            above = _advised(teacher, None if listed else own[:, 0], numbers.guide_margin)
+            if listed:  # A list speaks of each row's own documents, wherever else their texts stand.
+                everywhere = _copies(above, own, texts, own.shape[1] * self._joint(anchor))
+            else:
+                everywhere, above = above, above.gather(1, own)
+            no_negatives, no_triplets = _either(left_out, everywhere), _either(within_rows, above)
 
         # The scores of each anchor against every candidate serve InfoNCE and a teacher of all candidates.
         scores = None
@@ -193,7 +201,11 @@ class NeuralSparseLoss(EmbeddingLoss):
             parts["triplet_margin"] = _mean(
                 [
                     triplet_margin(
-                        anchor, positive, rows, numbers.margin, left_out=_column(no_negatives, own[:, place])
+                        anchor,
+                        positive,
+                        rows,
+                        numbers.margin,
+                        left_out=None if no_triplets is None else no_triplets[:, place],
                     )
                     for place, rows in enumerate(negatives, start=1)
                 ]
@@ -213,8 +225,7 @@ class NeuralSparseLoss(EmbeddingLoss):
             assert teacher is not None
             if listed:  # [B, 1 + n], the positive in column 0
                 student = paired_scores(anchor, documents, self.similarity)
-                target = torch.zeros_like(own[:, 0])
-                skipped = None if left_out is None else left_out.gather(1, own)
+                target, skipped = torch.zeros_like(own[:, 0]), within_rows
             else:  # [B, N]
                 assert scores is not None
                 student, target, skipped = scores, own[:, 0], left_out
@@ -357,22 +368,28 @@ def _mask_without_prompt(column: Features) -> Tensor:
     return mask * (mask.cumsum(dim=1) > column["prompt_length"])
 
 
-def _advised(teacher: Tensor, own: Tensor, margin: float, listed: bool, candidates: int) -> Tensor:
-    """What a guide leaves out: candidates scored above the positive minus a margin, `[B, N]` bool.
+def _advised(teacher: Tensor, target: Tensor | None, margin: float) -> Tensor:
+    """What a guide leaves out: documents scored above the positive minus a margin, bool as the scores.
 
-    Scores of a list, `[B, 1 + n]`, speak of each row's own documents only; `own` says where those stand.
+    The positive itself is not among them; it stands in the column `target` [B], or in column 0.
     Source: Solatorio 2024 (arXiv 2402.16829), equation 3.
     """
-    positive = teacher[:, :1] if listed else teacher.gather(1, own[:, :1])  # [B, 1]
-    above = teacher.detach() > positive.detach() - margin
-    if listed:
-        above = torch.zeros(len(own), candidates, dtype=torch.bool, device=own.device).scatter_(1, own, above)
-    return above.scatter_(1, own[:, :1], False)
+    teacher = teacher.detach()
+    column = torch.zeros_like(teacher[:, :1], dtype=torch.int64) if target is None else target[:, None]
+    return (teacher > teacher.gather(1, column) - margin).scatter_(1, column, False)
 
 
-def _column(left_out: Tensor | None, places: Tensor) -> Tensor | None:
-    """The entry of each row at its place, `[B]`."""
-    return None if left_out is None else left_out.gather(1, places[:, None]).squeeze(1)
+def _copies(marked: Tensor, own: Tensor, texts: BatchTexts | None, candidates: int) -> Tensor:
+    """Marks `[B, 1 + n]` of each row's own documents, for all candidates with the same texts: `[B, N]`."""
+    if texts is None:
+        everywhere = torch.zeros(len(own), candidates, dtype=torch.bool, device=own.device)
+        return everywhere.scatter_(1, own, marked)
+    held = texts.candidates[own].where(marked, NO_TEXT).sort(dim=1).values
+    return contained(texts.candidates, held).scatter_(1, own[:, :1], False)
+
+
+def _either(first: Tensor | None, second: Tensor) -> Tensor:
+    return second if first is None else first | second
 
 
 def _active_dimensions(columns: list[Tensor]) -> Tensor:
