@@ -48,7 +48,8 @@ class Config:
     model: `lexforge` for a pretrained one, `lexforge-scratch` for the lexical backbone."""
 
     loss: training.Preset = training.PRESETS["lexforge-scratch"]
-    """The numbers of the loss, by default those of the preset; docs/losses.md defines its terms."""
+    """The numbers of the loss, by default those of the preset: `--model MODEL --help` shows those for a
+    pretrained model, and `--preset NAME --help` those of a preset. docs/losses.md defines the terms."""
 
     data: str = "docstrings"
     """What to train and test on: `docstrings`; a folder in BEIR layout or of MS MARCO's files; rows of texts

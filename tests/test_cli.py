@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import re
 import runpy
 import subprocess
 import sys
@@ -13,6 +14,8 @@ import pytest
 
 from lexforge import __version__, cli
 from lexforge.commands import recipe, train
+from lexforge.training import PRESETS
+from lexforge.training.presets import PresetName
 
 ROOT = Path(__file__).resolve().parents[1]
 WITH_SETTINGS = [name for name in cli.COMMANDS if name != "train"]
@@ -161,12 +164,46 @@ def test_train_refuses_what_is_no_recipe(toy: Path) -> None:
         cli.main(["train", "nope", "--debug"])
 
 
-def test_the_help_of_train_is_that_of_the_recipe_below_how_to_start_it(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """A recipe names its file in its examples, which a user of the wheel has not."""
-    assert ended("train", "--help") == 0
+@pytest.mark.parametrize("words", [["train"], ["train", "infonce_retrieval"]])
+def test_train_calls_itself_by_its_command(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """A recipe names its file in its usage and its examples, which a user of the wheel has not."""
+    command = " ".join(["lexforge", *words])
+    assert ended(*words, "--help") == 0
     text = capsys.readouterr().out
-    assert text.index("accelerate launch -m lexforge train ") < text.index("usage: ")
-    assert "--loss.flops-weight" in text
+    assert f"\nusage: {command} [-h]" in text
+    assert f"accelerate launch -m {command}" in text
     assert f"without a name it is {train.RECIPE}" in text
+    assert "recipes/" not in text
+    assert ended(*words, "--bogus") == 2
+    assert f"run {command} --help" in "".join(capsys.readouterr())
+    if words == ["train"]:
+        assert ended(*words, "--preset", "v27") == 2
+        assert f"\n{command}: error: argument --preset" in capsys.readouterr().err
+
+
+def test_a_recipe_that_is_started_as_a_file_calls_itself_by_its_file() -> None:
+    """A copy of a recipe is no command of `lexforge`."""
+    file = ROOT / "recipes" / "splade_v26.py"
+    done = subprocess.run([sys.executable, str(file), "--help"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("usage: splade_v26.py [-h]")
+    assert "\n    accelerate launch recipes/splade_v26.py\n" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "preset"),
+    [([], "lexforge-scratch"), (["--model", "some/model"], "lexforge"), (["--preset=v22"], "v22")],
+)
+def test_help_shows_the_numbers_of_the_preset_that_the_run_would_take(
+    words: list[str], preset: PresetName, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A pretrained model takes other numbers than the lexical backbone, and the help says how to see them."""
+    assert ended("train", *words, "--help") == 0
+    text = " ".join(re.sub("[│─]", " ", capsys.readouterr().out).split())
+    numbers = PRESETS[preset]
+    for name in ("temperature", "infonce_weight", "distillation_weight", "idf_bias"):
+        _, _, option = text.partition(f"--loss.{name.replace('_', '-')} ")
+        default = option.partition("(default: ")[2].partition(")")[0]
+        assert float(default) == getattr(numbers, name)
+    assert f"(default: {preset})" in text
+    assert "`--model MODEL --help`" in text

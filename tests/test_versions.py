@@ -146,10 +146,10 @@ def messages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("triton", "pip install 'lexforge[triton]' (No module named 'triton')"),
-        ("qdrant_client", "pip install 'lexforge[qdrant]' (No module named 'qdrant_client')"),
-        ("pymilvus", "pip install 'lexforge[milvus]' (No module named 'pymilvus')"),
-        ("milvus_lite", "pip install 'lexforge[milvus]' (No module named 'milvus_lite')"),
+        ("triton", "pip install '.[triton]' (No module named 'triton')"),
+        ("qdrant_client", "pip install '.[qdrant]' (No module named 'qdrant_client')"),
+        ("pymilvus", "pip install '.[milvus]' (No module named 'pymilvus')"),
+        ("milvus_lite", "pip install '.[milvus]' (No module named 'milvus_lite')"),
     ],
 )
 def test_a_missing_package_gives_one_line_that_names_it(

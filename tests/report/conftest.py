@@ -115,6 +115,36 @@ def make_run(folder: Path, lift: float = 0.3) -> Path:
     return folder
 
 
+SCRIPT = "<img src=x onerror=\"document.title='script of the run'\">"
+NAMES = {"nDCG@10", *QUERIES, "d1", "d2", "read the data", "share/infonce", "infonce"}
+
+
+def with_script(content: Any) -> Any:
+    """JSON in which every text, and every key that a run chooses, ends in script and a NUL."""
+    if isinstance(content, str):
+        return f"{content} {SCRIPT}\0"
+    if isinstance(content, list):
+        return [with_script(value) for value in content]
+    if isinstance(content, dict):
+        return {
+            with_script(key) if key in NAMES else key: with_script(value) for key, value in content.items()
+        }
+    return content
+
+
+@pytest.fixture(scope="session")
+def hostile_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run whose folder, names and texts hold script, as somebody else's run directory may."""
+    run = make_run(tmp_path_factory.mktemp("foreign") / f"run {SCRIPT} $$x$$")
+    for path in run.glob("*.json"):
+        write_json(path, with_script(json.loads(path.read_text(encoding="utf-8"))))
+    metrics = json.loads((run / "metrics.json").read_text(encoding="utf-8"))
+    write_json(run / "metrics.json", metrics | {SCRIPT: metrics["trained"]})
+    lines = [json.loads(line) for line in (run / "log.jsonl").read_text(encoding="utf-8").splitlines()]
+    (run / "log.jsonl").write_text("".join(json.dumps(with_script(line)) + "\n" for line in lines))
+    return run
+
+
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
     return make_run(tmp_path / "first")

@@ -66,6 +66,24 @@ def visible_text(browser: Any, selector: str) -> str:
     return str(browser.execute_script(f"return document.querySelector({selector!r}).innerText"))
 
 
+def point_of(browser: Any, plot: Any) -> tuple[int, int]:
+    """Where Bokeh has drawn the first point of a chart, in pixels from its middle."""
+    x, y = browser.execute_script(
+        """
+        const [view] = Object.values(Bokeh.index).filter(view => arguments[0].contains(view.el));
+        const points = [...view.model.references()].find(model => model.glyph?.type === "Scatter");
+        const data = points.data_source.data;
+        const box = view.el.getBoundingClientRect(), place = arguments[0].getBoundingClientRect();
+        return [
+          view.frame.x_scale.compute(data.x[0]) + box.x - place.x - place.width / 2,
+          view.frame.y_scale.compute(data.y[0]) + box.y - place.y - place.height / 2,
+        ];
+        """,
+        plot,
+    )
+    return round(x), round(y)
+
+
 def test_the_page_loads_and_draws_every_chart(browser: Any, page: Path) -> None:
     """A chart that Bokeh cannot read leaves an empty place and an error in the console."""
     load(browser, page)
@@ -111,29 +129,48 @@ def test_a_click_on_a_point_shows_the_texts_of_the_query(browser: Any, page: Pat
     load(browser, page)
     plot = browser.find_element("css selector", "#duel-bm25-0")
     browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", plot)
-    # Where Bokeh has drawn the query that lost: 0.4 with BM25 and 0 after training.
-    x, y = browser.execute_script(
-        """
-        const [view] = Object.values(Bokeh.index).filter(view => arguments[0].contains(view.el));
-        const points = view.model.references();
-        const source = [...points].find(model => model.name === "queries").data_source;
-        const box = view.el.getBoundingClientRect(), place = arguments[0].getBoundingClientRect();
-        return [
-          view.frame.x_scale.compute(source.data.x[0]) + box.x - place.x - place.width / 2,
-          view.frame.y_scale.compute(source.data.y[0]) + box.y - place.y - place.height / 2,
-        ];
-        """,
-        plot,
-    )
+    x, y = point_of(browser, plot)  # the query that lost: 0.4 with BM25 and 0 after training
     before = visible_text(browser, "#detail h3")
     click(browser, "#query-list li:nth-child(5) button")
     assert visible_text(browser, "#detail h3") != before
     browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", plot)
-    ActionChains(browser).move_to_element_with_offset(plot, round(x), round(y)).click().perform()
+    ActionChains(browser).move_to_element_with_offset(plot, x, y).click().perform()
     assert visible_text(browser, "#detail h3") == "what is <b>q0</b> & why"
     click(browser, "#queries .picks button")  # the clearest win
     assert visible_text(browser, "#detail h3") == "what is <b>q11</b> & why"
     assert problems(browser) == []
+
+
+def test_names_of_a_foreign_run_are_shown_and_not_run(
+    browser: Any, hostile_run: Path, tmp_path: Path
+) -> None:
+    """Bokeh makes HTML of its tooltips, below elements that a search of the page does not reach."""
+    from selenium.webdriver import ActionChains
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    second = shutil.copytree(hostile_run, tmp_path / hostile_run.name.replace("run", "rerun"))
+    shown = """
+        const inside = root => [...root.querySelectorAll("*")].flatMap(
+            element => [element, ...(element.shadowRoot ? inside(element.shadowRoot) : [])]);
+        const all = inside(document);
+        if (all.some(element => element.tagName === "IMG")) return ["an image of the run"];
+        const values = all.filter(element => element.classList.contains("bk-tooltip-row-value"));
+        return values.map(value => value.parentElement.innerText);
+    """
+    two = write_page(hostile_run, second, output=tmp_path / "page.html")
+    for page, chart, name, value in (
+        (write_page(hostile_run), "headline", "nDCG@10 <img", "0.400"),
+        (two, "duel-runs", "rerun <img", "0.000"),
+    ):
+        load(browser, page)
+        plot = browser.find_element("css selector", f"#{chart}")
+        browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", plot)
+        x, y = point_of(browser, plot)
+        ActionChains(browser).move_to_element_with_offset(plot, x, y).perform()
+        tooltips = WebDriverWait(browser, WAIT_S).until(lambda opened: opened.execute_script(shown))
+        assert [row for row in tooltips if name in row and value in row], tooltips
+        assert browser.title.startswith("run <img")
+        assert problems(browser) == []
 
 
 def test_a_line_can_be_hidden(browser: Any, page: Path) -> None:

@@ -97,6 +97,40 @@ def test_texts_of_the_data_stay_texts(run: Path) -> None:
     assert json.loads(data[1])["runs"][0]["texts"]["d2"].endswith("<script>alert(1)</script>")
 
 
+def test_names_of_a_foreign_run_stay_texts(hostile_run: Path) -> None:
+    """A run directory may come from somebody else; its names and texts must not run as script in the page."""
+    source = Reader(write_page(hostile_run)).source
+    assert "<img src=x" not in source
+    assert "\0" not in source
+    data = re.search(r'<script type="application/json" id="data">(.*?)</script>', source, re.DOTALL)
+    assert data is not None
+    pieces = [json.loads(data[1])["charts"]]
+    while pieces:  # Bokeh reads a tooltip that is one text, or the value of a row, as HTML
+        piece = pieces.pop()
+        if isinstance(piece, dict):
+            tooltips = piece.get("tooltips", [])
+            htmls = [tooltips] if isinstance(tooltips, str) else [value for _, value in tooltips]
+            assert not any("<" in html for html in htmls)
+            pieces += piece.values()
+        elif isinstance(piece, list):
+            pieces += piece
+
+
+def test_the_page_allows_no_script_but_its_own(run: Path) -> None:
+    """Script that got into the page in spite of all would still not run, and a form would lead nowhere."""
+    reader = Reader(write_page(run))
+    [policy] = [str(meta["content"]) for _, meta in reader.elements if "http-equiv" in meta]
+    assert "unsafe" not in policy
+    [nonce] = set(re.findall(r"'nonce-([\w-]{20,})'", policy))
+    for tag, attributes in reader.elements:
+        if tag == "style" or (tag == "script" and attributes.get("type") != "application/json"):
+            assert attributes["nonce"] == nonce
+        assert "style" not in attributes
+    assert nonce not in write_page(run).read_text(encoding="utf-8")  # nobody can know it before
+    for directive in ("base-uri", "form-action"):
+        assert f"{directive} 'none'" in policy
+
+
 def test_every_part_can_be_named_by_a_screen_reader(run: Path) -> None:
     """Landmarks, labels that exist, headings without gaps, heads of tables with a scope, real buttons."""
     reader = Reader(write_page(run))

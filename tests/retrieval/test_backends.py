@@ -56,7 +56,7 @@ def test_an_index_that_cannot_be_is_refused(kind: Any, vectors: Any, options: di
 
 @pytest.mark.parametrize(
     ("kind", "package", "message"),
-    [("milvus", "pymilvus", "pip install 'lexforge"), ("faiss-hnsw", "faiss", "import of faiss halted")],
+    [("milvus", "pymilvus", "pip install '."), ("faiss-hnsw", "faiss", "import of faiss halted")],
 )
 def test_a_missing_package_is_named_before_any_work(
     kind: str, package: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -9,16 +9,12 @@ import sys
 from collections.abc import Sequence
 
 from lexforge.commands.recipe import find_recipe
-from lexforge.common.command_line import one_line_errors
+from lexforge.common.command_line import one_line_errors, run_by
 from lexforge.common.shared_cores import POLICY, share_cores
 
 RECIPE = "splade_v26"  # what trains where no recipe is named
 HELP = """lexforge train [RECIPE] [OPTIONS] runs a recipe ({names}); without a name it is {default}.
-
-Where the help below says `accelerate launch recipes/{name}.py`, type
-
-    {command}                          on one device
-    accelerate launch -m {command}     on several devices
+Without `accelerate launch -m` it trains on one device.
 """
 
 
@@ -39,17 +35,19 @@ def run_recipe(words: Sequence[str]) -> None:
         if file.suffix != ".py":
             raise ValueError(f"{name!r} is a configuration for accelerate and no recipe that trains")
     command = f"lexforge train {name}" if named else "lexforge train"
-    if {"-h", "--help"} & set(options):
+    asks_for_help = bool({"-h", "--help"} & set(options))
+    if asks_for_help:
         names = ", ".join(sorted(path.stem for path in file.parent.glob("*.py")))
-        print(HELP.format(names=names, default=RECIPE, name=name, command=command))
+        print(HELP.format(names=names, default=RECIPE))
     elif "WORLD_SIZE" not in os.environ:  # no launcher has started this process
         several = shlex.join(["accelerate", "launch", "-m", *command.split(), *options])
         print(f"This trains in one process. On several devices: {several}", file=sys.stderr)
-    if share_cores():
+    if share_cores() and not asks_for_help:
         print(f"Other processes use these cores: threads sleep while they wait ({POLICY}).", file=sys.stderr)
     before = sys.argv
     sys.argv = [str(file), *options]  # what the file reads
     try:
-        runpy.run_path(str(file), run_name="__main__")
+        with run_by(command):
+            runpy.run_path(str(file), run_name="__main__")
     finally:
         sys.argv = before

@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import make_dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -14,6 +15,7 @@ from typing import Annotated, Any, TypeVar
 Config = TypeVar("Config")
 # What a user can mend: wrong data or options, a file that is missing or cannot be written, a missing package.
 MISTAKES = (ValueError, OSError, ImportError)
+_RUN_BY: ContextVar[str | None] = ContextVar("_RUN_BY", default=None)
 
 
 def run_command(
@@ -36,7 +38,7 @@ def run_command(
         description: The docstring of the module, which `--help` prints above the options.
         default: The settings that the options change; None takes the defaults of the dataclass.
         arguments: The words of the command line; None reads those of this process.
-        program: The words before the options, as `--help` shows them; None is the file that was started.
+        program: The words before the options, as `--help` shows them; None is those of `program_name`.
 
     Raises:
         SystemExit: If the options are wrong, or if the command raised one of `MISTAKES`.
@@ -53,10 +55,29 @@ def run_command(
     with one_line_errors(debug="--debug" in words):
         # The settings check their own range while they are read.
         help_text = _help_text(description)
-        program = program or Path(sys.argv[0]).name
+        program = program or program_name()
         options: Any = tyro.cli(options_class, prog=program, description=help_text, args=words)
         with _log_on_standard_error():
             main(options.settings)
+
+
+@contextmanager
+def run_by(command: str) -> Iterator[None]:
+    """A block in which a command runs a file; the help of the file then names the command instead.
+
+    Args:
+        command: The words of the command, such as `lexforge train`.
+    """
+    before = _RUN_BY.set(command)
+    try:
+        yield
+    finally:
+        _RUN_BY.reset(before)
+
+
+def program_name() -> str:
+    """Return the words before the options: the command that runs this file, or else the name of the file."""
+    return _RUN_BY.get() or Path(sys.argv[0]).name
 
 
 @contextmanager
@@ -108,5 +129,12 @@ def _log_on_standard_error() -> Iterator[None]:
 
 
 def _help_text(docstring: str | None) -> str | None:
-    """Return a docstring with each command on one line; a line that ended in a backslash left wide gaps."""
-    return None if docstring is None else re.sub(r"(?<=\S) {2,}(?=\S)", " ", docstring)
+    """Return a docstring with each command on one line; a line that ended in a backslash left wide gaps.
+
+    Where a command runs the file, the examples start the command: `accelerate launch` and `python` take both.
+    """
+    if docstring is None:
+        return None
+    if command := _RUN_BY.get():
+        docstring = docstring.replace(f"recipes/{Path(sys.argv[0]).name}", f"-m {command}")
+    return re.sub(r"(?<=\S) {2,}(?=\S)", " ", docstring)

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
+from lexforge.common.extras import install_command
 from lexforge.common.files import write_file
 from lexforge.common.similarity import Similarity
 from lexforge.export.card_options import UNKNOWN
@@ -74,7 +75,7 @@ _RUNTIMES = """
 Each command writes files that are compared with this model before they are left behind:
 
 ```bash
-pip install "lexforge[export]"
+{install}  # in a checkout of lexforge
 {commands}
 ```
 """
@@ -306,7 +307,7 @@ def _runtimes(load_name: str, title: str) -> str:
     """Return the section with the commands that export the model; dense models are not exported."""
     command = f"lexforge export model --model {load_name} --output {title}-export --target"
     commands = "\n".join(f"{command} {target}  # {use}" for target, use in _TARGETS.items())
-    return _RUNTIMES.format(commands=commands)
+    return _RUNTIMES.format(install=install_command("export"), commands=commands)
 
 
 def _rows(values: Mapping[str, str]) -> str:

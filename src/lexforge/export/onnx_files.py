@@ -13,6 +13,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from lexforge.common.extras import missing_extra
+
 OPSET = 20  # in onnxruntime since 1.17
 EXTERNAL_BYTES = 1_800_000_000  # a protobuf file holds 2 GiB; more weights stand in a file beside it
 
@@ -40,11 +42,11 @@ def write_onnx(
     try:  # the exporter of torch imports both
         import onnx  # noqa: F401
     except ImportError as error:
-        raise _missing("onnx") from error
+        raise missing_extra("an ONNX file", "export", error) from error
     try:
         import onnxscript  # noqa: F401
     except ImportError as error:
-        raise _missing("onnxscript") from error
+        raise missing_extra("an ONNX file", "export", error) from error
     axes = {1: "length"} if one_text else {0: "batch", 1: "length"}
     noise = logging.getLogger("torch.onnx")
     level = noise.level
@@ -87,7 +89,7 @@ def quantize_int8(source: Path, target: Path) -> None:
     try:
         from onnxruntime.quantization import QuantType, quantize_dynamic
     except ImportError as error:
-        raise _missing("onnxruntime and onnx") from error
+        raise missing_extra("an ONNX file with 8-bit weights", "export", error) from error
     noise = logging.getLogger()
     level = noise.level
     noise.setLevel(logging.ERROR)  # it recommends a preparation that changes nothing for these graphs
@@ -112,7 +114,7 @@ class OnnxSession:
         try:
             import onnxruntime
         except ImportError as error:
-            raise _missing("onnxruntime") from error
+            raise missing_extra("an ONNX file", "export", error) from error
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 3  # errors
         if threads is not None:
@@ -138,7 +140,3 @@ class OnnxSession:
             "token_type_ids": np.zeros(input_ids.shape, dtype=np.int64),
         }
         return self._session.run(None, {name: values[name] for name in self.inputs})
-
-
-def _missing(package: str) -> ImportError:
-    return ImportError(f'ONNX files need the package {package}: pip install "lexforge[export]"')

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import shlex
 from collections.abc import Callable, Sequence
 from datetime import datetime
@@ -97,7 +98,8 @@ def _render(runs: Sequence[RunFiles], diagnose: Diagnose | None) -> str:
     # Bokeh reads a figure in the order in which it was written, so keys are not sorted.
     environment.policies["json.dumps_kwargs"] = {"ensure_ascii": False, "separators": (",", ":")}
     environment.filters |= {"number": number, "bytes": byte_size, "duration": duration}
-    return environment.get_template("page.html.jinja").render(
+    page = environment.get_template("page.html.jinja").render(
+        nonce=secrets.token_urlsafe(24),
         title=" and ".join(run.name for run in runs),
         written=datetime.now().strftime("%Y-%m-%d %H:%M"),
         runs=runs,
@@ -127,6 +129,7 @@ def _render(runs: Sequence[RunFiles], diagnose: Diagnose | None) -> str:
         style=_source("page.css"),
         bokeh="\n".join(Resources(mode="inline", components=["bokeh"]).js_raw),
     )
+    return page.replace("\0", "\ufffd")  # as a browser reads it; tools take a page with a NUL for no text
 
 
 def _source(name: str) -> str:

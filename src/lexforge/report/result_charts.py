@@ -49,7 +49,8 @@ def interval_chart(
         color="colour",
         line_color=None,
     )
-    plot.add_tools(HoverTool(renderers=[points], tooltips=f"@y: {measure} @x{{0.000}}"))
+    # Bokeh reads a tooltip of one text as HTML, but shows the label of a row as it is.
+    plot.add_tools(HoverTool(renderers=[points], tooltips=[("system", "@y"), (measure, "@x{0.000}")]))
     plot.xaxis.axis_label = measure
     plot.ygrid.visible = False
     text = " ".join(
@@ -106,8 +107,8 @@ def scatter_chart(
     )
     points.nonselection_glyph = None  # the others stay as they are
     points.selection_glyph = points.glyph.clone(line_color="#7d8590", line_width=3, size=13)
-    tooltip = f"@query: {names[0]} @first{{0.000}}, {names[1]} @second{{0.000}}"
-    plot.add_tools(HoverTool(renderers=[points], tooltips=tooltip), TapTool(renderers=[points]))
+    tooltips = [("query", "@query"), (names[0], "@first{0.000}"), (names[1], "@second{0.000}")]
+    plot.add_tools(HoverTool(renderers=[points], tooltips=tooltips), TapTool(renderers=[points]))
     plot.xaxis.axis_label = f"{measure}, {names[0]}"
     plot.yaxis.axis_label = f"{measure}, {names[1]}"
     text = (

@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Sequence
 from typing import get_args
 
+from lexforge.common.command_line import program_name
 from lexforge.models.backbone import LEXICAL
 from lexforge.training.presets import PresetName
 
@@ -21,7 +22,7 @@ def preset_on_command_line(arguments: Sequence[str] | None = None) -> PresetName
         `lexforge-scratch` for the lexical backbone. The process ends with a message if there is no such
         preset.
     """
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser = argparse.ArgumentParser(program_name(), add_help=False, allow_abbrev=False)
     parser.add_argument("--preset", choices=get_args(PresetName))
     known, _ = parser.parse_known_args(arguments)
     own: PresetName = "lexforge-scratch" if scratch_on_command_line(arguments) else "lexforge"
@@ -35,6 +36,6 @@ def scratch_on_command_line(arguments: Sequence[str] | None = None) -> bool:
     Args:
         arguments: The words of the command line; None reads those of this process.
     """
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser = argparse.ArgumentParser(program_name(), add_help=False, allow_abbrev=False)
     parser.add_argument("--model", default=LEXICAL)
     return bool(parser.parse_known_args(arguments)[0].model == LEXICAL)

@@ -138,8 +138,8 @@ def test_without_triton_the_error_names_the_extra() -> None:
     """A user without the extra learns what to install, in one line."""
     code = "import sys; sys.modules['triton'] = None; import lexforge.kernels.triton.splade_head"
     last = python("-c", code).stderr.strip().splitlines()[-1]
-    needed = "ImportError: the Triton SPLADE head needs triton: pip install 'lexforge[triton]' "
-    assert last == needed + "(import of triton halted; None in sys.modules)"
+    needed = "ImportError: the Triton SPLADE head needs the extra 'triton': in a checkout of lexforge, "
+    assert last == needed + "pip install '.[triton]' (import of triton halted; None in sys.modules)"
 
 
 def test_importing_needs_no_gpu_and_a_cpu_tensor_is_refused() -> None:

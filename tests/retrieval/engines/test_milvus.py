@@ -322,7 +322,7 @@ def test_an_absent_server_is_one_clear_line() -> None:
 def test_a_missing_extra_is_named(package: str, file: str, monkeypatch) -> None:
     """The message is the command that installs it."""
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(ImportError, match=r"pip install 'lexforge\[milvus\]'"):
+    with pytest.raises(ImportError, match=r"pip install '\.\[milvus\]'"):
         MilvusIndex(file)
 
 

@@ -65,13 +65,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from lexforge.common.extras import missing_extra
+
 try:
     import triton
     import triton.language as tl
 except ImportError as error:
-    raise ImportError(
-        f"the Triton SPLADE head needs triton: pip install 'lexforge[triton]' ({error})"
-    ) from None
+    raise missing_extra("the Triton SPLADE head", "triton", error) from None
 
 INTERPRETING: bool = triton.knobs.runtime.interpret  # read once, as `triton.jit` reads it when it decorates
 _WIDEN = tl.constexpr(INTERPRETING)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from lexforge.common.extras import missing_extra
 from lexforge.common.similarity import Similarity
 from lexforge.retrieval.base import Found
 from lexforge.retrieval.engines.milvus_format import (
@@ -228,9 +229,7 @@ def _connect(index: MilvusIndex, uri: str, token: str, timeout_s: float) -> tupl
         if file is not None:
             import milvus_lite  # noqa: F401 - the client would report its absence as a bad address
     except ImportError as error:
-        raise ImportError(
-            f"MilvusIndex needs the extra 'milvus': pip install 'lexforge[milvus]' ({error})"
-        ) from None
+        raise missing_extra("MilvusIndex", "milvus", error) from None
     try:
         client = MilvusClient(file or uri, token=token, timeout=timeout_s)
     except MilvusException as error:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from lexforge.common.extras import missing_extra
 from lexforge.common.similarity import Similarity
 from lexforge.retrieval.base import Found
 from lexforge.retrieval.engines.address import check_address
@@ -225,9 +226,7 @@ def _connect(index: QdrantIndex, uri: str, token: str, timeout_s: int) -> tuple[
     try:
         from qdrant_client import QdrantClient
     except ImportError as error:
-        raise ImportError(
-            f"QdrantIndex needs the extra 'qdrant': pip install 'lexforge[qdrant]' ({error})"
-        ) from None
+        raise missing_extra("QdrantIndex", "qdrant", error) from None
     if folder is None:
         client = QdrantClient(url=uri, api_key=token or None, timeout=timeout_s, check_compatibility=False)
     elif folder in _open_folders:
