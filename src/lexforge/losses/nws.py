@@ -16,8 +16,10 @@ from lexforge.common.similarity import agreed_similarity
 from lexforge.losses.base import EmbeddingLoss, Features
 from lexforge.losses.infonce import check_temperature
 from lexforge.losses.label_similarity import check_label_similarity, check_multi_hot
+from lexforge.losses.precision import at_least_float32, in_float32
 from lexforge.losses.queue import KeyQueue
 from lexforge.losses.reference_weights import Aggregate, reference_weights
+from lexforge.losses.similarity import row_lengths
 from lexforge.models.dimension import embedding_dimension
 from lexforge.models.momentum import MomentumEncoder, is_training
 
@@ -25,6 +27,7 @@ from lexforge.models.momentum import MomentumEncoder, is_training
 Section = tuple[Tensor, Tensor]
 
 
+@in_float32
 def nws(
     queries: Tensor,
     query_labels: Tensor,
@@ -161,7 +164,7 @@ def nws_of_unit_vectors(
     aggregate: Aggregate,
     eps: float,
 ) -> Tensor:
-    """Compute `nws` on vectors of length 1 and checked arguments; keys and queue come as sections.
+    """Compute `nws` on vectors of length 1, outside autocast; keys and queue come as sections.
 
     Args:
         queries: `[B, F]` float.
@@ -183,34 +186,34 @@ def nws_of_unit_vectors(
     """
     if prototypes is None and not sections:
         raise ValueError("no reference: give keys, a queue or prototypes")
-    with torch.autocast(queries.device.type, enabled=False):
-        with torch.no_grad():
-            positive, log_negative = reference_weights(
-                query_labels.to(queries.dtype),
-                [labels for _, labels in sections],
-                prototypes is not None,
-                label_similarity.to(queries),
-                alpha=alpha,
-                beta=beta,
-                aggregate=aggregate,
-                eps=eps,
-            )
-            labels_per_query = query_labels.sum(dim=1, dtype=queries.dtype)
-            counts = (labels_per_query > 0) & (log_negative.amax(dim=1) > -math.inf)
-            log_negative[~counts] = 0.0  # The row is dropped below; any finite number keeps its sum finite.
-        references = [vectors for vectors, _ in sections] + ([] if prototypes is None else [prototypes])
-        scores = torch.cat([queries @ vectors.to(queries).T for vectors in references], dim=1) / temperature
-        log_denominator = torch.logsumexp(scores + log_negative, dim=1)
-        if eps:
-            log_denominator = torch.logaddexp(log_denominator, scores.new_tensor(math.log(eps)))
-        per_query = positive.sum(dim=1) * log_denominator - torch.linalg.vecdot(positive, scores)
-        per_query = per_query / (labels_per_query + eps).clamp_min(1e-30)
-        return torch.where(counts, per_query, 0.0).sum() / max(len(queries), 1)
+    with torch.no_grad():
+        positive, log_negative = reference_weights(
+            query_labels.to(queries.dtype),
+            [labels for _, labels in sections],
+            prototypes is not None,
+            label_similarity.to(queries),
+            alpha=alpha,
+            beta=beta,
+            aggregate=aggregate,
+            eps=eps,
+        )
+        labels_per_query = query_labels.sum(dim=1, dtype=queries.dtype)
+        counts = (labels_per_query > 0) & (log_negative.amax(dim=1) > -math.inf)
+        log_negative[~counts] = 0.0  # The row is dropped below; any finite number keeps its sum finite.
+    references = [vectors for vectors, _ in sections] + ([] if prototypes is None else [prototypes])
+    scores = torch.cat([queries @ vectors.to(queries).T for vectors in references], dim=1) / temperature
+    log_denominator = torch.logsumexp(scores + log_negative, dim=1)
+    if eps:
+        log_denominator = torch.logaddexp(log_denominator, scores.new_tensor(math.log(eps)))
+    per_query = positive.sum(dim=1) * log_denominator - torch.linalg.vecdot(positive, scores)
+    per_query = per_query / (labels_per_query + eps).clamp_min(1e-30)
+    return torch.where(counts, per_query, 0.0).sum() / max(len(queries), 1)
 
 
 def _unit(vectors: Tensor) -> Tensor:
     """Return vectors of length 1 (a zero vector stays zero), in float32 at least."""
-    return F.normalize(vectors.to(torch.promote_types(vectors.dtype, torch.float32)), dim=-1)
+    vectors = at_least_float32(vectors)
+    return vectors / row_lengths(vectors).unsqueeze(-1)
 
 
 class NWSLoss(EmbeddingLoss):
