@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
 
 import pytest
+import torch
 
 from lexforge.losses import functional
 
@@ -44,3 +48,84 @@ def test_every_exported_name_exists_once() -> None:
     assert len(set(functional.__all__)) == len(functional.__all__)
     assert set(SIGNATURES) <= set(functional.__all__)
     assert all(callable(getattr(functional, name)) for name in functional.__all__)
+
+
+ROWS, VOCABULARY = 64, 30522
+
+
+def rows_with_a_zero_row(width: int, count: int = ROWS) -> torch.Tensor:
+    """Sparse activations as of a vocabulary; the third row of them is empty."""
+    rows = 5 * torch.rand(count, width) * (torch.rand(count, width) < 0.2)
+    rows[2] = 0
+    return rows
+
+
+def tokens() -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.randint(VOCABULARY, (ROWS, 12)), torch.ones(ROWS, 12, dtype=torch.int64)
+
+
+def multi_hot(count: int) -> torch.Tensor:
+    return (torch.rand(count, 6) < 0.4).float()
+
+
+# name -> the arguments: tensors, of which those that float get the dtype of the test, and others
+CASES: dict[str, Callable[[], tuple[list[Any], dict[str, Any]]]] = {
+    "compute_label_pair_similarity": lambda: ([multi_hot(300)], {"method": "npmi"}),
+    "cosent": lambda: ([torch.rand(4000), torch.randint(5, (4000,)).float()], {}),
+    "distillation": lambda: ([400 * torch.rand(ROWS, 300), 90 * torch.rand(ROWS, 300)], {}),
+    "flops": lambda: ([rows_with_a_zero_row(VOCABULARY)], {}),
+    "hcl": lambda: ([torch.nn.functional.normalize(torch.randn(ROWS, 64), dim=1) for _ in range(2)], {}),
+    "idf_flops": lambda: ([rows_with_a_zero_row(VOCABULARY), 100 * torch.rand(VOCABULARY)], {}),
+    "idf_penalty_weights": lambda: ([12 * torch.rand(VOCABULARY)], {"special_token_ids": [0, 1]}),
+    "info_nce": lambda: (
+        [rows_with_a_zero_row(VOCABULARY) for _ in range(2)] + [torch.rand(ROWS, 1, VOCABULARY)],
+        {},
+    ),
+    "margin_mse": lambda: ([400 * torch.rand(ROWS, 300), 90 * torch.rand(ROWS, 300)], {}),
+    "minimum_activation": lambda: ([rows_with_a_zero_row(VOCABULARY)], {"threshold": 6.0}),
+    "moco": lambda: (
+        [torch.nn.functional.normalize(torch.randn(n, 64), dim=1) for n in (ROWS, ROWS, 900)],
+        {},
+    ),
+    "nws": lambda: (
+        [rows_with_a_zero_row(64), multi_hot(ROWS), torch.randn(6, 64), torch.eye(6)],
+        {"keys": rows_with_a_zero_row(64), "key_labels": multi_hot(ROWS), "aggregate": "mean", "alpha": 0.5},
+    ),
+    "positive_activation": lambda: ([rows_with_a_zero_row(VOCABULARY), *tokens()], {}),
+    "self_reconstruction": lambda: ([rows_with_a_zero_row(VOCABULARY), *tokens()], {}),
+    "triplet_margin": lambda: ([rows_with_a_zero_row(VOCABULARY) for _ in range(3)], {}),
+}
+
+
+@pytest.mark.parametrize("name", functional.__all__)
+@pytest.mark.parametrize("autocast", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_every_function_computes_in_float32_at_least(name: str, autocast: bool, dtype: torch.dtype) -> None:
+    """A vocabulary has 30,522 terms: sums over it overflow in float16, and a zero row was divided by 0. The
+    oracle is the same function in float64, on the same rounded numbers."""
+    torch.manual_seed(0)
+    arguments, named = CASES[name]()
+    function = getattr(functional, name)
+
+    def cast(value: Any, to: torch.dtype) -> Any:
+        floating = isinstance(value, torch.Tensor) and value.is_floating_point()
+        return value.to(to) if floating else value
+
+    given = [cast(value, dtype) for value in arguments]
+    given_named = {key: cast(value, dtype) for key, value in named.items()}
+    exact = torch.as_tensor(
+        function(
+            *(cast(value, torch.float64) for value in given),
+            **{key: cast(value, torch.float64) for key, value in given_named.items()},
+        )
+    )
+    trained = given[0].requires_grad_(name not in ("compute_label_pair_similarity", "idf_penalty_weights"))
+    with torch.autocast("cpu", torch.bfloat16) if autocast else nullcontext():
+        found = torch.as_tensor(function(*given, **given_named))
+    assert found.dtype == torch.float32
+    # sums of up to 2 million float32 numbers; scores of 1 divided by a temperature of .07
+    torch.testing.assert_close(found.double(), exact.double(), rtol=1e-5, atol=1e-6)
+    if trained.requires_grad:
+        found.sum().backward()
+        assert trained.grad.isfinite().all()
+        assert trained.grad.any()

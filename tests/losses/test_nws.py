@@ -135,6 +135,8 @@ SETTINGS = [
 @pytest.mark.parametrize("sections", SECTIONS)
 def test_equals_a_loop(settings, sections: str) -> None:
     """Every formula of the definition, term by term, over random shapes, labels and references."""
+    if "keys" not in sections:
+        settings = (min(settings[0], 0.99), *settings[1:])  # an alpha of 1 is refused there
     seen = set()
     for seed in range(30):
         tensors = case(seed, sections, density=0.2 + 0.02 * seed)
@@ -289,9 +291,12 @@ def test_negatives_that_weigh_nothing_are_no_negatives() -> None:
 
 
 def test_a_label_without_weight_at_eps_zero() -> None:
-    """alpha 1, one label, no key: D is 0, and 1 / D has no value."""
+    """alpha 1, one label, no key of it: D is 0, and 1 / D has no value."""
     query = torch.tensor([[1.0, 0.0]], requires_grad=True)
-    loss = nws(query, torch.tensor([[1, 0]]), torch.rand(2, 2), torch.eye(2), aggregate="mean", eps=0.0)
+    others = {"keys": torch.rand(1, 2), "key_labels": torch.tensor([[0, 1]])}
+    loss = nws(
+        query, torch.tensor([[1, 0]]), torch.rand(2, 2), torch.eye(2), **others, aggregate="mean", eps=0.0
+    )
     loss.backward()
     assert loss.item() == 0
     assert not query.grad.any()
@@ -404,6 +409,17 @@ def test_no_reference_at_all_is_refused_and_the_aggregate_has_no_default() -> No
         nws(*arguments)
 
 
+@pytest.mark.parametrize("alpha", [1.0, 1.5])
+@pytest.mark.parametrize("with_queue", [False, True])
+def test_an_alpha_of_one_without_keys_is_refused(alpha: float, with_queue: bool) -> None:
+    """A prototype of a label that no reference carries would weigh 1 / eps: the loss was -2.7e7 by default."""
+    queue = {"queue": torch.rand(4, 4), "queue_labels": torch.eye(4)[:, :3]} if with_queue else {}
+    arguments = torch.rand(2, 4), torch.tensor([[1, 0, 0], [0, 1, 1]]), torch.rand(3, 4), torch.eye(3)
+    with pytest.raises(ValueError, match=f"without keys alpha must be below 1.*{alpha}"):
+        nws(*arguments, **queue, aggregate="mean", alpha=alpha)
+    assert abs(nws(*arguments, **queue, aggregate="mean", alpha=0.5)) < 1e3
+
+
 PEAK = """
 import resource, torch
 from lexforge.losses.nws import nws
@@ -418,7 +434,7 @@ similarity = (similarity + similarity.T) / 2
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 for aggregate in ("mean", "max"):
     nws(queries, hot(batch), prototypes, similarity, queue=queue, queue_labels=queue_labels,
-        aggregate=aggregate).backward()
+        alpha=0.5, aggregate=aggregate).backward()
 print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
 """
 

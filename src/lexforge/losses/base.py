@@ -10,6 +10,7 @@ from sentence_transformers.base.losses.merged_forward import embed_columns
 from sentence_transformers.base.model import BaseModel
 from torch import Tensor, nn
 
+from lexforge.losses.precision import at_least_float32
 from lexforge.models.momentum import MomentumEncoder
 
 Features = dict[str, Any]
@@ -146,7 +147,7 @@ class EmbeddingLoss(nn.Module):
         if not embeddings:
             raise ValueError(f"{type(self).__name__} needs at least one text column; received none")
         with torch.autocast(embeddings[0].device.type, enabled=False):
-            return self.compute_loss([_at_least_float32(rows) for rows in embeddings], features, labels)
+            return self.compute_loss([at_least_float32(rows) for rows in embeddings], features, labels)
 
 
 def embedding_losses(loss: nn.Module) -> list[EmbeddingLoss]:
@@ -269,7 +270,3 @@ def _cannot_be_repeated(loss: nn.Module, reason: str) -> str:
         f"{type(loss).__name__} cannot stand within AdaptiveLayerLoss, MatryoshkaLoss or Matryoshka2dLoss, "
         f"which compute it several times for a batch: {reason}. InfoNCELoss, CoSENTLoss and HCLLoss can"
     )
-
-
-def _at_least_float32(rows: Tensor) -> Tensor:
-    return rows.to(torch.promote_types(rows.dtype, torch.float32))

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from lexforge.common.ranks import rows_of_all_ranks
 from lexforge.common.similarity import Similarity, agreed_similarity
 from lexforge.losses.base import EmbeddingLoss, Features
+from lexforge.losses.precision import in_float32
 
 
 def check_scale(scale: float) -> None:
@@ -26,6 +27,7 @@ def check_scale(scale: float) -> None:
         raise ValueError(f"scale must be > 0 and finite; received {scale}")
 
 
+@in_float32
 def cosent(similarities: Tensor, labels: Tensor, scale: float = 20.0) -> Tensor:
     """Penalise every two pairs whose similarities are not in the order of their labels.
 
@@ -54,7 +56,7 @@ def cosent(similarities: Tensor, labels: Tensor, scale: float = 20.0) -> Tensor:
     if labels.is_floating_point() and bool(labels.isnan().any()):
         raise ValueError(f"labels must be numbers; received NaN in row {int(labels.isnan().nonzero()[0])}")
     labels, order = (labels.int() if labels.dtype == torch.bool else labels).sort()
-    scores = scale * similarities.to(torch.promote_types(similarities.dtype, torch.float32))[order]
+    scores = scale * similarities[order]
     # from_here[i] is the logarithm of the sum over j >= i of exp(-score_j).
     from_here = torch.logcumsumexp(-scores.flip(0), dim=0).flip(0)
     higher = torch.searchsorted(labels, labels, right=True)  # [N], index of the first higher label

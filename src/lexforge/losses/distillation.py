@@ -6,7 +6,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from lexforge.losses.precision import in_float32
 
+
+@in_float32
 def distillation(
     student_scores: Tensor,
     teacher_scores: Tensor,
@@ -78,6 +81,7 @@ def distillation(
     return kl_weight * temperature**2 * divergence + mse_weight * error
 
 
+@in_float32
 def margin_mse(
     student_scores: Tensor,
     teacher_scores: Tensor,

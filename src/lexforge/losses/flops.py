@@ -7,7 +7,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from lexforge.losses.precision import in_float32
 
+
+@in_float32
 def flops(activations: Tensor) -> Tensor:
     """Sum over the vocabulary of the squared mean activation: the expected cost of a dot product.
 
@@ -24,6 +27,7 @@ def flops(activations: Tensor) -> Tensor:
     return mean_of_rows(activations).square().sum()
 
 
+@in_float32
 def idf_flops(activations: Tensor, penalty_weights: Tensor, l2_ratio: float = 0.3) -> Tensor:
     """Weighted L1 plus weighted L2 of the mean activation of each term.
 
@@ -59,6 +63,7 @@ def mean_of_rows(activations: Tensor) -> Tensor:
     return activations.sum(dim=0) / len(activations)
 
 
+@in_float32
 def idf_penalty_weights(
     idf: Tensor,
     alpha: float = 4.0,

@@ -14,6 +14,7 @@ from lexforge.common.similarity import agreed_similarity
 from lexforge.losses.base import EmbeddingLoss, Features
 from lexforge.losses.false_negatives import BatchTexts, share_left_out
 from lexforge.losses.infonce import check_temperature
+from lexforge.losses.precision import in_float32
 
 Estimator = Literal["hard", "easy"]
 
@@ -39,6 +40,7 @@ def check_hcl(temperature: float, tau_plus: float, beta: float, estimator: str) 
         raise ValueError(f'estimator must be "hard" or "easy"; received {estimator!r}')
 
 
+@in_float32
 def hcl(
     view_a: Tensor,
     view_b: Tensor,

@@ -13,6 +13,7 @@ from lexforge.common.similarity import Similarity, agreed_similarity
 from lexforge.losses.base import EmbeddingLoss, Features
 from lexforge.losses.false_negatives import BatchTexts, share_left_out
 from lexforge.losses.gradient_cache import check_mini_batch_size, embed_in_mini_batches
+from lexforge.losses.precision import in_float32
 from lexforge.losses.similarity import similarity_scores
 
 
@@ -29,6 +30,7 @@ def check_temperature(temperature: float) -> None:
         raise ValueError(f"temperature must be > 0; received {temperature}")
 
 
+@in_float32
 def info_nce(
     anchor: Tensor,
     positive: Tensor,

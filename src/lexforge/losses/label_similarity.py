@@ -10,10 +10,13 @@ from numpy.typing import NDArray
 from scipy import sparse
 from torch import Tensor
 
+from lexforge.losses.precision import in_float32
+
 PairMethod = Literal["npmi", "jaccard"]
 _JACCARD_EPS = 1e-10  # Keeps the quotient of two labels that no text carries at 0.
 
 
+@in_float32
 def compute_label_pair_similarity(labels: NDArray | Tensor, method: PairMethod) -> NDArray[np.float32]:
     """Measure the similarity of every pair of labels over a training set, in [0, 1].
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor
 
+from lexforge.losses.precision import in_float32
 
+
+@in_float32
 def minimum_activation(activations: Tensor, top_k: int = 5, threshold: float = 0.5) -> Tensor:
     """Hinge on the mean of the `top_k` strongest activations of each row reaching a threshold.
 

@@ -13,11 +13,13 @@ from lexforge.common.similarity import agreed_similarity
 from lexforge.losses.base import EmbeddingLoss, Features
 from lexforge.losses.false_negatives import BatchTexts
 from lexforge.losses.infonce import check_temperature, ranking_cross_entropy
+from lexforge.losses.precision import in_float32
 from lexforge.losses.queue import KeyQueue
 from lexforge.models.dimension import embedding_dimension
 from lexforge.models.momentum import MomentumEncoder, is_training
 
 
+@in_float32
 def moco(
     query: Tensor,
     key: Tensor,

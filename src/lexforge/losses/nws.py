@@ -16,8 +16,10 @@ from lexforge.common.similarity import agreed_similarity
 from lexforge.losses.base import EmbeddingLoss, Features
 from lexforge.losses.infonce import check_temperature
 from lexforge.losses.label_similarity import check_label_similarity, check_multi_hot
+from lexforge.losses.precision import at_least_float32, in_float32
 from lexforge.losses.queue import KeyQueue
 from lexforge.losses.reference_weights import Aggregate, reference_weights
+from lexforge.losses.similarity import row_lengths
 from lexforge.models.dimension import embedding_dimension
 from lexforge.models.momentum import MomentumEncoder, is_training
 
@@ -25,6 +27,7 @@ from lexforge.models.momentum import MomentumEncoder, is_training
 Section = tuple[Tensor, Tensor]
 
 
+@in_float32
 def nws(
     queries: Tensor,
     query_labels: Tensor,
@@ -56,8 +59,8 @@ def nws(
     - A positive weighs `w_ik = sum over c of M_ikc / (D_ic + eps)`, with `M_ikc = alpha y_ic y_kc / |y_i or
       y_k|` and `D_ic = sum over k of M_ikc + (1 - alpha / |y_i|) y_ic`; prototype c weighs `y_ic / (D_ic +
       eps)`. So every label counts about the same, however many references carry it. With the query's own text
-      among the keys D_ic is at least 1; without it, as with prototypes alone, a label that no reference
-      carries has D_ic = 1 - alpha / |y_i|: take alpha below 1 there, or the weight nears 1 / eps.
+      among the keys D_ic is at least 1; without it a label that no reference carries has D_ic = 1 - alpha /
+      |y_i|. Take alpha below 1 there, or the weight nears 1 / eps; without any keys it must be.
 
     A query without a label, or without a negative whose weight is above 0, adds 0. Where D_ic + eps is 0,
     label c has no weight. The sums are taken in log space, in float32 at least and outside autocast, so that
@@ -73,7 +76,7 @@ def nws(
         key_labels: `[K, L]` of 0 and 1, with `keys`.
         queue: `[Q, F]` float, or None; no gradient flows into it.
         queue_labels: `[Q, L]` of 0 and 1, with `queue`.
-        alpha: Weight of keys and queue among the positives, > 0.
+        alpha: Weight of keys and queue among the positives, > 0; below 1 without keys.
         beta: Weight of keys and queue among the negatives, > 0.
         temperature: T, > 0.
         aggregate: "mean" or "max"; there is no default.
@@ -89,7 +92,9 @@ def nws(
     Source: docs/losses.md, section 14; the weights w are those of MSC (Audibert et al. 2024, arXiv
     2404.08720), the denominator that of DCL (Yeh et al. 2022, arXiv 2110.06848).
     """
-    check_nws_settings(alpha, beta, temperature, aggregate, eps)
+    # Where there is no reference at all, that is what is told.
+    with_keys = keys is not None or (queue is None and prototypes is None)
+    check_nws_settings(alpha, beta, temperature, aggregate, eps, with_keys=with_keys)
     if queries.dim() != 2:
         raise ValueError(f"queries must be [B, F]; received {tuple(queries.shape)}")
     label_similarity = torch.as_tensor(label_similarity)
@@ -125,7 +130,9 @@ def nws(
     )
 
 
-def check_nws_settings(alpha: float, beta: float, temperature: float, aggregate: str, eps: float) -> None:
+def check_nws_settings(
+    alpha: float, beta: float, temperature: float, aggregate: str, eps: float, *, with_keys: bool
+) -> None:
     """Refuse numbers out of range and an unknown aggregate.
 
     Args:
@@ -134,6 +141,7 @@ def check_nws_settings(alpha: float, beta: float, temperature: float, aggregate:
         temperature: As in `nws`.
         aggregate: As in `nws`.
         eps: As in `nws`.
+        with_keys: Whether there are keys, without which alpha must be below 1.
 
     Raises:
         ValueError: If one of them is out of its range.
@@ -142,6 +150,11 @@ def check_nws_settings(alpha: float, beta: float, temperature: float, aggregate:
     for name, value in (("alpha", alpha), ("beta", beta)):
         if not 0 < value < math.inf:
             raise ValueError(f"{name} must be finite and > 0; received {value}")
+    if not with_keys and alpha >= 1:
+        raise ValueError(
+            "without keys alpha must be below 1, for a prototype weighs up to 1 / (1 - alpha); received "
+            f"{alpha}"
+        )
     if not 0 <= eps < math.inf:
         raise ValueError(f"eps must be finite and >= 0; received {eps}")
     if aggregate not in get_args(Aggregate):
@@ -161,7 +174,7 @@ def nws_of_unit_vectors(
     aggregate: Aggregate,
     eps: float,
 ) -> Tensor:
-    """Compute `nws` on vectors of length 1 and checked arguments; keys and queue come as sections.
+    """Compute `nws` on vectors of length 1, outside autocast; keys and queue come as sections.
 
     Args:
         queries: `[B, F]` float.
@@ -183,34 +196,34 @@ def nws_of_unit_vectors(
     """
     if prototypes is None and not sections:
         raise ValueError("no reference: give keys, a queue or prototypes")
-    with torch.autocast(queries.device.type, enabled=False):
-        with torch.no_grad():
-            positive, log_negative = reference_weights(
-                query_labels.to(queries.dtype),
-                [labels for _, labels in sections],
-                prototypes is not None,
-                label_similarity.to(queries),
-                alpha=alpha,
-                beta=beta,
-                aggregate=aggregate,
-                eps=eps,
-            )
-            labels_per_query = query_labels.sum(dim=1, dtype=queries.dtype)
-            counts = (labels_per_query > 0) & (log_negative.amax(dim=1) > -math.inf)
-            log_negative[~counts] = 0.0  # The row is dropped below; any finite number keeps its sum finite.
-        references = [vectors for vectors, _ in sections] + ([] if prototypes is None else [prototypes])
-        scores = torch.cat([queries @ vectors.to(queries).T for vectors in references], dim=1) / temperature
-        log_denominator = torch.logsumexp(scores + log_negative, dim=1)
-        if eps:
-            log_denominator = torch.logaddexp(log_denominator, scores.new_tensor(math.log(eps)))
-        per_query = positive.sum(dim=1) * log_denominator - torch.linalg.vecdot(positive, scores)
-        per_query = per_query / (labels_per_query + eps).clamp_min(1e-30)
-        return torch.where(counts, per_query, 0.0).sum() / max(len(queries), 1)
+    with torch.no_grad():
+        positive, log_negative = reference_weights(
+            query_labels.to(queries.dtype),
+            [labels for _, labels in sections],
+            prototypes is not None,
+            label_similarity.to(queries),
+            alpha=alpha,
+            beta=beta,
+            aggregate=aggregate,
+            eps=eps,
+        )
+        labels_per_query = query_labels.sum(dim=1, dtype=queries.dtype)
+        counts = (labels_per_query > 0) & (log_negative.amax(dim=1) > -math.inf)
+        log_negative[~counts] = 0.0  # The row is dropped below; any finite number keeps its sum finite.
+    references = [vectors for vectors, _ in sections] + ([] if prototypes is None else [prototypes])
+    scores = torch.cat([queries @ vectors.to(queries).T for vectors in references], dim=1) / temperature
+    log_denominator = torch.logsumexp(scores + log_negative, dim=1)
+    if eps:
+        log_denominator = torch.logaddexp(log_denominator, scores.new_tensor(math.log(eps)))
+    per_query = positive.sum(dim=1) * log_denominator - torch.linalg.vecdot(positive, scores)
+    per_query = per_query / (labels_per_query + eps).clamp_min(1e-30)
+    return torch.where(counts, per_query, 0.0).sum() / max(len(queries), 1)
 
 
 def _unit(vectors: Tensor) -> Tensor:
     """Return vectors of length 1 (a zero vector stays zero), in float32 at least."""
-    return F.normalize(vectors.to(torch.promote_types(vectors.dtype, torch.float32)), dim=-1)
+    vectors = at_least_float32(vectors)
+    return vectors / row_lengths(vectors).unsqueeze(-1)
 
 
 class NWSLoss(EmbeddingLoss):
@@ -289,17 +302,12 @@ class NWSLoss(EmbeddingLoss):
         eps: float = 1e-8,
     ) -> None:
         super().__init__(model)
-        check_nws_settings(alpha, beta, temperature, aggregate, eps)
+        if not (use_keys or queue_size or use_prototypes):
+            raise ValueError("NWSLoss needs keys, a queue or prototypes; received all of them switched off")
+        check_nws_settings(alpha, beta, temperature, aggregate, eps, with_keys=use_keys)
         agreed_similarity(model, "cosine", loss="NWSLoss")
         similarity = torch.as_tensor(label_similarity, dtype=torch.float32)
         check_label_similarity(similarity)
-        if not (use_keys or queue_size or use_prototypes):
-            raise ValueError("NWSLoss needs keys, a queue or prototypes; received all of them switched off")
-        if not use_keys and alpha >= 1:
-            raise ValueError(
-                "without keys alpha must be below 1, for a prototype weighs up to 1 / (1 - alpha); received "
-                f"{alpha}"
-            )
         self.register_buffer("label_similarity", similarity, persistent=False)
         self.settings: dict[str, Any] = {
             "alpha": alpha,

@@ -6,9 +6,11 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
+from lexforge.losses.precision import in_float32
 from lexforge.losses.tokens import check_rows, token_set
 
 
+@in_float32
 def positive_activation(
     anchor: Tensor,
     positive_input_ids: Tensor,

@@ -5,9 +5,11 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor
 
+from lexforge.losses.precision import in_float32
 from lexforge.losses.tokens import check_rows, token_set
 
 
+@in_float32
 def self_reconstruction(activations: Tensor, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
     """Binary cross-entropy between activations, read as logits, and the set of the text's own tokens.
 

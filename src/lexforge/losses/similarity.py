@@ -76,5 +76,10 @@ def paired_scores(queries: Tensor, columns: Sequence[Tensor], similarity: Simila
 
 
 def row_lengths(rows: Tensor) -> Tensor:
-    """Return the length of each row of `[N, D]`, and 1e-12 for a shorter one, which can divide."""
-    return torch.linalg.vector_norm(rows, dim=-1).clamp_min(1e-12)
+    """Return the length of each row of `[N, D]` to divide by; a row shorter than 1e-12 counts as endless.
+
+    So a zero row has cosine 0 and gradient 0. Divided by 1e-12 its gradient would be of order 1e12, which
+    takes a whole step under clipping and does not fit into float16.
+    """
+    lengths = torch.linalg.vector_norm(rows, dim=-1)
+    return lengths.masked_fill(lengths < 1e-12, torch.inf)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor
 
+from lexforge.losses.precision import in_float32
 from lexforge.losses.similarity import paired_scores
 
 
+@in_float32
 def triplet_margin(
     anchor: Tensor,
     positive: Tensor,
