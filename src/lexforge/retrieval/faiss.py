@@ -203,7 +203,7 @@ class FaissIndex:
         fields = {"width": self.width, "similarity": self.similarity, "layout": layout}
         with new_directory(directory) as path:
             faiss.write_index(self._index, str(path / "index.faiss"))
-            write_ids(path, self._ids)
+            write_ids(path, self._ids.names)
             write_manifest(path, FORMAT, fields)
 
     @classmethod
