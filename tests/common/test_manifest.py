@@ -78,7 +78,7 @@ def test_ids_are_stored_as_they_are(tmp_path: Path) -> None:
     """An id can hold anything JSON can, also half a surrogate pair from a damaged corpus."""
     ids = DocumentIds()
     ids.extend(["한국", "a\nb", "\ud800", '"'])
-    write_ids(tmp_path, ids)
+    write_ids(tmp_path, ids.names)
     assert read_ids(tmp_path).names == ids.names
     for text in ('["a", "a"]', '["a", ""]', "[1]", '{"a": 1}', '"abc"'):
         (tmp_path / "ids.json").write_text(text)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -119,6 +121,22 @@ def test_the_largest_grades_are_measured_right_and_soon() -> None:
     scores = evaluate_run(run, qrels)
     assert time.perf_counter() - started < 5  # .1 s; a grade of 9 digits takes minutes
     assert scores == pytest.approx({"nDCG@10": expected, "RR@10": 1, "R@100": 1}, rel=1e-12)
+
+
+def test_grades_below_zero_count_as_zero() -> None:
+    """TREC Web judges junk as -2; trec_eval writes beside its counters then, and the process dies or lies."""
+    code = """
+from lexforge.evaluation import score_run
+run = {"q0": {"d0": 3.0, "d1": 2.0}, "q1": {"d1": 1.0}}
+names = ["nDCG@10", "RR@10", "R@100", "AP", "Bpref", "infAP"]
+expected = score_run(run, {"q0": {"d0": 0, "d1": 1}, "q1": {"d1": 1}}, names)
+for grade in (-1, -2, -9999):
+    for _ in range(300):
+        assert score_run(run, {"q0": {"d0": grade, "d1": 1}, "q1": {"d1": 1}}, names) == expected
+    score_run(run, {"q0": {"d0": grade}, "q1": {"d1": grade}}, names)
+"""
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
 
 
 def test_cutoffs() -> None:

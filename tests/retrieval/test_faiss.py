@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from pathlib import Path
 
+import faiss
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from lexforge.common.manifest import write_manifest
 from lexforge.retrieval import HNSW, IVF, FaissIndex, Flat
 
 IDS = [f"d{i}" for i in range(500)]
+VECTORS = np.random.default_rng(2).normal(size=(100, 4)).astype(np.float32)
 
 
 def ranked(scores: np.ndarray, ids: list[str], k: int) -> list[list[str]]:
@@ -116,4 +121,52 @@ def test_a_damaged_file_is_refused(name: str, tmp_path: Path) -> None:
     file = tmp_path / "index" / name
     file.write_bytes(file.read_bytes()[:-2] + b"xx")
     with pytest.raises(ValueError, match="does not have the checksum"):
+        FaissIndex.load(tmp_path / "index")
+
+
+def ivf_on_disk(lists: Path) -> faiss.Index:
+    """An index whose lists lie in a file outside the directory that is loaded."""
+    index = faiss.IndexIVFFlat(faiss.IndexFlatIP(4), 4, 2, faiss.METRIC_INNER_PRODUCT)
+    index.train(VECTORS)
+    outside = faiss.OnDiskInvertedLists(2, index.code_size, str(lists))
+    outside.this.disown()  # FAISS frees it with the index
+    index.replace_invlists(outside, True)
+    index.add(VECTORS)
+    return index
+
+
+def ivf_with_far_centres(_: Path) -> faiss.Index:
+    """An index whose vectors are compared by inner product, but whose centres are found by distance."""
+    index = faiss.IndexIVFFlat(faiss.IndexFlatL2(4), 4, 2, faiss.METRIC_INNER_PRODUCT)
+    index.train(VECTORS)
+    index.add(VECTORS)
+    return index
+
+
+def filled(index: faiss.Index) -> faiss.Index:
+    index.add(VECTORS)
+    return index
+
+
+@pytest.mark.parametrize(
+    ("layout", "forged", "message"),
+    [
+        (IVF(2, 2), ivf_on_disk, "OnDiskInvertedLists"),
+        (IVF(2, 2), ivf_with_far_centres, "IndexFlatL2 with metric 1"),
+        (Flat(), lambda _: filled(faiss.IndexFlatL2(4)), "IndexFlatL2 with metric 1"),
+        (Flat(), lambda _: filled(faiss.IndexHNSWFlat(4, 8, faiss.METRIC_INNER_PRODUCT)), "IndexHNSWFlat"),
+        (HNSW(8), lambda _: filled(faiss.IndexHNSWFlat(4, 8)), "IndexHNSWFlat with metric 1"),
+        (HNSW(8), lambda _: filled(faiss.IndexFlatIP(4)), "IndexFlatIP with metric 0"),
+    ],
+)
+def test_another_index_of_faiss_is_refused_even_with_good_checksums(
+    layout: Flat | HNSW | IVF, forged: Callable[[Path], faiss.Index], message: str, tmp_path: Path
+) -> None:
+    """By distance it would rank wrongly, and lists elsewhere are another file, whatever that holds."""
+    FaissIndex.build(VECTORS, IDS[: len(VECTORS)], layout=layout).save(tmp_path / "index")
+    faiss.write_index(forged(tmp_path / "lists"), str(tmp_path / "index" / "index.faiss"))
+    manifest = json.loads((tmp_path / "index" / "manifest.json").read_text())
+    (tmp_path / "index" / "manifest.json").unlink()
+    write_manifest(tmp_path / "index", manifest["format"], manifest["fields"])
+    with pytest.raises(ValueError, match=message):
         FaissIndex.load(tmp_path / "index")

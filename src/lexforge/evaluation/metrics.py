@@ -43,7 +43,8 @@ def evaluate_run(run: Run, qrels: Qrels, metrics: Sequence[str] = METRICS) -> di
         run: `{query id: {document id: score}}`; documents are ranked by score. Documents of equal score are
             ranked in the order of the dict, for every measure (trec_eval has an order of its own). A judged
             query that is not in the run counts as 0.
-        qrels: `{query id: {document id: grade}}`; a grade of 1 or more is relevant. The gain is the grade.
+        qrels: `{query id: {document id: grade}}`; a grade of 1 or more is relevant. The gain is the grade; a
+            grade below 0 counts as 0.
         metrics: Names of measures in ir-measures, such as `nDCG@10`, `RR@10`, `R@100`, `AP@100`, `Success@5`.
 
     Returns:
@@ -75,7 +76,11 @@ def score_run(run: Run, qrels: Qrels, metrics: Sequence[str] = METRICS) -> RunSc
     if not metrics:
         raise ValueError("metrics must name at least one measure; received none")
     measures = {parse_metric(name): name for name in metrics}
-    judged = check_qrels(qrels)
+    # trec_eval writes before the start of an array where a grade is below -1, as TREC Web's -2 for junk is.
+    judged = {
+        query: {document: max(grade, 0) for document, grade in documents.items()}
+        for query, documents in check_qrels(qrels).items()
+    }
     ranked = {query: _ranked(query, run[query]) for query in qrels if run.get(query)}
     # ir-measures leaves out a query that the run lacks; it stays at 0 here.
     per_query = {name: dict.fromkeys(qrels, 0.0) for name in metrics}

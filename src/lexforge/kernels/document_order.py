@@ -13,6 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from lexforge.kernels.parallel import parallel
+
 DIMENSIONS = 64  # dimensions of the projected documents
 ITERATIONS = 10  # of the power method; the direction must only separate, it need not have converged
 SAMPLE = 4096  # documents of a node from which its direction is taken, evenly spread over the node
@@ -42,7 +44,7 @@ def similar_neighbours(documents: sparse.csr_array, leaf: int) -> NDArray[np.int
     return order
 
 
-@numba.njit(parallel=True, cache=True)
+@parallel
 def _project(offsets, terms, weights, signs):
     """Return the documents of a CSR matrix as vectors `[N, D]` of unit length, or 0 where there is no term.
 
@@ -61,7 +63,7 @@ def _project(offsets, terms, weights, signs):
     return vectors
 
 
-@numba.njit(parallel=True, cache=True)
+@parallel
 def _divide(vectors, order, bounds, middles):
     """Move the documents of each node that come first along its principal direction before its middle.
 

@@ -29,12 +29,12 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Literal, cast, get_args
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
 from lexforge.kernels.document_order import similar_neighbours
+from lexforge.kernels.parallel import threads
 from lexforge.kernels.postings_build import fill_bounds, measure_terms, reorder
 from lexforge.kernels.postings_exhaustive import Arranged, arrange, search_exhaustively
 from lexforge.kernels.postings_layout import (
@@ -176,9 +176,10 @@ class KeptArrangement:
 
     def of(self, postings: Postings) -> Arranged:
         """Return the arranged postings; they are arranged anew if they are not those of the last call."""
-        if self._kept is None or self._kept[0] is not postings:
-            self._kept = (postings, arrange(postings, 0, postings.num_documents, TILE))
-        return self._kept[1]
+        kept = self._kept  # read once, because another thread may replace it by those of its own postings
+        if kept is None or kept[0] is not postings:
+            self._kept = kept = (postings, arrange(postings, 0, postings.num_documents, TILE))
+        return kept[1]
 
 
 def top_k(
@@ -194,8 +195,9 @@ def top_k(
         queries: CSR `[Q, V] float32`, canonical, every stored weight > 0.
         postings: The postings of the documents.
         k: Number of hits wanted per query, at least 1.
-        impl: `pruned` and `exhaustive` are compiled and run on `numba.get_num_threads()` threads. Both divide
-            the queries among the threads, and with fewer queries than threads also the documents.
+        impl: `pruned` and `exhaustive` are compiled and run on `numba.get_num_threads()` threads, and on one
+            in a forked process (`lexforge.kernels.parallel`). Both divide the queries among the threads, and
+            with fewer queries than threads also the documents.
             `auto` takes the one that is expected to be faster. `reference` is numpy, for tests.
         keeper: Keeps what the exhaustive search arranges for the next call, unless the corpus is large. None
             keeps nothing.
@@ -226,13 +228,13 @@ def top_k(
         pays = exhaustive_pays(rows, width, postings.num_documents, postings.block_size, kept=kept)
         impl = "exhaustive" if pays else "pruned"
     # The compiled functions take int64 and read-only arrays, so that each is compiled for one set of types.
-    threads = numba.get_num_threads()
-    chunk = -(-rows // (CHUNKS_PER_THREAD * threads))
+    workers = threads()
+    chunk = -(-rows // (CHUNKS_PER_THREAD * workers))
     offsets, terms = frozen(queries.indptr, np.int64), frozen(queries.indices, np.int64)
     asked = (offsets, terms, frozen(queries.data, np.float32))
-    ranges = -(-threads // rows)
+    ranges = -(-workers // rows)
     if impl == "exhaustive":
-        parts = _arranged_anew(postings, threads) if keeper is None else [keeper.of(postings)]
+        parts = _arranged_anew(postings, workers) if keeper is None else [keeper.of(postings)]
         return unpack(search_exhaustively(postings, asked, width, chunk, ranges, parts), width)
     hits = np.empty((rows, ranges, width), np.int64)
     search(postings, asked, chunk, hits)

@@ -9,8 +9,10 @@ from __future__ import annotations
 import numba
 import numpy as np
 
+from lexforge.kernels.parallel import parallel
 
-@numba.njit(parallel=True, cache=True)
+
+@parallel
 def reorder(offsets, terms, weights, order, new_offsets, new_terms, new_weights):
     """Copy the documents of a CSR matrix in another order.
 

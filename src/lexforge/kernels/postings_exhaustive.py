@@ -18,6 +18,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from lexforge.kernels.parallel import parallel
 from lexforge.kernels.postings_layout import Postings
 from lexforge.kernels.postings_search import INFINITE, NO_HIT, SCAN, count_reached, make_key
 
@@ -143,7 +144,7 @@ def _collect(scores, positions, k, hits, count, worst):
     return count, worst
 
 
-@numba.njit(parallel=True, cache=True)
+@parallel
 def arrange(postings, first, last, tile_size):
     """Arrange the postings of the documents `first` to `last - 1` by term.
 
@@ -188,7 +189,7 @@ def _search_chunk(positions, queries, rows, arranged, tiles, state, k, hits):
             counts[row], worst[row] = _collect(scores, held, k, hits[row], counts[row], worst[row])
 
 
-@numba.njit(parallel=True, cache=True)
+@parallel
 def search_arranged(positions, queries, arranged, state, k, chunk, hits):
     """Search all queries in the arranged tiles.
 
@@ -211,7 +212,7 @@ def search_arranged(positions, queries, arranged, state, k, chunk, hits):
         _search_chunk(positions, queries, rows, arranged, tiles, own, k, hits[piece])
 
 
-@numba.njit(parallel=True, cache=True)
+@parallel
 def _finish(counts, k, hits):
     """Move the k best hits of each query to the front, and fill up those of a query that has fewer."""
     ranges, asked = counts.shape

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numba
 import numpy as np
 
+from lexforge.kernels.parallel import parallel
 from lexforge.kernels.prefetch import prefetch
 
 SCAN = 64  # bounds or scores that are compared at a time
@@ -241,7 +242,7 @@ def _search_chunk(postings, queries, chunk, part, piece, hits):
         _search_query(postings, query, piece, hits.shape[1], buffers, hits[row, piece])
 
 
-@numba.njit(parallel=True, cache=True)
+@parallel
 def search(postings, queries, chunk, hits):
     """Write the hits of every query in every range of blocks.
 

@@ -256,9 +256,9 @@ def complete_ties(
     return positions, scores, counts
 
 
-def write_ids(directory: Path, ids: DocumentIds) -> None:
+def write_ids(directory: Path, names: list[str]) -> None:
     """Write the ids of an index's documents, in the order of their positions."""
-    (directory / "ids.json").write_text(json.dumps(ids.names), encoding="utf-8")
+    (directory / "ids.json").write_text(json.dumps(names), encoding="utf-8")
 
 
 def read_ids(directory: Path) -> DocumentIds:

@@ -203,7 +203,7 @@ class FaissIndex:
         fields = {"width": self.width, "similarity": self.similarity, "layout": layout}
         with new_directory(directory) as path:
             faiss.write_index(self._index, str(path / "index.faiss"))
-            write_ids(path, self._ids)
+            write_ids(path, self._ids.names)
             write_manifest(path, FORMAT, fields)
 
     @classmethod
@@ -230,7 +230,9 @@ class FaissIndex:
             layout = {"Flat": Flat, "HNSW": HNSW, "IVF": IVF}[settings.pop("name")](**settings)
             index = cls(fields["width"], fields["similarity"], layout)
             index._ids = read_ids(path)
-            index._index = faiss.read_index(str(path / "index.faiss"))
+            read = faiss.read_index(str(path / "index.faiss"))
+            _check_kind(read, type(index._index))
+            index._index = read
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
             raise ValueError(f"{path} is not a FAISS index of lexforge: {error}") from error
         if index._index.ntotal != len(index) or index._index.d != index.width:
@@ -255,3 +257,28 @@ class FaissIndex:
         import faiss
 
         return int(faiss.serialize_index(self._index).nbytes)
+
+
+def _check_kind(index: Any, wanted: Any) -> None:
+    """Refuse what FAISS reads from a file as gladly as an index of this package.
+
+    Raises:
+        ValueError: If the index has another class, its vectors or centres are not compared by inner product
+            in a flat index, or its lists are not in memory.
+    """
+    import faiss
+
+    parts: list[tuple[Any, Any]] = [(index, wanted)]
+    for name in ("storage", "quantizer"):  # HNSW keeps its vectors in a second index, and IVF its centres
+        if hasattr(index, name):
+            parts.append((faiss.downcast_index(getattr(index, name)), faiss.IndexFlat))
+    for part, expected in parts:
+        if not isinstance(part, expected) or part.metric_type != faiss.METRIC_INNER_PRODUCT:
+            raise ValueError(
+                f"the file must hold a {expected.__name__} with metric {faiss.METRIC_INNER_PRODUCT} (inner "
+                f"product); it holds a {type(part).__name__} with metric {part.metric_type}"
+            )
+    if hasattr(index, "invlists"):
+        lists = faiss.downcast_InvertedLists(index.invlists)
+        if not isinstance(lists, faiss.ArrayInvertedLists):  # others may lie in any file of this machine
+            raise ValueError(f"the file must hold its lists itself; it has {type(lists).__name__}")

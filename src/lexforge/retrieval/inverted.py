@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any, SupportsIndex
 
@@ -30,6 +31,9 @@ class InvertedIndex:
     The algorithm is described in `lexforge.kernels.postings`. The first search that asks for many hits of a
     small corpus (up to 8 million weights) arranges its weights a second time and keeps them, in about 50 MB.
 
+    Threads may add, search and save at the same time: a search or a save sees whole additions, and waits for
+    the one that is under way. A forked process searches on one thread (`lexforge.kernels.parallel`).
+
     Args:
         num_terms: Width V of the vectors.
         similarity: `dot` or `cosine`. For `cosine` the index scales documents and queries to unit length.
@@ -52,6 +56,7 @@ class InvertedIndex:
         empty = sparse.csr_array(np.zeros((0, num_terms), np.float32))
         self._parts = [build_postings(empty, impacts=self.impacts)]
         self._keeper = KeptArrangement()
+        self._adding = threading.Lock()  # guards the parts and the ids, which must fit each other
 
     @classmethod
     def check_available(cls, **options: Any) -> None:
@@ -108,12 +113,13 @@ class InvertedIndex:
                 id is in the index already.
         """
         vectors = sparse_vectors(documents, "documents", self.num_terms, self.similarity)
-        self._ids.check(ids, vectors.shape[0])
-        if len(self):
-            self._parts.append(build_postings(vectors, self._parts[0].block_size, impacts=self.impacts))
-        else:  # the number of the first documents decides how large the blocks are
-            self._parts = [build_postings(vectors, impacts=self.impacts)]
-        self._ids.extend(ids)
+        with self._adding:
+            self._ids.check(ids, vectors.shape[0])
+            if len(self):
+                self._parts.append(build_postings(vectors, self._parts[0].block_size, impacts=self.impacts))
+            else:  # the number of the first documents decides how large the blocks are
+                self._parts = [build_postings(vectors, impacts=self.impacts)]
+            self._ids.extend(ids)
 
     def search(self, queries: Matrix, k: SupportsIndex) -> Hits:
         """Find the k documents of highest score for each query.
@@ -149,7 +155,7 @@ class InvertedIndex:
             postings = self._postings()
             for name in ARRAYS:
                 np.save(path / f"{name}.npy", getattr(postings, name), allow_pickle=False)
-            write_ids(path, self._ids)
+            write_ids(path, self.ids[: postings.num_documents])  # more may have been added meanwhile
             fields = {"num_terms": self.num_terms, "similarity": self.similarity, "impacts": self.impacts}
             write_manifest(path, FORMAT, {**fields, "block_size": postings.block_size})
 
@@ -202,5 +208,14 @@ class InvertedIndex:
 
     def _postings(self) -> Postings:
         """Return the postings of all documents, joined into one set first where several calls added them."""
-        self._parts = [join_postings(self._parts)]
-        return self._parts[0]
+        with self._adding:
+            self._parts = [join_postings(self._parts)]
+            return self._parts[0]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what is pickled: everything but the lock, which belongs to this process."""
+        return {name: value for name, value in self.__dict__.items() if name != "_adding"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take what was pickled, with a lock of its own."""
+        self.__dict__ = {**state, "_adding": threading.Lock()}

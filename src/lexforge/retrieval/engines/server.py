@@ -236,7 +236,7 @@ class ServerIndex(ABC):
         uri = self.uri if local is None else os.path.relpath(local, Path(directory).resolve())
         fields = {"uri": uri, self.local_field: local is not None, "collection": self.collection}
         with new_directory(directory) as path:
-            write_ids(path, self._ids)
+            write_ids(path, self._ids.names)
             write_manifest(path, self.format, fields)
 
     @classmethod

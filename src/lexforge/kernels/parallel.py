@@ -1,0 +1,67 @@
+"""Compiled loops on the threads of numba, and on one thread where those would end or hang the process.
+
+Threads do not survive a fork. With GNU OpenMP, which numba usually finds on Linux, a forked process ends as
+soon as it asks for them, so every forked process runs its loops on one thread. Where numba finds neither
+OpenMP nor TBB, its threads serve one loop at a time, and two loops at once end the process; the second one
+waits here.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from types import FunctionType
+from typing import Any
+
+import numba
+
+_ONE_AT_A_TIME = threading.Lock()
+_own_process: int | None = None  # the process that ran the first loop, which started the threads
+
+
+def threads() -> int:
+    """Return how many threads the loops of `parallel` run on in this process."""
+    return 1 if _forked() else numba.get_num_threads()
+
+
+def parallel(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compile a loop over `numba.prange` twice: for all threads, and for one thread in a forked process.
+
+    Args:
+        function: The loop, called from Python only. Each version is compiled at its first call and cached.
+
+    Returns:
+        A function that runs the right version; its `__wrapped__` is the one for all threads.
+    """
+    assert isinstance(function, FunctionType)
+    on_threads = numba.njit(parallel=True, cache=True)(function)
+    # The cache of numba tells functions apart by their names, and not by how they were compiled.
+    copy = FunctionType(function.__code__, function.__globals__)
+    copy.__qualname__ = f"{function.__qualname__}_on_one_thread"
+    on_one_thread = numba.njit(cache=True)(copy)
+
+    @functools.wraps(on_threads)
+    def run(*arguments: Any) -> Any:
+        if _forked():
+            return on_one_thread(*arguments)
+        with _alone_if_needed():
+            return on_threads(*arguments)
+
+    return run
+
+
+def _forked() -> bool:
+    """Return whether this process was forked from one that has run a loop."""
+    global _own_process
+    if _own_process is None:
+        _own_process = os.getpid()
+    return _own_process != os.getpid()
+
+
+@functools.cache
+def _alone_if_needed() -> AbstractContextManager[Any]:
+    numba.get_num_threads()  # starts the threads, so that it is known which kind they are
+    return _ONE_AT_A_TIME if numba.threading_layer() == "workqueue" else nullcontext()
