@@ -211,6 +211,7 @@ def main(cfg: Config) -> None:
     runs.write_json(cfg.output_dir / "metrics.json", metrics | timing | training.best_of(trainer.state))
     print(evaluation.metrics_table(metrics))
     print(f"\n{stages.table()}")
+    print(report.run_verdict(cfg.output_dir))
     print(f"{cfg.output_dir} holds the model and the numbers.")
     print(f"{report.write_page(cfg.output_dir)} shows the run in a browser.")
     if cfg.card.push_to_hub is not None:

@@ -270,6 +270,7 @@ def main(cfg: Config) -> None:
     record.finish(timing=timing, **training.best_of(trainer.state))
     print(evaluation.metrics_table(record.metrics))
     print(f"\n{stages.table()}")
+    print(report.run_verdict(cfg.output_dir))
     print(f"{cfg.output_dir} holds the model, the numbers and the documents found.")
     print(f"{report.write_page(cfg.output_dir)} shows the run in a browser.")
     if cfg.card.push_to_hub is not None:

@@ -415,6 +415,7 @@ def main(cfg: Config) -> None:
     )
     print(f"\nDiagnosis (docs/diagnosis.md):\n{runs.findings_text(training.diagnose(cfg.output_dir))}")
     print(f"\n{stages.table()}")
+    print(report.run_verdict(cfg.output_dir))
     print(f"{cfg.output_dir} holds the model, the numbers and the documents found.")
     print(f"{report.write_page(cfg.output_dir, diagnose=training.diagnose)} shows the run in a browser.")
     if cfg.card.push_to_hub is not None:

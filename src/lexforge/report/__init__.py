@@ -9,7 +9,8 @@ from lexforge.common.lazy import load_when_used
 if TYPE_CHECKING:
     from lexforge.report.page import write_page
     from lexforge.report.record import RunRecord
+    from lexforge.report.verdict import run_verdict
 
-__all__ = ["RunRecord", "write_page"]
+__all__ = ["RunRecord", "run_verdict", "write_page"]
 
 __getattr__, __dir__ = load_when_used(__name__)

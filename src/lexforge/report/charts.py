@@ -55,19 +55,6 @@ class Chart:
     note: str = ""
 
 
-def number(value: float) -> str:
-    """Format a number for a reader: three or four digits that matter."""
-    if value != value or value in (float("inf"), float("-inf")):
-        return str(value)
-    if abs(value) >= 1000:
-        return f"{value:,.0f}"
-    if abs(value) >= 100:
-        return f"{value:.1f}"
-    if abs(value) >= 10:
-        return f"{value:.2f}"
-    return f"{value:.3f}" if abs(value) >= 0.01 or value == 0 else f"{value:.3g}"
-
-
 def empty_figure(height: int, **ranges: Any) -> figure:
     """An empty figure, as wide as its place, with no background of its own and no scrolling by accident."""
     plot = figure(

@@ -13,17 +13,17 @@ import jinja2
 from bokeh.resources import Resources
 
 from lexforge.common.files import write_file
-from lexforge.report.charts import Chart, number
+from lexforge.report.charts import Chart
 from lexforge.report.curves import training_charts
 from lexforge.report.query_charts import duels
 from lexforge.report.record import METRICS_FILE
-from lexforge.report.result_charts import histogram_chart
+from lexforge.report.result_charts import headline_chart, histogram_chart
 from lexforge.report.run_files import SYSTEMS, RunFiles, read_run_files
 from lexforge.report.verdict import (
     byte_size,
     duration,
-    headline_chart,
     measure_table,
+    number,
     sentences,
     versus,
 )

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lexforge.evaluation import RunScores
-from lexforge.report.charts import Chart, number
+from lexforge.report.charts import Chart
 from lexforge.report.record import TRAINED
 from lexforge.report.result_charts import scatter_chart
 from lexforge.report.run_files import SYSTEMS, RunFiles
+from lexforge.report.verdict import number
 
 LISTED = 5  # clearest wins and losses
 

@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 from bokeh.models import ColumnDataSource, HoverTool, Range1d, Slope, TapTool
 
-from lexforge.report.charts import COLOURS, HEIGHT, Chart, empty_figure, in_json, number
+from lexforge.report.charts import COLOURS, HEIGHT, Chart, empty_figure, in_json
+from lexforge.report.run_files import RunFiles
+from lexforge.report.verdict import interval, number, system_name
 
 
 def interval_chart(
@@ -58,6 +60,25 @@ def interval_chart(
         for name, mean, b in means
     )
     return Chart(id, title, text, in_json(plot))
+
+
+def headline_chart(runs: Sequence[RunFiles]) -> Chart | None:
+    """Draw the headline measure of every system, or None if nothing was measured."""
+    measure = runs[0].headline
+    if measure is None:
+        return None
+    means = [
+        (
+            system_name(run, system, runs),
+            values[measure],
+            interval(run, system, measure) if system in run.scores else None,
+        )
+        for run in runs
+        for system, values in run.metrics.items()
+        if measure in values
+    ]
+    title = f"{measure} on the test queries" if runs[0].scores else measure
+    return interval_chart("headline", title, means, measure)
 
 
 def scatter_chart(

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from bokeh.models import BoxAnnotation, ColumnDataSource, HoverTool, PrintfTickFormatter, Range1d
 
-from lexforge.report.charts import HEIGHT, Chart, empty_figure, in_json, number
+from lexforge.report.charts import HEIGHT, Chart, empty_figure, in_json
+from lexforge.report.verdict import number
 
 DASHES = ("solid", "dashed")  # of the first and the second run
 POINTS = 600  # points of a line, at most

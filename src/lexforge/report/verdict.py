@@ -1,16 +1,15 @@
-"""Whether a run has worked, in sentences and in a table."""
+"""Whether a run has worked, in sentences and in a table, for the page and for the terminal."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 
 from lexforge.evaluation import Comparison, RunScores, compare_runs, confidence_interval
-from lexforge.report.charts import Chart, number
 from lexforge.report.record import TRAINED
-from lexforge.report.result_charts import interval_chart
-from lexforge.report.run_files import SYSTEMS, RunFiles
+from lexforge.report.run_files import SYSTEMS, RunFiles, read_run_files
 
 CHANCE = 0.05  # a difference with a larger p-value may well be chance
 LABELS = {
@@ -34,6 +33,22 @@ class MeasureTable:
 
     columns: list[str]
     rows: list[tuple[str, list[str]]]
+
+
+def run_verdict(folder: str | Path) -> str:
+    """Say whether a run beat BM25 and its start, in the words with which its page begins.
+
+    Args:
+        folder: The run directory.
+
+    Returns:
+        A few sentences in one line.
+
+    Raises:
+        FileNotFoundError: If the folder holds neither the settings nor the log of a run.
+        ValueError: If a file of the run is damaged.
+    """
+    return " ".join(sentences(read_run_files(folder)))
 
 
 def sentences(run: RunFiles) -> list[str]:
@@ -129,25 +144,6 @@ def measure_table(runs: Sequence[RunFiles]) -> MeasureTable:
     return MeasureTable(columns, rows)
 
 
-def headline_chart(runs: Sequence[RunFiles]) -> Chart | None:
-    """Draw the headline measure of every system, or None if nothing was measured."""
-    measure = runs[0].headline
-    if measure is None:
-        return None
-    means = [
-        (
-            system_name(run, system, runs),
-            values[measure],
-            interval(run, system, measure) if system in run.scores else None,
-        )
-        for run in runs
-        for system, values in run.metrics.items()
-        if measure in values
-    ]
-    title = f"{measure} on the test queries" if runs[0].scores else measure
-    return interval_chart("headline", title, means, measure)
-
-
 def interval(run: RunFiles, system: str, measure: str) -> tuple[float, float]:
     """The 95 % confidence interval of a mean over queries."""
     return confidence_interval(list(run.scores[system].per_query[measure].values()))
@@ -157,6 +153,19 @@ def system_name(run: RunFiles, system: str, runs: Sequence[RunFiles]) -> str:
     """What the page calls a system of a run."""
     name = SYSTEMS.get(system, system)
     return f"{run.name}, {name}" if len(runs) > 1 else name
+
+
+def number(value: float) -> str:
+    """Format a number for a reader: three or four digits that matter."""
+    if value != value or value in (float("inf"), float("-inf")):
+        return str(value)
+    if abs(value) >= 1000:
+        return f"{value:,.0f}"
+    if abs(value) >= 100:
+        return f"{value:.1f}"
+    if abs(value) >= 10:
+        return f"{value:.2f}"
+    return f"{value:.3f}" if abs(value) >= 0.01 or value == 0 else f"{value:.3g}"
 
 
 def duration(seconds: float) -> str:

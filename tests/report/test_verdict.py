@@ -1,0 +1,35 @@
+"""Whether a run beat BM25 and its start is said once, for the page and for the terminal."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from lexforge.report import run_verdict, write_page
+
+
+def test_the_terminal_says_what_the_page_begins_with(run: Path) -> None:
+    """A user who never opens the page must not miss that the run lost to BM25."""
+    metrics = json.loads((run / "metrics.json").read_text())
+    metrics["bm25"]["nDCG@10"] = 0.75
+    (run / "metrics.json").write_text(json.dumps(metrics))
+    said = run_verdict(run)
+    assert said.startswith("Training raised nDCG@10 from 0.350 to 0.617 (p < 0.001).")
+    assert "That is 0.133 below BM25, which reaches 0.750" in said
+    [lead] = re.findall(r'<p class="lead">(.*?)</p>', write_page(run).read_text(encoding="utf-8"))
+    assert html.unescape(lead) == said
+
+
+def test_the_verdict_needs_no_charts(run: Path) -> None:
+    """The numbers of a run must be told even where its page cannot be drawn."""
+    code = (
+        "import sys; sys.modules['bokeh'] = None; from lexforge.report import run_verdict; "
+        f"print(run_verdict({str(run)!r}))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == run_verdict(run)
