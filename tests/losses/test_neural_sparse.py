@@ -27,7 +27,7 @@ from lexforge.losses.functional import (
     self_reconstruction,
     triplet_margin,
 )
-from lexforge.losses.sparse_numbers import NUMBER_NAMES, SparseLossNumbers
+from lexforge.settings import NUMBER_NAMES, SparseLossNumbers
 
 TEXTS = {
     "anchor": ["sort a list", "parse the tree", "write a file", "hash of a key"],

@@ -14,7 +14,7 @@ from sentence_transformers import SparseEncoder
 
 from lexforge.losses import NeuralSparseLoss
 from lexforge.training import SpladeTrainer, TrainingSettings
-from lexforge.training.presets import V26
+from lexforge.settings import V26
 
 WORDS = "list array search index query document vector sparse token model train file graph tree".split()
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lexforge.training.curriculum import Phase, check_phases, phase_at, ramp_at
-from lexforge.training.presets import V26
+from lexforge.settings import V26
 
 # Epoch (1-based) -> temperature, InfoNCE weight, distillation weight, learning-rate factor; typed from the
 # design.

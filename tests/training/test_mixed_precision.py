@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from lexforge.losses import CoSENTLoss, HCLLoss, InfoNCELoss, MoCoLoss, NeuralSparseLoss, NWSLoss
 from lexforge.losses.base import TEACHER_KEY
 from lexforge.models import fuse_splade_head
-from lexforge.training.presets import PRESETS
+from lexforge.settings import PRESETS
 
 COLUMNS = (
     ["sort a list", "read the file", "graph of a tree", "서울 검색"],

@@ -18,7 +18,7 @@ from lexforge.losses import NeuralSparseLoss
 from lexforge.runs import NonFiniteError, last_checkpoint
 from lexforge.training import CurriculumCallback, Phase, SpladeTrainer, TrainingSettings
 from lexforge.training.pace import LogLines
-from lexforge.training.presets import V26
+from lexforge.settings import V26
 
 STEPS = 6
 

@@ -10,12 +10,13 @@ if TYPE_CHECKING:
     from lexforge.losses import functional
     from lexforge.losses.base import EmbeddingLoss, load_loss_tensors, loss_parameters, loss_tensors
     from lexforge.losses.cosent import CoSENTLoss
+    from lexforge.losses.flops import penalty_weights
     from lexforge.losses.hcl import HCLLoss
     from lexforge.losses.infonce import InfoNCELoss
     from lexforge.losses.moco import MoCoLoss
     from lexforge.losses.neural_sparse import NeuralSparseLoss
     from lexforge.losses.nws import NWSLoss
-    from lexforge.losses.sparse_numbers import SparseLossNumbers
+    from lexforge.settings import SparseLossNumbers
 
 __all__ = [
     "CoSENTLoss",
@@ -30,6 +31,7 @@ __all__ = [
     "load_loss_tensors",
     "loss_parameters",
     "loss_tensors",
+    "penalty_weights",
 ]
 
 __getattr__, __dir__ = load_when_used(__name__)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from lexforge.losses.precision import in_float32
+from lexforge.settings import LossSettings
 
 
 @in_float32
@@ -124,3 +125,32 @@ def idf_penalty_weights(
     weights[stopwords.unique()] *= stopword_penalty
     weights[special] = special_penalty
     return weights
+
+
+def penalty_weights(
+    settings: LossSettings, idf: Tensor, special_token_ids: Sequence[int], stopword_ids: Sequence[int]
+) -> Tensor | None:
+    """Apply the idf settings of a preset to a corpus: what `NeuralSparseLoss` takes as `penalty_weights`.
+
+    Args:
+        settings: The loss of the preset.
+        idf: `[V]` float, inverse document frequencies of the corpus.
+        special_token_ids: Ids of special tokens.
+        stopword_ids: Ids of stop words.
+
+    Returns:
+        `[V]` float, or None for the plain FLOPS.
+
+    Raises:
+        ValueError: As `idf_penalty_weights`.
+    """
+    if settings.idf_alpha is None:
+        return None
+    return idf_penalty_weights(
+        idf,
+        alpha=settings.idf_alpha,
+        special_token_ids=() if settings.special_penalty is None else special_token_ids,
+        special_penalty=settings.special_penalty or 0.0,
+        stopword_ids=stopword_ids,
+        stopword_penalty=settings.stopword_penalty,
+    )

@@ -6,7 +6,7 @@ from typing import Literal
 
 from sentence_transformers.util import load_file_path
 
-from lexforge.models.backbone import LEXICAL
+from lexforge.settings import LEXICAL
 from lexforge.models.names import check_saved_class, checked_name
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from lexforge.training.finite import FiniteTraining
     from lexforge.training.hub import hub_arguments, push_model
     from lexforge.training.negatives import MovingNegatives
-    from lexforge.training.presets import PRESETS, Preset, PresetName
+    from lexforge.settings import PRESETS, Preset, PresetName
     from lexforge.training.resumable import ResumableTraining
     from lexforge.training.rows import (
         check_negatives,

@@ -10,7 +10,8 @@ from typing import Any
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from lexforge.losses import NeuralSparseLoss
-from lexforge.training.curriculum import Phase, check_phases, phase_at, ramp_at
+from lexforge.settings import Phase, check_phases
+from lexforge.training.curriculum import phase_at, ramp_at
 
 logger = logging.getLogger(__name__)
 # The advice is that of docs/diagnosis.md, in the names of the arguments of `NeuralSparseLoss`.

@@ -3,41 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import pairwise
 
-
-@dataclass(frozen=True)
-class Phase:
-    """One phase of training and the values in force during it.
-
-    Args:
-        until: End of the phase as a share of training in (0, 1], exclusive; the last phase ends at 1.
-        temperature: Temperature of InfoNCE.
-        infonce_weight: Weight of InfoNCE.
-        distillation_weight: Weight of distillation.
-        learning_rate_factor: Multiplies the learning rate of the schedule.
-    """
-
-    until: float
-    temperature: float
-    infonce_weight: float
-    distillation_weight: float
-    learning_rate_factor: float = 1.0
-
-
-def check_phases(phases: Sequence[Phase]) -> None:
-    """Refuse phases that do not cover training once, in order.
-
-    Args:
-        phases: The phases in order; empty for no curriculum.
-
-    Raises:
-        ValueError: If the ends do not increase, or the last end is not 1.
-    """
-    ends = [phase.until for phase in phases]
-    if ends and (ends[-1] != 1 or ends[0] <= 0 or any(a >= b for a, b in pairwise(ends))):
-        raise ValueError(f"phases must end at increasing shares of training, the last at 1; received {ends}")
+from lexforge.settings import Phase
 
 
 def phase_at(phases: Sequence[Phase], progress: float) -> int:

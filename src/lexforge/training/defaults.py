@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from lexforge.models.backbone import LEXICAL
+from lexforge.settings import LEXICAL
 from lexforge.training.arguments import TrainingSettings
 
 Config = TypeVar("Config", bound=Any)

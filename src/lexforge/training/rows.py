@@ -18,7 +18,7 @@ from lexforge.data.negatives import Shortage
 from lexforge.data.pairs import NEGATIVE
 from lexforge.retrieval import BM25Index
 from lexforge.training.negatives import MovingNegatives
-from lexforge.training.presets import PresetNegatives
+from lexforge.settings import PresetNegatives
 
 if TYPE_CHECKING:
     from datasets import Dataset

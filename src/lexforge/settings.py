@@ -1,0 +1,759 @@
+"""All that a command line reads: presets, their groups of settings, and options. It imports no torch."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeVar, get_args
+
+from lexforge.common.similarity import Similarity
+
+try:
+    from tyro.conf import Suppress as NoFlag  # a number that is set in a preset or in Python
+except ImportError:  # a machine that only runs losses reads no command line
+    NoFlag = None  # type: ignore[misc,assignment]
+
+if TYPE_CHECKING:
+    from sentence_transformers.base.training_args import BaseTrainingArguments
+    from transformers import TrainerCallback
+
+Arguments = TypeVar("Arguments", bound="BaseTrainingArguments")
+
+LEXICAL = "lexical"
+"""The name of the backbone that is built from the corpus."""
+FITTED_TEACHERS = ("lsa", "lsa-char")
+"""The teachers that are fitted on the corpus, and need no files."""
+UNKNOWN = "unknown"
+
+PresetName: TypeAlias = Literal["lexforge", "lexforge-scratch", "plain", "v22", "v23", "v25", "v26"]
+"""The names of the presets in `PRESETS`."""
+Precision: TypeAlias = Literal["fp32", "bf16", "fp16"]
+IndexName: TypeAlias = Literal["inverted", "faiss-flat", "faiss-hnsw", "faiss-ivf", "milvus", "qdrant"]
+"""The indexes that a command line can name."""
+VectorType: TypeAlias = Literal["sparse", "dense"]
+"""The two types of vectors that an encoder gives."""
+
+
+# The groups of a preset.
+
+
+@dataclass(frozen=True)
+class Phase:
+    """One phase of training and the values in force during it.
+
+    Args:
+        until: End of the phase as a share of training in (0, 1], exclusive; the last phase ends at 1.
+        temperature: Temperature of InfoNCE.
+        infonce_weight: Weight of InfoNCE.
+        distillation_weight: Weight of distillation.
+        learning_rate_factor: Multiplies the learning rate of the schedule.
+    """
+
+    until: float
+    temperature: float
+    infonce_weight: float
+    distillation_weight: float
+    learning_rate_factor: float = 1.0
+
+
+def check_phases(phases: Sequence[Phase]) -> None:
+    """Refuse phases that do not cover training once, in order.
+
+    Args:
+        phases: The phases in order; empty for no curriculum.
+
+    Raises:
+        ValueError: If the ends do not increase, or the last end is not 1.
+    """
+    ends = [phase.until for phase in phases]
+    if ends and (ends[-1] != 1 or ends[0] <= 0 or any(a >= b for a, b in pairwise(ends))):
+        raise ValueError(f"phases must end at increasing shares of training, the last at 1; received {ends}")
+
+
+@dataclass(frozen=True)
+class SparseLossNumbers:
+    """Weights, temperatures and thresholds of `NeuralSparseLoss`; the defaults are those of V26.
+
+    A term of weight 0 is switched off and not computed. Sections are those of docs/losses.md.
+
+    Args:
+        temperature: Divides the scores in InfoNCE, above 0 (section 1).
+        infonce_weight: Weight of InfoNCE (section 1).
+        self_reconstruction_weight: Weight of self-reconstruction (section 2).
+        positive_activation_weight: Weight of positive activation (section 3).
+        triplet_margin_weight: Weight of the triplet margin (section 4), averaged over the negative columns;
+            above 0 the data needs negatives.
+        margin: Margin of the triplet term, in units of the cosine.
+        flops_weight: Weight of the sparsity term (section 5) of the documents.
+        query_flops_weight: Weight of the sparsity term of the queries; None takes `flops_weight`.
+        l2_ratio: beta, the share of the squared part in the IDF-aware sparsity term; not read by plain FLOPS.
+        minimum_activation_weight: Weight of minimum activation (section 6).
+        top_k: Number of strongest terms whose mean the minimum activation looks at.
+        activation_threshold: Floor that the minimum activation sets for that mean.
+        distillation_weight: Weight of distillation (section 7); above 0 the data needs a teacher's scores or
+            embeddings.
+        distillation_temperature: Temperature of the KL part of distillation, above 0.
+        kl_weight: Weight of the KL part within distillation.
+        mse_weight: Weight of the z-score part within distillation.
+        margin_mse_weight: Weight of MarginMSE (section 7); above 0 the data needs a teacher, as distillation
+            does.
+        margin_mse_scale: Multiplies the student's margins in MarginMSE, above 0; None learns it, from 1.
+        guide_margin: Where a number, InfoNCE and the triplet margin leave out every candidate whose teacher's
+            score lies above that of the positive minus this margin (section 15); the data needs a teacher.
+
+    Raises:
+        ValueError: If a number is out of its range, or every weight is 0.
+
+    Source: docs/losses.md, sections 1 to 8.
+    """
+
+    temperature: float = 0.07
+    infonce_weight: float = 3.0
+    self_reconstruction_weight: float = 0.5
+    positive_activation_weight: float = 2.0
+    triplet_margin_weight: float = 0.0
+    margin: Annotated[float, NoFlag] = 0.3
+    flops_weight: float = 0.010
+    query_flops_weight: float | None = None
+    l2_ratio: Annotated[float, NoFlag] = 0.3
+    minimum_activation_weight: float = 1.0
+    top_k: Annotated[int, NoFlag] = 5
+    activation_threshold: Annotated[float, NoFlag] = 0.5
+    distillation_weight: float = 2.0
+    distillation_temperature: float = 3.0
+    kl_weight: float = 0.7
+    mse_weight: float = 0.3
+    margin_mse_weight: float = 0.0
+    margin_mse_scale: Annotated[float | None, NoFlag] = 1.0
+    guide_margin: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, weight in self.term_weights().items():
+            if not 0 <= weight < math.inf:
+                raise ValueError(f"the weight of {name} must be finite and >= 0; received {weight}")
+        if not any(self.term_weights().values()):
+            raise ValueError("at least one weight must be above 0; received 0 for every term")
+        for name in ("temperature", "distillation_temperature"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} must be > 0; received {getattr(self, name)}")
+        for name in ("l2_ratio", "margin", "kl_weight", "mse_weight"):
+            if not getattr(self, name) >= 0:
+                raise ValueError(f"{name} must be >= 0; received {getattr(self, name)}")
+        if self.margin_mse_scale is not None and not 0 < self.margin_mse_scale < math.inf:
+            raise ValueError(
+                f"margin_mse_scale must be finite and > 0, or None; received {self.margin_mse_scale}"
+            )
+        if self.guide_margin is not None and not math.isfinite(self.guide_margin):
+            raise ValueError(f"guide_margin must be finite or None; received {self.guide_margin}")
+
+    @property
+    def needs_teacher(self) -> bool:
+        """Whether a term, or the choice of negatives, reads a teacher's scores or embeddings."""
+        return bool(self.distillation_weight or self.margin_mse_weight) or self.guide_margin is not None
+
+    def term_weights(self) -> dict[str, float]:
+        """Return the weight of each term under the name by which the loss returns and logs it."""
+        query_flops = self.flops_weight if self.query_flops_weight is None else self.query_flops_weight
+        return {
+            "infonce": self.infonce_weight,
+            "self_reconstruction": self.self_reconstruction_weight,
+            "positive_activation": self.positive_activation_weight,
+            "triplet_margin": self.triplet_margin_weight,
+            "flops_query": query_flops,
+            "flops_document": self.flops_weight,
+            "minimum_activation": self.minimum_activation_weight,
+            "distillation": self.distillation_weight,
+            "margin_mse": self.margin_mse_weight,
+        }
+
+
+NUMBER_NAMES = tuple(each.name for each in fields(SparseLossNumbers))
+
+
+@dataclass(frozen=True)
+class LossSettings(SparseLossNumbers):
+    """The numbers of `NeuralSparseLoss`, and what else forms the loss of a run; the defaults are V26.
+
+    Where a curriculum is given, its temperature, InfoNCE weight and distillation weight replace those of the
+    loss, phase by phase.
+
+    Args:
+        similarity: Similarity of training, evaluation and every index: "cosine" or "dot".
+        idf_alpha: Steepness of the IDF-aware penalty; None is the plain FLOPS of SPLADE.
+        special_penalty: Fixed penalty of special tokens; None leaves them inside the idf range, as before
+            V26.
+        stopword_penalty: Factor on the penalty of stop words.
+        ramp_fraction: Share of training, in [0, 1], over which sparsity weights and penalties grow to their
+            full values; 0 puts the full values in force at once, as V26 does.
+        phases: The curriculum; empty for none.
+
+    Source: docs/losses.md, sections 5, 8 and 9.
+    """
+
+    similarity: Similarity = "cosine"
+    idf_alpha: float | None = 4.0
+    special_penalty: Annotated[float | None, NoFlag] = 100.0
+    stopword_penalty: float = 15.0
+    ramp_fraction: float = 0.0
+    phases: Annotated[tuple[Phase, ...], NoFlag] = (
+        Phase(
+            8 / 25, temperature=0.08, infonce_weight=2.5, distillation_weight=2.5, learning_rate_factor=1.0
+        ),
+        Phase(
+            17 / 25, temperature=0.05, infonce_weight=3.0, distillation_weight=1.5, learning_rate_factor=0.5
+        ),
+        Phase(1.0, temperature=0.04, infonce_weight=3.0, distillation_weight=0.8, learning_rate_factor=0.25),
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_phases(self.phases)
+        if not 0 <= self.ramp_fraction <= 1:
+            raise ValueError(f"ramp_fraction must lie in [0, 1]; received {self.ramp_fraction}")
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the settings that `NeuralSparseLoss` takes by the same name.
+
+        The idf settings need a corpus (`lexforge.losses.penalty_weights`); ramp and phases are the trainer's.
+        """
+        return {name: getattr(self, name) for name in ("similarity", *NUMBER_NAMES)}
+
+
+@dataclass(frozen=True)
+class StartSettings:
+    """What becomes of an encoder before its first step.
+
+    Args:
+        scale_head: Whether the head of a masked language model that was not trained for SPLADE gets its scale
+            from the documents. A model without a head gets it with every preset.
+        idf_bias: Shift of a term's logit per unit of its idf, in a pretrained encoder; the lexical backbone
+            has idf in its weights already. 0 shifts nothing.
+
+    Source: docs/losses.md, sections 18 and 20.
+    """
+
+    scale_head: Annotated[bool, NoFlag] = False
+    idf_bias: float = 0.0
+
+
+@dataclass(frozen=True)
+class FinishSettings:
+    """What becomes of the trained weights in the model that training leaves.
+
+    Args:
+        start_share: Share of the weights of the start, in [0, 1).
+        prune_threshold: What the logit of a term must exceed, finite and >= 0.
+        average_horizon: Number of steps over which the trained weights are averaged, as a share of all steps,
+            in [0, 1]; 0 takes the weights of the last step.
+
+    Raises:
+        ValueError: If a number is out of range.
+
+    Source: docs/losses.md, section 18.
+    """
+
+    start_share: float = 0.0
+    prune_threshold: float = 0.0
+    average_horizon: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.start_share < 1:
+            raise ValueError(f"start_share must lie in [0, 1); received {self.start_share}")
+        if not 0 <= self.prune_threshold < math.inf:
+            raise ValueError(f"prune_threshold must be finite and >= 0; received {self.prune_threshold}")
+        if not 0 <= self.average_horizon <= 1:
+            raise ValueError(f"average_horizon must lie in [0, 1]; received {self.average_horizon}")
+
+
+@dataclass(frozen=True)
+class DataSettings:
+    """What rows that are made of judgements get where the user names nothing else.
+
+    Args:
+        negatives: Hard negatives: none; those that the model mines before the first step; or those of BM25.
+        teacher: Teacher of distillation: the fitted `lsa`; or `bm25`, which teaches only if it ranks training
+            queries better than the model before training.
+    """
+
+    negatives: Literal["none", "mined", "bm25"] = "none"
+    teacher: Literal["lsa", "bm25"] = "lsa"
+
+
+@dataclass(frozen=True)
+class TrainingSettings:
+    """How long, how fast and in which batches to train; the defaults are those of the published V26 run.
+
+    Args:
+        steps: Number of optimizer steps; None trains for `epochs` instead.
+        epochs: Number of passes over the data, which replaces `steps`. None for both is 25 passes, as V26
+            has.
+        batch_size: Rows per device in one micro-batch.
+        gradient_accumulation_steps: Micro-batches per optimizer step.
+        learning_rate: Peak learning rate of AdamW.
+        lr_scheduler_type: What becomes of the learning rate after the warm-up: it falls to 0 as a cosine, or
+            stays, which is good where the weights are averaged.
+        weight_decay: Weight decay of all parameters except biases and normalisation weights.
+        warmup_fraction: Share of training, in [0, 1), during which the learning rate grows linearly.
+        max_gradient_norm: Norm to which the gradients are clipped.
+        precision: Precision of the encoder under autocast; the loss is computed in float32.
+        save_steps: Number of optimizer steps between two checkpoints.
+        save_total_limit: Number of checkpoints that are kept, the newest and the best among them; None keeps
+            all.
+        logging_steps: Number of optimizer steps between two lines of the log; a number below 1 is a share of
+            all steps.
+        report_to: Trackers that get the log, such as tensorboard or wandb; their packages must be installed.
+        seed: Seed of the sampler and of dropout.
+
+    Raises:
+        ValueError: If a number is out of range, if `steps` and `epochs` are both given, or if the precision
+            is unknown.
+    """
+
+    steps: int | None = None
+    epochs: float | None = None
+    batch_size: int = 24
+    gradient_accumulation_steps: int = 4
+    learning_rate: float = 3e-5
+    lr_scheduler_type: Annotated[Literal["cosine", "constant_with_warmup"], NoFlag] = "cosine"
+    weight_decay: Annotated[float, NoFlag] = 0.01
+    warmup_fraction: float = 0.1
+    max_gradient_norm: Annotated[float, NoFlag] = 1.0
+    precision: Precision = "bf16"
+    save_steps: int = 500
+    save_total_limit: int | None = 2
+    logging_steps: float = 0.02
+    report_to: tuple[str, ...] = ()
+    seed: int = 42
+
+    def __post_init__(self) -> None:
+        if self.precision not in get_args(Precision):
+            raise ValueError(f"precision must be one of {get_args(Precision)}; received {self.precision!r}")
+        if self.steps is not None and self.epochs is not None:
+            raise ValueError(
+                "the length of training is given by --steps or by --epochs; received "
+                f"{self.steps} steps and {self.epochs:g} epochs, of which the steps would win in silence"
+            )
+        if not 0 <= self.warmup_fraction < 1:
+            raise ValueError(f"warmup_fraction must lie in [0, 1); received {self.warmup_fraction}")
+        if not self.weight_decay >= 0:
+            raise ValueError(f"weight_decay must be 0 or more; received {self.weight_decay}")
+        positive = (
+            "batch_size",
+            "gradient_accumulation_steps",
+            "learning_rate",
+            "max_gradient_norm",
+            "save_steps",
+            "logging_steps",
+        )
+        optional = ("steps", "epochs", "save_total_limit")
+        for name in (*optional, *positive):
+            value = getattr(self, name)
+            if not (value is None and name in optional) and not value > 0:
+                raise ValueError(f"{name} must be above 0; received {value}")
+
+    def arguments(
+        self,
+        output_dir: str | Path,
+        arguments_class: type[Arguments] | None = None,
+        **others: Any,
+    ) -> Arguments:
+        """Return the settings as the arguments of `SpladeTrainer` or of another trainer.
+
+        No batch holds a text twice, because a repeated positive would count as its own negative. The
+        incomplete last batch of an epoch is dropped, so that every batch has the same number of negatives on
+        every rank.
+
+        Args:
+            output_dir: The folder for checkpoints.
+            arguments_class: The class that the trainer takes, such as `SentenceTransformerTrainingArguments`;
+                None is `SparseEncoderTrainingArguments`.
+            **others: Any other field of that class; a field given here replaces the one of the settings.
+        """
+        # Imported here, because the command line of a recipe reads this class before it needs torch.
+        import torch
+        from sentence_transformers.base.training_args import BatchSamplers
+        from sentence_transformers.sparse_encoder import SparseEncoderTrainingArguments
+
+        chosen: type[Any] = arguments_class or SparseEncoderTrainingArguments
+        settings: dict[str, Any] = {
+            "output_dir": str(output_dir),
+            "num_train_epochs": PUBLISHED_EPOCHS if self.epochs is None else self.epochs,
+            "max_steps": self.steps or -1,
+            "per_device_train_batch_size": self.batch_size,
+            "per_device_eval_batch_size": self.batch_size,
+            "gradient_accumulation_steps": self.gradient_accumulation_steps,
+            "learning_rate": self.learning_rate,
+            "weight_decay": self.weight_decay,
+            "warmup_steps": self.warmup_fraction,
+            "lr_scheduler_type": self.lr_scheduler_type,
+            "max_grad_norm": self.max_gradient_norm,
+            "bf16": self.precision == "bf16",
+            "fp16": self.precision == "fp16",
+            "batch_sampler": BatchSamplers.NO_DUPLICATES,
+            "dataloader_drop_last": True,
+            "dataloader_pin_memory": torch.accelerator.is_available(),
+            "save_steps": self.save_steps,
+            "save_total_limit": self.save_total_limit,
+            "logging_steps": self.logging_steps if self.logging_steps < 1 else round(self.logging_steps),
+            # Without this, ranks on CPUs do not find each other.
+            "use_cpu": not torch.accelerator.is_available(),
+            "seed": self.seed,
+            "report_to": list(self.report_to) or "none",
+            "disable_tqdm": not sys.stderr.isatty(),  # a file gets lines, and no thousand pictures of a bar
+            # The filter of the Trainer waits for the device several times per micro-batch, and would hide in
+            # the log what `FiniteTraining` stops at.
+            "logging_nan_inf_filter": False,
+            # Every parameter of a SPLADE encoder gets a gradient; `DenseTrainer` looks at its model.
+            "ddp_find_unused_parameters": (
+                False if issubclass(chosen, SparseEncoderTrainingArguments) else None
+            ),
+        }
+        arguments: Arguments = chosen(**(settings | others))
+        return arguments
+
+
+PUBLISHED_EPOCHS = 25.0
+"""Passes over the data of the published V26 run."""
+
+
+@dataclass(frozen=True)
+class Preset:
+    """The settings of a run under one name, in groups; the defaults are V26.
+
+    Args:
+        loss: The numbers of the loss.
+        train: How a pretrained encoder is trained; `for_model` adapts it to the encoder.
+        start: What becomes of the encoder before training.
+        finish: What becomes of the trained weights.
+        data: Negatives and teacher where the user names none.
+        learning_rate_width: Hidden size of the encoder that the learning rate was chosen for; a wider one
+            takes less, in proportion. None takes the rate for every encoder.
+        scratch_learning_rate: Peak learning rate for the lexical backbone.
+
+    Source: Yang et al., "Tensor Programs V" (arXiv 2203.03466): the rate of Adam in proportion to 1 / width.
+    """
+
+    loss: LossSettings = LossSettings()
+    # Training takes a few minutes on two cores with so many steps.
+    train: TrainingSettings = TrainingSettings(
+        steps=200, batch_size=32, gradient_accumulation_steps=1, precision="fp32"
+    )
+    start: StartSettings = StartSettings()
+    finish: FinishSettings = FinishSettings()
+    data: DataSettings = DataSettings()
+    learning_rate_width: int | None = None
+    scratch_learning_rate: float = 1e-3
+
+    def for_model(self, model: str, width: int | None = None) -> Preset:
+        """Adapt how long and how fast training goes to the encoder that it starts from.
+
+        Args:
+            model: `lexical`, or the folder or hub name of a pretrained model.
+            width: Hidden size of the pretrained model; None leaves the learning rate as it is.
+
+        Returns:
+            The preset for this encoder. The lexical backbone has everything to learn: it takes 300 steps of
+            64 rows, because they are cheap, at a rate of its own.
+        """
+        if model == LEXICAL:
+            rate = self.scratch_learning_rate
+            return replace(self, train=replace(self.train, steps=300, batch_size=64, learning_rate=rate))
+        if self.learning_rate_width is None or width is None or width <= self.learning_rate_width:
+            return self
+        rate = self.train.learning_rate * self.learning_rate_width / width
+        return replace(self, train=replace(self.train, learning_rate=rate))
+
+
+V26 = Preset()
+V25 = Preset(
+    LossSettings(flops_weight=0.002, idf_alpha=2.5, special_penalty=None, stopword_penalty=5.0, phases=())
+)
+# V22 and V23 have no idf settings (docs/losses.md, section 8): they regularise by plain FLOPS.
+NO_IDF: dict[str, Any] = {"idf_alpha": None, "special_penalty": None, "stopword_penalty": 1.0, "phases": ()}
+V23 = Preset(
+    LossSettings(
+        infonce_weight=2.5,
+        self_reconstruction_weight=1.0,
+        positive_activation_weight=3.0,
+        flops_weight=0.003,
+        distillation_weight=1.0,
+        **NO_IDF,
+    )
+)
+V22 = Preset(
+    LossSettings(
+        infonce_weight=2.0,
+        self_reconstruction_weight=4.0,
+        positive_activation_weight=10.0,
+        triplet_margin_weight=2.5,
+        flops_weight=0.005,
+        distillation_weight=0.0,
+        **NO_IDF,
+    )
+)
+PLAIN = Preset(
+    LossSettings(
+        similarity="dot",
+        temperature=1.0,
+        infonce_weight=1.0,
+        self_reconstruction_weight=0.0,
+        positive_activation_weight=0.0,
+        flops_weight=3e-4,
+        minimum_activation_weight=0.0,
+        distillation_weight=0.0,
+        ramp_fraction=1 / 3,
+        **NO_IDF,
+    ),
+    train=replace(V26.train, learning_rate=1e-4),
+    learning_rate_width=128,
+)
+# Fewer terms than the plain baseline at the same rank, by the tables of recipes/README.md: idf in the bias,
+# hard negatives, a higher learning rate that stays high, a higher temperature with a higher weight of FLOPS,
+# and at the end an average of the weights over steps and with the start.
+# Minimum activation is 0 for a healthy model and holds up one that is about to collapse. BM25 teaches the
+# exact words to a model that it is ahead of.
+LEXFORGE = replace(
+    PLAIN,
+    loss=replace(
+        PLAIN.loss,
+        temperature=2.0,
+        flops_weight=1e-3,
+        minimum_activation_weight=1.0,
+        distillation_weight=0.5,
+        distillation_temperature=2.0,  # spreads of the teacher's scores
+        kl_weight=1.0,
+        mse_weight=0.0,
+    ),
+    train=replace(PLAIN.train, learning_rate=3e-4, lr_scheduler_type="constant_with_warmup"),
+    start=StartSettings(scale_head=True, idf_bias=0.35),
+    finish=FinishSettings(start_share=0.45, prune_threshold=0.3, average_horizon=1 / 6),
+    data=DataSettings(negatives="mined", teacher="bm25"),
+)
+# The lexical backbone has idf in its weights and smaller scores from the start. It starts as BM25, so that it
+# takes the documents that BM25 ranks best for answers itself. A small collection soon teaches it noise. The
+# lower rate, and the half of the start that is kept, hold what BM25 knows.
+LEXFORGE_SCRATCH = replace(
+    LEXFORGE,
+    loss=replace(LEXFORGE.loss, temperature=0.15, distillation_weight=0.0),
+    train=replace(LEXFORGE.train, lr_scheduler_type="cosine"),
+    start=StartSettings(scale_head=True),
+    finish=FinishSettings(start_share=0.5),
+    data=DataSettings(negatives="bm25", teacher="bm25"),
+    scratch_learning_rate=5e-4,
+)
+
+PRESETS: dict[PresetName, Preset] = {
+    "lexforge": LEXFORGE,
+    "lexforge-scratch": LEXFORGE_SCRATCH,
+    "plain": PLAIN,
+    "v22": V22,
+    "v23": V23,
+    "v25": V25,
+    "v26": V26,
+}
+"""The presets by name; docs/losses.md, section 8, shows their numbers side by side."""
+
+
+# Options beside the preset.
+
+
+@dataclass(frozen=True)
+class EvaluationSettings:
+    """When a run is evaluated, and what follows from the values.
+
+    Args:
+        eval_steps: Number of optimizer steps between two evaluations on dev; None evaluates before and after
+            training only.
+        best_measure: Measure on dev, such as nDCG@10, by which the best checkpoint is chosen. The run then
+            saves a checkpoint at each evaluation (not each `save_steps`) and ends with the best model; None
+            ends with the last.
+        early_stopping: Number of evaluations in a row without a better `best_measure` after which training
+            stops; None trains to the end.
+        initial_evaluation: Whether the model is measured before training.
+
+    Raises:
+        ValueError: If a number is below 1, or an option is given without the one that it needs.
+    """
+
+    eval_steps: int | None = None
+    best_measure: str | None = None
+    early_stopping: int | None = None
+    initial_evaluation: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("eval_steps", "early_stopping"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be at least 1, or None; received {value}")
+        for name, needed in (("best_measure", "eval_steps"), ("early_stopping", "best_measure")):
+            if getattr(self, name) is not None and getattr(self, needed) is None:
+                raise ValueError(f"{name} needs {needed}; received {name} {getattr(self, name)!r} alone")
+
+    def check_measure(self, measures: Sequence[str]) -> None:
+        """Refuse a best measure that the evaluation on dev does not compute.
+
+        Args:
+            measures: The names of the measures that it computes.
+
+        Raises:
+            ValueError: If `best_measure` is none of them.
+        """
+        if self.best_measure is not None and self.best_measure not in measures:
+            raise ValueError(f"best_measure must be one of {list(measures)}; received {self.best_measure!r}")
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the settings as arguments of the Trainer, for an evaluator with the name `dev`."""
+        if self.eval_steps is None:
+            return {}
+        arguments: dict[str, Any] = {"eval_strategy": "steps", "eval_steps": self.eval_steps}
+        if self.best_measure is not None:
+            arguments |= {
+                "load_best_model_at_end": True,
+                "metric_for_best_model": f"eval_dev_{self.best_measure}",
+                "greater_is_better": True,
+                "save_steps": self.eval_steps,
+            }
+        return arguments
+
+    def callbacks(self) -> list[TrainerCallback]:
+        """Return the callbacks of the trainer: early stopping, if it was asked for."""
+        if self.early_stopping is None:
+            return []
+        from transformers import EarlyStoppingCallback  # loads torch, which --help need not wait for
+
+        return [EarlyStoppingCallback(self.early_stopping)]
+
+
+def check_share(share: float | None) -> None:
+    """Refuse a share to hold out that is not in (0, 1).
+
+    Raises:
+        ValueError: If it is out of range.
+    """
+    if share is not None and not 0 < share < 1:
+        raise ValueError(f"hold_out must lie between 0 and 1; received {share}")
+
+
+@dataclass(frozen=True)
+class SourceOptions:
+    """How the data of `--data` are read.
+
+    Args:
+        hold_out: Share of the queries of train, in (0, 1), that each missing split (dev, test) gets; None
+            refuses data without the split.
+        query_column: Column of the queries in rows of texts; None recognises anchor, query and question.
+        positive_column: Column of the positives, texts or lists; None recognises positive, pos, document,
+            passage and answer.
+        negative_column: Column of the negatives, texts or lists; None recognises negative, neg and
+            hard_negative, with numbers or without.
+        score_column: Column of a teacher's scores: a list with the positive's first, or the margin over one
+            negative; None recognises label, score, scores and margin.
+
+    Raises:
+        ValueError: If `hold_out` is out of range.
+    """
+
+    hold_out: float | None = None
+    query_column: str | None = None
+    positive_column: str | None = None
+    negative_column: str | None = None
+    score_column: str | None = None
+
+    def __post_init__(self) -> None:
+        check_share(self.hold_out)
+
+    @property
+    def columns(self) -> dict[str, str]:
+        """Return the names of columns that were given, by their role."""
+        roles = {
+            "anchor": self.query_column,
+            "positive": self.positive_column,
+            "negative": self.negative_column,
+            "scores": self.score_column,
+        }
+        return {role: name for role, name in roles.items() if name is not None}
+
+
+@dataclass(frozen=True)
+class StsOptions:
+    """How the scored pairs of `--data` are read.
+
+    Args:
+        hold_out: Share of the first sentences of train, in (0, 1), that each missing split (dev, test) gets;
+            None refuses data without the split.
+        sentence1_column: Column of the first sentences; None recognises sentence1 and text1.
+        sentence2_column: Column of the second sentences; None recognises sentence2 and text2.
+        score_column: Column of the scores; None recognises score, label, similarity and similarity_score.
+
+    Raises:
+        ValueError: If `hold_out` is out of range.
+    """
+
+    hold_out: float | None = None
+    sentence1_column: str | None = None
+    sentence2_column: str | None = None
+    score_column: str | None = None
+
+    def __post_init__(self) -> None:
+        check_share(self.hold_out)
+
+
+@dataclass(frozen=True)
+class MultiLabelOptions:
+    """How the texts of `--data` are read.
+
+    Args:
+        hold_out: Share of the texts of train, in (0, 1), that each missing split (dev, test) gets; None
+            refuses data without the split.
+        text_column: Column of the texts in tables; None recognises text and sentence.
+        labels_column: Column of the label sets in tables: lists of names, in CSV files as JSON; None
+            recognises labels.
+
+    Raises:
+        ValueError: If `hold_out` is out of range.
+    """
+
+    hold_out: float | None = None
+    text_column: str | None = None
+    labels_column: str | None = None
+
+    def __post_init__(self) -> None:
+        check_share(self.hold_out)
+
+
+@dataclass(frozen=True)
+class CardOptions:
+    """What nobody but the caller knows of a model, for its card, and where the model is uploaded.
+
+    Args:
+        text_language: Language of the texts (ISO 639-1), for the model's card.
+        license: Licence of the model, as the Hugging Face hub writes it (apache-2.0, ...), for the model's
+            card.
+        push_to_hub: `organisation/name`: the model is uploaded there, to a private repository if there is
+            none yet.
+    """
+
+    text_language: str = UNKNOWN
+    license: str = UNKNOWN
+    push_to_hub: str | None = None
+
+    def facts(self, run_directory: str | Path) -> dict[str, str | None]:
+        """Return the arguments of `CardFacts` that follow from the options.
+
+        Args:
+            run_directory: The folder of the run, whose name is the model's if it is not uploaded.
+
+        Returns:
+            `title`, `language`, `license` and `hub_name`.
+        """
+        title = (self.push_to_hub or Path(run_directory).resolve().name).rsplit("/", 1)[-1]
+        return {
+            "title": title,
+            "language": self.text_language,
+            "license": self.license,
+            "hub_name": self.push_to_hub,
+        }

@@ -1,0 +1,197 @@
+"""The settings that a command line reads: presets by the table of the notes, ranges, and training arguments."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+from dataclasses import FrozenInstanceError, fields, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sentence_transformers import SentenceTransformerTrainingArguments
+from sentence_transformers.base.training_args import BatchSamplers
+
+from lexforge.losses import NeuralSparseLoss
+from lexforge.settings import (
+    NUMBER_NAMES,
+    PRESETS,
+    V26,
+    CardOptions,
+    EvaluationSettings,
+    FinishSettings,
+    LossSettings,
+    Preset,
+    SourceOptions,
+    SparseLossNumbers,
+    TrainingSettings,
+)
+
+# Typed from the table of docs/losses.md, section 8: infonce, self, positive, margin, flops, min_act, kd.
+WEIGHTS = {
+    "v22": (2.0, 4.0, 10.0, 2.5, 0.005, 1.0, 0.0),
+    "v23": (2.5, 1.0, 3.0, 0.0, 0.003, 1.0, 1.0),
+    "v25": (3.0, 0.5, 2.0, 0.0, 0.002, 1.0, 2.0),
+    "v26": (3.0, 0.5, 2.0, 0.0, 0.010, 1.0, 2.0),
+}
+
+
+def test_the_settings_need_no_torch() -> None:
+    """`--help` and the completion of a shell must not wait seconds for it."""
+    code = "import sys, lexforge.settings; assert 'torch' not in sys.modules and 'datasets' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("name", WEIGHTS)
+def test_the_weights_are_those_of_the_table(name: str) -> None:
+    """A preset that drifts from its source would be published under a wrong name."""
+    loss = PRESETS[name].loss  # type: ignore[index]
+    found = (
+        loss.infonce_weight,
+        loss.self_reconstruction_weight,
+        loss.positive_activation_weight,
+        loss.triplet_margin_weight,
+        loss.flops_weight,
+        loss.minimum_activation_weight,
+        loss.distillation_weight,
+    )
+    assert found == WEIGHTS[name]
+
+
+def test_the_other_numbers_of_v26() -> None:
+    """Sections 1, 4, 5, 6 and 7 of docs/losses.md, typed again."""
+    loss = V26.loss
+    assert (loss.similarity, loss.temperature, loss.margin) == ("cosine", 0.07, 0.3)
+    assert (loss.idf_alpha, loss.special_penalty, loss.stopword_penalty) == (4.0, 100.0, 15.0)
+    assert (loss.l2_ratio, loss.top_k, loss.activation_threshold) == (0.3, 5, 0.5)
+    assert (loss.distillation_temperature, loss.kl_weight, loss.mse_weight) == (3.0, 0.7, 0.3)
+    assert loss.ramp_fraction == 0, "V26 puts its full weights in force at once"
+    v25 = PRESETS["v25"].loss
+    assert (v25.idf_alpha, v25.special_penalty, v25.stopword_penalty, v25.l2_ratio) == (2.5, None, 5.0, 0.3)
+
+
+def test_presets_are_frozen() -> None:
+    """A run that changes a preset would change every later run of the process."""
+    with pytest.raises(FrozenInstanceError):
+        V26.loss.flops_weight = 1.0  # type: ignore[misc]
+
+
+def test_every_number_of_the_loss_reaches_it() -> None:
+    """A number that nothing reads is a promise not kept."""
+    accepted = {*inspect.signature(NeuralSparseLoss).parameters, *NUMBER_NAMES}
+    assert set(V26.loss.arguments()) <= accepted
+    elsewhere = {field.name for field in fields(LossSettings)} - set(V26.loss.arguments())
+    assert elsewhere == {"idf_alpha", "special_penalty", "stopword_penalty", "ramp_fraction", "phases"}
+
+
+def test_a_preset_and_the_loss_have_the_same_defaults() -> None:
+    """The numbers have one home; a preset without arguments and a loss without arguments are both V26."""
+    arguments = Preset().loss.arguments()
+    assert arguments.pop("similarity") == "cosine"
+    assert SparseLossNumbers(**arguments) == SparseLossNumbers()
+
+
+@pytest.mark.parametrize(
+    ("group", "wrong"),
+    [
+        (LossSettings, {"flops_weight": -1.0}),
+        (LossSettings, {"ramp_fraction": 1.5}),
+        (FinishSettings, {"start_share": 1.0}),
+        (FinishSettings, {"prune_threshold": -0.1}),
+        (FinishSettings, {"average_horizon": 1.5}),
+        (TrainingSettings, {"precision": "fp8"}),
+        (TrainingSettings, {"warmup_fraction": 1.0}),
+        (TrainingSettings, {"steps": 0}),
+        (TrainingSettings, {"epochs": 0}),
+        (TrainingSettings, {"batch_size": 0}),
+        (TrainingSettings, {"gradient_accumulation_steps": 0}),
+        (TrainingSettings, {"learning_rate": float("nan")}),
+        (TrainingSettings, {"logging_steps": -1}),
+        (TrainingSettings, {"weight_decay": -0.1}),
+        (EvaluationSettings, {"eval_steps": 0}),
+        (EvaluationSettings, {"best_measure": "nDCG@10"}),
+        (EvaluationSettings, {"eval_steps": 5, "early_stopping": 2}),
+        (SourceOptions, {"hold_out": 1.0}),
+    ],
+)
+def test_a_number_out_of_range_is_named(group: Any, wrong: dict[str, Any]) -> None:
+    """A wrong flag of a recipe must stop the run before any data or model is read."""
+    name, value = list(wrong.items())[-1]
+    with pytest.raises(ValueError, match=rf"{name.removesuffix('_weight')}.*received.* ?'?{value}"):
+        group(**wrong)
+
+
+def test_each_model_gets_its_own_training() -> None:
+    """The rate and the steps of a model from scratch ruin a pretrained one, and the other way round."""
+    preset = PRESETS["lexforge-scratch"]
+    scratch, small = preset.for_model("lexical").train, preset.for_model("some/encoder", width=128).train
+    assert (scratch.steps, scratch.batch_size, scratch.learning_rate) == (300, 64, 5e-4)
+    assert (small.steps, small.batch_size, small.learning_rate) == (200, 32, 3e-4)
+
+
+@pytest.mark.parametrize(("width", "rate"), [(64, 3e-4), (128, 3e-4), (384, 1e-4), (768, 5e-5), (None, 3e-4)])
+def test_a_wide_encoder_takes_a_lower_rate(width: int | None, rate: float) -> None:
+    """What trains 4 million parameters well lets 110 million diverge."""
+    assert PRESETS["lexforge"].for_model("some/encoder", width).train.learning_rate == pytest.approx(rate)
+    assert PRESETS["v26"].for_model("some/encoder", width).train.learning_rate == 3e-5
+
+
+def test_the_defaults_of_training_are_the_published_run(tmp_path: Path) -> None:
+    """Typed from the design: batch 24 x 4, AdamW 3e-5, decay .01, warm-up 10 %, cosine, clip 1.0, bf16."""
+    assert TrainingSettings().precision == "bf16"
+    arguments = TrainingSettings(precision="fp32").arguments(tmp_path)
+    assert arguments.num_train_epochs == 25
+    assert (arguments.per_device_train_batch_size, arguments.gradient_accumulation_steps) == (24, 4)
+    assert (arguments.learning_rate, arguments.weight_decay, arguments.max_grad_norm) == (3e-5, 0.01, 1.0)
+    assert (arguments.get_warmup_steps(1000), str(arguments.lr_scheduler_type.value)) == (100, "cosine")
+    assert "adamw" in str(arguments.optim).lower()
+    assert arguments.batch_sampler == BatchSamplers.NO_DUPLICATES
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_progress_bar_is_for_a_terminal(
+    terminal: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a job's log each state of the bar would stand anew."""
+    monkeypatch.setattr("sys.stderr.isatty", lambda: terminal, raising=False)
+    assert TrainingSettings(precision="fp32").arguments(tmp_path).disable_tqdm is not terminal
+
+
+def test_any_field_of_the_stock_arguments_can_be_given(tmp_path: Path) -> None:
+    """A user passes any field of the stock arguments, of the class that the trainer takes."""
+    settings = TrainingSettings(steps=7, precision="fp32", logging_steps=3, seed=7)
+    arguments = settings.arguments(tmp_path, weight_decay=0.5)
+    assert (arguments.max_steps, arguments.logging_steps, arguments.weight_decay) == (7, 3, 0.5)
+    dense = settings.arguments(tmp_path, SentenceTransformerTrainingArguments, prompts={"anchor": "query: "})
+    assert type(dense) is SentenceTransformerTrainingArguments
+    assert (dense.seed, dense.prompts, dense.dataloader_drop_last) == (7, {"anchor": "query: "}, True)
+
+
+def test_steps_and_epochs_are_not_given_together(tmp_path: Path) -> None:
+    """One of them would be ignored without a word; each of them alone decides."""
+    with pytest.raises(ValueError, match="received 100 steps and 3 epochs"):
+        TrainingSettings(steps=100, epochs=3)
+    by_epochs = TrainingSettings(epochs=3, precision="fp32").arguments(tmp_path)
+    assert (by_epochs.max_steps, by_epochs.num_train_epochs) == (-1, 3)
+    assert TrainingSettings(steps=100, precision="fp32").arguments(tmp_path).max_steps == 100
+
+
+def test_a_best_measure_must_be_one_that_is_computed() -> None:
+    """The Trainer would find out after the first evaluation."""
+    settings = EvaluationSettings(eval_steps=5, best_measure="recall")
+    with pytest.raises(ValueError, match=r"best_measure must be one of \['nDCG@10'\]; received 'recall'"):
+        settings.check_measure(["nDCG@10"])
+
+
+def test_the_title_of_a_card_is_the_name_of_the_upload_or_of_the_run(tmp_path: Path) -> None:
+    """A model without a name cannot be told from the next one."""
+    assert CardOptions().facts(tmp_path / "my-run")["title"] == "my-run"
+    assert CardOptions(push_to_hub="organisation/wiki").facts(tmp_path)["title"] == "wiki"
+
+
+def test_one_change_leaves_the_rest_of_a_preset() -> None:
+    """`replace` is how a user changes one number of one group in Python."""
+    changed = replace(V26, loss=replace(V26.loss, flops_weight=0.003))
+    assert changed.loss.flops_weight == 0.003
+    assert (changed.train, changed.loss.phases) == (V26.train, V26.loss.phases)
