@@ -122,19 +122,19 @@ def test_a_number_out_of_range_is_named(group: Any, wrong: dict[str, Any]) -> No
         group(**wrong)
 
 
-def test_each_model_gets_its_own_training() -> None:
+def test_the_lexical_backbone_has_a_training_of_its_own() -> None:
     """The rate and the steps of a model from scratch ruin a pretrained one, and the other way round."""
     preset = PRESETS["lexforge-scratch"]
-    scratch, small = preset.for_model("lexical").train, preset.for_model("some/encoder", width=128).train
+    scratch = preset.training_from_scratch()
     assert (scratch.steps, scratch.batch_size, scratch.learning_rate) == (300, 64, 5e-4)
-    assert (small.steps, small.batch_size, small.learning_rate) == (200, 32, 3e-4)
+    assert (preset.train.steps, preset.train.batch_size, preset.train.learning_rate) == (200, 32, 3e-4)
 
 
 @pytest.mark.parametrize(("width", "rate"), [(64, 3e-4), (128, 3e-4), (384, 1e-4), (768, 5e-5), (None, 3e-4)])
 def test_a_wide_encoder_takes_a_lower_rate(width: int | None, rate: float) -> None:
     """What trains 4 million parameters well lets 110 million diverge."""
-    assert PRESETS["lexforge"].for_model("some/encoder", width).train.learning_rate == pytest.approx(rate)
-    assert PRESETS["v26"].for_model("some/encoder", width).train.learning_rate == 3e-5
+    assert PRESETS["lexforge"].learning_rate_of(width) == pytest.approx(rate)
+    assert PRESETS["v26"].learning_rate_of(width) == 3e-5
 
 
 def test_the_defaults_of_training_are_the_published_run(tmp_path: Path) -> None:
@@ -166,6 +166,12 @@ def test_any_field_of_the_stock_arguments_can_be_given(tmp_path: Path) -> None:
     dense = settings.arguments(tmp_path, SentenceTransformerTrainingArguments, prompts={"anchor": "query: "})
     assert type(dense) is SentenceTransformerTrainingArguments
     assert (dense.seed, dense.prompts, dense.dataloader_drop_last) == (7, {"anchor": "query: "}, True)
+
+
+def test_a_rate_that_nobody_chose_is_asked_for(tmp_path: Path) -> None:
+    """Without the check the Trainer would take its own default, which no line names."""
+    with pytest.raises(ValueError, match="learning_rate must be a number before training starts"):
+        TrainingSettings(learning_rate=None, precision="fp32").arguments(tmp_path)
 
 
 def test_steps_and_epochs_are_not_given_together(tmp_path: Path) -> None:

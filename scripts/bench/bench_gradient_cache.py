@@ -35,7 +35,7 @@ def run(model_folder: str, texts: list[str], length: int, mini_batch_size: int |
     for module in model.modules():  # Without dropout, so that both ways of encoding give one loss.
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0
-    loss = NeuralSparseLoss(model, **PRESETS["plain"].loss_arguments(), mini_batch_size=mini_batch_size)
+    loss = NeuralSparseLoss(model, **PRESETS["plain"].loss.arguments(), mini_batch_size=mini_batch_size)
     rows = len(texts) // 2
     columns = [model.preprocess(texts[:rows]), model.preprocess(texts[rows:])]
     before = reset_peak()

@@ -293,7 +293,7 @@ class TrainingSettings:
             has.
         batch_size: Rows per device in one micro-batch.
         gradient_accumulation_steps: Micro-batches per optimizer step.
-        learning_rate: Peak learning rate of AdamW.
+        learning_rate: Peak learning rate of AdamW. None is left to the recipe, which knows the model.
         lr_scheduler_type: What becomes of the learning rate after the warm-up: it falls to 0 as a cosine, or
             stays, which is good where the weights are averaged.
         weight_decay: Weight decay of all parameters except biases and normalisation weights.
@@ -317,7 +317,7 @@ class TrainingSettings:
     epochs: float | None = None
     batch_size: int = 24
     gradient_accumulation_steps: int = 4
-    learning_rate: float = 3e-5
+    learning_rate: float | None = 3e-5
     lr_scheduler_type: Annotated[Literal["cosine", "constant_with_warmup"], NoFlag] = "cosine"
     weight_decay: Annotated[float, NoFlag] = 0.01
     warmup_fraction: float = 0.1
@@ -344,12 +344,11 @@ class TrainingSettings:
         positive = (
             "batch_size",
             "gradient_accumulation_steps",
-            "learning_rate",
             "max_gradient_norm",
             "save_steps",
             "logging_steps",
         )
-        optional = ("steps", "epochs", "save_total_limit")
+        optional = ("steps", "epochs", "learning_rate", "save_total_limit")
         for name in (*optional, *positive):
             value = getattr(self, name)
             if not (value is None and name in optional) and not value > 0:
@@ -372,7 +371,15 @@ class TrainingSettings:
             arguments_class: The class that the trainer takes, such as `SentenceTransformerTrainingArguments`;
                 None is `SparseEncoderTrainingArguments`.
             **others: Any other field of that class; a field given here replaces the one of the settings.
+
+        Returns:
+            The arguments.
+
+        Raises:
+            ValueError: If no learning rate has been chosen.
         """
+        if self.learning_rate is None:
+            raise ValueError("learning_rate must be a number before training starts; received None")
         # Imported here, because the command line of a recipe reads this class before it needs torch.
         import torch
         from sentence_transformers.base.training_args import BatchSamplers
@@ -426,7 +433,7 @@ class Preset:
 
     Args:
         loss: The numbers of the loss.
-        train: How a pretrained encoder is trained; `for_model` adapts it to the encoder.
+        train: How a pretrained encoder is trained.
         start: What becomes of the encoder before training.
         finish: What becomes of the trained weights.
         data: Negatives and teacher where the user names none.
@@ -448,24 +455,27 @@ class Preset:
     learning_rate_width: int | None = None
     scratch_learning_rate: float = 1e-3
 
-    def for_model(self, model: str, width: int | None = None) -> Preset:
-        """Adapt how long and how fast training goes to the encoder that it starts from.
+    def training_from_scratch(self) -> TrainingSettings:
+        """Return how the lexical backbone is trained.
+
+        It has everything to learn: it takes 300 steps of 64 rows, because they are cheap, at a rate of its
+        own.
+        """
+        return replace(self.train, steps=300, batch_size=64, learning_rate=self.scratch_learning_rate)
+
+    def learning_rate_of(self, width: int | None) -> float:
+        """Return the peak learning rate for a pretrained encoder.
 
         Args:
-            model: `lexical`, or the folder or hub name of a pretrained model.
-            width: Hidden size of the pretrained model; None leaves the learning rate as it is.
+            width: Its hidden size; None where its files name none.
 
         Returns:
-            The preset for this encoder. The lexical backbone has everything to learn: it takes 300 steps of
-            64 rows, because they are cheap, at a rate of its own.
+            The rate of the preset, and less for an encoder that is wider than the one it was chosen for.
         """
-        if model == LEXICAL:
-            rate = self.scratch_learning_rate
-            return replace(self, train=replace(self.train, steps=300, batch_size=64, learning_rate=rate))
+        assert self.train.learning_rate is not None
         if self.learning_rate_width is None or width is None or width <= self.learning_rate_width:
-            return self
-        rate = self.train.learning_rate * self.learning_rate_width / width
-        return replace(self, train=replace(self.train, learning_rate=rate))
+            return self.train.learning_rate
+        return self.train.learning_rate * self.learning_rate_width / width
 
 
 V26 = Preset()

@@ -23,7 +23,7 @@ from training_ranks import JOINT_BATCH, ROWS, STEPS, RandomTeacher
 from transformers import TrainerCallback
 
 from lexforge.evaluation import RetrievalEvaluator
-from lexforge.losses import NeuralSparseLoss
+from lexforge.losses import NeuralSparseLoss, penalty_weights
 from lexforge.runs import NonFiniteError, leave_processes
 from lexforge.training import PRESETS, SpladeTrainer, TrainingSettings
 
@@ -47,7 +47,7 @@ def make_trainer(
 ) -> SpladeTrainer:
     """V26 without dropout, and what the trainer is to do at the end; on several ranks sharded, as accelerate
     does on GPUs."""
-    numbers = PRESETS["v26"]
+    numbers = PRESETS["v26"].loss
     transformer = Transformer(checkpoint, transformer_task="fill-mask", max_seq_length=32)
     model = SparseEncoder(modules=[transformer, SpladePooling("max")], device="cpu").to(dtype)
     model.similarity_fn_name = numbers.similarity
@@ -55,7 +55,9 @@ def make_trainer(
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0
     special = model.tokenizer.all_special_ids
-    penalties = numbers.penalty_weights(torch.linspace(0.1, 3, len(model.tokenizer)), special, [7, 8, 9])
+    penalties = penalty_weights(
+        numbers, torch.linspace(0.1, 3, len(model.tokenizer)), special, [7, 8, 9]
+    )
     queries = {str(place): row["anchor"] for place, row in enumerate(ROWS)}
     documents = {str(place): row["positive"] for place, row in enumerate(ROWS)}
     # Two micro-batches a step, so that gradients are kept back once.
@@ -89,7 +91,7 @@ def make_trainer(
             penalty_weights=penalties,
             special_token_ids=special,
             gather_across_devices=True,
-            **numbers.loss_arguments(),
+            **numbers.arguments(),
         ),
         args=arguments,
         train_dataset=Dataset.from_list(ROWS),

@@ -44,13 +44,13 @@ def trainer(checkpoint: str, folder: Path, *callbacks: TrainerCallback) -> Splad
     set_seed(1)
     transformer = Transformer(checkpoint, transformer_task="fill-mask", max_seq_length=32)
     model = SparseEncoder(modules=[transformer, SpladePooling("max")], device="cpu")
-    model.similarity_fn_name = V26.similarity
+    model.similarity_fn_name = V26.loss.similarity
     loss = NeuralSparseLoss(
         model,
         penalty_weights=torch.linspace(0.1, 3, len(model.tokenizer)),
         special_token_ids=model.tokenizer.all_special_ids,
         gather_across_devices=True,
-        **V26.loss_arguments(),
+        **V26.loss.arguments(),
     )
     settings = TrainingSettings(
         save_total_limit=None,
@@ -69,7 +69,7 @@ def trainer(checkpoint: str, folder: Path, *callbacks: TrainerCallback) -> Splad
         train_dataset=Dataset.from_list(ROWS),
         eval_dataset=Dataset.from_list(ROWS[:8]),
         teacher=RandomTeacher(),
-        phases=V26.phases,
+        phases=V26.loss.phases,
         callbacks=list(callbacks),
     )
 

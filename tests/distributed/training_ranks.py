@@ -32,6 +32,7 @@ from lexforge.losses import (
     NeuralSparseLoss,
     NWSLoss,
     loss_tensors,
+    penalty_weights,
 )
 from lexforge.runs import leave_processes
 from lexforge.training import PRESETS, DenseTrainer, SpladeTrainer, TrainingSettings
@@ -130,7 +131,7 @@ def train(checkpoint: str, preset: str, ranks: int, **wanted: float) -> dict[str
     Wanted numbers of active terms move the weights of FLOPS in each step. The bias that is calibrated at the
     end is left out of the weights: vectors are float32, which rounds other sums of float64 to other numbers.
     """
-    numbers = PRESETS[preset]  # type: ignore[index]
+    numbers = PRESETS[preset].loss  # type: ignore[index]
     transformer = Transformer(checkpoint, transformer_task="fill-mask", max_seq_length=32)
     model = exact(SparseEncoder(modules=[transformer, SpladePooling("max")], device="cpu"))
     model.similarity_fn_name = numbers.similarity
@@ -138,10 +139,10 @@ def train(checkpoint: str, preset: str, ranks: int, **wanted: float) -> dict[str
     idf = torch.linspace(0.1, 3, len(model.tokenizer))
     loss = NeuralSparseLoss(
         model,
-        penalty_weights=numbers.penalty_weights(idf, special, [7, 8, 9]),
+        penalty_weights=penalty_weights(numbers, idf, special, [7, 8, 9]),
         special_token_ids=special,
         gather_across_devices=True,
-        **numbers.loss_arguments(),
+        **numbers.arguments(),
     )
     gradients = Gradients()
     with tempfile.TemporaryDirectory() as folder:

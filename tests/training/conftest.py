@@ -41,12 +41,12 @@ def make_trainer(training_rows: list[dict[str, str]]) -> Callable[..., SpladeTra
     """Model, folder -> a trainer of V26 to the letter, six steps, a checkpoint every second."""
 
     def make(model: SparseEncoder, folder: Path, **others: Any) -> SpladeTrainer:
-        model.similarity_fn_name = V26.similarity
+        model.similarity_fn_name = V26.loss.similarity
         loss = NeuralSparseLoss(
             model,
             penalty_weights=torch.linspace(0.1, 3, len(model.tokenizer)),
             special_token_ids=model.tokenizer.all_special_ids,
-            **V26.loss_arguments(),
+            **V26.loss.arguments(),
         )
         settings = TrainingSettings(
             steps=6,
@@ -58,7 +58,7 @@ def make_trainer(training_rows: list[dict[str, str]]) -> Callable[..., SpladeTra
             save_total_limit=None,
             logging_steps=1,
         )
-        given = {"train_dataset": Dataset.from_list(training_rows), "phases": V26.phases} | others
+        given = {"train_dataset": Dataset.from_list(training_rows), "phases": V26.loss.phases} | others
         arguments = settings.arguments(folder, disable_tqdm=True, **given.pop("arguments", {}))
         return SpladeTrainer(model, loss, args=arguments, teacher=RandomTeacher(), **given)
 

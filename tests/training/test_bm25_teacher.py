@@ -75,7 +75,7 @@ def test_it_teaches_by_dot_product(
         model.similarity_fn_name = "dot"
         return SpladeTrainer(
             model,
-            NeuralSparseLoss(model, **PRESETS["lexforge"].loss_arguments(), **others),
+            NeuralSparseLoss(model, **PRESETS["lexforge"].loss.arguments(), **others),
             args=settings.arguments(tmp_path, disable_tqdm=True),
             train_dataset=Dataset.from_list(training_rows),
             teacher=teacher,
@@ -91,7 +91,7 @@ def test_it_teaches_by_dot_product(
     features, _ = taught.collect_features(batch)
     student = [taught.model(dict(column))["sentence_embedding"] for column in features]
     parts = taught.losses[0].compute_loss(student, features, None)
-    numbers = PRESETS["lexforge"]
+    numbers = PRESETS["lexforge"].loss
     candidates = torch.cat([column["teacher_embedding"] for column in features[1:]]).float()
     expected = distillation(
         student[0] @ torch.cat(student[1:]).T,

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lexforge.training.curriculum import Phase, check_phases, phase_at, ramp_at
+from lexforge.settings import Phase, check_phases
+from lexforge.training.curriculum import phase_at, ramp_at
 from lexforge.settings import V26
 
 # Epoch (1-based) -> temperature, InfoNCE weight, distillation weight, learning-rate factor; typed from the
@@ -23,7 +24,7 @@ def test_every_step_of_every_epoch_has_the_values_of_the_table(steps_per_epoch: 
     """A boundary that falls a step early or late would train a whole step with another phase's weights."""
     for epoch, expected in TABLE.items():
         for step in {(epoch - 1) * steps_per_epoch, epoch * steps_per_epoch - 1}:
-            phase = V26.phases[phase_at(V26.phases, step / (25 * steps_per_epoch))]
+            phase = V26.loss.phases[phase_at(V26.loss.phases, step / (25 * steps_per_epoch))]
             found = (
                 phase.temperature,
                 phase.infonce_weight,
@@ -35,14 +36,14 @@ def test_every_step_of_every_epoch_has_the_values_of_the_table(steps_per_epoch: 
 
 def test_the_end_of_training_belongs_to_the_last_phase() -> None:
     """The scheduler asks for the value after the last step."""
-    assert phase_at(V26.phases, 1.0) == 2
+    assert phase_at(V26.loss.phases, 1.0) == 2
 
 
 @pytest.mark.parametrize("progress", [-0.1, 1.0001, float("nan")])
 def test_progress_outside_training_is_refused(progress: float) -> None:
     """A wrong step counter must not quietly select some phase."""
     with pytest.raises(ValueError, match="progress must lie in"):
-        phase_at(V26.phases, progress)
+        phase_at(V26.loss.phases, progress)
 
 
 @pytest.mark.parametrize("ends", [(0.5,), (0.5, 0.5, 1.0), (0.6, 0.4, 1.0), (0.0, 1.0), (0.5, 1.1)])

@@ -20,18 +20,19 @@ from sentence_transformers import SparseEncoder
 
 from lexforge import data, models, runs, training
 from lexforge.commands import report
-from lexforge.losses import NeuralSparseLoss
+from lexforge.losses import NeuralSparseLoss, penalty_weights
 from lexforge.models.structure import splade_decoders
 from lexforge.runs import Finding, findings_text
+from lexforge.settings import LossSettings
 from lexforge.training.diagnosis import findings_of
 from lexforge.training.symptoms import _side
 
 STOP_WORDS = "the of and in to is for with on that this are was by from".split()
 LENGTH = 32
-PLAIN = training.PRESETS["plain"]
+PLAIN = training.PRESETS["plain"].loss
 # A model that learns to expand in the few steps of a test, so that each wrong setting has something to spoil.
-SCRATCH = replace(training.PRESETS["lexforge-scratch"], temperature=0.3, start_share=0.25)
-V26 = replace(training.PRESETS["v26"], distillation_weight=0.0, phases=(), stopword_penalty=1.0)
+SCRATCH = replace(training.PRESETS["lexforge-scratch"].loss, temperature=0.3)
+V26 = replace(training.PRESETS["v26"].loss, distillation_weight=0.0, phases=(), stopword_penalty=1.0)
 
 
 def invented_words(source: random.Random, count: int) -> list[str]:
@@ -71,7 +72,8 @@ def invented_pairs(count: int = 320, topics: int = 16) -> list[tuple[str, str]]:
 class Setting:
     """What a run of the tests is made of."""
 
-    preset: training.Preset = SCRATCH
+    loss: LossSettings = SCRATCH
+    start_share: float = 0.25
     steps: int = 30
     learning_rate: float = 3e-3
     head: float = 1.0  # factor of the decoder's weight and bias
@@ -108,7 +110,7 @@ def train(
     def run(setting: Setting) -> Path:
         if setting in done:
             return done[setting]
-        place, preset = folder / f"run-{len(done)}", setting.preset
+        place, numbers = folder / f"run-{len(done)}", setting.loss
         watched = training.EvaluationSettings(setting.eval_steps)
         settings = training.TrainingSettings(
             steps=setting.steps,
@@ -119,27 +121,28 @@ def train(
             logging_steps=2,
             seed=0,
         )
-        config = {"language": "en", "loss": asdict(preset), "train": asdict(settings)}
+        config: dict[str, Any] = {"language": "en", "loss": asdict(numbers), "train": asdict(settings)}
+        config["finish"] = {"start_share": setting.start_share}
         runs.open_run(place, config | {"evaluation": asdict(watched)})
         torch.manual_seed(0)
         model = models.build_splade(
-            backbone, max_seq_length=LENGTH, similarity=preset.similarity, device="cpu"
+            backbone, max_seq_length=LENGTH, similarity=numbers.similarity, device="cpu"
         )
         with torch.no_grad():
             for decoder in splade_decoders(model):
                 decoder.weight.mul_(setting.head)
                 decoder.bias.add_(setting.bias).mul_(setting.head)
         special = models.special_token_ids(tokenizer)
-        penalties = preset.penalty_weights(torch.from_numpy(idf), special, stopword_ids)
-        loss = NeuralSparseLoss(model, penalty_weights=penalties, **preset.loss_arguments())
+        penalties = penalty_weights(numbers, torch.from_numpy(idf), special, stopword_ids)
+        loss = NeuralSparseLoss(model, penalty_weights=penalties, **numbers.arguments())
         trainer = training.SpladeTrainer(
             model,
             loss,
             args=settings.arguments(place, save_strategy="no", disable_tqdm=True, **watched.arguments()),
             train_dataset=rows(pairs[: setting.rows]),
             eval_dataset=rows(pairs[256:]),
-            ramp_fraction=preset.ramp_fraction,
-            start_share=preset.start_share,
+            ramp_fraction=numbers.ramp_fraction,
+            start_share=setting.start_share,
             document_terms=setting.document_terms,
             query_terms=setting.query_terms,
         )
@@ -171,19 +174,19 @@ def found(run: Path, name: str) -> Finding:
 
 
 def changed(setting: Setting, **numbers: Any) -> Setting:
-    """The setting with other numbers of its preset."""
-    return replace(setting, preset=replace(setting.preset, **numbers))
+    """The setting with other numbers of its loss."""
+    return replace(setting, loss=replace(setting.loss, **numbers))
 
 
 GREEDY = Setting(
-    replace(PLAIN, positive_activation_weight=10.0, self_reconstruction_weight=4.0)
+    replace(PLAIN, positive_activation_weight=10.0, self_reconstruction_weight=4.0), start_share=0.0
 )  # rewards every word of the positive, stop words included
-FLAT = Setting(replace(V26, idf_alpha=0.0, flops_weight=0.2))  # rare words pay as much as frequent ones
+FLAT = Setting(replace(V26, idf_alpha=0.0, flops_weight=0.2), start_share=0.0)  # rare words pay as much as frequent ones
 STRICT = Setting(replace(SCRATCH, flops_weight=3.0))
 SILENT = Setting(
-    replace(SCRATCH, flops_weight=1e4, ramp_fraction=0.0, minimum_activation_weight=0.0, start_share=0.0)
+    replace(SCRATCH, flops_weight=1e4, ramp_fraction=0.0, minimum_activation_weight=0.0), start_share=0.0
 )
-OPEN = Setting(replace(SCRATCH, flops_weight=1e-5, start_share=0.0), learning_rate=1.5e-3, bias=1.0)
+OPEN = Setting(replace(SCRATCH, flops_weight=1e-5), 0.0, learning_rate=1.5e-3, bias=1.0)
 WIDE = replace(OPEN, learning_rate=1e-3, bias=1.5)
 LARGE = replace(OPEN, bias=3.0)
 FEW = Setting(learning_rate=5e-3, steps=60, rows=16, eval_steps=10)
@@ -212,7 +215,7 @@ CASES = [
     ("rare_weight", FLAT, "raise --loss.idf-alpha (now 0)", changed(FLAT, idf_alpha=8.0)),
     ("own_recall", FLAT, "lower --loss.flops-weight (now 0.2)", changed(FLAT, flops_weight=0.01)),
     ("expansion", STRICT, "lower --loss.flops-weight (now 3)", changed(STRICT, flops_weight=0.05)),
-    ("expansion", changed(HEALTHY, start_share=0.95), "--loss.start-share (now 0.95)", HEALTHY),
+    ("expansion", replace(HEALTHY, start_share=0.95), "--finish.start-share (now 0.95)", HEALTHY),
     ("empty", SILENT, "lower --loss.flops-weight (now 10000)", changed(SILENT, flops_weight=0.001)),
     ("dense", WIDE, "raise --loss.flops-weight (now 1e-05)", changed(WIDE, flops_weight=0.3)),
     (
@@ -345,7 +348,7 @@ def test_what_is_lost_on_dev_by_hand(scores: list[float], best: dict[str, float]
 
 def test_the_start_by_hand_in_phases() -> None:
     """The first phase has a weight of its own, by which the part of the log is multiplied."""
-    loss = asdict(training.PRESETS["v26"])
+    loss = asdict(training.PRESETS["v26"].loss)
     log = lines_of([3 * 2.5 * math.log(16)], "infonce")
     finding = by_name(findings_of(CONFIG | {"loss": loss}, None, log))["scale"]
     assert finding.number == pytest.approx(3.0)
@@ -361,7 +364,7 @@ def test_advice_follows_the_settings() -> None:
     plain = by_name(findings_of(CONFIG, sample, []))
     assert "reads no penalty" in plain["stop_words"].advice
     assert plain["rare_weight"].knob == "--loss.flops-weight"
-    aware = by_name(findings_of(CONFIG | {"loss": asdict(training.PRESETS["v26"])}, sample, []))
+    aware = by_name(findings_of(CONFIG | {"loss": asdict(training.PRESETS["v26"].loss)}, sample, []))
     assert "raise --loss.stopword-penalty (now 15)" in aware["stop_words"].advice
     assert aware["rare_weight"].knob == "--loss.idf-alpha"
     none = by_name(findings_of(CONFIG, sample | {"stop_words": 0}, []))["stop_words"]

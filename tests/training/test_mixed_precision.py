@@ -10,7 +10,15 @@ import torch
 from sentence_transformers import SentenceTransformer, SparseEncoder
 from torch import Tensor, nn
 
-from lexforge.losses import CoSENTLoss, HCLLoss, InfoNCELoss, MoCoLoss, NeuralSparseLoss, NWSLoss
+from lexforge.losses import (
+    CoSENTLoss,
+    HCLLoss,
+    InfoNCELoss,
+    MoCoLoss,
+    NeuralSparseLoss,
+    NWSLoss,
+    penalty_weights,
+)
 from lexforge.losses.base import TEACHER_KEY
 from lexforge.models import fuse_splade_head
 from lexforge.settings import PRESETS
@@ -72,15 +80,16 @@ def assert_close(
 @pytest.mark.parametrize("preset", PRESETS)
 def test_neural_sparse_presets(tiny_splade: SparseEncoder, preset: str, dtype: torch.dtype) -> None:
     """With hard negatives and a teacher; a sum over the vocabulary in a short format loses small terms."""
-    numbers = PRESETS[preset]  # type: ignore[index]
+    numbers = PRESETS[preset].loss  # type: ignore[index]
     tiny_splade.similarity_fn_name = numbers.similarity
     model = fuse_splade_head(tiny_splade)
     special = model.tokenizer.all_special_ids
 
     def make(model: nn.Module) -> nn.Module:
-        weights = numbers.penalty_weights(torch.linspace(0.1, 3, len(tiny_splade.tokenizer)), special, [7])
+        idf = torch.linspace(0.1, 3, len(tiny_splade.tokenizer))
+        weights = penalty_weights(numbers, idf, special, [7])
         return NeuralSparseLoss(
-            model, penalty_weights=weights, special_token_ids=special, **numbers.loss_arguments()
+            model, penalty_weights=weights, special_token_ids=special, **numbers.arguments()
         )
 
     generator = torch.Generator().manual_seed(3)

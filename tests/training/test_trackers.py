@@ -38,7 +38,7 @@ def test_a_tracker_gets_groups_and_the_log_keeps_its_names(
     )
     trainer = SpladeTrainer(
         tiny_splade,
-        NeuralSparseLoss(tiny_splade, **PRESETS["plain"].loss_arguments()),
+        NeuralSparseLoss(tiny_splade, **PRESETS["plain"].loss.arguments()),
         args=settings.arguments(tmp_path / "run", report_to=["tracker"]),
         train_dataset=rows,
     )

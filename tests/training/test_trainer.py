@@ -227,7 +227,7 @@ def test_a_schedule_without_factors_cannot_follow_phases(
 def test_a_term_that_is_switched_off_stays_off(tiny_splade: SparseEncoder) -> None:
     """An ablation sets a weight to 0; a phase that turned the term on again would ablate nothing."""
     loss = NeuralSparseLoss(tiny_splade, distillation_weight=0.0)
-    callback = CurriculumCallback(loss, V26.phases)
+    callback = CurriculumCallback(loss, V26.loss.phases)
     callback.on_step_begin(None, TrainerState(global_step=9, max_steps=10), None)  # type: ignore[arg-type]
     assert (loss.temperature, loss.weights["infonce"], loss.weights["distillation"]) == (0.04, 3.0, 0.0)
 
@@ -280,9 +280,9 @@ def test_the_evaluation_loss_is_that_of_the_model_alone(
     assert len(losses) == STEPS + 2
     assert set(losses) == {losses[0]}
     last = make_trainer(tiny_splade, tmp_path, eval_dataset=rows, phases=())
-    last.loss.temperature = V26.phases[-1].temperature
-    last.loss.weights["infonce"] = V26.phases[-1].infonce_weight
-    last.loss.weights["distillation"] = V26.phases[-1].distillation_weight
+    last.loss.temperature = V26.loss.phases[-1].temperature
+    last.loss.weights["infonce"] = V26.loss.phases[-1].infonce_weight
+    last.loss.weights["distillation"] = V26.loss.phases[-1].distillation_weight
     assert last.evaluate()["eval_loss"] == losses[0]
 
 

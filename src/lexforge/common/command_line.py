@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import inspect
 import logging
 import re
 import sys
@@ -59,6 +61,38 @@ def run_command(
         options: Any = tyro.cli(options_class, prog=program, description=help_text, args=words)
         with _log_on_standard_error():
             main(options.settings)
+
+
+def run_recipe(
+    main: Callable[[Config], None],
+    defaults: Callable[..., Config],
+    description: str | None,
+    *,
+    resolve: Callable[[Config], Config],
+) -> None:
+    """Read the options of a recipe and run it; the defaults of some options follow from others.
+
+    Args:
+        main: The recipe, which takes its settings.
+        defaults: Takes the values of `--model` and `--preset`, if they are given and are parameters of it, and
+            returns the settings that the other options change.
+        description: The docstring of the recipe.
+        resolve: Fills in what follows from the files of the model. `main` calls it, because reading them
+            takes seconds; here only the settings that `--help` shows go through it.
+
+    Raises:
+        SystemExit: As for `run_command`.
+    """
+    words = sys.argv[1:]
+    parser = argparse.ArgumentParser(program_name(), add_help=False, allow_abbrev=False)
+    for name in ("model", "preset"):
+        if name in inspect.signature(defaults).parameters:
+            parser.add_argument(f"--{name}", default=argparse.SUPPRESS)
+    with one_line_errors(debug="--debug" in words):
+        default = defaults(**vars(parser.parse_known_args(words)[0]))
+        if {"-h", "--help"} & set(words):
+            default = resolve(default)
+    run_command(main, type(default), description, default=default)
 
 
 @contextmanager

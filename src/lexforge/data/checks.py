@@ -16,6 +16,6 @@ def check_teacher(name: str | None) -> None:
         ValueError: If the name is that of a file.
     """
     if name is not None and name not in FITTED_TEACHERS:
-        from lexforge.models.availability import check_model
+        from lexforge.models.names import check_model
 
         check_model(name)

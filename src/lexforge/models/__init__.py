@@ -7,19 +7,18 @@ from typing import TYPE_CHECKING
 from lexforge.common.lazy import load_when_used
 
 if TYPE_CHECKING:
-    from lexforge.models.availability import check_model
-    from lexforge.models.backbone import LEXICAL, resolve_backbone
     from lexforge.models.calibration import calibrate_head, head_is_trained, was_calibrated
     from lexforge.models.decoder_bias import lower_bias, shift_bias_by_idf
     from lexforge.models.dense import build_dense
     from lexforge.models.dimension import embedding_dimension
     from lexforge.models.fused import fuse_splade_head, unfuse_splade_head
     from lexforge.models.inference_free import build_inference_free
-    from lexforge.models.lexical_init import build_lexical_backbone
+    from lexforge.models.lexical_init import build_lexical_backbone, resolve_backbone
     from lexforge.models.load import check_encoder, load_encoder
     from lexforge.models.momentum import MomentumEncoder, is_training
-    from lexforge.models.names import model_kind
+    from lexforge.models.names import check_model, model_kind
     from lexforge.models.normalized import normalize_vectors
+    from lexforge.models.own_settings import default_tokens, own_width
     from lexforge.models.prompts import column_prompts, encode_kind, saved_prompt
     from lexforge.models.splade import build_splade
     from lexforge.models.structure import vocabulary_size
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
         special_token_ids,
         unseen_term_ids,
     )
+    from lexforge.settings import LEXICAL
 
 __all__ = [
     "LEXICAL",
@@ -41,6 +41,7 @@ __all__ = [
     "check_encoder",
     "check_model",
     "column_prompts",
+    "default_tokens",
     "embedding_dimension",
     "encode_kind",
     "foreign_script_ids",
@@ -51,6 +52,7 @@ __all__ = [
     "lower_bias",
     "model_kind",
     "normalize_vectors",
+    "own_width",
     "resolve_backbone",
     "restrict_output_vocabulary",
     "saved_prompt",

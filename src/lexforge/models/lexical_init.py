@@ -58,6 +58,7 @@ from lexforge.common.scripts import mostly_cjk
 from lexforge.models.lexical_tokenizer import SPECIAL_TOKENS, train_tokenizer
 from lexforge.models.similar_words import similar_words
 from lexforge.models.vocabulary import BANNED_BIAS
+from lexforge.settings import LEXICAL
 
 K1, B = 4.0, 0.95  # saturation of the term frequency, and share of length normalisation; step 3 says why
 ACTIVATION = 0.6  # of the rarest term, once in a text of mean length: small, so that log1p hardly bends it
@@ -132,6 +133,34 @@ def build_lexical_backbone(
     with new_directory(folder) as beside:  # a killed process leaves all of it or none
         model.save_pretrained(beside)
         tokenizer.save_pretrained(beside)
+    return folder
+
+
+def resolve_backbone(
+    name: str, texts: Sequence[str], folder: str | Path, *, max_seq_length: int, seed: int
+) -> str | Path:
+    """Return the checkpoint to load an encoder from, and build it first if it is the lexical backbone.
+
+    A backbone that an earlier call left in the folder is used again: a resumed run continues from it, and of
+    several processes only the first one builds it.
+
+    Args:
+        name: `lexical`, or the folder or hub name of a checkpoint, which is returned as it is.
+        texts: The documents that give the lexical backbone its vocabulary and its weights.
+        folder: Where the lexical backbone is saved.
+        max_seq_length: Longest text of the lexical backbone in tokens, special tokens included.
+        seed: Seed of the random vectors of the lexical backbone.
+
+    Returns:
+        `folder` for `lexical`, else `name`.
+
+    Raises:
+        ValueError: If the texts give no vocabulary.
+    """
+    if name != LEXICAL:
+        return name
+    if not Path(folder).is_dir():
+        build_lexical_backbone(texts, folder, max_seq_length=max_seq_length, seed=seed)
     return folder
 
 

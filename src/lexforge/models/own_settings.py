@@ -8,6 +8,10 @@ from transformers import AutoConfig, AutoModel
 from lexforge.models.names import checked_name, model_settings
 from lexforge.models.structure import positions_of
 
+LONGEST_TOKENS = 256
+"""Tokens per text of a pretrained model at most, unless the user gives more: time and memory grow with them."""
+SHORT_TOKENS = 128
+"""Tokens per text of a pretrained model whose files name no length."""
 _UNLIMITED = 10**6  # tokenizers without a limit name 1e30 tokens
 
 
@@ -36,6 +40,21 @@ def own_length(name: str) -> int | None:
         limits.append(positions_of(model))
     known = [int(limit) for limit in limits if limit is not None and limit < _UNLIMITED]
     return min(known, default=None)
+
+
+def default_tokens(name: str) -> int:
+    """Return the tokens per text of a pretrained model where the user gives no number.
+
+    Args:
+        name: A folder or a hub name, as for `own_length`.
+
+    Returns:
+        What the model was saved with, because it knows no longer texts, and at most `LONGEST_TOKENS`.
+
+    Raises:
+        FileNotFoundError: If there is no such folder, and no such model on the hub.
+    """
+    return min(own_length(name) or SHORT_TOKENS, LONGEST_TOKENS)
 
 
 def own_width(name: str) -> int | None:

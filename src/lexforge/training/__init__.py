@@ -7,20 +7,18 @@ from typing import TYPE_CHECKING
 from lexforge.common.lazy import load_when_used
 
 if TYPE_CHECKING:
-    from lexforge.training.arguments import TrainingSettings
+    from lexforge.settings import PRESETS, EvaluationSettings, Phase, Preset, PresetName, TrainingSettings
     from lexforge.training.batches import check_full_batch
     from lexforge.training.bm25_teacher import BM25Teacher
     from lexforge.training.callbacks import CollapseCallback, CurriculumCallback
     from lexforge.training.collator import DenseCollator, SpladeCollator
-    from lexforge.training.command_line import preset_on_command_line, scratch_on_command_line
-    from lexforge.training.curriculum import Phase, phase_at, ramp_at
-    from lexforge.training.defaults import KindDefaults, with_defaults, with_training_length
+    from lexforge.training.curriculum import phase_at, ramp_at
     from lexforge.training.dense import DenseTrainer
     from lexforge.training.diagnosis import diagnose
     from lexforge.training.finite import FiniteTraining
     from lexforge.training.hub import hub_arguments, push_model
     from lexforge.training.negatives import MovingNegatives
-    from lexforge.settings import PRESETS, Preset, PresetName
+    from lexforge.training.recipe import check_run, finish_run
     from lexforge.training.resumable import ResumableTraining
     from lexforge.training.rows import (
         check_negatives,
@@ -39,7 +37,6 @@ if TYPE_CHECKING:
     from lexforge.training.term_calibration import calibrate_active_terms
     from lexforge.training.term_controller import ActiveTermsController, check_wanted_terms
     from lexforge.training.trainer import SpladeTrainer
-    from lexforge.training.watching import EvaluationSettings, best_of, check_reports
 
 __all__ = [
     "PRESETS",
@@ -51,7 +48,6 @@ __all__ = [
     "DenseTrainer",
     "EvaluationSettings",
     "FiniteTraining",
-    "KindDefaults",
     "MovingNegatives",
     "Phase",
     "Preset",
@@ -60,30 +56,26 @@ __all__ = [
     "SpladeCollator",
     "SpladeTrainer",
     "TrainingSettings",
-    "best_of",
     "calibrate_active_terms",
     "check_full_batch",
     "check_negatives",
-    "check_reports",
+    "check_run",
     "check_triplet_rows",
     "check_wanted_terms",
     "choose_negatives",
     "choose_teacher",
     "diagnose",
     "embed_by_teacher",
+    "finish_run",
     "hub_arguments",
     "load_rows",
     "load_teacher",
     "measure_symptoms",
     "mined_negatives",
     "phase_at",
-    "preset_on_command_line",
     "push_model",
     "ramp_at",
     "record_symptoms",
-    "scratch_on_command_line",
-    "with_defaults",
-    "with_training_length",
     "without_single_scores",
 ]
 

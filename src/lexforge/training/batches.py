@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lexforge.training.arguments import TrainingSettings
+from lexforge.settings import TrainingSettings
 
 
 def check_full_batch(rows: int, settings: TrainingSettings, processes: int) -> None:

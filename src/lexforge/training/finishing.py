@@ -10,7 +10,7 @@ from sentence_transformers import SparseEncoder
 from torch import Tensor, nn
 
 from lexforge.models import lower_bias
-from lexforge.training.finishing_numbers import check_finishing_numbers
+from lexforge.settings import FinishSettings
 from lexforge.training.weight_average import WeightAverage
 
 
@@ -49,9 +49,8 @@ class Finishing:
         prune_threshold: float = 0.0,
         average: WeightAverage | None = None,
     ) -> None:
-        check_finishing_numbers(start_share=start_share, prune_threshold=prune_threshold)
-        self.start_share = start_share
-        self.prune_threshold = prune_threshold
+        checked = FinishSettings(start_share, prune_threshold)
+        self.start_share, self.prune_threshold = checked.start_share, checked.prune_threshold
         self.average = average
         self.start = _copied(model) if start_share else {}
 

@@ -33,7 +33,7 @@ from lexforge.runs.resume import ARGUMENTS, SamplerEpoch, changed_batches, has_f
 from lexforge.runs.run_directory import write_json
 from lexforge.runs.signals import StopCallback, StopRequest, TrainingInterrupted
 from lexforge.training.batches import no_batch
-from lexforge.training.pace import LogLines
+from lexforge.training.log_lines import LogLines
 from lexforge.training.sharded import ShardedCopy
 from lexforge.training.trackers import group_for_tracker
 from lexforge.training.weight_average import WeightAverage

@@ -26,7 +26,6 @@ from lexforge.training.collator import SpladeCollator
 from lexforge.training.columns import check_training_rows
 from lexforge.training.compatible import CompatibleTraining, Losses
 from lexforge.training.curriculum import Phase, phase_at
-from lexforge.training.defaults import check_training_length
 from lexforge.training.finishing import Finishing
 from lexforge.training.finite import FiniteTraining
 from lexforge.training.head_choice import HeadChoiceCallback
@@ -341,3 +340,20 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, CompatibleTraining, Spars
 
 def _listed(loss: Losses) -> list[Any]:
     return list(loss.values()) if isinstance(loss, Mapping) else [loss]
+
+
+def check_training_length(tokens: int | None, longest: int | None) -> None:
+    """Refuse a number of tokens per training text that holds no token or that the model cannot read.
+
+    Args:
+        tokens: The number, special tokens included; None stands for `longest`.
+        longest: The model's `max_seq_length`; None for no limit.
+
+    Raises:
+        ValueError: If the number is out of range.
+    """
+    if tokens is not None and not (tokens >= 3 and (longest is None or tokens <= longest)):
+        raise ValueError(
+            "training_seq_length must lie between 3, a token between two special ones, and the model's "
+            f"max_seq_length, {longest}; received {tokens}"
+        )

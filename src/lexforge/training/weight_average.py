@@ -11,7 +11,7 @@ from torch.distributed.fsdp import FSDPModule
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from lexforge.runs.state_file import StateFile, checkpoint_folder, resumed_folder
-from lexforge.training.finishing_numbers import check_finishing_numbers
+from lexforge.settings import FinishSettings
 
 AVERAGE = StateFile("weight_average.safetensors", "lexforge-weight-average", "average of the weights")
 
@@ -41,8 +41,7 @@ class WeightAverage(TrainerCallback):
     """
 
     def __init__(self, horizon: float) -> None:
-        check_finishing_numbers(average_horizon=horizon)
-        self.horizon = horizon
+        self.horizon = FinishSettings(average_horizon=horizon).average_horizon
         self.weights: dict[str, Tensor] = {}
         """Name -> average of a parameter; empty before the first step."""
 
