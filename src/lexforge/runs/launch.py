@@ -15,11 +15,13 @@ import torch
 import torch.distributed as dist
 from accelerate import PartialState
 
+from lexforge.runs.rank_watch import RankWatch
 from lexforge.runs.threads import take_cores, threads_were_set
 
 # How long the ranks wait while one of them encodes or evaluates; the default of NCCL is 10 minutes.
 ALONE = timedelta(hours=12)
 PR_SET_PDEATHSIG = 1
+_watches: list[RankWatch] = []  # that of this rank, from `join_processes` to `leave_processes`
 # What starts the ranks of a run, by the first words of the program that Python runs.
 LAUNCHERS = (
     ["torchrun"],
@@ -35,13 +37,17 @@ _NAME = re.compile(r"([\w.-]+)=")
 _SECRET = re.compile(r"(?<![a-z])(token|(api)?key|secret|password)(?![a-z])", re.IGNORECASE)
 
 
-def join_processes() -> PartialState:
+def join_processes(silent_s: float = 60.0) -> PartialState:
     """Join the processes of a run; a script for `accelerate launch` or `torchrun` calls this first.
 
-    The ranks wait for one another for up to twelve hours. On Linux the process receives a SIGTERM when its
+    The ranks wait for one another for up to twelve hours, and the log names a rank that gives no sign of life
+    for a minute. On Linux the process receives a SIGTERM when its
     launcher dies, because `accelerate launch` with one process passes no SIGTERM on and would leave the run
     behind. The process takes its share of the cores, unless the user has set a number of threads by
     `OMP_NUM_THREADS` or `accelerate launch --num_cpu_threads_per_process`.
+
+    Args:
+        silent_s: Seconds without a sign of life after which the log names a rank.
 
     Returns:
         The state of accelerate, which knows the rank of this process and the number of ranks.
@@ -51,7 +57,13 @@ def join_processes() -> PartialState:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGTERM))
     if not threads_were_set(_launchers_environment() if launcher else os.environ, launcher):
         take_cores(int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
-    return PartialState(cpu=not torch.accelerator.is_available(), timeout=ALONE)
+    process = PartialState(cpu=not torch.accelerator.is_available(), timeout=ALONE)
+    if process.num_processes > 1 and not _watches:
+        _watches.append(
+            RankWatch(process.process_index, process.num_processes, silent_s=silent_s, timeout=ALONE)
+        )
+        _watches[0].start()
+    return process
 
 
 def leave_processes() -> None:
@@ -62,6 +74,8 @@ def leave_processes() -> None:
     other ranks (https://github.com/pytorch/pytorch/pull/179291). A script that ends with an error must not
     call this, because the threads may wait for a rank that never answers.
     """
+    while _watches:
+        _watches.pop().leave()
     if dist.is_available() and dist.is_initialized():
         gc.collect()
         dist.destroy_process_group()

@@ -1,0 +1,33 @@
+"""Two ranks of which one is stopped for ten seconds while the other waits for it: run by its test.
+
+silent_ranks.py STOPPED, with the variables of `torch.distributed` for two ranks
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+
+from lexforge.common.ranks import from_first_rank
+from lexforge.runs import join_processes, leave_processes
+
+
+def main(stopped: str) -> None:
+    logging.basicConfig(format="%(message)s", level=logging.INFO)
+    process = join_processes(silent_s=3)
+    from_first_rank(lambda: None)
+    print(f"rank {process.process_index} is process {os.getpid()}", flush=True)
+    if process.process_index == int(stopped):
+        subprocess.Popen(["sh", "-c", f"sleep 10; kill -CONT {os.getpid()}"])
+        os.kill(os.getpid(), signal.SIGSTOP)
+    process.wait_for_everyone()
+    time.sleep(2)  # for the word that it answers again
+    leave_processes()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
