@@ -140,6 +140,10 @@ def build_loss(settings: LossSettings, model: SentenceTransformer, gather: bool)
 
 def main(cfg: Config) -> None:
     """Train a dense retriever and compare it with BM25 and with itself before training."""
+    # A wrong name of a file or column shows before torch is loaded, which takes seconds.
+    measured_splits = ["test"] if cfg.evaluation.eval_steps is None else ["test", "dev"]
+    data.check_source(cfg.data, ["train", *measured_splits], cfg.source)
+
     # Here, because --help need not wait for it.
     from sentence_transformers import SentenceTransformerTrainingArguments
 
@@ -163,7 +167,6 @@ def main(cfg: Config) -> None:
     # Data. The train split gives the rows; the test split is measured before and after training, and the dev
     # split during training. All search the same documents, and so does BM25.
     stages.begin("read the data")
-    measured_splits = ["test"] if cfg.evaluation.eval_steps is None else ["test", "dev"]
     with process.main_process_first():
         loaded = data.load_training_data(
             cfg.data,
@@ -175,14 +178,20 @@ def main(cfg: Config) -> None:
     documents, measured = loaded.documents, loaded.measured
     evaluators = evaluation.evaluators_by_split(measured, measured_splits)
     evaluator = evaluators["test"]
-    stages.begin("index the documents by BM25")
-    bm25 = retrieval.BM25Index.of_corpus(measured.corpus, show_progress_bar=True)
 
-    # Training rows: a query, a document that answers it, and the negatives, which infonce alone reads.
-    stages.begin("make the training rows")
+    # Training rows: a query, a document that answers it, and the negatives, which infonce alone reads. BM25
+    # indexes the documents only after the rows are checked, unless it gives the negatives.
     negatives = cfg.negatives if cfg.loss.name == "infonce" else "none"
+    bm25 = None
+    if negatives == "bm25":
+        stages.begin("index the documents by BM25")
+        bm25 = retrieval.BM25Index.of_corpus(measured.corpus, show_progress_bar=True)
+    stages.begin("make the training rows")
     rows = training.load_rows(loaded, bm25, negatives, shortage=cfg.negatives_shortage)
     training.check_full_batch(len(rows), cfg.train, process.num_processes)
+    if bm25 is None:
+        stages.begin("index the documents by BM25")
+        bm25 = retrieval.BM25Index.of_corpus(measured.corpus, show_progress_bar=True)
     process.print(
         f"{cfg.data}: {len(rows)} training rows, {len(evaluator.query_ids)} test queries, "
         f"{len(documents)} documents, {len(measured.corpus)} of them searched",

@@ -126,15 +126,25 @@ class Config:
 
 def main(cfg: Config) -> None:
     """Train a SPLADE retriever and compare it with BM25 and with itself before training."""
+    # Mistakes that show before torch is loaded, which takes seconds.
+    measured_splits = ["test"] if cfg.evaluation.eval_steps is None else ["test", "dev"]
+    data.check_source(cfg.data, ["train", *measured_splits], cfg.source)
+    data.check_language(cfg.language)
+    data.check_teacher_options(
+        cfg.teacher, cfg.teacher_scores, cfg.teacher_cache, needed=cfg.loss.needs_teacher
+    )
+    training.check_negatives(cfg.negatives, cfg.teacher_scores)
+    training.check_wanted_terms(
+        document_terms=cfg.document_terms, query_terms=cfg.query_terms, inference_free=cfg.inference_free
+    )
+    cfg.evaluation.check_measure(evaluation.METRICS)
+
     import torch  # here, because --help need not wait for it
 
     # Processes. All of them train; only the main process measures and writes.
     process = runs.start_processes(cfg.train.seed)
     stages = runs.Stages(process)
     stages.begin("check the options")
-    data.check_teacher_options(
-        cfg.teacher, cfg.teacher_scores, cfg.teacher_cache, needed=cfg.loss.needs_teacher
-    )
     models.check_model(cfg.model, "SparseEncoder")
     cfg = training.with_defaults(
         cfg,
@@ -155,18 +165,11 @@ def main(cfg: Config) -> None:
     cfg = training.with_training_length(cfg, say=process.print)
     runs.check_run_directory(cfg.output_dir, cfg, resume=cfg.resume)
     teacher_name = training.choose_teacher(cfg.teacher, cfg.loss.teacher, cfg.teacher_cache)
-    data.check_language(cfg.language)
     training.check_reports(cfg.train.report_to)
-    cfg.evaluation.check_measure(evaluation.METRICS)
-    training.check_wanted_terms(
-        document_terms=cfg.document_terms, query_terms=cfg.query_terms, inference_free=cfg.inference_free
-    )
-    training.check_negatives(cfg.negatives, cfg.teacher_scores)
 
     # Data. The train split gives the rows; the test split is measured before and after training, and the dev
     # split during training. All search the same documents, and so does BM25.
     stages.begin("read the data")
-    measured_splits = ["test"] if cfg.evaluation.eval_steps is None else ["test", "dev"]
     with process.main_process_first():
         loaded = data.load_training_data(
             cfg.data,
@@ -178,12 +181,10 @@ def main(cfg: Config) -> None:
     documents, measured = loaded.documents, loaded.measured
     evaluators = evaluation.evaluators_by_split(measured, measured_splits)
     evaluator = evaluators["test"]
-    stages.begin("index the documents by BM25")
-    bm25 = retrieval.BM25Index.of_corpus(measured.corpus, show_progress_bar=True)
 
     # Training rows: a query, a document that answers it, and its negatives, if any. Negatives that the model
-    # is to mine itself come before the first step.
-    stages.begin("make the training rows")
+    # is to mine itself come before the first step. BM25 indexes the documents only after the rows are
+    # checked, unless it gives the negatives.
     negatives = training.choose_negatives(
         cfg.negatives,
         cfg.loss.negatives,
@@ -191,6 +192,11 @@ def main(cfg: Config) -> None:
         per_batch=cfg.train.batch_size * (1 + cfg.negatives_per_row),
         say=process.print,
     )
+    bm25 = None
+    if negatives == "bm25":
+        stages.begin("index the documents by BM25")
+        bm25 = retrieval.BM25Index.of_corpus(measured.corpus, show_progress_bar=True)
+    stages.begin("make the training rows")
     rows = training.load_rows(
         loaded,
         bm25,
@@ -204,6 +210,9 @@ def main(cfg: Config) -> None:
     training.check_full_batch(len(rows), cfg.train, process.num_processes)
     data.check_labelled_rows(cfg.teacher, rows, needed=cfg.loss.needs_teacher, cache=cfg.teacher_cache)
     training.check_triplet_rows(rows, cfg.loss.triplet_margin_weight, cfg.data)
+    if bm25 is None:
+        stages.begin("index the documents by BM25")
+        bm25 = retrieval.BM25Index.of_corpus(measured.corpus, show_progress_bar=True)
 
     # Teacher. Rows that carry the scores of a teacher in their column `label` need none; these scores know no
     # negative that is mined later.

@@ -12,7 +12,12 @@ if TYPE_CHECKING:
     from lexforge.training.bm25_teacher import BM25Teacher
     from lexforge.training.callbacks import CollapseCallback, CurriculumCallback
     from lexforge.training.collator import DenseCollator, SpladeCollator
-    from lexforge.training.command_line import preset_on_command_line, scratch_on_command_line
+    from lexforge.training.command_line import (
+        check_negatives,
+        check_wanted_terms,
+        preset_on_command_line,
+        scratch_on_command_line,
+    )
     from lexforge.training.curriculum import Phase, phase_at, ramp_at
     from lexforge.training.defaults import KindDefaults, with_defaults, with_training_length
     from lexforge.training.dense import DenseTrainer
@@ -23,7 +28,6 @@ if TYPE_CHECKING:
     from lexforge.training.presets import PRESETS, Preset, PresetName
     from lexforge.training.resumable import ResumableTraining
     from lexforge.training.rows import (
-        check_negatives,
         check_triplet_rows,
         choose_negatives,
         load_rows,
@@ -37,7 +41,7 @@ if TYPE_CHECKING:
         without_single_scores,
     )
     from lexforge.training.term_calibration import calibrate_active_terms
-    from lexforge.training.term_controller import ActiveTermsController, check_wanted_terms
+    from lexforge.training.term_controller import ActiveTermsController
     from lexforge.training.trainer import SpladeTrainer
     from lexforge.training.watching import EvaluationSettings, best_of, check_reports
 
