@@ -19,29 +19,27 @@ checkpoint.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from lexforge import data, evaluation, export, losses, models, report, runs, training
-from lexforge.common.command_line import run_command
-from lexforge.common.similarity import similarity_of
+from lexforge import data, losses, models, runs, training
+from lexforge.common.command_line import run_recipe
+from lexforge.settings import LEXICAL, CardOptions, EvaluationSettings, StsOptions, TrainingSettings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from datasets import Dataset
 
-# Training takes a few minutes on two cores with these settings. The kind of model gives steps, learning rate,
-# warm-up and length (`main`).
-QUICK = training.TrainingSettings(
-    batch_size=64, gradient_accumulation_steps=1, learning_rate=None, warmup_fraction=None, precision="fp32"
+# Training takes a few minutes on two cores with these settings. A pretrained model gains in the first two
+# passes over stsb-en (recipes/README.md).
+SCRATCH = TrainingSettings(
+    steps=400, batch_size=64, gradient_accumulation_steps=1, learning_rate=5e-4, precision="fp32"
 )
-
-SOURCE = data.StsOptions()
-CARD = export.CardOptions()
+PRETRAINED = replace(SCRATCH, steps=200, learning_rate=2e-5)
 # The measures among which `--best-measure` chooses.
 MEASURES = ("spearman_cosine", "pearson_cosine", "spearman_dot", "pearson_dot")
 
@@ -54,7 +52,7 @@ class Config:
     """What to train and test on: `docstrings`; scored pairs (.jsonl, .csv, .tsv, .parquet, also .gz and
     .zst), a folder of them by split or of `save_to_disk`; or `hf:organisation/name:configuration`."""
 
-    source: Annotated[data.StsOptions, tyro.conf.arg(name="")] = SOURCE
+    source: Annotated[StsOptions, tyro.conf.arg(name="")] = StsOptions()
 
     model: str = "lexical"
     """A dense encoder, or `lexical`: a small one built from the training texts, at first a bag of words."""
@@ -62,7 +60,7 @@ class Config:
     scale: float = 20.0
     """Factor on the cosine similarities in the loss, the inverse of a temperature."""
 
-    card: Annotated[export.CardOptions, tyro.conf.arg(name="")] = CARD
+    card: Annotated[CardOptions, tyro.conf.arg(name="")] = CardOptions()
 
     output_dir: Path = Path("runs/cosent_sts")
     """The run directory; it must be new or empty, unless the run is resumed."""
@@ -74,11 +72,21 @@ class Config:
     """Tokens per sentence, special tokens included; longer sentences are cut. None is 128 from scratch, and
     what a pretrained model was saved with, at most 256."""
 
-    evaluation: Annotated[training.EvaluationSettings, tyro.conf.arg(name="")] = field(
-        default_factory=training.EvaluationSettings
-    )
+    evaluation: Annotated[EvaluationSettings, tyro.conf.arg(name="")] = EvaluationSettings()
 
-    train: Annotated[training.TrainingSettings, tyro.conf.arg(name="")] = QUICK
+    train: Annotated[TrainingSettings, tyro.conf.arg(name="")] = SCRATCH
+
+
+def defaults(model: str = LEXICAL) -> Config:
+    """Return the settings of a run where the command line gives none: they follow its model."""
+    return Config(model=model, train=SCRATCH if model == LEXICAL else PRETRAINED)
+
+
+def resolve(cfg: Config) -> Config:
+    """Fill in what follows from the files of the model: the tokens per text."""
+    if cfg.max_seq_length is not None:
+        return cfg
+    return replace(cfg, max_seq_length=128 if cfg.model == LEXICAL else models.default_tokens(cfg.model))
 
 
 def load_pairs(cfg: Config, measured_splits: Sequence[str]) -> dict[str, Dataset]:
@@ -106,26 +114,13 @@ def main(cfg: Config) -> None:
     process = runs.start_processes(cfg.train.seed)
     stages = runs.Stages(process)
     stages.begin("check the options")
-    models.check_model(cfg.model, "SentenceTransformer")
-    cfg = training.with_defaults(
-        cfg,
-        pretrained=training.KindDefaults(
-            2e-5, 200, "two passes over stsb-en, with which a pretrained model gained (recipes/README.md)"
-        ),
-        scratch=training.KindDefaults(
-            5e-4, 400, "it has everything to learn, and this takes a few minutes on two cores"
-        ),
-        say=process.print,
-    )
-    runs.check_run_directory(cfg.output_dir, cfg, resume=cfg.resume)
-    training.check_reports(cfg.train.report_to)
-    cfg.evaluation.check_measure(MEASURES)
+    cfg = resolve(cfg)
+    training.check_run(cfg, "SentenceTransformer", MEASURES)
 
     # Data. Training takes the split train; the split test is measured before and after training, and the
     # split dev during training.
     stages.begin("read the data")
-    measured_splits = ["test"] if cfg.evaluation.eval_steps is None else ["test", "dev"]
-    pairs = load_pairs(cfg, measured_splits)
+    pairs = load_pairs(cfg, cfg.evaluation.splits)
     train = pairs["train"]
     training.check_full_batch(len(train), cfg.train, process.num_processes)
     evaluators = {
@@ -135,7 +130,7 @@ def main(cfg: Config) -> None:
             pairs[split]["score"],
             name="" if split == "test" else split,
         )
-        for split in measured_splits
+        for split in cfg.evaluation.splits
     }
     evaluator = evaluators["test"]
     process.print(f"{cfg.data}: {len(train)} training pairs, {len(pairs['test'])} test pairs", flush=True)
@@ -145,7 +140,7 @@ def main(cfg: Config) -> None:
     runs.claim_run_directory(cfg.output_dir, cfg, resume=cfg.resume, data=data.digests(pairs))
 
     # Encoder. A saved one keeps its similarity, a new one gets the cosine; loss and evaluator follow it.
-    stages.begin("load the encoder" if cfg.model != models.LEXICAL else "build the encoder")
+    stages.begin("load the encoder" if cfg.model != LEXICAL else "build the encoder")
     with process.main_process_first():
         checkpoint = models.resolve_backbone(
             cfg.model,
@@ -180,44 +175,35 @@ def main(cfg: Config) -> None:
         args=arguments,
         train_dataset=train,
         evaluator=evaluators.get("dev"),
-        callbacks=[*cfg.train.callbacks(), *cfg.evaluation.callbacks()],
+        callbacks=cfg.evaluation.callbacks(),
     )
     trainer.train(resume_from_checkpoint=cfg.resume)
     if not process.is_main_process:
         return
 
+    # The model is saved before anything else can fail.
+    stages.begin("save the model")
+    model.save_pretrained(str(cfg.output_dir / "model"), create_model_card=False)
+
     # Evaluation after training.
     stages.begin("measure the model after training")
     metrics["trained"] = evaluator(model)
 
-    # What the run leaves behind: the model, the numbers, and a table to read.
+    # What the run leaves behind: the card of the model, the numbers, and a page.
     stages.begin("write the results")
-    model.save_pretrained(str(cfg.output_dir / "model"), create_model_card=False)
-    facts = export.CardFacts(
-        **cfg.card.facts(cfg.output_dir),
-        kind="dense",
+    training.finish_run(
+        cfg,
+        model,
+        trainer,
+        stages,
         task="similarity",
-        similarity=similarity_of(model),
-        base_model=cfg.model,
-        data=cfg.data,
         split="test",
         measured=len(pairs["test"]),
         metrics=metrics,
-        training={"scale": cfg.scale, "max_seq_length": cfg.max_seq_length} | asdict(cfg.train),
-        citation=loss.citation,
+        settings={"scale": cfg.scale},
     )
-    export.write_card(cfg.output_dir / "model", facts)
-    timing = {"timing": {"stage_seconds": stages.end()}}
-    runs.write_json(cfg.output_dir / "metrics.json", metrics | timing | training.best_of(trainer.state))
-    print(evaluation.metrics_table(metrics))
-    print(f"\n{stages.table()}")
-    print(report.run_verdict(cfg.output_dir))
-    print(f"{cfg.output_dir} holds the model and the numbers.")
-    print(f"{report.write_page(cfg.output_dir)} shows the run in a browser.")
-    if cfg.card.push_to_hub is not None:
-        print(f"The model was uploaded to {training.push_model(trainer, cfg.output_dir / 'model')}")
 
 
 if __name__ == "__main__":
-    run_command(main, Config, __doc__)
+    run_recipe(main, defaults, __doc__, resolve=resolve)
     runs.leave_processes()

@@ -20,26 +20,32 @@ shows all of it in a browser (`report.html`). `--resume` continues from the last
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from lexforge import data, evaluation, export, losses, models, report, retrieval, runs, training
-from lexforge.common.command_line import run_command
-from lexforge.common.similarity import similarity_of
+from lexforge import data, evaluation, losses, models, report, retrieval, runs, training
+from lexforge.common.command_line import run_recipe
+from lexforge.settings import (
+    LEXICAL,
+    CardOptions,
+    EvaluationSettings,
+    Shortage,
+    SourceOptions,
+    TrainingSettings,
+)
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
-# Training takes a few minutes on two cores with these settings. The kind of model gives steps, learning rate,
-# warm-up and length (`main`).
-QUICK = training.TrainingSettings(
-    batch_size=64, gradient_accumulation_steps=1, learning_rate=None, warmup_fraction=None, precision="fp32"
+# Training takes a few minutes on two cores with these settings. A pretrained model gained most in its first
+# 120 steps (recipes/README.md).
+SCRATCH = TrainingSettings(
+    steps=600, batch_size=64, gradient_accumulation_steps=1, learning_rate=1e-3, precision="fp32"
 )
-SOURCE = data.SourceOptions()
-CARD = export.CardOptions()
+PRETRAINED = replace(SCRATCH, steps=200, learning_rate=5e-5)
 
 
 @dataclass(frozen=True)
@@ -77,7 +83,7 @@ class Config:
     (.csv, .tsv, .parquet, .jsonl, also .gz and .zst), a folder of them by split or of `save_to_disk`; or
     `hf:organisation/name:configuration`."""
 
-    source: Annotated[data.SourceOptions, tyro.conf.arg(name="")] = SOURCE
+    source: Annotated[SourceOptions, tyro.conf.arg(name="")] = SourceOptions()
 
     model: str = "lexical"
     """A dense encoder, or `lexical`: a small one built from the corpus, at first a bag of words."""
@@ -88,10 +94,10 @@ class Config:
     """Hard negatives, which only infonce reads: those `given` in rows of texts, if any; `none`; or one per
     row, `judged` not relevant or the best of `bm25`."""
 
-    negatives_shortage: Literal["random", "drop"] = "random"
+    negatives_shortage: Shortage = "random"
     """What happens to a row without a negative: a `random` document fills it up, or it is dropped."""
 
-    card: Annotated[export.CardOptions, tyro.conf.arg(name="")] = CARD
+    card: Annotated[CardOptions, tyro.conf.arg(name="")] = CardOptions()
 
     output_dir: Path = Path("runs/infonce_retrieval")
     """The run directory; it must be new or empty, unless the run is resumed."""
@@ -106,23 +112,31 @@ class Config:
     eval_documents: int | None = None
     """Documents that every evaluation searches: the judged ones and a random sample; None takes all."""
 
-    evaluation: Annotated[training.EvaluationSettings, tyro.conf.arg(name="")] = field(
-        default_factory=training.EvaluationSettings
-    )
+    evaluation: Annotated[EvaluationSettings, tyro.conf.arg(name="")] = EvaluationSettings()
 
-    train: Annotated[training.TrainingSettings, tyro.conf.arg(name="")] = QUICK
+    train: Annotated[TrainingSettings, tyro.conf.arg(name="")] = SCRATCH
 
 
-def check_options(cfg: Config) -> None:
-    """Refuse what would stop the run later, before any data is read."""
+def defaults(model: str = LEXICAL) -> Config:
+    """Return the settings of a run where the command line gives none: they follow its model."""
+    return Config(model=model, train=SCRATCH if model == LEXICAL else PRETRAINED)
+
+
+def resolve(cfg: Config) -> Config:
+    """Fill in what follows from the files of the model: the tokens per text."""
+    if cfg.max_seq_length is not None:
+        return cfg
+    return replace(cfg, max_seq_length=128 if cfg.model == LEXICAL else models.default_tokens(cfg.model))
+
+
+def check(cfg: Config) -> None:
+    """Refuse mistakes that show before torch is loaded, which takes seconds."""
+    data.check_source(cfg.data, ["train", *cfg.evaluation.splits], cfg.source)
     if cfg.negatives in ("judged", "bm25") and cfg.loss.name != "infonce":
         raise ValueError(
             f"negatives are read by the loss infonce only; received the loss {cfg.loss.name!r} with "
             f"--negatives {cfg.negatives}"
         )
-    runs.check_run_directory(cfg.output_dir, cfg, resume=cfg.resume)
-    training.check_reports(cfg.train.report_to)
-    cfg.evaluation.check_measure(evaluation.METRICS)
 
 
 def build_loss(settings: LossSettings, model: SentenceTransformer, gather: bool) -> losses.EmbeddingLoss:
@@ -140,49 +154,45 @@ def build_loss(settings: LossSettings, model: SentenceTransformer, gather: bool)
 
 def main(cfg: Config) -> None:
     """Train a dense retriever and compare it with BM25 and with itself before training."""
-    # Here, because --help need not wait for it.
+    check(cfg)
+    # Here, because neither --help nor a mistake need wait for it.
     from sentence_transformers import SentenceTransformerTrainingArguments
 
     # Processes. All of them train; only the main process measures and writes.
     process = runs.start_processes(cfg.train.seed)
     stages = runs.Stages(process)
     stages.begin("check the options")
-    models.check_model(cfg.model, "SentenceTransformer")
-    cfg = training.with_defaults(
-        cfg,
-        pretrained=training.KindDefaults(
-            5e-5, 200, "a pretrained model gained most in its first 120 (recipes/README.md)"
-        ),
-        scratch=training.KindDefaults(
-            1e-3, 600, "it has everything to learn, and this takes a few minutes on two cores"
-        ),
-        say=process.print,
-    )
-    check_options(cfg)
+    cfg = resolve(cfg)
+    training.check_run(cfg, "SentenceTransformer", evaluation.METRICS)
 
     # Data. The train split gives the rows; the test split is measured before and after training, and the dev
     # split during training. All search the same documents, and so does BM25.
     stages.begin("read the data")
-    measured_splits = ["test"] if cfg.evaluation.eval_steps is None else ["test", "dev"]
     with process.main_process_first():
         loaded = data.load_training_data(
             cfg.data,
-            measured_splits,
+            cfg.evaluation.splits,
             cfg.source,
             given_rows=cfg.negatives in ("given", "none"),
             documents=cfg.eval_documents,
         )
     documents, measured = loaded.documents, loaded.measured
-    evaluators = evaluation.evaluators_by_split(measured, measured_splits)
+    evaluators = evaluation.evaluators_by_split(measured, cfg.evaluation.splits)
     evaluator = evaluators["test"]
-    stages.begin("index the documents by BM25")
-    bm25 = retrieval.BM25Index.of_corpus(measured.corpus, show_progress_bar=True)
 
-    # Training rows: a query, a document that answers it, and the negatives, which infonce alone reads.
-    stages.begin("make the training rows")
+    # Training rows: a query, a document that answers it, and the negatives, which infonce alone reads. BM25
+    # indexes the documents only after the rows are checked, unless it gives the negatives.
     negatives = cfg.negatives if cfg.loss.name == "infonce" else "none"
+    bm25 = None
+    if negatives == "bm25":
+        stages.begin("index the documents by BM25")
+        bm25 = retrieval.BM25Index.of_corpus(measured.corpus, show_progress_bar=True)
+    stages.begin("make the training rows")
     rows = training.load_rows(loaded, bm25, negatives, shortage=cfg.negatives_shortage)
     training.check_full_batch(len(rows), cfg.train, process.num_processes)
+    if bm25 is None:
+        stages.begin("index the documents by BM25")
+        bm25 = retrieval.BM25Index.of_corpus(measured.corpus, show_progress_bar=True)
     process.print(
         f"{cfg.data}: {len(rows)} training rows, {len(evaluator.query_ids)} test queries, "
         f"{len(documents)} documents, {len(measured.corpus)} of them searched",
@@ -194,7 +204,7 @@ def main(cfg: Config) -> None:
     runs.claim_run_directory(cfg.output_dir, cfg, resume=cfg.resume, data=loaded.digests(rows))
 
     # Encoder. A saved one keeps its similarity, a new one gets the cosine; loss and searches follow it.
-    stages.begin("load the encoder" if cfg.model != models.LEXICAL else "build the encoder")
+    stages.begin("load the encoder" if cfg.model != LEXICAL else "build the encoder")
     with process.main_process_first():
         checkpoint = models.resolve_backbone(
             cfg.model,
@@ -234,7 +244,7 @@ def main(cfg: Config) -> None:
         ),
         train_dataset=train_dataset,
         evaluator=evaluators.get("dev"),
-        callbacks=[*cfg.train.callbacks(), *cfg.evaluation.callbacks()],
+        callbacks=cfg.evaluation.callbacks(),
     )
     trainer.train(resume_from_checkpoint=cfg.resume)
     if not process.is_main_process:
@@ -249,34 +259,23 @@ def main(cfg: Config) -> None:
     trained = evaluator.evaluate(model)
     record.add("trained", trained)
 
-    # What the run leaves behind: the numbers, the documents found, the card, and a page that shows them.
+    # What the run leaves behind: sample searches, the card of the model, the numbers, and a page.
     stages.begin("write the results")
-    facts = export.CardFacts(
-        **cfg.card.facts(cfg.output_dir),
-        kind="dense",
-        similarity=similarity_of(model),
-        base_model=cfg.model,
-        data=cfg.data,
+    record.look_closer(model, evaluator, measured.corpus)
+    training.finish_run(
+        cfg,
+        model,
+        trainer,
+        stages,
+        task="retrieval",
         split="test",
         measured=len(measured.corpus),
         metrics=record.metrics,
-        training={"negatives": cfg.negatives, "max_seq_length": cfg.max_seq_length} | asdict(cfg.train),
-        citation=loss.citation,
-        numbers={"loss": asdict(cfg.loss)},
+        settings={"loss": cfg.loss.name, "negatives": negatives},
+        timing=trained.timing,
     )
-    export.write_card(cfg.output_dir / "model", facts)
-    record.look_closer(model, evaluator, measured.corpus)
-    timing = trained.timing | {"stage_seconds": stages.end()}
-    record.finish(timing=timing, **training.best_of(trainer.state))
-    print(evaluation.metrics_table(record.metrics))
-    print(f"\n{stages.table()}")
-    print(report.run_verdict(cfg.output_dir))
-    print(f"{cfg.output_dir} holds the model, the numbers and the documents found.")
-    print(f"{report.write_page(cfg.output_dir)} shows the run in a browser.")
-    if cfg.card.push_to_hub is not None:
-        print(f"The model was uploaded to {training.push_model(trainer, cfg.output_dir / 'model')}")
 
 
 if __name__ == "__main__":
-    run_command(main, Config, __doc__)
+    run_recipe(main, defaults, __doc__, resolve=resolve)
     runs.leave_processes()

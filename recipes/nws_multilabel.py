@@ -24,28 +24,27 @@ The run directory holds the settings (`config.json`), the versions and the machi
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
 import tyro
 
-from lexforge import corpus, data, evaluation, export, losses, models, report, runs, training
-from lexforge.common.command_line import run_command
-from lexforge.common.similarity import similarity_of
+from lexforge import corpus, data, evaluation, losses, models, runs, training
+from lexforge.common.command_line import run_recipe
+from lexforge.settings import LEXICAL, CardOptions, EvaluationSettings, MultiLabelOptions, TrainingSettings
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
     from torch import Tensor
 
-# Training takes a few minutes on two cores with these settings. The kind of model gives steps, learning rate,
-# warm-up and length (`main`).
-QUICK = training.TrainingSettings(
-    batch_size=32, gradient_accumulation_steps=1, learning_rate=None, warmup_fraction=None, precision="fp32"
+# Training takes a few minutes on two cores with these settings. The prototypes of the labels start from
+# nothing, whatever the encoder knows.
+SCRATCH = TrainingSettings(
+    steps=300, batch_size=32, gradient_accumulation_steps=1, learning_rate=1e-3, precision="fp32"
 )
-SOURCE = data.MultiLabelOptions()
-CARD = export.CardOptions()
+PRETRAINED = replace(SCRATCH, learning_rate=3e-4)
 LabelSimilarity = Literal["npmi", "jaccard", "none"]
 # The classifier of a loss: the prototypes of NWS, or the linear head of binary cross-entropy.
 CLASSIFIER_PARAMETERS = ("prototypes", "head.weight", "head.bias")
@@ -88,7 +87,7 @@ class Config:
     """What to train and test on: `docstrings`; rows of texts and labels (.jsonl, .csv, .tsv, .parquet, also
     .gz and .zst), a folder of them by split or of `save_to_disk`; or `hf:organisation/name:configuration`."""
 
-    source: Annotated[data.MultiLabelOptions, tyro.conf.arg(name="")] = SOURCE
+    source: Annotated[MultiLabelOptions, tyro.conf.arg(name="")] = MultiLabelOptions()
 
     model: str = "lexical"
     """A dense encoder, or `lexical`: a small one built from the training texts, at first a bag of words."""
@@ -104,7 +103,7 @@ class Config:
     measured_split: Literal["dev", "test"] = "test"
     """Split that is measured; the thresholds of the classifiers come from dev in any case."""
 
-    card: Annotated[export.CardOptions, tyro.conf.arg(name="")] = CARD
+    card: Annotated[CardOptions, tyro.conf.arg(name="")] = CardOptions()
 
     output_dir: Path = Path("runs/nws_multilabel")
     """The run directory; it must be new or empty, unless the run is resumed."""
@@ -116,11 +115,21 @@ class Config:
     """Tokens per text, special tokens included; longer texts are cut. None is 128 from scratch, and what a
     pretrained model was saved with, at most 256."""
 
-    evaluation: Annotated[training.EvaluationSettings, tyro.conf.arg(name="")] = field(
-        default_factory=training.EvaluationSettings
-    )
+    evaluation: Annotated[EvaluationSettings, tyro.conf.arg(name="")] = EvaluationSettings()
 
-    train: Annotated[training.TrainingSettings, tyro.conf.arg(name="")] = QUICK
+    train: Annotated[TrainingSettings, tyro.conf.arg(name="")] = SCRATCH
+
+
+def defaults(model: str = LEXICAL) -> Config:
+    """Return the settings of a run where the command line gives none: they follow its model."""
+    return Config(model=model, train=SCRATCH if model == LEXICAL else PRETRAINED)
+
+
+def resolve(cfg: Config) -> Config:
+    """Fill in what follows from the files of the model: the tokens per text."""
+    if cfg.max_seq_length is not None:
+        return cfg
+    return replace(cfg, max_seq_length=128 if cfg.model == LEXICAL else models.default_tokens(cfg.model))
 
 
 def binary_cross_entropy(model: SentenceTransformer, labels: np.ndarray) -> losses.EmbeddingLoss:
@@ -204,20 +213,8 @@ def main(cfg: Config) -> None:
     process = runs.start_processes(cfg.train.seed)
     stages = runs.Stages(process)
     stages.begin("check the options")
-    models.check_model(cfg.model, "SentenceTransformer")
-    cfg = training.with_defaults(
-        cfg,
-        pretrained=training.KindDefaults(
-            3e-4, 300, "the prototypes of the labels start from nothing, whatever the encoder knows"
-        ),
-        scratch=training.KindDefaults(
-            1e-3, 300, "the prototypes of the labels start from nothing, whatever the encoder knows"
-        ),
-        say=process.print,
-    )
-    runs.check_run_directory(cfg.output_dir, cfg, resume=cfg.resume)
-    training.check_reports(cfg.train.report_to)
-    cfg.evaluation.check_measure(evaluation.MULTILABEL_METRICS)
+    cfg = resolve(cfg)
+    training.check_run(cfg, "SentenceTransformer", evaluation.MULTILABEL_METRICS)
 
     # Data. Training takes all texts of its split; the measures take a sample of each split.
     stages.begin("read the data")
@@ -238,7 +235,7 @@ def main(cfg: Config) -> None:
     runs.claim_run_directory(cfg.output_dir, cfg, resume=cfg.resume, data=texts.digests())
 
     # Encoder. Its texts are compared by cosine.
-    stages.begin("load the encoder" if cfg.model != models.LEXICAL else "build the encoder")
+    stages.begin("load the encoder" if cfg.model != LEXICAL else "build the encoder")
     with process.main_process_first():
         checkpoint = models.resolve_backbone(
             cfg.model,
@@ -279,11 +276,15 @@ def main(cfg: Config) -> None:
         args=arguments,
         train_dataset=Dataset.from_dict(train_columns),
         evaluator=evaluator,
-        callbacks=[*cfg.train.callbacks(), *cfg.evaluation.callbacks()],
+        callbacks=cfg.evaluation.callbacks(),
     )
     trainer.train(resume_from_checkpoint=cfg.resume)
     if not process.is_main_process:
         return
+
+    # The model is saved before anything else can fail.
+    stages.begin("save the model")
+    model.save_pretrained(str(cfg.output_dir / "model"), create_model_card=False)
 
     stages.begin("measure the model after training")
     # Evaluation after training, of the vectors and of the classifier that the loss has learned.
@@ -297,38 +298,23 @@ def main(cfg: Config) -> None:
     trained |= {f"head_{name}": value for name, value in head_f1.items()}
     metrics["trained"] = trained
 
-    # What the run leaves behind: the encoder, the classifier, the numbers, and a table to read.
+    # What the run leaves behind: the classifier, the card of the model, the numbers, and a page.
     stages.begin("write the results")
-    model.save_pretrained(str(cfg.output_dir / "model"), create_model_card=False)
-    facts = export.CardFacts(
-        **cfg.card.facts(cfg.output_dir),
-        kind="dense",
+    classifier = {name: tensor for name, tensor in loss.state_dict().items() if name in CLASSIFIER_PARAMETERS}
+    save_file(classifier, cfg.output_dir / "head.safetensors", {"labels": json.dumps(texts.label_names)})
+    training.finish_run(
+        cfg,
+        model,
+        trainer,
+        stages,
         task="labels",
-        similarity=similarity_of(model),
-        base_model=cfg.model,
-        data=cfg.data,
         split=cfg.measured_split,
         measured=len(measured_columns[2]["text"]),
         metrics=metrics,
-        training={name: getattr(cfg, name) for name in ("head_learning_rate", "max_seq_length")}
-        | asdict(cfg.train),
-        citation=getattr(loss, "citation", ""),  # binary cross-entropy has none
-        numbers={"loss": asdict(cfg.loss)},
+        settings={"loss": cfg.loss.name, "learning rate of the classifier": cfg.head_learning_rate},
     )
-    export.write_card(cfg.output_dir / "model", facts)
-    classifier = {name: tensor for name, tensor in loss.state_dict().items() if name in CLASSIFIER_PARAMETERS}
-    save_file(classifier, cfg.output_dir / "head.safetensors", {"labels": json.dumps(texts.label_names)})
-    timing = {"timing": {"stage_seconds": stages.end()}}
-    runs.write_json(cfg.output_dir / "metrics.json", metrics | timing | training.best_of(trainer.state))
-    print(evaluation.metrics_table(metrics))
-    print(f"\n{stages.table()}")
-    print(report.run_verdict(cfg.output_dir))
-    print(f"{cfg.output_dir} holds the encoder, its classifier and the numbers.")
-    print(f"{report.write_page(cfg.output_dir)} shows the run in a browser.")
-    if cfg.card.push_to_hub is not None:
-        print(f"The model was uploaded to {training.push_model(trainer, cfg.output_dir / 'model')}")
 
 
 if __name__ == "__main__":
-    run_command(main, Config, __doc__)
+    run_recipe(main, defaults, __doc__, resolve=resolve)
     runs.leave_processes()

@@ -1,16 +1,19 @@
-"""Train a SPLADE retriever with the seven-term loss of V26, and measure it on held-out queries.
+"""Train a SPLADE retriever by any preset, and compare it with BM25 and with itself before training.
 
     accelerate launch recipes/splade_v26.py
 
 Without arguments the recipe trains a small encoder from scratch on the docstrings of the installed Python
-packages. It needs no network. The published V26 run, on your own data (a folder in BEIR layout), is:
+packages. It needs no network. On your own data (a folder in BEIR layout, a file of rows, a set of the hub):
+
+    accelerate launch recipes/splade_v26.py --data DIR --model MODEL --document-terms 64
+
+The loss has three terms by default: InfoNCE, FLOPS, and minimum activation. `--preset` chooses all numbers,
+and each number of the loss is also a flag, such as `--loss.flops-weight 0.003`. V26, whose name the file has,
+is the preset of a published run on Korean texts with seven terms:
 
     accelerate launch recipes/splade_v26.py --preset v26 --data DIR --language ko \
         --model FacebookAI/xlm-roberta-base --teacher BAAI/bge-m3 --max-seq-length 192 --precision bf16 \
         --steps None --epochs 25 --batch-size 24 --gradient-accumulation-steps 4 --learning-rate 3e-5
-
-`--preset` chooses the numbers of the loss, and each of them is also a flag, such as
-`--loss.flops-weight 0.003`.
 
 The run directory holds the settings (`config.json`), the versions and the machine (`env.json`), the measures
 (`metrics.json`), the log (`log.jsonl`), the documents found for each test query (`run.trec`), the model
@@ -20,43 +23,59 @@ browser (`report.html`). `--resume` continues from the last checkpoint.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import tyro
 
-from lexforge import corpus, data, evaluation, export, losses, models, report, retrieval, runs, training
-from lexforge.common.command_line import run_command
-
-# Training takes a few minutes on two cores with these settings. The kind of model gives steps, warm-up and
-# length (`main`), and the preset the learning rate. `TrainingSettings()` without arguments holds the
-# settings of the published V26 run.
-QUICK = training.TrainingSettings(
-    batch_size=32, gradient_accumulation_steps=1, learning_rate=None, warmup_fraction=None, precision="fp32"
+from lexforge import corpus, data, evaluation, losses, models, report, retrieval, runs, training
+from lexforge.common.command_line import run_recipe
+from lexforge.settings import (
+    LEXICAL,
+    PRESETS,
+    CardOptions,
+    EvaluationSettings,
+    FinishSettings,
+    LossSettings,
+    NegativesName,
+    PresetName,
+    Shortage,
+    SourceOptions,
+    StartSettings,
+    TrainingSettings,
+    Vocabulary,
+    check_negatives,
+    check_wanted_terms,
+    find_preset,
 )
-SOURCE = data.SourceOptions()
-CARD = export.CardOptions()
+
+SCRATCH = PRESETS["lexforge-scratch"]
 
 
 @dataclass(frozen=True)
 class Config:
     """The settings of the run."""
 
-    preset: training.PresetName = "lexforge-scratch"
-    """The preset that gives the numbers of the loss; by default the one of the two of lexforge that suits the
-    model: `lexforge` for a pretrained one, `lexforge-scratch` for the lexical backbone."""
+    preset: PresetName = "lexforge-scratch"
+    """The preset that gives the numbers of all groups; by default the one of the two of lexforge that suits
+    the model: `lexforge` for a pretrained one, `lexforge-scratch` for the lexical backbone."""
 
-    loss: training.Preset = training.PRESETS["lexforge-scratch"]
-    """The numbers of the loss, by default those of the preset: `--model MODEL --help` shows those for a
-    pretrained model, and `--preset NAME --help` those of a preset. docs/losses.md defines the terms."""
+    loss: LossSettings = SCRATCH.loss
+    """The numbers of the loss; docs/losses.md defines the terms."""
+
+    start: StartSettings = SCRATCH.start
+    """What becomes of the encoder before training."""
+
+    finish: FinishSettings = SCRATCH.finish
+    """What becomes of the trained weights."""
 
     data: str = "docstrings"
     """What to train and test on: `docstrings`; a folder in BEIR layout or of MS MARCO's files; rows of texts
     (.csv, .tsv, .parquet, .jsonl, also .gz and .zst), a folder of them by split or of `save_to_disk`; or
     `hf:organisation/name:configuration`."""
 
-    source: Annotated[data.SourceOptions, tyro.conf.arg(name="")] = SOURCE
+    source: Annotated[SourceOptions, tyro.conf.arg(name="")] = SourceOptions()
 
     model: str = "lexical"
     """A masked language model, or `lexical`: a small one built from the corpus, at first a bag of words."""
@@ -71,7 +90,7 @@ class Config:
     teacher_cache: Path | None = None
     """Folder that keeps the embeddings of the teacher; None is a folder in the user's cache."""
 
-    negatives: Literal["given", "none", "mined", "judged", "bm25"] | Path = "given"
+    negatives: NegativesName | Path = "given"
     """Hard negatives: those `given` in rows of texts, and without any as the preset says; `none`; those
     `mined` by the model itself before the first step; `judged` not relevant; the best of `bm25`; or a file
     of `lexforge mine`."""
@@ -79,10 +98,10 @@ class Config:
     negatives_per_row: int = 1
     """Number of negatives in each training row; a file of negatives has its own number."""
 
-    negatives_shortage: Literal["random", "drop"] = "random"
+    negatives_shortage: Shortage = "random"
     """What happens to a row with too few negatives: `random` documents fill it up, or it is dropped."""
 
-    output_vocabulary: Literal["all", "seen"] = "all"
+    output_vocabulary: Vocabulary = "all"
     """Terms that the model may use: `all`, or those `seen` in the corpus without the special tokens."""
 
     inference_free: bool = False
@@ -91,7 +110,7 @@ class Config:
     language: str = "en"
     """Language of the stop words (ISO 639-1), or a .txt file with one stop word per line."""
 
-    card: Annotated[export.CardOptions, tyro.conf.arg(name="")] = CARD
+    card: Annotated[CardOptions, tyro.conf.arg(name="")] = CardOptions()
 
     output_dir: Path = Path("runs/splade_v26")
     """The run directory; it must be new or empty, unless the run is resumed."""
@@ -117,80 +136,105 @@ class Config:
     eval_documents: int | None = None
     """Documents that every evaluation searches: the judged ones and a random sample; None takes all."""
 
-    evaluation: Annotated[training.EvaluationSettings, tyro.conf.arg(name="")] = field(
-        default_factory=training.EvaluationSettings
+    evaluation: Annotated[EvaluationSettings, tyro.conf.arg(name="")] = EvaluationSettings(
+        initial_evaluation=False  # the lexical backbone starts as BM25, which is measured anyway
     )
 
-    train: Annotated[training.TrainingSettings, tyro.conf.arg(name="")] = QUICK
+    train: Annotated[TrainingSettings, tyro.conf.arg(name="")] = SCRATCH.training_from_scratch()
+
+
+def defaults(model: str = LEXICAL, preset: PresetName | None = None) -> Config:
+    """Return the settings of a run where the command line gives none: they follow its model and preset."""
+    name = preset or ("lexforge-scratch" if model == LEXICAL else "lexforge")
+    chosen = find_preset(name)
+    cfg = Config(preset=name, loss=chosen.loss, start=chosen.start, finish=chosen.finish, model=model)
+    if model == LEXICAL:
+        return replace(cfg, train=chosen.training_from_scratch())
+    # The learning rate follows from the width of the model, which its files tell (`resolve`).
+    train = replace(chosen.train, learning_rate=None)
+    return replace(cfg, train=train, evaluation=EvaluationSettings())
+
+
+def resolve(cfg: Config) -> Config:
+    """Fill in what follows from the files of the model: the learning rate, and the tokens per text."""
+    scratch, preset = cfg.model == LEXICAL, PRESETS[cfg.preset]
+    rate, tokens, training_tokens = cfg.train.learning_rate, cfg.max_seq_length, cfg.training_seq_length
+    if rate is None:
+        own = preset.scratch_learning_rate
+        rate = own if scratch else preset.learning_rate_of(models.own_width(cfg.model))
+    if tokens is None:
+        tokens = 384 if scratch else models.default_tokens(cfg.model)
+    # The lexical backbone searches whole texts from its first step, and learns from their beginnings faster.
+    if training_tokens is None and scratch:
+        training_tokens = min(tokens, max(96, tokens // 4))
+    return replace(
+        cfg,
+        train=replace(cfg.train, learning_rate=rate),
+        max_seq_length=tokens,
+        training_seq_length=training_tokens,
+    )
+
+
+def check(cfg: Config) -> None:
+    """Refuse mistakes that show before torch is loaded, which takes seconds."""
+    data.check_source(cfg.data, ["train", *cfg.evaluation.splits], cfg.source)
+    data.check_language(cfg.language)
+    data.check_teacher_options(
+        cfg.teacher, cfg.teacher_scores, cfg.teacher_cache, needed=cfg.loss.needs_teacher
+    )
+    check_negatives(cfg.negatives, cfg.teacher_scores)
+    check_wanted_terms(
+        document_terms=cfg.document_terms, query_terms=cfg.query_terms, inference_free=cfg.inference_free
+    )
 
 
 def main(cfg: Config) -> None:
     """Train a SPLADE retriever and compare it with BM25 and with itself before training."""
-    import torch  # here, because --help need not wait for it
+    check(cfg)
+    import torch  # here, because neither --help nor a mistake need wait for it
 
     # Processes. All of them train; only the main process measures and writes.
     process = runs.start_processes(cfg.train.seed)
     stages = runs.Stages(process)
     stages.begin("check the options")
-    data.check_teacher_options(
-        cfg.teacher, cfg.teacher_scores, cfg.teacher_cache, needed=cfg.loss.needs_teacher
+    cfg = resolve(cfg)
+    training.check_run(cfg, "SparseEncoder", evaluation.METRICS)
+    of_preset = PRESETS[cfg.preset].data
+    teacher_name = training.choose_teacher(cfg.teacher, of_preset.teacher, cfg.teacher_cache)
+    process.print(
+        f"learning rate {cfg.train.learning_rate:g}, {cfg.max_seq_length} tokens per text: see --help"
     )
-    models.check_model(cfg.model, "SparseEncoder")
-    cfg = training.with_defaults(
-        cfg,
-        pretrained=training.KindDefaults(
-            cfg.loss.learning_rate,
-            200,
-            "the tables of recipes/README.md were measured with so many",
-            width=cfg.loss.learning_rate_width,
-        ),
-        scratch=training.KindDefaults(
-            cfg.loss.scratch_learning_rate,
-            300,
-            "it has everything to learn, and this takes a few minutes on two cores",
-            tokens=384,
-        ),
-        say=process.print,
-    )
-    cfg = training.with_training_length(cfg, say=process.print)
-    runs.check_run_directory(cfg.output_dir, cfg, resume=cfg.resume)
-    teacher_name = training.choose_teacher(cfg.teacher, cfg.loss.teacher, cfg.teacher_cache)
-    data.check_language(cfg.language)
-    training.check_reports(cfg.train.report_to)
-    cfg.evaluation.check_measure(evaluation.METRICS)
-    training.check_wanted_terms(
-        document_terms=cfg.document_terms, query_terms=cfg.query_terms, inference_free=cfg.inference_free
-    )
-    training.check_negatives(cfg.negatives, cfg.teacher_scores)
 
     # Data. The train split gives the rows; the test split is measured before and after training, and the dev
     # split during training. All search the same documents, and so does BM25.
     stages.begin("read the data")
-    measured_splits = ["test"] if cfg.evaluation.eval_steps is None else ["test", "dev"]
     with process.main_process_first():
         loaded = data.load_training_data(
             cfg.data,
-            measured_splits,
+            cfg.evaluation.splits,
             cfg.source,
             given_rows=cfg.negatives in ("given", "none") and cfg.teacher_scores is None,
             documents=cfg.eval_documents,
         )
     documents, measured = loaded.documents, loaded.measured
-    evaluators = evaluation.evaluators_by_split(measured, measured_splits)
+    evaluators = evaluation.evaluators_by_split(measured, cfg.evaluation.splits)
     evaluator = evaluators["test"]
-    stages.begin("index the documents by BM25")
-    bm25 = retrieval.BM25Index.of_corpus(measured.corpus, show_progress_bar=True)
 
     # Training rows: a query, a document that answers it, and its negatives, if any. Negatives that the model
-    # is to mine itself come before the first step.
-    stages.begin("make the training rows")
+    # is to mine itself come before the first step. BM25 indexes the documents only after the rows are
+    # checked, unless it gives the negatives.
     negatives = training.choose_negatives(
         cfg.negatives,
-        cfg.loss.negatives,
+        of_preset.negatives,
         loaded,
         per_batch=cfg.train.batch_size * (1 + cfg.negatives_per_row),
         say=process.print,
     )
+    bm25 = None
+    if negatives == "bm25":
+        stages.begin("index the documents by BM25")
+        bm25 = retrieval.BM25Index.of_corpus(measured.corpus, show_progress_bar=True)
+    stages.begin("make the training rows")
     rows = training.load_rows(
         loaded,
         bm25,
@@ -204,6 +248,9 @@ def main(cfg: Config) -> None:
     training.check_full_batch(len(rows), cfg.train, process.num_processes)
     data.check_labelled_rows(cfg.teacher, rows, needed=cfg.loss.needs_teacher, cache=cfg.teacher_cache)
     training.check_triplet_rows(rows, cfg.loss.triplet_margin_weight, cfg.data)
+    if bm25 is None:
+        stages.begin("index the documents by BM25")
+        bm25 = retrieval.BM25Index.of_corpus(measured.corpus, show_progress_bar=True)
 
     # Teacher. Rows that carry the scores of a teacher in their column `label` need none; these scores know no
     # negative that is mined later.
@@ -231,7 +278,7 @@ def main(cfg: Config) -> None:
 
     # Encoder. The preset also says how queries and documents are compared, by dot product or cosine. This is
     # saved with the model, and the loss, the evaluation and every index read it there.
-    stages.begin("load the encoder" if cfg.model != models.LEXICAL else "build the encoder")
+    stages.begin("load the encoder" if cfg.model != LEXICAL else "build the encoder")
     with process.main_process_first():
         checkpoint = models.resolve_backbone(
             cfg.model,
@@ -246,13 +293,12 @@ def main(cfg: Config) -> None:
 
     # A masked language model as it was pretrained activates a large part of its vocabulary in every text. Its
     # head gets another scale, so that training starts with few terms, and nothing of such a start is kept.
-    start_share = cfg.loss.start_share
-    if cfg.loss.scale_head and cfg.model != models.LEXICAL and not models.head_is_trained(model, documents):
+    if cfg.start.scale_head and cfg.model != LEXICAL and not models.head_is_trained(model, documents):
         process.print(f"{cfg.model} was not trained for SPLADE: its head gets its scale from the documents")
         models.calibrate_head(model, documents)
-    if start_share and models.was_calibrated(model):
+    if cfg.finish.start_share and models.was_calibrated(model):
         process.print(f"{cfg.model} is no retriever yet, so the model at the end keeps no share of it")
-        start_share = 0.0
+        cfg = replace(cfg, finish=replace(cfg.finish, start_share=0.0))
 
     # Vocabulary. The sparsity penalty of the loss treats a term by its idf in the corpus, and it has rules of
     # its own for special tokens and stop words.
@@ -285,14 +331,14 @@ def main(cfg: Config) -> None:
 
     # Terms that nearly every document activates get a lower bias, and rare ones a higher one. The lexical
     # backbone has idf in its weights already.
-    if cfg.loss.idf_bias and cfg.model != models.LEXICAL:
+    if cfg.start.idf_bias and cfg.model != LEXICAL:
         stages.begin("count the active terms of the documents")
         frequency, encoded = corpus.active_document_frequency(model, documents)
-        models.shift_bias_by_idf(model, frequency, encoded, cfg.loss.idf_bias)
+        models.shift_bias_by_idf(model, frequency, encoded, cfg.start.idf_bias)
 
     # BM25 teaches where a preset says so, but only if it ranks training queries better than the model does.
     # A loss that needs a teacher for more than distillation, or in a curriculum, keeps it in any case.
-    numbers, compared = cfg.loss, {}
+    compared = {}
     untaught = replace(cfg.loss, distillation_weight=0.0)
     optional = cfg.teacher is None and not untaught.needs_teacher and not cfg.loss.phases
     if isinstance(teacher_model, training.BM25Teacher) and optional:
@@ -304,7 +350,7 @@ def main(cfg: Config) -> None:
             f"so BM25 is {'the' if leads else 'no'} teacher"
         )
         if not leads:
-            teacher_model, numbers = None, untaught
+            teacher_model, cfg = None, replace(cfg, loss=untaught)
 
     # Embeddings of the teacher. The main process computes those of all texts that training may read once, and
     # keeps them on disk for the next run. BM25 needs none: it scores the texts of a batch as they come.
@@ -317,11 +363,11 @@ def main(cfg: Config) -> None:
     # Loss. The preset gives its numbers; the penalty of each term follows from the vocabulary above.
     loss = losses.NeuralSparseLoss(
         model,
-        penalty_weights=cfg.loss.penalty_weights(torch.from_numpy(idf), special_ids, stopword_ids),
+        penalty_weights=losses.penalty_weights(cfg.loss, torch.from_numpy(idf), special_ids, stopword_ids),
         special_token_ids=special_ids,
         gather_across_devices=process.num_processes > 1,
         teacher_similarity="dot" if isinstance(teacher, training.BM25Teacher) else "cosine",
-        **numbers.loss_arguments(),
+        **cfg.loss.arguments(),
     )
 
     # Training. An inference-free model must be told which columns hold queries and which hold documents.
@@ -337,25 +383,23 @@ def main(cfg: Config) -> None:
         args=cfg.train.arguments(
             cfg.output_dir,
             router_mapping=routes,
-            lr_scheduler_type=cfg.loss.lr_scheduler_type,
             **cfg.evaluation.arguments(),
             **training.hub_arguments(cfg.card.push_to_hub),
         ),
         train_dataset=train_dataset,
         evaluator=evaluators.get("dev"),
         callbacks=[
-            *cfg.train.callbacks(),
             *cfg.evaluation.callbacks(),
             *([] if mined is None else [mined]),
         ],
         teacher=teacher,
         phases=cfg.loss.phases,
         ramp_fraction=cfg.loss.ramp_fraction,
-        start_share=start_share,
-        prune_threshold=cfg.loss.prune_threshold,
-        average_horizon=cfg.loss.average_horizon,
+        start_share=cfg.finish.start_share,
+        prune_threshold=cfg.finish.prune_threshold,
+        average_horizon=cfg.finish.average_horizon,
         training_seq_length=cfg.training_seq_length,
-        train_positions=cfg.model != models.LEXICAL,
+        train_positions=cfg.model != LEXICAL,
         document_terms=cfg.document_terms,
         query_terms=cfg.query_terms,
         calibration_texts={"document": documents, "query": loaded.other_queries()},
@@ -375,8 +419,7 @@ def main(cfg: Config) -> None:
     stages.begin("measure it without its expansion")
     record.add_measures("own_terms", evaluator.evaluate_own_terms(model))
 
-    # What the run leaves behind: the numbers, the documents found, the card of the model, and a page that
-    # shows them. A table and three searches are printed.
+    # What the run leaves behind: how the model uses its vocabulary, its card, the numbers, and a page.
     stages.begin("write the results")
     record.look_closer(model, evaluator, measured.corpus, stopword_ids)
     training.record_symptoms(
@@ -387,58 +430,32 @@ def main(cfg: Config) -> None:
         idf=idf,
         stopword_ids=stopword_ids,
     )
-    choices = ("preset", "negatives", "output_vocabulary", "inference_free", "max_seq_length")
-    facts = export.CardFacts(
-        **cfg.card.facts(cfg.output_dir),
-        similarity=cfg.loss.similarity,
-        base_model=cfg.model,
-        data=cfg.data,
+    queries = dict(list(measured.split_queries("test").items())[:3])
+    searches = evaluation.example_searches(
+        model, queries, measured.corpus, trained.run, relevant=measured.split("test")
+    )
+    used_teacher = data.teacher_name(teacher_name, cfg.teacher_scores, rows)
+    training.finish_run(
+        cfg,
+        model,
+        trainer,
+        stages,
+        task="retrieval",
         split="test",
         measured=len(measured.corpus),
         metrics=record.metrics,
-        training={name: getattr(cfg, name) for name in choices} | asdict(cfg.train),
-        citation=loss.citation,
-        teacher=data.teacher_name(teacher_name, cfg.teacher_scores, rows) if numbers.needs_teacher else None,
-        inference_free=cfg.inference_free,
-        numbers={"loss": asdict(numbers)},
+        settings={
+            "preset": cfg.preset,
+            "teacher": used_teacher if cfg.loss.needs_teacher else "none",
+            "negatives": negatives,
+            "output vocabulary": cfg.output_vocabulary,
+        },
+        examples=f"\nThree searches of the test split (* marks a document judged relevant):\n{searches}",
+        timing=trained.timing,
+        training_queries=compared,
     )
-    export.write_card(cfg.output_dir / "model", facts)
-    timing = trained.timing | {"stage_seconds": stages.end()}
-    record.finish(timing=timing, training_queries=compared, **training.best_of(trainer.state))
-    print(evaluation.metrics_table(record.metrics))
-    queries = list(measured.split_queries("test").items())
-    print("\nThree searches of the test split (* marks a document that was judged relevant):")
-    print(
-        evaluation.example_searches(
-            model, dict(queries[:3]), measured.corpus, trained.run, relevant=measured.split("test")
-        )
-    )
-    print(f"\nDiagnosis (docs/diagnosis.md):\n{runs.findings_text(training.diagnose(cfg.output_dir))}")
-    print(f"\n{stages.table()}")
-    print(report.run_verdict(cfg.output_dir))
-    print(f"{cfg.output_dir} holds the model, the numbers and the documents found.")
-    print(f"{report.write_page(cfg.output_dir, diagnose=training.diagnose)} shows the run in a browser.")
-    if cfg.card.push_to_hub is not None:
-        print(f"The model was uploaded to {training.push_model(trainer, cfg.output_dir / 'model')}")
-
-
-def command() -> None:
-    """Run `main`. The preset is read first, because its numbers are the defaults of `--loss.*`.
-
-    The lexical backbone starts as BM25, which is measured anyway, so `--initial-evaluation` is off for it.
-    Its steps are cheap, and larger batches give them more to tell apart.
-    """
-    preset = training.preset_on_command_line()
-    scratch = training.scratch_on_command_line()
-    default = Config(
-        preset=preset,
-        loss=training.PRESETS[preset],
-        evaluation=training.EvaluationSettings(initial_evaluation=not scratch),
-        train=replace(QUICK, batch_size=64) if scratch else QUICK,
-    )
-    run_command(main, Config, __doc__, default=default)
 
 
 if __name__ == "__main__":
-    command()
+    run_recipe(main, defaults, __doc__, resolve=resolve)
     runs.leave_processes()

@@ -39,7 +39,9 @@ WEIGHTS = {
 
 def test_the_settings_need_no_torch() -> None:
     """`--help` and the completion of a shell must not wait seconds for it."""
-    code = "import sys, lexforge.settings; assert 'torch' not in sys.modules and 'datasets' not in sys.modules"
+    code = (
+        "import sys, lexforge.settings; assert 'torch' not in sys.modules and 'datasets' not in sys.modules"
+    )
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

@@ -29,9 +29,14 @@ FITTED_TEACHERS = ("lsa", "lsa-char")
 """The teachers that are fitted on the corpus, and need no files."""
 UNKNOWN = "unknown"
 
+NegativesName: TypeAlias = Literal["given", "none", "mined", "judged", "bm25"]
 PresetName: TypeAlias = Literal["lexforge", "lexforge-scratch", "plain", "v22", "v23", "v25", "v26"]
 """The names of the presets in `PRESETS`."""
 Precision: TypeAlias = Literal["fp32", "bf16", "fp16"]
+Shortage: TypeAlias = Literal["random", "drop"]
+"""What happens to a row with too few negatives: random documents fill it up, or it is dropped."""
+Vocabulary: TypeAlias = Literal["all", "seen"]
+"""The terms that a model may use: all, or those that occur in its corpus."""
 IndexName: TypeAlias = Literal["inverted", "faiss-flat", "faiss-hnsw", "faiss-ivf", "milvus", "qdrant"]
 """The indexes that a command line can name."""
 VectorType: TypeAlias = Literal["sparse", "dense"]
@@ -568,6 +573,17 @@ PRESETS: dict[PresetName, Preset] = {
 """The presets by name; docs/losses.md, section 8, shows their numbers side by side."""
 
 
+def find_preset(name: str) -> Preset:
+    """Return the preset of a name.
+
+    Raises:
+        ValueError: If there is none of that name; the message lists those there are.
+    """
+    if name not in PRESETS:
+        raise ValueError(f"--preset must be one of {', '.join(PRESETS)}; received {name!r}")
+    return PRESETS[name]  # type: ignore[index]
+
+
 # Options beside the preset.
 
 
@@ -602,6 +618,11 @@ class EvaluationSettings:
         for name, needed in (("best_measure", "eval_steps"), ("early_stopping", "best_measure")):
             if getattr(self, name) is not None and getattr(self, needed) is None:
                 raise ValueError(f"{name} needs {needed}; received {name} {getattr(self, name)!r} alone")
+
+    @property
+    def splits(self) -> list[str]:
+        """The splits that a run measures: test, and during training dev."""
+        return ["test"] if self.eval_steps is None else ["test", "dev"]
 
     def check_measure(self, measures: Sequence[str]) -> None:
         """Refuse a best measure that the evaluation on dev does not compute.
@@ -767,3 +788,49 @@ class CardOptions:
             "license": self.license,
             "hub_name": self.push_to_hub,
         }
+
+
+def check_negatives(negatives: NegativesName | Path, teacher_scores: Path | None) -> None:
+    """Refuse a file of `--negatives` that does not exist, or that the scores of a teacher cannot follow.
+
+    Args:
+        negatives: The value of `--negatives`.
+        teacher_scores: The value of `--teacher-scores`; None if it was not given.
+
+    Raises:
+        ValueError: If both name files: scores name documents by id, and the rows of a file have no ids.
+        FileNotFoundError: If there is no such file of negatives.
+    """
+    if not isinstance(negatives, Path):
+        return
+    if teacher_scores is not None:
+        raise ValueError(
+            f"--teacher-scores names documents by id, and the rows of {negatives} have no ids; write "
+            "the scores of each row into its column `label`"
+        )
+    if not negatives.is_file():
+        raise FileNotFoundError(
+            "--negatives must be given, none, mined, judged, bm25, or a file of `lexforge mine`; received "
+            f"{str(negatives)!r}, and there is no such file"
+        )
+
+
+def check_wanted_terms(*, inference_free: bool = False, **wanted: float | None) -> None:
+    """Refuse wanted numbers of active terms that no model can have.
+
+    Args:
+        inference_free: Whether the model has no query encoder.
+        **wanted: Numbers by the name under which the user gave them; None wants nothing.
+
+    Raises:
+        ValueError: If a number is not finite or not above 0, or if an inference-free model is to have a
+            number of `query_terms`.
+    """
+    for name, number in wanted.items():
+        if number is not None and not 0 < number < math.inf:
+            raise ValueError(f"{name} must be a finite number above 0; received {number}")
+    if inference_free and wanted.get("query_terms") is not None:
+        raise ValueError(
+            "--query-terms needs a query encoder, and --inference-free has none: a query has one active term "
+            f"per distinct token. Leave --query-terms out; received {wanted['query_terms']}"
+        )

@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 
+import pyarrow
 import pytest
+from pyarrow import parquet
 
-from lexforge.data import RetrievalData, TrainingData, load_beir, load_retrieval_data
+from lexforge.data import (
+    RetrievalData,
+    SourceOptions,
+    TrainingData,
+    check_source,
+    load_beir,
+    load_retrieval_data,
+    load_training_data,
+)
 
 
 def test_a_folder_is_read_as_beir(tmp_path: Path) -> None:
@@ -39,3 +52,112 @@ def test_other_queries_are_neither_trained_on_nor_tested() -> None:
     whole = RetrievalData("set", {"x": "text"}, queries, judged)
     assert TrainingData(whole.only(["test"]), ["text"], whole).other_queries() == ["of dev", "judged nowhere"]
     assert TrainingData(whole.only(["test"]), ["text"]).other_queries() == []
+
+
+ROWS = [{"frage": f"ask {place}", "antwort": f"text {place}"} for place in range(4)]
+NAMES = ["--query-column", "frage", "--positive-column", "antwort"]
+COLUMNS = SourceOptions(query_column="frage", positive_column="antwort", hold_out=0.5)
+
+
+def write_rows(path: Path, rows: list[dict[str, str]]) -> Path:
+    path.parent.mkdir(exist_ok=True)
+    if path.suffix == ".parquet":
+        parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+    elif path.suffix == ".jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    else:
+        mark = "\t" if path.suffix == ".tsv" else ","
+        path.write_text("".join(f"{mark.join(row)}\n" for row in [rows[0], *(row.values() for row in rows)]))
+    return path
+
+
+def write_beir(folder: Path) -> Path:
+    (folder / "qrels").mkdir(parents=True)
+    (folder / "corpus.jsonl").write_text('{"_id": "d", "text": "body"}\n')
+    (folder / "queries.jsonl").write_text('{"_id": "q", "text": "query"}\n')
+    for split in ("train", "test"):
+        (folder / "qrels" / f"{split}.tsv").write_text("query-id\tcorpus-id\tscore\nq\td\t1\n")
+    return folder
+
+
+@pytest.mark.parametrize("kind", ["csv", "tsv", "jsonl", "parquet", "a folder"])
+def test_a_mistake_in_the_options_is_told_as_the_loader_tells_it(kind: str, tmp_path: Path) -> None:
+    """The early check must neither pass what the loader refuses for its columns nor refuse what it takes."""
+    if kind == "a folder":
+        source = write_rows(tmp_path / "set" / "train.csv", ROWS).parent
+        write_rows(source / "test.jsonl", ROWS)
+    else:
+        source = write_rows(tmp_path / f"rows.{kind}", ROWS)
+    check_source(str(source), ["train", "test"], COLUMNS)
+    assert load_training_data(str(source), ["test"], COLUMNS).pairs is not None
+    for options in (
+        SourceOptions(query_column="wrong", positive_column="antwort", hold_out=0.5),
+        SourceOptions(query_column="frage", positive_column="antwort", negative_column="wrong", hold_out=0.5),
+        SourceOptions(query_column="frage", positive_column="antwort", score_column="wrong", hold_out=0.5),
+        SourceOptions(query_column="frage", positive_column="antwort"),  # no split test, or no split dev
+    ):
+        with pytest.raises(ValueError) as late:  # noqa: PT011  # its text is compared
+            load_training_data(str(source), ["test", "dev"], options)
+        with pytest.raises(type(late.value)) as early:
+            check_source(str(source), ["train", "test", "dev"], options)
+        assert str(early.value) == str(late.value)
+
+
+@pytest.mark.parametrize(
+    "missing", ["corpus.jsonl", "queries.jsonl", "qrels/test.tsv", "qrels", "", "rows.csv"]
+)
+def test_a_missing_file_is_told_as_the_loader_tells_it(missing: str, tmp_path: Path) -> None:
+    """A folder in BEIR layout has at least four files, and a name may be mistyped."""
+    source = write_beir(tmp_path / "set")
+    check_source(str(source), ["train", "test"])
+    if missing == "qrels":
+        for file in (source / "qrels").iterdir():
+            file.unlink()
+    elif missing in ("", "rows.csv"):
+        source = tmp_path / f"other{missing}"
+    else:
+        (source / missing).unlink()
+    with pytest.raises((ValueError, OSError)) as late:
+        load_training_data(str(source), ["test"])
+    with pytest.raises(type(late.value)) as early:
+        check_source(str(source), ["train", "test"])
+    assert str(early.value) == str(late.value)
+
+
+def test_what_only_the_rows_tell_is_left_to_the_loader(tmp_path: Path) -> None:
+    """The splits of a column `split`, an array of JSON objects, and sets without files of their own."""
+    source = write_rows(tmp_path / "rows.csv", [row | {"split": "test"} for row in ROWS])
+    check_source(str(source), ["train", "test"], SourceOptions(None, "frage", "antwort"))
+    (tmp_path / "array.json").write_text(json.dumps(ROWS))
+    check_source(str(tmp_path / "array.json"), ["train"], COLUMNS)
+    for name in ("docstrings", "hf:organisation/name"):
+        check_source(name, ["train", "test"])
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--data", "rows.csv", "--query-column", "wrong"], "rows.csv: expected one anchor column out of"),
+        (["--data", "rows.csv", *NAMES], "rows.csv has no split 'test'; its splits are ['train']"),
+        (["--data", "set"], "neither set/queries.jsonl nor queries.jsonl.gz exists"),
+        (["--data", "nowhere"], "nowhere is not a folder"),
+        (["--teacher", "lsa", "--preset", "v22"], "reads no teacher, so --teacher lsa would be ignored"),
+        (["--negatives", "nowhere.jsonl"], "there is no such file"),
+        (["--query-terms", "8", "--inference-free"], "--query-terms needs a query encoder"),
+        (["--language", "xx"], "there are no stop words for the language 'xx'"),
+    ],
+)
+def test_training_tells_a_mistake_before_it_loads_torch(
+    words: list[str], message: str, tmp_path: Path
+) -> None:
+    """Loading torch and transformers takes many times as long as finding a mistake in the options."""
+    write_rows(tmp_path / "rows.csv", ROWS)
+    (write_beir(tmp_path / "set") / "queries.jsonl").unlink()
+    command = [sys.executable, "-X", "importtime", "-m", "lexforge", "train", *words]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    lines = done.stderr.splitlines()
+    assert done.returncode != 0
+    assert any(line.startswith("error: ") and message in line for line in lines)
+    imported = {line.rpartition("|")[2].strip() for line in lines if line.startswith("import time:")}
+    assert "numpy" in imported
+    assert not {"torch", "transformers", "datasets", "sentence_transformers"} & imported

@@ -55,9 +55,7 @@ def make_trainer(
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0
     special = model.tokenizer.all_special_ids
-    penalties = penalty_weights(
-        numbers, torch.linspace(0.1, 3, len(model.tokenizer)), special, [7, 8, 9]
-    )
+    penalties = penalty_weights(numbers, torch.linspace(0.1, 3, len(model.tokenizer)), special, [7, 8, 9])
     queries = {str(place): row["anchor"] for place, row in enumerate(ROWS)}
     documents = {str(place): row["positive"] for place, row in enumerate(ROWS)}
     # Two micro-batches a step, so that gradients are kept back once.

@@ -22,8 +22,8 @@ from transformers import TrainerCallback, set_seed
 
 from lexforge.losses import NeuralSparseLoss
 from lexforge.runs import TrainingInterrupted, leave_processes
-from lexforge.training import SpladeTrainer, TrainingSettings
 from lexforge.settings import V26
+from lexforge.training import SpladeTrainer, TrainingSettings
 
 STEPS, STOPPED = 10, (1, 4, 7)  # 4 batches of each rank an epoch, two a step
 

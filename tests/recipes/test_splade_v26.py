@@ -90,6 +90,20 @@ def config(beir: Path, **others: Any) -> Any:
     return recipe.Config(**(settings | others))
 
 
+def test_wrong_rows_are_told_before_bm25_indexes_the_documents(
+    beir: Path, tiny_checkpoint: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The index of a large collection takes minutes, and wrong rows need none."""
+    rows = beir.parent / "rows.jsonl"
+    rows.write_text('{"anchor": "list array", "positiv": "a text"}\n')
+    for negatives, message in ((rows, "received .*'positiv'"), ("given", "batch")):
+        train = replace(TWO_ROWS, batch_size=64)
+        with pytest.raises(ValueError, match=message):
+            recipe.main(config(beir, model=str(tiny_checkpoint), negatives=negatives, train=train))
+        assert "index the documents by BM25" not in capsys.readouterr().out
+    assert not (beir.parent / "run").exists()
+
+
 def test_the_command_of_the_readme_trains_evaluates_and_leaves_its_records(
     beir: Path, tiny_checkpoint: Path
 ) -> None:

@@ -13,8 +13,8 @@ from datasets import Dataset
 from sentence_transformers import SparseEncoder
 
 from lexforge.losses import NeuralSparseLoss
-from lexforge.training import SpladeTrainer, TrainingSettings
 from lexforge.settings import V26
+from lexforge.training import SpladeTrainer, TrainingSettings
 
 WORDS = "list array search index query document vector sparse token model train file graph tree".split()
 

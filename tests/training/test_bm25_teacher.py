@@ -16,9 +16,9 @@ from lexforge.losses import NeuralSparseLoss
 from lexforge.losses.distillation import distillation
 from lexforge.losses.false_negatives import BatchTexts
 from lexforge.retrieval import BM25Index
+from lexforge.settings import PRESETS
 from lexforge.training import BM25Teacher, SpladeTrainer, TrainingSettings
 from lexforge.training.bm25_teacher import WIDTH
-from lexforge.settings import PRESETS
 
 ENGLISH = ["Sort a list, sort it twice.", "Search the index of a list", "A graph!", "tree of the graph", ""]
 KOREAN = ["목록을 정렬한다", "색인을 검색한다", "그래프 탐색"]

@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lexforge.settings import Phase, check_phases
+from lexforge.settings import V26, Phase, check_phases
 from lexforge.training.curriculum import phase_at, ramp_at
-from lexforge.settings import V26
 
 # Epoch (1-based) -> temperature, InfoNCE weight, distillation weight, learning-rate factor; typed from the
 # design.

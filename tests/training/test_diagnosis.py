@@ -181,7 +181,9 @@ def changed(setting: Setting, **numbers: Any) -> Setting:
 GREEDY = Setting(
     replace(PLAIN, positive_activation_weight=10.0, self_reconstruction_weight=4.0), start_share=0.0
 )  # rewards every word of the positive, stop words included
-FLAT = Setting(replace(V26, idf_alpha=0.0, flops_weight=0.2), start_share=0.0)  # rare words pay as much as frequent ones
+FLAT = Setting(
+    replace(V26, idf_alpha=0.0, flops_weight=0.2), start_share=0.0
+)  # rare words pay as much as frequent ones
 STRICT = Setting(replace(SCRATCH, flops_weight=3.0))
 SILENT = Setting(
     replace(SCRATCH, flops_weight=1e4, ramp_fraction=0.0, minimum_activation_weight=0.0), start_share=0.0

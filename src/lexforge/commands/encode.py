@@ -38,11 +38,12 @@ class Config:
 
 def main(cfg: Config) -> None:
     """Encode the share of this process."""
-    import torch  # here, because --help need not wait for it
+    documents = data.load_documents(str(cfg.data), cfg.source)
+
+    import torch  # here, because neither --help nor a wrong --data need wait for it
 
     rank, ranks = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     device = f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if torch.cuda.is_available() else None
-    documents = data.load_documents(str(cfg.data), cfg.source)
     encoded = corpus.encode_corpus(
         models.load_encoder(cfg.model, cfg.max_seq_length, device),
         documents,

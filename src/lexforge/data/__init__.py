@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from lexforge.data.source import (
         SourceOptions,
         TrainingData,
+        check_source,
         load_documents,
         load_retrieval_data,
         load_training_data,
@@ -83,6 +84,7 @@ __all__ = [
     "cache_folder",
     "check_labelled_rows",
     "check_language",
+    "check_source",
     "check_teacher",
     "check_teacher_options",
     "corpus_idf",

@@ -50,10 +50,7 @@ def load_beir(folder: str | Path, splits: Sequence[str] | None = None) -> Retrie
             a query of the split "train" without a positive. The message names file and line.
     """
     folder = Path(folder)
-    if not folder.is_dir():
-        raise FileNotFoundError(f"{folder} is not a folder")
-    queries_file = _find(folder / "queries.jsonl")
-    qrels_files = _qrels_files(folder / "qrels")
+    _, queries_file, qrels_files = beir_files(folder)
     for split in splits or ():
         if split not in qrels_files:
             raise missing_split(str(folder), split, list(qrels_files))
@@ -71,6 +68,24 @@ def load_beir(folder: str | Path, splits: Sequence[str] | None = None) -> Retrie
         for split in chosen
     }
     return RetrievalData(folder.resolve().name, corpus, queries, qrels)
+
+
+def beir_files(folder: Path) -> tuple[Path, Path, dict[str, Path]]:
+    """Find the files of a BEIR folder; none is read.
+
+    Args:
+        folder: The folder, as for `load_beir`.
+
+    Returns:
+        The file of the documents, that of the queries, and those of the judgements by split.
+
+    Raises:
+        FileNotFoundError: If the folder or one of its parts is missing.
+        DataError: If a file stands there twice.
+    """
+    if not folder.is_dir():
+        raise FileNotFoundError(f"{folder} is not a folder")
+    return _find(folder / "corpus.jsonl"), _find(folder / "queries.jsonl"), _qrels_files(folder / "qrels")
 
 
 def load_corpus(folder: str | Path) -> dict[str, str]:

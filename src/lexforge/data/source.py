@@ -7,16 +7,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lexforge.data.beir import load_beir, load_corpus
+from lexforge.data.beir import beir_files, load_beir, load_corpus
 from lexforge.data.collection import Collection
 from lexforge.data.digest import digests
 from lexforge.data.docstrings import load_docstrings
 from lexforge.data.hub import has_beir_layout, load_hub, split_hub_name
 from lexforge.data.msmarco import is_msmarco, load_msmarco, load_msmarco_corpus
 from lexforge.data.pair_data import PairData
-from lexforge.data.pairs import HEADERS
+from lexforge.data.pairs import HEADERS, find_roles
 from lexforge.data.retrieval_data import RetrievalData, hold_out, sample_corpus
-from lexforge.data.tables import PREFIX, check_share, is_table, load_tables, missing_shares
+from lexforge.data.tables import (
+    PREFIX,
+    SPLIT,
+    check_share,
+    first_columns,
+    is_table,
+    load_tables,
+    missing_shares,
+    table_files,
+)
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -124,6 +133,39 @@ class TrainingData:
             return []
         judged = {query for name in (TRAIN, TEST) for query in self.retrieval.qrels.get(name, ())}
         return [text for query, text in self.retrieval.queries.items() if query not in judged]
+
+
+def check_source(source: str, splits: Sequence[str], options: SourceOptions | None = None) -> None:
+    """Refuse a wrong name of a set or column, as far as the names and beginnings of its files tell.
+
+    It takes no time beside that of loading torch or `datasets`, and needs neither.
+
+    Args:
+        source: A name that `load_retrieval_data` takes; one on the hub and MS MARCO's files are left to it.
+        splits: The splits that the caller needs.
+        options: Names of columns, and the share that is held out for a missing split.
+
+    Raises:
+        FileNotFoundError: If the folder or one of its files does not exist.
+        ValueError: If there is no such split.
+        DataError: If a file lacks a column.
+    """
+    options = options or SourceOptions()
+    path = Path(source)
+    if source == "docstrings" or source.startswith(PREFIX) or is_msmarco(path):
+        return
+    if not is_table(source):
+        missing_shares(source, list(beir_files(path)[2]), splits, options.hold_out)
+        return
+    files = table_files(path)
+    for file in files.values():
+        names = first_columns(file, _headers(options))
+        if names:
+            find_roles(str(file), names, options.columns)
+        if not names or (file == path and SPLIT in names):
+            return  # the rows name the splits
+    if files:
+        missing_shares(source, list(files), splits, options.hold_out)
 
 
 def load_retrieval_data(
@@ -235,7 +277,11 @@ def _is_pairs(source: str) -> bool:
 def _open_pairs(source: str, options: SourceOptions, wanted: Sequence[str]) -> PairData:
     """Open rows of texts, and hold out the splits that are wanted and missing."""
     name = split_hub_name(source)[0] if source.startswith(PREFIX) else source
-    headers = (*HEADERS, *options.columns.values())
-    pairs = PairData.of_tables(name, load_tables(source, headers), options.columns)
+    pairs = PairData.of_tables(name, load_tables(source, _headers(options)), options.columns)
     fractions = missing_shares(name, list(pairs.splits), wanted, options.hold_out)
     return pairs.hold_out(fractions) if fractions else pairs
+
+
+def _headers(options: SourceOptions) -> tuple[str, ...]:
+    """Return the words that make the first line of a .tsv file a header."""
+    return (*HEADERS, *options.columns.values())

@@ -129,16 +129,59 @@ def load_tables(source: str, known: Sequence[str] = ()) -> dict[str, Table]:
         name, _, configuration = source.removeprefix(PREFIX).partition(":")
         return hub_tables(name, configuration or None)
     path = Path(source)
-    if not path.exists():
-        raise FileNotFoundError(f"there is no file or folder {source}")
+    files = table_files(path)
+    if not files:
+        return _saved(path)
     if path.is_dir():
-        if _is_saved(path):
-            return _saved(path)
-        files = _files_by_split(path)
-        if not files:
-            raise DataError(f"{source} holds no file whose name begins with train, dev, validation or test")
         return {split: _read(file, known) for split, file in files.items()}
     return _by_split_column(_read(path, known))
+
+
+def table_files(path: Path) -> dict[str, Path]:
+    """Find the files of a source.
+
+    Args:
+        path: A file, or a folder.
+
+    Returns:
+        Split -> file; a file alone is the split `train`. There are none in a folder of `save_to_disk`.
+
+    Raises:
+        FileNotFoundError: If there is no such file or folder.
+        DataError: If a folder holds no file of a split, or two files of one.
+    """
+    if not path.exists():
+        raise FileNotFoundError(f"there is no file or folder {path}")
+    if not path.is_dir():
+        return {"train": path}
+    if _is_saved(path):
+        return {}
+    files = _files_by_split(path)
+    if not files:
+        raise DataError(f"{path} holds no file whose name begins with train, dev, validation or test")
+    return files
+
+
+def first_columns(path: Path, known: Sequence[str] = ()) -> list[str]:
+    """Return the columns that the beginning of a file names; no row is converted.
+
+    Args:
+        path: A file with an ending of `READERS`.
+        known: Column names that count as a header, as for `load_tables`.
+
+    Returns:
+        The names in the header of a CSV file, the schema of a parquet file or the first line of JSON lines;
+        none where more of the file must be read.
+    """
+    reader = READERS[ending(path)]
+    if reader == "csv":
+        return _header(path, known)[0]
+    if reader == "json":
+        line = next((line for _, line in numbered_lines(path) if line.strip()), "")
+        return list(json.loads(line)) if _is_json_object(line) else []
+    from pyarrow import parquet
+
+    return [] if path.suffix in (".gz", ".zst") else parquet.read_schema(path).names
 
 
 def hub_tables(name: str, configuration: str | None = None) -> dict[str, Table]:
@@ -419,15 +462,20 @@ def _csv_options(path: Path, known: Sequence[str]) -> dict[str, Any]:
     """
     import datasets
 
+    header, written = _header(path, known)
+    options = _csv_dialect(path) | ({} if written else {"header": None, "names": header})
+    features = datasets.Features({name: datasets.Value("string") for name in header})
+    return options | {"features": features, "keep_default_na": False, "na_filter": False}
+
+
+def _header(path: Path, known: Sequence[str]) -> tuple[list[str], bool]:
+    """Return the columns of a CSV file, and whether they are written in its first line."""
     tabs = ending(path) == ".tsv"
     first = next((line for _, line in numbered_lines(path)), "")
     header = first.split("\t") if tabs else next(csv.reader([first]), [])
-    options = _csv_dialect(path)
     if tabs and 2 <= len(header) <= 3 and not set(header) & {*known, SPLIT}:
-        header = list(_HEADERLESS[: len(header)])
-        options |= {"header": None, "names": header}
-    features = datasets.Features({name: datasets.Value("string") for name in header})
-    return options | {"features": features, "keep_default_na": False, "na_filter": False}
+        return list(_HEADERLESS[: len(header)]), False
+    return header, True
 
 
 def _decompressed(path: Path) -> Path:

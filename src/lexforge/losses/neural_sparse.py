@@ -22,8 +22,8 @@ from lexforge.losses.minimum_activation import minimum_activation
 from lexforge.losses.positive_activation import positive_activation
 from lexforge.losses.self_reconstruction import self_reconstruction
 from lexforge.losses.similarity import paired_scores, scores_of_columns
-from lexforge.settings import SparseLossNumbers
 from lexforge.losses.triplet import triplet_margin
+from lexforge.settings import SparseLossNumbers
 
 
 class NeuralSparseLoss(EmbeddingLoss):

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from lexforge.training.recipe import check_run, finish_run
     from lexforge.training.resumable import ResumableTraining
     from lexforge.training.rows import (
-        check_negatives,
         check_triplet_rows,
         choose_negatives,
         load_rows,
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
         without_single_scores,
     )
     from lexforge.training.term_calibration import calibrate_active_terms
-    from lexforge.training.term_controller import ActiveTermsController, check_wanted_terms
+    from lexforge.training.term_controller import ActiveTermsController
     from lexforge.training.trainer import SpladeTrainer
 
 __all__ = [
@@ -58,10 +57,8 @@ __all__ = [
     "TrainingSettings",
     "calibrate_active_terms",
     "check_full_batch",
-    "check_negatives",
     "check_run",
     "check_triplet_rows",
-    "check_wanted_terms",
     "choose_negatives",
     "choose_teacher",
     "diagnose",

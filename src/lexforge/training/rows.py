@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from lexforge.data import (
     NegativeRule,
@@ -17,45 +17,19 @@ from lexforge.data import (
 from lexforge.data.negatives import Shortage
 from lexforge.data.pairs import NEGATIVE
 from lexforge.retrieval import BM25Index
+from lexforge.settings import NegativesName, PresetNegatives
 from lexforge.training.negatives import MovingNegatives
-from lexforge.settings import PresetNegatives
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
 TRAIN = "train"
-NegativesName = Literal["given", "none", "mined", "judged", "bm25"]
 ONCE = 10**9  # epochs from one mining of negatives to the next: more than any run has
 # Negatives stand among the first 50 documents of their query and score at most 95 % of the positive's score,
 # because a document that scores higher may well be an answer that nobody judged.
 DEPTH = 50
 MARGIN = 0.05
 BATCHES = 4  # in a collection that is large enough for the negatives of a preset
-
-
-def check_negatives(negatives: NegativesName | Path, teacher_scores: Path | None) -> None:
-    """Refuse a file of `--negatives` that does not exist, or that the scores of a teacher cannot follow.
-
-    Args:
-        negatives: The value of `--negatives`.
-        teacher_scores: The value of `--teacher-scores`; None if it was not given.
-
-    Raises:
-        ValueError: If both name files: scores name documents by id, and the rows of a file have no ids.
-        FileNotFoundError: If there is no such file of negatives.
-    """
-    if not isinstance(negatives, Path):
-        return
-    if teacher_scores is not None:
-        raise ValueError(
-            f"--teacher-scores names documents by id, and the rows of {negatives} have no ids; write "
-            "the scores of each row into its column `label`"
-        )
-    if not negatives.is_file():
-        raise FileNotFoundError(
-            "--negatives must be given, none, mined, judged, bm25, or a file of `lexforge mine`; received "
-            f"{str(negatives)!r}, and there is no such file"
-        )
 
 
 def choose_negatives(
@@ -104,7 +78,7 @@ def choose_negatives(
 
 def load_rows(
     loaded: TrainingData,
-    bm25: BM25Index,
+    bm25: BM25Index | None,
     negatives: NegativesName | Path,
     *,
     per_row: int = 1,
@@ -116,7 +90,7 @@ def load_rows(
     Args:
         loaded: The data.
         bm25: The index of the documents that are evaluated; the negatives `bm25` are looked up in it if it
-            holds the whole corpus, and otherwise in a new index of the whole corpus.
+            holds the whole corpus, and otherwise, or without one, in a new index of the whole corpus.
         negatives: Where the negatives come from. `given` keeps those of rows of texts, `judged` draws among
             the documents that were judged not relevant, `bm25` among the best of BM25 that score clearly less
             than the positive, and a path is a file of `lexforge.data.write_training_rows`. With `none` and
@@ -141,7 +115,7 @@ def load_rows(
     if negatives == "judged":
         candidates = judged_negatives(whole)
     elif negatives == "bm25":
-        if len(bm25) < len(whole.corpus):  # it was built on the sample that is evaluated
+        if bm25 is None or len(bm25) < len(whole.corpus):  # built on the sample that is evaluated
             bm25 = BM25Index.of_corpus(whole.corpus, show_progress_bar=True)
         candidates = bm25.negatives(whole.split_queries(TRAIN), whole.split(TRAIN), k=DEPTH, margin=MARGIN)
 

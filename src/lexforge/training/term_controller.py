@@ -11,6 +11,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from lexforge.common.types import TextKind
 from lexforge.losses import NeuralSparseLoss
+from lexforge.settings import check_wanted_terms
 
 BETWEEN = 0.025  # share of training between two counts
 # What runs with weights set by hand showed: n is about a weight to the power of -POWER, and a model that
@@ -26,27 +27,6 @@ FEWEST = 0.01  # terms; empty texts count as having so many
 # Buffers of the loss, [2] each: the logarithms of the bases and of the weights, and the last counts.
 BASES, WEIGHTS, COUNTS = "active_terms_bases", "active_terms_weights", "active_terms_counts"
 SIDES: tuple[TextKind, ...] = ("query", "document")
-
-
-def check_wanted_terms(*, inference_free: bool = False, **wanted: float | None) -> None:
-    """Refuse wanted numbers of active terms that no model can have.
-
-    Args:
-        inference_free: Whether the model has no query encoder.
-        **wanted: Numbers by the name under which the user gave them; None wants nothing.
-
-    Raises:
-        ValueError: If a number is not finite or not above 0, or if an inference-free model is to have a
-            number of `query_terms`.
-    """
-    for name, number in wanted.items():
-        if number is not None and not 0 < number < math.inf:
-            raise ValueError(f"{name} must be a finite number above 0; received {number}")
-    if inference_free and wanted.get("query_terms") is not None:
-        raise ValueError(
-            "--query-terms needs a query encoder, and --inference-free has none: a query has one active term "
-            f"per distinct token. Leave --query-terms out; received {wanted['query_terms']}"
-        )
 
 
 class ActiveTermsController(TrainerCallback):
