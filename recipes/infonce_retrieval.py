@@ -46,6 +46,7 @@ SCRATCH = TrainingSettings(
     steps=600, batch_size=64, gradient_accumulation_steps=1, learning_rate=1e-3, precision="fp32"
 )
 PRETRAINED = replace(SCRATCH, steps=200, learning_rate=5e-5)
+LEFT_OPEN = SCRATCH.left_open()
 
 
 @dataclass(frozen=True)
@@ -114,19 +115,16 @@ class Config:
 
     evaluation: Annotated[EvaluationSettings, tyro.conf.arg(name="")] = EvaluationSettings()
 
-    train: Annotated[TrainingSettings, tyro.conf.arg(name="")] = SCRATCH
-
-
-def defaults(model: str = LEXICAL) -> Config:
-    """Return the settings of a run where the command line gives none: they follow its model."""
-    return Config(model=model, train=SCRATCH if model == LEXICAL else PRETRAINED)
+    train: Annotated[TrainingSettings, tyro.conf.arg(name="")] = LEFT_OPEN
 
 
 def resolve(cfg: Config) -> Config:
-    """Fill in what follows from the files of the model: the tokens per text."""
-    if cfg.max_seq_length is not None:
-        return cfg
-    return replace(cfg, max_seq_length=128 if cfg.model == LEXICAL else models.default_tokens(cfg.model))
+    """Fill in what follows from the model: steps, learning rate, and the tokens per text."""
+    scratch, tokens = cfg.model == LEXICAL, cfg.max_seq_length
+    if tokens is None:
+        tokens = 128 if scratch else models.default_tokens(cfg.model)
+    train = cfg.train.with_defaults(SCRATCH if scratch else PRETRAINED)
+    return replace(cfg, train=train, max_seq_length=tokens)
 
 
 def check(cfg: Config) -> None:
@@ -277,5 +275,5 @@ def main(cfg: Config) -> None:
 
 
 if __name__ == "__main__":
-    run_recipe(main, defaults, __doc__, resolve=resolve)
+    run_recipe(main, Config, __doc__, resolve=resolve)
     runs.leave_processes()

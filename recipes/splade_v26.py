@@ -51,6 +51,7 @@ from lexforge.settings import (
 )
 
 SCRATCH = PRESETS["lexforge-scratch"]
+SCRATCH_TRAINING = SCRATCH.training_from_scratch().left_open()
 
 
 @dataclass(frozen=True)
@@ -140,7 +141,7 @@ class Config:
         initial_evaluation=False  # the lexical backbone starts as BM25, which is measured anyway
     )
 
-    train: Annotated[TrainingSettings, tyro.conf.arg(name="")] = SCRATCH.training_from_scratch()
+    train: Annotated[TrainingSettings, tyro.conf.arg(name="")] = SCRATCH_TRAINING
 
 
 def defaults(model: str = LEXICAL, preset: PresetName | None = None) -> Config:
@@ -149,27 +150,24 @@ def defaults(model: str = LEXICAL, preset: PresetName | None = None) -> Config:
     chosen = find_preset(name)
     cfg = Config(preset=name, loss=chosen.loss, start=chosen.start, finish=chosen.finish, model=model)
     if model == LEXICAL:
-        return replace(cfg, train=chosen.training_from_scratch())
-    # The learning rate follows from the width of the model, which its files tell (`resolve`).
-    train = replace(chosen.train, learning_rate=None)
-    return replace(cfg, train=train, evaluation=EvaluationSettings())
+        return cfg
+    return replace(cfg, train=chosen.train.left_open(), evaluation=EvaluationSettings())
 
 
 def resolve(cfg: Config) -> Config:
-    """Fill in what follows from the files of the model: the learning rate, and the tokens per text."""
-    scratch, preset = cfg.model == LEXICAL, PRESETS[cfg.preset]
-    rate, tokens, training_tokens = cfg.train.learning_rate, cfg.max_seq_length, cfg.training_seq_length
-    if rate is None:
-        own = preset.scratch_learning_rate
-        rate = own if scratch else preset.learning_rate_of(models.own_width(cfg.model))
-    if tokens is None:
-        tokens = 384 if scratch else models.default_tokens(cfg.model)
-    # The lexical backbone searches whole texts from its first step, and learns from their beginnings faster.
-    if training_tokens is None and scratch:
-        training_tokens = min(tokens, max(96, tokens // 4))
+    """Fill in what follows from the model: steps, learning rate, and the tokens per text."""
+    preset, tokens, training_tokens = PRESETS[cfg.preset], cfg.max_seq_length, cfg.training_seq_length
+    if cfg.model == LEXICAL:
+        train = preset.training_from_scratch()
+        tokens = tokens or 384
+        # It searches whole texts from its first step, and learns from their beginnings in much less time.
+        training_tokens = training_tokens or min(tokens, max(96, tokens // 4))
+    else:
+        train = replace(preset.train, learning_rate=preset.learning_rate_of(models.own_width(cfg.model)))
+        tokens = tokens or models.default_tokens(cfg.model)
     return replace(
         cfg,
-        train=replace(cfg.train, learning_rate=rate),
+        train=cfg.train.with_defaults(train),
         max_seq_length=tokens,
         training_seq_length=training_tokens,
     )

@@ -1,4 +1,4 @@
-"""The settings that a command line reads: presets by the table of the notes, ranges, and training arguments."""
+"""The settings that a command line reads: presets, ranges, and the arguments of the Trainer."""
 
 from __future__ import annotations
 

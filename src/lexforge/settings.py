@@ -294,11 +294,12 @@ class TrainingSettings:
 
     Args:
         steps: Number of optimizer steps; None trains for `epochs` instead.
-        epochs: Number of passes over the data, which replaces `steps`. None for both is 25 passes, as V26
-            has.
+        epochs: Number of passes over the data; give `steps` or this. None for both leaves the choice to the
+            recipe, and is 25 passes, as V26 has, elsewhere.
         batch_size: Rows per device in one micro-batch.
         gradient_accumulation_steps: Micro-batches per optimizer step.
-        learning_rate: Peak learning rate of AdamW. None is left to the recipe, which knows the model.
+        learning_rate: Peak learning rate of AdamW; None leaves the choice to the recipe, which knows the
+            model.
         lr_scheduler_type: What becomes of the learning rate after the warm-up: it falls to 0 as a cosine, or
             stays, which is good where the weights are averaged.
         weight_decay: Weight decay of all parameters except biases and normalisation weights.
@@ -358,6 +359,19 @@ class TrainingSettings:
             value = getattr(self, name)
             if not (value is None and name in optional) and not value > 0:
                 raise ValueError(f"{name} must be above 0; received {value}")
+
+    def left_open(self) -> TrainingSettings:
+        """Return the settings without length and learning rate, which a command line may give."""
+        return replace(self, steps=None, epochs=None, learning_rate=None)
+
+    def with_defaults(self, defaults: TrainingSettings) -> TrainingSettings:
+        """Return the settings with the steps and the learning rate of others where they are left open."""
+        open_length = self.steps is None and self.epochs is None
+        return replace(
+            self,
+            steps=defaults.steps if open_length else self.steps,
+            learning_rate=defaults.learning_rate if self.learning_rate is None else self.learning_rate,
+        )
 
     def arguments(
         self,

@@ -74,11 +74,11 @@ def run_recipe(
 
     Args:
         main: The recipe, which takes its settings.
-        defaults: Takes the values of `--model` and `--preset`, if they are given and are parameters of it, and
-            returns the settings that the other options change.
+        defaults: Returns the settings that the options change: their dataclass, or a function of the values
+            of `--model` and `--preset`, where these are given.
         description: The docstring of the recipe.
-        resolve: Fills in what follows from the files of the model. `main` calls it, because reading them
-            takes seconds; here only the settings that `--help` shows go through it.
+        resolve: Fills in what follows from the model. `main` calls it, because it reads files for seconds;
+            here only the settings that `--help` shows go through it.
 
     Raises:
         SystemExit: As for `run_command`.

@@ -9,7 +9,7 @@ from lexforge.models.names import checked_name, model_settings
 from lexforge.models.structure import positions_of
 
 LONGEST_TOKENS = 256
-"""Tokens per text of a pretrained model at most, unless the user gives more: time and memory grow with them."""
+"""Tokens per text of a pretrained model at most, unless the user gives more."""
 SHORT_TOKENS = 128
 """Tokens per text of a pretrained model whose files name no length."""
 _UNLIMITED = 10**6  # tokenizers without a limit name 1e30 tokens
