@@ -3,7 +3,7 @@
     accelerate launch recipes/splade_v26.py
 
 Without arguments the recipe trains a small encoder from scratch on the docstrings of the installed Python
-packages. It needs no network. The published V26 run, on your own data (a folder in BEIR layout), is:
+packages. It needs no network. V26 by the numbers of its notes, on your data (a folder in BEIR layout), is:
 
     accelerate launch recipes/splade_v26.py --preset v26 --data DIR --language ko \
         --model FacebookAI/xlm-roberta-base --teacher BAAI/bge-m3 --max-seq-length 192 --precision bf16 \
@@ -31,7 +31,7 @@ from lexforge.common.command_line import run_command
 
 # Training takes a few minutes on two cores with these settings. The kind of model gives steps, warm-up and
 # length (`main`), and the preset the learning rate. `TrainingSettings()` without arguments holds the
-# settings of the published V26 run.
+# settings of V26.
 QUICK = training.TrainingSettings(
     batch_size=32, gradient_accumulation_steps=1, learning_rate=None, warmup_fraction=None, precision="fp32"
 )

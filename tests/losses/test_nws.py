@@ -412,7 +412,7 @@ def test_no_reference_at_all_is_refused_and_the_aggregate_has_no_default() -> No
 @pytest.mark.parametrize("alpha", [1.0, 1.5])
 @pytest.mark.parametrize("with_queue", [False, True])
 def test_an_alpha_of_one_without_keys_is_refused(alpha: float, with_queue: bool) -> None:
-    """A prototype of a label that no reference carries would weigh 1 / eps: the loss was -2.7e7 by default."""
+    """A prototype of a label that no reference carries would weigh 1 / eps: the loss was -2.7e7."""
     queue = {"queue": torch.rand(4, 4), "queue_labels": torch.eye(4)[:, :3]} if with_queue else {}
     arguments = torch.rand(2, 4), torch.tensor([[1, 0, 0], [0, 1, 1]]), torch.rand(3, 4), torch.eye(3)
     with pytest.raises(ValueError, match=f"without keys alpha must be below 1.*{alpha}"):

@@ -1,4 +1,4 @@
-"""Training settings carry the published numbers of V26 and refuse those that make no sense."""
+"""Training settings carry the notes' numbers of V26 and refuse those that make no sense."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sentence_transformers.base.training_args import BatchSamplers
 from lexforge.training import TrainingSettings
 
 
-def test_the_defaults_are_the_published_run(tmp_path: Path) -> None:
+def test_the_defaults_are_those_of_the_notes(tmp_path: Path) -> None:
     """Typed from the design: batch 24 x 4, AdamW 3e-5, decay .01, warm-up 10 %, cosine, clip 1.0, bf16."""
     assert TrainingSettings().precision == "bf16"
     arguments = TrainingSettings(precision="fp32").arguments(tmp_path)

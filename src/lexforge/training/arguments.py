@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 Precision = Literal["fp32", "bf16", "fp16"]
 PUBLISHED_EPOCHS = 25.0
-"""Passes over the data of the published V26 run."""
+"""Passes over the data that the notes give V26."""
 Arguments = TypeVar("Arguments", bound="BaseTrainingArguments")
 
 
 @dataclass(frozen=True)
 class TrainingSettings:
-    """How long, how fast and in which batches to train; the defaults are those of the published V26 run.
+    """How long, how fast and in which batches to train; the defaults are those of the notes on V26.
 
     Args:
         steps: Number of optimizer steps; None trains for `epochs` instead.

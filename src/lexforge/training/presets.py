@@ -24,6 +24,9 @@ PresetName = Literal["lexforge", "lexforge-scratch", "plain", "v22", "v23", "v25
 class Preset(SparseLossNumbers):
     """The numbers of the loss (`SparseLossNumbers`) and what a run sets beside them; the defaults are V26.
 
+    V22 to V26 are the numbers of the notes, on all columns; docs/losses.md, section 8, says where the public
+    code behind the notes differs.
+
     Where a curriculum is given, its temperature, InfoNCE weight and distillation weight replace those of the
     loss, phase by phase.
 
