@@ -9,7 +9,7 @@ packages. It needs no network. On your own data (a folder in BEIR layout, a file
 
 The loss has three terms by default: InfoNCE, FLOPS, and minimum activation. `--preset` chooses all numbers,
 and each number of the loss is also a flag, such as `--loss.flops-weight 0.003`. V26, whose name the file has,
-is the preset of a published run on Korean texts with seven terms:
+has seven terms. By the numbers of its notes it is:
 
     accelerate launch recipes/splade_v26.py --preset v26 --data DIR --language ko \
         --model FacebookAI/xlm-roberta-base --teacher BAAI/bge-m3 --max-seq-length 192 --precision bf16 \

@@ -139,7 +139,7 @@ def test_a_wide_encoder_takes_a_lower_rate(width: int | None, rate: float) -> No
     assert PRESETS["v26"].learning_rate_of(width) == 3e-5
 
 
-def test_the_defaults_of_training_are_the_published_run(tmp_path: Path) -> None:
+def test_the_defaults_of_training_are_those_of_the_notes(tmp_path: Path) -> None:
     """Typed from the design: batch 24 x 4, AdamW 3e-5, decay .01, warm-up 10 %, cosine, clip 1.0, bf16."""
     assert TrainingSettings().precision == "bf16"
     arguments = TrainingSettings(precision="fp32").arguments(tmp_path)

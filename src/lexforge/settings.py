@@ -290,7 +290,7 @@ class DataSettings:
 
 @dataclass(frozen=True)
 class TrainingSettings:
-    """How long, how fast and in which batches to train; the defaults are those of the published V26 run.
+    """How long, how fast and in which batches to train; the defaults are those of the notes on V26.
 
     Args:
         steps: Number of optimizer steps; None trains for `epochs` instead.
@@ -443,12 +443,15 @@ class TrainingSettings:
 
 
 PUBLISHED_EPOCHS = 25.0
-"""Passes over the data of the published V26 run."""
+"""Passes over the data that the notes give V26."""
 
 
 @dataclass(frozen=True)
 class Preset:
     """The settings of a run under one name, in groups; the defaults are V26.
+
+    V22 to V26 are the numbers of the notes, on all columns; docs/losses.md, section 8, says where the public
+    code behind the notes differs.
 
     Args:
         loss: The numbers of the loss.

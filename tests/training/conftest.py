@@ -38,7 +38,7 @@ def training_rows() -> list[dict[str, str]]:
 
 @pytest.fixture(scope="session")
 def make_trainer(training_rows: list[dict[str, str]]) -> Callable[..., SpladeTrainer]:
-    """Model, folder -> a trainer of V26 to the letter, six steps, a checkpoint every second."""
+    """Model, folder -> a trainer of V26 with every term, six steps, a checkpoint every second."""
 
     def make(model: SparseEncoder, folder: Path, **others: Any) -> SpladeTrainer:
         model.similarity_fn_name = V26.loss.similarity

@@ -76,7 +76,7 @@ def idf_penalty_weights(
     """Turn the inverse document frequency of each term into its penalty: high for frequent terms.
 
     w_j = exp(-alpha * (idf_j - min) / (max - min)), with min and max over the terms that are not special
-    tokens. Special tokens, which never occur in a corpus and would otherwise stretch the range, get a fixed
+    tokens. Special tokens, which never occur in a corpus and would be nearly free by their idf, get a fixed
     penalty instead; the weight of a stop word is multiplied.
 
     Args:
