@@ -5,14 +5,19 @@ from __future__ import annotations
 import errno
 import os
 import signal
+import subprocess
+import sys
 import time
+from collections.abc import Callable, Iterator
 from multiprocessing import get_context
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from lexforge.common import files
 from lexforge.common.files import check_new, leftover, new_directory, remove_leftovers, write_file
+from lexforge.common.manifest import read_manifest, write_manifest
 
 WRITER = f"12-{'ab' * 8}"  # of a name beside: process and random digits
 
@@ -63,6 +68,42 @@ def test_what_fails_leaves_nothing(error: BaseException, tmp_path: Path) -> None
         fail(beside / "a")
     assert names(tmp_path) == ["file"]
     assert (tmp_path / "file").read_bytes() == b"old"
+
+
+@pytest.fixture
+def full_disk() -> Iterator[None]:
+    """No file may have more than 1000 bytes, which ends in the errors of a full disk."""
+    resource = pytest.importorskip("resource", reason="only POSIX systems limit a process")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def _fill_with(write: Callable[[Path], object]) -> Callable[[Path], object]:
+    def fill(place: Path) -> None:
+        with new_directory(place) as beside:
+            write(beside / "a")
+
+    return fill
+
+
+@pytest.mark.parametrize(
+    ("write", "named"),
+    [
+        (lambda place: write_file(place, b"x" * 2000), "'FOLDER/place'"),
+        (lambda place: write_file(place, lambda beside: beside.write_text("x" * 2000)), "'FOLDER/place'"),
+        (lambda place: write_file(place / "absent" / "place", b"x"), "'FOLDER/place/absent/place'"),
+        (_fill_with(lambda path: path.write_bytes(b"x" * 2000)), "'FOLDER/place'"),
+        (_fill_with(lambda path: np.save(path, np.zeros(9000))), "while FOLDER/place was written"),
+        (_fill_with(lambda path: write_file(path, b"x" * 2000)), "'FOLDER/place/a'"),
+    ],
+)
+def test_the_error_of_a_full_disk_names_the_place(write, named: str, tmp_path: Path, full_disk: None) -> None:
+    """Python names no file where writing fails, and a user has several disks; a name beside helps nobody."""
+    with pytest.raises(OSError, match=named.replace("FOLDER", str(tmp_path))):
+        write(tmp_path / "place")
+    assert names(tmp_path) == []
 
 
 def _write_until_killed(folder: Path, kind: str) -> None:
@@ -118,6 +159,37 @@ def test_only_leftovers_of_the_name_the_rank_and_the_age_asked_for_are_removed(t
     assert names(tmp_path) == sorted([young, folder.name, *others])
     remove_leftovers(tmp_path, "a", rank=0, ranks=2, older_than_s=0)
     assert names(tmp_path) == sorted(others)
+
+
+BEGIN = """
+import os, signal, sys, time
+from pathlib import Path
+from lexforge.common.files import new_directory
+with new_directory(Path(sys.argv[1]) / "export") as beside:
+    (beside / "file").touch()
+    print(beside.name, flush=True)
+    if sys.argv[2] == "dies":
+        os._exit(1)
+    time.sleep(300)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/ns/pid").exists(), reason="only Linux tells which process is meant")
+def test_what_a_dead_process_left_goes_at_once_and_what_a_living_one_writes_stays(tmp_path: Path) -> None:
+    """A killed export left as many bytes as a whole one, and the next export left them for an hour."""
+    command = [sys.executable, "-c", BEGIN, str(tmp_path)]
+    subprocess.run([*command, "dies"], check=False, stdout=subprocess.DEVNULL)
+    assert len(names(tmp_path)) == 1
+    with subprocess.Popen([*command, "lives"], stdout=subprocess.PIPE, text=True) as living:
+        try:
+            assert living.stdout is not None
+            written = living.stdout.readline().strip()
+            with new_directory(tmp_path / "export") as beside:
+                assert names(tmp_path) == sorted([written, beside.name])
+                fill(beside)
+        finally:
+            living.kill()
+    assert names(tmp_path) == ["export", written]
 
 
 def test_a_link_is_removed_and_not_what_it_leads_to(tmp_path: Path) -> None:
@@ -177,3 +249,54 @@ def test_a_durable_name_is_brought_to_the_disk(tmp_path: Path, monkeypatch: pyte
     )
     files.publish(tmp_path / "staged", tmp_path / "run" / "place", durable=True)
     assert synced == [((tmp_path / "run").stat().st_ino, ["place"])]
+
+
+@pytest.fixture
+def windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the calls of Python fail as they do on Windows, which is simulated here and was not at hand."""
+    real_open, real_replace, real_fsync = os.open, os.replace, os.fsync
+    writable = set()
+
+    def opened(path, flags, *arguments, **options) -> int:
+        if os.path.isdir(path) and not options:  # `shutil.rmtree` opens folders by `dir_fd`, on Linux only
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        file = real_open(path, flags, *arguments, **options)
+        (writable.add if flags & os.O_RDWR else writable.discard)(file)
+        return file
+
+    def fsync(file: int) -> None:
+        if file not in writable:
+            raise OSError(errno.EBADF, "Bad file descriptor")
+        real_fsync(file)
+
+    def replaced(source, target) -> None:
+        if os.path.isdir(target):
+            raise PermissionError(errno.EACCES, "Access is denied", str(source), 5, str(target))
+        real_replace(source, target)
+
+    def is_mount(path: Path) -> bool:
+        raise NotImplementedError("Path.is_mount() is unsupported on this system")
+
+    monkeypatch.setattr(sys, "platform", "win32")
+    monkeypatch.setattr(os, "open", opened)
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(os, "replace", replaced)
+    monkeypatch.setattr(Path, "is_mount", is_mount)
+
+
+def test_files_and_folders_are_written_as_windows_allows(tmp_path: Path, windows: None) -> None:
+    """It opens no folder, flushes no file that was opened to read, and moves no folder over another one."""
+    write_file(tmp_path / "file", b"old")
+    write_file(tmp_path / "file", b"new")
+    (tmp_path / "staged").mkdir()
+    fill(tmp_path / "staged")
+    write_manifest(tmp_path / "staged", "test", {}, durable=True)
+    (tmp_path / "place").mkdir()
+    files.publish(tmp_path / "staged", tmp_path / "place", durable=True)
+    assert read_manifest(tmp_path / "place", "test") == {}
+    with pytest.raises(FileExistsError, match="race"):
+        _write_while_another_process_is_faster(tmp_path / "race")
+    with new_directory(tmp_path / "race", keep_existing=True) as beside:
+        fill(beside)
+    assert names(tmp_path / "race") == ["theirs"]
+    assert names(tmp_path) == ["file", "place", "race"]

@@ -58,3 +58,11 @@ def test_only_whole_files_of_the_owner_are_read(tmp_path: Path) -> None:
         unpack(path, "owner")
     with pytest.raises(ValueError, match="No such file"):
         unpack(tmp_path / "missing", "owner")
+
+
+def test_columns_that_no_memory_holds_are_refused_even_with_good_checksums(tmp_path: Path) -> None:
+    """A column without a weight takes no byte in the file, but hundreds in an index: a terabyte for 2^31."""
+    path = tmp_path / "vectors.safetensors"
+    path.write_bytes(pack(sparse.csr_array((3, 2**31), dtype=np.float32), "owner"))
+    with pytest.raises(ValueError, match="it declares 2,147,483,648 columns; at most 4,194,304 are read"):
+        unpack(path, "owner")

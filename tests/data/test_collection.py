@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import os
+import sys
+import threading
 from pathlib import Path
 
 import pyarrow
@@ -53,6 +56,32 @@ def test_it_is_the_mapping_that_a_dictionary_would_be(ending: str, tmp_path: Pat
         found.texts[5]
     left = tmp_path / "cache" / "lexforge"
     assert not left.is_dir() or list(left.iterdir()) == []  # the copy has no name
+
+
+@pytest.mark.parametrize("ending", ["", ".gz"])
+def test_threads_read_where_the_system_has_no_pread(
+    ending: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Windows has none, and there a read moves the position that other threads read at."""
+    monkeypatch.delattr(os, "pread")
+    found, wrong = Collection(write(tmp_path, ending)), []
+
+    def read() -> None:
+        for _ in range(200):
+            wrong.extend(key for key, text in LINES.items() if found[key] != text)
+            wrong.extend(pair for pair in found.items() if LINES[pair[0]] != pair[1])
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=read) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(before)
+    assert not wrong
 
 
 def test_ids_of_one_hash_stay_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

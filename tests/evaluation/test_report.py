@@ -34,3 +34,16 @@ def test_a_search_shows_its_terms_and_marks_relevant_hits(tiny_splade: SparseEnc
     assert not expansion & {"sort", "list"}
     assert [line.split()[0] for line in lines[3:]] == ["1.", "2.*", "3."]
     assert [line.split()[2] for line in lines[3:]] == ["a", "b", "c"]
+
+
+def test_a_corpus_gives_the_terminal_no_commands(tiny_splade: SparseEncoder) -> None:
+    """A text from the web that hides the lines above it, or that types, was printed as it is."""
+    text = example_searches(
+        tiny_splade,
+        {"q": "sort \x1b[2J list"},
+        {"a\x1b[8m": "first \x9b31m text\x07 한국"},
+        {"q": {"a\x1b[8m": 1.0}},
+        relevant={},
+    )
+    assert "a\\x1b[8m  first \\x9b31m text\\x07 한국" in text
+    assert all(character.isprintable() or character == "\n" for character in text)

@@ -9,7 +9,15 @@ import numpy as np
 import pytest
 
 from lexforge.data.lines import MAX_LINE_BYTES
-from lexforge.evaluation import check_run_ids, read_qrels, read_run, write_qrels, write_run
+from lexforge.evaluation import (
+    RunScores,
+    check_run_ids,
+    read_qrels,
+    read_run,
+    write_qrels,
+    write_run,
+    write_scores,
+)
 from lexforge.retrieval import Hits
 
 RUN = {"q1": {"b": 2.5, "한글": 1.0, "a": -0.125}, "q2": {"a": 1e-7}}
@@ -149,3 +157,23 @@ def test_a_line_beyond_the_limit_and_broken_gzip_data_are_refused(tmp_path: Path
         path.write_bytes(broken)
         with pytest.raises(ValueError, match=r"x\.gz: broken gzip data after line"):
             read_qrels(path)
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda path: write_run(path, {"q": {f"d{number}": 1.0 for number in range(100)}}),
+        lambda path: write_qrels(path, {"q": {f"d{number}": 1 for number in range(100)}}),
+        lambda path: write_scores(path, RunScores({}, {"AP": {f"q{number}": 0.5 for number in range(100)}})),
+    ],
+)
+def test_the_error_of_a_full_disk_names_the_file(write, tmp_path: Path) -> None:
+    """`No space left on device` alone does not say which of a run's outputs is missing."""
+    resource = pytest.importorskip("resource", reason="only POSIX systems limit a process")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (500, before[1]))
+    try:
+        with pytest.raises(OSError, match=r"run\.trec"):
+            write(tmp_path / "run.trec")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)

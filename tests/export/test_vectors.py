@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import tracemalloc
 from pathlib import Path
@@ -114,7 +115,9 @@ def test_a_killed_export_goes_on_and_ends_alike(
     def dying(path: Path, content, rank: int = 0) -> None:
         calls.append(path.name)
         if len(calls) in stops:
-            (path.parent / f"{path.name}.12-{'ab' * 8}.0.partial").write_bytes(b"half")
+            half = path.parent / f"{path.name}.12-{'ab' * 8}.0.partial"
+            half.write_bytes(b"half")
+            os.utime(half, (0, 0))  # of a process that cannot be asked: only its age says that it is dead
             raise KeyboardInterrupt
         write(path, content, rank)
 

@@ -43,6 +43,25 @@ def test_the_text_of_a_document_finds_it(
     assert capsys.readouterr().out.count("query: ") == 2
 
 
+def test_a_corpus_gives_the_terminal_no_commands(
+    load_script, tiny_checkpoint: Path, tmp_path: Path, capsys
+) -> None:
+    """A text from the web that hides the lines above it, or that types, was printed as it is."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    record = {"_id": "d\x1b[8m", "text": "parse \x1b]0;title\x07 a \x9b2J tree"}
+    (folder / "corpus.jsonl").write_text(json.dumps(record) + "\n")
+    encode, build, search = (load_script(name) for name in ("encode_corpus", "build_index", "search"))
+    encode.main(encode.Config(str(tiny_checkpoint), folder, tmp_path / "vectors"))
+    build.main(build.Config(tmp_path / "vectors", tmp_path / "index", "inverted"))
+    capsys.readouterr()
+    search.main(search.Config(tmp_path / "index", folder, "parse \x1b[2J tree"))
+    out = capsys.readouterr().out
+    assert "query: parse \\x1b[2J tree" in out
+    assert "d\\x1b[8m  parse \\x1b]0;title\\x07 a \\x9b2J tree" in out
+    assert all(character.isprintable() or character == "\n" for character in out)
+
+
 def test_a_line_that_is_no_query_costs_no_other_line(
     load_script, vectors, corpus_folder, tmp_path, capsys, monkeypatch
 ) -> None:

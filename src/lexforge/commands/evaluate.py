@@ -18,6 +18,7 @@ from typing import Annotated, Any
 import tyro
 
 from lexforge import corpus, data, evaluation, models, retrieval
+from lexforge.common.files import errors_name
 from lexforge.data import SourceOptions
 
 
@@ -105,6 +106,7 @@ def main(cfg: Config) -> None:
             key: str(value) if isinstance(value, Path) else value for key, value in asdict(cfg).items()
         }
         text = jsonlib.dumps({"config": settings, **report}, indent=1, default=str)
-        cfg.json.write_text(text + "\n", encoding="utf-8")
+        with errors_name(cfg.json):
+            cfg.json.write_text(text + "\n", encoding="utf-8")
     if cfg.run is not None:
         evaluation.write_run(cfg.run, result.run)

@@ -21,6 +21,7 @@ from typing import Annotated
 import tyro
 
 from lexforge import corpus, data, models, retrieval
+from lexforge.common.command_line import printable
 from lexforge.data import SourceOptions
 from lexforge.data.lines import BYTE_ORDER_MARK
 
@@ -45,11 +46,11 @@ def show(hits: list[corpus.Found], cfg: Config) -> None:
     """Print the hits of one query."""
     for rank, hit in enumerate(hits, start=1):
         text = textwrap.shorten(hit.text, cfg.width, placeholder="...")
-        print(f"{rank:3}. {hit.score:9.4f}  {hit.id}  {text}")
+        print(printable(f"{rank:3}. {hit.score:9.4f}  {hit.id}  {text}"))
         if hit.terms:
             terms = " ".join(f"{term}:{value:.2f}" for term, value in hit.terms[: cfg.terms])
             rest = f" and {len(hit.terms) - cfg.terms} more" if len(hit.terms) > cfg.terms else ""
-            print(f"{'':16}{terms}{rest}")
+            print(printable(f"{'':16}{terms}{rest}"))
     if not hits:
         print("  no document shares a term with the query")
 
@@ -90,7 +91,7 @@ def main(cfg: Config, lines: Iterable[str] | None = None) -> None:
             print(error, file=sys.stderr)
             refused.append(str(error))
             continue
-        print(f"query: {query}")
+        print(printable(f"query: {query}"))
         show(searcher.search([query], cfg.k)[0], cfg)
     if refused:
         raise ValueError(f"{len(refused)} of {number} lines were not searched for: {refused[0]}")

@@ -18,6 +18,7 @@ Config = TypeVar("Config")
 # What a user can mend: wrong data or options, a file that is missing or cannot be written, a missing package.
 MISTAKES = (ValueError, OSError, ImportError)
 _RUN_BY: ContextVar[str | None] = ContextVar("_RUN_BY", default=None)
+_CONTROL = {number: f"\\x{number:02x}" for number in (*range(0x20), *range(0x7F, 0xA0))}
 
 
 def run_command(
@@ -129,8 +130,21 @@ def one_line_errors(*, debug: bool) -> Iterator[None]:
     except MISTAKES as error:
         if debug:
             raise
-        message = " ".join(str(error).split()) or type(error).__name__
+        message = printable(" ".join(str(error).split())) or type(error).__name__
         sys.exit(f"error: {message} (--debug shows the traceback)")
+
+
+def printable(text: str) -> str:
+    r"""Return a line with its control characters as escapes, because a terminal obeys those of a corpus.
+
+    Args:
+        text: Any text of one line; an escape character in it can hide lines, rename the window or worse.
+
+    Returns:
+        The line, with `\x1b` for the escape character, and the same for each other character of Unicode's
+        category Cc.
+    """
+    return text.translate(_CONTROL)
 
 
 def script_help(docstring: str | None, command: str, script: str) -> str:

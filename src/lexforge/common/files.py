@@ -1,26 +1,31 @@
 """Atomic writing: a file or a folder is written beside its place and renamed, so it is whole or absent.
 
-What is being written beside `<name>` is called `<name>.<process id>-<random digits>.<rank>.partial`. The name
-is unique, so several processes may write the same thing at once; and it is recognisable, so that what a
-killed process left can be removed (`remove_leftovers`) and nothing else is.
+What is being written beside `<name>` is called `<name>.<process id>-<digits>.<rank>.partial`. The name is
+unique, so several processes may write the same thing at once; and it is recognisable, so that what a killed
+process left can be removed (`remove_leftovers`) and nothing else is. The first half of the digits tells where
+the process id counts, so that a later process knows whether the writer is alive.
 """
 
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import re
 import secrets
 import shutil
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+DISK_IS_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}  # full, over a quota, or over the process's limit
 LEFTOVER_SECONDS = 3600.0  # nothing is written to for so long: what is older was left by a killed process
 ATTEMPTS = 10  # a process that starts removes a leftover once, so a second attempt nearly always succeeds
-_PARTIAL = re.compile(r"(.+)\.\d+-[0-9a-f]{16}\.(\d+)\.partial", re.DOTALL)
+_PARTIAL = re.compile(r"(.+)\.(\d{1,9})-([0-9a-f]{8})[0-9a-f]{8}\.(\d+)\.partial", re.DOTALL)
 
 
 class Leftover(NamedTuple):
@@ -44,15 +49,16 @@ def write_file(path: Path, content: bytes | Callable[[Path], object], rank: int 
         rank: This process, so that ranks tell their leftovers apart.
 
     Raises:
-        OSError: If the file cannot be written; nothing is left beside it.
+        OSError: If the file cannot be written; the error names it, and nothing is left beside it.
     """
     for attempt in range(ATTEMPTS):
         beside = _beside(path, rank)
         try:
-            if callable(content):
-                content(beside)
-            else:
-                beside.write_bytes(content)
+            with errors_name(path, beside):
+                if callable(content):
+                    content(beside)
+                else:
+                    beside.write_bytes(content)
             os.replace(beside, path)
             return
         except BaseException as error:
@@ -62,6 +68,29 @@ def write_file(path: Path, content: bytes | Callable[[Path], object], rank: int 
                 beside.unlink()
             if not removed or attempt == ATTEMPTS - 1 or not path.parent.is_dir():
                 raise
+
+
+@contextmanager
+def errors_name(path: Path, beside: Path | None = None) -> Iterator[None]:
+    """A block that writes; where the disk is full, Python names no file, and the error gets the name here.
+
+    Args:
+        path: What is written.
+        beside: Where it is written for now; an error names its place instead.
+
+    Raises:
+        OSError: That of the block, with the name.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno in DISK_IS_FULL and error.filename is None:
+            error.filename = str(path)
+        elif error.filename is not None and beside is not None:
+            error.filename = str(error.filename).replace(str(beside), str(path))
+        elif error.errno is None and type(error) is OSError:  # numpy says how many values were written
+            error.args = (f"{error}, while {path} was written",)
+        raise
 
 
 @contextmanager
@@ -89,7 +118,8 @@ def new_directory(directory: str | Path, *, keep_existing: bool = False) -> Iter
     if path.is_dir():
         shutil.copymode(path, beside)  # an empty folder that only its owner may read stays that way
     try:
-        yield beside
+        with errors_name(path, beside):
+            yield beside
         try:
             publish(beside, path)
         except FileExistsError:
@@ -110,7 +140,7 @@ def check_new(directory: str | Path) -> None:
             which cannot be renamed.
     """
     path = Path(directory)
-    if path.is_mount():
+    if os.path.ismount(path):  # `Path.is_mount` of Python 3.11 does not work on Windows
         raise FileExistsError(f"{path} is a mount point; choose a new directory inside it")
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise FileExistsError(f"{path} exists and is not an empty directory; choose a new one")
@@ -128,9 +158,11 @@ def publish(beside: Path, place: Path, *, durable: bool = False) -> None:
         FileExistsError: If the place is a file or holds anything.
     """
     try:
+        if sys.platform == "win32" and place.is_dir():
+            place.rmdir()  # Windows moves no folder to the place of another one, not even of an empty one
         os.replace(beside, place)
     except OSError as error:
-        if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR, errno.EACCES):
             check_new(place)
         raise
     if durable:
@@ -138,8 +170,15 @@ def publish(beside: Path, place: Path, *, durable: bool = False) -> None:
 
 
 def sync(path: Path) -> None:
-    """Bring the content of a file, or the names in a folder, to the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
+    """Bring the content of a file, or the names in a folder, to the disk.
+
+    Windows opens no folder, so names are left to its file system there, and it flushes a file only through a
+    descriptor that may write.
+    """
+    windows = sys.platform == "win32"
+    if windows and path.is_dir():
+        return
+    descriptor = os.open(path, os.O_RDWR if windows else os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
@@ -149,7 +188,7 @@ def sync(path: Path) -> None:
 def leftover(name: str) -> Leftover | None:
     """Return what the name of a half-written file or folder says, or None for any other name."""
     match = _PARTIAL.fullmatch(name)
-    return None if match is None else Leftover(match[1], int(match[2]))
+    return None if match is None else Leftover(match[1], int(match[4]))
 
 
 def remove_leftovers(
@@ -162,8 +201,9 @@ def remove_leftovers(
         names: Regular expression of the whole names that the leftovers would have got.
         rank: This process.
         ranks: Number of processes; only leftovers of rank `rank`, `rank + ranks`, ... are removed.
-        older_than_s: Seconds since the last change; what is younger may still be being written. With 0 a
-            living process may lose a file that it writes, and `write_file` then writes it again.
+        older_than_s: Seconds since the last change; what is younger may still be being written, unless its
+            process is known to be dead. With 0 a living process may lose a file that it writes, and
+            `write_file` then writes it again.
     """
     for path in list(folder.iterdir()):
         found = leftover(path.name)
@@ -171,7 +211,8 @@ def remove_leftovers(
             continue
         # Another process removes it or has just finished it, or it belongs to another user.
         with suppress(FileNotFoundError, PermissionError):
-            if older_than_s and time.time() - _changed(path) <= older_than_s:
+            young = older_than_s and time.time() - _changed(path) <= older_than_s
+            if young and not _writer_is_dead(path.name):
                 continue
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)
@@ -180,7 +221,33 @@ def remove_leftovers(
 
 
 def _beside(path: Path, rank: int) -> Path:
-    return path.with_name(f"{path.name}.{os.getpid()}-{secrets.token_hex(8)}.{rank}.partial")
+    return path.with_name(f"{path.name}.{os.getpid()}-{_processes()}{secrets.token_hex(4)}.{rank}.partial")
+
+
+@cache
+def _processes() -> str:
+    """Eight digits that stand for all processes whose ids this process can look up, and for no others.
+
+    On Linux these are the processes of one container since the machine was started. Elsewhere the digits are
+    random, so that no other process is looked up: on Windows the question itself would end it.
+    """
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_bytes()
+        return hashlib.sha256(boot + os.readlink("/proc/self/ns/pid").encode()).hexdigest()[:8]
+    except OSError:
+        return secrets.token_hex(4)
+
+
+def _writer_is_dead(name: str) -> bool:
+    """Return whether the process that began a half-written file or folder is known to have ended."""
+    match = _PARTIAL.fullmatch(name)
+    if match is None or match[3] != _processes() or int(match[2]) == os.getpid():
+        return False
+    try:
+        os.kill(int(match[2]), 0)  # sends nothing, and fails where there is no such process
+    except OSError as error:
+        return error.errno == errno.ESRCH
+    return False
 
 
 def _changed(path: Path) -> float:

@@ -15,6 +15,7 @@ from scipy import sparse
 from lexforge.common.manifest import METADATA, pack_manifest, unpack_manifest
 
 FORMAT = "lexforge-vectors"
+MOST_COLUMNS = 2**22  # several times the largest vocabulary; an index takes some hundred bytes per column
 
 
 def pack(vectors: Any, owner: str, **arrays: NDArray[Any]) -> bytes:
@@ -53,8 +54,8 @@ def unpack(path: Path, owner: str) -> tuple[Any, dict[str, NDArray[Any]]]:
         The vectors, and all arrays of the file by name.
 
     Raises:
-        ValueError: If the file is a link, cut, altered, or belongs to something else. The message does not
-            name the file.
+        ValueError: If the file is a link, cut, altered, or belongs to something else, or declares more than
+            `MOST_COLUMNS` columns. The message does not name the file.
     """
     try:
         if path.is_symlink():
@@ -67,9 +68,11 @@ def unpack(path: Path, owner: str) -> tuple[Any, dict[str, NDArray[Any]]]:
             raise ValueError(f"it must belong to {owner!r}; it belongs to {found.get('owner')!r}")
         vectors = tensors.get("dense")
         if vectors is None:
-            shape = (len(tensors["indptr"]) - 1, int(tensors["width"][0]))
+            rows, width = len(tensors["indptr"]) - 1, int(tensors["width"][0])
+            if width > MOST_COLUMNS:  # the columns that no row uses take no bytes in the file
+                raise ValueError(f"it declares {width:,} columns; at most {MOST_COLUMNS:,} are read")
             vectors = sparse.csr_array(
-                (tensors["data"], tensors["indices"].copy(), tensors["indptr"]), shape=shape
+                (tensors["data"], tensors["indices"].copy(), tensors["indptr"]), shape=(rows, width)
             )
     except (SafetensorError, ValueError, TypeError, LookupError, OSError) as error:
         raise ValueError(str(error)) from error

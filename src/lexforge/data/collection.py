@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
+import threading
 import weakref
 from array import array
 from collections.abc import Iterator, Mapping, Sequence, ValuesView
@@ -17,6 +18,9 @@ import numpy as np
 from lexforge.common.cache import cache_folder
 from lexforge.data.lines import excerpt, lines_of, open_bytes
 from lexforge.data.retrieval_data import DataError
+
+_BINARY = getattr(os, "O_BINARY", 0)  # without it Windows changes line ends and stops at the byte 26
+_POSITION = threading.Lock()  # held from moving the position in a file to reading there
 
 
 class Collection(Mapping[str, str]):
@@ -37,7 +41,7 @@ class Collection(Mapping[str, str]):
     def __init__(self, path: Path) -> None:
         self.path = path
         packed = path.suffix in (".gz", ".zst")
-        self._file = _nameless_file() if packed else os.open(path, os.O_RDONLY)
+        self._file = _nameless_file() if packed else os.open(path, os.O_RDONLY | _BINARY)
         weakref.finalize(self, os.close, self._file)
         starts, hashes, end = array("q"), bytearray(), 0
         with open_bytes(path) as stream, ExitStack() as open_copy:
@@ -97,8 +101,7 @@ class Collection(Mapping[str, str]):
         """Return id and text of the document at a place of the file, from 0."""
         start, end = self._starts[place : place + 2]
         self._check_unchanged()
-        # Reading at an offset moves no position, so that threads and forked processes share the file.
-        return _pair(os.pread(self._file, int(end - start), int(start)))
+        return _pair(_read_at(self._file, int(end - start), int(start)))
 
     def _pairs(self) -> Iterator[tuple[str, str]]:
         """Yield id and text of each document; some megabytes of them are in memory at a time."""
@@ -106,7 +109,7 @@ class Collection(Mapping[str, str]):
         for first in range(0, len(self), size):
             self._check_unchanged()
             starts = self._starts[first : first + size + 1]
-            block = os.pread(self._file, int(starts[-1] - starts[0]), int(starts[0]))
+            block = _read_at(self._file, int(starts[-1] - starts[0]), int(starts[0]))
             for start, end in zip(starts - starts[0], starts[1:] - starts[0], strict=False):
                 yield _pair(block[start:end])
 
@@ -178,6 +181,15 @@ class _Texts(ValuesView[str]):
 
     def __iter__(self) -> Iterator[str]:
         return (text for _, text in self._mapping._pairs())
+
+
+def _read_at(file: int, size: int, offset: int) -> bytes:
+    """Read a part of a file that several threads share, and forked processes where there are any."""
+    if hasattr(os, "pread"):  # moves no position
+        return os.pread(file, size, offset)
+    with _POSITION:  # Windows
+        os.lseek(file, offset, os.SEEK_SET)
+        return os.read(file, size)
 
 
 def _nameless_file() -> int:

@@ -14,6 +14,7 @@ from typing import Any
 import ir_measures
 import numpy as np
 
+from lexforge.common.files import errors_name
 from lexforge.common.types import Qrels, Run
 from lexforge.data.grades import check_grade
 
@@ -175,7 +176,9 @@ def write_scores(path: str | Path, scores: RunScores) -> None:
         path: The file to write; an existing file is replaced.
         scores: The scores of a run.
     """
-    Path(path).write_text(json.dumps(scores.per_query, ensure_ascii=False) + "\n", encoding="utf-8")
+    text = json.dumps(scores.per_query, ensure_ascii=False) + "\n"
+    with errors_name(Path(path)):
+        Path(path).write_text(text, encoding="utf-8")
 
 
 def read_scores(path: str | Path) -> RunScores:

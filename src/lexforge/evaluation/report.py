@@ -8,6 +8,7 @@ from typing import cast
 
 from sentence_transformers import SparseEncoder
 
+from lexforge.common.command_line import printable
 from lexforge.common.types import Run
 
 
@@ -55,7 +56,7 @@ def example_searches(
         top_terms: Number of terms shown per line, the strongest first.
 
     Returns:
-        Lines of text.
+        Lines of text; control characters of the corpus stand in them as escapes.
     """
     lines = []
     for query_id, text in queries.items():
@@ -68,7 +69,7 @@ def example_searches(
         for rank, (document_id, score) in enumerate(ranked[:top_hits], start=1):
             mark = "*" if relevant.get(query_id, {}).get(document_id, 0) > 0 else " "
             lines.append(f"  {rank}.{mark} {score:7.2f}  {document_id}  {_shorten(corpus[document_id])}")
-    return "\n".join(lines)
+    return "\n".join(printable(line) for line in lines)
 
 
 def split_terms(

@@ -7,6 +7,7 @@ import math
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
+from lexforge.common.files import errors_name
 from lexforge.common.types import Qrels, Run
 from lexforge.data import DataError
 from lexforge.data.grades import check_grade, parse_grade
@@ -158,7 +159,8 @@ def _rows(path: str | Path, layout: str) -> Iterator[tuple[str, list[str]]]:
 
 def _write(path: str | Path, text: str) -> None:
     data = text.encode("utf-8")
-    Path(path).write_bytes(gzip.compress(data, mtime=0) if str(path).endswith(".gz") else data)
+    with errors_name(Path(path)):
+        Path(path).write_bytes(gzip.compress(data, mtime=0) if str(path).endswith(".gz") else data)
 
 
 def _check_token(token: str, what: str) -> None:

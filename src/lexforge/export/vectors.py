@@ -206,7 +206,7 @@ def _claim(folder: Path, settings: dict[str, Any]) -> dict[str, Any] | None:
     """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / RECORD
-    remove_leftovers(folder, ".*", older_than_s=0)
+    remove_leftovers(folder, ".*")
     if not path.is_file():
         return None
     record = unpack_manifest(path.read_bytes(), FORMAT)

@@ -7,7 +7,6 @@ moment leaves checkpoints that are whole, and perhaps a folder `unfinished/` tha
 
 from __future__ import annotations
 
-import errno
 import logging
 import shutil
 from collections.abc import Callable, Iterator
@@ -20,7 +19,6 @@ from lexforge.common.manifest import MANIFEST, read_manifest, write_manifest
 FORMAT = "lexforge-checkpoint"
 UNFINISHED = "unfinished"
 ABANDONED = "abandoned"
-DISK_IS_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 NO_ROOM = 2**16  # bytes; a disk with less free space than this is full
 logger = logging.getLogger(__name__)
 
@@ -209,7 +207,7 @@ def disk_full(run: Path, needed: int, written: int = 0, cause: BaseException | N
     """
     free = shutil.disk_usage(run).free
     available = free + written
-    full = isinstance(cause, OSError) and cause.errno in DISK_IS_FULL
+    full = isinstance(cause, OSError) and cause.errno in files.DISK_IS_FULL
     full |= cause is not None and free < NO_ROOM  # torch and safetensors raise errors of their own
     if needed <= available and not full:
         return None
