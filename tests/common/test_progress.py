@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import logging
 
+import pytest
+from tqdm import tqdm
+from tqdm.auto import tqdm as tqdm_of_others
+
 from lexforge.common import progress
-from lexforge.common.progress import Progress
+from lexforge.common.progress import Progress, bars_on_a_terminal_only
 
 
 def count_to_ten(show: bool = True) -> None:
@@ -45,3 +49,17 @@ def test_silence_when_not_wanted(caplog, capsys) -> None:
         count_to_ten(show=False)
     assert not caplog.messages
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_bars_of_other_packages_stay_on_terminals(
+    terminal: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the log of a job each step of a bar is a line, and the lines of the run are lost among them."""
+    monkeypatch.setattr(progress.sys.stderr, "isatty", lambda: terminal, raising=False)
+    with bars_on_a_terminal_only():
+        for kind in (tqdm, tqdm_of_others):
+            assert list(kind(range(3), desc="Loading weights")) == [0, 1, 2]
+    assert ("Loading weights" in capsys.readouterr().err) is terminal
+    list(tqdm(range(3), desc="after the command"))
+    assert "after the command" in capsys.readouterr().err

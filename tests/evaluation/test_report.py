@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from sentence_transformers import SparseEncoder
+from transformers.utils import logging
 
-from lexforge.evaluation.report import example_searches, metrics_table
+from lexforge.evaluation.report import example_searches, metrics_table, split_terms
 
 
 def test_the_table_has_a_row_a_system_and_a_dash_for_what_was_not_measured() -> None:
@@ -47,3 +49,18 @@ def test_a_corpus_gives_the_terminal_no_commands(tiny_splade: SparseEncoder) -> 
     )
     assert "a\\x1b[8m  first \\x9b31m text\\x07 한국" in text
     assert all(character.isprintable() or character == "\n" for character in text)
+
+
+def test_own_terms_are_those_that_the_encoder_reads(
+    tiny_splade: SparseEncoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A long text is cut: its end is not read, and transformers must not warn that it would be."""
+    tiny_splade.tokenizer.model_max_length = tiny_splade.max_seq_length
+    warned: list[str] = []
+    logger = logging.get_logger("transformers.tokenization_utils_base")
+    monkeypatch.setattr(logger, "warning", lambda message, *_: warned.append(message))
+    text = "sort " * 100 + "list"
+    own, others = split_terms(tiny_splade, text, [("sort", 2.0), ("list", 1.0), ("first", 0.5)])
+    assert own == [("sort", 2.0)]
+    assert others == [("list", 1.0), ("first", 0.5)]
+    assert warned == []

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from lexforge.report import run_verdict
+
 ROOT = Path(__file__).resolve().parents[2]
 TOPICS = {"sea": "ship harbour wave sailor tide", "field": "wheat plough farmer barn harvest"}
 
@@ -65,6 +67,7 @@ def test_the_recipe_learns_and_resumes_to_the_same_numbers(pairs: Path, tmp_path
     assert metrics["initial"]["spearman_cosine"] < 0.5  # no word in common
     assert metrics["trained"]["spearman_cosine"] > 0.8
     assert "spearman_cosine" in whole.stdout
+    assert f"\n{run_verdict(tmp_path / 'whole')}\n" in whole.stdout
     last = tmp_path / "whole" / "checkpoint-20"
     last.rename(tmp_path / "gone")
     (tmp_path / "whole" / "metrics.json").unlink()

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from lexforge.report import run_verdict
+
 ROOT = Path(__file__).resolve().parents[2]
 WORDS = "ship wave tide wheat barn plough star comet orbit violin flute drum".split()
 
@@ -46,6 +48,7 @@ def test_each_loss_trains_and_leaves_the_files_of_a_run(folder: Path, tmp_path: 
     assert result.returncode == 0, result.stderr
     metrics = json.loads((out / "metrics.json").read_text())
     assert set(metrics) == {"bm25", "initial", "trained", "timing"}
+    assert f"\n{run_verdict(out)}\n" in result.stdout
     assert 0 < metrics["trained"]["nDCG@10"] <= 1
     for file in ("config.json", "env.json", "run.trec", "model/modules.json"):
         assert (out / file).is_file()

@@ -15,6 +15,7 @@ from safetensors import safe_open
 from sentence_transformers import SentenceTransformer
 
 from lexforge.data import load_multilabel
+from lexforge.report import run_verdict
 from lexforge.training import TrainingSettings
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -109,6 +110,7 @@ def test_the_command_trains_evaluates_and_leaves_its_records(file: Path, tiny_ch
     assert metrics["trained"].keys() == measured | {"head_micro_f1", "head_macro_f1"}
     assert all(0 <= value <= 1 for values in metrics.values() for value in values.values())
     assert "label_map" in done.stdout
+    assert f"\n{run_verdict(run)}\n" in done.stdout
     assert json.loads((run / "config.json").read_text())["train"]["steps"] == 2
     assert "torch" in json.loads((run / "env.json").read_text())["versions"]
     assert (run / "checkpoint-2" / "loss_state.safetensors").is_file()

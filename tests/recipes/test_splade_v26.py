@@ -21,7 +21,7 @@ from sentence_transformers import SparseEncoder
 from lexforge.evaluation import read_scores
 from lexforge.export import CardOptions
 from lexforge.models import build_splade, calibrate_head
-from lexforge.report import RunRecord
+from lexforge.report import RunRecord, run_verdict
 from lexforge.training import PRESETS, SpladeTrainer, TrainingSettings
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -135,6 +135,11 @@ def test_the_command_of_the_readme_trains_evaluates_and_leaves_its_records(
     assert json.loads((run / "config.json").read_text())["loss"]["flops_weight"] == 0.01
     assert (run / "report.html").stat().st_size < 5_000_000
     assert "report.html shows the run in a browser" in done.stdout
+    assert f"\n{run_verdict(run)}\n" in done.stdout
+    log = done.stdout + done.stderr
+    assert log.count("stop words (en)") == 1
+    for noise in ("it/s", "Loading weights", "Writing model shards", "widget", "indexing errors"):
+        assert noise not in log
     assert {"log.jsonl", "bm25.trec", "initial.trec", "terms.json", "explorer.json", "diagnosis.json"} <= set(
         os.listdir(run)
     )

@@ -60,7 +60,9 @@ def run_command(
         help_text = _help_text(description)
         program = program or program_name()
         options: Any = tyro.cli(options_class, prog=program, description=help_text, args=words)
-        with _log_on_standard_error():
+        from lexforge.common.progress import bars_on_a_terminal_only
+
+        with _log_on_standard_error(), bars_on_a_terminal_only():
             main(options.settings)
 
 

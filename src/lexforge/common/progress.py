@@ -5,6 +5,9 @@ from __future__ import annotations
 import logging
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partialmethod
 from types import TracebackType
 
 from tqdm import tqdm
@@ -12,6 +15,22 @@ from tqdm import tqdm
 logger = logging.getLogger(__name__)
 
 LOG_SECONDS = 10.0
+
+
+@contextmanager
+def bars_on_a_terminal_only() -> Iterator[None]:
+    """A block in which the bars of other packages draw nothing, unless standard error is a terminal.
+
+    Those packages make bars without a switch of their own. A bar that is told whether to draw obeys still, as
+    with `TQDM_DISABLE`, which tqdm reads too early for this: while it is imported.
+    """
+    made = tqdm.__init__
+    if not sys.stderr.isatty():
+        tqdm.__init__ = partialmethod(made, disable=True)  # type: ignore[method-assign, assignment]
+    try:
+        yield
+    finally:
+        tqdm.__init__ = made  # type: ignore[method-assign]
 
 
 class Progress:

@@ -26,3 +26,10 @@ def own_token_ids(model: SparseEncoder, texts: Sequence[str]) -> list[list[int]]
         limit = {"truncation": True, "max_length": model.max_seq_length}
         rows.extend(model.tokenizer(batch, return_attention_mask=False, **limit)["input_ids"])
     return rows
+
+
+def own_tokens(model: SparseEncoder, text: str) -> list[str]:
+    """Cut one text as `own_token_ids` does, and return its tokens as they are spelt, without special ones."""
+    [ids] = own_token_ids(model, [text])
+    tokens: list[str] = model.tokenizer.convert_ids_to_tokens(ids, skip_special_tokens=True)
+    return tokens

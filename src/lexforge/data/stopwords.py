@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,8 +12,6 @@ from lexforge.data.lines import numbered_lines
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
-
-logger = logging.getLogger(__name__)
 
 # Particles mark the role of the word to which they are attached: they follow almost any noun and say nothing
 # about the topic. The lists hold case markers, topic and object markers, and the particles for "and", "also",
@@ -29,7 +26,7 @@ _EXAMPLES = 10
 def stopword_ids(
     tokenizer: PreTrainedTokenizerBase, language: str | Path | Sequence[str] = "en"
 ) -> list[int]:
-    """Find the vocabulary entries that are stop words, and log how many there are and ten of them.
+    """Find the vocabulary entries that are stop words; `stopword_summary` describes them.
 
     Whole words are looked up as they are spelt and capitalised, each with and without a space before it,
     because tokenizers mark the beginning of a word ("▁the" in SentencePiece, "Ġthe" in byte-level BPE, "the"
@@ -61,9 +58,7 @@ def stopword_ids(
     encoded = tokenizer(forms + spaced, add_special_tokens=False, return_attention_mask=False)
     found = {ids[0] for ids in encoded["input_ids"] if len(ids) == 1}
     found |= _continuation_ids(tokenizer, particles)
-    chosen = sorted(found - set(tokenizer.all_special_ids))
-    logger.info("%s", stopword_summary(tokenizer, chosen, language))
-    return chosen
+    return sorted(found - set(tokenizer.all_special_ids))
 
 
 def stopword_summary(

@@ -10,6 +10,7 @@ from sentence_transformers import SparseEncoder
 
 from lexforge.common.command_line import printable
 from lexforge.common.types import Run
+from lexforge.corpus.own_tokens import own_tokens
 
 
 def metrics_table(rows: Mapping[str, Mapping[str, float]]) -> str:
@@ -79,13 +80,13 @@ def split_terms(
 
     Args:
         model: The encoder.
-        text: The text.
+        text: The text; tokens beyond the model's `max_seq_length` do not count.
         weighted: Its active terms with their weights.
 
     Returns:
         Own terms and terms of the expansion, each in the order given.
     """
-    tokens = set(model.tokenizer.tokenize(text))
+    tokens = set(own_tokens(model, text))
     own = [pair for pair in weighted if pair[0] in tokens]
     return own, [pair for pair in weighted if pair[0] not in tokens]
 

@@ -12,6 +12,7 @@ from sentence_transformers.base.model import BaseModel
 
 from lexforge.common.types import Run
 from lexforge.corpus import Vectors, matched_terms, named_terms
+from lexforge.corpus.own_tokens import own_tokens
 from lexforge.evaluation import RetrievalEvaluator, RetrievalResult, split_terms
 
 QUERIES = 200  # queries of the sample, at most
@@ -106,8 +107,7 @@ def _sample(query_ids: Sequence[str], results: Mapping[str, RetrievalResult]) ->
 def _query_terms(model: SparseEncoder, text: str, weighted: list[tuple[str, float]]) -> dict[str, Any]:
     own, expansion = split_terms(model, text, weighted)
     active = {term for term, _ in own}
-    special = set(model.tokenizer.all_special_tokens)  # an unknown character becomes one
-    tokens = [token for token in dict.fromkeys(model.tokenizer.tokenize(text)) if token not in special]
+    tokens = dict.fromkeys(own_tokens(model, text))
     return {
         "own": _rounded(own[:TERMS]),
         "expansion": _rounded(expansion[:TERMS]),
