@@ -131,7 +131,7 @@ def test_a_file_and_another_language_bring_no_particles(tmp_path: Path) -> None:
 
 
 def test_the_summary_says_the_number_of_ids_and_ten_of_them(caplog: pytest.LogCaptureFixture) -> None:
-    """A language that finds next to nothing in a vocabulary must be seen, and once, before a day of training."""
+    """A language that finds next to nothing in a vocabulary must be seen once, before a day of training."""
     words = ["[UNK]", "[PAD]", "[CLS]", "[SEP]", "[MASK]", *(f"##{word}" for word in PARTICLES["ko"])]
     made = BertTokenizer(vocab={word: number for number, word in enumerate(words)}, strip_accents=False)
     with caplog.at_level("INFO", logger="lexforge"):

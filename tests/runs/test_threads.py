@@ -72,7 +72,9 @@ def test_one_thread_that_a_launcher_has_set_is_not_the_users(tmp_path: Path, cho
     script.write_text(SCRIPT)
     environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
     environment |= {} if chosen is None else {"OMP_NUM_THREADS": chosen}
-    command = [sys.executable, "-c", LAUNCHER, str(script)]
+    launcher = tmp_path / "torchrun"
+    launcher.write_text(LAUNCHER)
+    command = [sys.executable, str(launcher), str(script)]
     told = subprocess.check_output(command, text=True, env=environment).split()
     if chosen is None:
         assert int(told[0]) == allowed_cores()

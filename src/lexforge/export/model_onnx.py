@@ -58,7 +58,7 @@ def write_pairs(sides: Sequence[Side], folder: Path) -> list[Written]:
         kind = json.loads((place / "tokenizer.json").read_text(encoding="utf-8"))["model"]["type"]
         if kind == "WordPiece":  # Anserini reads the terms from vocab.txt
             terms = "".join(f"{term}\n" for term in side.terms())
-            (place / "vocab.txt").write_text(terms, encoding="utf-8")
+            (place / "vocab.txt").write_text(terms, encoding="utf-8", newline="\n")  # also on Windows
     return written
 
 
