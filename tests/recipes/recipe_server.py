@@ -84,7 +84,7 @@ def run(recipe: Any, path: str, order: dict[str, Any]) -> None:
         kill_at_bytes(Path(folder), kill["bytes"])
     elif "seconds" in kill:
         threading.Timer(kill["seconds"], die).start()
-    recipe.command()
+    recipe.run_recipe(recipe.main, recipe.defaults, recipe.__doc__, resolve=recipe.resolve)
 
 
 def main(path: str) -> None:

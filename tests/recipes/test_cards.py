@@ -14,7 +14,7 @@ import pytest
 from huggingface_hub import HfApi
 from huggingface_hub.repocard import metadata_load
 
-from lexforge.export import CardOptions
+from lexforge.settings import CardOptions
 from lexforge.training import TrainingSettings
 
 ROOT = Path(__file__).resolve().parents[2]

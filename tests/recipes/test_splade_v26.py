@@ -19,10 +19,10 @@ from huggingface_hub import HfApi
 from sentence_transformers import SparseEncoder
 
 from lexforge.evaluation import read_scores
-from lexforge.export import CardOptions
 from lexforge.models import build_splade, calibrate_head
 from lexforge.report import RunRecord, run_verdict
-from lexforge.training import PRESETS, SpladeTrainer, TrainingSettings
+from lexforge.settings import PRESETS, CardOptions, PresetName, StartSettings, TrainingSettings
+from lexforge.training import SpladeTrainer
 
 ROOT = Path(__file__).resolve().parents[2]
 RECIPE = ROOT / "recipes" / "splade_v26.py"
@@ -69,6 +69,13 @@ def write_lines(path: Path, rows: list[dict[str, str]]) -> None:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
 
+def of_preset(name: PresetName, **numbers: Any) -> dict[str, Any]:
+    """The settings of a preset as those of the recipe, with other numbers of its loss."""
+    chosen = PRESETS[name]
+    loss = replace(chosen.loss, **numbers)
+    return {"preset": name, "loss": loss, "start": chosen.start, "finish": chosen.finish}
+
+
 def config(beir: Path, **others: Any) -> Any:
     """Four steps of four rows."""
     settings: dict[str, Any] = {
@@ -84,7 +91,8 @@ def config(beir: Path, **others: Any) -> Any:
             logging_steps=1,
         ),
     }
-    keeps_embeddings = "loss" in others and others["loss"].needs_teacher and others["loss"].teacher != "bm25"
+    teacher = PRESETS[others.get("preset", "lexforge-scratch")].data.teacher
+    keeps_embeddings = "loss" in others and others["loss"].needs_teacher and teacher != "bm25"
     if keeps_embeddings and "teacher_scores" not in others:
         settings["teacher_cache"] = beir.parent / "teacher"
     return recipe.Config(**(settings | others))
@@ -202,8 +210,8 @@ def test_from_scratch_by_the_default_preset(
 @pytest.mark.parametrize(
     "others",
     [
-        {"preset": "v22", "loss": PRESETS["v22"], "negatives": "bm25", "train": TWO_ROWS},
-        {"loss": replace(PRESETS["v22"], similarity="dot"), "negatives": "judged"},
+        {**of_preset("v22"), "negatives": "bm25", "train": TWO_ROWS},
+        {**of_preset("v22", similarity="dot"), "negatives": "judged"},
         {"output_vocabulary": "seen"},
         {"inference_free": True, "document_terms": 12},
     ],
@@ -226,7 +234,7 @@ def test_precomputed_scores_take_the_place_of_a_teacher(beir: Path, tiny_checkpo
     scores = beir.parent / "scores.tsv"
     pairs = [f"q{i}\td{i}\t0.9\nq{i}\td{(i + 5) % 12}\t0.1\n" for i in range(8)]
     scores.write_text("query-id\tcorpus-id\tscore\n" + "".join(pairs))
-    others = {"preset": "v26", "loss": PRESETS["v26"], "negatives": "judged", "teacher_scores": scores}
+    others = {**of_preset("v26"), "negatives": "judged", "teacher_scores": scores}
     recipe.main(config(beir, model=str(tiny_checkpoint), **others))
     assert not (beir.parent / "teacher").exists()
 
@@ -238,7 +246,7 @@ def test_rows_with_scores_need_no_teacher(beir: Path, tiny_checkpoint: Path) -> 
         for word in WORDS
     ]
     write_lines(beir.parent / "mined.jsonl", rows)
-    others = {"preset": "v26", "loss": PRESETS["v26"], "negatives": beir.parent / "mined.jsonl"}
+    others = {**of_preset("v26"), "negatives": beir.parent / "mined.jsonl"}
     others |= {"model": str(tiny_checkpoint), "inference_free": True, "teacher_cache": None}
     recipe.main(config(beir, **others))
     state = json.loads((beir.parent / "run" / "checkpoint-4" / "trainer_state.json").read_text())
@@ -250,7 +258,7 @@ def test_a_teacher_that_the_run_would_ignore_is_refused(beir: Path) -> None:
     """The run would end well without the teacher, whether it exists or not, and nobody would notice."""
     rows = [{"anchor": word, "positive": word, "negative_1": "no", "label": [0.9, 0.1]} for word in WORDS]
     write_lines(beir.parent / "mined.jsonl", rows)
-    distils = {"preset": "v26", "loss": PRESETS["v26"]}
+    distils = {**of_preset("v26")}
     for others, message in [
         ({"teacher": "no/such/teacher"}, "reads no teacher, so --teacher no/such/teacher would be ignored"),
         (
@@ -269,7 +277,7 @@ def test_scores_without_negatives_are_refused_before_the_run(beir: Path) -> None
     """One score per row has nothing to be compared with; the loss would say so at its first step."""
     scores = beir.parent / "scores.tsv"
     scores.write_text("query-id\tcorpus-id\tscore\n" + "".join(f"q{i}\td{i}\t0.9\n" for i in range(8)))
-    others = {"preset": "v26", "loss": PRESETS["v26"], "teacher_scores": scores}
+    others = {**of_preset("v26"), "teacher_scores": scores}
     with pytest.raises(ValueError, match="these rows have a positive and no negative: give --negatives"):
         recipe.main(config(beir, **others))
     assert not (beir.parent / "run").exists()
@@ -278,7 +286,7 @@ def test_scores_without_negatives_are_refused_before_the_run(beir: Path) -> None
 def test_scores_by_id_beside_rows_of_texts_are_refused(beir: Path) -> None:
     """They would be read and ignored, and the run would fail at its first step."""
     others = {"negatives": beir.parent / "mined.jsonl", "teacher_scores": beir.parent / "scores.tsv"}
-    others |= {"preset": "v26", "loss": PRESETS["v26"]}
+    others |= {**of_preset("v26")}
     with pytest.raises(
         ValueError,
         match=r"--teacher-scores names documents by id, and the rows of .*mined\.jsonl have no ids",
@@ -297,7 +305,7 @@ def test_a_query_without_a_candidate_is_trained_on(
     write_lines(
         beir / "queries.jsonl", [line | ({"text": "zebra"} if line["_id"] == "q3" else {}) for line in lines]
     )
-    others = {"preset": "v22", "loss": PRESETS["v22"], "negatives": negatives, "model": str(tiny_checkpoint)}
+    others = {**of_preset("v22"), "negatives": negatives, "model": str(tiny_checkpoint)}
     recipe.main(config(beir, train=TWO_ROWS, **others))
     line = "data, split 'train': 8 rows of 1 negatives; 1 filled up at random, 0 dropped"
     assert [record.getMessage() for record in caplog.records if record.name == "lexforge.data.rows"] == [line]
@@ -323,8 +331,7 @@ def test_mined_rows_are_trained_on(
         recipe.main(
             config(
                 beir,
-                preset="plain",
-                loss=PRESETS["plain"],
+                **of_preset("plain"),
                 model=str(tiny_checkpoint),
                 negatives=beir.parent / "mined.jsonl",
             )
@@ -351,10 +358,10 @@ def spoil(path: str, line: str) -> Callable[[Path], None]:
         (spoil("corpus.jsonl", '{"_id": "x", "title": "", "text": 3}'), {}, r"corpus\.jsonl:13"),
         (spoil("corpus.jsonl", '{"_id": "x y", "text": "a"}'), {}, r"document id 'x y': a TREC file"),
         (None, {"model": "no/such/model"}, "no/such/model"),
-        (None, {"teacher": "no/such/teacher", "loss": PRESETS["v26"]}, "no/such/teacher"),
+        (None, {"teacher": "no/such/teacher", **of_preset("v26")}, "no/such/teacher"),
         (None, {"data": "nowhere"}, "nowhere"),
         (None, {"negatives": Path("bm52")}, "received 'bm52', and there is no such file"),
-        (None, {"loss": PRESETS["v22"]}, "the triplet margin needs negatives"),
+        (None, of_preset("v22"), "the triplet margin needs negatives"),
         (None, {"train": TrainingSettings(batch_size=64)}, "has 8 rows, and one batch needs 64"),
         (None, {"document_terms": 0}, "document_terms must be a finite number above 0; received 0"),
         (None, {"query_terms": 8, "inference_free": True}, "--query-terms needs a query encoder"),
@@ -462,9 +469,9 @@ def test_lexforge_shifts_the_bias_and_keeps_a_share_of_the_start(beir: Path, tin
     train = TrainingSettings(
         steps=1, batch_size=4, gradient_accumulation_steps=1, precision="fp32", learning_rate=1e-9
     )
-    loss = replace(PRESETS["lexforge"], idf_bias=2.0)
-    settings = {"model": str(tiny_checkpoint), "preset": "lexforge", "loss": loss, "train": train}
-    recipe.main(config(beir, negatives="none", **settings))  # twelve documents leave no batch without repeats
+    train = replace(train, lr_scheduler_type=PRESETS["lexforge"].train.lr_scheduler_type)
+    settings = of_preset("lexforge") | {"start": StartSettings(idf_bias=2.0), "train": train}
+    recipe.main(config(beir, negatives="none", model=str(tiny_checkpoint), **settings))  # twelve documents leave no batch without repeats
     before = SparseEncoder(str(tiny_checkpoint), device="cpu")[0].model.get_output_embeddings().bias
     after = SparseEncoder(str(run / "model"), device="cpu")[0].model.get_output_embeddings().bias
     assert (after - before).abs().max() > 0.1, "the idf of the corpus is in the saved model"
@@ -491,12 +498,12 @@ def test_a_share_is_kept_of_a_retriever_only(
         started(self, *args, **others)
 
     for model, said in ((tiny_checkpoint, True), (tmp_path / "splade", False)):
-        settings = {"model": str(model), "preset": "lexforge", "loss": PRESETS["lexforge"]}
+        settings = {"model": str(model), **of_preset("lexforge")}
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(SpladeTrainer, "__init__", noted)
             recipe.main(config(beir, negatives="none", output_dir=tmp_path / f"run-{said}", **settings))
         assert ("is no retriever yet" in capsys.readouterr().out) == said
-    assert shares == [0.0, PRESETS["lexforge"].start_share]
+    assert shares == [0.0, PRESETS["lexforge"].finish.start_share]
 
 
 def test_mined_negatives_take_the_route_of_documents(beir: Path, tiny_checkpoint: Path) -> None:
@@ -504,7 +511,7 @@ def test_mined_negatives_take_the_route_of_documents(beir: Path, tiny_checkpoint
     train = TrainingSettings(
         steps=1, batch_size=1, gradient_accumulation_steps=1, precision="fp32", learning_rate=1e-4
     )
-    settings = {"model": str(tiny_checkpoint), "preset": "lexforge", "loss": PRESETS["lexforge"]}
+    settings = {"model": str(tiny_checkpoint), **of_preset("lexforge")}
     recipe.main(config(beir, inference_free=True, train=train, **settings))
     state = json.loads((beir.parent / "run" / "checkpoint-1" / "trainer_state.json").read_text())
     assert state["global_step"] == 1
@@ -519,7 +526,7 @@ def test_a_named_teacher_scores_the_negatives_that_are_mined(beir: Path, tiny_ch
     train = TrainingSettings(
         steps=1, batch_size=2, gradient_accumulation_steps=1, precision="fp32", learning_rate=1e-4
     )
-    settings = {"model": str(tiny_checkpoint), "preset": "lexforge", "loss": PRESETS["lexforge"]}
+    settings = {"model": str(tiny_checkpoint), **of_preset("lexforge")}
     recipe.main(config(beir, negatives="mined", teacher="lsa", train=train, **settings))
     state = json.loads((beir.parent / "run" / "checkpoint-1" / "trainer_state.json").read_text())
     assert state["log_history"][0]["distillation"] > 0
@@ -538,7 +545,7 @@ def test_bm25_teaches_where_it_ranks_better_or_is_named(
 ) -> None:
     """Distilling a worse ranking takes away what the model knows better."""
     monkeypatch.setattr(recipe.evaluation, "compare_with_bm25", lambda *_: {"bm25": measured, "model": 0.5})
-    settings = {"model": str(tiny_checkpoint), "preset": "lexforge", "loss": PRESETS["lexforge"]}
+    settings = {"model": str(tiny_checkpoint), **of_preset("lexforge")}
     recipe.main(config(beir, negatives="none", **settings, **others))
     state = json.loads((beir.parent / "run" / "checkpoint-4" / "trainer_state.json").read_text())
     assert ("distillation" in state["log_history"][0]) == teaches
@@ -553,8 +560,7 @@ def test_bm25_stays_the_teacher_of_what_else_needs_one(
 ) -> None:
     """MarginMSE without a teacher would stop the run at its first step."""
     monkeypatch.setattr(recipe.evaluation, "compare_with_bm25", lambda *_: {"bm25": 0.4, "model": 0.5})
-    loss = replace(PRESETS["lexforge"], margin_mse_weight=0.1)
-    settings = {"model": str(tiny_checkpoint), "preset": "lexforge", "loss": loss}
+    settings = {"model": str(tiny_checkpoint), **of_preset("lexforge", margin_mse_weight=0.1)}
     recipe.main(config(beir, negatives="none", **settings))
     state = json.loads((beir.parent / "run" / "checkpoint-4" / "trainer_state.json").read_text())
     assert state["log_history"][0]["margin_mse"] > 0

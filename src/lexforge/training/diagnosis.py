@@ -80,7 +80,10 @@ def findings_of(
     loss = config.get("loss") or {}
     findings = []
     if "flops_weight" in loss:  # the loss of a sparse model
-        findings += model_findings(loss, str(config.get("language") or ""), sample)
+        share = (config.get("finish") or {}).get("start_share", 0.0)
+        findings += model_findings(
+            {**loss, "start_share": share}, str(config.get("language") or ""), sample
+        )
         findings += [scale(config, log), _similarity(loss["similarity"], searched_by)]
     return [*findings, oscillation(config, log), overfitting(config, log, best_checkpoint)]
 

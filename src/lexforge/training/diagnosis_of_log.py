@@ -107,7 +107,7 @@ def overfitting(config: Mapping[str, Any], log: Log, best_checkpoint: Mapping[st
         number = float(lost / unit) if unit else 0.0
     advice = (
         f"give --best-measure {wanted}, which keeps the best checkpoint, more rows or fewer --steps; a "
-        "higher --loss.flops-weight or --weight-decay leaves less to memorise"
+        "higher --loss.flops-weight leaves less to memorise"
     )
     return symptom.judge("overfitting", number, "--best-measure", advice, reason)
 

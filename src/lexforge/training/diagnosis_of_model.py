@@ -149,13 +149,13 @@ def _advice(loss: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
         ),
         "expansion": (
             "--loss.flops-weight",
-            f"{lower} or {now('start_share')}, or train for more steps; {now('positive_activation_weight')} "
+            f"{lower} or --finish.start-share (now {loss.get('start_share', 0):g}), or train for more steps; {now('positive_activation_weight')} "
             "helps only terms that are active already",
         ),
         "everywhere": (
             "--loss.flops-weight",
             f"{higher}; where they are stop words, {stop[1]}; a pretrained encoder also gains from "
-            "--loss.idf-bias 0.35",
+            "--start.idf-bias 0.35",
         ),
         "empty": (
             "--loss.flops-weight",

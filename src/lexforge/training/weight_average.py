@@ -52,7 +52,7 @@ class WeightAverage(TrainerCallback):
         if isinstance(kwargs.get("model"), FSDPModule):
             raise ValueError(
                 "an average of the weights needs whole weights on every rank, and FSDP2 shards them; give "
-                "average_horizon=0 (--loss.average-horizon 0), or train with DistributedDataParallel "
+                "average_horizon=0 (--finish.average-horizon 0), or train with DistributedDataParallel "
                 "(recipes/accelerate/multi_gpu.yaml)"
             )
         self.weights = {}
@@ -97,6 +97,6 @@ class WeightAverage(TrainerCallback):
             raise FileNotFoundError(
                 f"{file} does not exist, and a run that is resumed with average_horizon={self.horizon:g} "
                 "needs the average of its weights from it. Resume with average_horizon=0 "
-                "(--loss.average-horizon 0), as the run began, or from another checkpoint"
+                "(--finish.average-horizon 0), as the run began, or from another checkpoint"
             )
         self.weights = AVERAGE.read(Path(checkpoint), step)
