@@ -128,11 +128,12 @@ class Config:
     a quarter of `max_seq_length` from scratch, but not below 96, and all of it for a pretrained model."""
 
     document_terms: int | None = None
-    """Wanted mean number of active terms per document, for which training chooses the FLOPS weight; None
-    leaves the number to that weight."""
+    """Wanted mean number of active terms per document: training chooses the FLOPS weight for it, and its end
+    makes it exact within 1 %. None leaves the number to that weight."""
 
     query_terms: int | None = None
-    """Wanted mean number of active terms per query, in the same way."""
+    """Wanted mean number of active terms per query. Training chooses the FLOPS weight of queries for it, and
+    nothing makes it exact."""
 
     eval_documents: int | None = None
     """Documents that every evaluation searches: the judged ones and a random sample; None takes all."""
@@ -292,10 +293,11 @@ def main(cfg: Config) -> None:
     # A masked language model as it was pretrained activates a large part of its vocabulary in every text. Its
     # head gets another scale, so that training starts with few terms, and nothing of such a start is kept.
     if cfg.start.scale_head and cfg.model != LEXICAL and not models.head_is_trained(model, documents):
-        process.print(f"{cfg.model} was not trained for SPLADE: its head gets its scale from the documents")
-        models.calibrate_head(model, documents)
-    if cfg.finish.start_share and models.was_calibrated(model):
-        process.print(f"{cfg.model} is no retriever yet, so the model at the end keeps no share of it")
+        process.print(
+            f"{cfg.model} was not trained for SPLADE: its head gets its scale from the documents. It is no "
+            "retriever yet, so the model at the end keeps no share of it"
+        )
+        models.scale_head(model, documents)
         cfg = replace(cfg, finish=replace(cfg.finish, start_share=0.0))
 
     # Vocabulary. The sparsity penalty of the loss treats a term by its idf in the corpus, and it has rules of
@@ -400,7 +402,7 @@ def main(cfg: Config) -> None:
         train_positions=cfg.model != LEXICAL,
         document_terms=cfg.document_terms,
         query_terms=cfg.query_terms,
-        calibration_texts={"document": documents, "query": loaded.other_queries()},
+        counted_texts={"document": documents, "query": loaded.other_queries()},
     )
     trainer.train(resume_from_checkpoint=cfg.resume)
     if not process.is_main_process:

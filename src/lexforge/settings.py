@@ -41,6 +41,16 @@ IndexName: TypeAlias = Literal["inverted", "faiss-flat", "faiss-hnsw", "faiss-iv
 """The indexes that a command line can name."""
 VectorType: TypeAlias = Literal["sparse", "dense"]
 """The two types of vectors that an encoder gives."""
+ModelTargetName: TypeAlias = Literal["onnx", "onnx-pairs", "onnx-logits", "elasticsearch", "opensearch"]
+"""What a model can be exported for; docs/export.md describes each target."""
+
+Quantization: TypeAlias = Literal["int8"]
+"""How the weights of an exported model can be made smaller."""
+
+VectorTargetName: TypeAlias = Literal[
+    "anserini", "ciff", "opensearch", "opensearch-sparse-vector", "elasticsearch", "vespa", "pgvector"
+]
+"""The engine that vectors can be exported for; docs/engines.md describes each target."""
 
 
 # The groups of a preset.
@@ -788,23 +798,6 @@ class CardOptions:
     text_language: str = UNKNOWN
     license: str = UNKNOWN
     push_to_hub: str | None = None
-
-    def facts(self, run_directory: str | Path) -> dict[str, str | None]:
-        """Return the arguments of `CardFacts` that follow from the options.
-
-        Args:
-            run_directory: The folder of the run, whose name is the model's if it is not uploaded.
-
-        Returns:
-            `title`, `language`, `license` and `hub_name`.
-        """
-        title = (self.push_to_hub or Path(run_directory).resolve().name).rsplit("/", 1)[-1]
-        return {
-            "title": title,
-            "language": self.text_language,
-            "license": self.license,
-            "hub_name": self.push_to_hub,
-        }
 
 
 def check_negatives(negatives: NegativesName | Path, teacher_scores: Path | None) -> None:

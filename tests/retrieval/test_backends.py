@@ -15,7 +15,7 @@ from lexforge.retrieval import (
     IVF,
     FaissIndex,
     Flat,
-    IndexKind,
+    IndexName,
     InvertedIndex,
     build_exact,
     index_builder,
@@ -28,7 +28,7 @@ IDS = ["a", "b", "c"]
 
 def test_every_name_has_a_backend() -> None:
     """The type is what a command line offers, the list is what it builds."""
-    assert tuple(BACKENDS) == get_args(IndexKind)
+    assert tuple(BACKENDS) == get_args(IndexName)
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ class Config:
     data: str  # a folder in BEIR layout or another name that the recipes take
     split: str = "test"
     source: Annotated[SourceOptions, tyro.conf.arg(name="")] = field(default_factory=SourceOptions)
-    index: retrieval.IndexKind | None = None  # None takes the exact index of the model's vectors
+    index: retrieval.IndexName | None = None  # None takes the exact index of the model's vectors
     uri: str | None = None  # for Milvus and Qdrant: http://host:port, or a name that ends in .db or .qdrant
     collection: str = "lexforge"  # for Milvus and Qdrant: name of a new collection
     k: int = 100  # documents that are retrieved per query

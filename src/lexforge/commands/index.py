@@ -25,7 +25,7 @@ class Config:
 
     vectors: Path  # the folder that `lexforge encode` wrote
     output: Path  # a new or empty folder
-    index: retrieval.IndexKind
+    index: retrieval.IndexName
     rows: int = 65536  # documents that are added at once; memory holds their vectors beside the index
     uri: str | None = None  # for Milvus and Qdrant: http://host:port, or a name that ends in .db or .qdrant
     collection: str = "lexforge"  # for Milvus and Qdrant: name of the new collection

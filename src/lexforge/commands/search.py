@@ -76,7 +76,7 @@ def main(cfg: Config, lines: Iterable[str] | None = None) -> None:
         raise ValueError(f"--terms must be >= 0 and --width >= 3; received {cfg.terms} and {cfg.width}")
     if lines is None:
         lines = (line.decode("utf-8", "surrogateescape") for line in sys.stdin.buffer)
-    tokens: dict[retrieval.IndexKind, str] = {
+    tokens: dict[retrieval.IndexName, str] = {
         "milvus": os.environ.get("MILVUS_TOKEN", ""),
         "qdrant": os.environ.get("QDRANT_API_KEY", ""),
     }

@@ -25,7 +25,7 @@ from lexforge.corpus.encoding import Vectors, encode, join_vectors, vector_kind
 from lexforge.corpus.vector_file import pack, unpack
 from lexforge.models.fingerprint import fingerprint, text_digest
 from lexforge.models.load import check_encoder
-from lexforge.retrieval import VectorKind
+from lexforge.retrieval import VectorType
 from lexforge.retrieval.base import check_ids
 
 FORMAT = "lexforge-encoded-corpus"
@@ -50,7 +50,7 @@ class Manifest:
 
     model: str
     fingerprint: str
-    kind: VectorKind
+    kind: VectorType
     similarity: Similarity
     max_seq_length: int | None
     corpus: str

@@ -22,7 +22,7 @@ from lexforge.corpus.token_batches import encode_by_tokens
 from lexforge.corpus.vector_file import pack, unpack
 from lexforge.models.fingerprint import fingerprint, text_digest
 from lexforge.models.prompts import encode_kind
-from lexforge.retrieval import VectorKind
+from lexforge.retrieval import VectorType
 
 BATCHES_PER_BLOCK = 32  # batches per call of the model, after which the vectors leave the device
 # Only files with these names are ever deleted from a cache folder.
@@ -32,7 +32,7 @@ Vectors: TypeAlias = Any
 """CSR `[N, V] float32` from a SparseEncoder, or an array `[N, D] float32` from a SentenceTransformer."""
 
 
-def vector_kind(model: BaseModel) -> VectorKind:
+def vector_kind(model: BaseModel) -> VectorType:
     """Return `sparse` for a SparseEncoder and `dense` for a SentenceTransformer.
 
     Raises:

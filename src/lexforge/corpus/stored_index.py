@@ -12,7 +12,7 @@ from lexforge.common.files import check_new, new_directory
 from lexforge.common.manifest import pack_manifest, unpack_manifest
 from lexforge.common.progress import Progress
 from lexforge.corpus.encoded_corpus import EncodedCorpus
-from lexforge.retrieval import Index, IndexKind
+from lexforge.retrieval import Index, IndexName
 from lexforge.retrieval.backends import BACKENDS, find_backend
 
 SOURCE = "source.json"
@@ -31,7 +31,7 @@ class Source:
         corpus: Digest of all ids and texts.
     """
 
-    kind: IndexKind
+    kind: IndexName
     model: str
     fingerprint: str
     max_seq_length: int | None
@@ -41,7 +41,7 @@ class Source:
 def build_index(
     corpus: EncodedCorpus,
     directory: str | Path,
-    kind: IndexKind,
+    kind: IndexName,
     *,
     rows: int = 65536,
     show_progress_bar: bool = False,
@@ -91,7 +91,7 @@ def open_index(
     verify: bool = False,
     *,
     uri: str | None = None,
-    tokens: Mapping[IndexKind, str] | None = None,
+    tokens: Mapping[IndexName, str] | None = None,
 ) -> tuple[Index, Source]:
     """Load an index that `build_index` saved.
 

@@ -15,7 +15,7 @@ from sentence_transformers.base.model_card import generate_model_card
 
 from lexforge import __version__
 from lexforge.common.files import write_file
-from lexforge.export.options import UNKNOWN, CardOptions
+from lexforge.settings import UNKNOWN, CardOptions
 from lexforge.models import LEXICAL
 
 CARD = "README.md"

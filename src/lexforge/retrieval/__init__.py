@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from lexforge.retrieval.engines.qdrant import QdrantIndex
     from lexforge.retrieval.faiss import HNSW, IVF, FaissIndex, Flat
     from lexforge.retrieval.inverted import InvertedIndex
-    from lexforge.retrieval.kinds import IndexKind, VectorKind
+    from lexforge.settings import IndexName, VectorType
 
 __all__ = [
     "HNSW",
@@ -25,12 +25,12 @@ __all__ = [
     "Flat",
     "Hits",
     "Index",
-    "IndexKind",
+    "IndexName",
     "InvertedIndex",
     "MilvusIndex",
     "QdrantIndex",
     "Similarity",
-    "VectorKind",
+    "VectorType",
     "build_exact",
     "index_builder",
 ]

@@ -15,12 +15,12 @@ from lexforge.retrieval.engines.milvus import MilvusIndex
 from lexforge.retrieval.engines.qdrant import QdrantIndex
 from lexforge.retrieval.faiss import HNSW, IVF, FaissIndex, Flat
 from lexforge.retrieval.inverted import InvertedIndex
-from lexforge.retrieval.kinds import IndexKind, VectorKind
+from lexforge.settings import IndexName, VectorType
 
 
 @dataclass(frozen=True)
 class Backend:
-    """What a name of `IndexKind` stands for.
+    """What a name of `IndexName` stands for.
 
     Args:
         index: The class, which follows the protocol `Index`.
@@ -31,13 +31,13 @@ class Backend:
     """
 
     index: type[Index]
-    holds: tuple[VectorKind, ...]
+    holds: tuple[VectorType, ...]
     settings: Mapping[str, Any] = field(default_factory=dict)
     options: tuple[str, ...] = ()
     required: tuple[str, ...] = ()
 
 
-BACKENDS: dict[IndexKind, Backend] = {
+BACKENDS: dict[IndexName, Backend] = {
     "inverted": Backend(InvertedIndex, ("sparse",)),
     "faiss-flat": Backend(FaissIndex, ("dense",), {"layout": Flat()}),
     "faiss-hnsw": Backend(FaissIndex, ("dense",), {"layout": HNSW()}),
@@ -57,11 +57,11 @@ BACKENDS: dict[IndexKind, Backend] = {
 }
 
 
-def find_backend(kind: str | None, vectors: VectorKind, options: Mapping[str, Any]) -> Backend:
+def find_backend(kind: str | None, vectors: VectorType, options: Mapping[str, Any]) -> Backend:
     """Look up a backend, and refuse, before any work, an index that cannot be built.
 
     Args:
-        kind: A name of `IndexKind`.
+        kind: A name of `IndexName`.
         vectors: The kind of vectors that the index is to hold.
         options: The options that the caller gives, by name.
 
@@ -93,11 +93,11 @@ def find_backend(kind: str | None, vectors: VectorKind, options: Mapping[str, An
     return backend
 
 
-def index_builder(kind: str | None, vectors: VectorKind, **options: Any) -> Callable[..., Index]:
+def index_builder(kind: str | None, vectors: VectorType, **options: Any) -> Callable[..., Index]:
     """Return the `build` of the index that a name stands for, with its settings and options filled in.
 
     Args:
-        kind: A name of `IndexKind`.
+        kind: A name of `IndexName`.
         vectors: The kind of vectors that the index is to hold.
         options: Options of the index, such as the `uri` of Milvus.
 

@@ -33,13 +33,10 @@ if TYPE_CHECKING:
         load_teacher,
         without_single_scores,
     )
-    from lexforge.training.term_calibration import calibrate_active_terms
-    from lexforge.training.term_controller import ActiveTermsController
     from lexforge.training.trainer import SpladeTrainer
 
 __all__ = [
     "PRESETS",
-    "ActiveTermsController",
     "BM25Teacher",
     "CollapseCallback",
     "CurriculumCallback",
@@ -55,7 +52,6 @@ __all__ = [
     "SpladeCollator",
     "SpladeTrainer",
     "TrainingSettings",
-    "calibrate_active_terms",
     "check_full_batch",
     "check_run",
     "check_triplet_rows",

@@ -36,7 +36,7 @@ from lexforge.retrieval.engines.server import (
     send_repeatedly,
 )
 from lexforge.retrieval.faiss import HNSW, IVF, Flat
-from lexforge.retrieval.kinds import VectorKind
+from lexforge.settings import VectorType
 
 FORMAT = "lexforge-milvus-index"
 MAX_HITS = 16384  # Milvus's own limit on the hits per query and on the rows per answer
@@ -126,10 +126,10 @@ class MilvusIndex(ServerIndex):
             answer = self._call("query", filter=window, output_fields=columns)
             yield from sorted((row["position"], row["document"], row["weights"]) for row in answer)
 
-    def _type_and_width(self, matrix: Any, what: str) -> tuple[VectorKind, int]:
+    def _type_and_width(self, matrix: Any, what: str) -> tuple[VectorType, int]:
         return type_and_width(matrix, what)
 
-    def _create(self, vector_type: VectorKind, width: int) -> None:
+    def _create(self, vector_type: VectorType, width: int) -> None:
         from pymilvus import DataType, MilvusClient
 
         schema = MilvusClient.create_schema(auto_id=False, enable_dynamic_field=False)

@@ -15,7 +15,7 @@ from scipy import sparse
 
 from lexforge.retrieval.engines.server import check_address
 from lexforge.retrieval.faiss import HNSW, IVF, Flat
-from lexforge.retrieval.kinds import VectorKind
+from lexforge.settings import VectorType
 from lexforge.retrieval.vectors import dense_width, sparse_width
 
 CONNECT_FAILED = 2  # pymilvus's own code of an address at which no server answers
@@ -47,13 +47,13 @@ def lite_file(uri: str) -> str | None:
     return os.path.abspath(uri)
 
 
-def type_and_width(matrix: Any, what: str) -> tuple[VectorKind, int]:
+def type_and_width(matrix: Any, what: str) -> tuple[VectorType, int]:
     """Return the type and the width of the vectors of a collection that these are the first of.
 
     Raises:
         TypeError: If they are neither CSR nor a 2-dimensional array of floats.
     """
-    vector_type: VectorKind = "sparse" if sparse.issparse(matrix) else "dense"
+    vector_type: VectorType = "sparse" if sparse.issparse(matrix) else "dense"
     return vector_type, sparse_width(matrix, what) if vector_type == "sparse" else dense_width(matrix, what)
 
 

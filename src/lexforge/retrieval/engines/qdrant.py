@@ -25,7 +25,7 @@ from lexforge.retrieval.engines.server import (
     check_address,
     send_repeatedly,
 )
-from lexforge.retrieval.kinds import VectorKind
+from lexforge.settings import VectorType
 from lexforge.retrieval.vectors import sparse_width
 
 FORMAT = "lexforge-qdrant-index"
@@ -106,10 +106,10 @@ class QdrantIndex(ServerIndex):
             if after is None:
                 break
 
-    def _type_and_width(self, matrix: Any, what: str) -> tuple[VectorKind, int]:
+    def _type_and_width(self, matrix: Any, what: str) -> tuple[VectorType, int]:
         return "sparse", sparse_width(matrix, what)
 
-    def _create(self, vector_type: VectorKind, width: int) -> None:
+    def _create(self, vector_type: VectorType, width: int) -> None:
         from qdrant_client.models import SparseVectorParams
 
         self._call(

@@ -17,7 +17,7 @@ from lexforge.common.files import new_directory
 from lexforge.common.manifest import read_manifest, write_manifest
 from lexforge.common.similarity import Similarity, check_similarity
 from lexforge.retrieval.base import DocumentIds, Found, Hits, check_k, complete_ties, read_ids, write_ids
-from lexforge.retrieval.kinds import VectorKind
+from lexforge.settings import VectorType
 from lexforge.retrieval.vectors import dense_vectors, sparse_vectors
 
 PROPERTY = "lexforge"  # the entry of a collection's own properties that describes its vectors
@@ -71,7 +71,7 @@ class ServerIndex(ABC):
         self.batch_rows = batch_rows
         self._ids = DocumentIds()
         self._weights = 0  # the number of stored numbers in all vectors; zeros of sparse ones are not stored
-        self._vector_type: VectorKind | None = None  # None until the collection is there
+        self._vector_type: VectorType | None = None  # None until the collection is there
         self._width = 0
         self.similarity: Similarity = check_similarity(wanted["similarity"] or "dot")
         self.close: Callable[[], object]
@@ -322,7 +322,7 @@ class ServerIndex(ABC):
         """Yield position, id and number of stored numbers of the documents, in the order of positions."""
 
     @abstractmethod
-    def _type_and_width(self, matrix: Any, what: str) -> tuple[VectorKind, int]:
+    def _type_and_width(self, matrix: Any, what: str) -> tuple[VectorType, int]:
         """Return the type and the width of the vectors of a collection that these are the first of.
 
         Raises:
@@ -330,7 +330,7 @@ class ServerIndex(ABC):
         """
 
     @abstractmethod
-    def _create(self, vector_type: VectorKind, width: int) -> None:
+    def _create(self, vector_type: VectorType, width: int) -> None:
         """Create the collection with its index on the vectors, and describe it in its properties."""
 
     @abstractmethod
@@ -363,7 +363,7 @@ class ServerIndex(ABC):
             )
         return index
 
-    def _described(self, vector_type: VectorKind, width: int) -> dict[str, Any]:
+    def _described(self, vector_type: VectorType, width: int) -> dict[str, Any]:
         """Return the description that every collection carries."""
         return {"kind": vector_type, "width": width, "similarity": self.similarity}
 
@@ -401,7 +401,7 @@ class ServerIndex(ABC):
             if value not in (None, getattr(self, name)):
                 raise ValueError(f"{self.where} has {name} {getattr(self, name)!r}; received {value!r}")
 
-    def _checked(self, matrix: Any, what: str) -> tuple[Any, VectorKind, int]:
+    def _checked(self, matrix: Any, what: str) -> tuple[Any, VectorType, int]:
         """Return vectors ready to be sent, their type and their width.
 
         Raises:
