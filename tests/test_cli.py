@@ -14,8 +14,8 @@ import pytest
 
 from lexforge import __version__, cli
 from lexforge.commands import recipe, train
-from lexforge.training import PRESETS
 from lexforge.settings import PresetName
+from lexforge.training import PRESETS
 
 ROOT = Path(__file__).resolve().parents[1]
 WITH_SETTINGS = [name for name in cli.COMMANDS if name != "train"]

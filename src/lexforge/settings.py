@@ -30,6 +30,7 @@ FITTED_TEACHERS = ("lsa", "lsa-char")
 UNKNOWN = "unknown"
 
 NegativesName: TypeAlias = Literal["given", "none", "mined", "judged", "bm25"]
+PresetNegatives: TypeAlias = Literal["none", "mined", "bm25"]
 PresetName: TypeAlias = Literal["lexforge", "lexforge-scratch", "plain", "v22", "v23", "v25", "v26"]
 """The names of the presets in `PRESETS`."""
 Precision: TypeAlias = Literal["fp32", "bf16", "fp16"]
@@ -294,7 +295,7 @@ class DataSettings:
             queries better than the model before training.
     """
 
-    negatives: Literal["none", "mined", "bm25"] = "none"
+    negatives: PresetNegatives = "none"
     teacher: Literal["lsa", "bm25"] = "lsa"
 
 

@@ -471,7 +471,9 @@ def test_lexforge_shifts_the_bias_and_keeps_a_share_of_the_start(beir: Path, tin
     )
     train = replace(train, lr_scheduler_type=PRESETS["lexforge"].train.lr_scheduler_type)
     settings = of_preset("lexforge") | {"start": StartSettings(idf_bias=2.0), "train": train}
-    recipe.main(config(beir, negatives="none", model=str(tiny_checkpoint), **settings))  # twelve documents leave no batch without repeats
+    recipe.main(
+        config(beir, negatives="none", model=str(tiny_checkpoint), **settings)
+    )  # twelve documents leave no batch without repeats
     before = SparseEncoder(str(tiny_checkpoint), device="cpu")[0].model.get_output_embeddings().bias
     after = SparseEncoder(str(run / "model"), device="cpu")[0].model.get_output_embeddings().bias
     assert (after - before).abs().max() > 0.1, "the idf of the corpus is in the saved model"

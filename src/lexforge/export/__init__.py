@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from lexforge.export.card import write_card
     from lexforge.export.models.check import Agreement
     from lexforge.export.models.export import Export, check_model_export, export_model
-    from lexforge.settings import CardOptions, ModelTargetName, Quantization, VectorTargetName
     from lexforge.export.vectors.export import (
         VECTOR_TARGETS,
         Exported,
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
         term_names,
     )
     from lexforge.export.vectors.survey import Queries
+    from lexforge.settings import CardOptions, ModelTargetName, Quantization, VectorTargetName
 
 __all__ = [
     "VECTOR_TARGETS",

@@ -15,8 +15,8 @@ from sentence_transformers.base.model_card import generate_model_card
 
 from lexforge import __version__
 from lexforge.common.files import write_file
-from lexforge.settings import UNKNOWN, CardOptions
 from lexforge.models import LEXICAL
+from lexforge.settings import UNKNOWN, CardOptions
 
 CARD = "README.md"
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")

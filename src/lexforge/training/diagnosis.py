@@ -81,9 +81,7 @@ def findings_of(
     findings = []
     if "flops_weight" in loss:  # the loss of a sparse model
         share = (config.get("finish") or {}).get("start_share", 0.0)
-        findings += model_findings(
-            {**loss, "start_share": share}, str(config.get("language") or ""), sample
-        )
+        findings += model_findings({**loss, "start_share": share}, str(config.get("language") or ""), sample)
         findings += [scale(config, log), _similarity(loss["similarity"], searched_by)]
     return [*findings, oscillation(config, log), overfitting(config, log, best_checkpoint)]
 

@@ -149,7 +149,8 @@ def _advice(loss: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
         ),
         "expansion": (
             "--loss.flops-weight",
-            f"{lower} or --finish.start-share (now {loss.get('start_share', 0):g}), or train for more steps; {now('positive_activation_weight')} "
+            f"{lower} or --finish.start-share (now {loss.get('start_share', 0):g}), or train for more steps; "
+            f"{now('positive_activation_weight')} "
             "helps only terms that are active already",
         ),
         "everywhere": (

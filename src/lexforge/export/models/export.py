@@ -19,8 +19,8 @@ from lexforge.export.models.check import Agreement, Written, compare, refuse_dif
 from lexforge.export.models.files import OPSET, quantize_int8
 from lexforge.export.models.measure import measure_export
 from lexforge.export.models.sides import EncodedSide, EncoderSide, read_sides
-from lexforge.settings import ModelTargetName, Quantization
 from lexforge.models import build_splade, check_model, model_kind
+from lexforge.settings import ModelTargetName, Quantization
 
 DESCRIPTION = "export.json"
 

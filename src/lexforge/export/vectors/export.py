@@ -23,7 +23,6 @@ from lexforge.common.files import leftover, remove_leftovers, write_file
 from lexforge.common.manifest import content_sha256, file_sha256, pack_manifest, unpack_manifest
 from lexforge.common.progress import Progress
 from lexforge.corpus.encoded_corpus import EncodedCorpus
-from lexforge.settings import VectorTargetName
 from lexforge.export.vectors.anserini import Anserini
 from lexforge.export.vectors.base import Row, Survey, VectorTarget
 from lexforge.export.vectors.ciff import Ciff
@@ -34,6 +33,7 @@ from lexforge.export.vectors.survey import Queries, canonical_blocks, survey_vec
 from lexforge.export.vectors.vespa import Vespa
 from lexforge.models.fingerprint import fingerprint
 from lexforge.retrieval.vectors import sparse_vectors
+from lexforge.settings import VectorTargetName
 
 RECORD = "export.json"
 FORMAT = "lexforge-vector-export"

@@ -15,8 +15,8 @@ from scipy import sparse
 
 from lexforge.retrieval.engines.server import check_address
 from lexforge.retrieval.faiss import HNSW, IVF, Flat
-from lexforge.settings import VectorType
 from lexforge.retrieval.vectors import dense_width, sparse_width
+from lexforge.settings import VectorType
 
 CONNECT_FAILED = 2  # pymilvus's own code of an address at which no server answers
 RATE_LIMIT = 8  # pymilvus's own code of an error for too many requests

@@ -25,8 +25,8 @@ from lexforge.retrieval.engines.server import (
     check_address,
     send_repeatedly,
 )
-from lexforge.settings import VectorType
 from lexforge.retrieval.vectors import sparse_width
+from lexforge.settings import VectorType
 
 FORMAT = "lexforge-qdrant-index"
 VECTOR = "vector"  # the name of the vector of a point
