@@ -43,7 +43,8 @@ def evaluate_run(run: Run, qrels: Qrels, metrics: Sequence[str] = METRICS) -> di
         run: `{query id: {document id: score}}`; documents are ranked by score. Documents of equal score are
             ranked in the order of the dict, for every measure (trec_eval has an order of its own). A judged
             query that is not in the run counts as 0.
-        qrels: `{query id: {document id: grade}}`; a grade of 1 or more is relevant. The gain is the grade.
+        qrels: `{query id: {document id: grade}}`; a grade of 1 or more is relevant. The gain is the grade. A
+            query without a relevant document counts as 0.
         metrics: Names of measures in ir-measures, such as `nDCG@10`, `RR@10`, `R@100`, `AP@100`, `Success@5`.
 
     Returns:
