@@ -155,6 +155,20 @@ def test_queries_and_documents_get_a_number_each(tiny_splade: SparseEncoder) -> 
     assert reached["query"] == pytest.approx(wanted["query_terms"], abs=1.5 / len(QUERIES))
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_the_number_told_is_that_of_the_rounded_bias(tiny_splade: SparseEncoder, dtype: torch.dtype) -> None:
+    """A bias in half precision takes another shift than the one that was computed; the report must not tell
+    the number that only the exact shift would give.
+    """
+    model = tiny_splade.to(dtype)
+    with torch.no_grad():
+        splade_decoders(model)[0].bias += 3  # where bfloat16 has steps of .016
+    reached = calibrate_active_terms(model, QUERIES, DOCUMENTS, query_terms=17, document_terms=19)
+    assert reached["document"] == pytest.approx(mean_active(model, DOCUMENTS), rel=1e-6)
+    reached = calibrate_active_terms(model, QUERIES, DOCUMENTS, query_terms=23)
+    assert reached["query"] == pytest.approx(mean_active(model, QUERIES), rel=1e-6)
+
+
 def test_numbers_that_exclude_each_other_are_told(
     tiny_splade: SparseEncoder, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -26,7 +26,7 @@ from lexforge.common.types import TextKind
 from lexforge.corpus import encode
 from lexforge.models.structure import splade_decoders, splade_transformers, vocabulary_size
 from lexforge.models.vocabulary import BANNED_BIAS
-from lexforge.training.term_sample import sample_texts
+from lexforge.training.term_sample import mean_active_terms, sample_texts
 from lexforge.training.term_thresholds import Logits, TooShallowError, solve_thresholds
 
 logger = logging.getLogger(__name__)
@@ -58,7 +58,7 @@ def calibrate_active_terms(
 
     Returns:
         The mean number of active terms that texts like those of the sample now have, by the wanted kind of
-        text. A warning says where it is not the wanted one.
+        text, with the bias as it is rounded to its dtype. A warning says where no shift gives the wanted one.
 
     Raises:
         ValueError: If no number is wanted, the model cannot be calibrated, a sample is empty, or a wanted
@@ -110,8 +110,15 @@ def calibrate_active_terms(
     with torch.no_grad():
         shift = torch.from_numpy(-thresholds).to(decoder.bias)  # [V]
         decoder.bias += torch.where(decoder.bias > BANNED_BIAS / 2, shift, 0.0)
+    had: dict[TextKind, float] = {}
+    if torch.finfo(decoder.bias.dtype).bits < 32:
+        # Half precision rounds the shift, and the logits above a raised bias: only a count tells the number.
+        had = mean_active_terms(model, {kind: texts for kind, (texts, _) in samples.items()}, batch_size)
     for kind, (_, wanted) in samples.items():
-        if abs(reached[kind] / wanted - 1) > 0.01:
+        missed = abs(reached[kind] / wanted - 1) > 0.01  # by the shift itself, not by its rounding
+        if kind in had:
+            reached[kind] += had[kind] - logits[kind].mean_active(thresholds)
+        if missed:
             logger.warning(
                 "a %s has %.1f active terms on average, and %g were wanted: no shift of the decoder's bias "
                 "gives both numbers. Train longer, or bring the two wanted numbers nearer to each other",
