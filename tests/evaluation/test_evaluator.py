@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lexforge.evaluation import RetrievalEvaluator, compare_runs, read_run, read_scores
+from lexforge.evaluation import RetrievalEvaluator, compare_runs, read_run, read_scores, score_run
 from lexforge.retrieval import HNSW, FaissIndex
 
 WORDS = "sort list array search index query document vector sparse token model train loss batch file".split()
@@ -197,6 +197,16 @@ def test_an_empty_query_is_searched_like_any_other(tiny_splade) -> None:
     )
     assert set(result.per_query["nDCG@10"]) == {"blank", "q0"}
     assert result.metrics["R@100"] == np.mean(list(result.per_query["R@100"].values()))
+
+
+def test_a_query_whose_judgements_are_empty_counts_as_zero(tiny_splade) -> None:
+    """`score_run` counts it as 0; an evaluator that dropped it told a higher mean of the same run."""
+    sample = data()
+    qrels = {"q0": {}, **{query: sample["qrels"][query] for query in ("q1", "q2")}}
+    result = RetrievalEvaluator(sample["queries"], sample["corpus"], qrels).evaluate(tiny_splade)
+    assert result.scores == score_run(result.run, qrels)
+    assert result.per_query["R@100"]["q0"] == 0
+    assert result.metrics["R@100"] == pytest.approx(sum(result.per_query["R@100"].values()) / 3)
 
 
 @pytest.mark.parametrize("kind", ["sparse", "dense"])

@@ -145,7 +145,7 @@ def test_the_command_of_the_readme_trains_evaluates_and_leaves_its_records(
     assert "report.html shows the run in a browser" in done.stdout
     assert f"\n{run_verdict(run)}\n" in done.stdout
     log = done.stdout + done.stderr
-    assert log.count("stop words (en)") == 1
+    assert log.count("stop words (en): ") == 1
     for noise in ("it/s", "Loading weights", "Writing model shards", "widget", "indexing errors"):
         assert noise not in log
     assert {"log.jsonl", "bm25.trec", "initial.trec", "terms.json", "explorer.json", "diagnosis.json"} <= set(

@@ -67,9 +67,10 @@ class RetrievalEvaluator(BaseEvaluator):
     (`similarity_fn_name`, dot or cosine). The vectors of the corpus are kept while the model is unchanged.
 
     Args:
-        queries: `{query id: text}`; queries without a judgement are left out.
+        queries: `{query id: text}`; queries that the judgements do not name are left out.
         corpus: `{document id: text}`.
-        qrels: `{query id: {document id: grade}}`; a grade of 1 or more is relevant.
+        qrels: `{query id: {document id: grade}}`; a grade of 1 or more is relevant. A query without a
+            relevant document counts as 0.
         name: Prefix of the measures and of the files that are written.
         metrics: Names of measures in ir-measures; the first one is the primary metric.
         k: Number of documents that are retrieved per query, at least the cutoff of every measure; a measure
@@ -125,7 +126,7 @@ class RetrievalEvaluator(BaseEvaluator):
         for metric in metrics:
             if (cutoff(metric) or 0) > self.k:
                 raise ValueError(f"the cutoff of measure {metric!r} must be at most k; received k = {k}")
-        self.qrels = {query: judged for query, judged in check_qrels(qrels).items() if judged}
+        self.qrels = check_qrels(qrels)
         self.query_ids = list(self.qrels)
         self.query_texts = [queries[query] for query in self.query_ids]
         self.document_ids = list(corpus)

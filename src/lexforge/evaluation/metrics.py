@@ -45,7 +45,7 @@ def evaluate_run(run: Run, qrels: Qrels, metrics: Sequence[str] = METRICS) -> di
             ranked in the order of the dict, for every measure (trec_eval has an order of its own). A judged
             query that is not in the run counts as 0.
         qrels: `{query id: {document id: grade}}`; a grade of 1 or more is relevant. The gain is the grade; a
-            grade below 0 counts as 0.
+            grade below 0 counts as 0, and so does a query without a relevant document.
         metrics: Names of measures in ir-measures, such as `nDCG@10`, `RR@10`, `R@100`, `AP@100`, `Success@5`.
 
     Returns:
