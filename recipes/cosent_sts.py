@@ -19,7 +19,7 @@ checkpoint.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -27,7 +27,6 @@ import tyro
 
 from lexforge import data, evaluation, export, losses, models, report, runs, training
 from lexforge.common.command_line import run_command
-from lexforge.common.similarity import similarity_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -192,20 +191,19 @@ def main(cfg: Config) -> None:
     # What the run leaves behind: the model, the numbers, and a table to read.
     stages.begin("write the results")
     model.save_pretrained(str(cfg.output_dir / "model"), create_model_card=False)
-    facts = export.CardFacts(
-        **cfg.card.facts(cfg.output_dir),
-        kind="dense",
+    export.write_card(
+        model,
+        cfg.output_dir / "model",
+        cfg.card,
         task="similarity",
-        similarity=similarity_of(model),
         base_model=cfg.model,
         data=cfg.data,
         split="test",
         measured=len(pairs["test"]),
         metrics=metrics,
-        training={"scale": cfg.scale, "max_seq_length": cfg.max_seq_length} | asdict(cfg.train),
-        citation=loss.citation,
+        settings={"scale": cfg.scale, "steps": cfg.train.steps, "seed": cfg.train.seed},
+        command=runs.launch_command(),
     )
-    export.write_card(cfg.output_dir / "model", facts)
     timing = {"timing": {"stage_seconds": stages.end()}}
     runs.write_json(cfg.output_dir / "metrics.json", metrics | timing | training.best_of(trainer.state))
     print(evaluation.metrics_table(metrics))

@@ -20,7 +20,7 @@ shows all of it in a browser (`report.html`). `--resume` continues from the last
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -28,7 +28,6 @@ import tyro
 
 from lexforge import data, evaluation, export, losses, models, report, retrieval, runs, training
 from lexforge.common.command_line import run_command
-from lexforge.common.similarity import similarity_of
 
 if TYPE_CHECKING:
     from accelerate import PartialState
@@ -251,20 +250,24 @@ def main(cfg: Config) -> None:
 
     # What the run leaves behind: the numbers, the documents found, the card, and a page that shows them.
     stages.begin("write the results")
-    facts = export.CardFacts(
-        **cfg.card.facts(cfg.output_dir),
-        kind="dense",
-        similarity=similarity_of(model),
+    export.write_card(
+        model,
+        cfg.output_dir / "model",
+        cfg.card,
+        task="retrieval",
         base_model=cfg.model,
         data=cfg.data,
         split="test",
         measured=len(measured.corpus),
         metrics=record.metrics,
-        training={"negatives": cfg.negatives, "max_seq_length": cfg.max_seq_length} | asdict(cfg.train),
-        citation=loss.citation,
-        numbers={"loss": asdict(cfg.loss)},
+        settings={
+            "loss": cfg.loss.name,
+            "negatives": negatives,
+            "steps": cfg.train.steps,
+            "seed": cfg.train.seed,
+        },
+        command=runs.launch_command(),
     )
-    export.write_card(cfg.output_dir / "model", facts)
     record.look_closer(model, evaluator, measured.corpus)
     timing = trained.timing | {"stage_seconds": stages.end()}
     record.finish(timing=timing, **training.best_of(trainer.state))

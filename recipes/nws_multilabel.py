@@ -24,7 +24,7 @@ The run directory holds the settings (`config.json`), the versions and the machi
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -33,7 +33,6 @@ import tyro
 
 from lexforge import corpus, data, evaluation, export, losses, models, report, runs, training
 from lexforge.common.command_line import run_command
-from lexforge.common.similarity import similarity_of
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -299,22 +298,19 @@ def main(cfg: Config) -> None:
     # What the run leaves behind: the encoder, the classifier, the numbers, and a table to read.
     stages.begin("write the results")
     model.save_pretrained(str(cfg.output_dir / "model"), create_model_card=False)
-    facts = export.CardFacts(
-        **cfg.card.facts(cfg.output_dir),
-        kind="dense",
+    export.write_card(
+        model,
+        cfg.output_dir / "model",
+        cfg.card,
         task="labels",
-        similarity=similarity_of(model),
         base_model=cfg.model,
         data=cfg.data,
         split=cfg.measured_split,
         measured=len(measured_columns[2]["text"]),
         metrics=metrics,
-        training={name: getattr(cfg, name) for name in ("head_learning_rate", "max_seq_length")}
-        | asdict(cfg.train),
-        citation=getattr(loss, "citation", ""),  # binary cross-entropy has none
-        numbers={"loss": asdict(cfg.loss)},
+        settings={"loss": cfg.loss.name, "steps": cfg.train.steps, "seed": cfg.train.seed},
+        command=runs.launch_command(),
     )
-    export.write_card(cfg.output_dir / "model", facts)
     classifier = {name: tensor for name, tensor in loss.state_dict().items() if name in CLASSIFIER_PARAMETERS}
     save_file(classifier, cfg.output_dir / "head.safetensors", {"labels": json.dumps(texts.label_names)})
     timing = {"timing": {"stage_seconds": stages.end()}}

@@ -20,7 +20,7 @@ browser (`report.html`). `--resume` continues from the last checkpoint.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -385,22 +385,28 @@ def main(cfg: Config) -> None:
         idf=idf,
         stopword_ids=stopword_ids,
     )
-    choices = ("preset", "negatives", "output_vocabulary", "inference_free", "max_seq_length")
-    facts = export.CardFacts(
-        **cfg.card.facts(cfg.output_dir),
-        similarity=cfg.loss.similarity,
+    export.write_card(
+        model,
+        cfg.output_dir / "model",
+        cfg.card,
+        task="retrieval",
         base_model=cfg.model,
         data=cfg.data,
         split="test",
         measured=len(measured.corpus),
         metrics=record.metrics,
-        training={name: getattr(cfg, name) for name in choices} | asdict(cfg.train),
-        citation=loss.citation,
-        teacher=data.teacher_name(teacher_name, cfg.teacher_scores, rows) if numbers.needs_teacher else None,
-        inference_free=cfg.inference_free,
-        numbers={"loss": asdict(numbers)},
+        settings={
+            "preset": cfg.preset,
+            "teacher": data.teacher_name(teacher_name, cfg.teacher_scores, rows)
+            if numbers.needs_teacher
+            else "none",
+            "negatives": cfg.negatives,
+            "output vocabulary": cfg.output_vocabulary,
+            "steps": cfg.train.steps,
+            "seed": cfg.train.seed,
+        },
+        command=runs.launch_command(),
     )
-    export.write_card(cfg.output_dir / "model", facts)
     timing = trained.timing | {"stage_seconds": stages.end()}
     record.finish(timing=timing, training_queries=compared, **training.best_of(trainer.state))
     print(evaluation.metrics_table(record.metrics))

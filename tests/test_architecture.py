@@ -41,12 +41,12 @@ MAY_IMPORT: dict[str, set[str]] = {
 OWNERS = {
     "triton": {"kernels/triton"},
     "pymilvus": {"retrieval/engines/milvus.py"},
-    "onnx": {"export/onnx_files.py"},
-    "onnxruntime": {"export/onnx_files.py"},
-    "onnxscript": {"export/onnx_files.py"},
+    "onnx": {"export/models/files.py"},
+    "onnxruntime": {"export/models/files.py"},
+    "onnxscript": {"export/models/files.py"},
     "bokeh": {"report"},
     "jinja2": {"report"},
-    "fastembed": {"export/model_fastembed.py"},
+    "fastembed": {"export/models/fastembed.py"},
     "qdrant_client": {"retrieval/engines/qdrant.py"},
 }
 

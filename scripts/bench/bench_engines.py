@@ -6,7 +6,7 @@ The corpora and the judged queries of a split are encoded and exported by `lexfo
 that is installed (`make test-engines` installs them). Then each engine loads and searches them, one after the
 other. Rows go to `results/engines.csv`: recall@10 against exact search, nDCG@10, queries per second, bytes,
 and seconds to load. Each engine gets all queries at once where it takes batches. Lucene and PISA search on
-one thread and PostgreSQL in one process; Qdrant and Milvus Lite use the threads that they choose.
+one thread and PostgreSQL in one process.
 """
 
 from __future__ import annotations
@@ -31,8 +31,7 @@ from lexforge.common.types import Qrels
 from lexforge.corpus import EncodedCorpus, encode, encode_corpus
 from lexforge.data import load_beir
 from lexforge.evaluation import evaluate_run
-from lexforge.export.vectors import VECTOR_TARGETS, export_vectors, term_names
-from lexforge.export.vectors_survey import Queries
+from lexforge.export import VECTOR_TARGETS, Queries, export_vectors, term_names
 from lexforge.models import load_encoder
 from lexforge.retrieval import InvertedIndex
 

@@ -24,7 +24,7 @@ from common import append_rows, in_own_process, measure
 
 from lexforge.data import RetrievalData, load_beir
 from lexforge.export import export_model
-from lexforge.export.model_onnx import run_pooled
+from lexforge.export.models.onnx import run_pooled
 from lexforge.models import build_splade
 
 IMPLEMENTATIONS = ("lexforge", "onnxruntime", "onnxruntime int8")

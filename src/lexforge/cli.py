@@ -14,7 +14,7 @@ COMMANDS = {
     "search": "search an index, and show the terms that matched",
     "mine": "mine hard negatives for a split",
     "score": "score pairs of a query and a document with a teacher",
-    "export model": "write an encoder for ONNX, Anserini, fastembed, Elasticsearch or OpenSearch",
+    "export model": "write an encoder for ONNX, Anserini, fastembed; experimental: Elasticsearch, OpenSearch",
     "export vectors": "write encoded vectors as files for another search engine",
     "report": "write the page of a run, or of two runs side by side",
     "recipe": "print a recipe, to copy and change it",

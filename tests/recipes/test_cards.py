@@ -62,10 +62,10 @@ RECIPES: dict[str, tuple[Any, dict[str, Any], list[str]]] = {
     "infonce_retrieval": (
         write_queries,
         {},
-        ["| BM25 |", "over 12 documents", "nDCG@10", "| name | infonce |"],
+        ["| BM25 |", "over 12 documents", "nDCG@10", "| loss | infonce |"],
     ),
     "cosent_sts": (write_pairs, {"scale": 11.0}, ["the 4 pairs", "spearman_cosine", "| scale | 11.0 |"]),
-    "nws_multilabel": (write_labels, {}, ["on 4 texts", "label_map", "| queue_size | 2048 |"]),
+    "nws_multilabel": (write_labels, {}, ["on 4 texts", "label_map", "| loss | nws |"]),
 }
 
 
@@ -73,7 +73,7 @@ RECIPES: dict[str, tuple[Any, dict[str, Any], list[str]]] = {
 def test_a_dense_recipe_uploads_its_model_with_a_card_that_a_stranger_can_use(
     name: str, tmp_path: Path, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The card of sentence-transformers, which it replaces, names neither results nor licence."""
+    """The card has results, licence and training, and no text of the data; its code is run."""
     write, options, words = RECIPES[name]
     spec = importlib.util.spec_from_file_location(name, ROOT / "recipes" / f"{name}.py")
     assert spec is not None
@@ -102,8 +102,16 @@ def test_a_dense_recipe_uploads_its_model_with_a_card_that_a_stranger_can_use(
     assert head is not None
     assert (head["license"], head["language"]) == ("mit", "ko")
     assert str(tmp_path) not in content
-    for word in ("# name", "| before training |", "| this model |", "| steps | 1 |", *words):
+    for word in (
+        "# name",
+        "| before training |",
+        "| this model |",
+        "| steps | 1 |",
+        "`max_steps`: 1",
+        *words,
+    ):
         assert word in content
+    assert not any(text in content for text in TEXTS)
     (code,) = re.findall(r"```python\n(.*?)```", content, flags=re.DOTALL)
     assert 'SentenceTransformer("organisation/name")' in code
     exec(code.replace("organisation/name", str(out / "model")), {})

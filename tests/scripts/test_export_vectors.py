@@ -25,6 +25,7 @@ def test_documents_and_queries_are_written_with_the_terms_of_the_model(
     printed = capsys.readouterr().out
     assert f"7 documents in 1 files for elasticsearch in {out}" in printed
     assert "recall@10 of what the engine keeps, against exact search: 1.0000 (1 queries)" in printed
+    assert "- Experimental: these files were compared with the documentation of Elasticsearch" in printed
     assert "- sparse_vector keeps 9 significant bits" in printed
     lines = [json.loads(line) for line in (out / "documents-00000.ndjson").read_text().splitlines()]
     documents = {a["index"]["_id"]: b["vector"] for a, b in zip(lines[::2], lines[1::2], strict=True)}
@@ -40,7 +41,7 @@ def test_an_engine_that_numbers_terms_needs_no_model(
 ) -> None:
     """Vectors outlive the machine that holds the model."""
     script = load_script("export_vectors")
-    script.main(script.Config(vectors, "qdrant", tmp_path / "out", model="nowhere"))
+    script.main(script.Config(vectors, "pgvector", tmp_path / "out", model="nowhere"))
     assert "3 documents as queries" in capsys.readouterr().out
 
 

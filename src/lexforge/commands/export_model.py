@@ -3,10 +3,11 @@
     lexforge export model --model MODEL --target onnx --output OUT
     lexforge export model --model MODEL --target onnx --output OUT --quantize int8 --data FOLDER
 
-Targets: `onnx` (vectors), `onnx-pairs` (Anserini and Pyserini), `onnx-logits` (fastembed), `elasticsearch`
-(eland) and `opensearch` (ml-commons); docs/export.md says how each of them loads the files. MODEL is a saved
-SPLADE `SparseEncoder` or a bare masked language model. The comparison runs over texts of `--data`, or of the
-embedded docstrings. An export that differs from the encoder is refused, and nothing is left in OUT.
+Targets: `onnx` (vectors), `onnx-pairs` (Anserini and Pyserini), `onnx-logits` (fastembed), and the
+experimental `elasticsearch` (eland) and `opensearch` (ml-commons), which no running server has loaded yet.
+docs/export.md says how each of them loads the files. MODEL is a saved SPLADE `SparseEncoder` or a bare masked
+language model. The comparison runs over texts of `--data`, or of the embedded docstrings. An export that
+differs from the encoder is refused, and nothing is left in OUT.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ class Config:
     """What to export, where to, and what it is compared and measured with."""
 
     model: str  # a folder or a hub name
-    target: export.Target
+    target: export.ModelTargetName  # elasticsearch and opensearch are experimental
     output: Path  # a new or empty folder
     quantize: export.Quantization | None = None  # int8: weights in 8 bits, for the ONNX targets
     data: str | None = (
@@ -38,7 +39,7 @@ def main(cfg: Config) -> None:
     if cfg.texts < 1:
         raise ValueError(f"--texts must be at least 1; received {cfg.texts}")
     # What would fail later is checked before the data are read.
-    export.check_export(cfg.model, cfg.target, cfg.output, cfg.quantize)
+    export.check_model_export(cfg.model, cfg.target, cfg.output, cfg.quantize)
     retrieval = data.load_retrieval_data(cfg.data or "docstrings")
     measured = (retrieval, cfg.split) if cfg.data and cfg.quantize else None
     written = export.export_model(

@@ -6,6 +6,10 @@ OUT then holds the documents in files of a size that the engine takes in one req
 or schema, an example query, and a README.md with the commands that load them and the limits of the engine.
 FOLDER holds `queries.jsonl` in BEIR layout; without it no queries are written, and some of the documents are
 searched for when the loss of recall is measured. If the command is killed and started again, it continues.
+
+`anserini`, `ciff` (PISA) and `pgvector` were loaded and searched in their engines. `opensearch`,
+`opensearch-sparse-vector`, `elasticsearch` and `vespa` are experimental, because no running server has
+loaded them yet.
 """
 
 from __future__ import annotations
@@ -13,8 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from lexforge import corpus, data, models
-from lexforge.export.vector_names import VectorTargetName
+from lexforge import corpus, data, export, models
 
 
 @dataclass(frozen=True)
@@ -22,7 +25,7 @@ class Config:
     """What to export, for which engine, and where to."""
 
     vectors: Path  # the folder that `lexforge encode` wrote
-    target: VectorTargetName
+    target: export.VectorTargetName  # opensearch, elasticsearch and vespa are experimental
     output: Path  # a new folder, or one that an earlier call with the same arguments has left
     queries: Path | None = None  # a folder that holds queries.jsonl
     model: str | None = None  # the encoder; None takes the name under which the corpus was encoded
@@ -34,24 +37,21 @@ class Config:
 
 def main(cfg: Config) -> None:
     """Export the vectors and say what the engine keeps of them."""
-    from lexforge.export.vectors import check_export, export_vectors, term_names
-    from lexforge.export.vectors_survey import Queries
-
     encoded = corpus.EncodedCorpus(cfg.vectors)
-    target = check_export(encoded, cfg.output, cfg.target)
+    target = export.check_vector_export(encoded, cfg.output, cfg.target)
     terms = queries = None
     # The model names the terms and encodes the queries; an engine that takes numbers needs neither.
     if target.named or cfg.queries is not None:
         manifest = encoded.manifest
         texts = None if cfg.queries is None else data.load_queries(cfg.queries)
         model = models.load_encoder(cfg.model or manifest.model, manifest.max_seq_length)
-        terms = term_names(model, encoded)
+        terms = export.term_names(model, encoded)
         if texts is not None:
             vectors = corpus.encode(
                 model, list(texts.values()), "query", batch_size=cfg.batch_size, show_progress_bar=True
             )
-            queries = Queries(vectors, list(texts))
-    exported = export_vectors(
+            queries = export.Queries(vectors, list(texts))
+    exported = export.export_vectors(
         encoded,
         cfg.output,
         cfg.target,

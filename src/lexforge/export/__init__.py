@@ -7,21 +7,34 @@ from typing import TYPE_CHECKING
 from lexforge.common.lazy import load_when_used
 
 if TYPE_CHECKING:
-    from lexforge.export.card import CardFacts, write_card
-    from lexforge.export.card_options import CardOptions
-    from lexforge.export.model import Export, check_export, export_model
-    from lexforge.export.model_check import Agreement
-    from lexforge.export.targets import Quantization, Target
+    from lexforge.export.card import write_card
+    from lexforge.export.models.check import Agreement
+    from lexforge.export.models.export import Export, check_model_export, export_model
+    from lexforge.export.options import CardOptions, ModelTargetName, Quantization, VectorTargetName
+    from lexforge.export.vectors.export import (
+        VECTOR_TARGETS,
+        Exported,
+        check_vector_export,
+        export_vectors,
+        term_names,
+    )
+    from lexforge.export.vectors.survey import Queries
 
 __all__ = [
+    "VECTOR_TARGETS",
     "Agreement",
-    "CardFacts",
     "CardOptions",
     "Export",
+    "Exported",
+    "ModelTargetName",
     "Quantization",
-    "Target",
-    "check_export",
+    "Queries",
+    "VectorTargetName",
+    "check_model_export",
+    "check_vector_export",
     "export_model",
+    "export_vectors",
+    "term_names",
     "write_card",
 ]
 

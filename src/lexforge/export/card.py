@@ -1,90 +1,36 @@
-"""The card of a trained encoder: the README of its folder, which a stranger on the hub sees first."""
+"""The card of a trained encoder: that of sentence-transformers, with a section of results."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from huggingface_hub import EvalResult, ModelCard, ModelCardData
+from huggingface_hub import EvalResult, ModelCard
+from sentence_transformers.base.model import BaseModel
+from sentence_transformers.base.model_card import generate_model_card
 
+from lexforge import __version__
 from lexforge.common.files import write_file
-from lexforge.common.similarity import Similarity
-from lexforge.export.card_options import UNKNOWN
+from lexforge.export.options import UNKNOWN, CardOptions
+from lexforge.models import LEXICAL
 
 CARD = "README.md"
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
-_ROWS = {"bm25": "BM25", "initial": "before training", "trained": "this model"}
+_ROWS = {
+    "bm25": "BM25",
+    "initial": "before training",
+    "trained": "this model",
+    "own_terms": "this model without its expansion",
+}
 _COLUMNS = {
     "query_active_dims": "terms per query",
     "document_active_dims": "terms per document",
     "flops": "FLOPS",
 }
-
-_TEXT = """# {title}
-
-{title} is {what}, trained with lexforge on sentence-transformers. A text becomes
-{vector}. Vectors are compared by {similarity_words}.
-
-| | |
-|---|---|
-{facts}
-
-## Results
-
-{results}
-
-{results_words}
-
-## Use
-
-```python
-{code}
-```
-
-{use_words}
-{runtimes}
-## Training
-
-{numbers}
-{citation}"""
-_SPARSE_CODE = """from sentence_transformers import SparseEncoder
-
-model = SparseEncoder("{load_name}")
-queries = model.encode_query(["how do vaccines work"])
-documents = model.encode_document(["A vaccine trains the immune system.", "Bread is baked from flour."])
-print(model.similarity(queries, documents))  # by {similarity}
-print(model.decode(queries[0], top_k=10))  # the terms of the query and their weights"""
-_DENSE_CODE = """from sentence_transformers import SentenceTransformer
-
-model = SentenceTransformer("{load_name}")
-queries = model.encode_query(["how do vaccines work"])
-documents = model.encode_document(["A vaccine trains the immune system.", "Bread is baked from flour."])
-print(model.similarity(queries, documents))  # by {similarity}"""
-_TEXTS_CODE = """from sentence_transformers import SentenceTransformer
-
-model = SentenceTransformer("{load_name}")
-vectors = model.encode(["A vaccine trains the immune system.", "Bread is baked from flour."])
-print(model.similarity(vectors, vectors))  # by {similarity}"""
-_RUNTIMES = """
-## Other runtimes
-
-Each command writes files that are compared with this model before they are left behind:
-
-```bash
-pip install "lexforge[export]"
-{commands}
-```
-"""
-_CITATION = """
-## Citation
-
-```bibtex
-{citation}
-```
-"""
 
 
 @dataclass(frozen=True)
@@ -92,107 +38,106 @@ class _Task:
     """What a card says of the task that a model was measured on."""
 
     hub_type: str
-    hub_name: str
-    dense_model: str  # what a dense model for it is
+    name: str
     results: str  # one sentence about the table of results
 
 
 _TASKS = {
     "retrieval": _Task(
         "text-retrieval",
-        "Retrieval",
-        "a dense retriever",
+        "retrieval",
         "All rows answer the queries of the split `{split}` of {data} over {measured:,} documents.",
     ),
     "similarity": _Task(
         "semantic-similarity",
-        "Semantic Similarity",
-        "a dense encoder of sentences",
+        "semantic similarity",
         "All rows correlate the similarities with the scores of the {measured:,} pairs of the split "
         "`{split}` of {data}.",
     ),
     "labels": _Task(
         "text-classification",
-        "Multi-label Classification",
-        "a dense encoder of texts that have sets of labels",
+        "multi-label classification",
         "All rows are measured on {measured:,} texts of the split `{split}` of {data}: F1 of a linear probe "
         "(`probe`), of the nearest label means (`centroid`) and of the classifier that the loss learned "
         "(`head`), and the mean average precision of finding texts that share a label (`label_map`).",
     ),
 }
-_TARGETS = {
-    "onnx": "vectors, for onnxruntime",
-    "onnx-pairs": "Anserini and Pyserini",
-    "onnx-logits": "fastembed",
-    "elasticsearch": "Elasticsearch",
-    "opensearch": "OpenSearch",
-}
 
 
-@dataclass(frozen=True)
-class CardFacts:
-    """What a card says; what nobody stated is "unknown".
+def write_card(
+    model: BaseModel,
+    folder: str | Path,
+    options: CardOptions,
+    *,
+    task: Literal["retrieval", "similarity", "labels"],
+    base_model: str,
+    data: str,
+    split: str,
+    measured: int,
+    metrics: Mapping[str, Mapping[str, float]],
+    settings: Mapping[str, Any],
+    command: Sequence[str],
+) -> ModelCard:
+    """Write the card of a trained model beside its files, in place of the one that was there.
+
+    It is the card of sentence-transformers, without its examples of training texts and without looking
+    anything up on the hub. A path of the machine appears by its last part only.
 
     Args:
-        title: Name of the model.
-        similarity: How its vectors are compared.
-        base_model: What it was trained from: a name, or a folder of which the card shows the last part only.
-        data: What it was trained and measured on: a name or a folder, as above.
+        model: The trained model. Its `model_card_data`, which the Trainer has filled, takes what follows.
+        folder: The folder that it was saved to. The name of the folder around it, which is that of the run,
+            is the model's title if it is not uploaded.
+        options: Language, licence and the name on the hub.
+        task: What it was measured on.
+        base_model: What it was trained from: a name on the hub, a folder or a word such as `lexical`.
+        data: What it was trained and measured on: `hf:` and a name on the hub, a folder or a word.
         split: The split that it was measured on.
         measured: Number of documents that were searched, of pairs that were scored, or of texts that were
             classified.
-        metrics: System ("bm25", "initial", "trained") to measure to value.
-        training: Name to value of each setting of the training; folders are shown as above.
-        citation: BibTeX of what the loss builds on; empty for none.
-        teacher: The model whose scores it was distilled from; None for none.
-        language: Code of the language (ISO 639-1), or "unknown".
-        license: Identifier of the licence as the hub writes it, or "unknown".
-        hub_name: `organisation/name` on the hub; None if the model is not there.
-        inference_free: Whether queries are looked up in a table.
-        numbers: Further groups of settings, such as those of the loss, by their heading.
-        kind: Whether its vectors are sparse or dense.
-        task: What it was measured on; a sparse model is a retriever.
-    """
-
-    title: str
-    similarity: Similarity
-    base_model: str
-    data: str
-    split: str
-    measured: int
-    metrics: Mapping[str, Mapping[str, float]]
-    training: Mapping[str, Any]
-    citation: str
-    teacher: str | None = None
-    language: str = UNKNOWN
-    license: str = UNKNOWN
-    hub_name: str | None = None
-    inference_free: bool = False
-    numbers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    kind: Literal["sparse", "dense"] = "sparse"
-    task: Literal["retrieval", "similarity", "labels"] = "retrieval"
-
-
-def write_card(folder: str | Path, facts: CardFacts) -> ModelCard:
-    """Write the card of a saved model, in place of the one that was there.
-
-    Args:
-        folder: The folder of the model.
-        facts: What the card says.
+        metrics: System ("bm25", "initial", "trained", "own_terms") to measure to value.
+        settings: Name to value of the settings that a reader needs to compare results.
+        command: The words of the command that trained it.
 
     Returns:
         The card, as the hub reads it.
 
     Raises:
-        ValueError: If the measures of the trained model are missing, or if the hub could not read the card.
+        ValueError: If the measures of the trained model are missing.
     """
-    if "trained" not in facts.metrics:
-        raise ValueError(f"a card needs the measures of 'trained'; received {sorted(facts.metrics)}")
-    card = ModelCard(f"---\n{_metadata(facts).to_yaml()}\n---\n\n{_text(facts)}")
-    read = card.data.to_dict()
-    results = getattr(card.data, "eval_results", None) or []
-    if len(results) != len(_measured(facts)) or read.get("license") != facts.license:
-        raise ValueError(f"the hub would read other facts from the card than it states: {read}")
+    if "trained" not in metrics:
+        raise ValueError(f"a card needs the measures of 'trained'; received {sorted(metrics)}")
+    title = (options.push_to_hub or Path(folder).resolve().parent.name).rsplit("/", 1)[-1]
+    data_name = public_name(data).removeprefix("hf:")
+    # The name of a data set on the hub ends before its configuration.
+    data_on_hub = data_name.split(":")[0] if data.startswith("hf:") else None
+    _fill(model, title, options, task, base_model, data_name, data_on_hub)
+    about = {
+        "base model": "none; a small encoder made of the data" if base_model == LEXICAL else base_model,
+        "data": data_name,
+        **settings,
+    }
+    section = _results(metrics, _TASKS[task].results.format(split=split, data=data_name, measured=measured))
+    section += (
+        f"\n\n| | |\n|---|---|\n{_rows(about)}\n\nTrained by lexforge {__version__} with the command\n\n"
+    )
+    section += f"```bash\n{shlex.join(public_words(command))}\n```\n"
+    before, heading, after = generate_model_card(model).partition("\n## Usage\n")
+    card = ModelCard(f"{before}\n{section}{heading}{after}")
+    head: Any = card.data
+    head.model_name = title
+    head.eval_results = [
+        EvalResult(
+            task_type=_TASKS[task].hub_type,
+            task_name=_TASKS[task].name.title(),
+            dataset_type=data_on_hub or re.sub(r"[^\w.-]+", "-", data_name),
+            dataset_name=data_name,
+            dataset_split=split,
+            metric_type=measure,
+            metric_name=measure,
+            metric_value=round(float(value), 5),
+        )
+        for measure, value in metrics["trained"].items()
+    ]
     write_file(Path(folder) / CARD, str(card).encode())
     return card
 
@@ -214,117 +159,70 @@ def public_name(name: str | Path) -> str:
     return str(name)
 
 
-def _metadata(facts: CardFacts) -> ModelCardData:
-    """Return the head of the card, which the hub searches; a path or a word is no base model there."""
-    base = facts.base_model if _on_hub(facts.base_model) else None
-    data = facts.data.removeprefix("hf:") if facts.data.startswith("hf:") else None
-    name = public_name(facts.data)
-    sparse = facts.kind == "sparse"
-    kind = ["sparse-encoder", "sparse", "splade"] if sparse else ["sentence-similarity", "dense"]
-    results = [
-        EvalResult(
-            task_type=_TASKS[facts.task].hub_type,
-            task_name=_TASKS[facts.task].hub_name,
-            dataset_type=data or re.sub(r"[^\w.-]+", "-", name),
-            dataset_name=name.removeprefix("hf:"),
-            dataset_split=facts.split,
-            metric_type=measure,
-            metric_name=measure,
-            metric_value=round(value, 5),
-        )
-        for measure, value in _measured(facts).items()
-    ]
-    return ModelCardData(
-        language=None if facts.language == UNKNOWN else facts.language,
-        license=facts.license,
-        library_name="sentence-transformers",
-        pipeline_tag="feature-extraction" if sparse else "sentence-similarity",
-        tags=["sentence-transformers", *kind, "lexforge"],
-        base_model=base,
-        datasets=data,
-        model_name=facts.title,
-        eval_results=results,
-    )
+def public_words(command: Sequence[str]) -> list[str]:
+    """Return a command with the last part of each path, also behind `--option=`; Python's own is left out."""
+    words = []
+    for word in command:
+        option, equals, value = word.partition("=") if word.startswith("-") else ("", "", word)
+        words.append(option + equals + (public_name(value) if value else ""))
+    program = len(words) > 1 and not words[1].startswith("-") and not words[1].endswith(".py")
+    return words[1:] if program and words[0].startswith("python") else words
 
 
-def _on_hub(name: str) -> bool:
-    return bool(_HUB_NAME.fullmatch(name)) and not Path(name).exists()
+def _fill(
+    model: BaseModel,
+    title: str,
+    options: CardOptions,
+    task: str,
+    base_model: str,
+    data_name: str,
+    data_on_hub: str | None,
+) -> None:
+    """Put into the model's card data what the Trainer could not know, and take out what shall not stand."""
+    card: Any = model.model_card_data
+    card.model_name, card.model_id = title, options.push_to_hub
+    card.language = None if options.text_language == UNKNOWN else options.text_language
+    card.license = options.license
+    card.task_name = _TASKS[task].name
+    card.ir_model = task == "retrieval"  # whether the example tells queries from documents
+    if base_model == LEXICAL or Path(base_model).exists():  # the hub may know another model by that name
+        card.base_model = card.base_model_revision = None
+    elif card.base_model is None and _HUB_NAME.fullmatch(base_model):
+        card.base_model = base_model
+    card.first_save = False  # the first time it would ask the hub for models of the folder's name
+    card.datasets = [data_on_hub] if data_on_hub else []
+    for dataset in card.train_datasets:
+        dataset.update({"name": data_name, "id": data_on_hub} if data_on_hub else {"name": data_name})
+    card.add_tags("lexforge")
+    # Texts of the data are not published with the model.
+    card.widget, card.usage_examples = [], None
+    for dataset in (*card.train_datasets, *card.eval_datasets):
+        for part in ("examples", "examples_table", "_example_columns"):
+            dataset.pop(part, None)
+    # The section of results replaces those of the evaluations during training, of which the last one need not
+    # be of the model that was kept. The time since training began includes evaluations.
+    card.eval_results_dict, card._training_start_time = {}, None
 
 
-def _measured(facts: CardFacts) -> dict[str, float]:
-    """Return the measures of the trained model, each a number that JSON and YAML can hold."""
-    return {name: float(value) for name, value in facts.metrics["trained"].items()}
-
-
-def _text(facts: CardFacts) -> str:
-    name = public_name(facts.data).removeprefix("hf:")
-    teacher = "none" if facts.teacher is None else public_name(facts.teacher)
-    base = public_name(facts.base_model)
-    rows = {
-        "base model": "none; a small encoder that starts as a bag of words" if base == "lexical" else base,
-        "data": name,
-        "language": facts.language,
-        "licence": facts.license,
-        "teacher": teacher,
-        "similarity": facts.similarity,
-    }
-    sparse, task = facts.kind == "sparse", _TASKS[facts.task]
-    load_name = facts.hub_name or facts.title
-    code = _SPARSE_CODE if sparse else _DENSE_CODE if facts.task == "retrieval" else _TEXTS_CODE
-    results_words = [task.results.format(split=facts.split, data=name, measured=facts.measured)]
-    if sparse:
-        words = "FLOPS is the expected number of multiplications for one query and one document."
-        results_words.insert(0, words)
-    use_words = "Queries and documents are encoded by their own methods: "
-    if facts.inference_free:
-        use_words += "a table of weights encodes queries, and a transformer documents."
-    else:
-        use_words += "both run the same transformer."
-    groups = {"settings": facts.training, **facts.numbers}
-    return _TEXT.format(
-        title=facts.title,
-        what="a neural sparse (SPLADE) retriever" if sparse else task.dense_model,
-        vector="a vector of term weights over the vocabulary of the tokenizer"
-        if sparse
-        else "a vector of a fixed number of floats",
-        similarity_words={"dot": "their dot product", "cosine": "their cosine"}[facts.similarity],
-        facts=_rows(rows),
-        results=_results(facts.metrics),
-        results_words=" ".join(results_words),
-        code=code.format(load_name=load_name, similarity=facts.similarity),
-        use_words=use_words if facts.task == "retrieval" else "All texts are encoded alike.",
-        runtimes=_runtimes(load_name, facts.title) if sparse else "",
-        numbers="\n\n".join(
-            f"| {heading} | |\n|---|---|\n{_rows({key: _shown(each) for key, each in values.items()})}"
-            for heading, values in groups.items()
-        ),
-        citation=_CITATION.format(citation=facts.citation.strip()) if facts.citation else "",
-    )
-
-
-def _runtimes(load_name: str, title: str) -> str:
-    """Return the section with the commands that export the model; dense models are not exported."""
-    command = f"lexforge export model --model {load_name} --output {title}-export --target"
-    commands = "\n".join(f"{command} {target}  # {use}" for target, use in _TARGETS.items())
-    return _RUNTIMES.format(commands=commands)
-
-
-def _rows(values: Mapping[str, str]) -> str:
-    return "\n".join(f"| {key} | {value} |" for key, value in values.items())
-
-
-def _results(metrics: Mapping[str, Mapping[str, float]]) -> str:
-    """Return a table with one row per system; a measure that a system lacks is a dash."""
+def _results(metrics: Mapping[str, Mapping[str, float]], sentence: str) -> str:
+    """Return a heading and a table with one row per system; a measure that a system lacks is a dash."""
     columns = list(dict.fromkeys(column for values in metrics.values() for column in values))
     head = [" ", *(_COLUMNS.get(column, column) for column in columns)]
     lines = [" | ".join(head), "|".join(["---"] + ["---:"] * len(columns))]
     for system, values in metrics.items():
         cells = [f"{values[column]:.4g}" if column in values else "–" for column in columns]
         lines.append(" | ".join([_ROWS.get(system, system), *cells]))
-    return "\n".join(f"| {line} |" for line in lines)
+    table = "\n".join(f"| {line} |" for line in lines)
+    if "flops" in columns:
+        sentence += " FLOPS is the expected number of multiplications for one query and one document."
+    return f"## Results\n\n{table}\n\n{sentence}"
 
 
-def _shown(value: Any) -> str:
-    """Return a setting as text, without folders and without what would break the table."""
-    shown = public_name(value) if isinstance(value, Path) else str(value)
-    return shown.replace("|", "\\|").replace("\n", " ")
+def _rows(settings: Mapping[str, Any]) -> str:
+    """Return the rows of a table, without folders and without what would break the table."""
+    rows = []
+    for name, value in settings.items():
+        shown = public_name(value) if isinstance(value, str | Path) else str(value)
+        cell = shown.replace("|", "\\|").replace("\n", " ")
+        rows.append(f"| {name} | {cell} |")
+    return "\n".join(rows)

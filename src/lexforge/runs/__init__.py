@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from lexforge.runs.checkpoints import DamagedCheckpointError, DiskFullError, last_checkpoint
     from lexforge.runs.finding import Finding, findings_text
     from lexforge.runs.finite import NonFiniteError
-    from lexforge.runs.launch import join_processes, leave_processes
+    from lexforge.runs.launch import join_processes, launch_command, leave_processes
     from lexforge.runs.log_file import LogFile, read_log
     from lexforge.runs.loss_state import LossStateCallback
     from lexforge.runs.resume import resume_command
@@ -36,6 +36,7 @@ __all__ = [
     "findings_text",
     "join_processes",
     "last_checkpoint",
+    "launch_command",
     "leave_processes",
     "open_run",
     "read_log",

@@ -1,0 +1,79 @@
+"""How well and how fast an exported model retrieves."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Sequence
+
+import numpy as np
+from scipy import sparse
+from sentence_transformers import SparseEncoder
+
+from lexforge.common.similarity import similarity_of
+from lexforge.common.types import TextKind
+from lexforge.data import RetrievalData
+from lexforge.evaluation import evaluate_run
+from lexforge.export.models.check import Written
+from lexforge.export.models.sides import EncodedSide, read_sides, reference_vectors
+from lexforge.models import fuse_splade_head
+from lexforge.retrieval import InvertedIndex
+
+BATCH = 32
+METRIC = "nDCG@10"
+
+
+def measure_export(
+    model: SparseEncoder, written: Sequence[Written] | None, data: RetrievalData, split: str
+) -> dict[str, float]:
+    """Encode a corpus and the queries of a split, search exactly, and measure.
+
+    Args:
+        model: The encoder.
+        written: Its export; None measures the encoder itself.
+        data: The retrieval set.
+        split: The split whose queries are searched.
+
+    Returns:
+        `nDCG@10`, and `documents_per_second`: documents of the corpus per second of encoding, in batches of
+        32 texts of similar length.
+    """
+    if written is None and all(
+        side.pooling == "max" for side in read_sides(model) if isinstance(side, EncodedSide)
+    ):
+        model = fuse_splade_head(copy.deepcopy(model))  # as the package encodes
+    queries = data.split_queries(split)
+    vectors: dict[TextKind, sparse.csr_array] = {}
+    seconds: dict[TextKind, float] = {}
+    texts: dict[TextKind, list[str]] = {
+        "document": list(data.corpus.values()),
+        "query": list(queries.values()),
+    }
+    for role, each in texts.items():
+        vectors[role], seconds[role] = _encode(model, written, each, role)
+    index = InvertedIndex.build(vectors["document"], list(data.corpus), similarity=similarity_of(model))
+    run = index.search(vectors["query"], k=10).to_run(list(queries))
+    found = evaluate_run(run, data.split(split), [METRIC])
+    return found | {"documents_per_second": len(data.corpus) / seconds["document"]}
+
+
+def _encode(
+    model: SparseEncoder, written: Sequence[Written] | None, texts: list[str], role: TextKind
+) -> tuple[sparse.csr_array, float]:
+    """Return the vectors `[N, V]` in the order of the texts, and the seconds that the runtime took."""
+    if written is None:
+        encode = lambda batch: reference_vectors(model, batch, role)  # noqa: E731
+    else:
+        side = next(each for each in written if role in each.side.roles)
+        run, prompt = side.load(), side.side.prompts[role]
+        encode = lambda batch: run([prompt + text for text in batch])  # noqa: E731
+    order = np.argsort([-len(text) for text in texts], kind="stable")
+    rows = []
+    seconds = 0.0
+    for start in range(0, len(texts), BATCH):
+        batch = [texts[place] for place in order[start : start + BATCH]]
+        began = time.perf_counter()
+        found = encode(batch)
+        seconds += time.perf_counter() - began
+        rows.append(sparse.csr_array(found.numpy()))
+    return sparse.csr_array(sparse.vstack(rows, format="csr"))[np.argsort(order)], seconds

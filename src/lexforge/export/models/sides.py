@@ -1,0 +1,238 @@
+"""What an encoder does with a text, one side at a time: the parts that an export writes down."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from sentence_transformers import SparseEncoder
+from sentence_transformers.base.modules import Normalize, Router, Transformer
+from sentence_transformers.sparse_encoder.modules import SparseStaticEmbedding, SpladePooling
+from tokenizers import Tokenizer
+from tokenizers.processors import TemplateProcessing
+from torch import Tensor, nn
+from transformers import PreTrainedTokenizerFast
+
+from lexforge.common.types import TextKind
+from lexforge.models import encode_kind
+
+UNLIMITED = 1_000_000
+"""Tokens after which a text is cut where the model sets no limit: a runtime wants a number."""
+
+
+@dataclass(frozen=True, eq=False)
+class EncoderSide:
+    """One way in which an encoder turns texts into vectors.
+
+    Args:
+        folder: Where its files stand below the export: "" if queries and documents are encoded alike, else
+            "query" or "document".
+        roles: What it encodes: queries, documents or both.
+        tokenizer: Turns its texts into token ids.
+        max_seq_length: Tokens after which a text is cut, special tokens included.
+        max_active_dims: How many of the largest weights a vector keeps; None keeps all.
+        prompts: For each role, the words that stand before each text; "" for none.
+        normalized: Whether vectors are scaled to unit length (before the smallest weights are dropped).
+    """
+
+    folder: str
+    roles: tuple[TextKind, ...]
+    tokenizer: PreTrainedTokenizerFast
+    max_seq_length: int
+    max_active_dims: int | None
+    prompts: dict[TextKind, str]
+    normalized: bool
+
+    @property
+    def vocabulary_size(self) -> int:
+        """V, the width of the vectors, which may exceed the entries of the tokenizer."""
+        raise NotImplementedError
+
+    def terms(self) -> list[str]:
+        """Return the entries of the tokenizer in the order of their ids."""
+        vocabulary = self.tokenizer.get_vocab()
+        return sorted(vocabulary, key=lambda term: vocabulary[term])
+
+
+@dataclass(frozen=True, eq=False)
+class EncodedSide(EncoderSide):
+    """A side that runs a masked language model.
+
+    Args:
+        model: The masked language model, which returns logits `[B, L, V]`.
+        pooling: "max" or "sum" over the tokens.
+        double_log1p: Whether the activation is log1p(log1p(relu(x))) instead of log1p(relu(x)).
+        has_token_types: Whether the model's tokenizer makes token_type_ids.
+    """
+
+    model: nn.Module
+    pooling: str
+    double_log1p: bool
+    has_token_types: bool
+
+    @property
+    def vocabulary_size(self) -> int:
+        """V, the rows of the output embedding."""
+        return int(cast(Any, self.model).get_output_embeddings().weight.shape[0])
+
+
+@dataclass(frozen=True, eq=False)
+class LookupSide(EncoderSide):
+    """A side that looks the weight of each token up in a table.
+
+    Args:
+        weights: `[V] float32`.
+    """
+
+    weights: Tensor
+
+    @property
+    def vocabulary_size(self) -> int:
+        """V, the length of the table."""
+        return len(self.weights)
+
+
+def read_sides(model: SparseEncoder) -> list[EncoderSide]:
+    """Take an encoder apart.
+
+    Args:
+        model: A SPLADE encoder with the plain head: symmetric, or asymmetric with a `Router`.
+
+    Returns:
+        One side, or that of the queries and that of the documents.
+
+    Raises:
+        ValueError: If the encoder has modules that no export can write, or no fast tokenizer.
+    """
+    modules = list(model.children())
+    normalized = isinstance(modules[-1], Normalize)
+    modules = modules[:-1] if normalized else modules
+    prompts: dict[TextKind, str] = {"query": _prompt(model, "query"), "document": _prompt(model, "document")}
+    if len(modules) == 1 and isinstance(modules[0], Router):
+        routes = modules[0].sub_modules
+        if set(routes) != {"query", "document"}:
+            raise ValueError(
+                "an encoder with a Router is exported if its routes are 'query' and 'document'; received "
+                f"{sorted(routes)}"
+            )
+        roles: tuple[TextKind, ...] = ("query", "document")
+        return [
+            _read_side(model, list(cast(nn.Sequential, routes[role])), role, (role,), prompts, normalized)
+            for role in roles
+        ]
+    return [_read_side(model, modules, "", ("query", "document"), prompts, normalized)]
+
+
+def _read_side(
+    model: SparseEncoder,
+    modules: Sequence[nn.Module],
+    folder: str,
+    roles: tuple[TextKind, ...],
+    prompts: dict[TextKind, str],
+    normalized: bool,
+) -> EncoderSide:
+    """Return the side that a sequence of modules makes, or raise where no export can write it."""
+    expected = ([Transformer, SpladePooling], [SparseStaticEmbedding])
+    if [type(module) for module in modules] not in expected:
+        raise ValueError(
+            "an export writes a Transformer followed by SpladePooling, or a SparseStaticEmbedding; received "
+            f"the modules {[type(module).__name__ for module in modules]}"
+        )
+    tokenizer = cast(Any, modules[0]).tokenizer
+    if not isinstance(tokenizer, PreTrainedTokenizerFast):
+        raise ValueError(
+            "an export needs a tokenizer that is saved as tokenizer.json (a fast one); received "
+            f"{type(tokenizer).__name__}"
+        )
+    chosen = {role: prompts[role] for role in roles}
+    if isinstance(modules[0], SparseStaticEmbedding):
+        weights = modules[0].weight.detach().float().cpu()
+        limit = min(int(tokenizer.model_max_length), UNLIMITED)
+        return LookupSide(
+            folder, roles, tokenizer, limit, model.max_active_dims, chosen, normalized, weights=weights
+        )
+    transformer, pooling = modules[0], cast(SpladePooling, modules[1])
+    limit = min(cast(Transformer, transformer).max_seq_length or int(tokenizer.model_max_length), UNLIMITED)
+    return EncodedSide(
+        folder,
+        roles,
+        tokenizer,
+        limit,
+        model.max_active_dims,
+        chosen,
+        normalized,
+        model=cast(Transformer, transformer).model.float().cpu().eval(),
+        pooling=pooling.pooling_strategy,
+        double_log1p=pooling.activation_function == "log1p_relu",
+        has_token_types="token_type_ids" in tokenizer.model_input_names,
+    )
+
+
+def _prompt(model: SparseEncoder, role: TextKind) -> str:
+    """Return what `lexforge.models.encode_kind` puts before a text of this role."""
+    names = ("query",) if role == "query" else ("document", "passage", "corpus")
+    prompts = model.prompts or {}
+    chosen = next((name for name in names if prompts.get(name)), None) or model.default_prompt_name
+    return (prompts.get(chosen) or "") if chosen else ""
+
+
+def reference_vectors(model: SparseEncoder, texts: Sequence[str], role: TextKind) -> Tensor:
+    """Encode texts with the model itself: what each export is compared with.
+
+    Args:
+        model: The encoder.
+        texts: N texts.
+        role: What they are.
+
+    Returns:
+        `[N, V] float32` on the CPU.
+    """
+    rows = encode_kind(
+        model, texts, role, convert_to_tensor=True, convert_to_sparse_tensor=False, show_progress_bar=False
+    )
+    return rows.float().cpu()
+
+
+def write_tokenizer(side: EncoderSide, folder: Path) -> Tokenizer:
+    """Save the tokenizer so that any runtime cuts and pads texts as the encoder does.
+
+    `tokenizer.json` carries the length after which texts are cut, and `tokenizer_config.json` says it too.
+    That of a table adds no special tokens, because its texts have none.
+
+    Args:
+        side: Whose tokenizer it is.
+        folder: An existing folder.
+
+    Returns:
+        The tokenizer as a runtime reads it from `tokenizer.json`.
+    """
+    tokenizer = copy.deepcopy(side.tokenizer)
+    tokenizer.model_max_length = side.max_seq_length
+    tokenizer.save_pretrained(folder)
+    backend = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    if isinstance(side, LookupSide):
+        backend.post_processor = TemplateProcessing(single="$A", pair="$A $B")
+    backend.enable_truncation(side.max_seq_length)
+    backend.enable_padding(pad_id=tokenizer.pad_token_id, pad_token=tokenizer.pad_token)
+    backend.save(str(folder / "tokenizer.json"))
+    return backend
+
+
+def token_arrays(tokenizer: Tokenizer, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
+    """Tokenize a batch as a runtime does that has only `tokenizer.json`.
+
+    Args:
+        tokenizer: As `write_tokenizer` returns it.
+        texts: B texts, their prompts included.
+
+    Returns:
+        input_ids and attention_mask, each `[B, L] int64`.
+    """
+    encodings = tokenizer.encode_batch(list(texts))
+    ids = torch.tensor([encoding.ids for encoding in encodings], dtype=torch.long)
+    mask = torch.tensor([encoding.attention_mask for encoding in encodings], dtype=torch.long)
+    return ids, mask

@@ -1,1 +1,0 @@
-"""Files of sparse vectors for other search engines: one engine per module."""

@@ -1,0 +1,244 @@
+"""What every target of an export of vectors says: its files, its limits, and what its engine keeps."""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+NAME = "lexforge"  # the name of the index, collection or table in every file
+FIELD = "vector"  # the name of the field that holds a vector
+MEGABYTE = 1_000_000
+
+
+@dataclass(frozen=True)
+class Row:
+    """One document or query as it is written.
+
+    Args:
+        position: Number of the text, from 0.
+        id: Id of the text.
+        columns: Numbers of its terms, ascending.
+        weights: The weight of each term, as a decimal number that is read back to the same float32.
+    """
+
+    position: int
+    id: str
+    columns: Sequence[int]
+    weights: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What is known of the vectors before a file is written.
+
+    Args:
+        documents: Number of documents.
+        width: Number of columns of the vectors.
+        largest_document: The largest weight of a document.
+        largest_query: The largest weight of a query; 0 if no queries are exported.
+        most_terms: The most terms of a document.
+        empty: Number of documents without a term; no engine finds them.
+        scale: What weights are multiplied by before they are rounded to whole numbers; 1 for an engine that
+            takes other numbers.
+        recall: Share of the 10 best documents of exact search that a search over the numbers which the engine
+            keeps finds too.
+        asked: What was searched for to measure the recall.
+    """
+
+    documents: int
+    width: int
+    largest_document: float
+    largest_query: float
+    most_terms: int
+    empty: int
+    scale: int = 1
+    recall: float = 1.0
+    asked: str = ""
+
+
+class VectorTarget(ABC):
+    """How vectors are written for one engine.
+
+    Args:
+        terms: The name of each column; None if they are not known, for an engine that takes numbers.
+        width: Number of columns of the vectors.
+
+    Raises:
+        ValueError: If the engine needs names and there is not one for each column, or two columns would get
+            one name.
+    """
+
+    suffix: ClassVar[str]  # of the files of documents
+    queries_file: ClassVar[str]
+    shard_bytes: ClassVar[int]  # the most bytes of a file, which the engine takes in one request
+    named: ClassVar[bool] = True  # whether the engine takes the names of terms, and not their numbers
+    scales: ClassVar[tuple[int, ...]] = ()  # for an engine of whole numbers: what weights may be scaled by
+
+    def __init__(self, terms: Sequence[str] | None, width: int) -> None:
+        self.width = width
+        self.terms: list[str] = []
+        if not self.named:
+            return
+        if terms is None or len(terms) != width:
+            received = "none" if terms is None else len(terms)
+            raise ValueError(f"{type(self).__name__} needs the names of {width} terms; received {received}")
+        # A name that the engine cannot hold becomes the number of the column, in documents and queries alike.
+        self.terms = [f"[{i}]" if not term or self.refuses(term) else term for i, term in enumerate(terms)]
+        if len(set(self.terms)) != len(self.terms):
+            twice = Counter(self.terms).most_common(1)[0][0]
+            raise ValueError(f"the names of two terms must differ; received {twice!r} twice")
+        self._quoted = [quoted(term) for term in self.terms]
+
+    def refuses(self, term: str) -> bool:
+        """Return whether the engine cannot hold a term of this name."""
+        return False
+
+    def check(self, vectors: sparse.csr_array, ids: Sequence[str]) -> None:  # noqa: B027 - most refuse none
+        """Refuse documents that the engine cannot hold.
+
+        Args:
+            vectors: CSR `[n, V] float32`, canonical.
+            ids: The n ids.
+
+        Raises:
+            ValueError: If there is one; the message names it.
+        """
+
+    def check_queries(self, vectors: sparse.csr_array, ids: Sequence[str]) -> None:  # noqa: B027
+        """Refuse queries that the engine cannot answer.
+
+        Raises:
+            ValueError: If there is one; the message names it.
+        """
+
+    def keeps(self, weights: NDArray[np.float32], survey: Survey) -> NDArray[np.float32]:
+        """Return what the engine keeps of the weights of documents, in the engine's own unit."""
+        return whole_numbers(weights, survey.scale) if self.scales else weights
+
+    def asks(self, weights: NDArray[np.float32], survey: Survey) -> NDArray[np.float32]:
+        """Return what the engine keeps of the weights of queries, in the engine's own unit."""
+        return whole_numbers(weights, survey.scale) if self.scales else weights
+
+    def encoded(self, row: Row) -> bytes:
+        """Return a document as it stands between others in a file."""
+        return self.document(row).encode()
+
+    def shard(self, documents: Sequence[bytes]) -> bytes:
+        """Return the bytes of a file of documents.
+
+        Args:
+            documents: At least one document, as `encoded` returns it.
+        """
+        return b"\n".join(documents) + b"\n"
+
+    def finish(self, folder: Path, shards: Sequence[str]) -> list[str]:
+        """Make what can only be made of all documents, and return the names of the files of documents."""
+        return list(shards)
+
+    @abstractmethod
+    def document(self, row: Row) -> str:
+        """Return a document as text."""
+
+    @abstractmethod
+    def query(self, row: Row) -> str:
+        """Return a query as a line of the file of queries."""
+
+    @abstractmethod
+    def files(self, survey: Survey, example: Row) -> dict[str, str]:
+        """Return name and text of the other files: mapping or schema, and an example query."""
+
+    @abstractmethod
+    def commands(self) -> str:
+        """Return the shell commands that load the files and ask the example query."""
+
+    @abstractmethod
+    def limits(self, survey: Survey) -> list[str]:
+        """Return sentences on what the engine does to the vectors and what it refuses."""
+
+    def named_weights(self, row: Row) -> str:
+        """Return the terms and weights of a text as a JSON object."""
+        pairs = zip(row.columns, row.weights, strict=True)
+        return "{" + ",".join(f"{self._quoted[column]}:{weight}" for column, weight in pairs) + "}"
+
+    def repeated_terms(self, row: Row) -> str:
+        """Return the name of each term as often as its whole weight says, separated by spaces."""
+        pairs = zip(row.columns, row.weights, strict=True)
+        return " ".join(name for column, weight in pairs for name in [self.terms[column]] * int(weight))
+
+
+def numbered_weights(row: Row) -> str:
+    """Return the columns and weights of a text as `{column:weight,...}`, columns in quotation marks."""
+    pairs = zip(row.columns, row.weights, strict=True)
+    return "{" + ",".join(f'"{column}":{weight}' for column, weight in pairs) + "}"
+
+
+def quoted(text: str) -> str:
+    """Return a text as a JSON string."""
+    return json.dumps(text, ensure_ascii=False)
+
+
+def scaled(survey: Survey) -> str:
+    """Return the sentence that says how weights became whole numbers."""
+    return (
+        f"Weights are whole numbers: each was multiplied by {survey.scale} and rounded; a term whose weight "
+        "rounds to 0 is gone."
+    )
+
+
+def experimental(engine: str) -> str:
+    """Return the sentence of a target whose files no running engine has read."""
+    return (
+        f"Experimental: these files were compared with the documentation of {engine}, and were never loaded "
+        "into a running one."
+    )
+
+
+def pretty(content: object) -> str:
+    """Return a JSON object over several lines, as the text of a file."""
+    return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+
+
+def whole_numbers(weights: NDArray[np.float32], scale: int) -> NDArray[np.float32]:
+    """Return weights times the scale, rounded to whole numbers; a weight below half of one becomes 0."""
+    return np.rint(weights * np.float32(scale))
+
+
+def cut_bits(weights: NDArray[np.float32], dropped: int) -> NDArray[np.float32]:
+    """Return weights without the last bits of their fraction, as a cast that cuts instead of rounding.
+
+    Args:
+        weights: Array `float32`.
+        dropped: Number of bits set to 0, of the 23 that float32 stores.
+
+    Returns:
+        Array `float32` with 24 - `dropped` significant bits.
+    """
+    mask = np.uint32(0xFFFFFFFF << dropped & 0xFFFFFFFF)
+    return (np.ascontiguousarray(weights, np.float32).view(np.uint32) & mask).view(np.float32)
+
+
+def first_above(vectors: sparse.csr_array, ids: Sequence[str], limit: int) -> tuple[str, int] | None:
+    """Return id and number of terms of the first text with more terms than the limit, or None."""
+    counts = np.diff(vectors.indptr)
+    wrong = np.flatnonzero(counts > limit)
+    return (ids[wrong[0]], int(counts[wrong[0]])) if len(wrong) else None
+
+
+def check_id_bytes(ids: Sequence[str], limit: int, engine: str) -> None:
+    """Refuse an id that is longer in UTF-8 than an engine allows.
+
+    Raises:
+        ValueError: If there is one.
+    """
+    for name in ids:
+        if len(name.encode()) > limit:
+            raise ValueError(f"{engine} takes ids of at most {limit} bytes; received {name[:60]!r}...")

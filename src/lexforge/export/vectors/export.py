@@ -1,0 +1,360 @@
+"""Vectors of an encoded corpus as files for another search engine, written as a stream and resumable.
+
+The folder holds the documents in files of a size that the engine takes in one request, the queries, the
+mapping or schema, an example query, a README.md with the commands and the limits of the engine, and
+`export.json`, which says how far the export has come. Memory holds one block of the corpus and one file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+from sentence_transformers import SentenceTransformer, SparseEncoder
+
+from lexforge.common.files import leftover, remove_leftovers, write_file
+from lexforge.common.manifest import content_sha256, file_sha256, pack_manifest, unpack_manifest
+from lexforge.common.progress import Progress
+from lexforge.corpus.encoded_corpus import EncodedCorpus
+from lexforge.export.options import VectorTargetName
+from lexforge.export.vectors.anserini import Anserini
+from lexforge.export.vectors.base import Row, Survey, VectorTarget
+from lexforge.export.vectors.ciff import Ciff
+from lexforge.export.vectors.elasticsearch import Elasticsearch
+from lexforge.export.vectors.opensearch import OpenSearch, OpenSearchSparseVector
+from lexforge.export.vectors.pgvector import PgVector
+from lexforge.export.vectors.survey import Queries, canonical_blocks, survey_vectors
+from lexforge.export.vectors.vespa import Vespa
+from lexforge.models.fingerprint import fingerprint
+from lexforge.retrieval.vectors import sparse_vectors
+
+RECORD = "export.json"
+FORMAT = "lexforge-vector-export"
+VECTOR_TARGETS: dict[VectorTargetName, type[VectorTarget]] = {
+    "anserini": Anserini,
+    "ciff": Ciff,
+    "opensearch": OpenSearch,
+    "opensearch-sparse-vector": OpenSearchSparseVector,
+    "elasticsearch": Elasticsearch,
+    "vespa": Vespa,
+    "pgvector": PgVector,
+}
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What an export has written.
+
+    Args:
+        survey: What is known of the vectors.
+        files: The names of the files of documents.
+        limits: Sentences on what the engine does to the vectors and what it refuses.
+    """
+
+    survey: Survey
+    files: list[str]
+    limits: list[str]
+
+
+def check_vector_export(
+    corpus: EncodedCorpus, directory: str | Path, target: VectorTargetName
+) -> type[VectorTarget]:
+    """Refuse, before any work, an export that cannot be made.
+
+    Args:
+        corpus: The encoded corpus.
+        directory: Where the files are to be written.
+        target: A name of `VectorTargetName`.
+
+    Returns:
+        The class of the target.
+
+    Raises:
+        FileExistsError: If the directory is a file, or holds anything but an export.
+        ValueError: If the vectors are dense or the target is unknown.
+    """
+    if target not in VECTOR_TARGETS:
+        raise ValueError(f"the target must be one of {', '.join(VECTOR_TARGETS)}; received {target!r}")
+    if corpus.manifest.kind != "sparse":
+        raise ValueError(
+            f"only sparse vectors are exported; {corpus.directory} holds {corpus.manifest.kind} ones, of "
+            f"{corpus.manifest.model}"
+        )
+    folder = Path(directory)
+    if folder.exists() and not folder.is_dir():
+        raise FileExistsError(f"vectors are exported into a directory; {folder} is a file")
+    if folder.is_dir() and not (folder / RECORD).is_file():
+        strange = sorted(entry.name for entry in folder.iterdir() if leftover(entry.name) is None)
+        if strange:
+            raise FileExistsError(
+                f"{folder} holds {strange[0]}, which is no part of an export; choose a new directory"
+            )
+    return VECTOR_TARGETS[target]
+
+
+def term_names(model: SparseEncoder | SentenceTransformer, corpus: EncodedCorpus) -> list[str]:
+    """Return the name of each column of an encoded corpus, by the tokenizer of its model.
+
+    Args:
+        model: The encoder of the corpus.
+        corpus: The encoded corpus.
+
+    Returns:
+        One name per column; a column without a token is named by its number in brackets.
+
+    Raises:
+        ValueError: If the corpus was encoded by another model.
+    """
+    manifest = corpus.manifest
+    if fingerprint(model) != manifest.fingerprint:
+        raise ValueError(
+            f"the model must be the one that encoded the corpus, {manifest.model} at "
+            f"{manifest.max_seq_length} tokens; received a model (at {model.max_seq_length} tokens) with "
+            "other weights or settings"
+        )
+    width = next(corpus.blocks())[0].shape[1]
+    tokenizer = model.tokenizer
+    names = tokenizer.convert_ids_to_tokens(range(min(width, len(tokenizer))))
+    names += [None] * (width - len(names))  # a decoder can be wider than the tokenizer
+    return [f"[{column}]" if name is None else name for column, name in enumerate(names)]
+
+
+def export_vectors(
+    corpus: EncodedCorpus,
+    directory: str | Path,
+    target: VectorTargetName,
+    *,
+    terms: Sequence[str] | None = None,
+    queries: Queries | None = None,
+    shard_bytes: int | None = None,
+    show_progress_bar: bool = False,
+) -> Exported:
+    """Write an encoded corpus as files for another engine; the same call continues one that was killed.
+
+    Args:
+        corpus: The encoded corpus; its model must be sparse. If the model is searched by cosine, all vectors
+            are scaled to unit length, so that the engine's dot product is the cosine.
+        directory: A new or empty directory, or one that an earlier call with the same arguments has left.
+        target: A name of `VectorTargetName`.
+        terms: The name of each column of the vectors; needed by engines that name terms.
+        queries: Queries to export too; the loss of recall is then measured with them.
+        shard_bytes: The most bytes of a file of documents; None takes what the engine takes in one request. A
+            single document may take more.
+        show_progress_bar: Show progress bars.
+
+    Returns:
+        What was written.
+
+    Raises:
+        FileExistsError: If the directory holds anything else, or was begun with other arguments.
+        ValueError: If the vectors are dense, the target is unknown or needs names, the engine cannot hold a
+            document, or a file that an earlier call has written was changed.
+    """
+    made_by = check_vector_export(corpus, directory, target)
+    if shard_bytes is not None and shard_bytes < 1:
+        raise ValueError(f"shard_bytes must be at least 1; received {shard_bytes}")
+    width = next(corpus.blocks())[0].shape[1]
+    engine = made_by(terms, width)
+    if queries is not None:
+        similarity = corpus.manifest.similarity
+        queries = Queries(sparse_vectors(queries.vectors, "queries", width, similarity), queries.ids)
+    settings = {
+        "target": target,
+        "corpus": corpus.manifest.key,
+        "terms": content_sha256({"terms": engine.terms}),
+        "queries": _digest(queries),
+        "shard_bytes": shard_bytes or engine.shard_bytes,
+    }
+    folder = Path(directory)
+    record = _claim(folder, settings)
+    if record is None:
+        survey = survey_vectors(corpus, engine, queries, show_progress_bar=show_progress_bar)
+        record = {"settings": settings, "survey": asdict(survey), "documents": 0, "files": {}, "done": False}
+        _write_record(folder, record)
+    survey = Survey(**record["survey"])
+    if not record["done"]:
+        _write_documents(corpus, folder, engine, survey, record, show_progress_bar)
+        _write_others(corpus, folder, engine, survey, queries)
+        _finish(folder, engine, record)
+    return Exported(survey, list(record["files"]), engine.limits(survey))
+
+
+def _digest(queries: Queries | None) -> str:
+    """Return a digest of the queries that are exported."""
+    digest = hashlib.sha256()
+    if queries is not None:
+        digest.update(json.dumps(queries.ids).encode())
+        for array in (queries.vectors.data, queries.vectors.indices, queries.vectors.indptr):
+            digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()
+
+
+def _claim(folder: Path, settings: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the record of an earlier call, or None if the directory is new or empty.
+
+    Raises:
+        FileExistsError: If the directory was begun with other arguments.
+        ValueError: If the record is damaged, or a file that it names was changed.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / RECORD
+    remove_leftovers(folder, ".*", older_than_s=0)
+    if not path.is_file():
+        return None
+    record = unpack_manifest(path.read_bytes(), FORMAT)
+    if different := [
+        f"{name} was {record['settings'].get(name)!r} and is now {value!r}"
+        for name, value in settings.items()
+        if record["settings"].get(name) != value
+    ]:
+        raise FileExistsError(
+            f"{folder} was begun with other arguments: {'; '.join(different)}; choose a new one"
+        )
+    for name, digest in record["files"].items():
+        if not (folder / name).is_file() or file_sha256(folder / name) != digest:
+            raise ValueError(f"{folder / name} is missing or was changed; delete {folder} and export again")
+    return record
+
+
+def _write_record(folder: Path, record: dict[str, Any]) -> None:
+    write_file(folder / RECORD, f"{pack_manifest(FORMAT, record)}\n".encode())
+
+
+def _write_documents(
+    corpus: EncodedCorpus,
+    folder: Path,
+    target: VectorTarget,
+    survey: Survey,
+    record: dict[str, Any],
+    show: bool,
+) -> None:
+    """Write the files of documents that are missing, and name each in the record as soon as it is whole."""
+    start = record["documents"]
+    with Progress(len(corpus), "Export", show=show) as progress:
+        progress.update(start)
+
+        def write(shard: list[bytes]) -> None:
+            name, content = f"documents-{len(record['files']):05d}.{target.suffix}", target.shard(shard)
+            write_file(folder / name, content)
+            record["files"][name] = hashlib.sha256(content).hexdigest()
+            record["documents"] += len(shard)
+            _write_record(folder, record)
+            progress.update(len(shard))
+
+        shard: list[bytes] = []
+        size, limit = 0, record["settings"]["shard_bytes"]
+        position = start
+        for vectors, ids in canonical_blocks(corpus, start):
+            for row in rows_of(target, survey, vectors, ids, position):
+                content = target.encoded(row)
+                if shard and size + len(content) + 1 > limit:
+                    write(shard)
+                    shard, size = [], 0
+                shard.append(content)
+                size += len(content) + 1  # with the end of its line
+            position += len(ids)
+        if shard:
+            write(shard)
+
+
+def _write_others(
+    corpus: EncodedCorpus, folder: Path, target: VectorTarget, survey: Survey, queries: Queries | None
+) -> None:
+    """Write the queries, the schema, the example query and the README."""
+    if queries is not None:
+        lines = (
+            target.query(row) + "\n"
+            for row in rows_of(target, survey, queries.vectors, queries.ids, asked=True)
+        )
+
+        def write(path: Path) -> None:
+            with path.open("w", encoding="utf-8", newline="\n") as file:
+                file.writelines(lines)
+
+        write_file(folder / target.queries_file, write)
+        source = queries
+    else:  # a document is the example of a query; the survey has refused a corpus without a term
+        blocks = canonical_blocks(corpus)
+        source = next(Queries(vectors, ids) for vectors, ids in blocks if vectors.nnz)
+    filled = int(np.flatnonzero(np.diff(source.vectors.indptr))[0])  # a query without a term finds nothing
+    one = source.vectors[[filled]]
+    example = next(rows_of(target, survey, one, [source.ids[filled]], asked=True))
+    for name, text in target.files(survey, example).items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        write_file(folder / name, text.encode())
+    write_file(folder / "README.md", _readme(corpus, target, survey, queries).encode())
+
+
+def _finish(folder: Path, target: VectorTarget, record: dict[str, Any]) -> None:
+    """Make what needs all documents, and say in the record that everything is there."""
+    shards = list(record["files"])
+    final = target.finish(folder, shards)
+    if final != shards:
+        record["files"] = {name: file_sha256(folder / name) for name in final}
+    record["done"] = True
+    _write_record(folder, record)
+    for name in set(shards) - set(final):
+        (folder / name).unlink()
+
+
+def rows_of(
+    target: VectorTarget,
+    survey: Survey,
+    vectors: sparse.csr_array,
+    ids: Sequence[str],
+    position: int = 0,
+    *,
+    asked: bool = False,
+) -> Iterator[Row]:
+    """Yield texts as they are written.
+
+    Args:
+        target: What is exported to.
+        survey: The survey of the vectors.
+        vectors: CSR `[n, V] float32`, canonical.
+        ids: The n ids.
+        position: Number of the first text.
+        asked: Whether the texts are queries.
+
+    Yields:
+        The n rows.
+    """
+    if target.scales:
+        rounded = (target.asks if asked else target.keeps)(vectors.data, survey)
+        vectors = sparse.csr_array((rounded, vectors.indices, vectors.indptr), shape=vectors.shape, copy=True)
+        vectors.eliminate_zeros()
+        weights = vectors.data.astype(np.int64).astype(str).tolist()
+    else:
+        weights = vectors.data.astype(
+            str
+        ).tolist()  # the shortest decimal that is read back to the same float32
+    columns, bounds = vectors.indices.tolist(), vectors.indptr.tolist()
+    for i, (start, end) in enumerate(pairwise(bounds)):
+        yield Row(position + i, ids[i], columns[start:end], weights[start:end])
+
+
+def _readme(corpus: EncodedCorpus, target: VectorTarget, survey: Survey, queries: Queries | None) -> str:
+    """Return the page that says what the folder holds, how it is loaded, and what the engine loses."""
+    lines = [
+        f"# Sparse vectors for {type(target).__name__}\n",
+        f"{survey.documents} documents over {survey.width} terms, at most {survey.most_terms} per document.",
+    ]
+    if queries is not None:
+        lines.append(f"`{target.queries_file}` holds {len(queries.ids)} queries.")
+    if corpus.manifest.similarity == "cosine":
+        lines.append("All vectors have unit length, so that the engine's dot product is the model's cosine.")
+    if survey.empty:
+        lines.append(f"{survey.empty} documents have no term, so no search finds them.")
+    lines.append(
+        "Recall@10 of exact search over the numbers that the engine keeps, against the vectors themselves: "
+        f"{survey.recall:.4f} ({survey.asked}).\n"
+    )
+    lines += ["```bash", target.commands() + "```\n", "## Limits\n"]
+    return "\n".join([*lines, *(f"- {sentence}" for sentence in target.limits(survey))]) + "\n"
