@@ -1,4 +1,4 @@
-"""Indexes of encoded corpora: every kind answers as the vectors do, interrupted ones go on or are refused."""
+"""Indexes of encoded corpora: each answers as the vectors do, and interrupted ones are refused."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lexforge.common.manifest import pack_manifest
 from lexforge.corpus import EncodedCorpus, build_index, encode, encode_corpus, open_index
 from lexforge.corpus.stored_index import FORMAT
 from lexforge.models.fingerprint import fingerprint
-from lexforge.retrieval import InvertedIndex, MilvusIndex
+from lexforge.retrieval import MilvusIndex
 
 TEXTS = "search index|sort the list|file|vector|hash of a key|검색 서울|open|tree node|search the tree".split(
     "|"
@@ -69,8 +69,10 @@ def test_a_dense_index_finds_what_its_vectors_say(kind: str, dense_corpus, tmp_p
     assert [row[0] for row in index.search(vectors * 3, 1).ids] == ids
 
 
-def test_a_killed_milvus_build_goes_on(sparse_corpus, tmp_path: Path, monkeypatch) -> None:
-    """Blocks that the collection holds are not sent again, and the end is the undisturbed one."""
+def test_a_killed_milvus_build_is_refused_until_it_is_dropped(
+    sparse_corpus, tmp_path: Path, monkeypatch
+) -> None:
+    """Half a corpus must not be searched, and no other corpus may be added to it."""
     options = milvus_options("milvus", tmp_path)
     sent, real = [], MilvusIndex.add
 
@@ -86,22 +88,10 @@ def test_a_killed_milvus_build_goes_on(sparse_corpus, tmp_path: Path, monkeypatc
             build_index(sparse_corpus, tmp_path / "out", "milvus", rows=3, **options)
     with pytest.raises(FileNotFoundError, match=r"no finished index: source\.json is missing"):
         open_index(tmp_path / "out")
-    sent.clear()
-    monkeypatch.setattr(MilvusIndex, "add", lambda *a: (sent.append(a[2]), real(*a)))
-    index = build_index(sparse_corpus, tmp_path / "out", "milvus", rows=3, **options)
-    assert sent == [["d4", "d5"], ["d6", "d7"], ["d8"]]
-    queries = sparse_corpus.merged()[0]
-    assert index.search(queries, 9).ids == InvertedIndex.build(queries, list(CORPUS)).search(queries, 9).ids
-
-
-def test_a_collection_of_another_model_is_not_continued(sparse_corpus, tiny_splade, tmp_path: Path) -> None:
-    """Vectors of two models in one collection would be compared with each other."""
-    options = milvus_options("milvus", tmp_path)
-    build_index(sparse_corpus, tmp_path / "out", "milvus", **options)
-    tiny_splade.max_seq_length = 3
-    encode_corpus(tiny_splade, CORPUS, tmp_path / "other", name="tiny")
-    with pytest.raises(ValueError, match="has origin"):
-        build_index(EncodedCorpus(tmp_path / "other"), tmp_path / "second", "milvus", **options)
+    with pytest.raises(ValueError, match="holds 4 documents, perhaps of an interrupted build: drop it"):
+        build_index(sparse_corpus, tmp_path / "out", "milvus", rows=3, **options)
+    again = {**options, "collection": "again"}
+    assert len(build_index(sparse_corpus, tmp_path / "out", "milvus", rows=3, **again)) == len(CORPUS)
 
 
 def test_what_is_there_is_not_overwritten_and_damage_is_refused(sparse_corpus, tmp_path: Path) -> None:

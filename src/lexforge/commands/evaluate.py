@@ -31,7 +31,7 @@ class Config:
     source: Annotated[SourceOptions, tyro.conf.arg(name="")] = field(default_factory=SourceOptions)
     index: retrieval.IndexKind | None = None  # None takes the exact index of the model's vectors
     uri: str | None = None  # for Milvus and Qdrant: http://host:port, or a name that ends in .db or .qdrant
-    collection: str = "lexforge"  # for Milvus and Qdrant: a collection that is new, or holds this corpus
+    collection: str = "lexforge"  # for Milvus and Qdrant: name of a new collection
     k: int = 100  # documents that are retrieved per query
     metrics: tuple[str, ...] = evaluation.METRICS  # names of measures in ir-measures
     max_seq_length: int | None = None  # tokens after which a text is cut; None keeps the model's own limit

@@ -6,8 +6,8 @@
 
 `lexforge search` searches the index. With `--index milvus` the vectors go to a server, or to a file that
 ends in `.db` (Milvus Lite), and with `--index qdrant` to a server, or to a folder that ends in `.qdrant`;
-INDEX holds the address. If the command is killed and started again, it continues with the documents that are
-missing. The credentials of a server are read from the environment variable MILVUS_TOKEN or QDRANT_API_KEY.
+INDEX holds the address. A collection of that name must not be there yet; drop that of an interrupted build.
+The credentials of a server are read from the environment variable MILVUS_TOKEN or QDRANT_API_KEY.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Config:
     index: retrieval.IndexKind
     rows: int = 65536  # documents that are added at once; memory holds their vectors beside the index
     uri: str | None = None  # for Milvus and Qdrant: http://host:port, or a name that ends in .db or .qdrant
-    collection: str = "lexforge"  # for Milvus and Qdrant: name of the collection
+    collection: str = "lexforge"  # for Milvus and Qdrant: name of the new collection
 
 
 def main(cfg: Config) -> None:

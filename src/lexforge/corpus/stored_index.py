@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -12,7 +12,6 @@ from lexforge.common.files import check_new, new_directory
 from lexforge.common.manifest import pack_manifest, unpack_manifest
 from lexforge.common.progress import Progress
 from lexforge.corpus.encoded_corpus import EncodedCorpus
-from lexforge.corpus.encoding import Vectors
 from lexforge.retrieval import Index, IndexKind
 from lexforge.retrieval.backends import BACKENDS, find_backend
 
@@ -50,8 +49,6 @@ def build_index(
 ) -> Index:
     """Make an index of an encoded corpus and save it.
 
-    If a server keeps the vectors and an earlier call was killed, this call continues where that one stopped.
-
     Args:
         corpus: The encoded corpus.
         directory: A new or empty directory.
@@ -68,7 +65,7 @@ def build_index(
         FileExistsError: If the directory is not empty.
         ImportError: If a package that the index needs is not installed.
         ValueError: If the index does not hold such vectors or take such options, a block is damaged, or a
-            server holds other documents under the same name.
+            server has a collection of the same name, such as that of an interrupted build.
     """
     manifest = corpus.manifest
     backend = find_backend(kind, manifest.kind, options)
@@ -77,18 +74,11 @@ def build_index(
     blocks = corpus.blocks(rows)
     first = next(blocks)
     width = first[0].shape[1]
-    index = backend.index.create(width, manifest.similarity, manifest.key, **backend.settings, **options)
-    there = index.ids
+    index = backend.index.create(width, manifest.similarity, **backend.settings, **options)
     with Progress(len(corpus), "Index", show=show_progress_bar) as progress:
-        progress.update(len(there))
-        for vectors, ids in _without(there, chain([first], blocks)):
+        for vectors, ids in chain([first], blocks):
             index.add(vectors, ids)
             progress.update(len(ids))
-    if len(index) != len(corpus):
-        raise ValueError(
-            f"the collection must hold the {len(corpus)} documents of the corpus; it holds {len(index)}: "
-            "drop it, or choose another name"
-        )
     source = Source(kind, manifest.model, manifest.fingerprint, manifest.max_seq_length, manifest.corpus)
     with new_directory(directory) as path:
         index.save(path / "index")
@@ -140,28 +130,3 @@ def open_index(
             f"{directory} holds the index {source.kind!r}, which has no address; received {uri!r}"
         )
     return backend.index.load(Path(directory) / "index", verify), source
-
-
-def _without(
-    there: list[str], blocks: Iterable[tuple[Vectors, list[str]]]
-) -> Iterator[tuple[Vectors, list[str]]]:
-    """Yield the vectors and ids of the documents that an index does not hold yet.
-
-    Args:
-        there: The ids of the documents that the index holds, which must be the first ones of the corpus.
-        blocks: Vectors and ids of the whole corpus, block by block.
-
-    Raises:
-        ValueError: If the index holds other documents.
-    """
-    start = 0
-    for vectors, ids in blocks:
-        known = there[start : start + len(ids)]
-        if known != ids[: len(known)]:
-            raise ValueError(
-                "the collection must hold the first documents of the corpus; it holds others: drop it, or "
-                "choose another name"
-            )
-        if len(known) < len(ids):
-            yield vectors[len(known) :], ids[len(known) :]
-        start += len(ids)

@@ -85,12 +85,8 @@ class Index(Protocol):
         """Raise now what would stop a build: a package that is missing, or a server that does not answer."""
 
     @classmethod
-    def create(cls, width: int, similarity: Similarity, origin: str, *args: Any, **kwargs: Any) -> Index:
-        """Return an index to which a corpus is added block by block.
-
-        `origin` names what made the vectors. The index is empty, unless a server keeps the vectors: then it
-        holds the documents that an interrupted call with the same origin has sent.
-        """
+    def create(cls, width: int, similarity: Similarity, *args: Any, **kwargs: Any) -> Index:
+        """Return an empty index to which a corpus is added block by block."""
 
     @classmethod
     def build(cls, documents: Any, ids: list[str], *args: Any, **kwargs: Any) -> Index:

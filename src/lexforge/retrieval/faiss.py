@@ -102,9 +102,9 @@ class FaissIndex:
 
     @classmethod
     def create(
-        cls, width: int, similarity: Similarity, origin: str, layout: Flat | HNSW | IVF | None = None
+        cls, width: int, similarity: Similarity, layout: Flat | HNSW | IVF | None = None
     ) -> FaissIndex:
-        """Return an index without documents; nothing of the origin is kept."""
+        """Return an index without documents."""
         return cls(width, similarity, layout)
 
     @classmethod

@@ -58,10 +58,8 @@ class InvertedIndex:
         """Return at once: this index needs no further package."""
 
     @classmethod
-    def create(
-        cls, width: int, similarity: Similarity, origin: str, impacts: Impacts = "float32"
-    ) -> InvertedIndex:
-        """Return an index without documents; nothing of the origin is kept."""
+    def create(cls, width: int, similarity: Similarity, impacts: Impacts = "float32") -> InvertedIndex:
+        """Return an index without documents."""
         return cls(width, similarity, impacts)
 
     @classmethod

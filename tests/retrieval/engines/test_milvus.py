@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +18,7 @@ from scipy import sparse
 
 pytest.importorskip("pymilvus", reason="the extra `milvus` is not installed")
 pytest.importorskip("milvus_lite", reason="the extra `milvus` is not installed")
+from pymilvus import MilvusClient
 from pymilvus.exceptions import MilvusException
 
 from lexforge.retrieval.engines import milvus
@@ -57,19 +60,20 @@ def _no_waiting(monkeypatch) -> None:
     monkeypatch.setattr(milvus, "FIRST_DELAY_S", 0.0)
 
 
-@pytest.mark.parametrize("kind", ["sparse", "dense"])
-def test_hits_are_those_of_a_naive_loop(kind: str, file: str) -> None:
+@pytest.mark.parametrize("vector_type", ["sparse", "dense"])
+def test_hits_are_those_of_a_naive_loop(vector_type: str, file: str) -> None:
     """Scores, ties by position also where they are cut by k, and all documents for a large k."""
     documents, queries = sparse_rows(60), sparse_rows(6, seed=1)
-    stored = documents if kind == "sparse" else documents.toarray() - 1
-    asked = queries if kind == "sparse" else queries.toarray() - 1
+    stored = documents if vector_type == "sparse" else documents.toarray() - 1
+    asked = queries if vector_type == "sparse" else queries.toarray() - 1
     with MilvusIndex.build(stored, names(60), uri=file, batch_rows=25) as index:
         assert len(index) == 60
         for k in (1, 5, 60, 1000):
             hits = index.search(asked, k)
             for row in range(6):
-                dense = (stored.toarray(), asked.toarray()[row]) if kind == "sparse" else (stored, asked[row])
-                expected = naive(*dense, k, positive=kind == "sparse")
+                is_sparse = vector_type == "sparse"
+                dense = (stored.toarray(), asked.toarray()[row]) if is_sparse else (stored, asked[row])
+                expected = naive(*dense, k, positive=is_sparse)
                 assert hits.ids[row] == [f"d{place}" for place, _ in expected]
                 np.testing.assert_array_equal(hits.scores[row], [score for _, score in expected])
                 assert hits.scores[row].dtype == np.float32
@@ -136,20 +140,6 @@ def test_a_closed_file_is_free(file: str) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-def test_a_second_build_of_the_same_documents_changes_nothing(file: str) -> None:
-    """A run that is repeated must neither lose nor double, and takes the newest vectors."""
-    MilvusIndex.build(sparse_rows(30), names(30), uri=file, batch_rows=7).close()
-    newer = sparse_rows(30, seed=9)
-    with MilvusIndex.build(newer, names(30), uri=file, batch_rows=11) as index:
-        expected = InvertedIndex.build(newer, names(30)).search(newer, 5)
-        assert index.search(newer, 5).ids == expected.ids
-    with MilvusIndex(file) as index:
-        assert len(index) == 30
-    with MilvusIndex.build(newer[:20], names(20), uri=file) as index:
-        expected = InvertedIndex.build(newer[:20], names(20)).search(newer, 5)
-        assert index.search(newer, 5).ids == expected.ids
-
-
 WRITER = """
 import sys
 sys.path.insert(0, sys.argv[2])
@@ -162,28 +152,26 @@ with MilvusIndex(sys.argv[1], batch_rows=4) as index:
 """
 
 
-@pytest.mark.parametrize("way", ["continued", "built again"])
-def test_a_killed_process_loses_and_doubles_nothing(way: str, file: str) -> None:
-    """SIGKILL between or inside batches, then the rest: the collection of an undisturbed run."""
+def test_a_killed_build_is_dropped_and_made_again(file: str) -> None:
+    """After SIGKILL between or inside batches, a build is refused, and the error has the call that helps."""
     code = WRITER.replace("test_milvus", Path(__file__).stem)
     with subprocess.Popen(
         [sys.executable, "-c", code, file, str(Path(__file__).parent)], stdout=subprocess.PIPE, text=True
     ) as writer:
         acknowledged = [int(writer.stdout.readline()) for _ in range(3)][-1]
         os.kill(writer.pid, signal.SIGKILL)
+    assert acknowledged == 60
     documents = sparse_rows(400)
-    if way == "continued":
-        index = MilvusIndex(file)
-        assert acknowledged <= len(index) < 400
-        index.add(documents[len(index) :], names(400 - len(index), len(index)))
-    else:
-        index = MilvusIndex.build(documents, names(400), uri=file)
-    with index:
-        assert len(index) == 400
+    for call in (MilvusIndex.check_available, partial(MilvusIndex.create, WIDTH, "dot")):
+        with pytest.raises(ValueError, match="interrupted"):
+            call(uri=file)
+    with pytest.raises(ValueError, match=r"interrupted.*: drop it \(MilvusClient\(.*\)\)") as refused:
+        MilvusIndex.build(documents, names(400), uri=file)
+    (drop,) = re.findall(r"MilvusClient\(.*?\)\.drop_collection\(.*?\)", str(refused.value))
+    eval(drop, {"MilvusClient": MilvusClient})
+    with MilvusIndex.build(documents, names(400), uri=file) as index:
         expected = InvertedIndex.build(documents, names(400)).search(documents[:9], 400)
         assert index.search(documents[:9], 400).ids == expected.ids
-    with MilvusIndex(file) as index:
-        assert len(index) == 400
 
 
 def fail(index: MilvusIndex, monkeypatch, failures: int, code: object) -> list[int]:
@@ -234,37 +222,23 @@ def test_retries_end_with_one_clear_line(file: str, monkeypatch) -> None:
         assert len(index) == 25
 
 
-def test_rows_that_lack_a_position_are_not_searched(file: str) -> None:
-    """When half of a batch was kept, an answer from the rest would be wrong; sending it again mends it."""
-    documents = sparse_rows(30)
-    with MilvusIndex.build(documents, names(30), uri=file) as index:
+def test_a_collection_that_lacks_a_position_is_not_opened(file: str, tmp_path: Path) -> None:
+    """When half of a batch was kept, an answer from the rest would be wrong."""
+    with MilvusIndex.build(sparse_rows(30), names(30), uri=file) as index:
+        index.save(tmp_path / "saved")
         index._client.delete(index.collection, filter="position == 12")
-    with MilvusIndex(file) as index:
-        for action in (lambda: index.search(documents, 3), lambda: index.save(Path(file).parent / "saved")):
-            with pytest.raises(ValueError, match="lacks position 12; add the documents from there on"):
-                action()
-        assert index.ids == names(12)
-        index.add(documents[12:25], names(13, 12))
-        assert (
-            index.search(documents, 5).ids
-            == InvertedIndex.build(documents[:25], names(25)).search(documents, 5).ids
-        )
-        index._client.delete(index.collection, filter="position == 3")
-    with MilvusIndex.build(documents[:20], names(20), uri=file) as index:
-        assert len(index) == 20
-    with MilvusIndex(file) as index:
-        assert index.ids == names(20)
+    for call in (partial(MilvusIndex, file), partial(MilvusIndex.load, tmp_path / "saved")):
+        with pytest.raises(ValueError, match=r"lacks position 12, .* interrupted: drop it \(MilvusClient"):
+            call()
 
 
 def test_a_collection_of_something_else_is_refused(file: str) -> None:
     """Two corpora or two models in one collection would answer for neither."""
-    MilvusIndex.build(sparse_rows(10), names(10), uri=file, origin="model 1").close()
-    with pytest.raises(ValueError, match="holds 'd0' at position 0, these documents 'd1': drop"):
-        MilvusIndex.build(sparse_rows(10), names(10, 1), uri=file)
+    MilvusIndex.build(sparse_rows(10), names(10), uri=file).close()
+    with pytest.raises(ValueError, match=r"holds 10 documents, .* or choose another name"):
+        MilvusIndex.build(sparse_rows(10), names(10), uri=file)
     with pytest.raises(ValueError, match="has similarity 'dot'; received 'cosine'"):
-        MilvusIndex.build(sparse_rows(10), names(10), "cosine", uri=file)
-    with pytest.raises(ValueError, match="has origin 'model 1'; received 'model 2'"):
-        MilvusIndex(file, origin="model 2")
+        MilvusIndex(file, similarity="cosine")
     with MilvusIndex(file) as index:
         with pytest.raises(ValueError, match="'d3', which an earlier document has"):
             index.add(sparse_rows(1), ["d3"])

@@ -19,13 +19,13 @@ from lexforge.retrieval.engines.milvus_format import (
     dictionaries,
     index_options,
     is_transient,
-    kind_and_width,
     layout_fields,
     layout_from,
     lite_file,
     message,
     rows_of,
     search_options,
+    type_and_width,
 )
 from lexforge.retrieval.engines.server import (
     ATTEMPTS,
@@ -56,7 +56,6 @@ class MilvusIndex(ServerIndex):
         similarity: `dot` or `cosine`; None takes that of the collection, and `dot` for a new one. For
             `cosine` the index scales documents and queries to unit length.
         layout: Layout of dense vectors; None takes that of the collection, and `Flat()` for a new one.
-        origin: Names what made the vectors; a collection of another origin is refused. None accepts any.
         token: `user:password` or an API key, if the server wants one. It is never written to a file.
         batch_rows: Number of documents that one request sends to the server.
         timeout_s: Seconds that a request may take. A request that fails is sent up to `ATTEMPTS` times.
@@ -65,8 +64,8 @@ class MilvusIndex(ServerIndex):
         ImportError: If the extra `milvus` is not installed.
         ConnectionError: If no server answers, or the file cannot be opened.
         FileNotFoundError: If the folder of the file does not exist.
-        ValueError: If lexforge did not make the collection, or it has another similarity, layout or origin
-            than the arguments say.
+        ValueError: If lexforge did not make the collection, it has another similarity or layout than the
+            arguments say, or its build was interrupted.
     """
 
     engine, format, local_field, local_name = "Milvus", FORMAT, "lite", "Milvus Lite file"
@@ -79,7 +78,6 @@ class MilvusIndex(ServerIndex):
         similarity: Similarity | None = None,
         *,
         layout: Flat | HNSW | IVF | None = None,
-        origin: str | None = None,
         token: str = "",
         batch_rows: int = 1000,
         timeout_s: float = 30.0,
@@ -90,7 +88,7 @@ class MilvusIndex(ServerIndex):
             )
         self.timeout_s = timeout_s
         self.layout: Flat | HNSW | IVF = layout or Flat()
-        wanted = {"similarity": similarity, "layout": layout, "origin": origin}
+        wanted = {"similarity": similarity, "layout": layout}
         super().__init__(uri, collection, token, batch_rows, wanted)
         self.exact = isinstance(self.layout, Flat)
 
@@ -114,25 +112,23 @@ class MilvusIndex(ServerIndex):
         super()._read_fields(fields)
         self.layout = layout_from(fields["layout"])
 
-    def _read_ids(self) -> None:
-        # The ids are read in windows of positions, because an answer holds at most MAX_HITS rows. Reading
-        # stops at the first position that is missing.
+    @property
+    def _drop(self) -> str:
+        return f"MilvusClient({self.uri!r}).drop_collection({self.collection!r})"
+
+    def _documents(self) -> Iterator[tuple[int, str, int]]:
+        # The rows are read in windows of positions, because an answer holds at most MAX_HITS rows.
         count = int(self._call("query", output_fields=["count(*)"])[0]["count(*)"])
         columns = ["position", "document", "weights"]
         for start in range(0, count, MAX_HITS // 2):
             window = f"position >= {start} and position < {start + MAX_HITS // 2}"
             answer = self._call("query", filter=window, output_fields=columns)
-            rows = {row["position"]: row for row in answer}
-            while len(self) in rows:
-                row = rows[len(self)]
-                self._ids.extend([row["document"]])
-                self._weights += row["weights"]
-        self._torn = len(self) != count
+            yield from sorted((row["position"], row["document"], row["weights"]) for row in answer)
 
-    def _kind_and_width(self, matrix: Any, what: str) -> tuple[VectorKind, int]:
-        return kind_and_width(matrix, what)
+    def _type_and_width(self, matrix: Any, what: str) -> tuple[VectorKind, int]:
+        return type_and_width(matrix, what)
 
-    def _create(self, kind: VectorKind, width: int) -> None:
+    def _create(self, vector_type: VectorKind, width: int) -> None:
         from pymilvus import DataType, MilvusClient
 
         schema = MilvusClient.create_schema(auto_id=False, enable_dynamic_field=False)
@@ -140,14 +136,14 @@ class MilvusIndex(ServerIndex):
         schema.add_field("document", DataType.VARCHAR, max_length=65535)
         schema.add_field("weights", DataType.INT64)
         params = MilvusClient.prepare_index_params()
-        if kind == "sparse":
+        if vector_type == "sparse":
             schema.add_field("vector", DataType.SPARSE_FLOAT_VECTOR)
             params.add_index("vector", index_type="SPARSE_INVERTED_INDEX", metric_type="IP")
         else:
             schema.add_field("vector", DataType.FLOAT_VECTOR, dim=width)
             name, build_options = index_options(self.layout)
             params.add_index("vector", index_type=name, metric_type="IP", params=build_options)
-        fields = self._described(kind, width) | {"layout": layout_fields(self.layout)}
+        fields = self._described(vector_type, width) | {"layout": layout_fields(self.layout)}
         properties = {PROPERTY: json.dumps(fields)}
         options = {"consistency_level": "Strong"}  # a search finds everything that was written before it
         self._call("create_collection", schema=schema, index_params=params, properties=properties, **options)
@@ -157,19 +153,13 @@ class MilvusIndex(ServerIndex):
         self._call("upsert", data=rows)
         return sum(row["weights"] for row in rows)
 
-    def _mark_surplus(self, positions: range) -> None:
-        self._torn = True
-
-    def _delete_surplus(self) -> None:
-        self._call("delete", filter=f"position >= {len(self)}")
-
     def _search(self, vectors: Any, rows: NDArray[np.int64], depth: int) -> Iterator[tuple[int, Found]]:
         size = max(1, MAX_HITS // depth)  # queries per request, so that an answer holds at most MAX_HITS rows
         for start in range(0, len(rows), size):
             part = rows[start : start + size]
             answer = self._call(
                 "search",
-                data=dictionaries(vectors[part]) if self._kind == "sparse" else list(vectors[part]),
+                data=dictionaries(vectors[part]) if self._vector_type == "sparse" else list(vectors[part]),
                 anns_field="vector",
                 limit=depth,
                 output_fields=["position"],  # without this, Milvus Lite also sends the vectors
@@ -178,7 +168,7 @@ class MilvusIndex(ServerIndex):
             for row, hits in zip(part.tolist(), answer, strict=True):
                 positions = np.array([hit["position"] for hit in hits], np.int64)
                 scores = np.array([hit["distance"] for hit in hits], np.float32)
-                found = scores > (0 if self._kind == "sparse" else -np.inf)
+                found = scores > (0 if self._vector_type == "sparse" else -np.inf)
                 yield row, (positions[found], scores[found])
 
     def _call(self, method: str, **arguments: Any) -> Any:

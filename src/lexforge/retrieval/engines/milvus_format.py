@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from lexforge.retrieval.engines.address import check_address
+from lexforge.retrieval.engines.server import check_address
 from lexforge.retrieval.faiss import HNSW, IVF, Flat
 from lexforge.retrieval.kinds import VectorKind
 from lexforge.retrieval.vectors import dense_width, sparse_width
@@ -47,14 +47,14 @@ def lite_file(uri: str) -> str | None:
     return os.path.abspath(uri)
 
 
-def kind_and_width(matrix: Any, what: str) -> tuple[VectorKind, int]:
-    """Return the kind of vectors and the width of a collection that these are the first of.
+def type_and_width(matrix: Any, what: str) -> tuple[VectorKind, int]:
+    """Return the type and the width of the vectors of a collection that these are the first of.
 
     Raises:
         TypeError: If they are neither CSR nor a 2-dimensional array of floats.
     """
-    kind: VectorKind = "sparse" if sparse.issparse(matrix) else "dense"
-    return kind, sparse_width(matrix, what) if kind == "sparse" else dense_width(matrix, what)
+    vector_type: VectorKind = "sparse" if sparse.issparse(matrix) else "dense"
+    return vector_type, sparse_width(matrix, what) if vector_type == "sparse" else dense_width(matrix, what)
 
 
 def rows_of(

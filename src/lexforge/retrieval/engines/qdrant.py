@@ -16,12 +16,12 @@ from scipy import sparse
 
 from lexforge.common.similarity import Similarity
 from lexforge.retrieval.base import Found
-from lexforge.retrieval.engines.address import check_address
 from lexforge.retrieval.engines.server import (
     ATTEMPTS,
     FIRST_DELAY_S,
     PROPERTY,
     ServerIndex,
+    check_address,
     send_repeatedly,
 )
 from lexforge.retrieval.kinds import VectorKind
@@ -47,7 +47,6 @@ class QdrantIndex(ServerIndex):
         collection: Name of the collection, which is created when the first documents are added.
         similarity: `dot` or `cosine`; None takes that of the collection, and `dot` for a new one. For
             `cosine` the index scales documents and queries to unit length.
-        origin: Names what made the vectors; a collection of another origin is refused. None accepts any.
         token: An API key, if the server wants one. It is never written to a file.
         batch_rows: Number of documents that one request sends to the server.
         timeout_s: Seconds that a request may take. A request that fails is sent up to `ATTEMPTS` times.
@@ -55,8 +54,8 @@ class QdrantIndex(ServerIndex):
     Raises:
         ImportError: If the extra `qdrant` is not installed.
         ConnectionError: If no server answers, or another process uses the folder.
-        ValueError: If the uri is no such address, lexforge did not make the collection, or it has another
-            similarity or origin than the arguments say.
+        ValueError: If the uri is no such address, lexforge did not make the collection, it has another
+            similarity than the argument says, or its build was interrupted.
     """
 
     engine, format, local_field, local_name = "Qdrant", FORMAT, "local", "folder"
@@ -67,7 +66,6 @@ class QdrantIndex(ServerIndex):
         collection: str = "lexforge",
         similarity: Similarity | None = None,
         *,
-        origin: str | None = None,
         token: str = "",
         batch_rows: int = 1000,
         timeout_s: int = 30,
@@ -77,8 +75,7 @@ class QdrantIndex(ServerIndex):
                 f"batch_rows and timeout_s must be at least 1; received {batch_rows} and {timeout_s}"
             )
         self.timeout_s = timeout_s
-        self._surplus: list[int] = []  # points behind a missing position, or behind the last document
-        super().__init__(uri, collection, token, batch_rows, {"similarity": similarity, "origin": origin})
+        super().__init__(uri, collection, token, batch_rows, {"similarity": similarity})
 
     def _connect(self, token: str) -> tuple[Any, Callable[[], object]]:
         return _connect(self, self.uri, token, self.timeout_s)
@@ -94,31 +91,31 @@ class QdrantIndex(ServerIndex):
         fields = (self._call("get_collection").config.metadata or {})[PROPERTY]
         return {**fields, "kind": "sparse"}
 
-    def _read_ids(self) -> None:
+    @property
+    def _drop(self) -> str:
+        argument = "url" if local_folder(self.uri) is None else "path"
+        return f"QdrantClient({argument}={self.uri!r}).delete_collection({self.collection!r})"
+
+    def _documents(self) -> Iterator[tuple[int, str, int]]:
         after = None
         while True:  # the points come in the order of their numbers
             points, after = self._call("scroll", limit=WINDOW, offset=after, with_payload=True)
             for point in points:
-                if point.id == len(self) and not self._surplus:
-                    self._ids.extend([point.payload["document"]])
-                    self._weights += point.payload["weights"]
-                else:
-                    self._surplus.append(point.id)
+                yield point.id, point.payload["document"], point.payload["weights"]
             if after is None:
                 break
-        self._torn = bool(self._surplus)
 
-    def _kind_and_width(self, matrix: Any, what: str) -> tuple[VectorKind, int]:
+    def _type_and_width(self, matrix: Any, what: str) -> tuple[VectorKind, int]:
         return "sparse", sparse_width(matrix, what)
 
-    def _create(self, kind: VectorKind, width: int) -> None:
+    def _create(self, vector_type: VectorKind, width: int) -> None:
         from qdrant_client.models import SparseVectorParams
 
         self._call(
             "create_collection",
             vectors_config={},
             sparse_vectors_config={VECTOR: SparseVectorParams()},
-            metadata={PROPERTY: self._described(kind, width)},
+            metadata={PROPERTY: self._described(vector_type, width)},
         )
 
     def _send(self, vectors: sparse.csr_array, names: list[str]) -> int:
@@ -134,14 +131,6 @@ class QdrantIndex(ServerIndex):
         ]
         self._call("upsert", points=points, wait=True)
         return int(vectors.nnz)
-
-    def _mark_surplus(self, positions: range) -> None:
-        self._surplus += positions
-        self._torn = True
-
-    def _delete_surplus(self) -> None:
-        self._call("delete", points_selector=self._surplus, wait=True)
-        self._surplus = []
 
     def _search(self, vectors: Any, rows: NDArray[np.int64], depth: int) -> Iterator[tuple[int, Found]]:
         from qdrant_client.models import QueryRequest

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Self, SupportsIndex, TypeVar
+from typing import Any, ClassVar, Self, SupportsIndex
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,11 +17,8 @@ from lexforge.common.files import new_directory
 from lexforge.common.manifest import read_manifest, write_manifest
 from lexforge.common.similarity import Similarity, check_similarity
 from lexforge.retrieval.base import DocumentIds, Found, Hits, check_k, complete_ties, read_ids, write_ids
-from lexforge.retrieval.engines.address import check_same_documents, chosen_address
 from lexforge.retrieval.kinds import VectorKind
 from lexforge.retrieval.vectors import dense_vectors, sparse_vectors
-
-Opened = TypeVar("Opened", bound="ServerIndex")
 
 PROPERTY = "lexforge"  # the entry of a collection's own properties that describes its vectors
 ATTEMPTS = 4  # how often a request is sent before its failure is raised
@@ -31,21 +28,22 @@ FIRST_DELAY_S = 0.5  # the pause before the second attempt; it doubles with ever
 class ServerIndex(ABC):
     """Search for the k best documents in a collection of vectors that a server keeps, or a local store.
 
-    The key of a row is the document's position, and rows are upserted, so a batch that is sent twice, or
-    again after a kill, changes nothing. An index that is opened on a collection continues after the documents
-    that are there; `build` starts at position 0 again. `close()`, or the end of a `with` statement,
-    disconnects; at the exit of the process it happens by itself.
+    The key of a row is the document's position, and rows are upserted, so a request that is sent twice
+    changes nothing. An index that is opened on a collection adds documents after those that are there;
+    `create` and `build` want a new collection. `close()`, or the end of a `with` statement, disconnects; at
+    the exit of the process it happens by itself.
 
     Args:
         uri: The address of a server, or the name of a local store.
         collection: Name of the collection, which is created when the first documents are added.
         token: What the server wants as a password, if it wants one. It is never written to a file.
         batch_rows: Number of documents that one request sends to the server.
-        wanted: What the caller says of the collection: its `similarity`, its `origin`, and what else an
-            engine describes; None accepts any.
+        wanted: What the caller says of the collection: its `similarity`, and what else an engine describes;
+            None accepts any.
 
     Raises:
-        ValueError: If lexforge did not make the collection, or it is not as `wanted`.
+        ValueError: If lexforge did not make the collection, it is not as `wanted`, or its build was
+            interrupted.
     """
 
     engine: ClassVar[str]
@@ -73,11 +71,9 @@ class ServerIndex(ABC):
         self.batch_rows = batch_rows
         self._ids = DocumentIds()
         self._weights = 0  # the number of stored numbers in all vectors; zeros of sparse ones are not stored
-        self._kind: VectorKind | None = None  # None until the collection is there
+        self._vector_type: VectorKind | None = None  # None until the collection is there
         self._width = 0
-        self._torn = False  # whether rows follow behind a missing position, as a failure can leave them
         self.similarity: Similarity = check_similarity(wanted["similarity"] or "dot")
-        self.origin: str | None = wanted["origin"]
         self.close: Callable[[], object]
         self._client, self.close = self._connect(token)
         try:
@@ -99,38 +95,35 @@ class ServerIndex(ABC):
             ImportError: If the extra of the engine is not installed.
             ConnectionError: If no server answers, or the local store cannot be opened.
             FileNotFoundError: If the folder of the local store does not exist.
-            ValueError: If the collection was made otherwise than the arguments say.
+            ValueError: If there is a collection of this name.
         """
-        _opener(cls)(**options).close()
+        cls._new(options).close()
 
     @classmethod
-    def create(cls, width: int, similarity: Similarity, origin: str, *, uri: str, **options: Any) -> Self:
-        """Open a collection to which a corpus is added block by block.
+    def create(cls, width: int, similarity: Similarity, *, uri: str, **options: Any) -> Self:
+        """Open a new collection, to which a corpus is added block by block.
 
         Args:
-            width: Not needed: the first documents decide the width of a new collection.
+            width: Not needed: the first documents decide the width of a collection.
             similarity: `dot` or `cosine`.
-            origin: Names what made the vectors; a collection of another origin is refused.
             uri: The address of a server or the name of a local store, as the class takes it.
             options: The other arguments of the class.
 
         Returns:
-            The index; it holds the documents that an interrupted call with the same origin has sent.
+            The index.
 
         Raises:
             ImportError: If the extra of the engine is not installed.
             ConnectionError: If no server answers, or the local store cannot be opened.
-            ValueError: If the collection has another origin or similarity.
+            ValueError: If there is a collection of this name, such as that of an interrupted build.
         """
-        return _opener(cls)(uri=uri, similarity=similarity, origin=origin, **options)
+        return cls._new({"uri": uri, "similarity": similarity, **options})
 
     @classmethod
     def build(
         cls, documents: Any, ids: list[str], similarity: Similarity = "dot", *, uri: str, **options: Any
     ) -> Self:
-        """Write the documents to a collection, which then holds them and no others.
-
-        A collection that exists already must hold the same documents, as far as an earlier build came.
+        """Write the documents to a new collection.
 
         Args:
             documents: CSR `[N, V]` with finite weights >= 0, or, where the engine takes dense vectors, an
@@ -146,17 +139,12 @@ class ServerIndex(ABC):
         Raises:
             ImportError: If the extra of the engine is not installed.
             ConnectionError: If no server answers, or the local store cannot be opened.
-            TypeError: If the engine cannot store vectors of this kind (sparse or dense).
-            ValueError: If `InvertedIndex` or `FaissIndex` would refuse the vectors or ids as well, or the
-                collection holds other documents.
+            TypeError: If the engine cannot store such vectors (sparse or dense).
+            ValueError: If `InvertedIndex` or `FaissIndex` would refuse the vectors or ids as well, or there
+                is a collection of this name, such as that of an interrupted build.
         """
-        index = _opener(cls)(uri=uri, similarity=similarity, **options)
+        index = cls._new({"uri": uri, "similarity": similarity, **options})
         try:
-            # The documents are sent from position 0 on, over the rows that an earlier build has written.
-            there, index._ids, index._weights = index._ids.names, DocumentIds(), 0
-            check_same_documents(index.where, there, ids)
-            if len(there) > len(ids):
-                index._mark_surplus(range(len(ids), len(there)))
             index.add(documents, ids)
         except BaseException:
             index.close()
@@ -173,19 +161,15 @@ class ServerIndex(ABC):
 
         Raises:
             ConnectionError: If the server does not answer.
-            TypeError: If the documents are of another kind than those of the collection.
+            TypeError: If the documents are of another type (sparse or dense) than the collection.
             ValueError: If `build` would refuse the documents or ids, their width is not that of the
                 collection, or an id is in the index already.
         """
-        vectors, kind, width = self._checked(documents, "documents")
+        vectors, vector_type, width = self._checked(documents, "documents")
         self._ids.check(ids, vectors.shape[0])
-        if self._kind is None:
-            self._create(kind, width)
-            self._kind, self._width = kind, width
-        if self._torn:
-            # Rows behind a missing position belong to a batch that failed; they are sent again.
-            self._delete_surplus()
-            self._torn = False
+        if self._vector_type is None:
+            self._create(vector_type, width)
+            self._vector_type, self._width = vector_type, width
         for start in range(0, len(ids), self.batch_rows):
             batch, names = vectors[start : start + self.batch_rows], ids[start : start + self.batch_rows]
             sent = self._send(batch, names)
@@ -196,7 +180,7 @@ class ServerIndex(ABC):
         """Find the k documents of highest similarity to each query; ties stand in the order of positions.
 
         Args:
-            queries: Vectors of the same kind and width as the documents.
+            queries: Vectors of the same type and width as the documents.
             k: Number of hits wanted per query, at least 1; above the number of documents it means all of
                 them.
 
@@ -205,19 +189,18 @@ class ServerIndex(ABC):
 
         Raises:
             ConnectionError: If the server does not answer.
-            TypeError: If the queries are of another kind than the documents.
+            TypeError: If the queries are of another type than the documents.
             ValueError: If a query holds a value that is not finite (or is negative, for sparse vectors), the
-                width differs, k is below 1 or above the most hits of the engine, or the collection lacks a
-                position.
+                width differs, or k is below 1 or above the most hits of the engine.
         """
-        self._check_whole()
         wanted = min(check_k(k), len(self))
         limit = len(self) if self.most_hits is None else min(len(self), self.most_hits)
         if wanted > limit:
             raise ValueError(f"k must be at most {limit}, the most hits of {self.engine}; received {wanted}")
-        vectors, kind, _ = self._checked(queries, "queries")
+        vectors, vector_type, _ = self._checked(queries, "queries")
         # A sparse query without a weight has no hit, and some engines refuse it.
-        rows = np.diff(vectors.indptr).nonzero()[0] if kind == "sparse" else np.arange(vectors.shape[0])
+        sparse = vector_type == "sparse"
+        rows = np.diff(vectors.indptr).nonzero()[0] if sparse else np.arange(vectors.shape[0])
         search = partial(self._search, vectors)
         return self._ids.hits(*complete_ties(search, rows, vectors.shape[0], wanted, limit, self.exact))
 
@@ -229,9 +212,7 @@ class ServerIndex(ABC):
 
         Raises:
             FileExistsError: If the directory is not empty.
-            ValueError: If the collection lacks a position, because a batch failed.
         """
-        self._check_whole()
         local = self._local_path(self.uri)
         uri = self.uri if local is None else os.path.relpath(local, Path(directory).resolve())
         fields = {"uri": uri, self.local_field: local is not None, "collection": self.collection}
@@ -272,7 +253,7 @@ class ServerIndex(ABC):
         address = chosen_address(directory, saved, uri, token, is_file=local)
         if local and address == saved and not Path(saved).exists():
             raise FileNotFoundError(f"the {cls.local_name} {saved} of {directory} does not exist")
-        index = _opener(cls)(uri=address, collection=collection, token=token)
+        index = cls._open({"uri": address, "collection": collection, "token": token})
         if index._ids.names != ids.names:
             index.close()
             raise ValueError(
@@ -301,7 +282,7 @@ class ServerIndex(ABC):
     @property
     def nbytes(self) -> int:
         """The number of bytes of the vectors as they are sent; engines do not report what they add."""
-        return self._weights * (8 if self._kind == "sparse" else 4)
+        return self._weights * (8 if self._vector_type == "sparse" else 4)
 
     @abstractmethod
     def _connect(self, token: str) -> tuple[Any, Callable[[], object]]:
@@ -331,20 +312,25 @@ class ServerIndex(ABC):
             ValueError: If the property cannot be read.
         """
 
+    @property
     @abstractmethod
-    def _read_ids(self) -> None:
-        """Read `_ids` and `_weights` from the collection, up to the first missing position; set `_torn`."""
+    def _drop(self) -> str:
+        """The call of the engine's own client that drops the collection, for messages."""
 
     @abstractmethod
-    def _kind_and_width(self, matrix: Any, what: str) -> tuple[VectorKind, int]:
-        """Return the kind of vectors and the width of a collection that these are the first of.
+    def _documents(self) -> Iterator[tuple[int, str, int]]:
+        """Yield position, id and number of stored numbers of the documents, in the order of positions."""
+
+    @abstractmethod
+    def _type_and_width(self, matrix: Any, what: str) -> tuple[VectorKind, int]:
+        """Return the type and the width of the vectors of a collection that these are the first of.
 
         Raises:
             TypeError: If the engine does not take such vectors.
         """
 
     @abstractmethod
-    def _create(self, kind: VectorKind, width: int) -> None:
+    def _create(self, vector_type: VectorKind, width: int) -> None:
         """Create the collection with its index on the vectors, and describe it in its properties."""
 
     @abstractmethod
@@ -352,25 +338,54 @@ class ServerIndex(ABC):
         """Upsert documents from position `len(self)` on; return the number of stored numbers in them."""
 
     @abstractmethod
-    def _mark_surplus(self, positions: range) -> None:
-        """Note that the rows at these positions are to be deleted, and set `_torn`."""
-
-    @abstractmethod
-    def _delete_surplus(self) -> None:
-        """Delete the rows behind a missing position and those of `_mark_surplus`."""
-
-    @abstractmethod
     def _search(self, vectors: Any, rows: NDArray[np.int64], depth: int) -> Iterator[tuple[int, Found]]:
         """Yield each row with the positions and scores of its `depth` best documents, best first."""
 
-    def _described(self, kind: VectorKind, width: int) -> dict[str, Any]:
+    @classmethod
+    def _open(cls, options: Mapping[str, Any]) -> Self:
+        """Make an index; each engine has arguments of its own."""
+        make: Callable[..., Self] = cls
+        return make(**options)
+
+    @classmethod
+    def _new(cls, options: Mapping[str, Any]) -> Self:
+        """Make an index of a collection that is not there yet.
+
+        Raises:
+            ValueError: If there is a collection of this name.
+        """
+        index = cls._open(options)
+        if index._vector_type is not None:
+            index.close()
+            raise ValueError(
+                f"{index.where} holds {len(index)} documents, perhaps of an interrupted build: drop it "
+                f"({index._drop}), or choose another name"
+            )
+        return index
+
+    def _described(self, vector_type: VectorKind, width: int) -> dict[str, Any]:
         """Return the description that every collection carries."""
-        return {"kind": kind, "width": width, "similarity": self.similarity, "origin": self.origin}
+        return {"kind": vector_type, "width": width, "similarity": self.similarity}
 
     def _read_fields(self, fields: Mapping[str, Any]) -> None:
         """Take over what `_description` returned."""
-        self._kind, self._width, self.origin = fields["kind"], int(fields["width"]), fields["origin"]
+        self._vector_type, self._width = fields["kind"], int(fields["width"])
         self.similarity = check_similarity(fields["similarity"])
+
+    def _read_ids(self) -> None:
+        """Read the ids of the documents.
+
+        Raises:
+            ValueError: If a position is missing, because a batch was interrupted.
+        """
+        for position, name, weights in self._documents():
+            if position != len(self):
+                raise ValueError(
+                    f"{self.where} lacks position {len(self)}, so its build was interrupted: drop it "
+                    f"({self._drop}) and build it again"
+                )
+            self._ids.extend([name])
+            self._weights += weights
 
     def _read_description(self, wanted: Mapping[str, Any]) -> None:
         """Read what the collection is.
@@ -387,31 +402,60 @@ class ServerIndex(ABC):
                 raise ValueError(f"{self.where} has {name} {getattr(self, name)!r}; received {value!r}")
 
     def _checked(self, matrix: Any, what: str) -> tuple[Any, VectorKind, int]:
-        """Return vectors ready to be sent, their kind and their width.
+        """Return vectors ready to be sent, their type and their width.
 
         Raises:
-            TypeError: If they are of another kind than those of the collection.
+            TypeError: If they are of another type than those of the collection.
             ValueError: If a value or the width is refused.
         """
-        kind, width = (self._kind, self._width) if self._kind else self._kind_and_width(matrix, what)
-        check = sparse_vectors if kind == "sparse" else dense_vectors
-        return check(matrix, what, width, self.similarity), kind, width
-
-    def _check_whole(self) -> None:
-        """Refuse to read a collection that a failure has left with only some rows of a batch.
-
-        Raises:
-            ValueError: If a position is missing.
-        """
-        if self._torn:
-            raise ValueError(
-                f"{self.where} lacks position {len(self)}; add the documents from there on again"
-            )
+        if self._vector_type is None:
+            vector_type, width = self._type_and_width(matrix, what)
+        else:
+            vector_type, width = self._vector_type, self._width
+        check = sparse_vectors if vector_type == "sparse" else dense_vectors
+        return check(matrix, what, width, self.similarity), vector_type, width
 
 
-def _opener(index: type[Opened]) -> Callable[..., Opened]:
-    """Return the class of an engine as a function, because each engine has arguments of its own."""
-    return index
+def chosen_address(directory: str | Path, saved: str, uri: str | None, token: str, *, is_file: bool) -> str:
+    """Return the address of a saved index, and refuse to send a token to one that the caller did not name.
+
+    Whoever can write to the folder of an index can write an address into it. A token that went there would be
+    theirs.
+
+    Args:
+        directory: The folder of the saved index.
+        saved: The address that it names.
+        uri: The address that the caller names; None if the caller names none.
+        token: What the client would send; empty if it sends none.
+        is_file: Whether `saved` is a file or folder of this machine, to which nothing is sent.
+
+    Returns:
+        The address to connect to.
+
+    Raises:
+        ValueError: If there is a token, and only the folder names an address.
+    """
+    if uri is not None:
+        return uri
+    if token and not is_file:
+        raise ValueError(
+            f"a token is sent only to an address that the caller names; received a token and no uri, and "
+            f"{directory} names {saved}: pass uri (--uri) if that is the right server"
+        )
+    return saved
+
+
+def check_address(uri: str, engine: str, example: str) -> None:
+    """Refuse an address that contains credentials, because a saved index would write them down.
+
+    Raises:
+        ValueError: If it does.
+    """
+    if "@" in uri:
+        raise ValueError(
+            f"the uri of {engine} must not contain credentials, because it is saved with the index; pass "
+            f"them as `token`, and the uri as {example}"
+        )
 
 
 def send_repeatedly(

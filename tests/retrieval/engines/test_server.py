@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lexforge.corpus import build_index, open_index
-from lexforge.retrieval.engines.address import check_same_documents, chosen_address
+from lexforge.retrieval.engines.server import chosen_address
 
 
 def test_a_token_needs_an_address_that_the_caller_names() -> None:
@@ -22,36 +22,28 @@ def test_a_token_needs_an_address_that_the_caller_names() -> None:
     assert chosen_address("index", "vectors.db", None, "secret", is_file=True) == "vectors.db"
 
 
-def test_the_first_document_that_differs_is_named() -> None:
-    """Half of two corpora in one collection would be searched as one."""
-    check_same_documents("here", ["a", "b"], ["a", "b", "c"])
-    check_same_documents("here", ["a", "b"], ["a"])
-    with pytest.raises(ValueError, match="here holds 'b' at position 1, these documents 'x'"):
-        check_same_documents("here", ["a", "b"], ["a", "x"])
-
-
 @pytest.mark.parametrize(
-    ("package", "module", "kind", "name"),
-    [("pymilvus", "milvus", "milvus", "v.db"), ("qdrant_client", "qdrant", "qdrant", "v.qdrant")],
+    ("package", "name", "file"),
+    [("pymilvus", "milvus", "v.db"), ("qdrant_client", "qdrant", "v.qdrant")],
 )
 def test_no_client_is_made_for_a_saved_address_and_a_token(
-    package: str, module: str, kind: str, name: str, tiny_splade, tmp_path: Path, monkeypatch
+    package: str, name: str, file: str, tiny_splade, tmp_path: Path, monkeypatch
 ) -> None:
     """The connection itself would carry the token; so none is opened, and the error says what to pass."""
-    pytest.importorskip(package, reason=f"the extra `{kind}` is not installed")
-    if kind == "milvus":
+    pytest.importorskip(package, reason=f"the extra `{name}` is not installed")
+    if name == "milvus":
         pytest.importorskip("milvus_lite", reason="the extra `milvus` is not installed")
     import importlib
 
     from lexforge.common.manifest import read_manifest, write_manifest
     from lexforge.corpus import EncodedCorpus, encode_corpus
 
-    engine = importlib.import_module(f"lexforge.retrieval.engines.{module}")
+    engine = importlib.import_module(f"lexforge.retrieval.engines.{name}")
     encode_corpus(tiny_splade, {"a": "sort the list", "b": "open file"}, tmp_path / "corpus", name="tiny")
     out = tmp_path / "out"
-    build_index(EncodedCorpus(tmp_path / "corpus"), out, kind, uri=str(tmp_path / name)).close()
+    build_index(EncodedCorpus(tmp_path / "corpus"), out, name, uri=str(tmp_path / file)).close()
     fields = read_manifest(out / "index", engine.FORMAT)
-    local = "lite" if kind == "milvus" else "local"
+    local = "lite" if name == "milvus" else "local"
     (out / "index" / "manifest.json").unlink()
     write_manifest(out / "index", engine.FORMAT, {**fields, "uri": "http://stranger:1", local: False})
     connections: list[tuple] = []
@@ -61,7 +53,7 @@ def test_no_client_is_made_for_a_saved_address_and_a_token(
         raise ConnectionError("not in a test")
 
     monkeypatch.setattr(engine, "_connect", connect)
-    tokens = {kind: "secret"}
+    tokens = {name: "secret"}
     with pytest.raises(ValueError, match=r"a token and no uri, and .* names http://stranger:1"):
         open_index(out, tokens=tokens)
     assert connections == []
