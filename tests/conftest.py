@@ -32,9 +32,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--head-way`: what a processor with other products takes can be tested on this one."""
+    """`--head-backend`: what a processor with other products takes can be tested on this one."""
     parser.addoption(
-        "--head-way",
+        "--head-backend",
         choices=["measured", "float32", "bfloat16", "int8"],
         default="measured",
         help="how the SPLADE head multiplies float32 inputs, also in processes that a test starts",
@@ -42,14 +42,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def chosen_head_way(pytestconfig: pytest.Config) -> Iterator[None]:
-    """Ask the head for the chosen way; "measured" leaves the choice to the head, as for a user."""
-    chosen = pytestconfig.getoption("--head-way")
+def chosen_head_backend(pytestconfig: pytest.Config) -> Iterator[None]:
+    """Ask the head for the chosen backend; "measured" leaves the choice to the head, as for a user."""
+    chosen = pytestconfig.getoption("--head-backend")
     if chosen == "measured":
         yield
         return
-    from lexforge.kernels.splade_head_choice import VARIABLE
-    from lexforge.kernels.splade_head_screens import SCREENS, is_exact
+    from lexforge.kernels.splade_head.choice import VARIABLE
+    from lexforge.kernels.splade_head.screens import SCREENS, is_exact
 
     if chosen in SCREENS and not is_exact(SCREENS[chosen], 64):
         pytest.exit(

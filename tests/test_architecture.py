@@ -39,7 +39,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 }
 # An optional package is imported only in the files that own it.
 OWNERS = {
-    "triton": {"kernels/triton"},
+    "triton": {"kernels/splade_head/triton"},
     "pymilvus": {"retrieval/engines/milvus.py"},
     "onnx": {"export/onnx_files.py"},
     "onnxruntime": {"export/onnx_files.py"},

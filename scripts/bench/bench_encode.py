@@ -27,7 +27,7 @@ from sentence_transformers.sparse_encoder.modules import SpladePooling, Transfor
 from lexforge.corpus import encode
 from lexforge.export import export_model
 from lexforge.export.model_onnx import run_pooled
-from lexforge.kernels.splade_head_choice import VARIABLE
+from lexforge.kernels.splade_head.choice import VARIABLE
 from lexforge.models import fuse_splade_head, resolve_backbone
 
 PEER, ONNX = "sentence-transformers", "onnxruntime"

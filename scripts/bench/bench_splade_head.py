@@ -5,7 +5,7 @@
     python scripts/bench/bench_splade_head.py recorded --model ../shared/models/splade-tiny --texts FILE.jsonl
 
 The random cases shift the bias so that about 16, 1,700 or all terms of a row are active; "recorded" takes the
-states, weights and lengths of a real model and real texts. "tiled" takes the way that a measurement chooses,
+states, weights and lengths of a real model and real texts. "tiled" takes the backends that were measured,
 "tiled float32" the plain product; `--sweep` compares the two in one process over many densities, and
 prints where the first is more than a tenth slower. Rows go to results/splade_head.csv.
 """
@@ -25,7 +25,7 @@ from common import append_rows, in_own_process, measure
 from sentence_transformers.sparse_encoder.modules import SpladePooling, Transformer
 
 from lexforge.kernels import splade_head
-from lexforge.kernels.splade_head_choice import VARIABLE
+from lexforge.kernels.splade_head.choice import VARIABLE
 
 # name: vocabulary, width, rows, tokens a row
 RANDOM_CASES = {
@@ -101,7 +101,7 @@ def run(impl: str, backward: bool, inputs: list[Any], repeats: int) -> dict[str,
 
 
 def sweep(case: str, density: str | int, backward: bool, repeats: int) -> list[dict[str, Any]]:
-    """Time the measured way and the plain product in turn, so that both meet the same load."""
+    """Time the measured backends and the plain product in turn, so that both meet the same load."""
     hidden, weight, bias, mask = random_inputs(case, density, False)
     tensors = [t.requires_grad_(backward) for t in (hidden, weight, bias)]
     seconds: dict[str, list[float]] = {"tiled": [], PLAIN: []}
@@ -160,7 +160,7 @@ def main() -> None:
     parser.add_argument("case", choices=[*RANDOM_CASES, "recorded"])
     parser.add_argument("--density", nargs="*", help="sparse, typical, dense, or a number of active terms")
     parser.add_argument("--impl", choices=IMPLEMENTATIONS, nargs="*", default=IMPLEMENTATIONS)
-    parser.add_argument("--sweep", action="store_true", help="the measured way and float32, many densities")
+    parser.add_argument("--sweep", action="store_true", help="measured backends and float32, many densities")
     parser.add_argument("--padding", action="store_true", help="rows of 1/8 to all of the tokens")
     parser.add_argument("--model", help="recorded: folder of a masked language model")
     parser.add_argument("--texts", help="recorded: corpus.jsonl")

@@ -19,7 +19,7 @@ from sentence_transformers.sparse_encoder.modules import SpladePooling
 from torch import Tensor
 
 from lexforge.kernels import splade_head
-from lexforge.kernels.triton import splade_head_kernels as kernels
+from lexforge.kernels.splade_head.triton import kernels
 
 # V, D, B, L, active terms a row (None: all)
 CASES = [

@@ -17,7 +17,7 @@ from math import ceil, comb
 from pathlib import Path
 from typing import NamedTuple
 
-from lexforge.kernels.triton.splade_head_kernels import BUCKET, GROUP_BYTES, LIST_BLOCK, segment_of
+from lexforge.kernels.splade_head.triton.kernels import BUCKET, GROUP_BYTES, LIST_BLOCK, segment_of
 
 
 class Card(NamedTuple):

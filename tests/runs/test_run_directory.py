@@ -18,7 +18,7 @@ def test_a_new_run_leaves_its_configuration_and_environment(tmp_path: Path) -> N
     assert environment["versions"]["torch"] != "not installed"
     assert environment["ranks"] == 1
     assert environment["processor"]
-    assert set(environment["splade_head"]) == {"asked", "milliseconds"}
+    assert set(environment["splade_head"]) == {"requested_backend", "timings"}
 
 
 @pytest.mark.parametrize("found", ["metrics.json", "model", "notes.txt"])

@@ -112,7 +112,7 @@ def environment() -> dict[str, Any]:
     """The versions of the packages, the machine and the command of this process."""
     import torch
 
-    from lexforge.kernels.splade_head_choice import head_record
+    from lexforge.kernels.splade_head.choice import head_record
 
     versions = {}
     for package in PACKAGES:

@@ -29,8 +29,7 @@ from lexforge.training.curriculum import Phase, phase_at
 from lexforge.training.defaults import check_training_length
 from lexforge.training.finishing import Finishing
 from lexforge.training.finite import FiniteTraining
-from lexforge.training.head_choice import HeadChoiceCallback
-from lexforge.training.kernel_tiles import KernelTilesCallback
+from lexforge.training.kernel_choices import KernelChoicesCallback
 from lexforge.training.positions import freeze_positions
 from lexforge.training.resumable import ResumableTraining
 from lexforge.training.term_calibration import calibrate_on_samples, check_can_calibrate
@@ -54,8 +53,8 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, CompatibleTraining, Spars
       makes the number exact at the end of `train` (`calibrate_active_terms`).
     - It logs each part of the loss with its share of the total, the active dimensions and the phase, and
       warns when the activations collapse.
-    - It resumes with what the head was measured with: the tile sizes of the GPU kernels
-      (`KernelTilesCallback`) and the screens on processors (`HeadChoiceCallback`).
+    - It resumes with what the head has chosen by timing: its backend on a CPU, its tile sizes on a GPU
+      (`KernelChoicesCallback`).
     - It survives interruptions (`ResumableTraining`) and stops when a number is not finite
       (`FiniteTraining`).
 
@@ -140,8 +139,7 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, CompatibleTraining, Spars
         # The average comes before the controller, whose counts read it.
         for callback in filter(None, (self.curriculum, self.weight_average, self.controller)):
             self.add_callback(callback)
-        self.add_callback(KernelTilesCallback())
-        self.add_callback(HeadChoiceCallback())
+        self.add_callback(KernelChoicesCallback())
         self.add_callback(CollapseCallback(vocabulary_size(self.model)))
 
     def prepare_model(self, model: BaseModel) -> None:

@@ -6,8 +6,8 @@ and bias and activation then touch `[B, V]` numbers instead of `[B, L, V]`. Rows
 product; a shorter one repeats its last token, which changes no maximum. For training the winning token of
 each active (row, term) pair is read from the same tile: from the active pairs alone where fewer than half of
 a tile's pairs are active, from the whole tile otherwise. On a CPU float32 inputs may be screened first by a
-narrow product (`splade_head_screening`), which gives the same maxima in less time where few pairs are active;
-`splade_head_choice` measures whether this processor gains by it.
+narrow product (`screening`), which gives the same maxima in less time where few pairs are active;
+`choice` measures whether this processor gains by it.
 
 Backward. With z = relu(logit of the winning token), log1p has the slope 1 / (1 + z), and log1p applied twice
 1 / ((1 + z) (1 + log1p(z))). An active pair of gradient g adds g * weight[v] to its token and g * token to
@@ -26,9 +26,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from lexforge.kernels.splade_head_choice import chosen_screens
-from lexforge.kernels.splade_head_plain import plain_maximum
-from lexforge.kernels.splade_head_screening import Groups, Maxima, Part, screened_maximum
+from lexforge.kernels.splade_head.choice import chosen_screens
+from lexforge.kernels.splade_head.plain import plain_maximum
+from lexforge.kernels.splade_head.screening import Groups, Maxima, Part, screened_maximum
 
 # Measured on two Zen 4 cores: such a product stays in the last-level cache and is as fast as the bare one;
 # a GPU wants launches that fill it.
@@ -135,8 +135,8 @@ def tiled_forward(
     maxima = Maxima(maximum, winner)
     screens = chosen_screens(states, weight, groups)
     left = _parts(terms, len(groups), first=_FIRST_TERMS if screens else _TILE_TERMS)
-    for screen, most_pairs in screens:  # each leaves what it is no good for to the next
-        left = screened_maximum(maxima, states, groups, weight, bias, screen, most_pairs, left)
+    for screen in screens:  # each leaves what it is no good for to the next
+        left = screened_maximum(maxima, states, groups, weight, bias, screen, left)
     plain_maximum(maxima, states, groups, weight, bias, left)
     out = maximum.relu_()
     divisor = 1 + out if training else None  # [B, V], the slope of the activation is 1 / divisor

@@ -7,10 +7,10 @@
 OpenSearch models, Shen et al., arXiv 2504.14839.) One function, three implementations that agree:
 
 - `reference` says the formula and builds the logits `[B, L, V]`;
-- `tiled` (`splade_head_tiled`) is PyTorch on any device and never builds them;
+- `tiled` is PyTorch on any device and never builds them;
 - `triton` is the GPU twin, imported only when it is asked for.
 
-Within `torch.compile`, `tiled` is called as an operator (`splade_head_ops`), and `triton` between two graphs.
+Within `torch.compile`, `tiled` is called as an operator (`compiled`), and `triton` between two graphs.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ import importlib.util
 from typing import Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from lexforge.kernels.splade_head_ops import splade_head_compiled
-from lexforge.kernels.splade_head_tiled import splade_head_tiled
+from lexforge.kernels.splade_head.compiled import splade_head_compiled
+from lexforge.kernels.splade_head.reference import splade_head_reference
+from lexforge.kernels.splade_head.tiled import splade_head_tiled
 
 Implementation = Literal["auto", "reference", "tiled", "triton"]
 
@@ -78,7 +78,7 @@ def splade_head(
     if impl == "tiled":
         return splade_head_tiled(hidden, weight, bias, attention_mask, double_log1p, dtype)
     if impl == "triton":
-        from lexforge.kernels.triton.splade_head import splade_head_triton
+        from lexforge.kernels.splade_head.triton.head import splade_head_triton
 
         if torch.compiler.is_compiling():  # it launches its own compiled kernels, between the compiler's
             return torch.compiler.disable(splade_head_triton)(
@@ -86,23 +86,6 @@ def splade_head(
             )
         return splade_head_triton(hidden, weight, bias, attention_mask, double_log1p=double_log1p)
     raise ValueError(f"impl must be 'auto', 'reference', 'tiled' or 'triton', got {impl!r}")
-
-
-def splade_head_reference(
-    hidden: Tensor, weight: Tensor, bias: Tensor | None, attention_mask: Tensor, double_log1p: bool = False
-) -> Tensor:
-    """The formula as it is written, with the logits `[B, L, V]` in memory; arguments as in `splade_head`."""
-    if hidden.shape[1] == 0:  # a maximum needs one token: a masked one
-        hidden, attention_mask = F.pad(hidden, (0, 0, 0, 1)), F.pad(attention_mask, (0, 1))
-    mask = attention_mask.bool().unsqueeze(-1)
-    logits = F.linear(hidden.masked_fill(~mask, 0.0), weight)
-    logits = logits if logits.dtype == torch.float64 else logits.float()
-    if bias is not None:
-        logits = logits + bias.to(logits.dtype)
-    activations = torch.log1p(torch.relu(logits))
-    if double_log1p:
-        activations = torch.log1p(activations)
-    return activations.masked_fill(~mask, 0.0).max(dim=1).values
 
 
 def _check(hidden: Tensor, weight: Tensor, bias: Tensor | None, attention_mask: Tensor) -> None:

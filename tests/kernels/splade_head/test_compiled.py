@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from lexforge.kernels import splade_head, splade_head_ops
+from lexforge.kernels import splade_head
+from lexforge.kernels.splade_head import compiled as operators
 
 
 @pytest.fixture(autouse=True)
@@ -96,12 +97,12 @@ def test_the_operator_keeps_the_rules_of_operators(training: bool) -> None:
         hidden, weight, bias = (tensor.detach() for tensor in (hidden, weight, bias))
     arguments = (hidden, weight, bias, mask, False, torch.float32, training)
     utilities = ["test_schema", "test_autograd_registration", "test_faketensor"]
-    torch.library.opcheck(splade_head_ops._head, arguments, test_utils=utilities)
+    torch.library.opcheck(operators._head, arguments, test_utils=utilities)
     with torch.no_grad():
-        out, winner, divisor = splade_head_ops._head(*arguments[:-1], True)
+        out, winner, divisor = operators._head(*arguments[:-1], True)
     backward = (out, hidden, weight, winner, divisor, torch.float32, torch.float32, [True, training, True])
     frozen = tuple(value.detach() if isinstance(value, Tensor) else value for value in backward)
-    torch.library.opcheck(splade_head_ops._head_backward, frozen, test_utils=utilities)
+    torch.library.opcheck(operators._head_backward, frozen, test_utils=utilities)
 
 
 def test_the_eager_head_calls_no_operator(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,5 +111,5 @@ def test_the_eager_head_calls_no_operator(monkeypatch: pytest.MonkeyPatch) -> No
     def refuse(*_: object) -> None:
         raise AssertionError("the operator was called outside a compiler")
 
-    monkeypatch.setattr("lexforge.kernels.splade_head_ops._head", refuse)
+    monkeypatch.setattr(operators, "_head", refuse)
     assert splade_head(*inputs(3, 4, torch.float32, True)).shape == (3, 11)

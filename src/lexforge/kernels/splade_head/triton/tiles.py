@@ -7,17 +7,20 @@ therefore take its choices instead of timing anew.
 from __future__ import annotations
 
 import logging
+import sys
 from typing import Any
 
 import torch
 
-from lexforge.kernels.triton import splade_head_kernels as kernels
+KERNELS = "lexforge.kernels.splade_head.triton.kernels"
 
 logger = logging.getLogger(__name__)
 
 
 def tuned_kernels() -> dict[str, Any]:
     """The kernels whose tile sizes are timed, by name."""
+    from lexforge.kernels.splade_head.triton import kernels
+
     return {
         "forward": kernels.forward_kernel,
         "grad_hidden": kernels.grad_hidden_kernel,
@@ -25,40 +28,42 @@ def tuned_kernels() -> dict[str, Any]:
     }
 
 
-def chosen_tiles() -> dict[str, Any]:
-    """The choices of this process in JSON types.
+def state() -> dict[str, Any] | None:
+    """The choices of this process in JSON types, for `load_state`.
 
     Returns:
         `device`, the name of the GPU, and `kernels`: kernel name -> pairs of a tuning key (sizes, flags and
-        dtypes) and the chosen configuration. `kernels` is empty if no kernel has run.
+        dtypes) and the chosen configuration. None if no kernel has run.
     """
+    if KERNELS not in sys.modules:  # Triton may not be installed
+        return None
     chosen = {
         name: [[list(key), config.all_kwargs()] for key, config in kernel.cache.items()]
         for name, kernel in tuned_kernels().items()
         if kernel.cache
     }
-    return {"device": _device(), "kernels": chosen}
+    return {"device": _device(), "kernels": chosen} if chosen else None
 
 
-def set_tiles(chosen: dict[str, Any]) -> None:
+def load_state(state: dict[str, Any]) -> None:
     """Make the kernels of this process use choices of an earlier one.
 
     A choice for another GPU, or one that this version of the kernels does not have, is left out with a
     warning; the kernel is timed then, and may sum in another order.
 
     Args:
-        chosen: What `chosen_tiles` returned.
+        state: What `state` returned.
     """
-    if chosen["device"] != _device():
+    if state["device"] != _device():
         logger.warning(
             "the tile sizes were chosen on %s and this device is %s: they are timed anew, and sums may round "
             "in another way than before",
-            chosen["device"],
+            state["device"],
             _device(),
         )
         return
     for name, kernel in tuned_kernels().items():
-        for key, settings in chosen["kernels"].get(name, []):
+        for key, settings in state["kernels"].get(name, []):
             known = [config for config in kernel.configs if config.all_kwargs() == settings]
             if known:
                 kernel.cache[tuple(key)] = known[0]

@@ -1,4 +1,4 @@
-"""The Triton SPLADE head under autograd; its kernels and their derivation stand in `splade_head_kernels`."""
+"""The Triton SPLADE head under autograd; its kernels and their derivation stand in `kernels`."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lexforge.kernels.triton import splade_head_kernels as kernels
-from lexforge.kernels.triton.splade_head_kernels import triton
+from lexforge.kernels.splade_head.triton import kernels
+from lexforge.kernels.splade_head.triton.kernels import triton
 
 
 def splade_head_triton(
@@ -18,8 +18,8 @@ def splade_head_triton(
 
     Differentiable, once, in hidden, weight and bias; the first of several tokens with equal maxima takes the
     gradient. Tile sizes are timed at the first call of each (V, D, class of lengths, with or without
-    gradient) in a process, unless `lexforge.kernels.triton.tiles` has set them; for given tile sizes result
-    and gradients are equal bit for bit from run to run.
+    gradient) in a process, unless `tiles` has set them; for given tile sizes result and gradients are equal
+    bit for bit from run to run.
 
     Args:
         hidden: `[B, L, D]` float16, bfloat16 or float32 on a CUDA device, the last hidden states.
@@ -37,7 +37,7 @@ def splade_head_triton(
         ValueError: If a shape, dtype or device is none of the above.
 
     Source: SPLADE with max pooling, Formal et al., arXiv 2109.10086, equation 6; the second log1p: Shen et
-    al., arXiv 2504.14839. The derivation stands in `splade_head_kernels`.
+    al., arXiv 2504.14839. The derivation stands in `kernels`.
     """
     dtype = hidden.dtype
     if torch.is_autocast_enabled(hidden.device.type):

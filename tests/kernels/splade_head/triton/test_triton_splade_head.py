@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 
 HERE = Path(__file__).parent
-ROOT = HERE.parents[2]
+ROOT = HERE.parents[3]
 pytest.importorskip("triton", reason="the extra `triton` is not installed")
 
 
@@ -136,7 +136,7 @@ def test_three_tf32_products_are_as_good_as_float32() -> None:
 
 def test_without_triton_the_error_names_the_extra() -> None:
     """A user without the extra learns what to install, in one line."""
-    code = "import sys; sys.modules['triton'] = None; import lexforge.kernels.triton.splade_head"
+    code = "import sys; sys.modules['triton'] = None; import lexforge.kernels.splade_head.triton.head"
     last = python("-c", code).stderr.strip().splitlines()[-1]
     needed = "ImportError: the Triton SPLADE head needs triton: pip install 'lexforge[triton]' "
     assert last == needed + "(import of triton halted; None in sys.modules)"
@@ -145,7 +145,7 @@ def test_without_triton_the_error_names_the_extra() -> None:
 def test_importing_needs_no_gpu_and_a_cpu_tensor_is_refused() -> None:
     """On a machine without a GPU the import succeeds and the call says what it takes."""
     code = (
-        "import torch; from lexforge.kernels.triton.splade_head import splade_head_triton as head; "
+        "import torch; from lexforge.kernels.splade_head.triton.head import splade_head_triton as head; "
         "head(torch.ones(1, 2, 3), torch.ones(4, 3), None, torch.ones(1, 2))"
     )
     last = python("-c", code, TRITON_INTERPRET="0", CUDA_VISIBLE_DEVICES="").stderr.strip().splitlines()[-1]
@@ -154,7 +154,7 @@ def test_importing_needs_no_gpu_and_a_cpu_tensor_is_refused() -> None:
 
 def test_configs_fit_the_dtype_and_the_row_length() -> None:
     """A fp32 product never gets a 16-bit tile, short rows get short token tiles, and one is always left."""
-    from lexforge.kernels.triton.splade_head_kernels import (
+    from lexforge.kernels.splade_head.triton.kernels import (
         FORWARD_CONFIGS,
         GRAD_HIDDEN_CONFIGS,
         configs_of_dtype,
@@ -178,7 +178,7 @@ def test_configs_fit_the_dtype_and_the_row_length() -> None:
 )
 def test_few_slots_of_a_tile_stay_empty(L: int, segment: int) -> None:
     """Worked by hand: 150 tokens take 5 x 32 slots (3 x 64 would be 28 % more), 600 take 5 x 128."""
-    from lexforge.kernels.triton.splade_head_kernels import segment_of
+    from lexforge.kernels.splade_head.triton.kernels import segment_of
 
     assert segment_of(L) == segment
 
@@ -197,7 +197,7 @@ def rows_in_float64(hidden, weight, bias, mask, grad):
 
 def compare_with_float64(leaves, mask, grad):
     """Result and gradients of the Triton head, each within twice the plain path's own error of float64."""
-    from lexforge.kernels.triton.splade_head import splade_head_triton
+    from lexforge.kernels.splade_head.triton.head import splade_head_triton
 
     out = splade_head_triton(*leaves, mask)
     out.backward(grad)
@@ -222,7 +222,7 @@ def test_real_sizes(V: int, D: int, dtype: torch.dtype, density: str) -> None:
     """At the vocabularies of BERT and XLM-R the error stays within twice the plain path's own."""
     if not torch.cuda.is_available():
         pytest.skip("this machine has no CUDA device")
-    from lexforge.kernels.triton.splade_head import splade_head_triton
+    from lexforge.kernels.splade_head.triton.head import splade_head_triton
 
     generator = torch.Generator("cuda").manual_seed(V + D)
     options = {"generator": generator, "device": "cuda"}
@@ -248,7 +248,7 @@ def test_real_sizes(V: int, D: int, dtype: torch.dtype, density: str) -> None:
 
 def tuned() -> list[tuple[str, int]]:
     """The kernel and the number of every configuration that tuning may choose."""
-    from lexforge.kernels.triton.tiles import tuned_kernels
+    from lexforge.kernels.splade_head.triton.tiles import tuned_kernels
 
     return [(name, i) for name, kernel in tuned_kernels().items() for i in range(len(kernel.configs))]
 
@@ -262,7 +262,7 @@ def test_every_configuration(name: str, number: int, L: int, monkeypatch: pytest
     """
     if not torch.cuda.is_available():
         pytest.skip("this machine has no CUDA device")
-    from lexforge.kernels.triton.tiles import tuned_kernels
+    from lexforge.kernels.splade_head.triton.tiles import tuned_kernels
 
     kernel = tuned_kernels()[name]
     config = kernel.configs[number]
@@ -293,7 +293,7 @@ def test_pairs_beyond_32_bits() -> None:
         pytest.skip("this machine has no CUDA device")
     if torch.cuda.get_device_properties(0).total_memory < 64e9:
         pytest.skip("the CUDA device has less than 64 GB of memory")
-    from lexforge.kernels.triton.splade_head import splade_head_triton
+    from lexforge.kernels.splade_head.triton.head import splade_head_triton
 
     generator = torch.Generator("cuda").manual_seed(0)
     hidden = torch.randn(9_000, 4, 64, generator=generator, device="cuda", dtype=torch.bfloat16)

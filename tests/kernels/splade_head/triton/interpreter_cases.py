@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from lexforge.kernels import splade_head
-from lexforge.kernels.triton import splade_head_kernels
-from lexforge.kernels.triton.splade_head import splade_head_triton
+from lexforge.kernels.splade_head.triton import kernels as head_kernels
+from lexforge.kernels.splade_head.triton.head import splade_head_triton
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 
@@ -110,7 +110,7 @@ def test_groups_of_rows(L: int, group_bytes: int, monkeypatch: pytest.MonkeyPatc
     last group that is not full, must compute every pair once.
     """
     hidden, weight, bias, mask, grad = draw(11, L, 8, 40)
-    monkeypatch.setattr(splade_head_kernels, "GROUP_BYTES", group_bytes)
+    monkeypatch.setattr(head_kernels, "GROUP_BYTES", group_bytes)
     check(hidden, weight, bias, mask, grad)
 
 
@@ -378,7 +378,7 @@ def test_bad_input_is_refused() -> None:
 
 def test_nothing_is_timed_here() -> None:
     """Tuning needs a GPU; one config for each kernel is what keeps the interpreter out of it."""
-    kernels = splade_head_kernels
+    kernels = head_kernels
     assert kernels.INTERPRETING
     for kernel in (kernels.forward_kernel, kernels.grad_hidden_kernel, kernels.grad_weight_kernel):
         assert len(kernel.configs) == 1

@@ -7,7 +7,7 @@ from itertools import groupby
 import torch
 from torch import Tensor
 
-from lexforge.kernels.splade_head_screening import Groups, Maxima, Part
+from lexforge.kernels.splade_head.screening import Groups, Maxima, Part
 
 _ONEDNN_LINEAR = (
     getattr(torch.ops.mkldnn, "_linear_pointwise", None) if torch.backends.mkldnn.is_available() else None

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from lexforge.kernels import splade_head, splade_head_tiled
-from lexforge.kernels.splade_head_choice import WAYS
+from lexforge.kernels import splade_head
+from lexforge.kernels.splade_head import tiled as tiled_head
+from lexforge.kernels.splade_head.choice import BACKENDS
 
 IMPLEMENTATIONS = ("reference", "tiled")
 
@@ -23,10 +24,10 @@ IMPLEMENTATIONS = ("reference", "tiled")
 @pytest.fixture
 def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tiles of 5 terms and about 6 tokens, sums in blocks of 2: small tensors cross every border."""
-    monkeypatch.setattr(splade_head_tiled, "_TILE_TERMS", 5)
-    monkeypatch.setattr(splade_head_tiled, "_TILE_TOKENS", {"cpu": 6, "other": 6})
-    monkeypatch.setattr(splade_head_tiled, "_ROWS_IN_BLOCK", 2)
-    monkeypatch.setattr(splade_head_tiled, "_ROWS_AT_ONCE", 7)
+    monkeypatch.setattr(tiled_head, "_TILE_TERMS", 5)
+    monkeypatch.setattr(tiled_head, "_TILE_TOKENS", {"cpu": 6, "other": 6})
+    monkeypatch.setattr(tiled_head, "_ROWS_IN_BLOCK", 2)
+    monkeypatch.setattr(tiled_head, "_ROWS_AT_ONCE", 7)
 
 
 def inputs(
@@ -107,7 +108,7 @@ def test_gradcheck(impl: str, shift: float, twice: bool) -> None:
     )
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(
     ("shift", "shape"),
     [
@@ -119,10 +120,10 @@ def test_gradcheck(impl: str, shift: float, twice: bool) -> None:
     ],
 )
 def test_error_is_within_twice_the_reference_error(
-    shift: float, shape: tuple[int, ...], way: str, ask_for: Callable[[str], None]
+    shift: float, shape: tuple[int, ...], backend: str, ask_for: Callable[[str], None]
 ) -> None:
     """Truth is the reference in float64; the fast path may not be less exact than the plain float32 one."""
-    ask_for(way)
+    ask_for(backend)
     hidden, weight, bias, mask = inputs(seed=2, shift=shift, shape=shape)
     upstream = torch.randn(shape[0], shape[3], generator=torch.Generator().manual_seed(3))
     exact_tensors = [t.detach().double().requires_grad_() for t in (hidden, weight, bias)]
@@ -176,20 +177,20 @@ def test_sums_in_blocks_equal_plain_sums(counts: list[int], block: int, at_once:
     for row, owner, weight in zip(index.tolist(), bag.tolist(), scale.tolist(), strict=True):
         expected[owner] += weight * table[row]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(splade_head_tiled, "_ROWS_IN_BLOCK", block)
-        patch.setattr(splade_head_tiled, "_ROWS_AT_ONCE", at_once)
-        received = splade_head_tiled._sum_of_rows(table, index, bag, scale, len(counts), table.dtype)
+        patch.setattr(tiled_head, "_ROWS_IN_BLOCK", block)
+        patch.setattr(tiled_head, "_ROWS_AT_ONCE", at_once)
+        received = tiled_head._sum_of_rows(table, index, bag, scale, len(counts), table.dtype)
     # float64, sums of at most 30 numbers below 20
     torch.testing.assert_close(received, expected, rtol=0, atol=1e-12)
 
 
 def test_the_sums_of_blocks_take_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where every bag is longer than a block, all sums of blocks at once would outgrow the result."""
-    monkeypatch.setattr(splade_head_tiled, "_ROWS_IN_BLOCK", 2)
-    monkeypatch.setattr(splade_head_tiled, "_ROWS_AT_ONCE", 128)
+    monkeypatch.setattr(tiled_head, "_ROWS_IN_BLOCK", 2)
+    monkeypatch.setattr(tiled_head, "_ROWS_AT_ONCE", 128)
     table, bag = torch.ones(100, 16), torch.arange(200).repeat_interleave(64)
     with _Sizes() as seen:
-        total = splade_head_tiled._sum_of_rows(table, bag % 100, bag, torch.ones(len(bag)), 200, table.dtype)
+        total = tiled_head._sum_of_rows(table, bag % 100, bag, torch.ones(len(bag)), 200, table.dtype)
     assert (total == 64).all()
     assert max(seen.sizes) == len(bag)  # the sums of all blocks would be 16 / 2 times as many numbers
 
@@ -460,7 +461,7 @@ def test_bad_input_is_named(change: dict[str, object], message: str) -> None:
 
 def test_an_explicit_request_never_falls_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who asks for Triton and has none must learn it; "auto" on the CPU does not even look."""
-    monkeypatch.setitem(sys.modules, "lexforge.kernels.triton.splade_head", None)
+    monkeypatch.setitem(sys.modules, "lexforge.kernels.splade_head.triton.head", None)
     hidden, weight, bias, mask = inputs()
     with pytest.raises(ImportError):
         splade_head(hidden, weight, bias, mask, impl="triton")

@@ -10,10 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from lexforge.kernels import splade_head, splade_head_screening, splade_head_tiled
-from lexforge.kernels.splade_head_choice import WAYS
-from lexforge.kernels.splade_head_screening import Maxima, screened_maximum
-from lexforge.kernels.splade_head_screens import SCREENS, is_exact
+from lexforge.kernels import splade_head
+from lexforge.kernels.splade_head import screening, tiled
+from lexforge.kernels.splade_head.choice import BACKENDS
+from lexforge.kernels.splade_head.screening import Maxima, screened_maximum
+from lexforge.kernels.splade_head.screens import SCREENS, is_exact
 
 chosen = SCREENS["bfloat16"]  # set by `every_screen`
 
@@ -21,9 +22,9 @@ chosen = SCREENS["bfloat16"]  # set by `every_screen`
 @pytest.fixture(autouse=True)
 def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tiles and chunks that small tensors cross."""
-    monkeypatch.setattr(splade_head_tiled, "_TILE_TERMS", 50)
-    monkeypatch.setattr(splade_head_tiled, "_FIRST_TERMS", 20)
-    monkeypatch.setattr(splade_head_screening, "_CHECKED_AT_ONCE", 3)
+    monkeypatch.setattr(tiled, "_TILE_TERMS", 50)
+    monkeypatch.setattr(tiled, "_FIRST_TERMS", 20)
+    monkeypatch.setattr(screening, "_CHECKED_AT_ONCE", 3)
 
 
 @pytest.fixture(autouse=True, params=list(SCREENS))
@@ -47,12 +48,12 @@ def inputs(seed: int, bias: float, scale: float = 1.0, terms: int = 130) -> tupl
 def screen(hidden: Tensor, weight: Tensor, bias: Tensor | None, mask: Tensor, training: bool = True):
     """`screened_maximum` of a batch, None if it refuses a part; a group takes two rows."""
     flat = hidden.reshape(-1, hidden.shape[2])
-    groups = splade_head_tiled._groups(mask)
+    groups = tiled._groups(mask)
     maximum = torch.full((len(hidden), len(weight)), -torch.inf)
     winner = torch.full(maximum.shape, -1, dtype=torch.int32) if training else None
-    parts = splade_head_tiled._parts(len(weight), len(groups), first=20)
+    parts = tiled._parts(len(weight), len(groups), first=20)
     maxima = Maxima(maximum, winner)
-    refused = screened_maximum(maxima, flat, groups, weight, bias, chosen, 0.25, parts)
+    refused = screened_maximum(maxima, flat, groups, weight, bias, chosen, parts)
     return None if refused else maxima
 
 
@@ -210,7 +211,7 @@ def test_what_a_screen_refuses_is_done_by_the_plain_product(
         refused.append(len(left))
         return left
 
-    monkeypatch.setattr(splade_head_tiled, "screened_maximum", counted)
+    monkeypatch.setattr(tiled, "screened_maximum", counted)
     hidden, weight, bias, mask = inputs(8, -2.6)
     bias[dense] = 2.0
     results = []
@@ -268,21 +269,19 @@ def narrow_products(terms: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
     chosen.multiply(narrow[0].values, narrow[1].values, raw)
     scales = torch.outer(narrow[0].scale, narrow[1].scale).double()
     products = raw.double() * scales.repeat_interleave(tokens.shape[1], 1)
-    sides = splade_head_screening.term_side(narrow[0]), splade_head_screening.token_side(narrow[1])
+    sides = screening.term_side(narrow[0]), screening.token_side(narrow[1])
     bound = (sides[0].bound @ sides[1].bound).double().repeat_interleave(tokens.shape[1], 1)
     return products, bound + 1.02 * chosen.unit * products.abs()
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_the_head_and_its_gradients(
-    way: str, ask_for: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+    backend: str, ask_for: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The head gives the reference's output and gradients whichever way it takes, on any processor."""
+    """The head gives the reference's output and gradients whichever backend it takes, on any processor."""
     called = []
-    ask_for(way)
-    monkeypatch.setattr(
-        splade_head_tiled, "screened_maximum", lambda *args: called.append(1) or screened_maximum(*args)
-    )
+    ask_for(backend)
+    monkeypatch.setattr(tiled, "screened_maximum", lambda *args: called.append(1) or screened_maximum(*args))
     hidden, weight, bias, mask = inputs(7, -2.6)
     results = []
     for impl in ("reference", "tiled"):
@@ -292,7 +291,7 @@ def test_the_head_and_its_gradients(
     # float32, sums of at most 16 products
     torch.testing.assert_close(results[1], results[0], rtol=1e-4, atol=1e-5)
     assert (results[0][0] > 0).float().mean() < 0.2
-    assert len(called) == (way != "float32")
+    assert len(called) == (backend != "float32")
 
 
 def test_every_screen_gives_the_same_bits() -> None:

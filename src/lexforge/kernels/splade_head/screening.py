@@ -2,7 +2,7 @@
 
 A processor may multiply bfloat16 numbers or whole numbers of 8 bits several times as fast as float32 ones,
 and few pairs of a row and a term are active. With the narrow product p of a token and a term and its error E
-(`splade_head_screens`), taken for the longest token of a row and the largest p of a row and a term,
+(`screens`), taken for the longest token of a row and the largest p of a row and a term,
 
 - a pair with p + E + bias <= 0 is inactive,
 - only a token whose product is at least p - 2E can attain the maximum of its pair, and
@@ -21,12 +21,15 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from lexforge.kernels.splade_head_screens import Narrow, Screen
+from lexforge.kernels.splade_head.screens import Narrow, Screen
 
 _CHECKED_AT_ONCE = 2048  # vectors of each side, so that they stay in the second-level cache
+# Of the pairs of a part: above this share it is refused. In the sweeps of `bench_splade_head.py` on an AMD
+# EPYC (family 26) the screen in 8 bits is as slow as the plain product at .31 (D = 128), .67 (384), 1 (768).
+_MOST_POSSIBLE = 0.4
 _MOST_REFUSED = 0.25  # of the parts: above this share the rest of a batch is not screened
 _LARGEST = 1e35  # of a product of lengths: then products stay far from the end of the range
-_SUMS = 2.0**-20  # and D times 2^-23: s in `splade_head_screens`
+_SUMS = 2.0**-20  # and D times 2^-23: s in `screens`
 _SAFETY = 1.02  # for the second order of the result's rounding, and the rounding of the bounds themselves
 
 Groups = list[tuple[Tensor, Tensor]]
@@ -66,7 +69,6 @@ def screened_maximum(
     weight: Tensor,
     bias: Tensor | None,
     screen: Screen,
-    most_pairs: float,
     parts: list[Part],
 ) -> list[Part]:
     """Write the largest logits, and the places of their tokens, of the parts that the screen is good for.
@@ -74,11 +76,10 @@ def screened_maximum(
     Args:
         maxima: -inf and -1 in what `parts` name.
         flat: `[B * L, D]` float32, tokens and padding.
-        groups: Rows and the places of their tokens, as `splade_head_tiled` groups them.
+        groups: Rows and the places of their tokens, as `tiled` groups them.
         weight: `[V, D]` float32.
         bias: `[V]` or None.
         screen: The narrow format.
-        most_pairs: Above this share of possibly active pairs a part is refused.
         parts: What is to be filled; those of a tile stand together.
 
     Returns:
@@ -100,9 +101,7 @@ def screened_maximum(
                 continue
             terms = term_side(screen.narrow(weight[tile].unsqueeze(1))) if terms is None else terms
             offset = None if bias is None else bias[tile]
-            candidates = find_candidates(
-                terms, states[index], groups[index], offset, screen, most_pairs, buffer
-            )
+            candidates = _find_candidates(terms, states[index], groups[index], offset, screen, buffer)
             done += 1
             if candidates is None:
                 refused.append((tile, index))
@@ -115,13 +114,12 @@ def screened_maximum(
     return refused
 
 
-def find_candidates(
+def _find_candidates(
     terms: Side,
     tokens: Side,
     group: tuple[Tensor, Tensor],
     bias: Tensor | None,
     screen: Screen,
-    most_pairs: float,
     buffer: Tensor,
 ) -> Candidates | None:
     """What may be active in one part, with terms counted from the tile's first; None if it is refused.
@@ -132,7 +130,6 @@ def find_candidates(
         group: Rows `[m]` and places `[m, L]`.
         bias: `[n]` or None.
         screen: The narrow format.
-        most_pairs: As in `screened_maximum`.
         buffer: At least n * m * L numbers of `screen.products`.
     """
     # NaN is not below anything, so that a vector that is not finite is refused.
@@ -154,7 +151,7 @@ def find_candidates(
     if bias is not None:
         upper.add_(bias.unsqueeze(1))
     possible = (upper <= 0).logical_not_().view(-1).nonzero().squeeze(1)  # NaN is possible
-    if len(possible) > most_pairs * upper.numel():
+    if len(possible) > _MOST_POSSIBLE * upper.numel():
         return None
     error_of = error.view(-1)[possible]
     lowest, term = top.view(-1)[possible] - 2 * error_of, possible // len(members)

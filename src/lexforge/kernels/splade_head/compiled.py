@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lexforge.kernels.splade_head_tiled import tiled_backward, tiled_forward
+from lexforge.kernels.splade_head.tiled import tiled_backward, tiled_forward
 
 
 def splade_head_compiled(

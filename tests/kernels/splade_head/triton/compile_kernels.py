@@ -1,7 +1,7 @@
 """Compile the kernels of the Triton head without a GPU, and say what the compiler made of them.
 
-    python tests/kernels/triton/compile_kernels.py 90           # one configuration of each kernel and dtype
-    python tests/kernels/triton/compile_kernels.py 90 --all     # every configuration that tuning may choose
+    python tests/kernels/splade_head/triton/compile_kernels.py 90        # one configuration of each kernel
+    python tests/kernels/splade_head/triton/compile_kernels.py 90 --all  # every one that tuning may choose
 
 Prints one JSON line per compiled kernel: its name, dtype and configuration, registers per thread, bytes that
 each thread spills, bytes of shared memory, machine instructions (each counted once, however often it runs)
@@ -23,7 +23,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from lexforge.kernels.triton import splade_head_kernels as kernels
+from lexforge.kernels.splade_head.triton import kernels
 
 FLAGS = {
     "HAS_BIAS": True, "KEEP_WINNER": True, "EVEN_D": True, "DOUBLE": False, "LIST": True, "BIAS": True,

@@ -1,1 +1,0 @@
-"""GPU twins of the kernels, with the same stems; imported only when a CUDA tensor asks for one."""
