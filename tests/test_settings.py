@@ -18,7 +18,6 @@ from lexforge.settings import (
     NUMBER_NAMES,
     PRESETS,
     V26,
-    CardOptions,
     EvaluationSettings,
     FinishSettings,
     LossSettings,
@@ -190,12 +189,6 @@ def test_a_best_measure_must_be_one_that_is_computed() -> None:
     settings = EvaluationSettings(eval_steps=5, best_measure="recall")
     with pytest.raises(ValueError, match=r"best_measure must be one of \['nDCG@10'\]; received 'recall'"):
         settings.check_measure(["nDCG@10"])
-
-
-def test_the_title_of_a_card_is_the_name_of_the_upload_or_of_the_run(tmp_path: Path) -> None:
-    """A model without a name cannot be told from the next one."""
-    assert CardOptions().facts(tmp_path / "my-run")["title"] == "my-run"
-    assert CardOptions(push_to_hub="organisation/wiki").facts(tmp_path)["title"] == "wiki"
 
 
 def test_one_change_leaves_the_rest_of_a_preset() -> None:
