@@ -33,6 +33,7 @@ def site() -> Any:
         ("docs/train.md", "../recipes/README.md#presets", "recipes.md#presets"),
         ("docs/train.md", "losses.md", "losses.md"),
         ("docs/api/index.md", "../losses.md", "../losses.md"),
+        ("docs/notebook/index.md", "../../recipes/README.md#presets", "../recipes.md#presets"),
         ("recipes/README.md", "../docs/losses.md", "losses.md"),
         ("README.md", "recipes/splade_v26.py", "source/recipes/splade_v26.py.txt"),
         ("docs/train.md", "https://sbert.net", "https://sbert.net"),

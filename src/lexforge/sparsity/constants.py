@@ -1,6 +1,6 @@
 """The numbers by which wanted numbers of terms are reached, each with what it was chosen for.
 
-`docs/what-was-tried.md` has the runs behind those of the controller.
+`docs/notebook/wanted-numbers.md` has the runs behind those of the controller.
 """
 
 from __future__ import annotations
