@@ -26,7 +26,19 @@ from typing import Annotated, Literal
 
 import tyro
 
-from lexforge import corpus, data, evaluation, export, losses, models, report, retrieval, runs, training
+from lexforge import (
+    corpus,
+    data,
+    evaluation,
+    export,
+    losses,
+    models,
+    report,
+    retrieval,
+    runs,
+    sparsity,
+    training,
+)
 from lexforge.common.command_line import run_command
 
 # Training takes a few minutes on two cores with these settings. The kind of model gives steps, warm-up and
@@ -107,11 +119,12 @@ class Config:
     a quarter of `max_seq_length` from scratch, but not below 96, and all of it for a pretrained model."""
 
     document_terms: int | None = None
-    """Wanted mean number of active terms per document, for which training chooses the FLOPS weight; None
-    leaves the number to that weight."""
+    """Wanted mean number of active terms per document: training chooses the FLOPS weight for it, and its end
+    makes it exact within 1 %. None leaves the number to that weight."""
 
     query_terms: int | None = None
-    """Wanted mean number of active terms per query, in the same way."""
+    """Wanted mean number of active terms per query. Training chooses the FLOPS weight of queries for it, and
+    nothing makes it exact."""
 
     eval_documents: int | None = None
     """Documents that every evaluation searches: the judged ones and a random sample; None takes all."""
@@ -157,7 +170,7 @@ def main(cfg: Config) -> None:
     data.check_language(cfg.language)
     training.check_reports(cfg.train.report_to)
     cfg.evaluation.check_measure(evaluation.METRICS)
-    training.check_wanted_terms(
+    sparsity.check_wanted_terms(
         document_terms=cfg.document_terms, query_terms=cfg.query_terms, inference_free=cfg.inference_free
     )
     training.check_negatives(cfg.negatives, cfg.teacher_scores)
@@ -246,10 +259,11 @@ def main(cfg: Config) -> None:
     # head gets another scale, so that training starts with few terms, and nothing of such a start is kept.
     start_share = cfg.loss.start_share
     if cfg.loss.scale_head and cfg.model != models.LEXICAL and not models.head_is_trained(model, documents):
-        process.print(f"{cfg.model} was not trained for SPLADE: its head gets its scale from the documents")
-        models.calibrate_head(model, documents)
-    if start_share and models.was_calibrated(model):
-        process.print(f"{cfg.model} is no retriever yet, so the model at the end keeps no share of it")
+        process.print(
+            f"{cfg.model} was not trained for SPLADE: its head gets its scale from the documents. It is no "
+            "retriever yet, so the model at the end keeps no share of it"
+        )
+        models.scale_head(model, documents)
         start_share = 0.0
 
     # Vocabulary. The sparsity penalty of the loss treats a term by its idf in the corpus, and it has rules of
@@ -356,7 +370,7 @@ def main(cfg: Config) -> None:
         train_positions=cfg.model != models.LEXICAL,
         document_terms=cfg.document_terms,
         query_terms=cfg.query_terms,
-        calibration_texts={"document": documents, "query": loaded.other_queries()},
+        counted_texts={"document": documents, "query": loaded.other_queries()},
     )
     trainer.train(resume_from_checkpoint=cfg.resume)
     if not process.is_main_process:

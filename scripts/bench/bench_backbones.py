@@ -4,7 +4,7 @@
         --data ../shared/data/scifact --runs runs/backbones --steps 150 --batch-size 16
 
 It runs recipes/splade_v26.py on one thread and appends one row to results/backbones.csv: the measures of the
-model before training (its decoder calibrated on the documents, if it has no head) and after training, with
+model before training (its decoder scaled by the documents, if it has no head) and after training, with
 BM25 over the same documents. `--name` names the model in the row. Options after `--` go to the recipe, such
 as `-- --eval-documents 1000`.
 """

@@ -10,7 +10,6 @@ from functools import partial
 
 import torch
 import torch.distributed as dist
-from datasets import Dataset
 from sentence_transformers import SparseEncoder
 from sentence_transformers.sparse_encoder import SparseEncoderTrainer
 from sentence_transformers.sparse_encoder.data_collator import SparseEncoderDataCollator
@@ -21,7 +20,7 @@ from lexforge.common.text_identity import NO_TEXT, text_identity
 from lexforge.losses import NeuralSparseLoss
 from lexforge.losses.base import IDENTITY_KEY, RELEVANT_KEY, TEACHER_KEY
 from lexforge.runs import leave_processes
-from lexforge.training.term_calibration import calibrate_on_samples
+from lexforge.sparsity import trim_documents
 
 ROWS = 6
 TEXTS = {
@@ -113,16 +112,14 @@ def two_operations() -> dict[str, torch.Tensor]:
     }
 
 
-def calibrated(checkpoint: str) -> dict[str, torch.Tensor]:
-    """The bias of a model that is calibrated on all ranks, though it is another one on each."""
+def trimmed(checkpoint: str) -> dict[str, torch.Tensor]:
+    """The bias of a model that is trimmed on all ranks, though each of them has other documents."""
     transformer = Transformer(checkpoint, transformer_task="fill-mask", max_seq_length=32)
     model = SparseEncoder(modules=[transformer, SpladePooling("max")], device="cpu")
-    bias = transformer.model.get_output_embeddings().bias
-    with torch.no_grad():
-        bias += dist.get_rank()  # what rank 0 computes must hold
-    rows = Dataset.from_dict({name: column.split("|") for name, column in TEXTS.items()})
-    reached = calibrate_on_samples(model, rows, query_terms=None, document_terms=12, batch_size=4, seed=0)
-    return {"bias": bias.detach(), "reached": torch.tensor(reached.get("document", 0.0))}
+    documents = TEXTS["negative_1" if dist.get_rank() else "positive"].split("|")
+    reached = trim_documents(model, documents, 12, batch_size=4)
+    bias = transformer.model.get_output_embeddings().bias.detach()
+    return {"bias": bias, "reached": torch.tensor(reached)}
 
 
 def main(checkpoint: str, output: str) -> None:
@@ -145,9 +142,9 @@ def main(checkpoint: str, output: str) -> None:
     operations: list[object] = [None] * ranks
     dist.all_gather_object(operations, two_operations())
     biases: list[object] = [None] * ranks
-    dist.all_gather_object(biases, calibrated(checkpoint))
+    dist.all_gather_object(biases, trimmed(checkpoint))
     if rank == 0:
-        torch.save({**results, "operations": operations, "calibrated": biases}, output)
+        torch.save({**results, "operations": operations, "trimmed": biases}, output)
 
 
 if __name__ == "__main__":

@@ -127,7 +127,7 @@ def exact(model: Any) -> Any:
 def train(checkpoint: str, preset: str, ranks: int, **wanted: float) -> dict[str, Any]:
     """Train in float64 without dropout; parts of every step, gradients of two, the weights at the end.
 
-    Wanted numbers of active terms move the weights of FLOPS in each step. The bias that is calibrated at the
+    Wanted numbers of active terms move the weights of FLOPS in each step. The bias that is trimmed at the
     end is left out of the weights: vectors are float32, which rounds other sums of float64 to other numbers.
     """
     numbers = PRESETS[preset]  # type: ignore[index]

@@ -35,12 +35,13 @@ from lexforge.losses import NeuralSparseLoss
 from lexforge.models import (
     build_inference_free,
     build_splade,
-    calibrate_head,
     restrict_output_vocabulary,
+    scale_head,
     unfuse_splade_head,
     vocabulary_size,
 )
-from lexforge.training import SpladeTrainer, TrainingSettings, calibrate_active_terms
+from lexforge.sparsity import trim_documents
+from lexforge.training import SpladeTrainer, TrainingSettings
 
 FAMILIES = {
     "llama": (LlamaConfig, LlamaForCausalLM),
@@ -157,7 +158,7 @@ def test_the_scale_is_set_from_texts(tiny_checkpoint: Path, tmp_path: Path) -> N
         with torch.no_grad():
             model[1].linear.weight[7] = 0  # the same in all texts
             model[1].linear.bias[7] = 50.0
-        calibrate_head(model, TEXTS, active_terms=9, logit=0.5)
+        scale_head(model, TEXTS, active_terms=9, logit=0.5)
         found = rows(model)
         assert (found > 0).sum() == 9 * len(TEXTS)
         assert np.expm1(found[found > 0]).mean() == pytest.approx(0.5, rel=1e-3)  # float32
@@ -178,7 +179,7 @@ def test_a_scale_that_cannot_be_set(
     """Each error says what was received."""
     model = build_splade(decoder_lm("llama", tiny_checkpoint, tmp_path), device="cpu")
     with pytest.raises(ValueError, match=message):
-        calibrate_head(model, texts, **settings)
+        scale_head(model, texts, **settings)
 
 
 def test_a_head_without_a_scale_is_named_in_the_log(
@@ -217,7 +218,7 @@ def test_a_decoder_lm_trains_and_takes_the_options_of_an_encoder(
     assert {"1.linear.weight", "1.linear.bias"} <= changed
     assert any(name.startswith("0.") and "self_attn" in name for name in changed)
     assert not rows(model.eval())[:, model.tokenizer.all_special_ids].any()
-    calibrate_active_terms(model, TEXTS, TEXTS, document_terms=6)
+    trim_documents(model, TEXTS, 6)
     assert (rows(model) > 0).sum(axis=1).mean() == pytest.approx(6, abs=0.5)
     asymmetric = build_inference_free(model, np.ones(vocabulary_size(model)))
     asymmetric.save_pretrained(str(tmp_path / "asymmetric"))

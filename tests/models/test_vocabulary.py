@@ -16,7 +16,7 @@ from lexforge.models import (
     special_token_ids,
     unseen_term_ids,
 )
-from lexforge.models.vocabulary import BANNED_BIAS
+from lexforge.models.decoder_bias import BANNED_BIAS
 
 TEXTS = ["sort a list of words", "한국 서울 검색", "the index", "query"]
 

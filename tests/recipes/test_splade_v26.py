@@ -20,7 +20,7 @@ from sentence_transformers import SparseEncoder
 
 from lexforge.evaluation import read_scores
 from lexforge.export import CardOptions
-from lexforge.models import build_splade, calibrate_head
+from lexforge.models import build_splade, scale_head
 from lexforge.report import RunRecord
 from lexforge.training import PRESETS, SpladeTrainer, TrainingSettings
 
@@ -455,7 +455,7 @@ def test_a_share_is_kept_of_a_retriever_only(
     beir: Path, tiny_checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Half of a language model that never retrieved anything would spoil what was trained."""
-    trained = calibrate_head(build_splade(tiny_checkpoint, device="cpu"), WORDS, active_terms=1)
+    trained = scale_head(build_splade(tiny_checkpoint, device="cpu"), WORDS, active_terms=1)
     trained.save_pretrained(str(tmp_path / "splade"))
     started = SpladeTrainer.__init__
     shares = []

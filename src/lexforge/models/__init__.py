@@ -9,11 +9,11 @@ from lexforge.common.lazy import load_when_used
 if TYPE_CHECKING:
     from lexforge.models.availability import check_model
     from lexforge.models.backbone import LEXICAL, resolve_backbone
-    from lexforge.models.calibration import calibrate_head, head_is_trained, was_calibrated
-    from lexforge.models.decoder_bias import lower_bias, shift_bias_by_idf
+    from lexforge.models.decoder_bias import lower_bias, restrict_output_vocabulary, shift_bias_by_idf
     from lexforge.models.dense import build_dense
     from lexforge.models.dimension import embedding_dimension
     from lexforge.models.fused import fuse_splade_head, unfuse_splade_head
+    from lexforge.models.head_scale import head_is_trained, scale_head
     from lexforge.models.inference_free import build_inference_free
     from lexforge.models.lexical_init import build_lexical_backbone
     from lexforge.models.load import check_encoder, load_encoder
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from lexforge.models.structure import vocabulary_size
     from lexforge.models.vocabulary import (
         foreign_script_ids,
-        restrict_output_vocabulary,
         special_token_ids,
         unseen_term_ids,
     )
@@ -37,7 +36,6 @@ __all__ = [
     "build_inference_free",
     "build_lexical_backbone",
     "build_splade",
-    "calibrate_head",
     "check_encoder",
     "check_model",
     "column_prompts",
@@ -54,12 +52,12 @@ __all__ = [
     "resolve_backbone",
     "restrict_output_vocabulary",
     "saved_prompt",
+    "scale_head",
     "shift_bias_by_idf",
     "special_token_ids",
     "unfuse_splade_head",
     "unseen_term_ids",
     "vocabulary_size",
-    "was_calibrated",
 ]
 
 __getattr__, __dir__ = load_when_used(__name__)

@@ -1,15 +1,115 @@
-"""What can be written into the decoder's bias of an encoder: the idf of its terms, and a threshold."""
+"""The bias of a SPLADE decoder, which decides the terms that count: the only code that writes it.
+
+Term j is active in a text if its largest logit over the tokens, bias included, is above 0. So the bias holds
+a threshold for each term: the ban of a term, its idf, the shift of a new head, and the level that gives
+documents a wanted number of terms. It is saved, loaded and exported with the weights.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from sentence_transformers import SparseEncoder
+from torch import Tensor
 
 from lexforge.models.structure import splade_decoders
 
+BANNED_BIAS = -1e4
+"""Far below any logit, and finite in float16."""
 
+
+def decoder_biases(model: SparseEncoder) -> list[Tensor]:
+    """Return the bias of each decoder, to be read; the functions below write it.
+
+    Args:
+        model: A SPLADE encoder, fused or plain.
+
+    Returns:
+        A parameter `[V]` of each masked language model: of one, or with a `Router` of several.
+
+    Raises:
+        ValueError: If a decoder has no bias.
+    """
+    decoders = splade_decoders(model)
+    if any(getattr(decoder, "bias", None) is None for decoder in decoders):
+        raise ValueError(
+            "the decoder of this masked language model has no bias that could be shifted (for ModernBERT, "
+            "load it with decoder_bias=True)"
+        )
+    return [decoder.bias for decoder in decoders]
+
+
+@torch.no_grad()
+def set_bias(model: SparseEncoder, values: Tensor) -> SparseEncoder:
+    """Give each term a bias, in place.
+
+    Args:
+        model: A SPLADE encoder, fused or plain; with a `Router`, each of its masked language models changes.
+        values: `[V]` float.
+
+    Returns:
+        `model`.
+
+    Raises:
+        ValueError: If a decoder has no bias.
+    """
+    for bias in decoder_biases(model):
+        bias.copy_(values)
+    return model
+
+
+@torch.no_grad()
+def lower_bias(model: SparseEncoder, threshold: float) -> SparseEncoder:
+    """Lower the logits of all terms in place, so that only those above the threshold stay active.
+
+    Terms that `restrict_output_vocabulary` has banned keep `BANNED_BIAS`.
+
+    Args:
+        model: A SPLADE encoder, fused or plain; with a `Router`, each of its masked language models changes.
+        threshold: What the logit of a term must exceed, finite.
+
+    Returns:
+        `model`.
+
+    Raises:
+        ValueError: If the threshold is not finite or a decoder has no bias.
+    """
+    if not np.isfinite(threshold):
+        raise ValueError(f"threshold must be finite; received {threshold}")
+    for bias in decoder_biases(model):
+        bias.copy_(torch.where(bias > BANNED_BIAS / 2, bias - threshold, bias))
+    return model
+
+
+@contextmanager
+def raised_bias(model: SparseEncoder, height: float) -> Iterator[None]:
+    """A block in which all logits are higher, so that those below the threshold are seen.
+
+    Args:
+        model: A SPLADE encoder, fused or plain, which has its own bias again after the block.
+        height: What is added to each logit.
+
+    Raises:
+        ValueError: If a decoder has no bias.
+    """
+    biases = decoder_biases(model)
+    before = [bias.detach().clone() for bias in biases]
+    with torch.no_grad():
+        for bias in biases:
+            bias += height
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for bias, own in zip(biases, before, strict=True):
+                bias.copy_(own)
+
+
+@torch.no_grad()
 def shift_bias_by_idf(
     model: SparseEncoder, document_frequency: ArrayLike, documents: int, strength: float
 ) -> SparseEncoder:
@@ -48,7 +148,7 @@ def shift_bias_by_idf(
             f"document_frequency must lie in [0, {documents}] (the number of documents) with a term above 0; "
             f"received values from {frequency.min(initial=0):g} to {frequency.max(initial=0):g}"
         )
-    biases = _biases(model)
+    biases = decoder_biases(model)
     for bias in biases:
         if frequency.shape != (len(bias),):
             raise ValueError(
@@ -58,36 +158,40 @@ def shift_bias_by_idf(
     idf = np.log((documents + 1) / (frequency + 0.5))  # [V]
     mean = (idf * frequency).sum() / frequency.sum()
     shift = torch.from_numpy(np.minimum(idf - mean, 2.0) * strength)  # [V]
-    with torch.no_grad():
-        for bias in biases:
-            bias += shift.to(bias)
+    for bias in biases:
+        bias += shift.to(bias)
     return model
 
 
-def lower_bias(model: SparseEncoder, threshold: float) -> SparseEncoder:
-    """Lower the logits of all terms in place, so that only those above the threshold stay active.
+@torch.no_grad()
+def restrict_output_vocabulary(model: SparseEncoder, banned_ids: Iterable[int]) -> SparseEncoder:
+    """Make terms impossible, in place: their decoder bias becomes `BANNED_BIAS`, so their activation stays 0.
+
+    The restriction is part of the weights, so it is saved, loaded and exported with them. Training keeps it,
+    because a term that no text activates gets no gradient through the relu, and the Trainer applies no weight
+    decay to biases.
 
     Args:
-        model: A SPLADE encoder, fused or plain; with a `Router`, each of its masked language models changes.
-        threshold: What the logit of a term must exceed, finite.
+        model: A SPLADE encoder, fused or plain; with a `Router`, each of its masked language models is
+            restricted.
+        banned_ids: Ids of the terms to ban, in [0, V). An empty list changes nothing.
 
     Returns:
         `model`.
 
     Raises:
-        ValueError: If the threshold is not finite or a decoder has no bias.
+        ValueError: If the decoder has no bias, if an id lies outside the vocabulary, or if no term would
+            remain.
     """
-    if not np.isfinite(threshold):
-        raise ValueError(f"threshold must be finite; received {threshold}")
-    with torch.no_grad():
-        for bias in _biases(model):
-            bias -= threshold
+    ids = sorted(set(map(int, banned_ids)))
+    biases = decoder_biases(model)
+    for bias in biases:
+        size = len(bias)
+        if ids and not 0 <= ids[0] <= ids[-1] < size:
+            wrong = [term for term in ids if not 0 <= term < size]
+            raise ValueError(f"term ids must lie in [0, {size}); received {wrong[:5]}")
+        if len(ids) == size:
+            raise ValueError(f"received all {size} terms to ban; nothing would be left to search with")
+    for bias in biases:
+        bias[torch.tensor(ids, dtype=torch.long, device=bias.device)] = BANNED_BIAS
     return model
-
-
-def _biases(model: SparseEncoder) -> list[torch.Tensor]:
-    """The decoder's bias `[V]` of each masked language model."""
-    decoders = splade_decoders(model)
-    if any(getattr(decoder, "bias", None) is None for decoder in decoders):
-        raise ValueError("the decoder of this masked language model has no bias that could be shifted")
-    return [decoder.bias for decoder in decoders]

@@ -26,7 +26,7 @@ def build_decoder_lm(name: str) -> list[nn.Module]:
     follow it. `config.is_causal` is saved as False, so whoever loads the model gets the same attention. The
     logits of all tokens are pooled. The output embedding of the language model becomes the decoder, a copy
     where it is tied to the input embedding. Its logits are made for next words: scale them with
-    `calibrate_head`.
+    `scale_head`.
 
     An adapter (LoRA) is saved beside the name of its base and without a configuration, so its base must be a
     saved encoder: save this one, load it, and add the adapter to that.

@@ -15,8 +15,8 @@ from transformers import AutoConfig, AutoModelForMaskedLM, PreTrainedTokenizerBa
 from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
 from lexforge.common.similarity import Similarity, check_similarity
-from lexforge.models.calibration import calibrate_head
 from lexforge.models.fused import fuse_splade_head
+from lexforge.models.head_scale import scale_head
 from lexforge.models.headless import DECODER_FAMILIES, build_bare_encoder, build_decoder_lm, describe
 from lexforge.models.model_card import RetrieverCard
 from lexforge.models.names import check_saved_class, check_saved_similarity, checked_name
@@ -45,7 +45,7 @@ def build_splade(
         similarity: How queries and documents are compared. It is saved with the model as
             `similarity_fn_name`, where every evaluation and index reads it. None keeps that of a saved
             encoder, and gives a new one "dot".
-        texts: Documents from which `calibrate_head` sets the scale of a decoder LM or of an encoder without a
+        texts: Documents from which `scale_head` sets the scale of a decoder LM or of an encoder without a
             head. Other encoders do not read them; that of a masked language model can be set afterwards.
         fused: Whether to use the head that never builds the logits (`lexforge.models.fuse_splade_head`). It
             changes neither the values nor what is saved.
@@ -85,10 +85,10 @@ def build_splade(
         if texts is None:
             logger.warning(
                 f"{name} has no head of a masked language model: its embeddings decode, and about half of "
-                "all terms are active until lexforge.models.calibrate_head sets their scale from texts"
+                "all terms are active until lexforge.models.scale_head sets their scale from texts"
             )
         else:
-            calibrate_head(model, texts)
+            scale_head(model, texts)
     return fuse_splade_head(model).eval() if fused else model.eval()
 
 

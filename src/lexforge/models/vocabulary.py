@@ -1,59 +1,13 @@
-"""Which terms a SPLADE encoder may use: a restriction in the decoder's bias, saved with the weights."""
+"""Which terms a SPLADE encoder should not use; `restrict_output_vocabulary` bans them."""
 
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike
-from sentence_transformers import SparseEncoder
 from transformers import PreTrainedTokenizerBase
-
-from lexforge.models.structure import splade_decoders
-
-BANNED_BIAS = -1e4
-"""Far below any logit, and finite in float16."""
-
-
-def restrict_output_vocabulary(model: SparseEncoder, banned_ids: Iterable[int]) -> SparseEncoder:
-    """Make terms impossible, in place: their decoder bias becomes `BANNED_BIAS`, so their activation stays 0.
-
-    The restriction is part of the weights, so it is saved, loaded and exported with them. Training keeps it,
-    because a term that no text activates gets no gradient through the relu, and the Trainer applies no weight
-    decay to biases.
-
-    Args:
-        model: A SPLADE encoder, fused or plain; with a `Router`, each of its masked language models is
-            restricted.
-        banned_ids: Ids of the terms to ban, in [0, V). An empty list changes nothing.
-
-    Returns:
-        `model`.
-
-    Raises:
-        ValueError: If the decoder has no bias, if an id lies outside the vocabulary, or if no term would
-            remain.
-    """
-    ids = sorted(set(map(int, banned_ids)))
-    decoders = splade_decoders(model)
-    for decoder in decoders:
-        if getattr(decoder, "bias", None) is None:
-            raise ValueError(
-                "the decoder of this masked language model has no bias to carry the restriction (for "
-                "ModernBERT, load it with decoder_bias=True)"
-            )
-        size = len(decoder.bias)
-        if ids and not 0 <= ids[0] <= ids[-1] < size:
-            wrong = [term for term in ids if not 0 <= term < size]
-            raise ValueError(f"term ids must lie in [0, {size}); received {wrong[:5]}")
-        if len(ids) == size:
-            raise ValueError(f"received all {size} terms to ban; nothing would be left to search with")
-    with torch.no_grad():
-        for decoder in decoders:
-            decoder.bias[torch.tensor(ids, dtype=torch.long, device=decoder.bias.device)] = BANNED_BIAS
-    return model
 
 
 def special_token_ids(tokenizer: PreTrainedTokenizerBase) -> list[int]:

@@ -36,14 +36,11 @@ if TYPE_CHECKING:
         load_teacher,
         without_single_scores,
     )
-    from lexforge.training.term_calibration import calibrate_active_terms
-    from lexforge.training.term_controller import ActiveTermsController, check_wanted_terms
     from lexforge.training.trainer import SpladeTrainer
     from lexforge.training.watching import EvaluationSettings, best_of, check_reports
 
 __all__ = [
     "PRESETS",
-    "ActiveTermsController",
     "BM25Teacher",
     "CollapseCallback",
     "CurriculumCallback",
@@ -61,12 +58,10 @@ __all__ = [
     "SpladeTrainer",
     "TrainingSettings",
     "best_of",
-    "calibrate_active_terms",
     "check_full_batch",
     "check_negatives",
     "check_reports",
     "check_triplet_rows",
-    "check_wanted_terms",
     "choose_negatives",
     "choose_teacher",
     "diagnose",

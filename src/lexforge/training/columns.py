@@ -7,6 +7,7 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from lexforge.common.types import TextKind
 from lexforge.data.columns import ANCHOR, POSITIVE, RELEVANT, check_rows
 from lexforge.data.retrieval_data import DataError
 
@@ -108,6 +109,30 @@ def check_training_rows(dataset: Any, label_columns: Sequence[str], *, labels_ar
         )
     if not isinstance(dataset, IterableDataset):
         check_rows(dataset, texts, label_column(names, label_columns) if labels_are_read else None)
+
+
+def texts_of_rows(rows: Any, label_columns: Sequence[str], *, most: int) -> dict[TextKind, list[str]]:
+    """Return the distinct queries and documents of training rows; of many rows, those of evenly spaced ones.
+
+    Args:
+        rows: A `Dataset`, an `IterableDataset` (its first rows are read), or several by name. The first text
+            column holds queries, the others hold documents.
+        label_columns: The names of labels, which are no texts.
+        most: Number of texts of each kind that is enough. Of a `Dataset`, 4 to 8 times as many rows are read
+            at most, because a query stands in several.
+
+    Returns:
+        Texts by their kind.
+    """
+    from datasets import Dataset  # missing where a loss is only timed
+
+    texts: dict[TextKind, dict[str, None]] = {"query": {}, "document": {}}
+    for dataset in rows.values() if isinstance(rows, dict) else [rows]:
+        read = dataset if isinstance(dataset, Dataset) else Dataset.from_list(list(dataset.take(most)))
+        read = read.select(range(0, len(read), max(1, len(read) // (4 * most))))
+        for place, column in enumerate(text_columns(read.column_names, label_columns)):
+            texts["document" if place else "query"].update(dict.fromkeys(read[column][:]))
+    return {kind: list(found) for kind, found in texts.items()}
 
 
 def _extra_columns(features: Mapping[str, Any], label_columns: Sequence[str]) -> list[str]:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from lexforge.common.similarity import Similarity
 from lexforge.losses.sparse_numbers import NUMBER_NAMES, SparseLossNumbers
+from lexforge.sparsity.finishing_numbers import check_finishing_numbers
 from lexforge.training.curriculum import Phase
-from lexforge.training.finishing_numbers import check_finishing_numbers
 
 if TYPE_CHECKING:
     from torch import Tensor

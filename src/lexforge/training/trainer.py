@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from itertools import chain
@@ -20,25 +21,24 @@ from lexforge.common.types import Embeddings, TextKind
 from lexforge.losses import NeuralSparseLoss
 from lexforge.models import fuse_splade_head, vocabulary_size
 from lexforge.runs.checkpoints import step_of
+from lexforge.sparsity import ActiveTermsController, Finishing, check_terms_of_model, trim_documents
+from lexforge.sparsity.constants import COUNTED_TEXTS, SAMPLE
+from lexforge.sparsity.sample import mean_active_terms, sample_texts
 from lexforge.training.bm25_teacher import BM25Teacher
 from lexforge.training.callbacks import CollapseCallback, CurriculumCallback
 from lexforge.training.collator import SpladeCollator
-from lexforge.training.columns import check_training_rows
+from lexforge.training.columns import check_training_rows, texts_of_rows
 from lexforge.training.compatible import CompatibleTraining, Losses
 from lexforge.training.curriculum import Phase, phase_at
 from lexforge.training.defaults import check_training_length
-from lexforge.training.finishing import Finishing
 from lexforge.training.finite import FiniteTraining
 from lexforge.training.head_choice import HeadChoiceCallback
 from lexforge.training.kernel_tiles import KernelTilesCallback
 from lexforge.training.positions import freeze_positions
 from lexforge.training.resumable import ResumableTraining
-from lexforge.training.term_calibration import calibrate_on_samples, check_can_calibrate
-from lexforge.training.term_controller import ActiveTermsController
-from lexforge.training.term_sample import mean_active_terms, sample_texts
 from lexforge.training.weight_average import WeightAverage
 
-COUNTED_TEXTS = 128  # of each kind, for the controller: the calibration at the end reads many more
+logger = logging.getLogger(__name__)
 
 
 class SpladeTrainer(ResumableTraining, FiniteTraining, CompatibleTraining, SparseEncoderTrainer):
@@ -50,8 +50,8 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, CompatibleTraining, Spars
     - It checks the rows of a `NeuralSparseLoss` before training and adds the teacher's embeddings to each
       batch.
     - It follows the curriculum of a `NeuralSparseLoss`.
-    - It brings the mean number of active terms per text to a wanted number (`ActiveTermsController`), and
-      makes the number exact at the end of `train` (`calibrate_active_terms`).
+    - It brings the mean number of active terms per text near a wanted number (`ActiveTermsController`), and
+      makes that of documents exact at the end of `train` (`trim_documents`).
     - It logs each part of the loss with its share of the total, the active dimensions and the phase, and
       warns when the activations collapse.
     - It resumes with what the head was measured with: the tile sizes of the GPU kernels
@@ -77,11 +77,13 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, CompatibleTraining, Spars
             cut, which makes the steps cheaper. None cuts them where the model does, at its `max_seq_length`.
         train_positions: Whether learned position embeddings are trained. A short training of the lexical
             backbone should leave them alone (`freeze_positions`).
-        query_terms: Wanted mean number of active terms per query in that model; None leaves it to the loss.
-        document_terms: The same for documents.
-        calibration_texts: Queries and documents, by `"query"` and `"document"`, on a sample of which the
-            wanted numbers are made exact: texts like those that the model will encode. Where there are
-            few of a kind, texts of the training rows fill the sample up.
+        document_terms: Wanted mean number of active terms per document in that model; None leaves it to the
+            loss.
+        query_terms: The same for queries. Only the weight of their sparsity term follows it, so the model
+            comes near the number, and not to it.
+        counted_texts: Queries and documents, by `"query"` and `"document"`, a sample of which is counted:
+            texts like those that the model will encode. Where there are few of a kind, texts of the training
+            rows fill the sample up.
         **kwargs: The arguments of `SparseEncoderTrainer`: `args`, `train_dataset`, `eval_dataset`,
             `evaluator`, `callbacks`, `model_init` and others.
 
@@ -111,9 +113,9 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, CompatibleTraining, Spars
         average_horizon: float = 0.0,
         training_seq_length: int | None = None,
         train_positions: bool = True,
-        query_terms: float | None = None,
         document_terms: float | None = None,
-        calibration_texts: Mapping[TextKind, Sequence[str]] | None = None,
+        query_terms: float | None = None,
+        counted_texts: Mapping[TextKind, Sequence[str]] | None = None,
         **kwargs: Any,
     ) -> None:
         self.teacher = teacher
@@ -125,11 +127,10 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, CompatibleTraining, Spars
         self.training_seq_length = training_seq_length
         self.train_positions = train_positions
         self.wanted_terms = {"query_terms": query_terms, "document_terms": document_terms}
-        self.calibration_texts = calibration_texts
+        self.counted_texts = counted_texts or {}
         self._frozen: list[Tensor] = []  # what this training leaves alone
-        self._counted: dict[TextKind, list[str]] | None = (
-            None  # the sample of the controller, once it is drawn
-        )
+        # The sample of the controller, once it is drawn.
+        self._counted: dict[TextKind, list[str]] | None = None
         # A loss that is built already is checked before anything is written, a function once it has built it.
         known = not any(callable(one) and not isinstance(one, nn.Module) for one in _listed(loss))
         self.curriculum = self._make_curriculum(_listed(loss)) if known else None
@@ -149,7 +150,7 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, CompatibleTraining, Spars
         assert isinstance(model, SparseEncoder)
         check_training_length(self.training_seq_length, model.max_seq_length)
         if self._wants_terms():
-            check_can_calibrate(model, **self.wanted_terms)
+            check_terms_of_model(model, **self.wanted_terms)
         self.finishing = Finishing(model, self.start_share, self.prune_threshold, self.weight_average)
         fuse_splade_head(model)
 
@@ -214,27 +215,40 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, CompatibleTraining, Spars
 
         Every rank must call this. The first one counts.
         """
-        with self._sharded.whole_in_place(self.args.device), self.finishing.in_place(self.model):
-            return from_first_rank(
-                lambda: mean_active_terms(
-                    self.model, self._counted_texts(), self.args.per_device_eval_batch_size
-                )
-            )
-
-    def _counted_texts(self) -> dict[TextKind, list[str]]:
-        """The texts of each kind that has a wanted number; the same ones throughout the training."""
         if self._counted is None:
-            texts = sample_texts(
-                self.calibration_texts or {},
-                self.train_dataset,
-                self._label_columns,
-                most=COUNTED_TEXTS,
-                seed=self.args.seed,
+            self._counted = self._sample(COUNTED_TEXTS)
+        texts, batch_size = self._counted, self.args.per_device_eval_batch_size
+        with self._sharded.whole_in_place(self.args.device), self.finishing.in_place(self.model):
+            return from_first_rank(lambda: mean_active_terms(self.model, texts, batch_size))
+
+    def _sample(self, most: int) -> dict[TextKind, list[str]]:
+        """At most so many texts of each kind that has a wanted number; the same ones each time."""
+        texts = sample_texts(
+            self.counted_texts,
+            lambda: texts_of_rows(self.train_dataset, self._label_columns, most=SAMPLE),
+            most=most,
+            seed=self.args.seed,
+        )
+        return {kind: some for kind, some in texts.items() if self.wanted_terms[f"{kind}_terms"] is not None}
+
+    def _trim(self) -> None:
+        """Give documents of the finished model their wanted number, and tell what texts have."""
+        texts, batch_size = self._sample(SAMPLE), self.args.per_device_eval_batch_size
+        reached: dict[TextKind, float] = {}
+        if (wanted := self.wanted_terms["document_terms"]) is not None:
+            reached["document"] = trim_documents(
+                self.model, texts.pop("document"), wanted, batch_size=batch_size
             )
-            self._counted = {
-                kind: some for kind, some in texts.items() if self.wanted_terms[f"{kind}_terms"] is not None
-            }
-        return self._counted
+        if (wanted := self.wanted_terms["query_terms"]) is not None:
+            reached |= from_first_rank(lambda: mean_active_terms(self.model, texts, batch_size))
+            if abs(reached["query"] / wanted - 1) > 0.05 and self.is_world_process_zero():
+                logger.warning(
+                    "a query has %.1f active terms on average, and %g were wanted: only the weight of their "
+                    "sparsity term follows query_terms. Train longer, or ask for a number nearer to that",
+                    reached["query"],
+                    wanted,
+                )
+        self.log({f"finished_{kind}_terms": round(mean, 2) for kind, mean in reached.items()})
 
     def get_data_collator(self, model: Any, args: Any, processing_class: Any = None) -> SpladeCollator:
         """A collator with the stock collator's settings that adds the teacher's embeddings to the tokens."""
@@ -291,16 +305,7 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, CompatibleTraining, Spars
             self.weight_average.load(best, step_of(best))
         self.finishing.apply(self.model)
         if self.controller is not None:
-            reached = calibrate_on_samples(
-                self.model,
-                self.train_dataset,
-                self._label_columns,
-                texts=self.calibration_texts,
-                batch_size=self.args.per_device_eval_batch_size,
-                seed=self.args.seed,
-                **self.wanted_terms,
-            )
-            self.log({f"calibrated_{kind}_terms": round(mean, 2) for kind, mean in reached.items()})
+            self._trim()
         return output
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:

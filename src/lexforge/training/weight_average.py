@@ -11,7 +11,7 @@ from torch.distributed.fsdp import FSDPModule
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from lexforge.runs.state_file import StateFile, checkpoint_folder, resumed_folder
-from lexforge.training.finishing_numbers import check_finishing_numbers
+from lexforge.sparsity.finishing_numbers import check_finishing_numbers
 
 AVERAGE = StateFile("weight_average.safetensors", "lexforge-weight-average", "average of the weights")
 

@@ -11,6 +11,7 @@ from sentence_transformers import SparseEncoder
 from sentence_transformers.base.modules import Dense
 from torch import Tensor, nn
 
+from lexforge.models.decoder_bias import decoder_biases, set_bias
 from lexforge.models.fused import fuse_splade_head, unfuse_splade_head
 from lexforge.models.prompts import saved_prompt
 from lexforge.models.structure import splade_decoders
@@ -19,10 +20,8 @@ UNTRAINED = 0.1
 """Share of the vocabulary. A text activates more of it only under a head that was not trained for SPLADE: a
 masked language model of another task activates a quarter or more, a trained SPLADE encoder 5 % at most."""
 
-CALIBRATED = "lexforge_calibrated"  # an attribute of the encoder, which is not saved
 
-
-def calibrate_head(
+def scale_head(
     model: SparseEncoder,
     texts: Sequence[str],
     *,
@@ -62,8 +61,7 @@ def calibrate_head(
             the texts or their logits do not differ.
     """
     decoder = _only_decoder(model)
-    if getattr(decoder, "bias", None) is None:
-        raise ValueError("the decoder of this masked language model has no bias that could be shifted")
+    (bias,) = decoder_biases(model)
     terms = decoder.out_features
     if active_terms is None:
         active_terms = max(1, min(200, terms // 20))
@@ -88,21 +86,7 @@ def calibrate_head(
     with torch.no_grad():
         for parameter in scaled:
             parameter *= scale.to(parameter)
-        decoder.bias.copy_(scale * (decoder.bias.double() - mean - threshold))
-    vars(model)[CALIBRATED] = True
-    return model
-
-
-def was_calibrated(model: SparseEncoder) -> bool:
-    """Say whether `calibrate_head` has set the scale of this encoder's head since it was loaded.
-
-    Args:
-        model: A SPLADE encoder.
-
-    Returns:
-        Whether it has, so that the encoder is no retriever yet, and nothing of it is worth keeping.
-    """
-    return CALIBRATED in vars(model)
+    return set_bias(model, scale * (bias.detach().double() - mean - threshold))
 
 
 def head_is_trained(model: SparseEncoder, texts: Sequence[str], *, sample: int = 64) -> bool:
@@ -130,7 +114,7 @@ def head_is_trained(model: SparseEncoder, texts: Sequence[str], *, sample: int =
 def _only_decoder(model: SparseEncoder) -> Any:
     decoders = splade_decoders(model)
     if len(decoders) != 1:
-        raise ValueError(f"one head can be calibrated; received an encoder with {len(decoders)}")
+        raise ValueError(f"one head can be scaled; received an encoder with {len(decoders)}")
     return decoders[0]
 
 

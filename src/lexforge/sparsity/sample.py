@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from sentence_transformers import SparseEncoder
 
 from lexforge.common.types import TextKind
 from lexforge.corpus import encode
-from lexforge.training.columns import text_columns
-
-SAMPLE, FEW = 3000, 500  # texts of each kind: the mean of so many is off by about 1 %, and by 2 to 3 %
+from lexforge.sparsity.constants import FEW, SAMPLE
 
 
 def sample_texts(
     given: Mapping[TextKind, Sequence[str]],
-    rows: Any,
-    label_columns: Sequence[str] = (),
+    trained: Callable[[], Mapping[TextKind, Sequence[str]]],
     *,
     most: int = SAMPLE,
     seed: int,
@@ -26,16 +22,13 @@ def sample_texts(
     """Draw queries and documents at random.
 
     Texts like those that the model will encode should be given: documents of the corpus, and queries of
-    dev. Where fewer than `FEW` of a kind are given, texts of the training rows fill the sample up to so many,
+    dev. Where fewer than 500 of a kind are given, texts of the training rows fill the sample up to so many,
     and where none are given, to the whole sample. A model has other numbers of terms for these, but a small
     sample is further off.
 
     Args:
         given: Texts by their kind.
-        rows: A `Dataset`, an `IterableDataset` (its first `SAMPLE` rows are read), or several by name; read
-            where few texts are given. The first text column holds queries, the others hold documents. A text
-            counts once.
-        label_columns: The names of labels, which are no texts.
+        trained: Returns the distinct queries and documents of training; called where few texts are given.
         most: Largest number of texts of each kind.
         seed: Seed of the sample.
 
@@ -47,12 +40,12 @@ def sample_texts(
     sample = {kind: _some(given.get(kind, ()), most, random) for kind in kinds}
     enough = min(FEW, most)
     if any(len(texts) < enough for texts in sample.values()):
-        trained = _texts_of_rows(rows, label_columns)
+        others = trained()
         for kind, texts in sample.items():
             known = set(texts)
-            others = [text for text in trained[kind] if text not in known]
+            new = [text for text in others[kind] if text not in known]
             missing = enough - len(texts) if texts else most
-            texts += _some(others, max(0, missing), random)
+            texts += _some(new, max(0, missing), random)
     return sample
 
 
@@ -82,16 +75,3 @@ def _some(texts: Sequence[str], most: int, random: np.random.Generator) -> list[
     """At most so many of the texts, in their order."""
     places = np.sort(random.permutation(len(texts))[:most])
     return [texts[place] for place in places]
-
-
-def _texts_of_rows(rows: Any, label_columns: Sequence[str]) -> dict[TextKind, list[str]]:
-    """The distinct queries and documents of training rows; of many rows, those of evenly spaced ones."""
-    from datasets import Dataset  # missing where a loss is only timed
-
-    texts: dict[TextKind, dict[str, None]] = {"query": {}, "document": {}}
-    for dataset in rows.values() if isinstance(rows, dict) else [rows]:
-        read = dataset if isinstance(dataset, Dataset) else Dataset.from_list(list(dataset.take(SAMPLE)))
-        read = read.select(range(0, len(read), max(1, len(read) // (4 * SAMPLE))))
-        for place, column in enumerate(text_columns(read.column_names, label_columns)):
-            texts["document" if place else "query"].update(dict.fromkeys(read[column][:]))
-    return {kind: list(found) for kind, found in texts.items()}

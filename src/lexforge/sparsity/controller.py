@@ -1,4 +1,4 @@
-"""The controller that brings the mean number of active terms per text to a wanted number."""
+"""The controller that brings the mean number of active terms per text near a wanted number."""
 
 from __future__ import annotations
 
@@ -11,18 +11,17 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from lexforge.common.types import TextKind
 from lexforge.losses import NeuralSparseLoss
+from lexforge.sparsity.constants import (
+    AFTER,
+    ANCHOR,
+    BETWEEN,
+    BOUND,
+    BOUND_WITH_QUERIES,
+    FOLLOW,
+    POWER,
+    REACH,
+)
 
-BETWEEN = 0.025  # share of training between two counts
-# What runs with weights set by hand showed: n is about a weight to the power of -POWER, and a model that
-# trains with the weight ANCHOR keeps the number of terms that it had.
-POWER, ANCHOR = 0.18, 1.2e-4
-FOLLOW, AFTER = 3.0, 0.1  # speed of the base, per whole training, and share of training before it moves
-REACH = 1.5  # largest distance from the wanted number, as a logarithm, that one count answers
-# How far a weight may go from ANCHOR, as a logarithm. A larger weight harms the ranking more than the
-# calibration does, which brings the number the rest of the way at the end. With two wanted numbers the
-# weights may go further, because the calibration can hardly move queries and documents apart.
-BOUND, BOUND_OF_BOTH = math.log(1e3), math.log(5e3)
-FEWEST = 0.01  # terms; empty texts count as having so many
 # Buffers of the loss, [2] each: the logarithms of the bases and of the weights, and the last counts.
 BASES, WEIGHTS, COUNTS = "active_terms_bases", "active_terms_weights", "active_terms_counts"
 SIDES: tuple[TextKind, ...] = ("query", "document")
@@ -50,7 +49,7 @@ def check_wanted_terms(*, inference_free: bool = False, **wanted: float | None) 
 
 
 class ActiveTermsController(TrainerCallback):
-    """Choose the sparsity weights with which texts come to have a wanted mean number of active terms.
+    """Choose the sparsity weights with which texts come near a wanted mean number of active terms.
 
     Before the first step, and again after each `BETWEEN` of training, n is counted: the mean number of active
     terms per text that the model would have if training ended there. The weight w is then set to
@@ -66,7 +65,10 @@ class ActiveTermsController(TrainerCallback):
 
     Where both sides have a wanted number, each has a weight of its own, and the base of the queries begins as
     the first log w of the documents. With log(ANCHOR) instead, queries trained with a weight far below that
-    of the documents and kept too many terms. The calibration then removed those, and the ranking suffered.
+    of the documents for half of training, and kept too many terms.
+
+    The documents of the finished model are trimmed to their number (`trim_documents`). That moves queries
+    too, and nothing brings them back to theirs.
 
     Of the weights that the loss was given, only the ratio of queries to documents has a meaning, and that
     only if one side alone has a wanted number. Its factor then multiplies the terms of both sides, as one
@@ -115,7 +117,7 @@ class ActiveTermsController(TrainerCallback):
                     f"{SIDES[side]}_terms multiplies the weight of {_term(side)}, which must be above 0; "
                     "received 0"
                 )
-        self.bound = BOUND_OF_BOTH if len(self.wanted) == len(SIDES) else BOUND
+        self.bound = BOUND if query_terms is None else BOUND_WITH_QUERIES
         self.given = {leader: loss.weights[_term(leader)] for leader in self.wanted}
         self.loss = loss
         self.count = count
@@ -156,7 +158,7 @@ class ActiveTermsController(TrainerCallback):
         counts, bases, weights = (self.loss.get_buffer(name) for name in (COUNTS, BASES, WEIGHTS))
         counts.copy_(torch.tensor([found.get(side, 0.0) for side in SIDES]))
         wanted = torch.tensor([self.wanted.get(side, math.nan) for side in range(len(SIDES))])
-        distances = (counts.clamp(min=FEWEST) / wanted.to(counts)).log()
+        distances = (counts / wanted.to(counts)).log()  # -inf of empty texts is clipped
         distances.clamp_(-REACH, REACH).nan_to_num_(0.0)  # 0 for a side that is not controlled
         if first and len(self.wanted) == len(SIDES):
             query, document = range(len(SIDES))

@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Protocol
 
 import torch
 from sentence_transformers import SparseEncoder
 from torch import Tensor, nn
 
 from lexforge.models import lower_bias
-from lexforge.training.finishing_numbers import check_finishing_numbers
-from lexforge.training.weight_average import WeightAverage
+from lexforge.sparsity.finishing_numbers import check_finishing_numbers
+
+
+class RunningAverage(Protocol):
+    """What averages the weights over the steps of a training, such as `WeightAverage`."""
+
+    @property
+    def weights(self) -> Mapping[str, Tensor]:
+        """Name -> average of a parameter; empty before the first step."""
+        ...
 
 
 class Finishing:
     """Makes the weights that are used out of the trained ones: averages them, and drops weak terms.
 
-    Where there is a running average of the trained weights, it takes their place (`WeightAverage`).
+    Where there is a running average of the trained weights, it takes their place.
 
     Training on one collection takes away some of what a pretrained retriever knows about other ones. The
     average
@@ -47,7 +56,7 @@ class Finishing:
         model: nn.Module,
         start_share: float,
         prune_threshold: float = 0.0,
-        average: WeightAverage | None = None,
+        average: RunningAverage | None = None,
     ) -> None:
         check_finishing_numbers(start_share=start_share, prune_threshold=prune_threshold)
         self.start_share = start_share

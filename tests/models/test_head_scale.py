@@ -22,7 +22,7 @@ from transformers import (
     RobertaForMaskedLM,
 )
 
-from lexforge.models import build_splade, calibrate_head, head_is_trained, was_calibrated
+from lexforge.models import build_splade, head_is_trained, scale_head
 from lexforge.models.structure import splade_decoders
 
 TEXTS = ["sort a list of words", "한국 서울 검색", "the index", "open a file and read it"]
@@ -74,14 +74,13 @@ def test_a_bare_language_model_starts_with_few_terms(
     assert (rows(build_splade(folder, device="cpu")) > 0).mean() > 0.3
     for fused in (True, False):
         model = build_splade(folder, fused=fused, device="cpu")
-        calibrate_head(model, TEXTS, active_terms=9, logit=0.5)
+        scale_head(model, TEXTS, active_terms=9, logit=0.5)
         found = rows(model)
         assert (found > 0).sum() == 9 * len(TEXTS)
         assert np.expm1(found[found > 0]).mean() == pytest.approx(0.5, rel=1e-3)  # float32
     model.save_pretrained(str(tmp_path / "saved"))
     loaded = SparseEncoder(str(tmp_path / "saved"), device="cpu")
     np.testing.assert_allclose(rows(loaded), found, atol=1e-5)  # float32
-    assert not was_calibrated(loaded), "what is saved is an encoder like any other"
 
 
 def test_the_scale_of_a_bare_head_does_not_matter(tiny_checkpoint: Path, tmp_path: Path) -> None:
@@ -94,7 +93,7 @@ def test_the_scale_of_a_bare_head_does_not_matter(tiny_checkpoint: Path, tmp_pat
             language_model.get_output_embeddings().weight *= factor
             language_model.get_output_embeddings().bias *= factor
         language_model.save_pretrained(folder)
-        found.append(rows(calibrate_head(build_splade(folder, device="cpu"), TEXTS)))
+        found.append(rows(scale_head(build_splade(folder, device="cpu"), TEXTS)))
     np.testing.assert_allclose(found[0], found[1], atol=1e-5)
     np.testing.assert_allclose(found[2], found[1], atol=1e-5)
 
@@ -103,8 +102,7 @@ def test_the_input_embeddings_stay(tiny_checkpoint: Path, tmp_path: Path) -> Non
     """A tied decoder shares its matrix with the input, which must not be scaled."""
     folder = bare("bert", tiny_checkpoint, tmp_path)
     before = build_splade(folder, device="cpu")[0].model.get_input_embeddings().weight
-    model = calibrate_head(build_splade(folder, device="cpu"), TEXTS)
-    assert was_calibrated(model)
+    model = scale_head(build_splade(folder, device="cpu"), TEXTS)
     assert torch.equal(model[0].model.get_input_embeddings().weight, before)
     assert splade_decoders(model)[0].weight is model[0].model.get_input_embeddings().weight
 
@@ -114,18 +112,17 @@ def test_a_trained_head_is_told_by_its_few_terms(tiny_checkpoint: Path, tmp_path
     folder = bare("bert", tiny_checkpoint, tmp_path / "bare")
     model = build_splade(folder, device="cpu")
     assert not head_is_trained(model, TEXTS)
-    calibrate_head(model, TEXTS, active_terms=5)[0].model.save_pretrained(tmp_path / "splade")
+    scale_head(model, TEXTS, active_terms=5)[0].model.save_pretrained(tmp_path / "splade")
     AutoTokenizer.from_pretrained(folder).save_pretrained(tmp_path / "splade")
     loaded = build_splade(tmp_path / "splade", device="cpu")
     assert head_is_trained(loaded, TEXTS)
     assert head_is_trained(loaded, [" ", ""]), "without a text nothing speaks against it"
-    assert not was_calibrated(loaded)
 
 
-def test_a_decoder_without_a_bias_cannot_be_calibrated(tiny_checkpoint: Path, tmp_path: Path) -> None:
+def test_a_decoder_without_a_bias_cannot_be_scaled(tiny_checkpoint: Path, tmp_path: Path) -> None:
     """The threshold of a term is its bias."""
     folder = bare("bert", tiny_checkpoint, tmp_path)
     model = build_splade(folder, device="cpu")
     splade_decoders(model)[0].bias = None
     with pytest.raises(ValueError, match="has no bias that could be shifted"):
-        calibrate_head(model, TEXTS)
+        scale_head(model, TEXTS)

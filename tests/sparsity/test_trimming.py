@@ -1,0 +1,122 @@
+"""The trimming of documents: a naive count, a saved model with the wanted number, and what is refused."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from sentence_transformers import SparseEncoder
+from sentence_transformers.base.modules import Router
+from sentence_transformers.sparse_encoder.modules import SpladePooling, Transformer
+
+from lexforge.models import build_inference_free, build_splade, restrict_output_vocabulary
+from lexforge.models.decoder_bias import BANNED_BIAS
+from lexforge.sparsity import check_terms_of_model, trim_documents
+
+WORDS = "list array search index query document vector sparse token model train file graph tree".split()
+DOCUMENTS = [f"the {a} of a {b} is in the {c}" for a, b, c in zip(WORDS, WORDS[3:], WORDS[5:], strict=False)]
+
+
+def mean_active(model: SparseEncoder, texts: list[str]) -> float:
+    vectors = model.encode(texts, convert_to_sparse_tensor=False)
+    return float((vectors > 0).sum(dim=1).float().mean())
+
+
+def encoder(checkpoint: Path, activation: str = "relu") -> SparseEncoder:
+    transformer = Transformer(str(checkpoint), transformer_task="fill-mask", max_seq_length=32)
+    pooling = SpladePooling("max", activation_function=activation)  # type: ignore[arg-type]
+    return SparseEncoder(modules=[transformer, pooling], device="cpu")
+
+
+@pytest.mark.parametrize("wanted", [1, 12, 40.5])
+def test_the_level_lies_between_the_logits_that_count_and_the_others(
+    tiny_splade: SparseEncoder, wanted: float
+) -> None:
+    """The oracle sorts the logits of one document after the other: one level is taken from all terms."""
+    transformer = tiny_splade[0]
+    bias = transformer.model.get_output_embeddings().bias
+    before = bias.detach().clone()
+    logits: list[float] = []
+    with torch.no_grad():
+        for text in DOCUMENTS:
+            tokens = transformer.tokenizer(text, return_tensors="pt")
+            logits += transformer.model(**tokens).logits[0].amax(dim=0).tolist()
+    logits.sort(reverse=True)
+    count = round(wanted * len(DOCUMENTS))
+    level = (logits[count - 1] + logits[count]) / 2
+    assert trim_documents(tiny_splade, DOCUMENTS, wanted) == count / len(DOCUMENTS)
+    torch.testing.assert_close(bias.detach(), before - level, rtol=0, atol=2e-6)  # float32
+
+
+@pytest.mark.parametrize("activation", ["relu", "log1p_relu"])
+@pytest.mark.parametrize("shift", [-40.0, 0.0, 40.0], ids=["empty", "as it is", "dense"])
+def test_the_saved_model_has_the_wanted_number(
+    tiny_checkpoint: Path, tmp_path: Path, activation: str, shift: float
+) -> None:
+    """From every term active and from none, read back by plain sentence-transformers with equal vectors;
+    a term that is forbidden stays so.
+    """
+    model = encoder(tiny_checkpoint, activation)
+    bias = model[0].model.get_output_embeddings().bias
+    with torch.no_grad():
+        bias += shift
+    restrict_output_vocabulary(model, [7, 30])
+    assert trim_documents(model, DOCUMENTS, 20) == 20.0
+    assert mean_active(model, DOCUMENTS) == 20.0
+    assert bias[[7, 30]].tolist() == [BANNED_BIAS, BANNED_BIAS]
+    model.save_pretrained(str(tmp_path / "model"))
+    plain = SparseEncoder(str(tmp_path / "model"), device="cpu")
+    ours, theirs = (m.encode(DOCUMENTS, convert_to_sparse_tensor=False) for m in (model, plain))
+    torch.testing.assert_close(theirs, ours, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("fused", [True, False])
+@pytest.mark.parametrize("wanted", [5, 20, 40])
+def test_the_number_that_is_told_is_that_of_the_rounded_bias(
+    tiny_checkpoint: Path, wanted: int, fused: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In bfloat16 bias and logits are rounded, and 40 documents terms that were told were 39.8."""
+    documents = [f"the {a} of a {b} is in the {c}" for a in WORDS for b in WORDS for c in WORDS[::4]]
+    model = build_splade(tiny_checkpoint, device="cpu", fused=fused).bfloat16()
+    with caplog.at_level(logging.WARNING):
+        told = trim_documents(model, documents, wanted)
+    assert told == pytest.approx(mean_active(model, documents), rel=1e-6)
+    assert ("were wanted" in caplog.text) == (abs(told / wanted - 1) > 0.01)
+
+
+def test_what_cannot_be_had_is_refused(tiny_splade: SparseEncoder, tiny_checkpoint: Path) -> None:
+    """Each of these would leave another number than the one asked for, without a word."""
+    size = len(tiny_splade.tokenizer)
+    with pytest.raises(
+        ValueError, match=rf"document_terms must lie between 0 and the {size} .* received 900"
+    ):
+        trim_documents(tiny_splade, DOCUMENTS, 900)
+    with pytest.raises(ValueError, match="at least one document"):
+        trim_documents(tiny_splade, [], 9)
+    restrict_output_vocabulary(tiny_splade, range(30))
+    most = len(DOCUMENTS) * (size - 30)
+    message = f"{len(DOCUMENTS)} documents have {most} logits in all; wanted are {size - 20} per document"
+    with pytest.raises(ValueError, match=message):
+        trim_documents(tiny_splade, DOCUMENTS, size - 20)
+    free = build_inference_free(tiny_splade, np.ones(size))
+    with pytest.raises(ValueError, match=r"inference-free .* received query_terms=4"):
+        check_terms_of_model(free, query_terms=4)
+    assert trim_documents(free, DOCUMENTS, 9) == 9.0
+    tiny_splade.max_active_dims = 5
+    with pytest.raises(ValueError, match="max_active_dims=5"):
+        trim_documents(tiny_splade, DOCUMENTS, 4)
+    sides = [list(encoder(tiny_checkpoint).children()) for _ in range(2)]
+    two = SparseEncoder(modules=[Router.for_query_document(*sides)], device="cpu")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="received a model with 2"):
+        trim_documents(two, DOCUMENTS, 4)
+
+
+def test_a_decoder_without_a_bias_can_have_a_number_of_query_terms_only(tiny_splade: SparseEncoder) -> None:
+    """The level of documents is written into the bias; the number of queries is a matter of training."""
+    tiny_splade[0].model.get_output_embeddings().bias = None
+    with pytest.raises(ValueError, match="no bias"):
+        trim_documents(tiny_splade, DOCUMENTS, 4)
+    check_terms_of_model(tiny_splade, query_terms=4)
