@@ -173,7 +173,7 @@ def main(cfg: Config) -> None:
         args=arguments,
         train_dataset=train,
         evaluator=evaluators.get("dev"),
-        callbacks=cfg.evaluation.callbacks(),
+        callbacks=training.early_stopping(cfg.evaluation),
     )
     trainer.train(resume_from_checkpoint=cfg.resume)
     if not process.is_main_process:

@@ -242,7 +242,7 @@ def main(cfg: Config) -> None:
         ),
         train_dataset=train_dataset,
         evaluator=evaluators.get("dev"),
-        callbacks=cfg.evaluation.callbacks(),
+        callbacks=training.early_stopping(cfg.evaluation),
     )
     trainer.train(resume_from_checkpoint=cfg.resume)
     if not process.is_main_process:

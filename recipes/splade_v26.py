@@ -389,7 +389,7 @@ def main(cfg: Config) -> None:
         train_dataset=train_dataset,
         evaluator=evaluators.get("dev"),
         callbacks=[
-            *cfg.evaluation.callbacks(),
+            *training.early_stopping(cfg.evaluation),
             *([] if mined is None else [mined]),
         ],
         teacher=teacher,

@@ -19,7 +19,6 @@ except ImportError:  # a machine that only runs losses reads no command line
 
 if TYPE_CHECKING:
     from sentence_transformers.base.training_args import BaseTrainingArguments
-    from transformers import TrainerCallback
 
 Arguments = TypeVar("Arguments", bound="BaseTrainingArguments")
 
@@ -677,14 +676,6 @@ class EvaluationSettings:
                 "save_steps": self.eval_steps,
             }
         return arguments
-
-    def callbacks(self) -> list[TrainerCallback]:
-        """Return the callbacks of the trainer: early stopping, if it was asked for."""
-        if self.early_stopping is None:
-            return []
-        from transformers import EarlyStoppingCallback  # loads torch, which --help need not wait for
-
-        return [EarlyStoppingCallback(self.early_stopping)]
 
 
 def check_share(share: float | None) -> None:

@@ -18,7 +18,7 @@ from lexforge.losses import NeuralSparseLoss
 from lexforge.runs import NonFiniteError, last_checkpoint
 from lexforge.settings import V26
 from lexforge.training import CurriculumCallback, Phase, SpladeTrainer, TrainingSettings
-from lexforge.training.pace import LogLines
+from lexforge.training.log_lines import LogLines
 
 STEPS = 6
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         load_rows,
         mined_negatives,
     )
+    from lexforge.training.stopping import early_stopping
     from lexforge.training.symptoms import measure_symptoms, record_symptoms
     from lexforge.training.teacher import (
         choose_teacher,
@@ -58,6 +59,7 @@ __all__ = [
     "choose_negatives",
     "choose_teacher",
     "diagnose",
+    "early_stopping",
     "embed_by_teacher",
     "finish_run",
     "hub_arguments",

@@ -46,11 +46,19 @@ def check_run(cfg: Any, wanted: str, measures: Sequence[str]) -> None:
     cfg.evaluation.check_measure(measures)
     models.check_model(cfg.model, wanted)
     runs.check_run_directory(cfg.output_dir, cfg, resume=cfg.resume)
-    _check_trackers(cfg.train.report_to)
+    check_trackers(cfg.train.report_to)
 
 
-def _check_trackers(names: Sequence[str]) -> None:
-    """Refuse a tracker that the Trainer does not know or that is not installed."""
+def check_trackers(names: Sequence[str]) -> None:
+    """Refuse a tracker that the Trainer does not know or that is not installed.
+
+    Args:
+        names: The trackers of `TrainingSettings.report_to`.
+
+    Raises:
+        ValueError: If the Trainer knows no tracker of that name.
+        ImportError: If its package is missing.
+    """
     from transformers.integrations import get_available_reporting_integrations
     from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 
