@@ -72,6 +72,7 @@ SYSTEMS: dict[str, tuple[str, ...]] = {
     "plain-far": ("--preset", "plain", "--learning-rate", "3e-4"),
     "stock": (),
     "v26": ("--preset", "v26"),
+    "v26-anchor": ("--preset", "v26", "--loss.regularized", "anchor"),
     "lexforge": (),
     "no-teacher": ("--loss.distillation-weight", "0"),
     "dense-teacher": ("--loss.distillation-weight", "0.5"),
@@ -121,7 +122,7 @@ def command(job: Job, data: Path, model: Path, teacher: str) -> list[str]:
         shared += rate if job.system == "stock" else []
         return [sys.executable, "scripts/bench/stock_splade.py", "--system", job.system, *shared]
     flags = [*SYSTEMS[job.system], "--language", collection.language]  # of the stop words
-    if job.system in ("plain", "v26"):
+    if job.system in ("plain", "v26", "v26-anchor"):
         flags += rate
     if job.system == "dense-teacher":
         flags += ["--teacher", teacher]

@@ -119,9 +119,11 @@ class SparseLossNumbers:
         margin_mse_scale: Multiplies the student's margins in MarginMSE, above 0; None learns it, from 1.
         guide_margin: Where a number, InfoNCE and the triplet margin leave out every candidate whose teacher's
             score lies above that of the positive minus this margin (section 15); the data needs a teacher.
+        regularized: The columns on which FLOPS, self-reconstruction and minimum activation act: `all`, or the
+            `anchor` alone, as in the public code behind the notes (section 8).
 
     Raises:
-        ValueError: If a number is out of its range, or every weight is 0.
+        ValueError: If a number is out of its range, every weight is 0, or `regularized` is unknown.
 
     Source: docs/losses.md, sections 1 to 8.
     """
@@ -145,6 +147,7 @@ class SparseLossNumbers:
     margin_mse_weight: float = 0.0
     margin_mse_scale: Annotated[float | None, NoFlag] = 1.0
     guide_margin: float | None = None
+    regularized: Literal["all", "anchor"] = "all"
 
     def __post_init__(self) -> None:
         for name, weight in self.term_weights().items():
@@ -162,6 +165,8 @@ class SparseLossNumbers:
             raise ValueError(
                 f"margin_mse_scale must be finite and > 0, or None; received {self.margin_mse_scale}"
             )
+        if self.regularized not in ("all", "anchor"):
+            raise ValueError(f"regularized must be 'all' or 'anchor'; received {self.regularized!r}")
         if self.guide_margin is not None and not math.isfinite(self.guide_margin):
             raise ValueError(f"guide_margin must be finite or None; received {self.guide_margin}")
 

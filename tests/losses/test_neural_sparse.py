@@ -264,6 +264,24 @@ def test_every_column_is_regularised(model) -> None:
         assert (after["flops_document"] > before["flops_document"]) == (index > 0)
 
 
+def test_the_anchor_alone_is_regularised_if_told(model) -> None:
+    """The public code behind V26 leaves documents alone: their vectors must not reach these three terms."""
+    features, labels = make_batch(model, 3)
+    loss = make_loss(model, regularized="anchor")
+    columns = embed(model, features)
+    parts = loss.compute_loss(columns, features, labels)
+    assert "flops_document" not in parts
+    anchor = columns[0]
+    tokens = features[0]["input_ids"], features[0]["attention_mask"]
+    weights = loss.weights
+    close(
+        parts["self_reconstruction"],
+        weights["self_reconstruction"] * self_reconstruction(anchor, *tokens),
+    )
+    close(parts["minimum_activation"], weights["minimum_activation"] * minimum_activation(anchor, 5, 5.0))
+    assert parts["flops_query"] > 0
+
+
 def test_plain_flops_without_penalty_weights(model) -> None:
     """The baseline's sparsity is that of SPLADE."""
     rows = [torch.rand(2, 20) for _ in range(3)]
@@ -407,6 +425,7 @@ def test_similarity_is_one_choice(model) -> None:
         ({"penalty_weights": torch.tensor([1.0, -1.0])}, "penalty_weights"),
         ({"penalty_weights": torch.tensor([1.0, float("nan")])}, "penalty_weights"),
         ({"similarity": "Dot"}, "'Dot'"),
+        ({"regularized": "query"}, "'query'"),
     ],
 )
 def test_wrong_numbers_are_refused_at_construction(model, arguments: dict, message: str) -> None:

@@ -14,7 +14,8 @@ from sentence_transformers import SparseEncoder
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lexforge.losses import NeuralSparseLoss
-from lexforge.training import ActiveTermsController, SpladeTrainer
+from lexforge.sparsity import ActiveTermsController
+from lexforge.training import SpladeTrainer
 
 # Each of these makes the host wait until the device has computed a value, or a size.
 WAITS = {"_local_scalar_dense", "item", "nonzero", "is_nonzero", "equal", "_unique2", "masked_select"}

@@ -10,8 +10,8 @@ import pytest
 
 from lexforge.data import RetrievalData, TrainingData, load_training_data, write_training_rows
 from lexforge.retrieval import BM25Index
+from lexforge.settings import check_negatives
 from lexforge.training import (
-    check_negatives,
     check_triplet_rows,
     choose_negatives,
     load_rows,

@@ -32,7 +32,8 @@ class NeuralSparseLoss(EmbeddingLoss):
 
     The columns are `(anchor, positive, negative_1, ..., negative_n)`. Queries and documents (positives and
     negatives together) are regularised apart, each by its own mean activation over all ranks.
-    Self-reconstruction and minimum activation are means over the columns. A term of weight 0 is not computed.
+    Self-reconstruction and minimum activation are means over the columns. With `regularized="anchor"` these
+    three act on the anchors alone. A term of weight 0 is not computed.
     All terms are computed in float32 (float64 for a float64 model), outside autocast.
 
     Candidates that are known to answer an anchor are left out of InfoNCE, the triplet margin, distillation
@@ -148,6 +149,7 @@ class NeuralSparseLoss(EmbeddingLoss):
         weights, numbers = self.weights, self.numbers
         anchor, positive, *negatives = embeddings  # [B, V] each
         documents = embeddings[1:]  # never joined in memory: a copy would be [(1 + n) * B, V]
+        regularized = embeddings if numbers.regularized == "all" else [anchor]
         own = self._own_columns(anchor, len(embeddings) - 1)  # [B, 1 + n], each row's documents among all N
         parts: dict[str, Tensor] = {}
 
@@ -184,7 +186,7 @@ class NeuralSparseLoss(EmbeddingLoss):
         if weights["self_reconstruction"]:
             tokens = _tokens(features)
             parts["self_reconstruction"] = _mean(
-                [self_reconstruction(rows, *own) for rows, own in zip(embeddings, tokens, strict=True)]
+                [self_reconstruction(rows, *own) for rows, own in zip(regularized, tokens, strict=False)]
             )
 
         if weights["positive_activation"]:
@@ -213,12 +215,15 @@ class NeuralSparseLoss(EmbeddingLoss):
 
         if weights["flops_query"]:
             parts["flops_query"] = self._sparsity([anchor])
-        if weights["flops_document"]:
+        if weights["flops_document"] and numbers.regularized == "all":
             parts["flops_document"] = self._sparsity(documents)
 
         if weights["minimum_activation"]:
             parts["minimum_activation"] = _mean(
-                [minimum_activation(rows, numbers.top_k, numbers.activation_threshold) for rows in embeddings]
+                [
+                    minimum_activation(rows, numbers.top_k, numbers.activation_threshold)
+                    for rows in regularized
+                ]
             )
 
         if weights["distillation"] or weights["margin_mse"]:
