@@ -200,10 +200,20 @@ def test_help_shows_the_numbers_of_the_preset_that_the_run_would_take(
     """A pretrained model takes other numbers than the lexical backbone, and the help says how to see them."""
     assert ended("train", *words, "--help") == 0
     text = " ".join(re.sub("[│─]", " ", capsys.readouterr().out).split())
-    numbers = PRESETS[preset]
-    for name in ("temperature", "infonce_weight", "distillation_weight", "idf_bias"):
-        _, _, option = text.partition(f"--loss.{name.replace('_', '-')} ")
-        default = option.partition("(default: ")[2].partition(")")[0]
-        assert float(default) == getattr(numbers, name)
+    chosen = PRESETS[preset]
+    train = chosen.train if "some/model" in words else chosen.training_from_scratch()
+    numbers: dict[str, float | None] = {
+        "--loss.temperature": chosen.loss.temperature,
+        "--loss.infonce-weight": chosen.loss.infonce_weight,
+        "--loss.distillation-weight": chosen.loss.distillation_weight,
+        "--start.idf-bias": chosen.start.idf_bias,
+        "--finish.start-share": chosen.finish.start_share,
+        "--batch-size": train.batch_size,
+    }
+    numbers |= {"--learning-rate": train.learning_rate, "--steps": train.steps}
+    for flag, number in numbers.items():
+        default = re.split(rf"{flag} \S*(?:INT|FLOAT) ", text)[1].partition("(default: ")[2].partition(")")[0]
+        # The files of a model that is not there tell neither its learning rate nor its steps.
+        known = "some/model" not in words or flag not in ("--learning-rate", "--steps")
+        assert (float(default) == number) if known else (default == "None"), flag
     assert f"(default: {preset})" in text
-    assert "`--model MODEL --help`" in text

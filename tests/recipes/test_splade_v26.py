@@ -21,7 +21,14 @@ from sentence_transformers import SparseEncoder
 from lexforge.evaluation import read_scores
 from lexforge.models import build_splade, scale_head
 from lexforge.report import RunRecord, run_verdict
-from lexforge.settings import PRESETS, CardOptions, PresetName, StartSettings, TrainingSettings
+from lexforge.settings import (
+    PRESETS,
+    CardOptions,
+    EvaluationSettings,
+    PresetName,
+    StartSettings,
+    TrainingSettings,
+)
 from lexforge.training import SpladeTrainer
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -82,6 +89,7 @@ def config(beir: Path, **others: Any) -> Any:
         "data": str(beir),
         "output_dir": beir.parent / "run",
         "max_seq_length": 16,
+        "evaluation": EvaluationSettings(),
         "train": TrainingSettings(
             steps=4,
             batch_size=4,

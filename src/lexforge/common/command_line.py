@@ -8,7 +8,7 @@ import logging
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import make_dataclass
 from pathlib import Path
@@ -91,9 +91,12 @@ def run_recipe(
     for name in ("model", "preset"):
         if name in inspect.signature(defaults).parameters:
             parser.add_argument(f"--{name}", default=argparse.SUPPRESS)
-    with one_line_errors(debug="--debug" in words):
+    try:
         default = defaults(**vars(parser.parse_known_args(words)[0]))
-        if {"-h", "--help"} & set(words):
+    except ValueError as error:  # a preset that does not exist
+        parser.error(f"argument {error}")
+    if {"-h", "--help"} & set(words):
+        with suppress(OSError):  # a model that is not there has no numbers to show
             default = resolve(default)
     run_command(main, type(default), description, default=default)
 
