@@ -70,7 +70,7 @@ class NeuralSparseLoss(EmbeddingLoss):
         regularizer_ramp: Share r in [0, 1] of the sparsity weights in force. Penalties above 1 (special
             tokens, stop words) grow with it too: w becomes min(w, 1) + r * max(w - 1, 0).
         sparsity_factors: "flops_query" or "flops_document" -> 0-dim float tensor that multiplies that term
-            beside its weight; empty at first. A controller writes them (`lexforge.training.term_controller`).
+            beside its weight; empty at first. A controller writes them (`lexforge.sparsity.controller`).
         metrics: Detached 0-dim values of the last call that are logged and not trained on: mean numbers of
             active dimensions, and `candidates_left_out`, the share of negatives left out.
 
