@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from lexforge.data.msmarco import load_msmarco
     from lexforge.data.multilabel import (
         MultiLabelData,
-        MultiLabelOptions,
         load_docstring_topics,
         load_label_sets,
         load_multilabel,
@@ -48,7 +47,6 @@ if TYPE_CHECKING:
     from lexforge.data.retrieval_data import DataError, RetrievalData, hold_out, sample_corpus
     from lexforge.data.rows import judged_negatives, rows_to_dataset, training_rows
     from lexforge.data.source import (
-        SourceOptions,
         TrainingData,
         check_source,
         load_documents,
@@ -56,7 +54,7 @@ if TYPE_CHECKING:
         load_training_data,
     )
     from lexforge.data.stopwords import check_language, stopword_ids, stopword_summary
-    from lexforge.data.sts import StsOptions, load_sts
+    from lexforge.data.sts import load_sts
     from lexforge.data.teacher import (
         LsaTeacher,
         SentenceTransformerTeacher,
@@ -66,6 +64,7 @@ if TYPE_CHECKING:
         load_teacher,
         teacher_name,
     )
+    from lexforge.settings import MultiLabelOptions, SourceOptions, StsOptions
 
 __all__ = [
     "DataError",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-FITTED_TEACHERS = ("lsa", "lsa-char")
+from lexforge.settings import FITTED_TEACHERS
 
 
 def check_teacher(name: str | None) -> None:

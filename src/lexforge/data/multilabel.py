@@ -22,13 +22,13 @@ from lexforge.data.retrieval_data import DataError, split_name
 from lexforge.data.tables import (
     PREFIX,
     READERS,
-    check_share,
     column_of,
     ending,
     hold_out_rows,
     load_tables,
     missing_shares,
 )
+from lexforge.settings import MultiLabelOptions
 
 TEXT, LABEL = "text", "label"
 _FIELDS = ("id", "text", "labels", "split")
@@ -131,29 +131,6 @@ def multi_hot(label_sets: Iterable[Sequence[str]], label_names: Sequence[str]) -
             hot[columns[name]] = 1
         rows.append(hot)
     return rows
-
-
-@dataclass(frozen=True)
-class MultiLabelOptions:
-    """How the texts of `--data` are read.
-
-    Args:
-        hold_out: Share of the texts of train, in (0, 1), that each missing split (dev, test) gets; None
-            refuses data without the split.
-        text_column: Column of the texts in tables; None recognises text and sentence.
-        labels_column: Column of the label sets in tables: lists of names, in CSV files as JSON; None
-            recognises labels.
-
-    Raises:
-        ValueError: If `hold_out` is out of range.
-    """
-
-    hold_out: float | None = None
-    text_column: str | None = None
-    labels_column: str | None = None
-
-    def __post_init__(self) -> None:
-        check_share(self.hold_out)
 
 
 def load_label_sets(

@@ -19,58 +19,18 @@ from lexforge.data.retrieval_data import RetrievalData, hold_out, sample_corpus
 from lexforge.data.tables import (
     PREFIX,
     SPLIT,
-    check_share,
     first_columns,
     is_table,
     load_tables,
     missing_shares,
     table_files,
 )
+from lexforge.settings import SourceOptions
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
 TRAIN, TEST = "train", "test"
-
-
-@dataclass(frozen=True)
-class SourceOptions:
-    """How the data of `--data` are read.
-
-    Args:
-        hold_out: Share of the queries of train, in (0, 1), that each missing split (dev, test) gets; None
-            refuses data without the split.
-        query_column: Column of the queries in rows of texts; None recognises anchor, query and question.
-        positive_column: Column of the positives, texts or lists; None recognises positive, pos, document,
-            passage and answer.
-        negative_column: Column of the negatives, texts or lists; None recognises negative, neg and
-            hard_negative, with numbers or without.
-        score_column: Column of a teacher's scores: a list with the positive's first, or the margin over one
-            negative; None recognises label, score, scores and margin.
-
-    Raises:
-        ValueError: If `hold_out` is out of range.
-    """
-
-    hold_out: float | None = None
-    query_column: str | None = None
-    positive_column: str | None = None
-    negative_column: str | None = None
-    score_column: str | None = None
-
-    def __post_init__(self) -> None:
-        check_share(self.hold_out)
-
-    @property
-    def columns(self) -> dict[str, str]:
-        """Return the names of columns that were given, by their role."""
-        roles = {
-            "anchor": self.query_column,
-            "positive": self.positive_column,
-            "negative": self.negative_column,
-            "scores": self.score_column,
-        }
-        return {role: name for role, name in roles.items() if name is not None}
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,42 +14,18 @@ from lexforge.data.tables import (
     PREFIX,
     READERS,
     as_number,
-    check_share,
     column_of,
     ending,
     hold_out_rows,
     load_tables,
     missing_shares,
 )
+from lexforge.settings import StsOptions
 
 ScoredPair = dict[str, str | float]
 FIELDS = ("sentence1", "sentence2", "score")
 # The score of two docstrings, by how close their objects stand in the code.
 SAME_OBJECT, SAME_PARENT, SAME_PACKAGE, APART = 3.0, 2.0, 1.0, 0.0
-
-
-@dataclass(frozen=True)
-class StsOptions:
-    """How the scored pairs of `--data` are read.
-
-    Args:
-        hold_out: Share of the first sentences of train, in (0, 1), that each missing split (dev, test) gets;
-            None refuses data without the split.
-        sentence1_column: Column of the first sentences; None recognises sentence1 and text1.
-        sentence2_column: Column of the second sentences; None recognises sentence2 and text2.
-        score_column: Column of the scores; None recognises score, label, similarity and similarity_score.
-
-    Raises:
-        ValueError: If `hold_out` is out of range.
-    """
-
-    hold_out: float | None = None
-    sentence1_column: str | None = None
-    sentence2_column: str | None = None
-    score_column: str | None = None
-
-    def __post_init__(self) -> None:
-        check_share(self.hold_out)
 
 
 def load_sts(

@@ -267,16 +267,6 @@ def as_number(value: object) -> object:
     return value
 
 
-def check_share(share: float | None) -> None:
-    """Refuse a share to hold out that is not in (0, 1).
-
-    Raises:
-        ValueError: If it is out of range.
-    """
-    if share is not None and not 0 < share < 1:
-        raise ValueError(f"hold_out must lie between 0 and 1; received {share}")
-
-
 def missing_shares(
     name: str, known: Sequence[str], wanted: Sequence[str], share: float | None
 ) -> dict[str, float]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from lexforge.common.lazy import load_when_used
 
 if TYPE_CHECKING:
-    from lexforge.sparsity.controller import ActiveTermsController, check_wanted_terms
+    from lexforge.sparsity.controller import ActiveTermsController
     from lexforge.sparsity.finishing import Finishing
     from lexforge.sparsity.sample import mean_active_terms, sample_texts
     from lexforge.sparsity.trimming import check_terms_of_model, trim_documents
@@ -16,7 +16,6 @@ __all__ = [
     "ActiveTermsController",
     "Finishing",
     "check_terms_of_model",
-    "check_wanted_terms",
     "mean_active_terms",
     "sample_texts",
     "trim_documents",
