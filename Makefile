@@ -66,7 +66,7 @@ test-processors: $(INSTALLED)
 # oldest versions.
 # PyPI's wheel of the oldest torch brings CUDA libraries: 4 GB.
 test-oldest: $(OLDEST)/.installed
-	$(OLDEST)/bin/python $(PYTEST) tests/losses tests/models tests/training tests/runs tests/distributed \
+	$(OLDEST)/bin/python $(PYTEST) tests/losses tests/models tests/sparsity tests/training tests/runs tests/distributed \
 		tests/export tests/retrieval/engines/test_milvus.py tests/retrieval/engines/test_milvus_format.py
 
 # Search engines that install from PyPI (600 MB beside the package), each fed with the files of an export.
