@@ -15,7 +15,7 @@ from lexforge.common.similarity import Similarity
 try:
     from tyro.conf import Suppress as NoFlag  # a number that is set in a preset or in Python
 except ImportError:  # a machine that only runs losses reads no command line
-    NoFlag = None  # type: ignore[misc,assignment]
+    NoFlag = None  # type: ignore[misc]
 
 if TYPE_CHECKING:
     from sentence_transformers.base.training_args import BaseTrainingArguments
@@ -613,7 +613,7 @@ def find_preset(name: str) -> Preset:
     """
     if name not in PRESETS:
         raise ValueError(f"--preset must be one of {', '.join(PRESETS)}; received {name!r}")
-    return PRESETS[name]  # type: ignore[index]
+    return PRESETS[name]
 
 
 # Options beside the preset.

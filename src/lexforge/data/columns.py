@@ -88,7 +88,7 @@ def validate_columns(
     expected = [ANCHOR, POSITIVE, *(f"negative_{rank}" for rank in range(1, len(text_names) - 1))]
     if text_names != expected:
         raise DataError(
-            f"expected the text columns anchor, positive, negative_1 .. negative_n in this order "
+            f"{place(0)}: expected the text columns anchor, positive, negative_1 .. negative_n in this order "
             f"(and optionally relevant and label); received {excerpt(names)}"
         )
     check_rows(dataset, text_names, LABEL if LABEL in names else None, place)

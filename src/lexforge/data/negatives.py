@@ -353,6 +353,8 @@ def read_training_rows(path: str | Path) -> list[dict[str, Any]]:
             names the file, and the line that is wrong.
     """
     rows = [row for _, row in json_objects(Path(path), ())]
+    if not rows:
+        raise DataError(f"{path} holds no row")
     read: dict[str, Any] = {}  # anchor -> the list of the last row that holds one
     for row in rows:
         anchor = row.get(ANCHOR)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from sentence_transformers.base.model import BaseModel
 from sentence_transformers.base.trainer import BaseTrainer
@@ -27,7 +27,9 @@ class RecipeConfig(Protocol):
     train: TrainingSettings
 
 
-def check_run(cfg: Any, wanted: str, measures: Sequence[str]) -> None:
+def check_run(
+    cfg: Any, wanted: Literal["SparseEncoder", "SentenceTransformer"], measures: Sequence[str]
+) -> None:
     """Refuse what would stop a run later, before any data is read; every rank must call this.
 
     Args:
