@@ -46,6 +46,7 @@ VECTOR_TARGETS: dict[VectorTargetName, type[VectorTarget]] = {
     "vespa": Vespa,
     "pgvector": PgVector,
 }
+"""What writes the files of each target, by its name."""
 
 
 @dataclass(frozen=True)
