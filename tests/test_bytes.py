@@ -219,20 +219,20 @@ def docstrings(folder: Path) -> str:
 
 
 def write_vectors(folder: Path) -> None:
-    from lexforge.corpus.vector_file import pack
+    from lexforge.corpus import vector_file
 
-    (folder / "vectors.safetensors").write_bytes(pack(SPARSE.copy(), "corpus and model"))
+    vector_file.write_vectors(folder / "vectors.safetensors", SPARSE.copy(), "corpus and model")
 
 
 def read_vectors(folder: Path) -> str:
-    from lexforge.corpus.vector_file import unpack
+    from lexforge.corpus import vector_file
 
-    return same_vectors(unpack(folder / "vectors.safetensors", "corpus and model")[0])
+    return same_vectors(vector_file.read_vectors(folder / "vectors.safetensors", "corpus and model")[0])
 
 
 def write_corpus(folder: Path) -> None:
-    from lexforge.common.manifest import pack_manifest
     from lexforge.corpus import encoded_corpus as module
+    from lexforge.storage.manifest import pack_manifest
 
     manifest = module.Manifest("m", "f", "sparse", "dot", 32, "c", 4, 2, 1)
     folder = folder / "corpus"
@@ -240,8 +240,7 @@ def write_corpus(folder: Path) -> None:
     (folder / module.MANIFEST).write_text(pack_manifest(module.FORMAT, manifest.__dict__))
     for number in range(2):
         part, ids = SPARSE[2 * number : 2 * number + 2], [f"d{2 * number}", f"d{2 * number + 1}"]
-        block = module._block_bytes(part, ids, manifest, number)
-        (folder / f"block-00000{number}.safetensors").write_bytes(block)
+        module._write_block(folder / f"block-00000{number}.safetensors", part, ids, manifest, number, 0)
 
 
 def read_corpus(folder: Path) -> str:
@@ -267,7 +266,7 @@ def index_store(name: str) -> Store:
         return f"{hits.ids} {[scores.tolist() for scores in hits.scores]} {index.similarity}"
 
     def sign(folder: Path) -> None:
-        from lexforge.common.manifest import write_manifest
+        from lexforge.storage.manifest import write_manifest
 
         file = folder / "index" / "manifest.json"
         manifest = json.loads(file.read_text())
@@ -280,7 +279,7 @@ def index_store(name: str) -> Store:
 
 def own_checksum(manifest: dict[str, Any]) -> dict[str, Any]:
     """A changed manifest with the checksum that an attacker would write."""
-    from lexforge.common.manifest import content_sha256
+    from lexforge.storage.manifest import content_sha256
 
     content = {key: value for key, value in manifest.items() if key != "sha256"}
     return content | {"sha256": content_sha256(content)}

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lexforge.common.manifest import pack_manifest
 from lexforge.corpus import encoded_corpus
 from lexforge.corpus.encoded_corpus import EncodedCorpus, encode_corpus
 from lexforge.corpus.encoding import encode
+from lexforge.storage.manifest import pack_manifest
 
 TEXTS = (
     "search index|a|sort the list of words in the file||vector|hash of a key|서울 검색|open file|tree".split(

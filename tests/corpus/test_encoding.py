@@ -147,18 +147,18 @@ def test_a_file_that_another_process_deletes_is_encoded_again(
     """Two evaluations may share a folder; an empty file left there would be refused ever after."""
     first, _ = CorpusEncoder(TEXTS, 4, tmp_path).encode(tiny_splade)
     (file,) = tmp_path.iterdir()
-    unpack, read = encoding.unpack, []
+    whole, read = encoding.read_vectors, []
 
     def deleting(path: Path, key: str):
         read.append(path)
         if when == "before":
             path.unlink()
-            return unpack(path, key)
-        vectors = unpack(path, key)
+            return whole(path, key)
+        vectors = whole(path, key)
         path.unlink()
         return vectors
 
-    monkeypatch.setattr(encoding, "unpack", deleting)
+    monkeypatch.setattr(encoding, "read_vectors", deleting)
     vectors, fresh = CorpusEncoder(TEXTS, 4, tmp_path).encode(tiny_splade)
     assert read == [file]
     assert abs(vectors - first).max() == 0

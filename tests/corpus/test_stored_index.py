@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lexforge.common.manifest import pack_manifest
 from lexforge.corpus import EncodedCorpus, build_index, encode, encode_corpus, open_index
 from lexforge.corpus.stored_index import FORMAT
 from lexforge.models.fingerprint import fingerprint
 from lexforge.retrieval import MilvusIndex
+from lexforge.storage.manifest import pack_manifest
 
 TEXTS = "search index|sort the list|file|vector|hash of a key|검색 서울|open|tree node|search the tree".split(
     "|"

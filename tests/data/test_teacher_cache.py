@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 
 from lexforge.data import DataError
-from lexforge.data.block_cache import BlockCache
 from lexforge.data.teacher import TeacherCache
 
 TEXTS = [f"text {number}" for number in range(10)]
@@ -292,21 +291,3 @@ def test_texts_are_encoded_while_they_are_read(tmp_path: Path) -> None:
     )
     assert cache.lookup(["query 99"], "query").shape == (1, 4)
     np.testing.assert_array_equal(cache.lookup(["document 39"], "document"), rows(["document 39"]))
-
-
-def test_a_cache_that_grows_finds_each_key_where_a_new_one_does(tmp_path: Path) -> None:
-    """Keys are inserted as blocks are appended; the oracle is the cache that reads all blocks at once."""
-    blocks = BlockCache(tmp_path, "test-block", np.float32)
-    generator = np.random.default_rng(0)
-    for _ in range(6):
-        keys = generator.integers(0, 40, size=15).astype(np.uint64)  # repeats, in a block and between them
-        blocks.append("teacher", keys, generator.normal(size=(15, 2)).astype(np.float32))
-        wanted = np.arange(45, dtype=np.uint64)
-        stored = [np.load(folder / "keys.npy") for folder in tmp_path.iterdir()]
-        np.testing.assert_array_equal(blocks.known(wanted), np.isin(wanted, np.concatenate(stored)))
-    first = {}  # the row that a key had first
-    for keys, numbers in zip(blocks._block_keys, blocks._rows, strict=True):
-        for key, row in zip(keys.tolist(), numbers, strict=True):
-            first.setdefault(key, row)
-    known = np.array(sorted(first), dtype=np.uint64)
-    np.testing.assert_array_equal(blocks.rows(known), np.stack([first[key] for key in known.tolist()]))

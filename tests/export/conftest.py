@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from lexforge.common.manifest import pack_manifest
 from lexforge.corpus import EncodedCorpus, encoded_corpus
+from lexforge.storage.manifest import pack_manifest
 
 # Tokenizers are trained on these texts.
 _TEXTS = [

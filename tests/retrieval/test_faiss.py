@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from lexforge.common.manifest import write_manifest
 from lexforge.retrieval import HNSW, IVF, FaissIndex, Flat
+from lexforge.storage.manifest import write_manifest
 
 IDS = [f"d{i}" for i in range(500)]
 VECTORS = np.random.default_rng(2).normal(size=(100, 4)).astype(np.float32)

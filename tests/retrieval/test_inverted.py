@@ -200,7 +200,7 @@ def test_a_failed_addition_leaves_the_index_as_it_was() -> None:
 
 def resign(folder: Path) -> None:
     """Write a manifest that fits the files as they are now."""
-    from lexforge.common.manifest import write_manifest
+    from lexforge.storage.manifest import write_manifest
 
     manifest = json.loads((folder / "manifest.json").read_text())
     (folder / "manifest.json").unlink()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from lexforge.common.manifest import write_manifest
+from lexforge.storage.manifest import write_manifest
 
 
 @pytest.fixture

@@ -18,8 +18,8 @@ from typing import Annotated, Any
 import tyro
 
 from lexforge import corpus, data, evaluation, models, retrieval
-from lexforge.common.files import errors_name
 from lexforge.data import SourceOptions
+from lexforge.storage.files import errors_name
 
 
 @dataclass(frozen=True)

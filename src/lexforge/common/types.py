@@ -1,4 +1,4 @@
-"""The types that several rooms exchange: runs, judgements and embeddings of texts."""
+"""The types that several rooms exchange: runs, judgements, embeddings of texts, and errors of data."""
 
 from __future__ import annotations
 
@@ -25,3 +25,7 @@ class Embeddings(Protocol):
     def lookup(self, texts: Sequence[str], kind: TextKind) -> NDArray[np.floating]:
         """Return the embeddings of texts: `[N, D]` float, in the order of `texts`."""
         ...
+
+
+class DataError(ValueError):
+    """Raised for data that cannot be used; the message names the source and the line or row."""

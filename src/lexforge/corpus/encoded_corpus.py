@@ -17,16 +17,16 @@ from pathlib import Path
 import numpy as np
 from sentence_transformers.base.model import BaseModel
 
-from lexforge.common.files import leftover, remove_leftovers, write_file
-from lexforge.common.manifest import MANIFEST, content_sha256, pack_manifest, unpack_manifest
 from lexforge.common.progress import Progress
 from lexforge.common.similarity import Similarity
 from lexforge.corpus.encoding import Vectors, encode, join_vectors, vector_kind
-from lexforge.corpus.vector_file import pack, unpack
+from lexforge.corpus.vector_file import read_vectors, write_vectors
 from lexforge.models.fingerprint import fingerprint, text_digest
 from lexforge.models.load import check_encoder
 from lexforge.retrieval import VectorType
 from lexforge.retrieval.base import check_ids
+from lexforge.storage.files import leftover, remove_leftovers, write_file
+from lexforge.storage.manifest import MANIFEST, content_sha256, pack_manifest, unpack_manifest
 
 FORMAT = "lexforge-encoded-corpus"
 _OWN = re.compile(r"manifest\.json|block-\d{6}\.safetensors")
@@ -140,7 +140,7 @@ def encode_corpus(
             else:
                 chosen = ids[number * block_rows : (number + 1) * block_rows]
                 vectors = encode(model, [corpus[i] for i in chosen], "document", batch_size=batch_size)
-                write_file(path, _block_bytes(vectors, chosen, manifest, number), rank)
+                _write_block(path, vectors, chosen, manifest, number, rank)
                 encoded += 1
             progress.update(_rows(manifest, number))
     return encoded
@@ -263,10 +263,12 @@ def _read_manifest(folder: Path) -> Manifest:
     return manifest
 
 
-def _block_bytes(vectors: Vectors, ids: Sequence[str], manifest: Manifest, number: int) -> bytes:
-    """Return a block as the bytes of its file: vectors, ids and the corpus to which it belongs."""
+def _write_block(
+    path: Path, vectors: Vectors, ids: Sequence[str], manifest: Manifest, number: int, rank: int
+) -> None:
+    """Write a block: vectors, ids and the corpus to which it belongs."""
     names = np.frombuffer(json.dumps(list(ids), ensure_ascii=False).encode(), np.uint8)
-    return pack(vectors, f"{manifest.key} {number}", ids=names)
+    write_vectors(path, vectors, f"{manifest.key} {number}", rank=rank, ids=names)
 
 
 def _read_block(path: Path, manifest: Manifest, number: int) -> tuple[Vectors, list[str]]:
@@ -276,7 +278,7 @@ def _read_block(path: Path, manifest: Manifest, number: int) -> tuple[Vectors, l
         ValueError: If the block is damaged or belongs to another corpus.
     """
     try:
-        vectors, arrays = unpack(path, f"{manifest.key} {number}")
+        vectors, arrays = read_vectors(path, f"{manifest.key} {number}")
         ids = json.loads(arrays["ids"].tobytes())
         if len(ids) != vectors.shape[0]:
             raise ValueError(f"{len(ids)} ids for {vectors.shape[0]} vectors")

@@ -16,13 +16,13 @@ from scipy import sparse
 from sentence_transformers import SentenceTransformer, SparseEncoder
 from sentence_transformers.base.model import BaseModel
 
-from lexforge.common.files import remove_leftovers, write_file
 from lexforge.common.progress import Progress
 from lexforge.corpus.token_batches import encode_by_tokens
-from lexforge.corpus.vector_file import pack, unpack
+from lexforge.corpus.vector_file import read_vectors, write_vectors
 from lexforge.models.fingerprint import fingerprint, text_digest
 from lexforge.models.prompts import encode_kind
 from lexforge.retrieval import VectorType
+from lexforge.storage.files import remove_leftovers
 
 BATCHES_PER_BLOCK = 32  # batches per call of the model, after which the vectors leave the device
 # Only files with these names are ever deleted from a cache folder.
@@ -234,7 +234,7 @@ class CorpusEncoder:
             )
             if path is not None:
                 remove_leftovers(path.parent, _CACHED.pattern)
-                write_file(path, pack(vectors, key))
+                write_vectors(path, vectors, key)
                 _delete_oldest(path, self._cache_bytes)
         self._kept = (key, vectors)
         return vectors, fresh
@@ -248,7 +248,7 @@ def _read(path: Path, key: str) -> Vectors | None:
     """
     try:
         os.utime(path)  # the file used last is deleted last
-        return unpack(path, key)[0]
+        return read_vectors(path, key)[0]
     except FileNotFoundError:
         return None
     except ValueError as error:

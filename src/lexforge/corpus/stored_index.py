@@ -8,12 +8,12 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from lexforge.common.files import check_new, new_directory
-from lexforge.common.manifest import pack_manifest, unpack_manifest
 from lexforge.common.progress import Progress
 from lexforge.corpus.encoded_corpus import EncodedCorpus
 from lexforge.retrieval import Index, IndexName
 from lexforge.retrieval.backends import BACKENDS, find_backend
+from lexforge.storage.files import check_new, new_directory
+from lexforge.storage.manifest import pack_manifest, unpack_manifest
 
 SOURCE = "source.json"
 FORMAT = "lexforge-stored-index"

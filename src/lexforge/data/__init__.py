@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from lexforge.common.lazy import load_when_used
 
 if TYPE_CHECKING:
-    from lexforge.common.cache import cache_folder
     from lexforge.common.idf import corpus_idf, document_frequency
+    from lexforge.common.types import DataError
     from lexforge.data.beir import (
         load_beir,
         load_corpus,
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     )
     from lexforge.data.pair_data import PairData
     from lexforge.data.pair_scores import label_rows, listed_pairs, load_scorer, row_pairs, score_pairs
-    from lexforge.data.retrieval_data import DataError, RetrievalData, hold_out, sample_corpus
+    from lexforge.data.retrieval_data import RetrievalData, hold_out, sample_corpus
     from lexforge.data.rows import judged_negatives, rows_to_dataset, training_rows
     from lexforge.data.source import (
         TrainingData,
@@ -65,6 +65,7 @@ if TYPE_CHECKING:
         teacher_name,
     )
     from lexforge.settings import MultiLabelOptions, SourceOptions, StsOptions
+    from lexforge.storage.files import cache_folder
 
 __all__ = [
     "DataError",

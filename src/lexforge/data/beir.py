@@ -13,7 +13,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lexforge.common.files import write_file
 from lexforge.data.grades import parse_grade
 from lexforge.data.lines import excerpt, json_objects, numbered_lines, require_texts
 from lexforge.data.retrieval_data import (
@@ -23,6 +22,7 @@ from lexforge.data.retrieval_data import (
     collect_texts,
     missing_split,
 )
+from lexforge.storage.files import write_file
 
 TRAINING_SPLIT = "train"
 QRELS_ENDINGS = (".tsv", ".txt", ".trec", ".qrels")

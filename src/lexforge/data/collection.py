@@ -15,9 +15,9 @@ from typing import overload
 
 import numpy as np
 
-from lexforge.common.cache import cache_folder
 from lexforge.data.lines import excerpt, lines_of, open_bytes
 from lexforge.data.retrieval_data import DataError
+from lexforge.storage.files import cache_folder
 
 _BINARY = getattr(os, "O_BINARY", 0)  # without it Windows changes line ends and stops at the byte 26
 _POSITION = threading.Lock()  # held from moving the position in a file to reading there

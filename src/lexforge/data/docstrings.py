@@ -22,11 +22,10 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from lexforge.common.cache import cache_folder
-from lexforge.common.files import remove_leftovers, write_file
-from lexforge.common.manifest import pack_manifest, unpack_manifest
 from lexforge.common.types import Qrels
 from lexforge.data.retrieval_data import DataError, RetrievalData
+from lexforge.storage.files import cache_folder, remove_leftovers, write_file
+from lexforge.storage.manifest import pack_manifest, unpack_manifest
 
 # The dependencies of lexforge and their own, by import name; those that are not installed are left out.
 PACKAGES = (

@@ -18,12 +18,12 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
-from lexforge.common.files import write_file
 from lexforge.common.text_identity import text_identity
 from lexforge.common.types import Embeddings
 from lexforge.data.columns import ANCHOR, POSITIVE, RELEVANT, validate_columns
 from lexforge.data.lines import json_objects
 from lexforge.data.retrieval_data import DataError, RetrievalData
+from lexforge.storage.files import write_file
 
 Scores = Mapping[str, Mapping[str, float]]
 Choice = Literal["random", "top"]

@@ -15,12 +15,12 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from lexforge.common.cache import cache_folder
 from lexforge.common.progress import Progress
 from lexforge.common.types import TextKind
-from lexforge.data.block_cache import BlockCache, hash_keys
 from lexforge.data.columns import ANCHOR, LABEL, text_columns, validate_columns
 from lexforge.data.retrieval_data import DataError, RetrievalData
+from lexforge.storage.blocks import BlockCache, hash_keys
+from lexforge.storage.files import cache_folder
 
 if TYPE_CHECKING:
     from sentence_transformers import CrossEncoder, SentenceTransformer, SparseEncoder

@@ -9,11 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from lexforge.common.types import Qrels
-
-
-class DataError(ValueError):
-    """Raised for data that cannot be used; the message names the source and the line or row."""
+from lexforge.common.types import DataError, Qrels
 
 
 @dataclass(frozen=True)

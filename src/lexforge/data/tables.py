@@ -20,8 +20,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from lexforge.common.cache import cache_folder
-from lexforge.common.files import write_file
 from lexforge.data.lines import excerpt, numbered_lines, open_bytes
 from lexforge.data.retrieval_data import (
     DataError,
@@ -31,6 +29,7 @@ from lexforge.data.retrieval_data import (
     split_at,
     split_name,
 )
+from lexforge.storage.files import cache_folder, write_file
 
 if TYPE_CHECKING:
     from datasets import Dataset

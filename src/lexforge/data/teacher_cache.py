@@ -10,12 +10,12 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from lexforge.common.cache import cache_folder
 from lexforge.common.progress import Progress
 from lexforge.common.types import TextKind
-from lexforge.data.block_cache import BlockCache, Keys, hash_keys
 from lexforge.data.columns import text_columns, text_kind
 from lexforge.data.retrieval_data import DataError
+from lexforge.storage.blocks import BlockCache, Keys, hash_keys
+from lexforge.storage.files import cache_folder
 
 FORMAT = "lexforge-teacher-block"
 _KINDS: tuple[TextKind, TextKind] = ("query", "document")

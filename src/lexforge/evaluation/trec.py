@@ -7,11 +7,11 @@ import math
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
-from lexforge.common.files import errors_name
 from lexforge.common.types import Qrels, Run
 from lexforge.data import DataError
 from lexforge.data.grades import check_grade, parse_grade
 from lexforge.data.lines import BYTE_ORDER_MARK, numbered_lines
+from lexforge.storage.files import errors_name
 
 
 def check_run_ids(queries: Iterable[str], documents: Iterable[str]) -> None:

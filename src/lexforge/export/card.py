@@ -14,9 +14,9 @@ from sentence_transformers.base.model import BaseModel
 from sentence_transformers.base.model_card import generate_model_card
 
 from lexforge import __version__
-from lexforge.common.files import write_file
 from lexforge.models import LEXICAL
 from lexforge.settings import UNKNOWN, CardOptions
+from lexforge.storage.files import write_file
 
 CARD = "README.md"
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")

@@ -52,13 +52,13 @@ import torch
 from transformers import BertConfig, BertForMaskedLM, PreTrainedTokenizerBase
 from transformers.models.bert.modeling_bert import BertLayer
 
-from lexforge.common.files import check_new, new_directory
 from lexforge.common.idf import corpus_idf
 from lexforge.common.scripts import mostly_cjk
 from lexforge.models.decoder_bias import BANNED_BIAS
 from lexforge.models.lexical_tokenizer import SPECIAL_TOKENS, train_tokenizer
 from lexforge.models.similar_words import similar_words
 from lexforge.settings import LEXICAL
+from lexforge.storage.files import check_new, new_directory
 
 K1, B = 4.0, 0.95  # saturation of the term frequency, and share of length normalisation; step 3 says why
 ACTIVATION = 0.6  # of the rarest term, once in a text of mean length: small, so that log1p hardly bends it

@@ -12,7 +12,6 @@ from typing import Any
 import jinja2
 from bokeh.resources import Resources
 
-from lexforge.common.files import write_file
 from lexforge.report.charts import Chart
 from lexforge.report.curves import training_charts
 from lexforge.report.query_charts import duels
@@ -29,6 +28,7 @@ from lexforge.report.verdict import (
 )
 from lexforge.runs import Finding, resume_command
 from lexforge.runs.run_directory import flat_settings
+from lexforge.storage.files import write_file
 
 TEMPLATE = Path(__file__).parent / "template"
 PAGE_FILE = "report.html"

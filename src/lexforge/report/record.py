@@ -10,11 +10,11 @@ from typing import Any
 from sentence_transformers import SparseEncoder
 from sentence_transformers.base.model import BaseModel
 
-from lexforge.common.files import write_file
 from lexforge.evaluation import RetrievalEvaluator, RetrievalResult, write_run, write_scores
 from lexforge.report.searches import sample_searches
 from lexforge.report.term_statistics import term_statistics
 from lexforge.runs import write_json
+from lexforge.storage.files import write_file
 
 TRAINED = "trained"
 TERMS_FILE, EXPLORER_FILE, METRICS_FILE = "terms.json", "explorer.json", "metrics.json"

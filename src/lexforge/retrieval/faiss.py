@@ -14,11 +14,11 @@ from typing import Any, SupportsIndex
 import numpy as np
 from numpy.typing import NDArray
 
-from lexforge.common.files import new_directory
-from lexforge.common.manifest import read_manifest, write_manifest
 from lexforge.common.similarity import Similarity, check_similarity
 from lexforge.retrieval.base import DocumentIds, Found, Hits, check_k, complete_ties, read_ids, write_ids
 from lexforge.retrieval.vectors import dense_vectors, dense_width
+from lexforge.storage.files import new_directory
+from lexforge.storage.manifest import read_manifest, write_manifest
 
 FORMAT = "lexforge-faiss-index"
 

@@ -9,13 +9,13 @@ from typing import Any, SupportsIndex
 import numpy as np
 from scipy import sparse
 
-from lexforge.common.files import new_directory
-from lexforge.common.manifest import read_manifest, write_manifest
 from lexforge.common.similarity import Similarity, check_similarity
 from lexforge.kernels.postings import Impacts, KeptArrangement, build_postings, check_impacts, top_k
 from lexforge.kernels.postings_layout import Postings, check_postings, join_postings
 from lexforge.retrieval.base import DocumentIds, Hits, check_k, read_ids, write_ids
 from lexforge.retrieval.vectors import Matrix, sparse_vectors, sparse_width
+from lexforge.storage.files import new_directory
+from lexforge.storage.manifest import read_manifest, write_manifest
 
 FORMAT = "lexforge-inverted-index"
 ARRAYS = Postings._fields[1:]  # the first field is the block size, a number

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from lexforge.common import files
-from lexforge.common.manifest import MANIFEST, read_manifest, write_manifest
+from lexforge.storage import files
+from lexforge.storage.manifest import MANIFEST, read_manifest, write_manifest
 
 FORMAT = "lexforge-checkpoint"
 UNFINISHED = "unfinished"

@@ -10,7 +10,7 @@ from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from lexforge.common.files import write_file
+from lexforge.storage.files import write_file
 
 LOG_FILE = "log.jsonl"
 logger = logging.getLogger(__name__)

@@ -12,11 +12,11 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from lexforge.common.files import leftover, remove_leftovers, write_file
 from lexforge.common.processor import processor_name
 from lexforge.runs.launch import launch_command
-from lexforge.runs.lock import LOCK_FILE, hold
 from lexforge.runs.log_file import LOG_FILE
+from lexforge.storage.files import leftover, remove_leftovers, write_file
+from lexforge.storage.lock import LOCK_FILE, hold
 
 RECORDS = {"config.json", "env.json", LOCK_FILE}
 # What a run leaves beside its records before its first checkpoint: its log and what it measured at first.
@@ -80,7 +80,7 @@ def open_run(
 ) -> Path:
     """Claim a folder for a run and write `config.json` and `env.json` into it.
 
-    The folder stays locked until this process ends (`lexforge.runs.lock`).
+    The folder stays locked until this process ends (`lexforge.storage.lock`).
 
     Args:
         folder: The folder, which is created if it is missing. It must be empty, or hold only the records of

@@ -13,8 +13,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 from transformers import TrainerState, TrainingArguments
 
-from lexforge.common.files import write_file
-from lexforge.common.manifest import METADATA, pack_manifest, unpack_manifest
+from lexforge.storage.files import write_file
+from lexforge.storage.manifest import METADATA, pack_manifest, unpack_manifest
 
 
 @dataclass(frozen=True)

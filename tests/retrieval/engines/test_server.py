@@ -35,8 +35,8 @@ def test_no_client_is_made_for_a_saved_address_and_a_token(
         pytest.importorskip("milvus_lite", reason="the extra `milvus` is not installed")
     import importlib
 
-    from lexforge.common.manifest import read_manifest, write_manifest
     from lexforge.corpus import EncodedCorpus, encode_corpus
+    from lexforge.storage.manifest import read_manifest, write_manifest
 
     engine = importlib.import_module(f"lexforge.retrieval.engines.{name}")
     encode_corpus(tiny_splade, {"a": "sort the list", "b": "open file"}, tmp_path / "corpus", name="tiny")

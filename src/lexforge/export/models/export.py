@@ -11,7 +11,6 @@ from typing import Any, get_args
 
 from sentence_transformers import SparseEncoder
 
-from lexforge.common.files import check_new, new_directory
 from lexforge.common.types import TextKind
 from lexforge.data import RetrievalData
 from lexforge.export.models import elasticsearch, fastembed, onnx, opensearch
@@ -21,6 +20,7 @@ from lexforge.export.models.measure import measure_export
 from lexforge.export.models.sides import EncodedSide, EncoderSide, read_sides
 from lexforge.models import build_splade, check_model, model_kind
 from lexforge.settings import ModelTargetName, Quantization
+from lexforge.storage.files import check_new, new_directory
 
 DESCRIPTION = "export.json"
 

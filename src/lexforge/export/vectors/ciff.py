@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from safetensors import safe_open
 from safetensors.numpy import save
 
-from lexforge.common.files import write_file
 from lexforge.export.vectors.base import MEGABYTE, Row, Survey, VectorTarget, scaled
+from lexforge.storage.files import write_file
 
 INDEX = "index.ciff"
 _HEAD = 3  # numbers before the columns of a document: its position, its terms, the bytes of its id

@@ -19,8 +19,6 @@ import numpy as np
 from scipy import sparse
 from sentence_transformers import SentenceTransformer, SparseEncoder
 
-from lexforge.common.files import leftover, remove_leftovers, write_file
-from lexforge.common.manifest import content_sha256, file_sha256, pack_manifest, unpack_manifest
 from lexforge.common.progress import Progress
 from lexforge.corpus.encoded_corpus import EncodedCorpus
 from lexforge.export.vectors.anserini import Anserini
@@ -34,6 +32,8 @@ from lexforge.export.vectors.vespa import Vespa
 from lexforge.models.fingerprint import fingerprint
 from lexforge.retrieval.vectors import sparse_vectors
 from lexforge.settings import VectorTargetName
+from lexforge.storage.files import leftover, remove_leftovers, write_file
+from lexforge.storage.manifest import content_sha256, file_sha256, pack_manifest, unpack_manifest
 
 RECORD = "export.json"
 FORMAT = "lexforge-vector-export"

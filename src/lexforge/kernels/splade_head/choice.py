@@ -27,12 +27,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lexforge.common.cache import cache_folder
-from lexforge.common.files import write_file
 from lexforge.common.processor import processor_name
 from lexforge.kernels.splade_head.plain import plain_maximum
 from lexforge.kernels.splade_head.screening import Groups, Maxima, screened_maximum
 from lexforge.kernels.splade_head.screens import SCREENS, Screen, is_exact
+from lexforge.storage.files import cache_folder, write_file
 
 logger = logging.getLogger(__name__)
 

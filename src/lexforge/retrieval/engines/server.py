@@ -13,12 +13,12 @@ from typing import Any, ClassVar, Self, SupportsIndex
 import numpy as np
 from numpy.typing import NDArray
 
-from lexforge.common.files import new_directory
-from lexforge.common.manifest import read_manifest, write_manifest
 from lexforge.common.similarity import Similarity, check_similarity
 from lexforge.retrieval.base import DocumentIds, Found, Hits, check_k, complete_ties, read_ids, write_ids
 from lexforge.retrieval.vectors import dense_vectors, sparse_vectors
 from lexforge.settings import VectorType
+from lexforge.storage.files import new_directory
+from lexforge.storage.manifest import read_manifest, write_manifest
 
 PROPERTY = "lexforge"  # the entry of a collection's own properties that describes its vectors
 ATTEMPTS = 4  # how often a request is sent before its failure is raised

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from lexforge.common import manifest as module
-from lexforge.common.manifest import pack_manifest, read_manifest, unpack_manifest, write_manifest
 from lexforge.retrieval.base import DocumentIds, read_ids, write_ids
+from lexforge.storage import manifest as module
+from lexforge.storage.manifest import pack_manifest, read_manifest, unpack_manifest, write_manifest
 
 
 @pytest.fixture

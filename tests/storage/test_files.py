@@ -15,9 +15,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lexforge.common import files
-from lexforge.common.files import check_new, leftover, new_directory, remove_leftovers, write_file
-from lexforge.common.manifest import read_manifest, write_manifest
+from lexforge.storage import files
+from lexforge.storage.files import check_new, leftover, new_directory, remove_leftovers, write_file
+from lexforge.storage.manifest import read_manifest, write_manifest
 
 WRITER = f"12-{'ab' * 8}"  # of a name beside: process and random digits
 
@@ -164,7 +164,7 @@ def test_only_leftovers_of_the_name_the_rank_and_the_age_asked_for_are_removed(t
 BEGIN = """
 import os, signal, sys, time
 from pathlib import Path
-from lexforge.common.files import new_directory
+from lexforge.storage.files import new_directory
 with new_directory(Path(sys.argv[1]) / "export") as beside:
     (beside / "file").touch()
     print(beside.name, flush=True)
@@ -300,3 +300,12 @@ def test_files_and_folders_are_written_as_windows_allows(tmp_path: Path, windows
         fill(beside)
     assert names(tmp_path / "race") == ["theirs"]
     assert names(tmp_path) == ["file", "place", "race"]
+
+
+def test_the_cache_follows_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A user with a small home directory moves every cache by one variable."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert files.cache_folder() == tmp_path / "lexforge"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert files.cache_folder() == tmp_path / "home" / ".cache" / "lexforge"

@@ -1,4 +1,6 @@
-"""Atomic writing: a file or a folder is written beside its place and renamed, so it is whole or absent.
+"""Atomic writing, and the folder of the user's cache.
+
+A file or a folder is written beside its place and renamed, so it is whole or absent.
 
 What is being written beside `<name>` is called `<name>.<process id>-<digits>.<rank>.partial`. The name is
 unique, so several processes may write the same thing at once; and it is recognisable, so that what a killed
@@ -26,6 +28,11 @@ DISK_IS_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}  # full, over a quota, 
 LEFTOVER_SECONDS = 3600.0  # nothing is written to for so long: what is older was left by a killed process
 ATTEMPTS = 10  # a process that starts removes a leftover once, so a second attempt nearly always succeeds
 _PARTIAL = re.compile(r"(.+)\.(\d{1,9})-([0-9a-f]{8})[0-9a-f]{8}\.(\d+)\.partial", re.DOTALL)
+
+
+def cache_folder() -> Path:
+    """Return the user's cache: `lexforge` in `$XDG_CACHE_HOME`, or in `~/.cache` where that is not set."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lexforge"
 
 
 class Leftover(NamedTuple):

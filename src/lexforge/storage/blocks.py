@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from lexforge.common.files import leftover, new_directory, remove_leftovers
-from lexforge.common.manifest import read_manifest, write_manifest
-from lexforge.data.retrieval_data import DataError
+from lexforge.common.types import DataError
+from lexforge.storage.files import leftover, new_directory, remove_leftovers
+from lexforge.storage.manifest import read_manifest, write_manifest
 
 _BLOCK = r"block-[0-9a-f]{16}"
 Keys = NDArray[np.uint64]

@@ -22,7 +22,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from lexforge.common.files import sync
+from lexforge.storage.files import sync
 
 MANIFEST = "manifest.json"  # the file of a folder
 METADATA = "manifest"  # the entry of a safetensors file; a single one, for it orders several at random

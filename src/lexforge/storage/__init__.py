@@ -1,0 +1,1 @@
+"""What lies on the disk: whole-file writes, manifests, files of tensors, blocks of rows, locks."""
