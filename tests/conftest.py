@@ -8,6 +8,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -140,3 +141,74 @@ def run_script() -> Callable[..., None]:
         assert finished.returncode == 0, finished.stderr[-4000:]
 
     return run
+
+
+TRAINED = "list array search index query document vector sparse token model train file graph tree".split()
+
+
+class RandomTeacher:
+    """A fixed random unit vector for each text."""
+
+    def lookup(self, texts: list[str], kind: str) -> Any:
+        import numpy as np
+
+        rows = [np.random.default_rng(sum(text.encode())).normal(size=8) for text in texts]
+        return np.stack([row / np.linalg.norm(row) for row in rows]).astype(np.float16)
+
+
+@pytest.fixture(scope="session")
+def training_rows() -> list[dict[str, str]]:
+    """Twelve rows of a query, a positive and a hard negative."""
+    return [
+        {"anchor": f"{a} {b}", "positive": f"the {a} of a {b} {c}", "negative_1": f"{c} is not {a}"}
+        for a, b, c in zip(TRAINED, TRAINED[1:], TRAINED[2:], strict=False)
+    ]
+
+
+@pytest.fixture(scope="session")
+def make_trainer(training_rows: list[dict[str, str]]) -> Callable[..., Any]:
+    """Model, folder -> a trainer of V26 with every term, six steps, a checkpoint every second."""
+
+    import torch
+    from datasets import Dataset
+
+    from lexforge.losses import NeuralSparseLoss
+    from lexforge.settings import V26
+    from lexforge.training import SpladeTrainer, TrainingSettings
+
+    def make(model: Any, folder: Path, **others: Any) -> Any:
+        model.similarity_fn_name = V26.loss.similarity
+        loss = NeuralSparseLoss(
+            model,
+            penalty_weights=torch.linspace(0.1, 3, len(model.tokenizer)),
+            special_token_ids=model.tokenizer.all_special_ids,
+            **V26.loss.arguments(),
+        )
+        settings = TrainingSettings(
+            steps=6,
+            batch_size=4,
+            gradient_accumulation_steps=others.pop("gradient_accumulation_steps", 1),
+            learning_rate=1e-3,
+            precision="fp32",
+            save_steps=2,
+            save_total_limit=None,
+            logging_steps=1,
+        )
+        given = {"train_dataset": Dataset.from_list(training_rows), "phases": V26.loss.phases} | others
+        arguments = settings.arguments(folder, disable_tqdm=True, **given.pop("arguments", {}))
+        return SpladeTrainer(model, loss, args=arguments, teacher=RandomTeacher(), **given)
+
+    return make
+
+
+@pytest.fixture
+def fresh(tiny_checkpoint: Path) -> Callable[[], Any]:
+    """Makes the same encoder again and again."""
+    from sentence_transformers import SparseEncoder
+    from sentence_transformers.sparse_encoder.modules import SpladePooling, Transformer
+
+    def make() -> Any:
+        transformer = Transformer(str(tiny_checkpoint), transformer_task="fill-mask", max_seq_length=32)
+        return SparseEncoder(modules=[transformer, SpladePooling("max")], device="cpu")
+
+    return make

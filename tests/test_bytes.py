@@ -449,12 +449,12 @@ def test_a_pickle_in_a_model_folder_is_refused(name: str, tiny_checkpoint: Path,
 
 def test_a_pickle_in_the_state_of_a_loss_is_refused(tmp_path: Path) -> None:
     """Of a checkpoint of the stock trainer, which has no seal."""
-    from lexforge.runs.loss_state import LOSS_STATE
+    from lexforge.runs.state import STATE_FILE, read_state
 
     for kind, data in bombs(tmp_path / "executed").items():
-        (tmp_path / LOSS_STATE.name).write_bytes(data)
-        with pytest.raises(ValueError, match="is cut, altered or no state of a loss"):
-            LOSS_STATE.read(tmp_path, 1)
+        (tmp_path / STATE_FILE).write_bytes(data)
+        with pytest.raises(ValueError, match="is cut, altered or no state of a run"):
+            read_state(tmp_path, 1)
         assert not (tmp_path / "executed").exists(), kind
 
 

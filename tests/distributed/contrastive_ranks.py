@@ -24,7 +24,7 @@ from torch import nn
 from lexforge.losses import CoSENTLoss, HCLLoss, InfoNCELoss, MoCoLoss, loss_tensors
 from lexforge.losses.base import EmbeddingLoss
 from lexforge.models import is_training
-from lexforge.runs import LossStateCallback, leave_processes
+from lexforge.runs import RunStateCallback, leave_processes
 
 ROWS, STEPS = 6, 3
 WORDS = (
@@ -138,7 +138,7 @@ def train(checkpoint: str, folder: Path, kind: str, batch_size: int, resume: str
         args=arguments,
         train_dataset=Dataset.from_dict(data),
         loss=loss,
-        callbacks=[LossStateCallback(loss)],
+        callbacks=[RunStateCallback(loss)],
     )
     trainer.train(resume_from_checkpoint=resume)
     state = {name: tensor.detach().clone() for name, tensor in loss_tensors(loss).items()}

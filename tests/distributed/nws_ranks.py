@@ -21,7 +21,7 @@ from torch import nn
 
 from lexforge.losses import NWSLoss, loss_tensors
 from lexforge.losses.functional import compute_label_pair_similarity
-from lexforge.runs import LossStateCallback, leave_processes
+from lexforge.runs import RunStateCallback, leave_processes
 
 STEPS, JOINT_BATCH, LABELS = 4, 8, 5
 WORDS = "list array search index query document vector sparse token model train file graph tree".split()
@@ -69,7 +69,7 @@ def train(checkpoint: str, folder: Path, setting: str, batch_size: int):
         args=arguments,
         train_dataset=Dataset.from_dict({"text": texts, "label": labels.tolist()}),
         loss=loss,
-        callbacks=[LossStateCallback(loss)],
+        callbacks=[RunStateCallback(loss)],
     ).train()
     state = {name: tensor.detach().clone() for name, tensor in loss_tensors(loss).items()}
     return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}, state

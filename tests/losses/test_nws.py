@@ -663,7 +663,7 @@ def test_a_resumed_run_continues_with_the_same_state(tiny_checkpoint, topics) ->
     from sentence_transformers import SentenceTransformerTrainingArguments as Arguments
     from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 
-    from lexforge.runs import LossStateCallback
+    from lexforge.runs import RunStateCallback
 
     dataset = Dataset.from_list(label_rows(topics))
 
@@ -686,7 +686,7 @@ def test_a_resumed_run_continues_with_the_same_state(tiny_checkpoint, topics) ->
             disable_tqdm=True,
         )
         trainer = SentenceTransformerTrainer(
-            model=model, args=arguments, train_dataset=dataset, loss=loss, callbacks=[LossStateCallback(loss)]
+            model=model, args=arguments, train_dataset=dataset, loss=loss, callbacks=[RunStateCallback(loss)]
         )
         if steps < 6:
             trainer.add_callback(StopAt(steps))

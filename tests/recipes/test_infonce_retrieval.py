@@ -52,7 +52,7 @@ def test_each_loss_trains_and_leaves_the_files_of_a_run(folder: Path, tmp_path: 
     assert 0 < metrics["trained"]["nDCG@10"] <= 1
     for file in ("config.json", "env.json", "run.trec", "model/modules.json"):
         assert (out / file).is_file()
-    assert (out / "checkpoint-4" / "loss_state.safetensors").is_file() == (loss == "moco")
+    assert (out / "checkpoint-4" / "run_state.safetensors").is_file() == (loss == "moco")
 
 
 def test_a_run_killed_while_it_built_the_encoder_goes_on(folder: Path, tmp_path: Path) -> None:

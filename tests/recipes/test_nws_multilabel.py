@@ -113,7 +113,7 @@ def test_the_command_trains_evaluates_and_leaves_its_records(file: Path, tiny_ch
     assert f"\n{run_verdict(run)}\n" in done.stdout
     assert json.loads((run / "config.json").read_text())["train"]["steps"] == 2
     assert "torch" in json.loads((run / "env.json").read_text())["versions"]
-    assert (run / "checkpoint-2" / "loss_state.safetensors").is_file()
+    assert (run / "checkpoint-2" / "run_state.safetensors").is_file()
     with safe_open(run / "head.safetensors", "pt") as head:
         assert json.loads(head.metadata()["labels"]) == sorted(TOPICS)
         assert head.get_tensor("prototypes").shape == (3, 32)
@@ -141,8 +141,8 @@ def test_two_ranks_are_one_run(file: Path, tiny_checkpoint: Path) -> None:
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.count("\ntrained ") == 1
     assert json.loads((run / "env.json").read_text())["ranks"] == 2
-    with safe_open(run / "checkpoint-2" / "loss_state.safetensors", "pt") as state:
-        assert int(state.get_tensor("queue.enqueued")) == 16  # 2 steps of 2 ranks of 4
+    with safe_open(run / "checkpoint-2" / "run_state.safetensors", "pt") as state:
+        assert int(state.get_tensor("loss/queue.enqueued")) == 16  # 2 steps of 2 ranks of 4
 
 
 def test_from_scratch_on_the_embedded_set_it_learns(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

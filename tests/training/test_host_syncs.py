@@ -94,8 +94,7 @@ def test_the_host_waits_at_most_twice_per_micro_batch(
 
 
 def test_the_controller_of_active_terms_never_waits(tiny_splade: SparseEncoder) -> None:
-    """Between two counts its factors stay on the device, and the loss that multiplies them asks for no value
-    either."""
+    """Between two counts neither the factors nor the loss that multiplies them ask for a value."""
     loss = NeuralSparseLoss(tiny_splade, distillation_weight=0.0)
     loss.weights = dict.fromkeys(loss.weights, 0.0) | {"flops_query": 0.1, "flops_document": 0.1}
     controller = ActiveTermsController(

@@ -11,8 +11,8 @@ from sentence_transformers import SparseEncoder
 from torch import nn
 
 from lexforge.losses import NeuralSparseLoss
+from lexforge.models.structure import freeze_positions
 from lexforge.training import SpladeTrainer, TrainingSettings
-from lexforge.training.positions import freeze_positions
 
 
 @pytest.mark.parametrize("train_positions", [False, True])

@@ -16,9 +16,9 @@ from transformers import PrinterCallback, TrainerState
 
 from lexforge.losses import NeuralSparseLoss
 from lexforge.runs import NonFiniteError, last_checkpoint
+from lexforge.runs.log_file import LogLines
 from lexforge.settings import V26
 from lexforge.training import CurriculumCallback, Phase, SpladeTrainer, TrainingSettings
-from lexforge.training.log_lines import LogLines
 
 STEPS = 6
 

@@ -88,7 +88,7 @@ class MoCoLoss(EmbeddingLoss):
     thousand steps) and `temperature` (.05 to .1).
     The similarity is the cosine by definition: a model that is searched by dot product is refused.
 
-    Its state (queue, moving average) is saved and restored by `lexforge.runs.LossStateCallback`.
+    Its state (queue, moving average) is saved and restored by `lexforge.runs.RunStateCallback`.
 
     Args:
         model: The `SentenceTransformer` or `SparseEncoder` to train. The queue is as wide as its embedding:

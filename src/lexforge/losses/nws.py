@@ -253,7 +253,7 @@ class NWSLoss(EmbeddingLoss):
     .2), `queue_size` (some thousands; rare labels need more), and then `alpha` and `beta`. Labels that often
     occur together repel each other less with `compute_label_pair_similarity` than with a matrix of zeros.
 
-    The state (prototypes, queue, moving average) is saved and restored by `lexforge.runs.LossStateCallback`.
+    The state (prototypes, queue, moving average) is saved and restored by `lexforge.runs.RunStateCallback`.
 
     Args:
         model: The `SentenceTransformer` (or, with a short queue, `SparseEncoder`) to train. The similarity is

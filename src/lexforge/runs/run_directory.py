@@ -175,6 +175,18 @@ def environment() -> dict[str, Any]:
     }
 
 
+def complete_environment(folder: Path) -> None:
+    """Add to `env.json` what the head was timed at, which a new machine knows only after the first batch.
+
+    Args:
+        folder: The output folder of a training; nothing happens if it is no run directory.
+    """
+    from lexforge.kernels.splade_head.choice import head_record
+
+    if (recorded := read_json(folder / "env.json")) is not None:
+        write_json(folder / "env.json", recorded | {"splade_head": head_record()})
+
+
 def read_json(path: Path) -> dict[str, Any] | None:
     """Read a JSON file of a run.
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+from torch import Tensor
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from lexforge.common.types import TextKind
@@ -23,8 +24,6 @@ from lexforge.sparsity.constants import (
     REACH,
 )
 
-# Buffers of the loss, [2] each: the logarithms of the bases and of the weights, and the last counts.
-BASES, WEIGHTS, COUNTS = "active_terms_bases", "active_terms_weights", "active_terms_counts"
 SIDES: tuple[TextKind, ...] = ("query", "document")
 
 
@@ -54,9 +53,9 @@ class ActiveTermsController(TrainerCallback):
     only if one side alone has a wanted number. Its factor then multiplies the terms of both sides, as one
     weight of FLOPS that is set by hand would.
 
-    The state is three buffers of the loss. `LossStateCallback` therefore makes it equal on all ranks, saves
-    it with each checkpoint and restores it. Between two counts the host waits for nothing. An evaluation uses
-    the weights that the loss was given.
+    The state is three tensors on the CPU, which follow from the counts and so are the same on all ranks; as a
+    part of `lexforge.runs.RunStateCallback` they are kept in each checkpoint. The host never waits for the
+    device between two counts. An evaluation uses the weights that the loss was given.
 
     Args:
         loss: The loss to control.
@@ -101,15 +100,12 @@ class ActiveTermsController(TrainerCallback):
         self.given = {leader: loss.weights[_term(leader)] for leader in self.wanted}
         self.loss = loss
         self.count = count
-        device = next(loss.parameters()).device
-        for name in (BASES, WEIGHTS, COUNTS):
-            loss.register_buffer(name, torch.zeros(len(SIDES), device=device))
         self._begin()
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Begin anew, unless the run is resumed: `LossStateCallback` then restores the state."""
+        """Begin anew, unless the run is resumed: `RunStateCallback` restores the state then."""
         if not state.global_step:
             self._begin()
 
@@ -122,40 +118,49 @@ class ActiveTermsController(TrainerCallback):
             moves = state.global_step >= AFTER * state.max_steps
             follow = min(1.0, FOLLOW * between / state.max_steps) if moves else 0.0
             self._count(follow, first=not state.global_step)
-        weights = self.loss.get_buffer(WEIGHTS).exp()  # [2]
+        weights = self.weights.exp()  # [2]
         factors = {leader: weights[leader] / given for leader, given in self.given.items()}
         self.loss.sparsity_factors = {_term(side): factors[leader] for side, leader in self.leaders.items()}
 
     def _begin(self) -> None:
-        """The state before the first count."""
-        self.loss.get_buffer(BASES).fill_(math.log(ANCHOR))
-        self.loss.get_buffer(WEIGHTS).fill_(math.log(ANCHOR))
-        self.loss.get_buffer(COUNTS).zero_()
+        """Set the state to that before the first count, `[2]` float32 each, queries first."""
+        self.bases = torch.full((len(SIDES),), math.log(ANCHOR))  # logarithms
+        self.weights = self.bases.clone()  # logarithms
+        self.counts = torch.zeros(len(SIDES))
+
+    def state(self) -> dict[str, Tensor]:
+        """Return the logarithms of the bases and of the weights, and the last counts, by name."""
+        return {"bases": self.bases, "weights": self.weights, "counts": self.counts}
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Take what `state` returned."""
+        self.bases, self.weights, self.counts = state["bases"], state["weights"], state["counts"]
 
     def _count(self, follow: float, *, first: bool) -> None:
         """Count the terms, let the bases go a share of the way to the weights, and set the weights."""
         found = self.count()
-        counts, bases, weights = (self.loss.get_buffer(name) for name in (COUNTS, BASES, WEIGHTS))
-        counts.copy_(torch.tensor([found.get(side, 0.0) for side in SIDES]))
+        self.counts = torch.tensor([found.get(side, 0.0) for side in SIDES])
         wanted = torch.tensor([self.wanted.get(side, math.nan) for side in range(len(SIDES))])
-        distances = (counts / wanted.to(counts)).log()  # -inf of empty texts is clipped
+        distances = (self.counts / wanted).log()  # -inf of empty texts is clipped
         distances.clamp_(-REACH, REACH).nan_to_num_(0.0)  # 0 for a side that is not controlled
         if first and len(self.wanted) == len(SIDES):
             query, document = range(len(SIDES))
-            bases[query] = bases[document] + distances[document] / POWER  # the first log w of the documents
-        bases.lerp_(weights, follow)
-        weights.copy_(bases + distances / POWER)
-        weights.clamp_(math.log(ANCHOR) - self.bound, math.log(ANCHOR) + self.bound)
+            # The first log w of the documents.
+            self.bases[query] = self.bases[document] + distances[document] / POWER
+        self.bases = self.bases.lerp(self.weights, follow)
+        self.weights = (self.bases + distances / POWER).clamp(
+            math.log(ANCHOR) - self.bound, math.log(ANCHOR) + self.bound
+        )
 
     def log_values(self) -> dict[str, float]:
-        """Return what the log shows of each controlled side; this waits for the device.
+        """Return what the log shows of each controlled side.
 
         Returns:
             `<side>_terms_wanted` and, once they are counted, `<side>_terms_mean` (the last count) of each
             side that has a wanted number, and `<term>_weight`, the weight in force, without the ramp.
         """
         values: dict[str, float] = {}
-        counted = self.loss.get_buffer(COUNTS).tolist()
+        counted = self.counts.tolist()
         for side, wanted in self.wanted.items():
             values[f"{SIDES[side]}_terms_wanted"] = wanted
             if counted[side]:

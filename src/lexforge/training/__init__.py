@@ -1,4 +1,4 @@
-"""The only package that knows the Hugging Face Trainer."""
+"""Two trainers, of sparse and of dense encoders, with their rows, collators, curriculum and teachers."""
 
 from __future__ import annotations
 
@@ -8,18 +8,16 @@ from lexforge.common.lazy import load_when_used
 
 if TYPE_CHECKING:
     from lexforge.settings import PRESETS, EvaluationSettings, Phase, Preset, PresetName, TrainingSettings
-    from lexforge.training.batches import check_full_batch
+    from lexforge.training.any_loss import check_full_batch
     from lexforge.training.bm25_teacher import BM25Teacher
     from lexforge.training.callbacks import CollapseCallback, CurriculumCallback
     from lexforge.training.collator import DenseCollator, SpladeCollator
     from lexforge.training.curriculum import phase_at, ramp_at
     from lexforge.training.dense import DenseTrainer
     from lexforge.training.diagnosis import diagnose
-    from lexforge.training.finite import FiniteTraining
     from lexforge.training.hub import hub_arguments, push_model
     from lexforge.training.negatives import MovingNegatives
     from lexforge.training.recipe import check_run, finish_run
-    from lexforge.training.resumable import ResumableTraining
     from lexforge.training.rows import (
         check_triplet_rows,
         choose_negatives,
@@ -44,12 +42,10 @@ __all__ = [
     "DenseCollator",
     "DenseTrainer",
     "EvaluationSettings",
-    "FiniteTraining",
     "MovingNegatives",
     "Phase",
     "Preset",
     "PresetName",
-    "ResumableTraining",
     "SpladeCollator",
     "SpladeTrainer",
     "TrainingSettings",

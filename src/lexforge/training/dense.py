@@ -6,30 +6,30 @@ from typing import Any
 
 from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer
 
+from lexforge.runs.finite import FiniteTraining
+from lexforge.runs.resumable import ResumableTraining
+from lexforge.training.any_loss import AnyLossTraining, Losses
 from lexforge.training.collator import DenseCollator
-from lexforge.training.compatible import CompatibleTraining, Losses
-from lexforge.training.finite import FiniteTraining
-from lexforge.training.resumable import ResumableTraining
 
 
-class DenseTrainer(ResumableTraining, FiniteTraining, CompatibleTraining, SentenceTransformerTrainer):
+class DenseTrainer(ResumableTraining, FiniteTraining, AnyLossTraining, SentenceTransformerTrainer):
     """Train a `SentenceTransformer` with any loss of lexforge or sentence-transformers.
 
-    It takes what `SentenceTransformerTrainer` takes (`CompatibleTraining`) and adds three things. It keeps
+    It takes what `SentenceTransformerTrainer` takes (`AnyLossTraining`) and adds three things. It keeps
     the state of the loss (queue, prototypes, momentum encoder) equal on all ranks and saves it in each
-    checkpoint (`LossStateCallback`). It survives interruptions (`ResumableTraining`). It stops when a number
+    checkpoint (`RunStateCallback`). It survives interruptions (`ResumableTraining`). It stops when a number
     is not finite (`FiniteTraining`).
 
     Args:
         model: The model to train; None if `model_init` makes it.
-        loss: A loss of that model, a function from a model to a loss, a dictionary of either by the name of
-            the data set, or None for the default of `SentenceTransformerTrainer`.
+        loss: A loss of that model, a dictionary of losses by the name of the data set, or None for the
+            default of `SentenceTransformerTrainer`.
         **kwargs: The arguments of `SentenceTransformerTrainer`: `args`, `train_dataset`, `eval_dataset`,
             `evaluator`, `callbacks`, `model_init` and others.
 
     Raises:
         TypeError: If the loss is none of the above.
-        ValueError: If `train` finds that no step can be taken; see also `CompatibleTraining`.
+        ValueError: If `train` finds that no step can be taken; see also `AnyLossTraining`.
         NonFiniteError: If `train` or `evaluate` meets a number that is NaN or infinite.
         DiskFullError: If a checkpoint that `train` writes does not fit on the disk.
         DamagedCheckpointError: If `train` is to resume from a checkpoint that is not whole.

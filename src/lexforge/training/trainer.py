@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,29 +21,29 @@ from lexforge.common.ranks import from_first_rank
 from lexforge.common.types import Embeddings, TextKind
 from lexforge.losses import NeuralSparseLoss
 from lexforge.models import fuse_splade_head, vocabulary_size
+from lexforge.models.structure import freeze_positions
 from lexforge.runs.checkpoints import step_of
+from lexforge.runs.finite import FiniteTraining
+from lexforge.runs.resumable import ResumableTraining
+from lexforge.runs.state import read_state
+from lexforge.runs.weight_average import WeightAverage
 from lexforge.sparsity import ActiveTermsController, Finishing, check_terms_of_model, trim_documents
 from lexforge.sparsity.constants import COUNTED_TEXTS, SAMPLE
 from lexforge.sparsity.sample import mean_active_terms, sample_texts
+from lexforge.training.any_loss import AnyLossTraining, Losses, losses_of
 from lexforge.training.bm25_teacher import BM25Teacher
 from lexforge.training.callbacks import CollapseCallback, CurriculumCallback
 from lexforge.training.collator import SpladeCollator
 from lexforge.training.columns import check_training_rows, texts_of_rows
-from lexforge.training.compatible import CompatibleTraining, Losses
 from lexforge.training.curriculum import Phase, phase_at
-from lexforge.training.finite import FiniteTraining
-from lexforge.training.kernel_choices import KernelChoicesCallback
-from lexforge.training.positions import freeze_positions
-from lexforge.training.resumable import ResumableTraining
-from lexforge.training.weight_average import WeightAverage
 
 logger = logging.getLogger(__name__)
 
 
-class SpladeTrainer(ResumableTraining, FiniteTraining, CompatibleTraining, SparseEncoderTrainer):
+class SpladeTrainer(ResumableTraining, FiniteTraining, AnyLossTraining, SparseEncoderTrainer):
     """Train a `SparseEncoder` with any loss of lexforge or sentence-transformers.
 
-    It takes what `SparseEncoderTrainer` takes (`CompatibleTraining`), and adds the following:
+    It takes what `SparseEncoderTrainer` takes (`AnyLossTraining`), and adds the following:
 
     - It fuses the model's head, so that no `[B, L, V]` logits are made.
     - It checks the rows of a `NeuralSparseLoss` before training and adds the teacher's embeddings to each
@@ -52,15 +53,13 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, CompatibleTraining, Spars
       makes that of documents exact at the end of `train` (`trim_documents`).
     - It logs each part of the loss with its share of the total, the active dimensions and the phase, and
       warns when the activations collapse.
-    - It resumes with what the head has chosen by timing: its backend on a CPU, its tile sizes on a GPU
-      (`KernelChoicesCallback`).
-    - It survives interruptions (`ResumableTraining`) and stops when a number is not finite
-      (`FiniteTraining`).
+    - It survives interruptions, with the average of the weights and the controller as they were
+      (`ResumableTraining`), and stops when a number is not finite (`FiniteTraining`).
 
     Args:
         model: The model to train, whose head is fused in place; None if `model_init` makes it.
-        loss: A loss of that model, a function from a model to a loss, a dictionary of either by the name of
-            the data set, or None for the default of `SparseEncoderTrainer`.
+        loss: A loss of that model, a dictionary of losses by the name of the data set, or None for the
+            default of `SparseEncoderTrainer`.
         teacher: Maps texts to embeddings, as a `lexforge.data.TeacherCache` or a `BM25Teacher` does; None if
             the loss needs none. Only a `NeuralSparseLoss` reads it.
         phases: The curriculum of a single `NeuralSparseLoss`; empty for none.
@@ -91,7 +90,7 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, CompatibleTraining, Spars
             model cannot be brought to such a number, the rows of a `NeuralSparseLoss` are not what
             `lexforge.data.columns.check_rows` asks for, the phases do not cover training,
             `training_seq_length` is out of range, or `train` finds that no step can be taken or that the
-            schedule cannot follow the phases; see also `CompatibleTraining`.
+            schedule cannot follow the phases; see also `AnyLossTraining`.
         NonFiniteError: If `train` or `evaluate` meets a number that is NaN or infinite.
         DiskFullError: If a checkpoint that `train` writes does not fit on the disk.
         DamagedCheckpointError: If `train` is to resume from a checkpoint that is not whole.
@@ -129,17 +128,14 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, CompatibleTraining, Spars
         self._frozen: list[Tensor] = []  # what this training leaves alone
         # The sample of the controller, once it is drawn.
         self._counted: dict[TextKind, list[str]] | None = None
-        # A loss that is built already is checked before anything is written, a function once it has built it.
-        known = not any(callable(one) and not isinstance(one, nn.Module) for one in _listed(loss))
-        self.curriculum = self._make_curriculum(_listed(loss)) if known else None
-        self.controller = self._make_controller(_listed(loss)) if known else None
+        self.curriculum = self._make_curriculum(losses_of(loss))
+        self.controller = self._make_controller(losses_of(loss))
         super().__init__(model=model, loss=loss, **kwargs)
-        self.curriculum = self.curriculum or self._make_curriculum(self.losses)
-        self.controller = self.controller or self._make_controller(self.losses)
         # The average comes before the controller, whose counts read it.
         for callback in filter(None, (self.curriculum, self.weight_average, self.controller)):
             self.add_callback(callback)
-        self.add_callback(KernelChoicesCallback())
+        parts = {"weight_average": self.weight_average, "active_terms": self.controller}
+        self.run_state.parts |= {name: part for name, part in parts.items() if part is not None}
         self.add_callback(CollapseCallback(vocabulary_size(self.model)))
 
     def prepare_model(self, model: BaseModel) -> None:
@@ -157,16 +153,6 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, CompatibleTraining, Spars
             reads = loss.weights["distillation"] or loss.weights["margin_mse"]
             labels_are_read = bool(reads) or loss.numbers.guide_margin is not None
             check_training_rows(dataset, self._label_columns, labels_are_read=labels_are_read)
-
-    def losses_were_rebuilt(self) -> None:
-        """Let the callbacks follow the losses of a new training."""
-        super().losses_were_rebuilt()
-        for callback in filter(None, (self.curriculum, self.controller)):
-            self.remove_callback(callback)
-        self.curriculum = self.curriculum and self._make_curriculum(self.losses)
-        self.controller = self._make_controller(self.losses)
-        for callback in filter(None, (self.curriculum, self.controller)):
-            self.add_callback(callback)
 
     def _make_curriculum(self, losses: Sequence[Any]) -> CurriculumCallback | None:
         """The callback of a single `NeuralSparseLoss`; refuse what other losses cannot follow."""
@@ -299,7 +285,7 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, CompatibleTraining, Spars
             self._frozen.clear()
         best = self.state.best_model_checkpoint
         if self.weight_average is not None and self.args.load_best_model_at_end and best is not None:
-            self.weight_average.load(best, step_of(best))
+            self.weight_average.load_state(read_state(Path(best), step_of(best))[0]["weight_average"])
         self.finishing.apply(self.model)
         if self.controller is not None:
             self._trim()
@@ -339,10 +325,6 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, CompatibleTraining, Spars
         if self.controller is not None and training_type == "train":
             logs = logs | self.controller.log_values()
         super().log(logs, start_time)
-
-
-def _listed(loss: Losses) -> list[Any]:
-    return list(loss.values()) if isinstance(loss, Mapping) else [loss]
 
 
 def check_training_length(tokens: int | None, longest: int | None) -> None:

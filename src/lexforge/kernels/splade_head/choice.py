@@ -19,7 +19,7 @@ import logging
 import math
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -149,12 +149,12 @@ def head_record() -> dict[str, Any]:
     return {"requested_backend": requested_backend(), "timings": timings()}
 
 
-def state() -> dict[str, Any] | None:
-    """What this process goes by, in JSON types, for `load_state`; None if nothing was measured."""
-    return {"machine": _machine(), "timings": timings()} if timings() else None
+def state() -> dict[str, Any]:
+    """What this process goes by, in JSON types, for `load_state`; empty if nothing was measured."""
+    return {"machine": _machine(), "timings": timings()} if timings() else {}
 
 
-def load_state(state: dict[str, Any]) -> None:
+def load_state(state: Mapping[str, Any]) -> None:
     """Go by what an earlier process measured, if it ran on this machine; its batches take the same backend.
 
     Args:

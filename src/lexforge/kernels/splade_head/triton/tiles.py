@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -28,24 +29,24 @@ def tuned_kernels() -> dict[str, Any]:
     }
 
 
-def state() -> dict[str, Any] | None:
+def state() -> dict[str, Any]:
     """The choices of this process in JSON types, for `load_state`.
 
     Returns:
         `device`, the name of the GPU, and `kernels`: kernel name -> pairs of a tuning key (sizes, flags and
-        dtypes) and the chosen configuration. None if no kernel has run.
+        dtypes) and the chosen configuration. Empty if no kernel has run.
     """
     if KERNELS not in sys.modules:  # Triton may not be installed
-        return None
+        return {}
     chosen = {
         name: [[list(key), config.all_kwargs()] for key, config in kernel.cache.items()]
         for name, kernel in tuned_kernels().items()
         if kernel.cache
     }
-    return {"device": _device(), "kernels": chosen} if chosen else None
+    return {"device": _device(), "kernels": chosen} if chosen else {}
 
 
-def load_state(state: dict[str, Any]) -> None:
+def load_state(state: Mapping[str, Any]) -> None:
     """Make the kernels of this process use choices of an earlier one.
 
     A choice for another GPU, or one that this version of the kernels does not have, is left out with a

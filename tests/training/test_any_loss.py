@@ -27,9 +27,6 @@ from sentence_transformers.sentence_transformer.losses import (
     MultipleNegativesRankingLoss,
 )
 from sentence_transformers.sparse_encoder import SparseEncoderTrainingArguments
-from sentence_transformers.sparse_encoder.callbacks.splade_callbacks import (
-    SpladeRegularizerWeightSchedulerCallback,
-)
 from sentence_transformers.sparse_encoder.losses import (
     CachedSpladeLoss,
     SparseMultipleNegativesRankingLoss,
@@ -42,7 +39,7 @@ from transformers.trainer_utils import BestRun, HPSearchBackend
 from lexforge.data import DataError
 from lexforge.losses import CoSENTLoss, InfoNCELoss, MoCoLoss, NeuralSparseLoss
 from lexforge.models import fuse_splade_head
-from lexforge.training import DenseTrainer, Phase, SpladeTrainer, compatible
+from lexforge.training import DenseTrainer, Phase, SpladeTrainer, TrainingSettings, any_loss, check_full_batch
 
 PHASES = (Phase(0.5, 0.1, 1, 1), Phase(1.0, 0.05, 1, 1))
 STEPS = 3
@@ -312,28 +309,6 @@ def moco(model: nn.Module) -> MoCoLoss:
     return MoCoLoss(model, queue_size=16, momentum=0.5)
 
 
-@pytest.mark.parametrize("make_loss", [plain_loss, splade_loss, moco])
-def test_each_training_with_model_init_starts_anew(
-    make_loss: Callable[..., nn.Module],
-    models: Callable[[], SparseEncoder],
-    tmp_path: Path,
-    rows: Dataset,
-) -> None:
-    """A second trial must not see the queue, the schedule or the weights of the first one."""
-    pairs = rows.select_columns(["anchor", "positive"])
-    trainer = SpladeTrainer(loss=make_loss, model_init=models, args=sparse(tmp_path), train_dataset=pairs)
-    first = {name: value.clone() for name, value in trained(trainer).items()}
-    loss = trainer.loss
-    torch.testing.assert_close(trained(trainer), first, rtol=0, atol=0)
-    assert trainer.loss is not loss
-    callbacks = trainer.callback_handler.callbacks
-    schedules = [one for one in callbacks if isinstance(one, SpladeRegularizerWeightSchedulerCallback)]
-    assert [one.loss for one in schedules] == ([trainer.loss] if make_loss is splade_loss else [])
-    assert trainer.curriculum is None or trainer.curriculum.loss is trainer.loss
-    alone = SpladeTrainer(loss=make_loss, model_init=models, args=sparse(tmp_path), train_dataset=pairs)
-    torch.testing.assert_close(trained(alone), first, rtol=0, atol=0)
-
-
 def test_a_hyperparameter_search_tries_its_settings(
     models: Callable[[], SparseEncoder], tmp_path: Path, rows: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -356,7 +331,7 @@ def test_a_hyperparameter_search_tries_its_settings(
     monkeypatch.setitem(hf_trainer.ALL_HYPERPARAMETER_SEARCH_BACKENDS, HPSearchBackend.OPTUNA, Backend)
     monkeypatch.setattr("transformers.integrations.hp_params", lambda trial: trial.params)
     trainer = SpladeTrainer(
-        loss=plain_loss,
+        loss=plain_loss(models()),
         model_init=lambda trial: models(),
         args=sparse(tmp_path),
         train_dataset=rows,
@@ -369,7 +344,7 @@ def test_a_hyperparameter_search_tries_its_settings(
     assert len(set(best.hyperparameters["all"])) == 2
     for rate, measured in zip(rates, best.hyperparameters["all"], strict=True):
         alone = SpladeTrainer(
-            loss=plain_loss,
+            loss=plain_loss(models()),
             model_init=models,
             args=sparse(tmp_path, learning_rate=rate),
             train_dataset=rows,
@@ -383,11 +358,6 @@ def test_a_hyperparameter_search_tries_its_settings(
 REFUSED: dict[str, tuple[Callable[[SparseEncoder], dict[str, Any]], type[Exception], str]] = {
     "phases with a loss of others": (
         lambda model: {"loss": splade_loss(model), "phases": PHASES},
-        ValueError,
-        "phases and ramp_fraction need a single NeuralSparseLoss, .*; received SpladeLoss",
-    ),
-    "a ramp with a function": (
-        lambda model: {"loss": splade_loss, "ramp_fraction": 0.5},
         ValueError,
         "phases and ramp_fraction need a single NeuralSparseLoss, .*; received SpladeLoss",
     ),
@@ -414,7 +384,12 @@ REFUSED: dict[str, tuple[Callable[[SparseEncoder], dict[str, Any]], type[Excepti
     "a loss with a state and model_init": (
         lambda model: {"loss": moco(model), "model_init": lambda: model},
         ValueError,
-        "with model_init each training needs a MoCoLoss of its own",
+        "MoCoLoss has a state, which model_init would hand from one model to the next",
+    ),
+    "a function that builds a loss": (
+        lambda model: {"loss": moco},
+        TypeError,
+        "loss must be a loss that was built with its model, .*; received function",
     ),
     "a blank question": (
         lambda model: {"train_dataset": Dataset.from_dict({"question": ["a", " "], "answer": ["b", "c"]})},
@@ -450,8 +425,8 @@ def test_several_ranks_refuse_losses_that_would_wait_for_each_other(
     tiny_dense: SentenceTransformer, tmp_path: Path, rows: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The ranks take batches of different data sets in one step; losses that gather would hang."""
-    monkeypatch.setattr(compatible, "world_size", lambda: 2)
-    monkeypatch.setattr(compatible, "decide_find_unused", lambda *_: None)
+    monkeypatch.setattr(any_loss, "world_size", lambda: 2)
+    monkeypatch.setattr(any_loss, "decide_find_unused", lambda *_: None)
     pairs = rows.select_columns(["anchor", "positive"])
     losses = {"a": InfoNCELoss(tiny_dense), "b": InfoNCELoss(tiny_dense)}
     for loss, second in ((losses, rows), (losses["a"], pairs)):
@@ -498,3 +473,13 @@ def test_an_evaluation_of_several_losses_needs_names(
     assert trainer.evaluate(DatasetDict({"a": rows}))["eval_a_loss"] > 0
     with pytest.raises(ValueError, match=r"one loss for each of the data sets \['a', 'b'\]"):
         trainer.evaluate(rows)
+
+
+def test_data_for_less_than_one_batch_is_refused() -> None:
+    """The Trainer takes no step then, and the run would report its first model as the trained one."""
+    settings = TrainingSettings(batch_size=4)
+    check_full_batch(8, settings, processes=2)
+    with pytest.raises(
+        ValueError, match=r"has 7 rows, and one batch needs 8 \(batch size 4, number of processes 2\)"
+    ):
+        check_full_batch(7, settings, processes=2)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -10,10 +10,7 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from lexforge.runs.state_file import StateFile, checkpoint_folder, resumed_folder
 from lexforge.settings import FinishSettings
-
-AVERAGE = StateFile("weight_average.safetensors", "lexforge-weight-average", "average of the weights")
 
 
 class WeightAverage(TrainerCallback):
@@ -25,15 +22,13 @@ class WeightAverage(TrainerCallback):
 
     which is the plain mean of the first h steps, and from then on a moving average in which a step of h steps
     ago counts a third of the last one. Training goes on from its own weights. The average is in float32, on
-    the device of the weights; each checkpoint holds it in `weight_average.safetensors`.
+    the device of the weights; as a part of `RunStateCallback` it is kept in each checkpoint.
 
     Args:
         horizon: The number h of steps as a share of all steps, in [0, 1]; below one step it is one step.
 
     Raises:
-        ValueError: If the horizon is out of range. When training begins: if the model is sharded by FSDP2, or
-            the file of the checkpoint is damaged or of another step.
-        FileNotFoundError: If a resumed run finds no such file in its checkpoint.
+        ValueError: If the horizon is out of range, or, when training begins, the model is sharded by FSDP2.
 
     Source: Polyak and Juditsky, "Acceleration of stochastic approximation by averaging" (1992); Izmailov et
     al., "Averaging weights leads to wider optima and better generalization" (arXiv 1803.05407);
@@ -48,16 +43,15 @@ class WeightAverage(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Begin anew, or with the average of the checkpoint that a run is resumed from."""
+        """Begin anew, unless the run is resumed: `RunStateCallback` restores the average then."""
         if isinstance(kwargs.get("model"), FSDPModule):
             raise ValueError(
                 "an average of the weights needs whole weights on every rank, and FSDP2 shards them; give "
                 "average_horizon=0 (--finish.average-horizon 0), or train with DistributedDataParallel "
                 "(recipes/accelerate/multi_gpu.yaml)"
             )
-        self.weights = {}
-        if state.global_step:
-            self.load(resumed_folder(args, state), state.global_step)
+        if not state.global_step:
+            self.weights = {}
 
     @torch.no_grad()
     def on_step_end(
@@ -74,29 +68,10 @@ class WeightAverage(TrainerCallback):
                 average = self.weights[name] = self.weights[name].to(weights.device)
                 average.lerp_(weights, share)
 
-    def on_save(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """Write the average beside the model of the checkpoint."""
-        if state.is_world_process_zero and not state.is_hyper_param_search:
-            AVERAGE.write(self.weights, checkpoint_folder(args, state), state.global_step)
+    def state(self) -> dict[str, Tensor]:
+        """Return the average by name of the parameter."""
+        return self.weights
 
-    def load(self, checkpoint: str | Path, step: int) -> None:
-        """Take the average of a checkpoint.
-
-        Args:
-            checkpoint: The folder of the checkpoint.
-            step: The step of the checkpoint.
-
-        Raises:
-            FileNotFoundError: If the checkpoint holds no average.
-            ValueError: If the file is damaged or of another step.
-        """
-        file = Path(checkpoint) / AVERAGE.name
-        if not file.is_file():
-            raise FileNotFoundError(
-                f"{file} does not exist, and a run that is resumed with average_horizon={self.horizon:g} "
-                "needs the average of its weights from it. Resume with average_horizon=0 "
-                "(--finish.average-horizon 0), as the run began, or from another checkpoint"
-            )
-        self.weights = AVERAGE.read(Path(checkpoint), step)
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Take what `state` returned."""
+        self.weights = dict(state)

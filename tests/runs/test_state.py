@@ -19,12 +19,14 @@ from sentence_transformers import (
 from sentence_transformers.sentence_transformer.losses import SoftmaxLoss
 from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 from torch import nn
+from transformers import TrainerControl, TrainerState
 
 from lexforge.losses import CoSENTLoss, MoCoLoss, NeuralSparseLoss, loss_tensors
 from lexforge.losses.base import EmbeddingLoss
 from lexforge.models import is_training
-from lexforge.runs import LossStateCallback
-from lexforge.runs.loss_state import LOSS_STATE
+from lexforge.runs import RunStateCallback
+from lexforge.runs.state import FORMAT, STATE_FILE
+from lexforge.storage.tensors import read_tensors, write_tensors
 from lexforge.training import SpladeTrainer, TrainingSettings
 
 WORDS = "list array search index query document vector sparse token model train file graph tree".split()
@@ -96,7 +98,7 @@ def make_trainer(
         args=arguments,
         train_dataset=rows(kind),
         loss=loss,
-        callbacks=[*callbacks, LossStateCallback(loss)],
+        callbacks=[*callbacks, RunStateCallback(loss)],
     )
 
 
@@ -150,7 +152,7 @@ def test_a_checkpoint_that_lies_elsewhere_is_named(tiny_checkpoint: Path, tmp_pa
             tiny_checkpoint, tmp_path / "second", "prototypes", seed=9, max_steps=3, **settings
         )
         next(
-            c for c in trainer.callback_handler.callbacks if isinstance(c, LossStateCallback)
+            c for c in trainer.callback_handler.callbacks if isinstance(c, RunStateCallback)
         ).checkpoint = checkpoint
         trainer.train(resume_from_checkpoint=moved)
         expected = expected or outcome(trainer)
@@ -158,32 +160,43 @@ def test_a_checkpoint_that_lies_elsewhere_is_named(tiny_checkpoint: Path, tmp_pa
         assert trainer.loss.batches == 6
 
 
+def saved_again(file: Path, **changed: Any) -> None:
+    """Write a state anew, with other fields or tensors and a good checksum."""
+    fields, tensors = read_tensors(file, FORMAT)
+    write_tensors(file, FORMAT, fields | changed.pop("fields", {}), changed.pop("tensors", tensors))
+
+
 @pytest.mark.parametrize(
     ("damage", "error", "message"),
     [
         (lambda file: file.unlink(), FileNotFoundError, "does not exist.*resumed at step 2.*checkpoint="),
         (
-            lambda file: LOSS_STATE.write(load_file(file), file.parent, 4),
+            lambda file: saved_again(file, fields={"global_step": 4}),
             ValueError,
             "saved at step 4, and the run resumes at step 2",
         ),
         (
-            lambda file: LOSS_STATE.write({"a": torch.zeros(1)}, file.parent, 2),
+            lambda file: saved_again(file, tensors={"loss/a": torch.zeros(1)}),
             ValueError,
             "a does not belong",
         ),
         (
             lambda file: file.write_bytes(file.read_bytes()[:-1] + b"\xff"),
             ValueError,
-            "is cut, altered or no state of a loss.*checksum",
+            "is cut, altered or no state of a run.*checksum",
         ),
         (
             lambda file: save_file(load_file(file), file, metadata={"global_step": "2"}),
             ValueError,
-            "no state of a loss: it has no manifest of a lexforge-loss-state",
+            "no state of a run: it has no manifest of a lexforge-run-state",
+        ),
+        (
+            lambda file: saved_again(file, fields={"values": {}}, tensors={}),
+            ValueError,
+            "holds the state of nothing, and this run needs that of loss",
         ),
     ],
-    ids=["missing", "another step", "another loss", "a bit", "of version 0.1"],
+    ids=["missing", "another step", "another loss", "a bit", "of version 0.1", "without the part"],
 )
 def test_a_state_that_is_not_there_stops_the_run(
     damage: Any, error: type[Exception], message: str, tiny_checkpoint: Path, tmp_path: Path
@@ -191,7 +204,7 @@ def test_a_state_that_is_not_there_stops_the_run(
     """A fresh queue must never pass for a resumed one."""
     make_trainer(tiny_checkpoint, tmp_path, "moco", max_steps=2).train()
     checkpoint = tmp_path / "checkpoint-2"
-    damage(checkpoint / LOSS_STATE.name)
+    damage(checkpoint / STATE_FILE)
     with pytest.raises(error, match=message):
         make_trainer(tiny_checkpoint, tmp_path, "moco").train(resume_from_checkpoint=str(checkpoint))
 
@@ -235,20 +248,20 @@ def test_a_loss_without_state_costs_nothing(tiny_checkpoint: Path, tmp_path: Pat
             ),
             train_dataset=rows("softmax"),
             loss=loss,
-            callbacks=[LossStateCallback(loss)],
+            callbacks=[RunStateCallback(loss)],
         )
         trainer.train(resume_from_checkpoint=resume)
-        assert not (tmp_path / "checkpoint-2" / LOSS_STATE.name).exists()
+        assert not (tmp_path / "checkpoint-2" / STATE_FILE).exists()
 
 
 def test_a_dictionary_of_losses_is_one_state(tiny_checkpoint: Path) -> None:
     """The Trainer takes one loss a data set."""
     model = dense(tiny_checkpoint)
-    callback = LossStateCallback({"pairs": moco(model), "classes": Prototypes(model)})
+    callback = RunStateCallback({"pairs": moco(model), "classes": Prototypes(model)})
     names = set(loss_tensors(callback.loss))
     assert {"pairs.queue.keys", "classes.prototypes", "classes.batches"} <= names
     with pytest.raises(TypeError, match="built with its model"):
-        LossStateCallback(Prototypes)
+        RunStateCallback(Prototypes)
 
 
 class SparseWithPrototypes(NeuralSparseLoss):
@@ -279,6 +292,35 @@ def test_our_trainer_adds_it_itself(tiny_splade, tmp_path: Path) -> None:
         train_dataset=rows("moco"),
     )
     trainer.train()
-    saved = load_file(tmp_path / "checkpoint-2" / LOSS_STATE.name)
-    assert saved["scale"].item() != 1
-    torch.testing.assert_close(saved["scale"], trainer.loss.scale.detach(), rtol=0, atol=0)
+    saved = load_file(tmp_path / "checkpoint-2" / STATE_FILE)
+    assert saved["loss/scale"].item() != 1
+    torch.testing.assert_close(saved["loss/scale"], trainer.loss.scale.detach(), rtol=0, atol=0)
+
+
+class Counting:
+    """A part with a tensor and a value in JSON types."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, Any] = {}
+
+    def state(self) -> dict[str, Any]:
+        return self.kept
+
+    def load_state(self, state: Any) -> None:
+        self.kept = dict(state)
+
+
+def test_a_part_is_kept_beside_a_loss_without_state(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    """The same file holds whatever a training registers: tensors, and values in JSON types."""
+    part = Counting()
+    part.kept = {"mean": torch.tensor([1.0, 2.0]), "seen": [["a", 3]]}
+    callback = RunStateCallback(CoSENTLoss(dense(tiny_checkpoint)), {"counting": part})
+    arguments = SentenceTransformerTrainingArguments(output_dir=str(tmp_path), use_cpu=True, report_to="none")
+    state, control = TrainerState(global_step=2, is_world_process_zero=True), TrainerControl()
+    callback.on_save(arguments, state, control)
+    resumed = Counting()
+    RunStateCallback(callback.loss, {"counting": resumed}).on_train_begin(arguments, state, control)
+    assert resumed.kept["seen"] == [["a", 3]]
+    assert torch.equal(resumed.kept["mean"], part.kept["mean"])
+    with pytest.raises(ValueError, match="holds the state of counting, and this run needs that of other"):
+        RunStateCallback(callback.loss, {"other": Counting()}).on_train_begin(arguments, state, control)

@@ -1,7 +1,7 @@
 """Training that survives interruptions, and the one file that touches private methods of the Trainer.
 
 The Trainer offers no public way to write a checkpoint as a whole, so three of its private methods are
-overridden here and three are called. `tests/training/test_private_trainer.py` fails if a release of
+overridden here and three are called. `tests/runs/test_private_trainer.py` fails if a release of
 transformers or sentence-transformers changes what this file relies on:
 
 - overridden: `_save_checkpoint`, `_load_from_checkpoint`, `_save_optimizer_and_scheduler`;
@@ -27,16 +27,12 @@ from transformers.trainer_utils import TrainOutput
 
 from lexforge.common.ranks import world_size
 from lexforge.runs.checkpoints import UNFINISHED, check_seal, last_checkpoint, new_checkpoint, rotate
-from lexforge.runs.log_file import LogFile
-from lexforge.runs.loss_state import LossStateCallback
+from lexforge.runs.log_file import LogFile, LogLines
 from lexforge.runs.resume import ARGUMENTS, SamplerEpoch, changed_batches, has_finished, resume_command
-from lexforge.runs.run_directory import write_json
+from lexforge.runs.run_directory import complete_environment, write_json
+from lexforge.runs.sharded import ShardedCopy
 from lexforge.runs.signals import StopCallback, StopRequest, TrainingInterrupted
-from lexforge.training.batches import no_batch
-from lexforge.training.log_lines import LogLines
-from lexforge.training.sharded import ShardedCopy
-from lexforge.training.trackers import group_for_tracker
-from lexforge.training.weight_average import WeightAverage
+from lexforge.runs.state import RunStateCallback
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +53,8 @@ class ResumableTraining(BaseTrainer):
     - If a checkpoint does not fit on the disk, the error says how many bytes are missing, and the earlier
       checkpoints stay.
     - The log is written to `log.jsonl` in the output folder while training goes on (`LogFile`).
-    - Trackers (`report_to`) get the values of the log in groups (`lexforge.training.trackers.grouped`).
+    - Each checkpoint holds the state of the losses, equal on all ranks, and of what is added to
+      `run_state.parts` (`RunStateCallback`).
     - No pickled object of lexforge is written: the training arguments are saved as JSON.
     - Under FSDP2 a sharded copy of the model is trained, and the whole model is saved (`ShardedCopy`).
 
@@ -76,6 +73,8 @@ class ResumableTraining(BaseTrainer):
         self._given: dict[str, Any] = {}  # the user's values of arguments that are replaced for the moment
         self._newest: Path | None = None  # the last checkpoint that this training wrote
         self._newest_state: object = None  # what the trainer knew when it did
+        self.run_state = RunStateCallback(self.loss)
+        self.add_callback(self.run_state)
         self.add_callback(StopCallback(self._stop))
         self.add_callback(SamplerEpoch())
         self.add_callback(LogFile())
@@ -84,8 +83,6 @@ class ResumableTraining(BaseTrainer):
                 self.remove_callback(callback)
                 self.add_callback(LogLines())
         self.callback_handler = _SavesOnce(self.callback_handler)
-        for callback in self.callback_handler.callbacks:
-            group_for_tracker(callback)
 
     def train(
         self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any
@@ -96,9 +93,6 @@ class ResumableTraining(BaseTrainer):
             resume_from_checkpoint: The path of a checkpoint, or True for the newest one that is whole.
             *args: The other arguments of `Trainer.train`.
             **kwargs: The other arguments of `Trainer.train`.
-
-        Raises:
-            ValueError: If the data yielded no batch, so that no step was taken.
 
         Returns:
             The result of `Trainer.train`; for a checkpoint of a run that has finished, its step and a loss of
@@ -120,14 +114,8 @@ class ResumableTraining(BaseTrainer):
             output = super().train(str(checkpoint) if checkpoint else None, *args, **kwargs)
         if self._stop.number:
             self._leave()
-        if self.state.global_step == 0:
-            raise ValueError(no_batch(self.args.train_batch_size))
-        if self.state.global_step < self.args.max_steps and not self.control.should_training_stop:
-            logger.warning(
-                f"trained {self.state.global_step} of {self.args.max_steps} steps: the batch sampler yielded "
-                "fewer batches than its length promised (before sentence-transformers 6.2, no_duplicates "
-                "does so where rows share a text). Upgrade, lower the batch size or ask for more steps"
-            )
+        if self.is_world_process_zero():
+            complete_environment(Path(str(self.args.output_dir)))
         return output
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
@@ -220,9 +208,7 @@ class ResumableTraining(BaseTrainer):
         self.state.is_local_process_zero = self.is_local_process_zero()
         self.state.is_world_process_zero = self.is_world_process_zero()
         self._load_from_checkpoint(str(checkpoint))
-        for callback in self.callback_handler.callbacks:
-            if isinstance(callback, (LossStateCallback, WeightAverage)):
-                callback.on_train_begin(self.args, self.state, self.control)
+        self.run_state.on_train_begin(self.args, self.state, self.control)
         if self.args.load_best_model_at_end and self.state.best_model_checkpoint is not None:
             self._load_best_model()
         return TrainOutput(self.state.global_step, 0.0, {})

@@ -6,21 +6,18 @@ import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 from accelerate.utils import save_fsdp_optimizer
 from sentence_transformers.base.model import BaseModel
-from torch import nn
+from sentence_transformers.base.trainer import BaseTrainer
+from torch import Tensor, nn
 from torch.distributed.fsdp import CPUOffloadPolicy
 from torch.distributed.fsdp.wrap import size_based_auto_wrap_policy
+from torch.distributed.tensor import DTensor
 from transformers.trainer import OPTIMIZER_NAME, OPTIMIZER_NAME_BIN, SCHEDULER_NAME
 
 from lexforge.losses.base import loss_tensors
-from lexforge.runs.finite import whole_tensor
-
-if TYPE_CHECKING:
-    from lexforge.training.resumable import ResumableTraining
 
 
 class ShardedCopy:
@@ -41,7 +38,7 @@ class ShardedCopy:
             loading on rank 0 only, and others that the message names.
     """
 
-    def __init__(self, trainer: ResumableTraining) -> None:
+    def __init__(self, trainer: BaseTrainer) -> None:
         self.trainer = trainer
         self.whole: BaseModel | None = None  # the whole model, while shards of its copy are trained
         self.refuse_other_shards()
@@ -204,3 +201,8 @@ class ShardedCopy:
 
 def _listed(found: dict[str, bool]) -> str:
     return " and ".join(name for name, used in found.items() if used)
+
+
+def whole_tensor(tensor: Tensor) -> Tensor:
+    """A tensor whose shards lie on several ranks, gathered on each of them; any other tensor unchanged."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor

@@ -1,4 +1,4 @@
-"""The private parts of the Trainer are what `lexforge.training.resumable` takes them to be."""
+"""The private parts of the Trainer are what `lexforge.runs.resumable` takes them to be."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from transformers import Trainer, TrainerCallback
 from transformers.trainer_callback import CallbackHandler
 
 from lexforge.losses import NeuralSparseLoss
+from lexforge.runs.resumable import ResumableTraining
 from lexforge.training import SpladeTrainer, TrainingSettings
-from lexforge.training.resumable import ResumableTraining
 
 Calls = list[tuple[str, tuple[Any, ...]]]
 

@@ -17,9 +17,9 @@ from sentence_transformers import (
 from torch import nn
 from transformers import TrainerCallback
 
-from lexforge.runs import NonFiniteError, last_checkpoint
+from lexforge.runs import FiniteTraining, NonFiniteError, last_checkpoint
 from lexforge.runs.finite import texts_of
-from lexforge.training import FiniteTraining, SpladeTrainer
+from lexforge.training import SpladeTrainer
 
 MakeTrainer = Callable[..., SpladeTrainer]
 

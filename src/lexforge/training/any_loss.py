@@ -1,17 +1,15 @@
-"""Training with the data sets, losses and loss factories that the trainers of sentence-transformers take."""
+"""Training with any loss of lexforge or sentence-transformers, on any data set that their trainers take."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from sentence_transformers.base.data_collator import BaseDataCollator
 from sentence_transformers.base.model import BaseModel
 from sentence_transformers.base.trainer import BaseTrainer
-from sentence_transformers.sparse_encoder.callbacks.splade_callbacks import (
-    SpladeRegularizerWeightSchedulerCallback,
-)
 from torch import nn
 from torch.utils.data import DataLoader
 from transformers import TrainingArguments
@@ -19,76 +17,64 @@ from transformers import TrainingArguments
 from lexforge.common.ranks import world_size
 from lexforge.data.columns import column_names
 from lexforge.losses.base import LOSS_KEYS, embedding_losses, loss_tensors
-from lexforge.runs.loss_state import LossStateCallback
-from lexforge.training.batches import no_batch, no_whole_batch
+from lexforge.runs.unused_parameters import decide_find_unused
+from lexforge.settings import TrainingSettings
 from lexforge.training.columns import DATASET_NAME, text_columns, without_extra_columns
-from lexforge.training.unused_parameters import decide_find_unused
 
-Loss = nn.Module | Callable[[Any], nn.Module]
-Losses = Loss | Mapping[str, Loss] | None
+Losses = nn.Module | Mapping[str, nn.Module] | None
+logger = logging.getLogger(__name__)
 
 
-class CompatibleTraining(BaseTrainer):
-    """Mixed into a sentence-transformers trainer: it takes what its parent takes, and our losses with it.
+class AnyLossTraining(BaseTrainer):
+    """Mixed into a sentence-transformers trainer: it takes the data sets and losses of its parent, and ours.
 
     - Data sets: a `Dataset`, an `IterableDataset`, or several by name. Columns count by position, whatever
       their names are. Columns that no loss reads are dropped, with one line in the log
       (`lexforge.training.columns.without_extra_columns`).
     - Losses: any of sentence-transformers or ours, wrapped or not, one for each data set by name, or none for
       the default of the parent.
-    - Factories: with `model_init`, each training (each trial of a hyperparameter search) gets a new model,
-      and each loss that is given as a function of the model is built anew.
 
-    The state of the losses is kept equal on all ranks and saved in each checkpoint (`LossStateCallback`).
     What our losses measure beside their value (`EmbeddingLoss.metrics`) is logged as the mean over the
     batches that measured it. Training that could not take a single step is refused.
 
     Args:
-        model: The model to train; None if `model_init` makes it.
-        loss: A loss, a function from a model to a loss, a dictionary of either by the name of the data set,
-            or None.
+        model: The model to train; None if `model_init` makes one for each training.
+        loss: A loss, a dictionary of losses by the name of the data set, or None. With `model_init` it must
+            have no state, because it serves one model after another.
         **kwargs: The other arguments of the parent.
 
     Raises:
-        TypeError: If the loss is none of the above.
-        ValueError: If a loss of ours with a state is given with `model_init` and not as a function, if
-            several ranks would compute different losses of ours in one step, or if `train` finds that no step
-            can be taken.
+        TypeError: If the loss is none of the above, such as a function that builds one.
+        ValueError: If a loss of ours with a state is given with `model_init`, if several ranks would compute
+            different losses of ours in one step, or if `train` finds that no step can be taken.
     """
 
     def __init__(self, model: BaseModel | None = None, loss: Losses = None, **kwargs: Any) -> None:
-        self._given_loss = loss
         self._label_columns = _label_columns(kwargs.get("data_collator"))
         # Kind of batch -> name -> [sum over the batches since the last line of the log, number of them].
         self._metrics: dict[str, dict[str, list[Any]]] = {"train": {}, "eval": {}}
-        for one in self._given_losses().values():
-            self._check_loss_argument(one, new_models=kwargs.get("model_init") is not None)
+        for one in losses_of(loss):
+            _check_loss_argument(one, new_models=kwargs.get("model_init") is not None)
         for name in ("train_dataset", "eval_dataset"):
             kwargs[name] = without_extra_columns(kwargs.get(name), self._label_columns, name)
-        datasets = [kwargs["train_dataset"], kwargs["eval_dataset"]]
-        self._check_rows(datasets, loss)
+            self._check_rows(kwargs[name], loss)
         self._first_arguments = kwargs.get("args")
         if model is not None:
             self._prepare_first_model(model)
         kwargs["loss"] = dict(loss) if isinstance(loss, Mapping) else loss
         super().__init__(model=model, **kwargs)
-        if any(_is_function(one) for one in self._given_losses().values()):
-            self._check_rows(datasets, self.loss)
         self._check_ranks()
-        self._loss_state = LossStateCallback(self.loss)
-        self.add_callback(self._loss_state)
 
     @property
     def losses(self) -> list[nn.Module]:
         """The losses in use: one, or one for each data set."""
-        return list(self.loss.values()) if isinstance(self.loss, dict) else [self.loss]
+        return losses_of(self.loss)
 
     def call_model_init(self, trial: Any = None) -> BaseModel:
-        """Make the model of a training by `model_init`, and each loss that was given as a function."""
+        """Make the model of a training by `model_init`; the parent gives it to the loss."""
         model = super().call_model_init(trial)
         if hasattr(self, "loss"):
             self.prepare_model(model)
-            self._rebuild_losses(model)
         else:  # the parent makes models in its constructor, too
             self._prepare_first_model(model)
         return model
@@ -100,12 +86,6 @@ class CompatibleTraining(BaseTrainer):
         self.prepare_model(model)
         if self._first_arguments is not None:  # the parent reads the setting when it sets up the ranks
             decide_find_unused(self._first_arguments, model)
-
-    def losses_were_rebuilt(self) -> None:
-        """Let callbacks follow the losses of a new training."""
-        self.remove_callback(self._loss_state)
-        self._loss_state = LossStateCallback(self.loss)
-        self.add_callback(self._loss_state)
 
     def check_rows(self, dataset: Any, loss: nn.Module) -> None:
         """Check the rows that a loss is to train on, before training; by default nothing is checked."""
@@ -146,11 +126,20 @@ class CompatibleTraining(BaseTrainer):
                 f"{self.args.max_steps} and {self.args.num_train_epochs}"
             )
         try:
-            return super().train(*args, **kwargs)
+            output = super().train(*args, **kwargs)
         except ValueError as error:
             if self.state.global_step == 0 and "does not contain any data" in str(error):  # an empty stream
                 raise ValueError(no_batch(self.args.train_batch_size)) from error
             raise
+        if self.state.global_step == 0:
+            raise ValueError(no_batch(self.args.train_batch_size))
+        if self.state.global_step < self.args.max_steps and not self.control.should_training_stop:
+            logger.warning(
+                f"trained {self.state.global_step} of {self.args.max_steps} steps: the batch sampler yielded "
+                "fewer batches than its length promised (before sentence-transformers 6.2, no_duplicates "
+                "does so where rows share a text). Upgrade, lower the batch size or ask for more steps"
+            )
+        return output
 
     def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         """Compute the loss of a micro-batch, and note what our losses measured beside it."""
@@ -190,34 +179,12 @@ class CompatibleTraining(BaseTrainer):
                 del self.accum_loss_components[kind][name]
             self._metrics[kind].clear()
 
-    def _given_losses(self) -> dict[str, Any]:
-        """What was given as the loss, by the name of the data set; a single one under the empty name."""
-        given = self._given_loss
-        return dict(given) if isinstance(given, Mapping) else {"": given}
-
-    def _check_rows(self, datasets: list[Any], losses: Any) -> None:
-        """Call `check_rows` for each data set whose loss is built."""
-        for given in datasets:
-            for name, dataset in (given if isinstance(given, dict) else {"": given}).items():
-                loss = losses.get(name) if isinstance(losses, Mapping) else losses
-                if dataset is not None and isinstance(loss, nn.Module):
-                    self.check_rows(dataset, loss)
-
-    def _check_loss_argument(self, loss: Any, *, new_models: bool) -> None:
-        if loss is not None and not isinstance(loss, nn.Module) and not callable(loss):
-            hint = (
-                ": pass the arguments of training as args=..." if isinstance(loss, TrainingArguments) else ""
-            )
-            raise TypeError(
-                "loss must be a loss, a function from a model to a loss, or a dictionary of either by the "
-                f"name of the data set; received {type(loss).__name__}{hint}"
-            )
-        if new_models and isinstance(loss, nn.Module) and embedding_losses(loss) and loss_tensors(loss):
-            name = type(loss).__name__
-            raise ValueError(
-                f"with model_init each training needs a {name} of its own, because {name} has a state; pass "
-                f"a function, such as loss=lambda model: {name}(model)"
-            )
+    def _check_rows(self, given: Any, losses: Losses) -> None:
+        """Call `check_rows` for each data set that was given, with its loss."""
+        for name, dataset in (given if isinstance(given, dict) else {"": given}).items():
+            loss = losses.get(name) if isinstance(losses, Mapping) else losses
+            if dataset is not None and loss is not None:
+                self.check_rows(dataset, loss)
 
     def _check_ranks(self) -> None:
         """Refuse data sets by name whose batches the ranks could not compute together.
@@ -239,23 +206,24 @@ class CompatibleTraining(BaseTrainer):
                 "rank"
             )
 
-    def _rebuild_losses(self, model: BaseModel) -> None:
-        """Build each loss that was given as a function for another model; the others follow the model."""
-        functions = {name: one for name, one in self._given_losses().items() if _is_function(one)}
-        if functions:
-            replaced = [self.loss[name] if name else self.loss for name in functions]
-            for callback in list(self.callback_handler.callbacks):  # the parent adds a new one for a new loss
-                schedule = isinstance(callback, SpladeRegularizerWeightSchedulerCallback)
-                if schedule and any(callback.loss is loss for loss in replaced):
-                    self.remove_callback(callback)
-            model = model.to(self.args.device)
-            rebuilt = {name: self.prepare_loss(one, model) for name, one in functions.items()}
-            self.loss = self.loss | rebuilt if isinstance(self.loss, dict) else rebuilt[""]
-        self.losses_were_rebuilt()
+
+def losses_of(loss: Losses) -> list[Any]:
+    """List what was given as the loss: one, or one for each data set."""
+    return list(loss.values()) if isinstance(loss, Mapping) else [loss]
 
 
-def _is_function(loss: Any) -> bool:
-    return loss is not None and not isinstance(loss, nn.Module)
+def _check_loss_argument(loss: Any, *, new_models: bool) -> None:
+    if loss is not None and not isinstance(loss, nn.Module):
+        hint = ": pass the arguments of training as args=..." if isinstance(loss, TrainingArguments) else ""
+        raise TypeError(
+            "loss must be a loss that was built with its model, or a dictionary of such losses by the name "
+            f"of the data set; received {type(loss).__name__}{hint}"
+        )
+    if new_models and loss is not None and embedding_losses(loss) and loss_tensors(loss):
+        raise ValueError(
+            f"{type(loss).__name__} has a state, which model_init would hand from one model to the next: "
+            "give a model instead of model_init"
+        )
 
 
 def _label_columns(collator: Any) -> list[str]:
@@ -270,3 +238,54 @@ def _is_for_the_loss(name: str) -> bool:
 
 def _sizes(dataset: Any) -> dict[str, int] | int:
     return {name: len(one) for name, one in dataset.items()} if isinstance(dataset, dict) else len(dataset)
+
+
+def check_full_batch(rows: int, settings: TrainingSettings, processes: int) -> None:
+    """Refuse data that cannot fill one batch on every process.
+
+    `TrainingSettings.arguments` drops an incomplete batch, so the Trainer would end without a single step and
+    without an error.
+
+    Args:
+        rows: Number of training rows.
+        settings: Gives the number of rows per batch and process.
+        processes: Number of processes that train together.
+
+    Raises:
+        ValueError: If there are fewer rows than one batch of each process needs.
+    """
+    if rows < settings.batch_size * processes:
+        raise ValueError(no_whole_batch(rows, settings.batch_size, processes))
+
+
+def no_whole_batch(rows: int | dict[str, int], batch_size: int, processes: int) -> str:
+    """Say that the training data cannot fill one batch.
+
+    Args:
+        rows: Number of training rows, or the numbers of several data sets by name.
+        batch_size: Rows per batch and process.
+        processes: Number of processes that train together.
+
+    Returns:
+        One sentence for an error.
+    """
+    return (
+        f"the training data has {rows} rows, and one batch needs {batch_size * processes} (batch size "
+        f"{batch_size}, number of processes {processes}): lower the batch size, because no step would be "
+        "taken"
+    )
+
+
+def no_batch(batch_size: int) -> str:
+    """Say that the training data yielded no batch.
+
+    Args:
+        batch_size: Rows per batch and process.
+
+    Returns:
+        One sentence for an error.
+    """
+    return (
+        f"no step was taken: the training data yielded no whole batch of {batch_size} rows per device; lower "
+        "the batch size or look at the data"
+    )

@@ -15,8 +15,8 @@ from sentence_transformers.base.evaluation import BaseEvaluator
 from torch import nn
 from transformers import TrainerCallback
 
+from lexforge.runs.weight_average import WeightAverage
 from lexforge.training import SpladeTrainer
-from lexforge.training.weight_average import AVERAGE, WeightAverage
 
 
 def weights(model: nn.Module) -> dict[str, torch.Tensor]:
@@ -111,7 +111,7 @@ def test_a_checkpoint_without_an_average_is_refused(
     """An average that begins anew in the middle must not pass for a resumed one."""
     make_trainer(fresh(), tmp_path).train()
     resumed = make_trainer(fresh(), tmp_path, average_horizon=0.5)
-    with pytest.raises(FileNotFoundError, match=rf"{AVERAGE.name}.*average_horizon"):
+    with pytest.raises(FileNotFoundError, match=r"run_state.* does not exist.*the state of weight_average"):
         resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
 
 
@@ -156,6 +156,6 @@ def test_sharded_weights_are_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """FSDP2 leaves each rank a part of each weight."""
-    monkeypatch.setattr("lexforge.training.weight_average.FSDPModule", SparseEncoder)
+    monkeypatch.setattr("lexforge.runs.weight_average.FSDPModule", SparseEncoder)
     with pytest.raises(ValueError, match="average_horizon=0"):
         make_trainer(fresh(), tmp_path, average_horizon=0.5).train()

@@ -13,13 +13,14 @@ from typing import Any
 import pytest
 import torch
 from sentence_transformers import SparseEncoder
+from torch import nn
 from transformers import TrainerControl, TrainerState, TrainingArguments
 
 from lexforge.kernels.splade_head import choice
 from lexforge.kernels.splade_head.triton import tiles
-from lexforge.runs.run_directory import open_run
+from lexforge.runs import RunStateCallback
+from lexforge.runs.run_directory import complete_environment, open_run
 from lexforge.training import SpladeTrainer
-from lexforge.training.kernel_choices import KernelChoicesCallback
 
 LENGTH, FEATURES, TERMS = 64, 128, 1000
 LAUNCHED: list[Any] = []
@@ -77,11 +78,13 @@ def test_a_resumed_run_keeps_the_backend_of_the_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without a cache a new process could find another backend the fastest, and round in another order."""
-    KernelChoicesCallback().on_train_begin(*process(tmp_path))  # nothing was measured: there is no file
+    RunStateCallback(nn.Identity()).on_train_begin(
+        *process(tmp_path)
+    )  # nothing was measured: there is no file
     choice.timings()["16"] = SECONDS
-    KernelChoicesCallback().on_save(*process(tmp_path))
+    RunStateCallback(nn.Identity()).on_save(*process(tmp_path))
     forget(monkeypatch)
-    KernelChoicesCallback().on_train_begin(*process(tmp_path))
+    RunStateCallback(nn.Identity()).on_train_begin(*process(tmp_path))
     assert choice.timings() == {"16": SECONDS}
 
 
@@ -91,7 +94,7 @@ def test_the_environment_is_completed_at_the_end(tmp_path: Path) -> None:
     before = json.loads((run / "env.json").read_text())
     assert before["splade_head"] == {"requested_backend": "measured", "timings": {}}
     choice.timings()["16"] = SECONDS
-    KernelChoicesCallback().on_train_end(*process(run))
+    complete_environment(run)
     assert json.loads((run / "env.json").read_text()) == before | {
         "splade_head": {"requested_backend": "measured", "timings": {"16": SECONDS}}
     }
@@ -104,11 +107,11 @@ def test_a_resumed_run_keeps_the_tiles_of_the_first(
     first, second = 4, 5  # bfloat16 tiles of 64 tokens, as long as the row
     chosen = launch(kernel, first, monkeypatch)
     assert chosen == kernel.configs[first].kwargs
-    KernelChoicesCallback().on_save(*process(tmp_path))
+    RunStateCallback(nn.Identity()).on_save(*process(tmp_path))
     kernel.cache.clear()
     assert launch(kernel, second, monkeypatch) == kernel.configs[second].kwargs != chosen
     kernel.cache.clear()
-    KernelChoicesCallback().on_train_begin(*process(tmp_path))
+    RunStateCallback(nn.Identity()).on_train_begin(*process(tmp_path))
     assert launch(kernel, second, monkeypatch) == chosen
 
 
@@ -152,6 +155,6 @@ def test_a_run_that_times_nothing_writes_no_file(
     trainer = make_trainer(tiny_splade, tmp_path)
     trainer.train()
     callbacks = trainer.callback_handler.callbacks
-    assert sum(isinstance(callback, KernelChoicesCallback) for callback in callbacks) == 1
+    assert sum(isinstance(callback, RunStateCallback) for callback in callbacks) == 1
     assert list(tmp_path.rglob("checkpoint-*"))
-    assert list(tmp_path.rglob("kernel_choices*")) == []
+    assert list(tmp_path.rglob("run_state*")) == []
