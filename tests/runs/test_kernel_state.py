@@ -78,9 +78,7 @@ def test_a_resumed_run_keeps_the_backend_of_the_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without a cache a new process could find another backend the fastest, and round in another order."""
-    RunStateCallback(nn.Identity()).on_train_begin(
-        *process(tmp_path)
-    )  # nothing was measured: there is no file
+    RunStateCallback(nn.Identity()).on_train_begin(*process(tmp_path))  # nothing was measured yet
     choice.timings()["16"] = SECONDS
     RunStateCallback(nn.Identity()).on_save(*process(tmp_path))
     forget(monkeypatch)

@@ -14,9 +14,9 @@ from sentence_transformers import (
 )
 
 from lexforge.models import build_inference_free, fuse_splade_head
+from lexforge.runs import unused_parameters as module
 from lexforge.runs.unused_parameters import decide_find_unused, unused_parameters
 from lexforge.training import TrainingSettings
-from lexforge.training import unused_parameters as module
 
 
 def without_gradient(model: SentenceTransformer | SparseEncoder) -> list[str]:

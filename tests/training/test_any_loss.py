@@ -105,10 +105,9 @@ SPARSE_LOSSES = {
     "SpladeLoss": splade_loss,
     "CachedSpladeLoss": cached_splade_loss,
     "the default": lambda model: None,
-    "a function": lambda model: splade_loss,
     "InfoNCELoss": InfoNCELoss,
     "NeuralSparseLoss": plain_loss,
-    "two of them": lambda model: {"first": plain_loss(model), "second": splade_loss},
+    "two of them": lambda model: {"first": plain_loss(model), "second": splade_loss(model)},
 }
 
 
@@ -137,7 +136,6 @@ DENSE_LOSSES: dict[str, Callable[[Any], Any]] = {
     "GISTEmbedLoss": lambda model: GISTEmbedLoss(model, copy.deepcopy(model)),
     "MatryoshkaLoss of ours": lambda model: MatryoshkaLoss(model, InfoNCELoss(model), [32, 16]),
     "the default": lambda model: None,
-    "a function": lambda model: MultipleNegativesRankingLoss,
 }
 
 
