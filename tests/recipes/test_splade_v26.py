@@ -18,6 +18,7 @@ import pytest
 from huggingface_hub import HfApi
 from sentence_transformers import SparseEncoder
 
+from lexforge.data import read_training_rows
 from lexforge.evaluation import read_scores
 from lexforge.models import build_splade, scale_head
 from lexforge.report import RunRecord, run_verdict
@@ -517,7 +518,7 @@ def test_a_share_is_kept_of_a_retriever_only(
 
 
 def test_mined_negatives_take_the_route_of_documents(beir: Path, tiny_checkpoint: Path) -> None:
-    """Their column is not among those of the rows, and a column without a route has no encoder."""
+    """They stand in the run directory, and a column without a route has no encoder."""
     train = TrainingSettings(
         steps=1, batch_size=1, gradient_accumulation_steps=1, precision="fp32", learning_rate=1e-4
     )
@@ -529,10 +530,11 @@ def test_mined_negatives_take_the_route_of_documents(beir: Path, tiny_checkpoint
     routes = ast.literal_eval(arguments["router_mapping"])
     assert routes["negative_1"] == "document"
     assert routes["anchor"] == "query"
+    assert len(read_training_rows(beir.parent / "run" / "mined.jsonl")) == 8
 
 
 def test_a_named_teacher_scores_the_negatives_that_are_mined(beir: Path, tiny_checkpoint: Path) -> None:
-    """The preset mines its negatives after the teacher has embedded what it is to score."""
+    """The teacher embeds what the model has mined."""
     train = TrainingSettings(
         steps=1, batch_size=2, gradient_accumulation_steps=1, precision="fp32", learning_rate=1e-4
     )

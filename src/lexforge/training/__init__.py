@@ -17,14 +17,13 @@ if TYPE_CHECKING:
     from lexforge.training.diagnosis import diagnose
     from lexforge.training.finite import FiniteTraining
     from lexforge.training.hub import hub_arguments, push_model
-    from lexforge.training.negatives import MovingNegatives
     from lexforge.training.recipe import check_run, finish_run
     from lexforge.training.resumable import ResumableTraining
     from lexforge.training.rows import (
         check_triplet_rows,
         choose_negatives,
         load_rows,
-        mined_negatives,
+        mining_rule,
     )
     from lexforge.training.stopping import early_stopping
     from lexforge.training.symptoms import measure_symptoms, record_symptoms
@@ -45,7 +44,6 @@ __all__ = [
     "DenseTrainer",
     "EvaluationSettings",
     "FiniteTraining",
-    "MovingNegatives",
     "Phase",
     "Preset",
     "PresetName",
@@ -66,7 +64,7 @@ __all__ = [
     "load_rows",
     "load_teacher",
     "measure_symptoms",
-    "mined_negatives",
+    "mining_rule",
     "phase_at",
     "push_model",
     "ramp_at",

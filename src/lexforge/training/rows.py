@@ -18,13 +18,11 @@ from lexforge.data.negatives import Shortage
 from lexforge.data.pairs import NEGATIVE
 from lexforge.retrieval import BM25Index
 from lexforge.settings import NegativesName, PresetNegatives
-from lexforge.training.negatives import MovingNegatives
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
 TRAIN = "train"
-ONCE = 10**9  # epochs from one mining of negatives to the next: more than any run has
 # Negatives stand among the first 50 documents of their query and score at most 95 % of the positive's score,
 # because a document that scores higher may well be an answer that nobody judged.
 DEPTH = 50
@@ -128,43 +126,25 @@ def load_rows(
     )
 
 
-def mined_negatives(
-    loaded: TrainingData,
-    negatives: NegativesName | Path,
-    *,
-    labelled: bool,
-    per_row: int,
-    seed: int,
-) -> MovingNegatives | None:
-    """Make the negatives that the model mines before the first step.
+def mining_rule(
+    loaded: TrainingData, *, per_row: int = 1, shortage: Shortage = "random", seed: int = 0
+) -> NegativeRule:
+    """Return the rule by which a model mines its negatives before the first step (`mine_once`).
 
     Args:
         loaded: The data.
-        negatives: Where the negatives come from; `mined` asks for them.
-        labelled: Whether the loss reads scores of the rows' own documents, which know no negative that is
-            mined later.
         per_row: Number of negatives in each row.
+        shortage: What happens to a row with too few negatives, as in `NegativeRule`.
         seed: Seed of the draw.
 
-    Returns:
-        The data set and the callback that mines; None where nothing is to be mined.
-
     Raises:
-        ValueError: If `mined` is asked for over rows of texts, which have no corpus, or over labelled rows.
+        ValueError: If the data are rows of texts, which have no corpus.
     """
-    if negatives != "mined":
-        return None
     if loaded.retrieval is None:
         raise ValueError(
             f"--negatives mined needs a corpus with judgements; {loaded.measured.name} holds rows of texts"
         )
-    if labelled:
-        raise ValueError(
-            "the teacher's scores are those of the training rows alone, and mined negatives are others: mine "
-            "them by `lexforge mine` and give its file to --negatives, or give --negatives none"
-        )
-    rule = NegativeRule(per_row=per_row, last_rank=DEPTH, margin=MARGIN, shortage="random", seed=seed)
-    return MovingNegatives(loaded.retrieval, rule, every_epochs=ONCE)
+    return NegativeRule(per_row=per_row, last_rank=DEPTH, margin=MARGIN, shortage=shortage, seed=seed)
 
 
 def check_triplet_rows(rows: Sequence[Mapping[str, Any]] | Dataset, weight: float, source: str) -> None:

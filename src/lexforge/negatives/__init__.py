@@ -1,0 +1,14 @@
+"""Hard negatives: one rule over any ranking, that of BM25 or of a model, makes rows with negatives."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lexforge.common.lazy import load_when_used
+
+if TYPE_CHECKING:
+    from lexforge.negatives.mining import mine_once, rankings
+
+__all__ = ["mine_once", "rankings"]
+
+__getattr__, __dir__ = load_when_used(__name__)
