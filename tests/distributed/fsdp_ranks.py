@@ -22,10 +22,10 @@ from torch.distributed.tensor import DTensor
 from training_ranks import JOINT_BATCH, ROWS, STEPS, RandomTeacher
 from transformers import TrainerCallback
 
-from lexforge.data import NegativeRule, RetrievalData
+from lexforge.data import RetrievalData
 from lexforge.evaluation import RetrievalEvaluator
 from lexforge.losses import NeuralSparseLoss, penalty_weights
-from lexforge.negatives import mine_once
+from lexforge.negatives import NegativeRule, mine_once
 from lexforge.runs import NonFiniteError, leave_processes
 from lexforge.settings import Preset
 from lexforge.training import PRESETS, BM25Teacher, SpladeTrainer, TrainingSettings

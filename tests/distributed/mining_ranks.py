@@ -10,9 +10,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from lexforge.data import NegativeRule
 from lexforge.models import build_splade
-from lexforge.negatives import mine_once
+from lexforge.negatives import NegativeRule, mine_once
 from lexforge.runs import join_processes, leave_processes
 
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 from sentence_transformers import SentenceTransformer, SparseEncoder
 
-from lexforge.data import NegativeRule, RetrievalData, training_rows, validate_columns
-from lexforge.negatives import mine_once, rankings
+from lexforge.data import RetrievalData, validate_columns
+from lexforge.negatives import NegativeRule, mine_once, rankings, training_rows
 from lexforge.retrieval import BM25Index
 
 RANKS_SCRIPT = Path(__file__).parents[1] / "distributed" / "mining_ranks.py"

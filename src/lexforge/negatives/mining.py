@@ -11,18 +11,14 @@ import numpy as np
 import torch.distributed as dist
 from sentence_transformers.base.model import BaseModel
 
+from lexforge.common.progress import Progress
 from lexforge.common.ranks import from_first_rank, world_size
 from lexforge.common.types import Run, TextKind
 from lexforge.corpus import Vectors, encode, join_vectors
-from lexforge.data import (
-    NegativeMiner,
-    NegativeRule,
-    RetrievalData,
-    mined_columns,
-    read_training_rows,
-    write_training_rows,
-)
+from lexforge.data import RetrievalData, read_training_rows, write_training_rows
 from lexforge.models.load import check_encoder
+from lexforge.negatives.miner import NegativeMiner, NegativeRule
+from lexforge.negatives.rows import mined_columns
 from lexforge.retrieval import build_exact
 from lexforge.retrieval.base import Hits
 
@@ -34,7 +30,12 @@ QUERIES = 4096
 
 
 def rankings(
-    search: Search, queries: Mapping[str, Any], depth: int, *, block_queries: int = QUERIES
+    search: Search,
+    queries: Mapping[str, Any],
+    depth: int,
+    *,
+    block_queries: int = QUERIES,
+    show_progress_bar: bool = False,
 ) -> Iterator[Run]:
     """Search queries in blocks, which bounds the memory of the rankings.
 
@@ -43,14 +44,17 @@ def rankings(
         queries: Query id -> what `search` takes of a query: its text or its vector.
         depth: The number of documents of each ranking.
         block_queries: The number of queries that are searched at a time.
+        show_progress_bar: Whether to show how many queries have been searched.
 
     Yields:
         The run of each block.
     """
     names = list(queries)
-    for start in range(0, len(names), block_queries):
-        block = names[start : start + block_queries]
-        yield search([queries[name] for name in block], depth).to_run(block)
+    with Progress(len(names), "Search", "queries", show=show_progress_bar) as progress:
+        for start in range(0, len(names), block_queries):
+            block = names[start : start + block_queries]
+            yield search([queries[name] for name in block], depth).to_run(block)
+            progress.update(len(block))
 
 
 def mine_once(
