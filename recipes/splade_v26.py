@@ -29,7 +29,18 @@ from typing import Annotated
 
 import tyro
 
-from lexforge import corpus, data, evaluation, losses, models, report, retrieval, runs, training
+from lexforge import (
+    corpus,
+    data,
+    evaluation,
+    losses,
+    models,
+    negatives,
+    report,
+    retrieval,
+    runs,
+    training,
+)
 from lexforge.common.command_line import run_recipe
 from lexforge.settings import (
     LEXICAL,
@@ -222,7 +233,7 @@ def main(cfg: Config) -> None:
     # Training rows: a query, a document that answers it, and its negatives, if any. Negatives that the model
     # is to mine itself come before the first step. BM25 indexes the documents only after the rows are
     # checked, unless it gives the negatives.
-    negatives = training.choose_negatives(
+    chosen = training.choose_negatives(
         cfg.negatives,
         of_preset.negatives,
         loaded,
@@ -230,14 +241,14 @@ def main(cfg: Config) -> None:
         say=process.print,
     )
     bm25 = None
-    if negatives == "bm25":
+    if chosen == "bm25":
         stages.begin("index the documents by BM25")
         bm25 = retrieval.BM25Index.of_corpus(measured.corpus, show_progress_bar=True)
     stages.begin("make the training rows")
     rows = training.load_rows(
         loaded,
         bm25,
-        negatives,
+        chosen,
         per_row=cfg.negatives_per_row,
         shortage=cfg.negatives_shortage,
         teacher_scores=cfg.teacher_scores,
@@ -246,25 +257,26 @@ def main(cfg: Config) -> None:
         rows = training.without_single_scores(rows, teacher_name, say=process.print)
     training.check_full_batch(len(rows), cfg.train, process.num_processes)
     data.check_labelled_rows(cfg.teacher, rows, needed=cfg.loss.needs_teacher, cache=cfg.teacher_cache)
-    training.check_triplet_rows(rows, cfg.loss.triplet_margin_weight, cfg.data)
+    rule = None
+    if chosen == "mined":
+        rule = training.mining_rule(
+            loaded,
+            per_row=cfg.negatives_per_row,
+            shortage=cfg.negatives_shortage,
+            seed=cfg.train.seed,
+        )
+    else:
+        training.check_triplet_rows(rows, cfg.loss.triplet_margin_weight, cfg.data)
     if bm25 is None:
         stages.begin("index the documents by BM25")
         bm25 = retrieval.BM25Index.of_corpus(measured.corpus, show_progress_bar=True)
 
-    # Teacher. Rows that carry the scores of a teacher in their column `label` need none; these scores know no
-    # negative that is mined later.
+    # Teacher. Rows that carry the scores of a teacher in their column `label` need none.
     teacher_model = None
     if cfg.loss.needs_teacher and "label" not in rows[0]:
         stages.begin("load the teacher")
         with process.main_process_first():
             teacher_model = training.load_teacher(teacher_name, documents)
-    mined = training.mined_negatives(
-        loaded,
-        negatives,
-        labelled=cfg.loss.needs_teacher and teacher_model is None,
-        per_row=cfg.negatives_per_row,
-        seed=cfg.train.seed,
-    )
     process.print(
         f"{cfg.data}: {len(rows)} training rows, {len(evaluator.query_ids)} test queries, "
         f"{len(documents)} documents, {len(measured.corpus)} of them searched",
@@ -336,6 +348,11 @@ def main(cfg: Config) -> None:
         frequency, encoded = corpus.active_document_frequency(model, documents)
         models.shift_bias_by_idf(model, frequency, encoded, cfg.start.idf_bias)
 
+    # Negatives that the model mines itself, as it is before the first step. A resumed run reads its file.
+    if rule is not None:
+        stages.begin("mine the negatives")
+        rows = negatives.mine_once(model, loaded.retrieval, rule, cfg.output_dir / "mined.jsonl")
+
     # BM25 teaches where a preset says so, but only if it ranks training queries better than the model does.
     # A loss that needs a teacher for more than distillation, or in a curriculum, keeps it in any case.
     compared = {}
@@ -358,7 +375,7 @@ def main(cfg: Config) -> None:
     if teacher_model is not None:
         stages.begin("prepare the teacher")
         with process.main_process_first():
-            teacher = training.embed_by_teacher(teacher_model, rows, mined, cfg.teacher_cache)
+            teacher = training.embed_by_teacher(teacher_model, rows, cfg.teacher_cache)
 
     # Loss. The preset gives its numbers; the penalty of each term follows from the vocabulary above.
     loss = losses.NeuralSparseLoss(
@@ -372,7 +389,7 @@ def main(cfg: Config) -> None:
 
     # Training. An inference-free model must be told which columns hold queries and which hold documents.
     stages.begin("train")
-    train_dataset = data.rows_to_dataset(rows) if mined is None else mined.dataset
+    train_dataset = data.rows_to_dataset(rows)
     routes = {}
     if cfg.inference_free:
         columns = train_dataset.column_names
@@ -388,10 +405,7 @@ def main(cfg: Config) -> None:
         ),
         train_dataset=train_dataset,
         evaluator=evaluators.get("dev"),
-        callbacks=[
-            *training.early_stopping(cfg.evaluation),
-            *([] if mined is None else [mined]),
-        ],
+        callbacks=training.early_stopping(cfg.evaluation),
         teacher=teacher,
         phases=cfg.loss.phases,
         ramp_fraction=cfg.loss.ramp_fraction,
@@ -447,7 +461,7 @@ def main(cfg: Config) -> None:
         settings={
             "preset": cfg.preset,
             "teacher": used_teacher if cfg.loss.needs_teacher else "none",
-            "negatives": negatives,
+            "negatives": chosen,
             "output vocabulary": cfg.output_vocabulary,
         },
         examples=f"\nThree searches of the test split (* marks a document judged relevant):\n{searches}",

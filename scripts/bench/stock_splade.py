@@ -17,7 +17,7 @@ from pathlib import Path
 from sentence_transformers import SparseEncoder, SparseEncoderTrainer
 from sentence_transformers.sparse_encoder.losses import SparseMultipleNegativesRankingLoss, SpladeLoss
 
-from lexforge import data, evaluation, models, runs, training
+from lexforge import data, evaluation, models, negatives, runs, training
 from lexforge.retrieval import BM25Index
 
 
@@ -32,7 +32,7 @@ def train(model: SparseEncoder, retrieval: data.RetrievalData, arguments: argpar
         seed=arguments.seed,
     )
     # The stock trainer knows no column `relevant`: other answers to a query count as its negatives.
-    rows = data.training_rows(retrieval, "train")
+    rows = negatives.training_rows(retrieval, "train")
     pairs = [{name: row[name] for name in ("anchor", "positive")} for row in rows]
     loss = SpladeLoss(
         model,

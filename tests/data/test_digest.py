@@ -16,9 +16,9 @@ from lexforge.data import (
     TrainingData,
     digests,
     load_training_data,
-    training_rows,
 )
 from lexforge.data.multilabel import LabelledText
+from lexforge.negatives import training_rows
 
 QRELS = "query-id\tcorpus-id\tscore\n"
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from lexforge.data import DataError, judged_negatives, load_hub, training_rows, validate_columns
+from lexforge.data import DataError, load_hub, validate_columns
+from lexforge.negatives import NegativeRule, judged_run, training_rows
 
 pytest.importorskip("datasets")
 
@@ -169,7 +170,7 @@ def test_triplets_become_a_retrieval_set(tmp_path: Path) -> None:
         "order": {"sort": 1, "heap": 0, "tree": 0},
     }
     assert sorted(data.corpus.values()) == ["graph", "heap", "sort", "tree"]
-    rows = training_rows(data, negatives=judged_negatives(data), negatives_per_row=2)
+    rows = training_rows(data, runs=[judged_run(data)], rule=NegativeRule(per_row=2))
     assert validate_columns(rows) == ("anchor", "positive", "negative_1", "negative_2")
 
 

@@ -16,13 +16,13 @@ from lexforge.data import (
     PairData,
     SourceOptions,
     hold_out,
-    judged_negatives,
     load_documents,
     load_retrieval_data,
     load_training_data,
     validate_columns,
 )
 from lexforge.data.tables import Origin, Table
+from lexforge.negatives import judged_run
 
 datasets = pytest.importorskip("datasets")
 
@@ -261,7 +261,7 @@ def test_the_negatives_of_rows_are_judged(tmp_path: Path) -> None:
     """Mining scripts read the same file as a retrieval set, in which a negative has the grade 0."""
     path = str(write(tmp_path, "jsonl", ROWS))
     data = load_retrieval_data(path)
-    texts = {data.corpus[found] for names in judged_negatives(data).values() for found in names}
+    texts = {data.corpus[found] for names in judged_run(data).values() for found in names}
     assert texts == {row["negative"] for row in ROWS}
     assert set(load_documents(path).values()) == texts | {row["positive"] for row in ROWS}
 

@@ -1,10 +1,9 @@
-"""Training rows of judged pairs: their negatives, the rows that lack some, and a teacher's scores."""
+"""Training rows as a data set and as a file: the columns come back, and broken files are refused."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from datasets import Dataset
@@ -12,158 +11,18 @@ from datasets import Dataset
 from lexforge.common.text_identity import text_identity
 from lexforge.data import (
     DataError,
-    RetrievalData,
-    judged_negatives,
     load_beir,
     read_training_rows,
     rows_to_dataset,
-    training_rows,
     validate_columns,
     write_training_rows,
 )
-
-DATA = RetrievalData(
-    "toy",
-    {"d1": "heap", "d2": "sort", "d3": "graph", "d4": "tree", "d5": ""},
-    {"q1": "least element", "q2": "order a list"},
-    {"train": {"q1": {"d1": 2, "d3": 1, "d2": 0, "d4": 0}, "q2": {"d2": 1, "d1": 0, "d4": -1}}},
-)
-
-
-def test_one_row_for_each_positive() -> None:
-    """Graded positives count alike, judged negatives are none, and the order is that of the judgements."""
-    rows = training_rows(DATA)
-    assert [(row["anchor"], row["positive"]) for row in rows] == [
-        ("least element", "heap"),
-        ("least element", "graph"),
-        ("order a list", "sort"),
-    ]
-    assert validate_columns(rows) == ("anchor", "positive")
-
-
-def test_judged_negatives_become_columns() -> None:
-    """Documents judged not relevant are the surest negatives there are."""
-    negatives = judged_negatives(DATA)
-    assert negatives == {"q1": ["d2", "d4"], "q2": ["d1", "d4"]}
-    rows = training_rows(DATA, negatives=negatives, negatives_per_row=2)
-    assert validate_columns(rows) == ("anchor", "positive", "negative_1", "negative_2")
-    assert [{row["negative_1"], row["negative_2"]} for row in rows] == [
-        {"sort", "tree"},
-        {"sort", "tree"},
-        {"heap", "tree"},
-    ]
-
-
-def test_the_draw_of_negatives_follows_the_seed() -> None:
-    """Two ranks must draw the same rows, and another seed must be able to draw others."""
-    negatives = {"q1": ["d2", "d4", "d5"], "q2": ["d1", "d3", "d4"]}
-    draws = [training_rows(DATA, negatives=negatives, seed=seed) for seed in (0, 0, 1, 2, 3)]
-    assert draws[0] == draws[1]
-    assert any(draw != draws[0] for draw in draws[2:])
-
-
-def test_teacher_scores_follow_their_documents() -> None:
-    """A score must stand at the place of its document, the positive's first."""
-    scores = {"q1": {"d1": 0.9, "d3": 0.8, "d2": 0.1}, "q2": {"d2": 0.7, "d1": 0.2}}
-    rows = training_rows(DATA, negatives={"q1": ["d2"], "q2": ["d1"]}, scores=scores)
-    assert [row["label"] for row in rows] == [[0.9, 0.1], [0.8, 0.1], [0.7, 0.2]]
-    assert validate_columns(rows) == ("anchor", "positive", "negative_1")
-    with pytest.raises(DataError, match="query 'q2': there is no teacher score for the document 'd2'"):
-        training_rows(DATA, scores={"q1": scores["q1"]})
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"split": "test"}, r"no split 'test'; its splits are \['train'\]"),
-        ({"negatives": {}}, "none of the 2 queries has a negative to draw"),
-        ({"negatives": {"q1": ["d5"]}}, "none of the 2 queries has a negative to draw"),
-        ({"negatives": {"q1": ["d2"]}, "shortage": "refuse"}, "shortage must be one of"),
-        (
-            {"negatives": {"q1": ["d2", "d4"]}, "negatives_per_row": 3},
-            "only 2 documents can be negatives of query 'q1'; received per_row=3",
-        ),
-        ({"negatives": {"q1": ["d9"], "q2": ["d1"]}}, "query 'q1': the negative 'd9' is not in the corpus"),
-        ({"negatives": {"q1": ["d3"], "q2": ["d1"]}}, "'d3' is both a positive and a negative"),
-        ({"negatives_per_row": 0}, "at least 1; received 0"),
-    ],
-)
-def test_rows_that_cannot_be_made_are_refused(arguments: dict[str, Any], message: str) -> None:
-    """Each of these would train on something else than asked."""
-    with pytest.raises(ValueError, match=message):
-        training_rows(DATA, **arguments)
-
-
-def test_a_query_without_a_positive_is_refused() -> None:
-    """A set made in memory has passed no loader."""
-    data = RetrievalData("toy", {"d1": "heap"}, {"q1": "least"}, {"train": {"q1": {"d1": 0}}})
-    with pytest.raises(DataError, match="toy, split 'train', query 'q1': no positive"):
-        training_rows(data)
-
-
-def test_a_query_without_a_candidate_gets_random_negatives(caplog: pytest.LogCaptureFixture) -> None:
-    """Any real set has such queries; their pairs are trained on all the same, and the log counts them."""
-    draws = [training_rows(DATA, negatives={"q1": ["d2"]}, seed=seed) for seed in range(20)]
-    assert {row["negative_1"] for rows in draws for row in rows[:2]} == {"sort"}
-    assert {rows[2]["negative_1"] for rows in draws} == {"heap", "graph", "tree"}, (
-        "neither positive nor blank"
-    )
-    line = "toy, split 'train': 3 rows of 1 negatives; 1 filled up at random, 0 dropped"
-    assert [record.getMessage() for record in caplog.records] == [line] * 20
-
-
-def test_rows_that_are_short_may_be_dropped(caplog: pytest.LogCaptureFixture) -> None:
-    """Precomputed scores cannot know what is drawn at random."""
-    scores = {"q1": {"d1": 0.9, "d3": 0.8, "d2": 0.1}, "q2": {"d2": 0.7}}
-    rows = training_rows(DATA, negatives={"q1": ["d2"]}, shortage="drop", scores=scores)
-    assert [row["label"] for row in rows] == [[0.9, 0.1], [0.8, 0.1]]
-    assert caplog.messages == ["toy, split 'train': 2 rows of 1 negatives; 0 filled up at random, 1 dropped"]
-    with pytest.raises(
-        DataError,
-        match=r"query 'q2': there is no teacher score .* at random to fill the row; shortage='drop' leaves",
-    ):
-        training_rows(DATA, negatives={"q1": ["d2"]}, scores=scores)
-
-
-def test_rows_that_have_what_was_asked_are_not_counted(caplog: pytest.LogCaptureFixture) -> None:
-    """A line on every run would not be read on the one that matters."""
-    training_rows(DATA)
-    training_rows(DATA, negatives={"q1": ["d2", "d4"], "q2": ["d1"]})
-    assert caplog.messages == []
-
-
-def test_each_row_names_all_documents_judged_relevant_to_its_query() -> None:
-    """Another judged positive of the query, met in a batch, is no negative: the losses know it by this."""
-    rows = training_rows(DATA)
-    assert [row["relevant"] for row in rows] == [
-        [text_identity("heap"), text_identity("graph")],
-        [text_identity("heap"), text_identity("graph")],
-        [text_identity("sort")],
-    ]
-    assert validate_columns(Dataset.from_list(rows)) == ("anchor", "positive")
-
-
-def test_one_relevant_document_per_query_needs_no_column() -> None:
-    """Then the positive says it all, and the rows fit every collator of sentence-transformers."""
-    data = replace(DATA, qrels={"train": {"q1": {"d1": 1}, "q2": {"d3": 1}}})
-    assert all("relevant" not in row for row in training_rows(data))
-
-
-def test_queries_of_the_same_text_share_their_judged_documents() -> None:
-    """Their anchors are one text, so what answers the one answers the other; equal documents count once."""
-    data = replace(
-        DATA,
-        corpus={**DATA.corpus, "d1 again": DATA.corpus["d1"]},
-        queries={**DATA.queries, "q2": DATA.queries["q1"]},
-        qrels={"train": {"q1": {"d1": 1}, "q2": {"d3": 1, "d1 again": 1}}},
-    )
-    expected = [text_identity(data.corpus["d1"]), text_identity(data.corpus["d3"])]
-    assert [row["relevant"] for row in training_rows(data)] == [expected] * 3
+from lexforge.negatives import training_rows
 
 
 def test_a_data_set_of_rows_is_that_of_datasets() -> None:
     """The oracle is `Dataset.from_list`; a checked column of the wrong type is refused."""
-    rows = [row | {"label": [0.5]} for row in training_rows(DATA)]
+    rows = [{"anchor": "a", "positive": text, "relevant": [1, 2], "label": [0.5]} for text in ("b", "c", "d")]
     made = rows_to_dataset(rows)
     assert made.to_list() == Dataset.from_list(rows).to_list()
     assert made.column_names == Dataset.from_list(rows).column_names
@@ -171,6 +30,56 @@ def test_a_data_set_of_rows_is_that_of_datasets() -> None:
     for wrong in ([["1"]] * 3, [[1.5]] * 3, [1, 2, 3], [[1], None, [2]], [[1], [None], [2]]):
         with pytest.raises(DataError, match="column 'relevant': expected a list of identities"):
             validate_columns(made.remove_columns("relevant").add_column("relevant", wrong))
+
+
+@pytest.mark.parametrize("name", ["rows.jsonl", "rows.jsonl.gz"])
+def test_columns_come_back_from_a_file(name: str, tmp_path: Path) -> None:
+    """The trainer's columns in their order, whatever the text holds."""
+    rows = [
+        {"anchor": "a question", "positive": 'a "quote"', "negative_1": "line\nbreak 한국", "negative_2": ""}
+    ]
+    write_training_rows(tmp_path / name, rows)
+    assert read_training_rows(tmp_path / name) == rows
+    assert list(read_training_rows(tmp_path / name)[0]) == list(rows[0])
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "holds no row"),
+        (b'{"anchor": "a", "positive": "b"}\n{"anchor"\n', "rows.jsonl:2: not a JSON object"),
+        (b"\xff\n", "rows.jsonl:1: not UTF-8"),
+        (b"[]\n", "rows.jsonl:1: expected a JSON object; received list"),
+        (b'{"anchor": "a", "positive": "b"}\n{"anchor": "a"}\n', r"rows\.jsonl:2 has the columns"),
+        (b'{"anchor": "a", "negative_1": "b"}\n', "expected the text columns"),
+        (b'{"anchor": "a", "positive": 3}\n', r"column 'positive', .*rows\.jsonl:1: expected text"),
+    ],
+)
+def test_a_broken_file_is_refused(content: bytes, message: str, tmp_path: Path) -> None:
+    """With its name and the line."""
+    (tmp_path / "rows.jsonl").write_bytes(content)
+    with pytest.raises(DataError, match=message):
+        read_training_rows(tmp_path / "rows.jsonl")
+    with pytest.raises(FileNotFoundError):
+        read_training_rows(tmp_path / "other.jsonl")
+
+
+def test_a_file_holds_the_judged_documents_of_an_anchor_once(tmp_path: Path) -> None:
+    """With hundreds of relevant documents per query, their lists would outgrow the texts many times."""
+    rows = [
+        {"anchor": "a", "positive": "x", "relevant": [1, 2]},
+        {"anchor": "b", "positive": "z", "relevant": [3]},
+        {"anchor": "a", "positive": "y", "relevant": [1, 2]},
+        {"anchor": "b", "positive": "w", "relevant": [4]},
+        {"anchor": "b", "positive": "v", "relevant": [4]},
+    ]
+    write_training_rows(tmp_path / "rows.jsonl", rows)
+    lines = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
+    assert ["relevant" in line for line in lines] == [True, True, False, True, False]
+    assert read_training_rows(tmp_path / "rows.jsonl") == rows
+    (tmp_path / "rows.jsonl").write_text(json.dumps(rows[0]) + '\n{"anchor": "c", "positive": "x"}\n')
+    with pytest.raises(DataError, match=r"rows\.jsonl:2 has the columns"):
+        read_training_rows(tmp_path / "rows.jsonl")
 
 
 @pytest.mark.slow

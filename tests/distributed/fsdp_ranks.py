@@ -22,10 +22,13 @@ from torch.distributed.tensor import DTensor
 from training_ranks import JOINT_BATCH, ROWS, STEPS, RandomTeacher
 from transformers import TrainerCallback
 
+from lexforge.data import RetrievalData
 from lexforge.evaluation import RetrievalEvaluator
 from lexforge.losses import NeuralSparseLoss, penalty_weights
+from lexforge.negatives import NegativeRule, mine_once
 from lexforge.runs import NonFiniteError, leave_processes
-from lexforge.training import PRESETS, SpladeTrainer, TrainingSettings
+from lexforge.settings import Preset
+from lexforge.training import PRESETS, BM25Teacher, SpladeTrainer, TrainingSettings
 
 RANKS = int(os.environ.get("WORLD_SIZE", "1"))
 
@@ -35,6 +38,17 @@ class CountShards(TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, control: Any, model: Any, **kwargs: Any) -> None:
         self.shards = sum(isinstance(parameter, DTensor) for parameter in model.parameters())
+
+
+def make_model(checkpoint: str, preset: Preset, dtype: torch.dtype) -> SparseEncoder:
+    """An encoder without dropout."""
+    transformer = Transformer(checkpoint, transformer_task="fill-mask", max_seq_length=32)
+    model = SparseEncoder(modules=[transformer, SpladePooling("max")], device="cpu").to(dtype)
+    model.similarity_fn_name = preset.loss.similarity
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+    return model
 
 
 def make_trainer(
@@ -47,13 +61,54 @@ def make_trainer(
 ) -> SpladeTrainer:
     """V26 without dropout, and what the trainer is to do at the end; on several ranks sharded, as accelerate
     does on GPUs."""
-    numbers = PRESETS["v26"].loss
-    transformer = Transformer(checkpoint, transformer_task="fill-mask", max_seq_length=32)
-    model = SparseEncoder(modules=[transformer, SpladePooling("max")], device="cpu").to(dtype)
-    model.similarity_fn_name = numbers.similarity
-    for module in model.modules():
-        if isinstance(module, torch.nn.Dropout):
-            module.p = 0.0
+    model = make_model(checkpoint, PRESETS["v26"], dtype)
+    return trainer_of(model, PRESETS["v26"], ROWS, folder, RandomTeacher(), callbacks, finishing, settings)
+
+
+def train_lexforge(checkpoint: str, folder: Path, *, resumed_from: int | None = None) -> dict[str, Any]:
+    """The preset lexforge as its recipe trains it: mined negatives, BM25 as the teacher, and at the end an
+    average of the weights with a share of the start."""
+    if RANKS > 1:
+        PartialState()  # the ranks mine together before there is a trainer
+    preset = PRESETS["lexforge"]
+    model = make_model(checkpoint, preset, torch.float64)
+    texts = dict.fromkeys(row["positive"] for row in ROWS)
+    corpus = {f"d{place}": text for place, text in enumerate(texts)}
+    ids = {text: document for document, text in corpus.items()}
+    data = RetrievalData(
+        "rows",
+        corpus,
+        {f"q{place}": row["anchor"] for place, row in enumerate(ROWS)},
+        {"train": {f"q{place}": {ids[row["positive"]]: 1} for place, row in enumerate(ROWS)}},
+    )
+    rows = mine_once(model, data, NegativeRule(last_rank=10), folder / "mined.jsonl")
+    trainer = trainer_of(
+        model,
+        preset,
+        rows,
+        folder / "lexforge",
+        BM25Teacher.fit(texts),
+        finishing={"start_share": 0.45, "prune_threshold": 0.3, "average_horizon": 0.5},
+        settings={"steps": 6, "save_steps": 3},
+    )
+    checkpoint_of = f"{folder / 'lexforge'}/checkpoint-{resumed_from}"
+    trainer.train(resume_from_checkpoint=checkpoint_of if resumed_from else None)
+    weights = dict(trainer.model.state_dict())
+    return {"rows": rows, "weights": weights, "log": trainer.state.log_history}
+
+
+def trainer_of(
+    model: SparseEncoder,
+    preset: Preset,
+    rows: list[dict[str, Any]],
+    folder: Path,
+    teacher: Any,
+    callbacks: Any = (),
+    finishing: dict[str, float] | None = None,
+    settings: dict[str, Any] | None = None,
+) -> SpladeTrainer:
+    """A trainer of a preset, which shards the model where there are several ranks."""
+    numbers = preset.loss
     special = model.tokenizer.all_special_ids
     penalties = penalty_weights(numbers, torch.linspace(0.1, 3, len(model.tokenizer)), special, [7, 8, 9])
     queries = {str(place): row["anchor"] for place, row in enumerate(ROWS)}
@@ -70,7 +125,7 @@ def make_trainer(
             "save_steps": 7,
             "logging_steps": 1,
         }
-        | settings,
+        | (settings or {}),
     )
     saves = "no" if folder.name == "resumed" else "steps"  # a save and an evaluation gather, too
     arguments = training.arguments(
@@ -89,13 +144,14 @@ def make_trainer(
             penalty_weights=penalties,
             special_token_ids=special,
             gather_across_devices=True,
+            teacher_similarity="dot" if isinstance(teacher, BM25Teacher) else "cosine",
             **numbers.arguments(),
         ),
         args=arguments,
-        train_dataset=Dataset.from_list(ROWS),
+        train_dataset=Dataset.from_list(rows),
         eval_dataset=Dataset.from_list(ROWS[:JOINT_BATCH]),
         evaluator=RetrievalEvaluator(queries, documents, {query: {query: 1} for query in queries}),
-        teacher=RandomTeacher(),
+        teacher=teacher,
         phases=numbers.phases,
         ramp_fraction=numbers.ramp_fraction,
         callbacks=list(callbacks),
@@ -140,6 +196,8 @@ def main(checkpoint: str, output: str) -> None:
     finishing = {"document_terms": 20, "start_share": 0.5}
     wanted = make_trainer(checkpoint, folder / "wanted", torch.float64, finishing=finishing, steps=6)
     wanted.train()
+    lexforge = train_lexforge(checkpoint, folder)
+    lexforge_resumed = train_lexforge(checkpoint, folder, resumed_from=3)
     results = {
         "error": nan,
         "wanted": [
@@ -151,6 +209,8 @@ def main(checkpoint: str, output: str) -> None:
         "log": trainer.state.log_history,
         "weights": dict(model.state_dict()),
         "resumed": dict(resumed.model.state_dict()),
+        "lexforge": lexforge,
+        "lexforge_resumed": lexforge_resumed,
         "bf16": autocast.state.log_history[0],
     }
     if trainer.is_world_process_zero():

@@ -74,6 +74,25 @@ def test_a_wanted_number_of_terms_is_that_of_the_whole_model(runs: dict[str, Pat
 
 @pytest.mark.slow
 @pytest.mark.timeout(1700)
+def test_the_default_preset_trains_in_shards(runs: dict[str, Path]) -> None:
+    """What it mines, and the average of the weights that it leaves, are those of one process; a resumed run
+    reads the mined rows and goes on with the average.
+    """
+    sharded, one = results(runs["sharded"]), results(runs["one"])
+    assert sharded["lexforge"]["rows"] == one["lexforge"]["rows"]
+    assert all(row["negative_1"] != row["positive"] for row in one["lexforge"]["rows"])
+    # float64, and averages in float32: see the first test
+    torch.testing.assert_close(
+        sharded["lexforge"]["weights"], one["lexforge"]["weights"], rtol=1e-5, atol=1e-6
+    )
+    for found in (sharded, one):
+        assert found["lexforge_resumed"]["rows"] == found["lexforge"]["rows"]
+        resumed, whole = (found[name]["weights"] for name in ("lexforge_resumed", "lexforge"))
+        assert all(torch.equal(resumed[name], whole[name]) for name in whole)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1700)
 def test_what_is_saved_is_the_whole_model(runs: dict[str, Path]) -> None:
     """Stock sentence-transformers loads the final model and each checkpoint, and they encode as those of one
     process do.

@@ -18,6 +18,7 @@ import pytest
 from huggingface_hub import HfApi
 from sentence_transformers import SparseEncoder
 
+from lexforge.data import read_training_rows
 from lexforge.evaluation import read_scores
 from lexforge.models import build_splade, scale_head
 from lexforge.report import RunRecord, run_verdict
@@ -316,7 +317,9 @@ def test_a_query_without_a_candidate_is_trained_on(
     others = {**of_preset("v22"), "negatives": negatives, "model": str(tiny_checkpoint)}
     recipe.main(config(beir, train=TWO_ROWS, **others))
     line = "data, split 'train': 8 rows of 1 negatives; 1 filled up at random, 0 dropped"
-    assert [record.getMessage() for record in caplog.records if record.name == "lexforge.data.rows"] == [line]
+    assert [record.getMessage() for record in caplog.records if record.name == "lexforge.negatives.rows"] == [
+        line
+    ]
 
 
 def test_mined_rows_are_trained_on(
@@ -491,7 +494,7 @@ def test_lexforge_shifts_the_bias_and_keeps_a_share_of_the_start(beir: Path, tin
     # The settings of the preset that the trainer follows reach it.
     arguments = json.loads((run / "checkpoint-1" / "training_args.json").read_text())
     assert arguments["lr_scheduler_type"] == "constant_with_warmup"
-    assert (run / "checkpoint-1" / "weight_average.safetensors").is_file()
+    assert (run / "checkpoint-1" / "run_state.safetensors").is_file()
 
 
 def test_a_share_is_kept_of_a_retriever_only(
@@ -517,7 +520,7 @@ def test_a_share_is_kept_of_a_retriever_only(
 
 
 def test_mined_negatives_take_the_route_of_documents(beir: Path, tiny_checkpoint: Path) -> None:
-    """Their column is not among those of the rows, and a column without a route has no encoder."""
+    """They stand in the run directory, and a column without a route has no encoder."""
     train = TrainingSettings(
         steps=1, batch_size=1, gradient_accumulation_steps=1, precision="fp32", learning_rate=1e-4
     )
@@ -529,10 +532,11 @@ def test_mined_negatives_take_the_route_of_documents(beir: Path, tiny_checkpoint
     routes = ast.literal_eval(arguments["router_mapping"])
     assert routes["negative_1"] == "document"
     assert routes["anchor"] == "query"
+    assert len(read_training_rows(beir.parent / "run" / "mined.jsonl")) == 8
 
 
 def test_a_named_teacher_scores_the_negatives_that_are_mined(beir: Path, tiny_checkpoint: Path) -> None:
-    """The preset mines its negatives after the teacher has embedded what it is to score."""
+    """The teacher embeds what the model has mined."""
     train = TrainingSettings(
         steps=1, batch_size=2, gradient_accumulation_steps=1, precision="fp32", learning_rate=1e-4
     )

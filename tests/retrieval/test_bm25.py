@@ -58,29 +58,6 @@ def test_a_query_of_unknown_words_finds_nothing() -> None:
     assert index.search([], 5).ids == []
 
 
-def test_negatives_are_the_best_documents_that_nobody_judged() -> None:
-    """A positive among the negatives, or one known not to be relevant twice, would teach the wrong thing."""
-    index = BM25Index.build(TEXTS, IDS)
-    judged = {"q": {"c": 1}, "r": {}}
-    assert index.negatives({"q": "cat", "r": "the cat"}, judged, k=10) == {
-        "q": ["a"],
-        "r": ["c", "e", "b", "a"],
-    }
-    assert index.negatives({"s": "dog"}, {}, k=1) == {"s": ["e"]}  # twice in seven words
-
-
-def test_a_negative_scores_clearly_less_than_the_positive() -> None:
-    """A document above the positive may be an answer that nobody judged; without a positive none is sure."""
-    index = BM25Index.build(TEXTS, IDS)
-    hits = index.search(["the cat"], 10)
-    best, *others = hits.ids[0]
-    share = hits.scores[0][1] / hits.scores[0][0]
-    judged = {"q": {best: 1}}
-    assert index.negatives({"q": "the cat"}, judged, k=10, margin=1 - share - 1e-6) == {"q": others}
-    assert index.negatives({"q": "the cat"}, judged, k=10, margin=1 - share + 1e-6) == {"q": others[1:]}
-    assert index.negatives({"q": "the cat"}, {"q": {best: 0}}, k=10, margin=0.0) == {"q": []}
-
-
 def test_tokens() -> None:
     """Words are lower-cased; bigrams do not cross a word's edge; a word of one character is kept."""
     assert tokens("The U.S. 검색, naïve_x", "words") == ["the", "u", "s", "검색", "naïve_x"]

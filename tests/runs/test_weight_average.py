@@ -147,15 +147,3 @@ def test_the_best_checkpoint_brings_its_own_average(
     assert str(trainer.state.best_model_checkpoint).endswith("checkpoint-2")
     found = weights(trainer.model)
     assert all(torch.equal(tensor, found[name]) for name, tensor in seen[0].items())
-
-
-def test_sharded_weights_are_refused(
-    fresh: Callable[[], SparseEncoder],
-    tmp_path: Path,
-    make_trainer: Callable[..., SpladeTrainer],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """FSDP2 leaves each rank a part of each weight."""
-    monkeypatch.setattr("lexforge.runs.weight_average.FSDPModule", SparseEncoder)
-    with pytest.raises(ValueError, match="average_horizon=0"):
-        make_trainer(fresh(), tmp_path, average_horizon=0.5).train()

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from lexforge.data import NegativeRule, read_training_rows
+from lexforge.data import read_training_rows
 from lexforge.evaluation import write_run
+from lexforge.negatives import NegativeRule
 
 QUERIES = {"q0": "sort list", "q1": "file", "q2": "parse tree"}
 POSITIVES = {"q0": "d0", "q1": "d1", "q2": "d2"}

@@ -13,10 +13,10 @@ from lexforge.data import (
     load_beir,
     load_teacher_scores,
     read_training_rows,
-    training_rows,
     write_training_rows,
 )
 from lexforge.evaluation import write_run
+from lexforge.negatives import training_rows
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def test_scores_of_a_run_are_those_that_training_reads(
         for document, score in found.items():
             expected = dot_product(tiny_splade, data.queries[query], data.corpus[document])
             assert score == pytest.approx(expected, rel=1e-5)  # float32, in other batches
-    rows = training_rows(data, negatives={"q0": ["d2"], "q1": ["d0"]}, scores=scores)
+    rows = training_rows(data, runs=[{"q0": {"d2": 1.0}, "q1": {"d0": 1.0}}], scores=scores)
     assert [row["label"] for row in rows] == [list(found.values()) for found in scores.values()]
     before = output.read_bytes()
     script.main(cfg)

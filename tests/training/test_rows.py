@@ -15,7 +15,7 @@ from lexforge.training import (
     check_triplet_rows,
     choose_negatives,
     load_rows,
-    mined_negatives,
+    mining_rule,
 )
 
 CORPUS = {"d0": "red apple", "d1": "red pear", "d2": "green apple", "d3": "blue sky", "d4": "red apple tree"}
@@ -125,16 +125,12 @@ def test_a_small_collection_trains_without_the_negatives_of_the_preset() -> None
     assert choose_negatives("bm25", "bm25", judged_data(), per_batch=2, say=pytest.fail) == "bm25"
 
 
-def test_negatives_are_mined_where_they_are_asked_for(table: TrainingData) -> None:
-    """Where no set of documents is at hand, or a teacher would have to score them, they cannot be mined."""
-    mined = mined_negatives(judged_data(), "mined", labelled=False, per_row=1, seed=0)
-    assert mined is not None
-    assert mined.dataset.column_names[:3] == ["anchor", "positive", "negative_1"]
-    assert mined_negatives(judged_data(), "none", labelled=True, per_row=1, seed=0) is None
+def test_only_judgements_can_be_mined(table: TrainingData) -> None:
+    """Rows of texts have no set of documents that a model could rank."""
+    rule = mining_rule(judged_data(), per_row=2, shortage="drop", seed=3)
+    assert (rule.per_row, rule.shortage, rule.seed) == (2, "drop", 3)
     with pytest.raises(ValueError, match="holds rows of texts"):
-        mined_negatives(table, "mined", labelled=False, per_row=1, seed=0)
-    with pytest.raises(ValueError, match="scores are those of the training rows alone"):
-        mined_negatives(judged_data(), "mined", labelled=True, per_row=1, seed=0)
+        mining_rule(table)
 
 
 def test_a_triplet_needs_a_third_text() -> None:

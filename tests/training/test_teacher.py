@@ -9,10 +9,8 @@ import numpy as np
 import pytest
 from datasets import Dataset
 
-from lexforge.data import NegativeRule, RetrievalData
 from lexforge.training import (
     BM25Teacher,
-    MovingNegatives,
     choose_teacher,
     embed_by_teacher,
     load_teacher,
@@ -45,25 +43,10 @@ def test_bm25_needs_no_cache_and_others_have_one(tmp_path: Path) -> None:
     documents = [row["positive"] for row in ROWS] * 3
     bm25 = load_teacher("bm25", documents)
     assert isinstance(bm25, BM25Teacher)
-    assert embed_by_teacher(bm25, ROWS, None, tmp_path / "bm25") is bm25
+    assert embed_by_teacher(bm25, ROWS, tmp_path / "bm25") is bm25
     lsa = load_teacher("lsa", [f"{text} {n}" for n, text in enumerate(documents)])
-    kept = embed_by_teacher(lsa, ROWS, None, tmp_path)
+    kept = embed_by_teacher(lsa, ROWS, tmp_path)
     assert np.isfinite(kept.lookup(["sort"], "query")).all()
-
-
-def test_every_document_that_may_be_mined_is_embedded(tmp_path: Path) -> None:
-    """Negatives are mined after the teacher has run; one that it does not know would end the training."""
-    corpus = {f"d{n}": f"document {n} sorts a list of {n} numbers" for n in range(6)}
-    judged = {"train": {"q1": {"d1": 1}, "q2": {"d2": 1}}}
-    held = RetrievalData("set", corpus, {"q1": "sort numbers", "q2": "list of numbers"}, judged)
-    mined = MovingNegatives(held, NegativeRule(per_row=1, last_rank=3))
-    rows = [{"anchor": held.queries[f"q{n}"], "positive": corpus[f"d{n}"]} for n in (1, 2)]
-    lsa = load_teacher("lsa", list(corpus.values()))
-    kept = embed_by_teacher(lsa, rows, mined, tmp_path / "mined")
-    assert kept.lookup(list(corpus.values()), "document").shape[0] == 6
-    of_rows = embed_by_teacher(lsa, rows, None, tmp_path / "rows")
-    with pytest.raises(KeyError, match="document 5"):
-        of_rows.lookup([corpus["d5"]], "document")
 
 
 @pytest.mark.parametrize("make", [list, Dataset.from_list], ids=["list", "dataset"])

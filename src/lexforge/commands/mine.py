@@ -11,16 +11,16 @@ writes the same file.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
 
-from lexforge import corpus, data, evaluation, models, retrieval
-from lexforge.common.progress import Progress
-from lexforge.data import NegativeRule, SourceOptions
+from lexforge import corpus, data, evaluation, models, negatives, retrieval
+from lexforge.data import SourceOptions
+from lexforge.negatives import NegativeRule
 
 Search = Callable[[list[str], int], Any]  # -> lexforge.retrieval.Hits
 
@@ -61,22 +61,21 @@ def searcher(cfg: Config, name: str, loaded: data.RetrievalData) -> Search:
     return search
 
 
-def rankings(cfg: Config, miner: data.NegativeMiner) -> Iterator[dict[str, dict[str, float]]]:
-    """Yield the run of the split's queries, block by block."""
-    queries = miner.queries
-    names = list(queries)
-    blocks = [names[start : start + cfg.block_queries] for start in range(0, len(names), cfg.block_queries)]
-    if cfg.run is not None:
-        run = evaluation.read_run(cfg.run, queries=queries, documents=miner.data.corpus)
-        if not run:
-            raise ValueError(f"{cfg.run} must rank queries of the split {cfg.split!r}; it ranks none")
-        yield from ({query: run.get(query, {}) for query in block} for block in blocks)
-    elif cfg.model is not None:
-        search = searcher(cfg, cfg.model, miner.data)
-        with Progress(len(names), "Search", "queries") as progress:
-            for block in blocks:
-                yield search([queries[query] for query in block], cfg.rule.last_rank).to_run(block)
-                progress.update(len(block))
+def rankings(cfg: Config, miner: negatives.NegativeMiner) -> Iterable[dict[str, dict[str, float]]]:
+    """Return the runs of the split's queries, block by block."""
+    if cfg.run is None:
+        search = searcher(cfg, str(cfg.model), miner.data)
+        return negatives.rankings(
+            search,
+            miner.queries,
+            cfg.rule.last_rank,
+            block_queries=cfg.block_queries,
+            show_progress_bar=True,
+        )
+    run = evaluation.read_run(cfg.run, queries=miner.queries, documents=miner.data.corpus)
+    if not run:
+        raise ValueError(f"{cfg.run} must rank queries of the split {cfg.split!r}; it ranks none")
+    return [{query: run.get(query, {})} for query in miner.queries]
 
 
 def scorer(cfg: Config, loaded: data.RetrievalData) -> Callable[[Any], Any] | None:
@@ -88,7 +87,7 @@ def scorer(cfg: Config, loaded: data.RetrievalData) -> Callable[[Any], Any] | No
         return None
     queries, texts = loaded.split_queries(cfg.split).values(), list(loaded.corpus.values())
     cache = data.TeacherCache.build(data.load_teacher(cfg.teacher, texts), queries, texts, cfg.teacher_cache)
-    return lambda run: data.score_by_teacher(cache, loaded, run, cfg.split)
+    return lambda run: negatives.score_by_teacher(cache, loaded, run, cfg.split)
 
 
 def main(cfg: Config) -> None:
@@ -109,8 +108,8 @@ def main(cfg: Config) -> None:
     if cfg.output.is_dir():
         raise IsADirectoryError(f"--output must name a file; {cfg.output} is a folder")
     loaded = data.load_retrieval_data(str(cfg.data), [cfg.split], cfg.source)
-    miner = data.NegativeMiner(loaded, cfg.rule, cfg.split)
+    miner = negatives.NegativeMiner(loaded, cfg.rule, cfg.split)
     score = scorer(cfg, loaded)
     rows = [row for run in rankings(cfg, miner) for row in miner.mine(run, score(run) if score else None)]
-    data.write_training_rows(cfg.output, data.mined_columns(loaded, rows, cfg.split))
+    data.write_training_rows(cfg.output, negatives.mined_columns(loaded, rows, cfg.split))
     print(miner.summary(rows))

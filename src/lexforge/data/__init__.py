@@ -34,18 +34,10 @@ if TYPE_CHECKING:
         load_multilabel,
         multi_hot,
     )
-    from lexforge.data.negatives import (
-        NegativeMiner,
-        NegativeRule,
-        mined_columns,
-        read_training_rows,
-        score_by_teacher,
-        write_training_rows,
-    )
     from lexforge.data.pair_data import PairData
     from lexforge.data.pair_scores import label_rows, listed_pairs, load_scorer, row_pairs, score_pairs
     from lexforge.data.retrieval_data import RetrievalData, hold_out, sample_corpus
-    from lexforge.data.rows import judged_negatives, rows_to_dataset, training_rows
+    from lexforge.data.rows import read_training_rows, rows_to_dataset, write_training_rows
     from lexforge.data.source import (
         TrainingData,
         check_source,
@@ -72,8 +64,6 @@ __all__ = [
     "LsaTeacher",
     "MultiLabelData",
     "MultiLabelOptions",
-    "NegativeMiner",
-    "NegativeRule",
     "PairData",
     "RetrievalData",
     "SentenceTransformerTeacher",
@@ -91,7 +81,6 @@ __all__ = [
     "digests",
     "document_frequency",
     "hold_out",
-    "judged_negatives",
     "label_rows",
     "listed_pairs",
     "load_beir",
@@ -110,18 +99,15 @@ __all__ = [
     "load_teacher",
     "load_teacher_scores",
     "load_training_data",
-    "mined_columns",
     "multi_hot",
     "read_training_rows",
     "row_pairs",
     "rows_to_dataset",
     "sample_corpus",
-    "score_by_teacher",
     "score_pairs",
     "stopword_ids",
     "stopword_summary",
     "teacher_name",
-    "training_rows",
     "validate_columns",
     "write_teacher_scores",
     "write_training_rows",

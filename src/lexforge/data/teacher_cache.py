@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -109,7 +109,6 @@ class TeacherCache:
         rows: Iterable[Mapping[str, Any]],
         folder: str | Path | None = None,
         *,
-        documents: Iterable[str] = (),
         block_texts: int = 8192,
     ) -> TeacherCache:
         """Build the cache of training rows: anchors are encoded as queries, all other texts as documents.
@@ -118,7 +117,6 @@ class TeacherCache:
             teacher: The teacher that encodes the texts.
             rows: Rows under the column contract; columns without texts are ignored.
             folder: The folder of the cache, as for `build`.
-            documents: Further texts that are encoded as documents, such as those that may become negatives.
             block_texts: The number of texts that are encoded and written at a time.
 
         Returns:
@@ -129,8 +127,7 @@ class TeacherCache:
             DataError: As for `build`.
         """
         of_rows = ((text_kind(column), row[column]) for row in rows for column in text_columns(row))
-        further: Iterable[tuple[TextKind, str]] = (("document", text) for text in documents)
-        return cls._fill(teacher, chain(of_rows, further), folder, block_texts)
+        return cls._fill(teacher, of_rows, folder, block_texts)
 
     @classmethod
     def _fill(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -148,49 +147,6 @@ class BM25Index:
             shape=(len(texts), len(self._vocabulary)),
         )
         return self._index.search(queries, wanted)
-
-    def negatives(
-        self,
-        queries: Mapping[str, str],
-        judged: Mapping[str, Mapping[str, int]],
-        k: SupportsIndex,
-        *,
-        margin: float | None = None,
-    ) -> dict[str, list[str]]:
-        """Find hard negatives: the best documents of each query that have no judgement.
-
-        Args:
-            queries: `{query id: text}`.
-            judged: `{query id: {document id: grade}}`; judged documents are left out whatever their grade.
-            k: Number of best documents per query that are considered.
-            margin: A negative scores at most `(1 - margin) * p`, where p is the best score of a document of
-                grade 1 or more; a query without such a document among its k best gets none. A document that
-                scores higher may well be an answer that nobody judged. None sets no condition.
-
-        Returns:
-            `{query id: document ids}`, at most k ids per query, best first.
-
-        Raises:
-            ValueError: If k is below 1.
-        """
-        hits = self.search(list(queries.values()), k)
-        negatives = {}
-        for query, documents, scores in zip(queries, hits.ids, hits.scores, strict=True):
-            grades = judged.get(query, {})
-            limit = math.inf
-            if margin is not None:
-                found = [
-                    score
-                    for document, score in zip(documents, scores, strict=True)
-                    if grades.get(document, 0) > 0
-                ]
-                limit = (1 - margin) * max(found, default=-math.inf)
-            negatives[query] = [
-                document
-                for document, score in zip(documents, scores, strict=True)
-                if document not in grades and score <= limit
-            ]
-        return negatives
 
     def __len__(self) -> int:
         """Return the number of documents."""

@@ -25,7 +25,10 @@ class Part(Protocol):
     """A part of a training that a resumed run must have as it was."""
 
     def state(self) -> Mapping[str, Any]:
-        """Return what to keep: name -> tensor, or value in JSON types; empty if there is nothing yet."""
+        """Return what to keep: name -> tensor, or value in JSON types; empty if there is nothing yet.
+
+        All ranks call this together, so that a state may be gathered from them.
+        """
         ...
 
     def load_state(self, state: Mapping[str, Any], /) -> None:
@@ -121,14 +124,13 @@ class RunStateCallback(TrainerCallback):
         """Write the state beside the model of the checkpoint; every rank must call this."""
         if state.is_hyper_param_search:
             return
-        parts = self._kept_parts()
+        parts = {name: part.state() for name, part in self._kept_parts().items()}
         ranks = _of_all_ranks({name: dict(part.state()) for name, part in OF_EACH_RANK.items()})
         if not state.is_world_process_zero or not (parts or any(any(own.values()) for own in ranks)):
             return
         tensors: dict[str, Tensor] = {}
         values: dict[str, dict[str, Any]] = {}
-        for name, part in parts.items():
-            found = part.state()
+        for name, found in parts.items():
             values[name] = {key: value for key, value in found.items() if not isinstance(value, Tensor)}
             tensors |= {f"{name}/{key}": found[key] for key in found.keys() - values[name].keys()}
         folder = Path(str(args.output_dir)) / f"checkpoint-{state.global_step}"

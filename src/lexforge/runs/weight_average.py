@@ -7,9 +7,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor, distribute_tensor
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from lexforge.runs.sharded import whole_tensor
 from lexforge.settings import FinishSettings
 
 
@@ -22,13 +23,14 @@ class WeightAverage(TrainerCallback):
 
     which is the plain mean of the first h steps, and from then on a moving average in which a step of h steps
     ago counts a third of the last one. Training goes on from its own weights. The average is in float32, on
-    the device of the weights; as a part of `RunStateCallback` it is kept in each checkpoint.
+    the device of the weights, and under FSDP2 in shards like them; as a part of `RunStateCallback` it is kept
+    whole in each checkpoint.
 
     Args:
         horizon: The number h of steps as a share of all steps, in [0, 1]; below one step it is one step.
 
     Raises:
-        ValueError: If the horizon is out of range, or, when training begins, the model is sharded by FSDP2.
+        ValueError: If the horizon is out of range.
 
     Source: Polyak and Juditsky, "Acceleration of stochastic approximation by averaging" (1992); Izmailov et
     al., "Averaging weights leads to wider optima and better generalization" (arXiv 1803.05407);
@@ -37,21 +39,19 @@ class WeightAverage(TrainerCallback):
 
     def __init__(self, horizon: float) -> None:
         self.horizon = FinishSettings(average_horizon=horizon).average_horizon
-        self.weights: dict[str, Tensor] = {}
-        """Name -> average of a parameter; empty before the first step."""
+        self._averages: dict[str, Tensor] = {}  # whole, or in shards like the parameters
+
+    @property
+    def weights(self) -> dict[str, Tensor]:
+        """Name -> average of a parameter, whole; empty before the first step. All ranks must ask together."""
+        return {name: whole_tensor(average) for name, average in self._averages.items()}
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Begin anew, unless the run is resumed: `RunStateCallback` restores the average then."""
-        if isinstance(kwargs.get("model"), FSDPModule):
-            raise ValueError(
-                "an average of the weights needs whole weights on every rank, and FSDP2 shards them; give "
-                "average_horizon=0 (--finish.average-horizon 0), or train with DistributedDataParallel "
-                "(recipes/accelerate/multi_gpu.yaml)"
-            )
         if not state.global_step:
-            self.weights = {}
+            self._averages = {}
 
     @torch.no_grad()
     def on_step_end(
@@ -61,17 +61,20 @@ class WeightAverage(TrainerCallback):
         share = 1 / min(state.global_step, max(1.0, self.horizon * state.max_steps))
         model: nn.Module = kwargs["model"]
         for name, parameter in model.named_parameters():
-            weights = parameter.detach().float()
-            if name not in self.weights:
-                self.weights[name] = weights.clone()
-            else:
-                average = self.weights[name] = self.weights[name].to(weights.device)
-                average.lerp_(weights, share)
+            weights, average = parameter.detach().float(), self._averages.get(name)
+            if average is None:
+                self._averages[name] = weights.clone()
+                continue
+            if isinstance(weights, DTensor) and not isinstance(average, DTensor):  # read from a checkpoint
+                average = distribute_tensor(
+                    average.to(weights.device), weights.device_mesh, weights.placements
+                )
+            self._averages[name] = average.to(weights.device).lerp_(weights, share)
 
     def state(self) -> dict[str, Tensor]:
-        """Return the average by name of the parameter."""
+        """Return the average by name of the parameter, whole; all ranks must ask together."""
         return self.weights
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Take what `state` returned."""
-        self.weights = dict(state)
+        self._averages = dict(state)

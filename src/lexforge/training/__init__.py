@@ -16,13 +16,12 @@ if TYPE_CHECKING:
     from lexforge.training.dense import DenseTrainer
     from lexforge.training.diagnosis import diagnose
     from lexforge.training.hub import hub_arguments, push_model
-    from lexforge.training.negatives import MovingNegatives
     from lexforge.training.recipe import check_run, finish_run
     from lexforge.training.rows import (
         check_triplet_rows,
         choose_negatives,
         load_rows,
-        mined_negatives,
+        mining_rule,
     )
     from lexforge.training.stopping import early_stopping
     from lexforge.training.symptoms import measure_symptoms, record_symptoms
@@ -42,7 +41,6 @@ __all__ = [
     "DenseCollator",
     "DenseTrainer",
     "EvaluationSettings",
-    "MovingNegatives",
     "Phase",
     "Preset",
     "PresetName",
@@ -62,7 +60,7 @@ __all__ = [
     "load_rows",
     "load_teacher",
     "measure_symptoms",
-    "mined_negatives",
+    "mining_rule",
     "phase_at",
     "push_model",
     "ramp_at",

@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lexforge.data import (
-    NegativeRule,
-    TrainingData,
-    judged_negatives,
-    load_teacher_scores,
-    read_training_rows,
-    training_rows,
-)
-from lexforge.data.negatives import Shortage
+from lexforge.common.types import Run
+from lexforge.data import TrainingData, load_teacher_scores, read_training_rows
 from lexforge.data.pairs import NEGATIVE
+from lexforge.negatives import NegativeRule, judged_run, rankings, training_rows
 from lexforge.retrieval import BM25Index
-from lexforge.settings import NegativesName, PresetNegatives
-from lexforge.training.negatives import MovingNegatives
+from lexforge.settings import NegativesName, PresetNegatives, Shortage
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
 TRAIN = "train"
-ONCE = 10**9  # epochs from one mining of negatives to the next: more than any run has
 # Negatives stand among the first 50 documents of their query and score at most 95 % of the positive's score,
 # because a document that scores higher may well be an answer that nobody judged.
 DEPTH = 50
@@ -93,8 +86,8 @@ def load_rows(
             holds the whole corpus, and otherwise, or without one, in a new index of the whole corpus.
         negatives: Where the negatives come from. `given` keeps those of rows of texts, `judged` draws among
             the documents that were judged not relevant, `bm25` among the best of BM25 that score clearly less
-            than the positive, and a path is a file of `lexforge.data.write_training_rows`. With `none` and
-            `mined` the rows have none.
+            than the positive of the row, and a path is a file of `lexforge.data.write_training_rows`. With
+            `none` and `mined` the rows have none.
         per_row: Number of negatives in each row that is made of judgements.
         shortage: What happens to a row with too few negatives, as in `NegativeRule`.
         teacher_scores: A file in qrels format with the scores of a teacher, which become the column `label`.
@@ -111,60 +104,40 @@ def load_rows(
         return loaded.training_rows(negatives=negatives == "given")
 
     whole = loaded.retrieval
-    candidates = None
+    rule = NegativeRule(per_row=per_row, last_rank=DEPTH, margin=MARGIN, shortage=shortage)
+    runs: Iterable[Run] | None = None
     if negatives == "judged":
-        candidates = judged_negatives(whole)
+        judged = judged_run(whole)  # all of them are sure, and none has a score
+        rule = replace(rule, last_rank=max([1, *map(len, judged.values())]), margin=None)
+        runs = [judged]
     elif negatives == "bm25":
         if bm25 is None or len(bm25) < len(whole.corpus):  # built on the sample that is evaluated
             bm25 = BM25Index.of_corpus(whole.corpus, show_progress_bar=True)
-        candidates = bm25.negatives(whole.split_queries(TRAIN), whole.split(TRAIN), k=DEPTH, margin=MARGIN)
+        runs = rankings(bm25.search, whole.split_queries(TRAIN), DEPTH)
 
-    scores = None
-    if teacher_scores is not None:
-        scores = load_teacher_scores(teacher_scores, whole)
-
-    return training_rows(
-        whole, TRAIN, candidates, negatives_per_row=per_row, shortage=shortage, scores=scores
-    )
+    scores = None if teacher_scores is None else load_teacher_scores(teacher_scores, whole)
+    return training_rows(whole, TRAIN, runs, rule, scores=scores)
 
 
-def mined_negatives(
-    loaded: TrainingData,
-    negatives: NegativesName | Path,
-    *,
-    labelled: bool,
-    per_row: int,
-    seed: int,
-) -> MovingNegatives | None:
-    """Make the negatives that the model mines before the first step.
+def mining_rule(
+    loaded: TrainingData, *, per_row: int = 1, shortage: Shortage = "random", seed: int = 0
+) -> NegativeRule:
+    """Return the rule by which a model mines its negatives before the first step (`mine_once`).
 
     Args:
         loaded: The data.
-        negatives: Where the negatives come from; `mined` asks for them.
-        labelled: Whether the loss reads scores of the rows' own documents, which know no negative that is
-            mined later.
         per_row: Number of negatives in each row.
+        shortage: What happens to a row with too few negatives, as in `NegativeRule`.
         seed: Seed of the draw.
 
-    Returns:
-        The data set and the callback that mines; None where nothing is to be mined.
-
     Raises:
-        ValueError: If `mined` is asked for over rows of texts, which have no corpus, or over labelled rows.
+        ValueError: If the data are rows of texts, which have no corpus.
     """
-    if negatives != "mined":
-        return None
     if loaded.retrieval is None:
         raise ValueError(
             f"--negatives mined needs a corpus with judgements; {loaded.measured.name} holds rows of texts"
         )
-    if labelled:
-        raise ValueError(
-            "the teacher's scores are those of the training rows alone, and mined negatives are others: mine "
-            "them by `lexforge mine` and give its file to --negatives, or give --negatives none"
-        )
-    rule = NegativeRule(per_row=per_row, last_rank=DEPTH, margin=MARGIN, shortage="random", seed=seed)
-    return MovingNegatives(loaded.retrieval, rule, every_epochs=ONCE)
+    return NegativeRule(per_row=per_row, last_rank=DEPTH, margin=MARGIN, shortage=shortage, seed=seed)
 
 
 def check_triplet_rows(rows: Sequence[Mapping[str, Any]] | Dataset, weight: float, source: str) -> None:

@@ -11,7 +11,6 @@ from lexforge.common.types import Embeddings
 from lexforge.data.columns import LABEL, text_columns
 from lexforge.data.teacher import texts_to_fit
 from lexforge.training.bm25_teacher import BM25Teacher
-from lexforge.training.negatives import MovingNegatives
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -68,7 +67,6 @@ def load_teacher(name: str, documents: Sequence[str]) -> data.Teacher | BM25Teac
 def embed_by_teacher(
     teacher: data.Teacher | BM25Teacher,
     rows: Sequence[Mapping[str, Any]] | Dataset,
-    mined: MovingNegatives | None,
     cache: Path | None,
 ) -> Embeddings:
     """Return what the collator looks the texts of the rows up in.
@@ -77,8 +75,6 @@ def embed_by_teacher(
         teacher: The teacher. BM25 looks any text up by itself; the embeddings of another one are computed
             once and kept.
         rows: Training rows under the column contract.
-        mined: The negatives that the model will mine. Any document of the corpus may become one, so all are
-            embedded; None embeds the texts of the rows.
         cache: The folder that keeps them; None is a folder in the user's cache.
 
     Returns:
@@ -86,8 +82,7 @@ def embed_by_teacher(
     """
     if isinstance(teacher, BM25Teacher):
         return teacher
-    corpus = () if mined is None else mined.data.corpus.values()
-    return data.TeacherCache.build_for_rows(teacher, rows, cache, documents=corpus)
+    return data.TeacherCache.build_for_rows(teacher, rows, cache)
 
 
 def without_single_scores(

@@ -7,27 +7,21 @@ section 3. A document that scores nearly as high as the positive is likely to be
 
 from __future__ import annotations
 
-import gzip
-import json
 import math
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 
-from lexforge.common.text_identity import text_identity
 from lexforge.common.types import Embeddings
-from lexforge.data.columns import ANCHOR, POSITIVE, RELEVANT, validate_columns
-from lexforge.data.lines import json_objects
 from lexforge.data.retrieval_data import DataError, RetrievalData
-from lexforge.storage.files import write_file
+from lexforge.settings import Shortage
 
-Scores = Mapping[str, Mapping[str, float]]
-Choice = Literal["random", "top"]
-Shortage = Literal["random", "drop"]
+Scores: TypeAlias = Mapping[str, Mapping[str, float]]
+"""Query id -> document id -> score."""
+Choice: TypeAlias = Literal["random", "top"]
 
 
 class MinedRow(NamedTuple):
@@ -125,7 +119,7 @@ class NegativeMiner:
         """Return the (query, positive) pairs, in the order of the judgements; each becomes a row."""
         return [(query, positive) for query, found in self._positives.items() for positive in found]
 
-    def mine(self, run: Scores, teacher_scores: Scores | None = None, *, seed: int = 0) -> list[MinedRow]:
+    def mine(self, run: Scores, teacher_scores: Scores | None = None) -> list[MinedRow]:
         """Make the rows of the queries that a run holds.
 
         Args:
@@ -134,11 +128,10 @@ class NegativeMiner:
                 entry.
             teacher_scores: Query id -> document id -> score, with every document of the run's window and
                 every positive. Pass them if and only if the rule has a `teacher_margin`.
-            seed: A number that is added to the rule's seed, so that repeated mining draws anew.
 
         Returns:
             A row for each (query, positive) pair, in the order of the run, without the rows that the rule
-            drops. The same run and seed give the same rows, however the queries are cut into blocks.
+            drops. The same run gives the same rows, however the queries are cut into blocks.
 
         Raises:
             ValueError: If `teacher_scores` are given without a `teacher_margin`, or the other way round.
@@ -157,7 +150,7 @@ class NegativeMiner:
             window = self._window(query, scores)
             known = None if teacher_scores is None else teacher_scores.get(query, {})
             for positive in self._positives[query]:
-                row = self._row(query, positive, scores, window, known, self.rule.seed + seed)
+                row = self._row(query, positive, scores, window, known)
                 if row is not None:
                     rows.append(row)
         return rows
@@ -201,7 +194,6 @@ class NegativeMiner:
         scores: Mapping[str, float],
         window: list[str],
         teacher: Mapping[str, float] | None,
-        seed: int,
     ) -> MinedRow | None:
         """Choose the negatives of one pair; None drops the row."""
         rule = self.rule
@@ -221,7 +213,7 @@ class NegativeMiner:
         if len(left) < rule.per_row and rule.shortage == "drop":
             return None
         # Seeded by the pair's own ids, so that the draw does not depend on the rows before it.
-        generator = random.Random(f"{seed} {query} {positive}")
+        generator = random.Random(f"{rule.seed} {query} {positive}")
         mined = min(len(left), rule.per_row)
         chosen = left[:mined] if rule.choice == "top" else generator.sample(left, mined)
         drawn = self._draw(query, chosen, rule.per_row - mined, generator)
@@ -270,100 +262,6 @@ def score_by_teacher(
         values = vectors.astype(np.float32) @ anchor  # [N]
         scores[query] = dict(zip(documents, values.tolist(), strict=True))
     return scores
-
-
-def mined_columns(
-    data: RetrievalData, rows: Iterable[MinedRow], split: str | None = None
-) -> list[dict[str, Any]]:
-    """Turn mined rows into training rows: `anchor`, `positive`, `negative_1` .. `negative_n`.
-
-    Args:
-        data: The retrieval set, which holds the texts.
-        rows: The rows of `NegativeMiner`.
-        split: The split of their queries. If one of its queries has several relevant documents, every row
-            also gets the column `relevant` with the identities of those of its query and of queries with the
-            same text. (With one relevant document per query the column would say what `positive` says.) None
-            adds no such column.
-
-    Returns:
-        One dict per row, under the column contract. The rows of a query share one list of identities.
-    """
-    rows = list(rows)
-    relevant = {} if split is None else _relevant(data, split)
-    several = any(len(relevant.get(data.queries[row.query], ())) > 1 for row in rows)
-    return [
-        {ANCHOR: data.queries[row.query], POSITIVE: data.corpus[row.positive]}
-        | {f"negative_{rank}": data.corpus[document] for rank, document in enumerate(row.negatives, start=1)}
-        | ({RELEVANT: relevant[data.queries[row.query]]} if several else {})
-        for row in rows
-    ]
-
-
-def _relevant(data: RetrievalData, split: str) -> dict[str, list[int]]:
-    """Return the text of each query -> the identities of the documents that are judged relevant to it."""
-    found: dict[str, dict[int, None]] = {}  # a dict for its order, and because documents may have equal texts
-    for query, grades in data.split(split).items():
-        identities = found.setdefault(data.queries[query], {})
-        for document, grade in grades.items():
-            if grade > 0:
-                identities[text_identity(data.corpus[document])] = None
-    return {text: list(identities) for text, identities in found.items()}
-
-
-def write_training_rows(path: str | Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write training rows as JSON lines, compressed if the name ends in .gz.
-
-    `relevant` is written with the first row of each anchor only, because a query with hundreds of relevant
-    documents has as many rows, and each of them would hold the whole list.
-
-    Args:
-        path: The file; an existing one is replaced.
-        rows: Rows under the column contract.
-
-    Raises:
-        DataError: If the rows break the contract.
-    """
-    validate_columns(rows)
-    written: dict[str, list[int]] = {}  # anchor -> the list that its first row holds
-    lines = []
-    for row in rows:
-        line = dict(row)
-        if RELEVANT in row:
-            known = written.get(row[ANCHOR])
-            if known is row[RELEVANT] or known == row[RELEVANT]:
-                del line[RELEVANT]
-            written[row[ANCHOR]] = row[RELEVANT]
-        lines.append(json.dumps(line, ensure_ascii=False) + "\n")
-    data = "".join(lines).encode("utf-8")
-    write_file(Path(path), gzip.compress(data, mtime=0) if str(path).endswith(".gz") else data)
-
-
-def read_training_rows(path: str | Path) -> list[dict[str, Any]]:
-    """Read a file that `write_training_rows` wrote.
-
-    Args:
-        path: The file.
-
-    Returns:
-        The rows.
-
-    Raises:
-        FileNotFoundError: If there is no such file.
-        DataError: If a line is no JSON object in UTF-8, or if the rows break the column contract; the message
-            names the file, and the line that is wrong.
-    """
-    rows = [row for _, row in json_objects(Path(path), ())]
-    if not rows:
-        raise DataError(f"{path} holds no row")
-    read: dict[str, Any] = {}  # anchor -> the list of the last row that holds one
-    for row in rows:
-        anchor = row.get(ANCHOR)
-        if isinstance(anchor, str) and RELEVANT in row:
-            read[anchor] = row[RELEVANT]
-        elif isinstance(anchor, str) and anchor in read:
-            row[RELEVANT] = read[anchor]
-    validate_columns(rows, lambda row: f"{path}:{row + 1}")
-    return rows
 
 
 def _ceiling(positive: float, margin: float) -> float:

@@ -2,22 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import numpy as np
 import pytest
 
-from lexforge.data import (
-    DataError,
-    NegativeMiner,
-    NegativeRule,
-    RetrievalData,
-    mined_columns,
-    read_training_rows,
-    score_by_teacher,
-    write_training_rows,
-)
+from lexforge.data import DataError, RetrievalData
+from lexforge.negatives import NegativeMiner, NegativeRule, score_by_teacher
 
 CORPUS = {name: f"text of {name}" for name in "abcdefghij"}
 DATA = RetrievalData(
@@ -30,8 +19,8 @@ DATA = RetrievalData(
 RUN = {"q": {name: 10.0 - place for place, name in enumerate(CORPUS)}}
 
 
-def mine(run=RUN, data: RetrievalData = DATA, teacher=None, seed: int = 0, **rule):
-    return NegativeMiner(data, NegativeRule(**rule)).mine(run, teacher, seed=seed)
+def mine(run=RUN, data: RetrievalData = DATA, teacher=None, **rule):
+    return NegativeMiner(data, NegativeRule(**rule)).mine(run, teacher)
 
 
 def negatives(**options) -> str:
@@ -131,7 +120,7 @@ def test_the_same_rows_however_the_queries_are_cut() -> None:
     whole = miner.mine(run)
     parts = [row for query in run for row in miner.mine({query: run[query]})]
     assert whole == parts
-    assert miner.mine(run, seed=1) != whole
+    assert NegativeMiner(data, NegativeRule(per_row=3, last_rank=20, seed=5)).mine(run) != whole
     for row in whole:  # a naive search
         best = sorted(documents, key=lambda document: -run[row.query][document])[:20]
         assert set(row.negatives) <= set(best) - set(qrels[row.query])
@@ -152,40 +141,6 @@ def test_a_dense_teacher_scores_by_the_dot_product_of_its_vectors() -> None:
     assert {query: list(found) for query, found in scores.items()} == {"q": ["a", "d", "c"], "r": ["a", "b"]}
     expected = float(vector("a question", "query").astype(float) @ vector(CORPUS["d"], "document"))
     assert scores["q"]["d"] == pytest.approx(expected, abs=1e-6)  # float32 sums
-
-
-@pytest.mark.parametrize("name", ["rows.jsonl", "rows.jsonl.gz"])
-def test_columns_come_back_from_a_file(name: str, tmp_path: Path) -> None:
-    """The trainer's columns in their order, whatever the text holds."""
-    corpus = {**CORPUS, "a": "line\nbreak  한국", "b": 'a "quote"'}
-    data = RetrievalData("sample", corpus, DATA.queries, DATA.qrels)
-    rows = mined_columns(data, mine(data=data, per_row=2, choice="top"))
-    expected = {"anchor": "a question", "positive": corpus["c"], "negative_1": corpus["a"]}
-    assert rows == [{**expected, "negative_2": corpus["b"]}]
-    write_training_rows(tmp_path / name, rows)
-    assert read_training_rows(tmp_path / name) == rows
-    assert list(read_training_rows(tmp_path / name)[0]) == list(rows[0])
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"", "holds no row"),
-        (b'{"anchor": "a", "positive": "b"}\n{"anchor"\n', "rows.jsonl:2: not a JSON object"),
-        (b"\xff\n", "rows.jsonl:1: not UTF-8"),
-        (b"[]\n", "rows.jsonl:1: expected a JSON object; received list"),
-        (b'{"anchor": "a", "positive": "b"}\n{"anchor": "a"}\n', r"rows\.jsonl:2 has the columns"),
-        (b'{"anchor": "a", "negative_1": "b"}\n', "expected the text columns"),
-        (b'{"anchor": "a", "positive": 3}\n', r"column 'positive', .*rows\.jsonl:1: expected text"),
-    ],
-)
-def test_a_broken_file_is_refused(content: bytes, message: str, tmp_path: Path) -> None:
-    """With its name and the line."""
-    (tmp_path / "rows.jsonl").write_bytes(content)
-    with pytest.raises(DataError, match=message):
-        read_training_rows(tmp_path / "rows.jsonl")
-    with pytest.raises(FileNotFoundError):
-        read_training_rows(tmp_path / "other.jsonl")
 
 
 @pytest.mark.parametrize(
@@ -219,21 +174,3 @@ def test_a_query_without_a_positive_is_refused() -> None:
     data = RetrievalData("sample", CORPUS, {"q": "a"}, {"train": {"q": {"a": 0}}})
     with pytest.raises(DataError, match="sample, split 'train', query 'q': no positive"):
         NegativeMiner(data, NegativeRule())
-
-
-def test_a_file_holds_the_judged_documents_of_an_anchor_once(tmp_path: Path) -> None:
-    """With hundreds of relevant documents per query, their lists would outgrow the texts many times."""
-    rows = [
-        {"anchor": "a", "positive": "x", "relevant": [1, 2]},
-        {"anchor": "b", "positive": "z", "relevant": [3]},
-        {"anchor": "a", "positive": "y", "relevant": [1, 2]},
-        {"anchor": "b", "positive": "w", "relevant": [4]},
-        {"anchor": "b", "positive": "v", "relevant": [4]},
-    ]
-    write_training_rows(tmp_path / "rows.jsonl", rows)
-    lines = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
-    assert ["relevant" in line for line in lines] == [True, True, False, True, False]
-    assert read_training_rows(tmp_path / "rows.jsonl") == rows
-    (tmp_path / "rows.jsonl").write_text(json.dumps(rows[0]) + '\n{"anchor": "c", "positive": "x"}\n')
-    with pytest.raises(DataError, match=r"rows\.jsonl:2 has the columns"):
-        read_training_rows(tmp_path / "rows.jsonl")

@@ -1,0 +1,25 @@
+"""Hard negatives: one rule over any ranking, that of BM25 or of a model, makes rows with negatives."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lexforge.common.lazy import load_when_used
+
+if TYPE_CHECKING:
+    from lexforge.negatives.miner import NegativeMiner, NegativeRule, score_by_teacher
+    from lexforge.negatives.mining import mine_once, rankings
+    from lexforge.negatives.rows import judged_run, mined_columns, training_rows
+
+__all__ = [
+    "NegativeMiner",
+    "NegativeRule",
+    "judged_run",
+    "mine_once",
+    "mined_columns",
+    "rankings",
+    "score_by_teacher",
+    "training_rows",
+]
+
+__getattr__, __dir__ = load_when_used(__name__)
