@@ -679,6 +679,7 @@ class EvaluationSettings:
                 "metric_for_best_model": f"eval_dev_{self.best_measure}",
                 "greater_is_better": True,
                 "save_steps": self.eval_steps,
+                "restore_callback_states_from_checkpoint": True,  # the count of early stopping
             }
         return arguments
 

@@ -57,8 +57,8 @@ def test_dev_is_evaluated_every_n_steps(
 def test_a_resumed_run_stops_early_and_ends_with_the_best_checkpoint(
     train: Callable[..., Any], tiny_splade: SparseEncoder, tmp_path: Path
 ) -> None:
-    """The best value comes at step 2; two evaluations later training stops, with the weights of step 2. The
-    stock callback forgets its count: resumed after step 3, it would train to the end.
+    """The best value comes at step 2; two evaluations later training stops, with the weights of step 2. By
+    default the stock callback forgets its count: resumed after step 3, it would train to the end.
     """
 
     class Killed(Exception):
@@ -84,6 +84,18 @@ def test_a_resumed_run_stops_early_and_ends_with_the_best_checkpoint(
     assert best
     for name, tensor in best.items():
         assert weights[name].equal(tensor), name
+
+
+def test_a_run_that_has_stopped_early_is_not_trained_further(
+    train: Callable[..., Any], make_trainer: Any, fresh: Callable[[], SparseEncoder], tmp_path: Path
+) -> None:
+    """A run may be killed after its last checkpoint; resumed, it must end where training has ended."""
+    settings = {"best_measure": "nDCG@10", "early_stopping": 2}
+    whole = train(fresh(), tmp_path, **settings)
+    again = train(fresh(), tmp_path, resume=True, **settings)
+    assert again.state.global_step == whole.state.global_step == 4
+    expected = whole.model.state_dict()
+    assert all(tensor.equal(expected[name]) for name, tensor in again.model.state_dict().items())
 
 
 def test_a_run_without_the_options_evaluates_nothing() -> None:

@@ -37,7 +37,9 @@ def write_vectors(path: Path, vectors: Any, owner: str, *, rank: int = 0, **arra
             "indices": vectors.indices.astype(np.int32),
             "indptr": vectors.indptr.astype(np.int64),
         }
-    tensors = {name: torch.from_numpy(np.require(array, requirements="CW")) for name, array in arrays.items()}
+    tensors = {
+        name: torch.from_numpy(np.require(array, requirements=["C", "W"])) for name, array in arrays.items()
+    }
     write_tensors(path, FORMAT, fields, tensors, rank=rank)
 
 

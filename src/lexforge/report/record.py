@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any
 
 from sentence_transformers import SparseEncoder
 from sentence_transformers.base.model import BaseModel
@@ -91,11 +90,3 @@ class RunRecord:
         searches = sample_searches(model, evaluator, vectors, corpus, self._results)
         content = json.dumps(searches, ensure_ascii=False, separators=(",", ":"))
         write_file(self.folder / EXPLORER_FILE, content.encode())
-
-    def finish(self, **others: Any) -> None:
-        """Write `metrics.json`, the sign that the run has ended.
-
-        Args:
-            **others: What else it holds, such as `timing`.
-        """
-        write_json(self.folder / METRICS_FILE, self.metrics | others)

@@ -38,7 +38,13 @@ class SamplerEpoch(TrainerCallback):
 
 
 def has_finished(state: TrainerState, args: TrainingArguments) -> bool:
-    """Whether a state is that of a finished run, from which the Trainer would take one more step."""
+    """Whether a state is that of a finished run, from which the Trainer would train on."""
+    callbacks: Any = state.stateful_callbacks  # name -> what it had saved
+    early = callbacks.get("EarlyStoppingCallback")
+    if isinstance(early, dict):  # a list where the user has added several
+        settings = early["args"] | early["attributes"]
+        if settings["early_stopping_patience_counter"] >= settings["early_stopping_patience"]:
+            return True
     if args.max_steps > 0:
         return state.global_step >= args.max_steps
     return (state.epoch or 0) >= args.num_train_epochs

@@ -16,14 +16,13 @@ if TYPE_CHECKING:
     from lexforge.training.dense import DenseTrainer
     from lexforge.training.diagnosis import diagnose
     from lexforge.training.hub import hub_arguments, push_model
-    from lexforge.training.recipe import check_run, finish_run
+    from lexforge.training.recipe import check_run, early_stopping, finish_run
     from lexforge.training.rows import (
         check_triplet_rows,
         choose_negatives,
         load_rows,
         mining_rule,
     )
-    from lexforge.training.stopping import early_stopping
     from lexforge.training.symptoms import measure_symptoms, record_symptoms
     from lexforge.training.teacher import (
         choose_teacher,

@@ -8,6 +8,7 @@ from typing import Any, Literal, Protocol
 
 from sentence_transformers.base.model import BaseModel
 from sentence_transformers.base.trainer import BaseTrainer
+from transformers import EarlyStoppingCallback, TrainerCallback
 
 from lexforge import evaluation, export, models, report, runs
 from lexforge.settings import CardOptions, EvaluationSettings, TrainingSettings
@@ -70,6 +71,11 @@ def check_trackers(names: Sequence[str]) -> None:
             raise ValueError(f"report_to may name {known}; received {name!r}")
         if name not in get_available_reporting_integrations():
             raise ImportError(f"report_to names {name!r}, whose package is not installed")
+
+
+def early_stopping(settings: EvaluationSettings) -> list[TrainerCallback]:
+    """Return the callback that stops a training whose `best_measure` gets no better, if it is asked for."""
+    return [] if settings.early_stopping is None else [EarlyStoppingCallback(settings.early_stopping)]
 
 
 def finish_run(
