@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -126,13 +126,27 @@ def shared_folder() -> Path:
 
 @pytest.fixture(scope="session")
 def run_script() -> Callable[..., None]:
-    """Run a Python file in a process of its own, or on several gloo ranks; it must end well."""
+    """Run a Python file in a process of its own, or on several gloo ranks; it must end well.
 
-    def run(script: Path, *arguments: object, ranks: int = 1, timeout: float = 280) -> None:
+    `launcher` holds the words that start the ranks, if not torchrun does.
+    """
+
+    def run(
+        script: Path,
+        *arguments: object,
+        ranks: int = 1,
+        timeout: float = 280,
+        launcher: Sequence[str] = (),
+    ) -> None:
         torchrun = ["-m", "torch.distributed.run", "--nproc-per-node", str(ranks), "--standalone"]
         threads = {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
         finished = subprocess.run(
-            [sys.executable, *(torchrun if ranks > 1 else []), str(script), *map(str, arguments)],
+            [
+                sys.executable,
+                *(launcher or (torchrun if ranks > 1 else ())),
+                str(script),
+                *map(str, arguments),
+            ],
             env={**os.environ, **threads},
             capture_output=True,
             text=True,

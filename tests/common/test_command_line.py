@@ -1,4 +1,4 @@
-"""What every recipe and script does with its command line."""
+"""What every recipe and command does with its command line."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from lexforge.common.command_line import run_command
 
 ROOT = Path(__file__).resolve().parents[2]
-COMMANDS = sorted(path for folder in ("recipes", "scripts") for path in (ROOT / folder).glob("*.py"))
+RECIPES = sorted((ROOT / "recipes").glob("*.py"))
 HEAVY = ("torch", "transformers", "sentence_transformers", "datasets", "numba", "faiss", "sklearn")
 
 
@@ -62,9 +62,9 @@ def test_the_default_is_changed_by_the_options(capsys: pytest.CaptureFixture[str
     assert capsys.readouterr().out == "5\n"
 
 
-@pytest.mark.parametrize("path", COMMANDS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
 def test_help_shows_an_example_first_and_loads_nothing_slow(path: Path) -> None:
-    """The first command of a new user took nine seconds, and some scripts told nothing but their options."""
+    """The first command of a new user took nine seconds, and some told nothing but their options."""
     code = (
         "import runpy, sys\n"
         f"sys.argv = [{str(path)!r}, '--help']\n"
@@ -85,7 +85,7 @@ def test_help_shows_an_example_first_and_loads_nothing_slow(path: Path) -> None:
 
 def test_a_command_without_its_data_ends_with_one_line(tmp_path: Path) -> None:
     """What a user sees when a folder is misspelt."""
-    command = [sys.executable, str(ROOT / "scripts/encode_corpus.py"), "--model", "m"]
+    command = [sys.executable, "-m", "lexforge", "encode", "--model", "m"]
     command += ["--data", str(tmp_path / "nowhere"), "--output", str(tmp_path / "out")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 1

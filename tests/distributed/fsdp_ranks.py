@@ -18,8 +18,8 @@ from accelerate.utils import DistributedType
 from datasets import Dataset
 from sentence_transformers import SparseEncoder
 from sentence_transformers.sparse_encoder.modules import SpladePooling, Transformer
+from small_runs import JOINT_BATCH, ROWS, RandomTeacher
 from torch.distributed.tensor import DTensor
-from training_ranks import JOINT_BATCH, ROWS, STEPS, RandomTeacher
 from transformers import TrainerCallback
 
 from lexforge.data import RetrievalData
@@ -30,7 +30,7 @@ from lexforge.runs import NonFiniteError, leave_processes
 from lexforge.settings import Preset
 from lexforge.training import PRESETS, BM25Teacher, SpladeTrainer, TrainingSettings
 
-RANKS = int(os.environ.get("WORLD_SIZE", "1"))
+STEPS, RANKS = 20, int(os.environ.get("WORLD_SIZE", "1"))
 
 
 class CountShards(TrainerCallback):

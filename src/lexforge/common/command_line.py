@@ -152,21 +152,6 @@ def printable(text: str) -> str:
     return text.translate(_CONTROL)
 
 
-def script_help(docstring: str | None, command: str, script: str) -> str:
-    """Make the help of a script that does in a checkout what a command of `lexforge` does.
-
-    Args:
-        docstring: That of the command's module.
-        command: The words of the command, such as `export model`.
-        script: The script, such as `scripts/export_model.py`.
-
-    Returns:
-        The docstring, with `python SCRIPT` wherever it says `lexforge COMMAND`.
-    """
-    launched = (docstring or "").replace(f"-m lexforge {command}", script)
-    return launched.replace(f"lexforge {command}", f"python {script}")
-
-
 @contextmanager
 def _log_on_standard_error() -> Iterator[None]:
     """A block in which the package says what long work does, and how far it has come."""

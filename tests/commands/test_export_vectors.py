@@ -7,21 +7,22 @@ from pathlib import Path
 
 import pytest
 
+from lexforge.commands import encode, export_vectors
+
 
 @pytest.fixture
-def vectors(load_script, corpus_folder: Path, tiny_checkpoint: Path, tmp_path: Path) -> Path:
-    script = load_script("encode_corpus")
-    script.main(script.Config(str(tiny_checkpoint), corpus_folder, tmp_path / "vectors", block_rows=3))
+def vectors(corpus_folder: Path, tiny_checkpoint: Path, tmp_path: Path) -> Path:
+    encode.main(encode.Config(str(tiny_checkpoint), corpus_folder, tmp_path / "vectors", block_rows=3))
     return tmp_path / "vectors"
 
 
 def test_documents_and_queries_are_written_with_the_terms_of_the_model(
-    load_script, vectors: Path, corpus_folder: Path, tmp_path: Path, capsys
+    vectors: Path, corpus_folder: Path, tmp_path: Path, capsys
 ) -> None:
     """The command as the README gives it; a query for a document's text shares its terms."""
     (corpus_folder / "queries.jsonl").write_text(json.dumps({"_id": "q", "text": "parse a tree"}) + "\n")
-    script, out = load_script("export_vectors"), tmp_path / "out"
-    script.main(script.Config(vectors, "elasticsearch", out, queries=corpus_folder))
+    out = tmp_path / "out"
+    export_vectors.main(export_vectors.Config(vectors, "elasticsearch", out, queries=corpus_folder))
     printed = capsys.readouterr().out
     assert f"7 documents in 1 files for elasticsearch in {out}" in printed
     assert "recall@10 of what the engine keeps, against exact search: 1.0000 (1 queries)" in printed
@@ -36,19 +37,13 @@ def test_documents_and_queries_are_written_with_the_terms_of_the_model(
     assert query == pytest.approx(documents["d2"], rel=1e-5, abs=1e-5)
 
 
-def test_an_engine_that_numbers_terms_needs_no_model(
-    load_script, vectors: Path, tmp_path: Path, capsys
-) -> None:
+def test_an_engine_that_numbers_terms_needs_no_model(vectors: Path, tmp_path: Path, capsys) -> None:
     """Vectors outlive the machine that holds the model."""
-    script = load_script("export_vectors")
-    script.main(script.Config(vectors, "pgvector", tmp_path / "out", model="nowhere"))
+    export_vectors.main(export_vectors.Config(vectors, "pgvector", tmp_path / "out", model="nowhere"))
     assert "3 documents as queries" in capsys.readouterr().out
 
 
-def test_a_folder_in_use_is_refused_before_a_model_is_loaded(
-    load_script, vectors: Path, tmp_path: Path
-) -> None:
+def test_a_folder_in_use_is_refused_before_a_model_is_loaded(vectors: Path, tmp_path: Path) -> None:
     """The model takes seconds to minutes to load."""
-    script = load_script("export_vectors")
     with pytest.raises(FileExistsError, match="no part of an export"):
-        script.main(script.Config(vectors, "vespa", vectors, model="nowhere"))
+        export_vectors.main(export_vectors.Config(vectors, "vespa", vectors, model="nowhere"))

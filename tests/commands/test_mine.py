@@ -6,11 +6,11 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
+from lexforge.commands import mine
 from lexforge.data import read_training_rows
 from lexforge.evaluation import write_run
 from lexforge.negatives import NegativeRule
@@ -18,11 +18,6 @@ from lexforge.negatives import NegativeRule
 QUERIES = {"q0": "sort list", "q1": "file", "q2": "parse tree"}
 POSITIVES = {"q0": "d0", "q1": "d1", "q2": "d2"}
 TEXTS = {"q0": "sort the list", "q1": "open the file", "q2": "parse a tree"}  # of the positives
-
-
-@pytest.fixture
-def script(load_script) -> ModuleType:
-    return load_script("mine_negatives")
 
 
 @pytest.fixture
@@ -36,9 +31,9 @@ def folder(corpus_folder: Path) -> Path:
     return corpus_folder
 
 
-def mine(script: ModuleType, folder: Path, rule: NegativeRule | None = None, **options: Any) -> list[dict]:
+def mined(folder: Path, rule: NegativeRule | None = None, **options: Any) -> list[dict]:
     output = folder / "mined.jsonl"
-    script.main(script.Config(folder, output, rule=rule or NegativeRule(), **options))
+    mine.main(mine.Config(folder, output, rule=rule or NegativeRule(), **options))
     rows = read_training_rows(output)
     assert [row["anchor"] for row in rows] == [QUERIES[query] for query in sorted(QUERIES)][: len(rows)]
     for row in rows:
@@ -49,39 +44,39 @@ def mine(script: ModuleType, folder: Path, rule: NegativeRule | None = None, **o
 
 @pytest.mark.parametrize("kind", ["bm25", "bare", "dense"])
 def test_every_kind_of_model_ranks(
-    kind: str, script, folder: Path, tmp_path: Path, tiny_checkpoint, tiny_dense, capsys
+    kind: str, folder: Path, tmp_path: Path, tiny_checkpoint, tiny_dense, capsys
 ) -> None:
     """BM25, a masked language model as SPLADE, a dense encoder; blocks of queries change nothing."""
     model = {"bm25": "bm25", "bare": str(tiny_checkpoint), "dense": str(tmp_path / "dense")}[kind]
     if kind == "dense":
         tiny_dense.save_pretrained(model)
-    rows = mine(script, folder, model=model, block_queries=2)
+    rows = mined(folder, model=model, block_queries=2)
     assert "3 rows of 1 negatives; " in capsys.readouterr().out
-    assert rows == mine(script, folder, model=model)
+    assert rows == mined(folder, model=model)
 
 
-def test_a_run_made_elsewhere_is_mined(script, folder: Path, tmp_path: Path, capsys) -> None:
+def test_a_run_made_elsewhere_is_mined(folder: Path, tmp_path: Path, capsys) -> None:
     """By hand: q0 has d3 below its positive, q1 only better ones, q2 is not in the run."""
     write_run(tmp_path / "run", {"q0": {"d4": 3.0, "d0": 2.0, "d3": 1.0}, "q1": {"d5": 2.0, "d1": 1.0}})
     rule = NegativeRule(margin=0.0, shortage="drop", choice="top")
-    rows = mine(script, folder, rule, run=tmp_path / "run")
+    rows = mined(folder, rule, run=tmp_path / "run")
     assert rows == [{"anchor": "sort list", "positive": "sort the list", "negative_1": "hash of a key"}]
     assert "1 rows of 1 negatives; 0 filled up at random, 2 dropped" in capsys.readouterr().out
-    rows = mine(script, folder, NegativeRule(margin=0.0, choice="top"), run=tmp_path / "run")
+    rows = mined(folder, NegativeRule(margin=0.0, choice="top"), run=tmp_path / "run")
     assert len(rows) == 3
     assert "3 rows of 1 negatives; 2 filled up at random, 0 dropped" in capsys.readouterr().out
 
 
-def test_a_teacher_filters(script, folder: Path, tmp_path: Path) -> None:
+def test_a_teacher_filters(folder: Path, tmp_path: Path) -> None:
     """Scores from a file: d4 is as good as the positive, d3 is not."""
     write_run(tmp_path / "run", {"q0": {"d4": 3.0, "d3": 1.0}})
     lines = [f"q{i}\td{i}\t0.9\n" for i in range(3)] + ["q0\td4\t0.88\n", "q0\td3\t0.2\n"]
     (tmp_path / "scores.tsv").write_text("".join(lines))
     rule = NegativeRule(teacher_margin=0.05, choice="top", shortage="drop")
-    rows = mine(script, folder, rule, run=tmp_path / "run", teacher_scores=tmp_path / "scores.tsv")
+    rows = mined(folder, rule, run=tmp_path / "run", teacher_scores=tmp_path / "scores.tsv")
     assert [row["negative_1"] for row in rows] == ["hash of a key"]
     fitted = {"model": "bm25", "teacher": "lsa", "teacher_cache": tmp_path / "cache"}
-    assert len(mine(script, folder, NegativeRule(teacher_margin=0.05), **fitted)) == 3
+    assert len(mined(folder, NegativeRule(teacher_margin=0.05), **fitted)) == 3
     assert (tmp_path / "cache").is_dir()
 
 
@@ -105,33 +100,41 @@ def test_a_teacher_filters(script, folder: Path, tmp_path: Path) -> None:
         ({"model": "./no-such-model"}, FileNotFoundError, "no-such-model"),
     ],
 )
-def test_bad_input_is_refused(options: dict, error: type, message: str, script, folder: Path) -> None:
+def test_bad_input_is_refused(options: dict, error: type, message: str, folder: Path) -> None:
     """With the flag that is wrong, and without a file that looks like a result."""
     settings = {"data": folder, "output": folder / "mined.jsonl", **options}
     with pytest.raises(error, match=message):
-        script.main(script.Config(**settings))
+        mine.main(mine.Config(**settings))
     assert not (folder / "mined.jsonl").exists()
 
 
-def test_a_run_of_other_data_is_refused(script, folder: Path, tmp_path: Path) -> None:
+def test_a_run_of_other_data_is_refused(folder: Path, tmp_path: Path) -> None:
     """Its documents or queries are not there."""
     for name, run in (("documents", {"q0": {"x": 1.0}}), ("queries", {"x": {"d0": 1.0}})):
         write_run(tmp_path / name, run)
         with pytest.raises(ValueError, match="'x' is not in the data"):
-            mine(script, folder, run=tmp_path / name)
+            mined(folder, run=tmp_path / name)
 
 
-def test_an_empty_run_is_refused(script, folder: Path, tmp_path: Path) -> None:
+def test_an_empty_run_is_refused(folder: Path, tmp_path: Path) -> None:
     """Every negative would be drawn at random, and the file would look mined."""
     (tmp_path / "empty").write_text("\n")
     with pytest.raises(ValueError, match="empty must rank queries of the split 'train'; it ranks none"):
-        mine(script, folder, run=tmp_path / "empty")
+        mined(folder, run=tmp_path / "empty")
 
 
-def test_the_flags_of_the_rule_are_flags_of_the_script(folder: Path) -> None:
+def test_the_flags_of_the_rule_are_flags_of_the_command(folder: Path) -> None:
     """As a user types them."""
-    path = Path(__file__).resolve().parents[2] / "scripts" / "mine_negatives.py"
-    command = [sys.executable, str(path), "--data", str(folder), "--output", str(folder / "out.jsonl")]
+    command = [
+        sys.executable,
+        "-m",
+        "lexforge",
+        "mine",
+        "--data",
+        str(folder),
+        "--output",
+        str(folder / "out.jsonl"),
+    ]
     flags = "--model bm25 --per-row 2 --first-rank 1 --last-rank 5 --margin 0.1 --choice top --seed 3".split()
     done = subprocess.run([*command, *flags], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]

@@ -11,19 +11,19 @@ from pathlib import Path
 
 import pytest
 
+from lexforge.commands import encode, index, search
 from lexforge.storage.manifest import write_manifest
 
 
 @pytest.fixture
-def vectors(load_script, corpus_folder: Path, tiny_checkpoint: Path, tmp_path: Path) -> Path:
-    script = load_script("encode_corpus")
-    script.main(script.Config(str(tiny_checkpoint), corpus_folder, tmp_path / "vectors", block_rows=3))
+def vectors(corpus_folder: Path, tiny_checkpoint: Path, tmp_path: Path) -> Path:
+    encode.main(encode.Config(str(tiny_checkpoint), corpus_folder, tmp_path / "vectors", block_rows=3))
     return tmp_path / "vectors"
 
 
 @pytest.mark.parametrize("kind", ["inverted", "milvus"])
 def test_the_text_of_a_document_finds_it(
-    kind: str, load_script, vectors: Path, corpus_folder: Path, tmp_path: Path, capsys
+    kind: str, vectors: Path, corpus_folder: Path, tmp_path: Path, capsys
 ) -> None:
     """The three commands as the README gives them; each line of the input is answered."""
     uri = None
@@ -31,8 +31,7 @@ def test_the_text_of_a_document_finds_it(
         pytest.importorskip("pymilvus", reason="the extra `milvus` is not installed")
         pytest.importorskip("milvus_lite", reason="the extra `milvus` is not installed")
         uri = str(tmp_path / "vectors.db")
-    build, search = load_script("build_index"), load_script("search")
-    build.main(build.Config(vectors, tmp_path / "index", kind, rows=3, uri=uri))
+    index.main(index.Config(vectors, tmp_path / "index", kind, rows=3, uri=uri))
     assert f"{kind} index of 7 documents" in capsys.readouterr().out
     search.main(search.Config(tmp_path / "index", corpus_folder, "parse a tree", k=7, terms=2))
     out = capsys.readouterr().out
@@ -43,17 +42,14 @@ def test_the_text_of_a_document_finds_it(
     assert capsys.readouterr().out.count("query: ") == 2
 
 
-def test_a_corpus_gives_the_terminal_no_commands(
-    load_script, tiny_checkpoint: Path, tmp_path: Path, capsys
-) -> None:
+def test_a_corpus_gives_the_terminal_no_commands(tiny_checkpoint: Path, tmp_path: Path, capsys) -> None:
     """A text from the web that hides the lines above it, or that types, was printed as it is."""
     folder = tmp_path / "data"
     folder.mkdir()
     record = {"_id": "d\x1b[8m", "text": "parse \x1b]0;title\x07 a \x9b2J tree"}
     (folder / "corpus.jsonl").write_text(json.dumps(record) + "\n")
-    encode, build, search = (load_script(name) for name in ("encode_corpus", "build_index", "search"))
     encode.main(encode.Config(str(tiny_checkpoint), folder, tmp_path / "vectors"))
-    build.main(build.Config(tmp_path / "vectors", tmp_path / "index", "inverted"))
+    index.main(index.Config(tmp_path / "vectors", tmp_path / "index", "inverted"))
     capsys.readouterr()
     search.main(search.Config(tmp_path / "index", folder, "parse \x1b[2J tree"))
     out = capsys.readouterr().out
@@ -63,11 +59,10 @@ def test_a_corpus_gives_the_terminal_no_commands(
 
 
 def test_a_line_that_is_no_query_costs_no_other_line(
-    load_script, vectors, corpus_folder, tmp_path, capsys, monkeypatch
+    vectors, corpus_folder, tmp_path, capsys, monkeypatch
 ) -> None:
     """The lines of a file stand for themselves; the command still fails, and says at which line."""
-    build, search = load_script("build_index"), load_script("search")
-    build.main(build.Config(vectors, tmp_path / "index", "inverted"))
+    index.main(index.Config(vectors, tmp_path / "index", "inverted"))
     stdin = io.TextIOWrapper(io.BytesIO("tree\n\n caf\xe9\n".encode("latin-1") + "서울\n".encode()))
     monkeypatch.setattr("sys.stdin", stdin)
     with pytest.raises(ValueError, match="2 of 4 lines were not searched for: line 2 is blank"):
@@ -79,21 +74,19 @@ def test_a_line_that_is_no_query_costs_no_other_line(
 
 
 def test_a_byte_order_mark_is_no_part_of_the_first_query(
-    load_script, vectors, corpus_folder, tmp_path, capsys, monkeypatch
+    vectors, corpus_folder, tmp_path, capsys, monkeypatch
 ) -> None:
     """Windows tools write it at the start of a file, which is then piped into the search."""
-    build, search = load_script("build_index"), load_script("search")
-    build.main(build.Config(vectors, tmp_path / "index", "inverted"))
+    index.main(index.Config(vectors, tmp_path / "index", "inverted"))
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO("\ufefftree\nkey\n".encode())))
     search.main(search.Config(tmp_path / "index", corpus_folder, k=1))
     lines = capsys.readouterr().out.splitlines()
     assert [line for line in lines if line.startswith("query")] == ["query: tree", "query: key"]
 
 
-def test_a_damaged_array_is_found_when_asked_for(load_script, vectors, corpus_folder, tmp_path) -> None:
+def test_a_damaged_array_is_found_when_asked_for(vectors, corpus_folder, tmp_path) -> None:
     """A failing disk leaves size and time of a file: only reading it all finds that."""
-    build, search = load_script("build_index"), load_script("search")
-    build.main(build.Config(vectors, tmp_path / "index", "inverted"))
+    index.main(index.Config(vectors, tmp_path / "index", "inverted"))
     folder = tmp_path / "index" / "index"
     file, manifest = folder / "weights.npy", folder / "manifest.json"
     fields = json.loads(manifest.read_text())["fields"]
@@ -111,14 +104,13 @@ def test_a_damaged_array_is_found_when_asked_for(load_script, vectors, corpus_fo
         search.main(replace(config, verify=True))
 
 
-def test_bad_input_is_refused(load_script, vectors, corpus_folder, tmp_path, tiny_dense) -> None:
+def test_bad_input_is_refused(vectors, corpus_folder, tmp_path, tiny_dense) -> None:
     """Blank lines, k = 0, an index that is not there, a model that is another one."""
-    build, search = load_script("build_index"), load_script("search")
     with pytest.raises(ValueError, match="the index 'faiss-flat' does not hold sparse vectors"):
-        build.main(build.Config(vectors, tmp_path / "index", "faiss-flat"))
+        index.main(index.Config(vectors, tmp_path / "index", "faiss-flat"))
     with pytest.raises(FileNotFoundError, match="holds no finished index"):
         search.main(search.Config(tmp_path / "index", corpus_folder, "tree"))
-    build.main(build.Config(vectors, tmp_path / "index", "inverted"))
+    index.main(index.Config(vectors, tmp_path / "index", "inverted"))
     with pytest.raises(ValueError, match="line 2 is blank"):
         search.main(search.Config(tmp_path / "index", corpus_folder), lines=["tree\n", "\n"])
     with pytest.raises(ValueError, match="--width >= 3; received -1 and 200"):
@@ -130,4 +122,4 @@ def test_bad_input_is_refused(load_script, vectors, corpus_folder, tmp_path, tin
         search.main(search.Config(tmp_path / "index", corpus_folder, "tree", model=str(tmp_path / "other")))
     (vectors / "block-000001.safetensors").unlink()
     with pytest.raises(FileNotFoundError, match="1 of 3 blocks are missing, the first is 1"):
-        build.main(build.Config(vectors, tmp_path / "second", "inverted"))
+        index.main(index.Config(vectors, tmp_path / "second", "inverted"))

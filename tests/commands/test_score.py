@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 from sentence_transformers import SparseEncoder
 
+from lexforge.commands import score
 from lexforge.data import (
     load_beir,
     load_teacher_scores,
@@ -17,11 +17,6 @@ from lexforge.data import (
 )
 from lexforge.evaluation import write_run
 from lexforge.negatives import training_rows
-
-
-@pytest.fixture
-def script(load_script) -> ModuleType:
-    return load_script("score_pairs")
 
 
 @pytest.fixture
@@ -42,11 +37,11 @@ def dot_product(model: SparseEncoder, query: str, document: str) -> float:
 
 
 def test_scores_of_a_run_are_those_that_training_reads(
-    script, folder: Path, tmp_path: Path, tiny_checkpoint, tiny_splade
+    folder: Path, tmp_path: Path, tiny_checkpoint, tiny_splade
 ) -> None:
     """Judged documents and the best two of each query; `training_rows` finds every score it needs."""
     output = tmp_path / "scores.tsv"
-    cfg = script.Config(
+    cfg = score.Config(
         str(tiny_checkpoint),
         output,
         data=str(folder),
@@ -54,35 +49,35 @@ def test_scores_of_a_run_are_those_that_training_reads(
         depth=2,
         cache=tmp_path / "cache",
     )
-    script.main(cfg)
+    score.main(cfg)
     data = load_beir(folder)
     scores = load_teacher_scores(output, data)
     assert {query: list(found) for query, found in scores.items()} == {"q0": ["d0", "d2"], "q1": ["d1", "d0"]}
     for query, found in scores.items():
-        for document, score in found.items():
+        for document, given in found.items():
             expected = dot_product(tiny_splade, data.queries[query], data.corpus[document])
-            assert score == pytest.approx(expected, rel=1e-5)  # float32, in other batches
+            assert given == pytest.approx(expected, rel=1e-5)  # float32, in other batches
     rows = training_rows(data, runs=[{"q0": {"d2": 1.0}, "q1": {"d0": 1.0}}], scores=scores)
     assert [row["label"] for row in rows] == [list(found.values()) for found in scores.values()]
     before = output.read_bytes()
-    script.main(cfg)
+    score.main(cfg)
     assert output.read_bytes() == before
 
 
-def test_rows_of_a_file_are_labelled(script, tmp_path: Path, tiny_checkpoint, tiny_splade) -> None:
+def test_rows_of_a_file_are_labelled(tmp_path: Path, tiny_checkpoint, tiny_splade) -> None:
     """The file that comes out is the one that the recipe reads in the place of the mined one."""
     rows = [{"anchor": "sort list", "positive": "sort the list", "negative_1": "open the file"}]
     write_training_rows(tmp_path / "mined.jsonl", rows)
     output = tmp_path / "labelled.jsonl.gz"
-    script.main(
-        script.Config(str(tiny_checkpoint), output, rows=tmp_path / "mined.jsonl", cache=tmp_path / "cache")
+    score.main(
+        score.Config(str(tiny_checkpoint), output, rows=tmp_path / "mined.jsonl", cache=tmp_path / "cache")
     )
     (row,) = read_training_rows(output)
     expected = [dot_product(tiny_splade, "sort list", row[name]) for name in ("positive", "negative_1")]
     assert row == rows[0] | {"label": pytest.approx(expected, rel=1e-5)}
 
 
-def test_arguments_are_checked_before_the_teacher_is_loaded(script, folder: Path, tmp_path: Path) -> None:
+def test_arguments_are_checked_before_the_teacher_is_loaded(folder: Path, tmp_path: Path) -> None:
     """Loading a teacher takes a minute; the mistakes of a command line show at once."""
     output = tmp_path / "out.tsv"
     for options, message in [
@@ -91,8 +86,8 @@ def test_arguments_are_checked_before_the_teacher_is_loaded(script, folder: Path
         ({"rows": Path("mined.jsonl"), "run": Path("run.trec")}, "with --rows there is none"),
     ]:
         with pytest.raises(ValueError, match=message):
-            script.main(script.Config("nobody/has-this", output, **options))
+            score.main(score.Config("nobody/has-this", output, **options))
     with pytest.raises(FileNotFoundError, match=r"the folder of .* does not exist"):
-        script.main(script.Config("nobody/has-this", tmp_path / "no" / "out.tsv", data=str(folder)))
+        score.main(score.Config("nobody/has-this", tmp_path / "no" / "out.tsv", data=str(folder)))
     with pytest.raises(ValueError, match="depth must be at least 1; received 0"):
-        script.main(script.Config("nobody/has-this", output, data=str(folder), depth=0))
+        score.main(score.Config("nobody/has-this", output, data=str(folder), depth=0))

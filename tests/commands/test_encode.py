@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file, save_file
 
-SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "encode_corpus.py"
+from lexforge.commands import encode
+
 WORDS = "sort list search index file read write tree graph node hash key value error string number".split()
 
 
@@ -38,32 +39,28 @@ def write_corpus(folder: Path, documents: int) -> Path:
 
 def command(model: Path, data: Path, output: Path, block_rows: int) -> list[str]:
     return [
-        *(str(SCRIPT), "--model", str(model), "--data", str(data), "--output", str(output)),
+        *("-m", "lexforge", "encode", "--model", str(model), "--data", str(data), "--output", str(output)),
         *("--block-rows", str(block_rows), "--batch-size", "4", "--max-seq-length", "32"),
     ]
 
 
-def test_a_corpus_is_encoded_once(load_script, corpus_folder, tiny_checkpoint, tmp_path, capsys) -> None:
+def test_a_corpus_is_encoded_once(corpus_folder, tiny_checkpoint, tmp_path, capsys) -> None:
     """The second call finds nothing to do, and says so."""
-    script = load_script("encode_corpus")
-    cfg = script.Config(str(tiny_checkpoint), corpus_folder, tmp_path / "out", block_rows=3)
-    script.main(cfg)
+    cfg = encode.Config(str(tiny_checkpoint), corpus_folder, tmp_path / "out", block_rows=3)
+    encode.main(cfg)
     assert "rank 0 of 1: encoded 3 blocks of 7 documents" in capsys.readouterr().out
     before = contents(tmp_path / "out")
     assert len(before) == 4
-    script.main(cfg)
+    encode.main(cfg)
     assert "encoded 0 blocks" in capsys.readouterr().out
     assert contents(tmp_path / "out") == before
 
 
-def test_ranks_come_from_the_launcher(
-    load_script, corpus_folder, tiny_checkpoint, tmp_path, monkeypatch, capsys
-) -> None:
+def test_ranks_come_from_the_launcher(corpus_folder, tiny_checkpoint, tmp_path, monkeypatch, capsys) -> None:
     """torchrun and accelerate name a process by RANK and WORLD_SIZE."""
-    script = load_script("encode_corpus")
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    script.main(script.Config(str(tiny_checkpoint), corpus_folder, tmp_path / "out", block_rows=3))
+    encode.main(encode.Config(str(tiny_checkpoint), corpus_folder, tmp_path / "out", block_rows=3))
     assert "rank 1 of 2: encoded 1 blocks" in capsys.readouterr().out
     assert sorted(contents(tmp_path / "out")) == ["block-000001.safetensors", "manifest.json"]
 
@@ -83,15 +80,15 @@ def test_two_launched_ranks_write_the_bytes_of_one(tiny_checkpoint: Path, tmp_pa
 DRIVER = """
 import os, random, signal, sys, time
 from pathlib import Path
-sys.path.insert(0, sys.argv[1])
-import encode_corpus, tyro
-cfg = tyro.cli(encode_corpus.Config, args=sys.argv[2:])
+import tyro
+from lexforge.commands import encode
+cfg = tyro.cli(encode.Config, args=sys.argv[1:])
 count = lambda: len(list(cfg.output.glob("block-*s")))
 chance = random.Random(1)
 for kill in range(20):
     before, child = count(), os.fork()
     if child == 0:
-        encode_corpus.main(cfg)
+        encode.main(cfg)
         os._exit(0)
     while count() == before and not os.waitpid(child, os.WNOHANG)[0]:
         time.sleep(0.001)  # until it has written a block of its own
@@ -109,32 +106,29 @@ def test_twenty_kills_leave_the_bytes_of_an_undisturbed_run(tiny_checkpoint: Pat
     options = {"check": True, "env": environment(), "timeout": 280}
     whole = command(tiny_checkpoint, data, tmp_path / "whole", 4)
     subprocess.run([sys.executable, *whole], **options)
-    script, *arguments = command(tiny_checkpoint, data, tmp_path / "killed", 4)
-    driver = [sys.executable, "-c", DRIVER, str(SCRIPT.parent), *arguments]
+    again = command(tiny_checkpoint, data, tmp_path / "killed", 4)
+    driver = [sys.executable, "-c", DRIVER, *again[3:]]
     killed = subprocess.run(driver, **options, stdout=subprocess.PIPE, text=True)
     counts = [int(line) for line in killed.stdout.splitlines() if line.isdigit()]
     assert len(counts) == 20
     assert len(set(counts)) == 20
     assert counts == sorted(counts)
     assert counts[-1] < 300
-    subprocess.run([sys.executable, script, *arguments], **options)
+    subprocess.run([sys.executable, *again], **options)
     assert contents(tmp_path / "killed") == contents(tmp_path / "whole")
 
 
-def test_another_model_under_the_same_name_is_refused(
-    load_script, corpus_folder, tiny_checkpoint, tmp_path
-) -> None:
+def test_another_model_under_the_same_name_is_refused(corpus_folder, tiny_checkpoint, tmp_path) -> None:
     """A checkpoint trained further between two calls must not fill one folder with two models."""
-    script = load_script("encode_corpus")
     model = tmp_path / "model"
     shutil.copytree(tiny_checkpoint, model)
-    script.main(script.Config(str(model), corpus_folder, tmp_path / "out", block_rows=3))
+    encode.main(encode.Config(str(model), corpus_folder, tmp_path / "out", block_rows=3))
     weights = load_file(model / "model.safetensors")
     name = next(key for key in weights if key.endswith("word_embeddings.weight"))
     weights[name][7] += 0.5
     save_file(weights, model / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(ValueError, match="was begun with other settings: fingerprint was"):
-        script.main(script.Config(str(model), corpus_folder, tmp_path / "out", block_rows=3))
+        encode.main(encode.Config(str(model), corpus_folder, tmp_path / "out", block_rows=3))
 
 
 @pytest.mark.parametrize(
@@ -146,12 +140,9 @@ def test_another_model_under_the_same_name_is_refused(
         ({"max_seq_length": 1000}, ValueError, "max_seq_length of 3 to .*; received 1000"),
     ],
 )
-def test_bad_input_is_refused(
-    change, error, message, load_script, corpus_folder, tiny_checkpoint, tmp_path
-) -> None:
+def test_bad_input_is_refused(change, error, message, corpus_folder, tiny_checkpoint, tmp_path) -> None:
     """Each mistake is named, and leaves no folder behind."""
-    script = load_script("encode_corpus")
     fields = {"model": str(tiny_checkpoint), "data": corpus_folder, "output": tmp_path / "out"}
     with pytest.raises(error, match=message):
-        script.main(script.Config(**{**fields, **change}))
+        encode.main(encode.Config(**{**fields, **change}))
     assert not (tmp_path / "out").exists()

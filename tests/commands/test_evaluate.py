@@ -2,32 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from lexforge.commands import evaluate
 from lexforge.evaluation import RetrievalEvaluator, evaluate_run, read_run, write_run
 
-SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "evaluate_retrieval.py"
 TEXTS = {"d1": "sort the list", "d2": "open the file", "d3": "parse a tree", "d4": "hash of a key"}
 QUERIES = {"q1": "sort list", "q2": "file open", "q3": "tree"}
 QRELS = {"q1": {"d1": 2, "d2": 0}, "q2": {"d2": 1}, "q3": {"d3": 1}}
-
-
-@pytest.fixture(scope="module")
-def script():
-    spec = importlib.util.spec_from_file_location("evaluate_retrieval", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    import sys
-
-    sys.modules[spec.name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture
@@ -46,7 +32,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("kind", ["bare", "sparse", "dense"])
 def test_every_kind_of_model_is_evaluated_and_written(
-    kind: str, script, folder: Path, tmp_path: Path, tiny_checkpoint, tiny_splade, tiny_dense, capsys
+    kind: str, folder: Path, tmp_path: Path, tiny_checkpoint, tiny_splade, tiny_dense, capsys
 ) -> None:
     """The same command serves a checkpoint, a saved sparse and a saved dense encoder."""
     model = tmp_path / "model"
@@ -54,7 +40,7 @@ def test_every_kind_of_model_is_evaluated_and_written(
         (tiny_splade if kind == "sparse" else tiny_dense).save_pretrained(str(model))
     run, report = tmp_path / "run.trec", tmp_path / "report.json"
     name = str(tiny_checkpoint if kind == "bare" else model)
-    script.main(script.Config(model=name, data=folder, max_seq_length=16, run=run, json=report))
+    evaluate.main(evaluate.Config(model=name, data=folder, max_seq_length=16, run=run, json=report))
     written = json.loads(report.read_text())
     assert written["metrics"] == pytest.approx(evaluate_run(read_run(run), QRELS))
     assert ("flops" in written["sparsity"]) == (kind != "dense")
@@ -65,7 +51,7 @@ def test_every_kind_of_model_is_evaluated_and_written(
 
 @pytest.mark.parametrize("kind", ["sparse", "dense"])
 def test_approximate_and_remote_indexes_find_the_exact_run(
-    kind: str, script, folder: Path, tmp_path: Path, tiny_splade, tiny_dense
+    kind: str, folder: Path, tmp_path: Path, tiny_splade, tiny_dense
 ) -> None:
     """Over four documents no index can miss one: every name is the same search."""
     pytest.importorskip("milvus_lite", reason="the extra `milvus` is not installed")
@@ -75,7 +61,7 @@ def test_approximate_and_remote_indexes_find_the_exact_run(
     for name in [None, *names]:
         uri = str(tmp_path / "vectors.db") if name == "milvus" else None
         run = tmp_path / f"{name}.trec"
-        script.main(script.Config(str(tmp_path / "model"), folder, index=name, uri=uri, run=run))
+        evaluate.main(evaluate.Config(str(tmp_path / "model"), folder, index=name, uri=uri, run=run))
         runs[name] = read_run(run)
     for name in names:
         for query, hits in runs[None].items():
@@ -83,24 +69,24 @@ def test_approximate_and_remote_indexes_find_the_exact_run(
             assert runs[name][query] == pytest.approx(hits, rel=1e-5)  # summed in another order
 
 
-def test_a_bare_checkpoint_equals_the_saved_encoder(script, folder, tmp_path, tiny_checkpoint, tiny_splade):
+def test_a_bare_checkpoint_equals_the_saved_encoder(folder, tmp_path, tiny_checkpoint, tiny_splade):
     """A checkpoint and the SPLADE encoder made of it are one model."""
     tiny_splade.save_pretrained(str(tmp_path / "model"))
     for name, model in (("bare", tiny_checkpoint), ("saved", tmp_path / "model")):
-        script.main(script.Config(str(model), folder, max_seq_length=32, run=tmp_path / name))
+        evaluate.main(evaluate.Config(str(model), folder, max_seq_length=32, run=tmp_path / name))
     bare, saved = read_run(tmp_path / "bare"), read_run(tmp_path / "saved")
     for query, hits in saved.items():
         assert list(bare[query]) == list(hits)
         assert bare[query] == pytest.approx(hits, rel=1e-5)  # the same weights, rounded alike
 
 
-def test_a_comparison_is_reported(script, folder: Path, tmp_path: Path, tiny_checkpoint, capsys) -> None:
+def test_a_comparison_is_reported(folder: Path, tmp_path: Path, tiny_checkpoint, capsys) -> None:
     """The run named by --compare comes first, so that a gain of this model is positive."""
     perfect = {query: {max(row, key=row.get): 1.0} for query, row in QRELS.items()}
     write_run(tmp_path / "other", perfect)
     report = tmp_path / "report.json"
-    script.main(
-        script.Config(
+    evaluate.main(
+        evaluate.Config(
             str(tiny_checkpoint), folder, json=report, compare=tmp_path / "other", metrics=("RR@10",)
         )
     )
@@ -134,17 +120,17 @@ def test_a_comparison_is_reported(script, folder: Path, tmp_path: Path, tiny_che
     ],
 )
 def test_bad_input_fails_before_encoding(
-    change: dict, error, message: str, script, folder, tiny_checkpoint, monkeypatch
+    change: dict, error, message: str, folder, tiny_checkpoint, monkeypatch
 ) -> None:
     """A mistake must not cost the encoding of the corpus."""
     monkeypatch.setattr(RetrievalEvaluator, "evaluate", lambda *_: pytest.fail("it was evaluated"))
     with pytest.raises(error, match=message):
-        script.main(script.Config(**{"model": str(tiny_checkpoint), "data": folder, **change}))
+        evaluate.main(evaluate.Config(**{"model": str(tiny_checkpoint), "data": folder, **change}))
 
 
 @pytest.mark.parametrize("name", ["corpus", "queries"])
 def test_an_id_that_a_run_file_cannot_carry_fails_before_encoding(
-    name: str, script, folder, tmp_path: Path, tiny_checkpoint, monkeypatch
+    name: str, folder, tmp_path: Path, tiny_checkpoint, monkeypatch
 ) -> None:
     """The run is written last: only where one is asked for, and then before the work."""
     with (folder / "corpus.jsonl").open("a") as file:
@@ -152,32 +138,32 @@ def test_an_id_that_a_run_file_cannot_carry_fails_before_encoding(
     if name == "queries":
         for path in (folder / "corpus.jsonl", folder / "queries.jsonl", folder / "qrels" / "test.tsv"):
             path.write_text(path.read_text().replace("q1", "q 1").replace("d 9", "d9"))
-    config = script.Config(str(tiny_checkpoint), folder, run=tmp_path / "run", json=tmp_path / "json")
+    config = evaluate.Config(str(tiny_checkpoint), folder, run=tmp_path / "run", json=tmp_path / "json")
     monkeypatch.setattr(RetrievalEvaluator, "evaluate", lambda *_: 1 / 0)
     message = "query id 'q 1': a TREC file" if name == "queries" else "document id 'd 9': a TREC file"
     with pytest.raises(ValueError, match=message):
-        script.main(config)
+        evaluate.main(config)
     with pytest.raises(ZeroDivisionError):  # without a run file the id is no fault
-        script.main(replace(config, run=None))
+        evaluate.main(replace(config, run=None))
 
 
-def test_only_the_split_asked_for_is_read(script, folder, tiny_checkpoint, monkeypatch) -> None:
+def test_only_the_split_asked_for_is_read(folder, tiny_checkpoint, monkeypatch) -> None:
     """A fault of the training split is none of an evaluation's."""
     (folder / "qrels" / "train.tsv").write_text("q9\td9\t1\n")
     monkeypatch.setattr(RetrievalEvaluator, "evaluate", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        script.main(script.Config(str(tiny_checkpoint), folder))
+        evaluate.main(evaluate.Config(str(tiny_checkpoint), folder))
 
 
-def test_a_compared_run_of_other_data_is_refused(script, folder, tmp_path: Path, tiny_checkpoint) -> None:
+def test_a_compared_run_of_other_data_is_refused(folder, tmp_path: Path, tiny_checkpoint) -> None:
     """A run that names unknown documents belongs to another corpus."""
     write_run(tmp_path / "other", {"q1": {"elsewhere": 1.0}})
     with pytest.raises(ValueError, match="other:1: document 'elsewhere' is not in the data"):
-        script.main(script.Config(str(tiny_checkpoint), folder, compare=tmp_path / "other"))
+        evaluate.main(evaluate.Config(str(tiny_checkpoint), folder, compare=tmp_path / "other"))
 
 
-def test_a_compared_run_without_the_split_is_refused(script, folder, tmp_path: Path, tiny_checkpoint) -> None:
+def test_a_compared_run_without_the_split_is_refused(folder, tmp_path: Path, tiny_checkpoint) -> None:
     """An empty file would compare with nothing and leave no trace of it in the report."""
     (tmp_path / "empty").write_text("\n")
     with pytest.raises(ValueError, match="empty must rank queries of the split 'test'; it ranks none"):
-        script.main(script.Config(str(tiny_checkpoint), folder, compare=tmp_path / "empty"))
+        evaluate.main(evaluate.Config(str(tiny_checkpoint), folder, compare=tmp_path / "empty"))
