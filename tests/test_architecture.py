@@ -24,7 +24,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "export": {"common", "settings", "models", "retrieval", "data", "corpus", "evaluation"},
     "sparsity": {"common", "settings", "models", "losses", "corpus"},
     "runs": {"common", "kernels", "losses"},
-    "report": {"common", "corpus", "evaluation", "runs"},
+    "report": {"common", "models", "corpus", "evaluation", "runs"},
     "training": {
         "common",
         "settings",

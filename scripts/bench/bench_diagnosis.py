@@ -15,8 +15,8 @@ from typing import Any
 
 from common import append_rows
 
-from lexforge import data, models, training
-from lexforge.training.diagnosis import findings_of, read_losses
+from lexforge import data, models, report
+from lexforge.report.diagnosis import findings_of, read_losses
 
 
 def row(run: Path, language: str | None) -> dict[str, Any]:
@@ -26,7 +26,7 @@ def row(run: Path, language: str | None) -> dict[str, Any]:
     model = models.load_encoder(run / "model")
     measured = data.load_training_data(config["data"], ["test"]).measured
     documents = list(measured.corpus.values())
-    sample = training.measure_symptoms(
+    sample = report.measure_symptoms(
         model,
         list(measured.split_queries("test").values()),
         documents,

@@ -11,7 +11,6 @@ from lexforge.common.lazy import load_when_used
 
 if TYPE_CHECKING:
     from lexforge.runs.checkpoints import DamagedCheckpointError, DiskFullError, last_checkpoint
-    from lexforge.runs.finding import Finding, findings_text
     from lexforge.runs.finite import NonFiniteError
     from lexforge.runs.launch import join_processes, launch_command, leave_processes
     from lexforge.runs.log_file import LogFile, read_log
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
 __all__ = [
     "DamagedCheckpointError",
     "DiskFullError",
-    "Finding",
     "LogFile",
     "LossStateCallback",
     "NonFiniteError",
@@ -33,7 +31,6 @@ __all__ = [
     "TrainingInterrupted",
     "check_run_directory",
     "claim_run_directory",
-    "findings_text",
     "join_processes",
     "last_checkpoint",
     "launch_command",

@@ -11,13 +11,11 @@ from numpy.typing import NDArray
 from scipy import sparse
 from sentence_transformers import SparseEncoder
 
-from lexforge.common.similarity import Similarity
 from lexforge.common.types import TextKind
 from lexforge.corpus.encoding import encode
 from lexforge.corpus.own_tokens import own_token_ids
 from lexforge.models import special_token_ids
 from lexforge.models.load import check_encoder
-from lexforge.retrieval.vectors import sparse_vectors
 from lexforge.runs.run_directory import write_json
 
 FILE = "diagnosis.json"
@@ -70,7 +68,7 @@ def measure_symptoms(
         stopword_ids: Ids of the stop words of the texts' language (`lexforge.data.stopword_ids`).
 
     Returns:
-        Plain numbers by name under `queries` and `documents` (`_side`), `scores` and `vocabulary_size`; a
+        Plain numbers by name under `queries` and `documents` (`_side`), and `vocabulary_size`; a
         number that no text of the sample defines is None.
 
     Raises:
@@ -83,7 +81,7 @@ def measure_symptoms(
             "a diagnosis needs at least one query and one document; received "
             f"{len(queries)} queries and {len(documents)} documents"
         )
-    similarity = check_encoder(model)
+    check_encoder(model)
     sample: dict[TextKind, list[str]] = {
         "query": _spaced(queries, QUERIES),
         "document": _spaced(documents, DOCUMENTS),
@@ -104,7 +102,6 @@ def measure_symptoms(
         "stop_words": int(stop.sum()),
         "queries": sides["query"],
         "documents": sides["document"],
-        "scores": _scores(vectors["query"], vectors["document"], similarity),
     }
 
 
@@ -163,15 +160,3 @@ def _side(
         "own_terms": float(np.mean([len(own) for own in own_terms])),
         **{name: float(np.mean(values)) if values else None for name, values in shares.items()},
     }
-
-
-def _scores(
-    queries: sparse.csr_array, documents: sparse.csr_array, similarity: Similarity
-) -> dict[str, float]:
-    """The scores of every query with every document of the sample."""
-    width = documents.shape[1]
-    left = sparse_vectors(queries, "queries", width, similarity)
-    right = sparse_vectors(documents, "documents", width, similarity)
-    scores = (left @ right.T).toarray()  # [Q, N]
-    # The spread within a query: what a softmax over documents sees, whatever a query's level is.
-    return {"spread": float(scores.std(axis=1).mean()), "best": float(scores.max(axis=1).mean())}

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from lexforge.runs.finding import Finding
-from lexforge.training.diagnosis_of_model import Symptom
+from lexforge.report.diagnosis_of_model import Symptom
+from lexforge.report.finding import Finding
 
 LINES, EVALUATIONS = 8, 3  # fewer lines of the log, or evaluations on dev, show no trend
 SCALE = Symptom("InfoNCE at the start, where 1 is the loss of guessing", 2.0, "below", percent=False)

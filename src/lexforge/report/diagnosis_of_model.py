@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from lexforge.runs.finding import Finding
-from lexforge.training.symptoms import FILE
+from lexforge.report.finding import Finding
+from lexforge.report.model_numbers import FILE
 
 
 @dataclass(frozen=True)

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from lexforge.report.diagnosis_of_log import oscillation, overfitting, scale
+from lexforge.report.diagnosis_of_model import Symptom, model_findings
+from lexforge.report.finding import Finding
+from lexforge.report.model_numbers import FILE
 from lexforge.runs.checkpoints import by_step
-from lexforge.runs.finding import Finding
 from lexforge.runs.log_file import read_log
 from lexforge.runs.run_directory import read_json
-from lexforge.training.diagnosis_of_log import oscillation, overfitting, scale
-from lexforge.training.diagnosis_of_model import Symptom, model_findings
-from lexforge.training.symptoms import FILE
 
 SIMILARITY = Symptom(
     "whether the saved model is searched by another similarity than it was trained by (1) or not (0)",

@@ -18,14 +18,14 @@ from datasets import Dataset
 from scipy import sparse
 from sentence_transformers import SparseEncoder
 
-from lexforge import data, models, runs, training
-from lexforge.commands import report
+from lexforge import data, models, report, runs, training
+from lexforge.commands import report as command
 from lexforge.losses import NeuralSparseLoss, penalty_weights
 from lexforge.models.structure import splade_decoders
-from lexforge.runs import Finding, findings_text
+from lexforge.report import Finding, findings_text
+from lexforge.report.diagnosis import findings_of
+from lexforge.report.model_numbers import _side
 from lexforge.settings import LossSettings
-from lexforge.training.diagnosis import findings_of
-from lexforge.training.symptoms import _side
 
 STOP_WORDS = "the of and in to is for with on that this are was by from".split()
 LENGTH = 32
@@ -149,7 +149,7 @@ def train(
         trainer.train()
         lines = [json.dumps(line) + "\n" for line in trainer.state.log_history]
         (place / "log.jsonl").write_text("".join(lines), encoding="utf-8")
-        training.record_symptoms(
+        report.record_symptoms(
             place,
             model,
             [query for query, _ in pairs[256:]],
@@ -170,7 +170,7 @@ def rows(pairs: list[tuple[str, str]]) -> Dataset:
 
 def found(run: Path, name: str) -> Finding:
     """The finding of a run with a name."""
-    return next(finding for finding in training.diagnose(run) if finding.name == name)
+    return next(finding for finding in report.diagnose(run) if finding.name == name)
 
 
 def changed(setting: Setting, **numbers: Any) -> Setting:
@@ -246,7 +246,7 @@ def test_each_symptom_comes_and_goes(
 
 def test_a_healthy_run_has_no_symptom(train: Callable[[Setting], Path]) -> None:
     """A default that sets off alarms would teach people to ignore them."""
-    findings = training.diagnose(train(HEALTHY))
+    findings = report.diagnose(train(HEALTHY))
     assert len({finding.name for finding in findings}) == len(findings) == 12
     assert [finding.name for finding in findings if finding.ok is False] == []
     # Nothing was evaluated on dev during this run, and the finding says how to have it.
@@ -377,13 +377,13 @@ def test_advice_follows_the_settings() -> None:
 def test_a_run_that_is_no_run_is_refused(tmp_path: Path) -> None:
     """One clear line, whatever stands in the folder."""
     with pytest.raises(FileNotFoundError, match="no run directory: it has neither"):
-        training.diagnose(tmp_path)
+        report.diagnose(tmp_path)
     (tmp_path / "config.json").write_text("{", encoding="utf-8")
     with pytest.raises(ValueError, match="is not the JSON that a run writes"):
-        training.diagnose(tmp_path)
+        report.diagnose(tmp_path)
     (tmp_path / "config.json").write_text('{"loss": {"flops_weight": 1}}', encoding="utf-8")
     with pytest.raises(ValueError, match="no run of this version wrote: KeyError"):
-        training.diagnose(tmp_path)
+        report.diagnose(tmp_path)
 
 
 def test_an_interrupted_run_is_diagnosed_by_its_checkpoint(tmp_path: Path) -> None:
@@ -393,7 +393,7 @@ def test_an_interrupted_run_is_diagnosed_by_its_checkpoint(tmp_path: Path) -> No
         checkpoint = tmp_path / f"checkpoint-{step}"
         checkpoint.mkdir()
         runs.write_json(checkpoint / "trainer_state.json", {"log_history": lines_of(values)})
-    findings = by_name(training.diagnose(tmp_path))
+    findings = by_name(report.diagnose(tmp_path))
     assert findings["oscillation"].ok is True
     missing = [name for name, finding in findings.items() if finding.ok is None]
     assert "stop_words" in missing
@@ -404,15 +404,15 @@ def test_an_interrupted_run_is_diagnosed_by_its_checkpoint(tmp_path: Path) -> No
 def test_a_dense_run_is_diagnosed_by_its_log(tmp_path: Path) -> None:
     """It has no terms, so nothing is said about them."""
     runs.write_json(tmp_path / "config.json", CONFIG | {"loss": {"name": "infonce", "temperature": 0.05}})
-    assert [finding.name for finding in training.diagnose(tmp_path)] == ["oscillation", "overfitting"]
+    assert [finding.name for finding in report.diagnose(tmp_path)] == ["oscillation", "overfitting"]
 
 
 def test_a_sample_without_texts_or_idf_is_refused(tiny_splade: SparseEncoder) -> None:
     """An empty split must end in one line, not in a mean of nothing."""
     with pytest.raises(ValueError, match="at least one query and one document; received 0 queries"):
-        training.measure_symptoms(tiny_splade, [], ["a"], idf=np.ones(3), stopword_ids=[])
+        report.measure_symptoms(tiny_splade, [], ["a"], idf=np.ones(3), stopword_ids=[])
     with pytest.raises(ValueError, match="idf must be"):
-        training.measure_symptoms(tiny_splade, ["a"], ["a"], idf=np.ones(3), stopword_ids=[])
+        report.measure_symptoms(tiny_splade, ["a"], ["a"], idf=np.ones(3), stopword_ids=[])
 
 
 def test_the_text_of_findings_puts_the_sick_ones_first() -> None:
@@ -438,7 +438,7 @@ def test_the_command_prints_and_shows_what_is_known(
     runs.write_json(tmp_path / "config.json", CONFIG)
     lines = lines_of([9.0, 1.0, 2.0, 1.0, 2.0, 1.0, 2.0, 1.0])
     (tmp_path / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
-    report.main(report.Config(tmp_path))
+    command.main(command.Config(tmp_path))
     printed = capsys.readouterr().out
     assert "! jumps of the loss from line to line of the log: 18 % (healthy: at most 15 %): lower" in printed
     assert "? not measured: stop_words, " in printed
