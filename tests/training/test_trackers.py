@@ -43,18 +43,18 @@ def test_a_tracker_gets_groups_and_the_log_keeps_its_names(
         train_dataset=rows,
     )
     trainer.train()
-    names = {"loss/total", "loss/infonce", "share/infonce", "terms/document_active_dims"}
+    names = {"loss/total", "loss/infonce", "share/infonce", "terms/document"}
     assert names | {"optimizer/learning_rate", "progress/epoch"} <= Tracker.seen.keys()
-    assert {"loss", "infonce", "document_active_dims"} <= trainer.state.log_history[0].keys()
+    assert {"loss", "loss/infonce", "terms/document"} <= trainer.state.log_history[0].keys()
     assert integration_utils.rewrite_logs is stock
 
 
 def test_an_evaluation_and_what_is_unknown_have_groups_too() -> None:
     """A value without a group would stand alone at the top of the page."""
-    assert grouped({"eval_dev_nDCG@10": 0.5, "train_runtime": 3.0, "document_terms_wanted": 64}) == {
+    assert grouped({"eval_dev_nDCG@10": 0.5, "train_runtime": 3.0, "terms/document_wanted": 64}) == {
         "eval/dev_nDCG@10": 0.5,
         "train/train_runtime": 3.0,
-        "terms/document_terms_wanted": 64,
+        "terms/document_wanted": 64,
     }
 
 

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 from lexforge.common.lazy import load_when_used
 
 if TYPE_CHECKING:
-    from lexforge.report.diagnosis import diagnose
-    from lexforge.report.finding import Finding, findings_text
+    from lexforge.report.diagnosis import Finding, diagnose, findings_text
     from lexforge.report.model_numbers import measure_symptoms, record_symptoms
     from lexforge.report.page import write_page
     from lexforge.report.record import RunRecord

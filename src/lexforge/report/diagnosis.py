@@ -1,25 +1,55 @@
-"""The diagnosis of a run from its files: the symptoms it shows, and the setting that treats each of them."""
+"""The diagnosis of a run from its files: which symptoms it shows, and what to change."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from lexforge.report.diagnosis_of_log import oscillation, overfitting, scale
-from lexforge.report.diagnosis_of_model import Symptom, model_findings
-from lexforge.report.finding import Finding
-from lexforge.report.model_numbers import FILE
-from lexforge.runs.checkpoints import by_step
-from lexforge.runs.log_file import read_log
-from lexforge.runs.run_directory import read_json
+import numpy as np
 
-SIMILARITY = Symptom(
-    "whether the saved model is searched by another similarity than it was trained by (1) or not (0)",
-    0.0,
-    "below",
-    percent=False,
-)
+from lexforge.report.run_files import RunFiles, read_run_files
+from lexforge.report.symptoms import SYMPTOMS, Symptom, flag_of
+
+LINES, EVALUATIONS = 8, 3  # fewer lines of the log, or evaluations on dev, show no trend
+Measured = tuple[float | None, str]  # a number and a remark on it, or None and why there is none
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a diagnosis found of a symptom.
+
+    Args:
+        symptom: What was looked for.
+        number: What was measured; None where nothing could be.
+        advice: What to change and in which direction, as one sentence; where nothing could be measured, the
+            reason; empty if the number is healthy.
+    """
+
+    symptom: Symptom
+    number: float | None
+    advice: str
+
+    @property
+    def ok(self) -> bool | None:
+        """Whether the number is that of a healthy run; None where nothing could be measured."""
+        return None if self.number is None else self.symptom.is_healthy(self.number)
+
+    @property
+    def value(self) -> str:
+        """The number with its unit, or "not measured"."""
+        return "not measured" if self.number is None else self.symptom.number_text(self.number)
+
+    @property
+    def line(self) -> str:
+        """The finding as one line of text."""
+        if self.ok is None:
+            return f"{self.symptom.text}: {self.value}, because {self.advice}"
+        numbers = f"{self.symptom.text}: {self.value} (healthy: {self.symptom.limit_text})"
+        return numbers if self.ok else f"{numbers}: {self.advice}"
 
 
 def diagnose(run: str | Path) -> list[Finding]:
@@ -42,73 +72,159 @@ def diagnose(run: str | Path) -> list[Finding]:
 
     Source: docs/diagnosis.md, which defines and justifies each number.
     """
-    folder = Path(run)
-    log = read_losses(folder)
-    if not log and not (folder / "config.json").is_file():
-        raise FileNotFoundError(f"{folder} is no run directory: it has neither config.json nor a log")
-    config = read_json(folder / "config.json") or {}
-    sample = read_json(folder / FILE)
-    saved = folder / "model" / "config_sentence_transformers.json"
-    searched_by = (read_json(saved) or {}).get("similarity_fn_name")
-    metrics = read_json(folder / "metrics.json") or {}
-    try:
-        return findings_of(config, sample, log, searched_by, metrics.get("best_checkpoint"))
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{folder} holds a file that no run of this version wrote: {error!r}") from error
+    return findings_of(read_run_files(run))
 
 
-def findings_of(
-    config: Mapping[str, Any],
-    sample: Mapping[str, Any] | None,
-    log: Sequence[Mapping[str, Any]],
-    searched_by: str | None = None,
-    best_checkpoint: Mapping[str, float] | None = None,
-) -> list[Finding]:
-    """Turn what a run recorded into findings.
+def findings_of(run: RunFiles) -> list[Finding]:
+    """Turn what a run has left into findings.
 
     Args:
-        config: The settings of the run, as in config.json.
-        sample: What `measure_symptoms` returned; None if the model was not measured.
-        log: The lines of the Trainer's log, in their order.
-        searched_by: The similarity that the saved model carries; None if there is no saved model.
-        best_checkpoint: Step and value of the checkpoint that the run ended with; None if it ended with the
-            last weights.
+        run: The files of the run.
 
     Returns:
         The findings, as `diagnose` returns them.
+
+    Raises:
+        ValueError: If a file of the run is not what a run of this version writes.
     """
-    loss = config.get("loss") or {}
-    findings = []
-    if "flops_weight" in loss:  # the loss of a sparse model
-        share = (config.get("finish") or {}).get("start_share", 0.0)
-        findings += model_findings({**loss, "start_share": share}, str(config.get("language") or ""), sample)
-        findings += [scale(config, log), _similarity(loss["similarity"], searched_by)]
-    return [*findings, oscillation(config, log), overfitting(config, log, best_checkpoint)]
+    try:
+        return _findings(run)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{run.folder} holds a file that no run of this version wrote: {error!r}") from error
 
 
-def _similarity(trained_by: str, searched_by: str | None) -> Finding:
-    """Whether the saved model is searched by the similarity that it was trained by."""
-    return SIMILARITY.judge(
-        "similarity",
-        None if searched_by is None else float(searched_by != trained_by),
-        "similarity_fn_name in model/config_sentence_transformers.json",
-        f"set it to {trained_by!r}, by which the loss compared queries and documents (now {searched_by!r})",
-        "the run has saved no model",
-    )
-
-
-def read_losses(folder: Path) -> list[dict[str, Any]]:
-    """Read the log of a run; that of its newest checkpoint where it has no file of its own.
+def findings_text(findings: Sequence[Finding]) -> str:
+    """Format findings for the end of a run: the sick ones first, one line each, then the rest.
 
     Args:
-        folder: The run directory.
+        findings: The findings of a run, in any order.
 
     Returns:
-        The lines in their order; none where there is no log.
+        Lines of text. Findings that could not be measured for the same reason share a line, and so do the
+        healthy ones, with their numbers.
     """
-    lines = read_log(folder)
-    if lines:
-        return lines
-    states = [read_json(checkpoint / "trainer_state.json") for checkpoint in by_step(folder)[-1:]]
-    history: list[dict[str, Any]] = states[0]["log_history"] if states and states[0] else []
-    return history
+    lines = [f"! {finding.line}" for finding in findings if finding.ok is False]
+    unknown: dict[str, list[str]] = {}  # reason -> names
+    for finding in findings:
+        if finding.ok is None:
+            unknown.setdefault(finding.advice, []).append(finding.symptom.name)
+    lines += [f"? not measured: {', '.join(names)}, because {reason}" for reason, names in unknown.items()]
+    healthy = [f"{finding.symptom.name} {finding.value}" for finding in findings if finding.ok]
+    if healthy:
+        lines.append(f"healthy in {len(healthy)} of {len(findings)} respects: {', '.join(healthy)}")
+    return "\n".join(lines)
+
+
+def _findings(run: RunFiles) -> list[Finding]:
+    loss = run.config.get("loss") or {}
+    symptoms = dict(SYMPTOMS)
+    measured: dict[str, Measured] = {}
+    if "flops_weight" in loss:  # the loss of a sparse model
+        measured |= _of_the_model(run.sample)
+        if run.sample is not None and run.sample["documents"]["own_terms"]:
+            # Queries that are as long as the documents may have as many terms.
+            lengths = run.sample["queries"]["own_terms"] / run.sample["documents"]["own_terms"]
+            density = symptoms["query_density"]
+            symptoms["query_density"] = replace(density, limit=max(density.limit, 1.25 * lengths))
+        measured["scale"] = _scale(run.config, run.log)
+    measured["oscillation"] = _oscillation(run.config, run.log)
+    key = _dev_key(run.config, run.log)
+    if key == "eval_loss":
+        # A loss moves more than a measure of ranking.
+        text = "rise of the loss on dev since its best evaluation"
+        symptoms["overfitting"] = replace(symptoms["overfitting"], text=text, limit=0.1)
+    measured["overfitting"] = _overfitting(key, run.log, run.best_checkpoint)
+    setting = partial(flag_of, config=run.config)
+    findings = []
+    for name, (number, remark) in measured.items():
+        symptom = symptoms[name]
+        advice = remark
+        if number is not None:
+            advice = "" if symptom.is_healthy(number) else remark + symptom.advice_text(setting)
+        findings.append(Finding(symptom, number, advice))
+    return findings
+
+
+def _of_the_model(sample: Mapping[str, Any] | None) -> dict[str, Measured]:
+    """What `measure_symptoms` returned, by symptom."""
+    if sample is None:
+        reason = "the run has no diagnosis.json yet, which it writes at its end"
+        names = list(SYMPTOMS)[: list(SYMPTOMS).index("scale")]
+        return dict.fromkeys(names, (None, reason))
+    queries, documents = sample["queries"], sample["documents"]
+    numbers = {
+        "stop_words": documents["stop_words_of_top"] if sample["stop_words"] else None,
+        "rare_weight": documents["rare_weight"],
+        "own_recall": documents["own_recall"],
+        "expansion": documents["expansion"],
+        "everywhere": documents["everywhere"],
+        "empty": max(queries["empty"], documents["empty"]),
+        "dense": max(queries["active"], documents["active"]) / sample["vocabulary_size"],
+        "query_density": queries["active"] / documents["active"] if documents["active"] else None,
+    }
+    reason = "no text of the sample has such terms"
+    measured: dict[str, Measured] = {
+        name: (number, "" if number is not None else reason) for name, number in numbers.items()
+    }
+    if not sample["stop_words"]:
+        measured["stop_words"] = None, "no entry of the vocabulary is a stop word of --language"
+    return measured
+
+
+def _scale(config: Mapping[str, Any], log: Sequence[Mapping[str, Any]]) -> Measured:
+    """The first InfoNCE of the log over the loss of guessing: far above 1, a model is sure and wrong.
+
+    Source: Jang et al. 2026 (arXiv 2606.18811): a large head makes products of vectors large, and training
+    fails.
+    """
+    first = next((float(line["loss/infonce"]) for line in log if "loss/infonce" in line), math.nan)
+    guessing = _guessing(config)
+    if not guessing or not math.isfinite(first):
+        return None, "the log has no finite value of InfoNCE"
+    return first / guessing, ""
+
+
+def _oscillation(config: Mapping[str, Any], log: Sequence[Mapping[str, Any]]) -> Measured:
+    """The spread of the differences of the loss from line to line, in units of the loss of guessing."""
+    lines = [line for line in log if "loss" in line]
+    values = np.array([float(line["loss"]) for line in lines])  # [lines]
+    broken = np.flatnonzero(~np.isfinite(values))
+    if len(broken):
+        return math.inf, f"the loss is no finite number at step {lines[broken[0]]['step']}: "
+    if len(values) < LINES:
+        return None, f"the log has {len(values)} lines of the loss, and fewer than {LINES} show no trend"
+    unit = max(_guessing(config), float(np.abs(values[:3]).mean()))
+    return float(np.diff(values)[1:].std()) / unit, ""  # the first step down is no oscillation
+
+
+def _dev_key(config: Mapping[str, Any], log: Sequence[Mapping[str, Any]]) -> str:
+    """The measure on dev by which the best checkpoint is chosen, nDCG@10, or else the loss on dev."""
+    wanted = (config.get("evaluation") or {}).get("best_measure") or "nDCG@10"
+    keys = [key for line in log for key in line if key.startswith("eval_") and key.endswith(wanted)]
+    return keys[0] if keys else "eval_loss"
+
+
+def _overfitting(
+    key: str, log: Sequence[Mapping[str, Any]], best_checkpoint: Mapping[str, float]
+) -> Measured:
+    """What the run lost on dev after its best evaluation, as a share of it."""
+    values = np.array([float(line[key]) for line in log if key in line])  # [evaluations]
+    if len(values) < EVALUATIONS:
+        reason = f"the log has {len(values)} evaluations on dev, and {EVALUATIONS} are needed (--eval-steps)"
+        return None, reason
+    if not np.isfinite(values).all():
+        return None, f"the log holds a value of {key} that is no finite number"
+    if key == "eval_loss":  # a loss may be negative, and near 0 at its best
+        lost, unit = values[-1] - values.min(), max(abs(values[0]), abs(values.min()))
+    else:
+        lost, unit = values.max() - best_checkpoint.get("value", values[-1]), abs(values.max())
+    return float(lost / unit) if unit else 0.0, ""
+
+
+def _guessing(config: Mapping[str, Any]) -> float:
+    """What InfoNCE costs a model that scores all positives of a batch alike: its weight times ln B."""
+    loss = config.get("loss") or {}
+    phases = loss.get("phases") or []
+    weight = phases[0]["infonce_weight"] if phases else loss.get("infonce_weight", 1.0)
+    rows = (config.get("train") or {}).get("batch_size") or 2
+    return float(weight) * math.log(max(2, rows))

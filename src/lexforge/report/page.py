@@ -15,7 +15,7 @@ from bokeh.resources import Resources
 from lexforge.common.files import write_file
 from lexforge.report.charts import Chart
 from lexforge.report.curves import training_charts
-from lexforge.report.diagnosis import diagnose
+from lexforge.report.diagnosis import findings_of
 from lexforge.report.query_charts import duels
 from lexforge.report.record import METRICS_FILE
 from lexforge.report.result_charts import headline_chart, histogram_chart
@@ -105,7 +105,7 @@ def _render(runs: Sequence[RunFiles]) -> str:
         duels=compared,
         histograms=histograms,
         queries=[(query, text) for query, (_, text) in sampled.items()],
-        findings=[diagnose(run.folder) for run in runs],
+        findings=[findings_of(run) for run in runs],
         settings=_side_by_side([_texts(run.config) for run in runs]),
         environment=_side_by_side([_texts(run.environment) for run in runs]),
         commands=[_commands(run) for run in runs],

@@ -11,7 +11,6 @@ from transformers.integrations import integration_utils
 
 # Values of one training step beside the loss, and the group that shows them.
 GROUPS = {"learning_rate": "optimizer", "grad_norm": "optimizer", "epoch": "progress", "phase": "progress"}
-TERMS = ("_active_dims", "_terms", "_terms_wanted", "_terms_mean")
 
 
 def grouped(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -25,20 +24,17 @@ def grouped(values: Mapping[str, Any]) -> dict[str, Any]:
         `terms/...` for active terms, `eval/...` for an evaluation, `optimizer/...` and `progress/...`; what
         else a run logs stands under `train/...`.
     """
-    parts = {name.removeprefix("share/") for name in values if name.startswith("share/")}
-    return {_with_group(name, parts): value for name, value in values.items()}
+    return {_with_group(name): value for name, value in values.items()}
 
 
-def _with_group(name: str, parts: set[str]) -> str:
-    if name.startswith("share/"):
+def _with_group(name: str) -> str:
+    if "/" in name:
         return name
     if name.startswith("eval_"):
         return f"eval/{name.removeprefix('eval_')}"
     if name in GROUPS:
         return f"{GROUPS[name]}/{name}"
-    if name == "loss" or name in parts:
-        return f"loss/{'total' if name == 'loss' else name}"
-    return f"terms/{name}" if name.endswith(TERMS) else f"train/{name}"
+    return "loss/total" if name == "loss" else f"train/{name}"
 
 
 def group_for_tracker(callback: TrainerCallback) -> None:
