@@ -436,7 +436,7 @@ def main(cfg: Config) -> None:
     # What the run leaves behind: how the model uses its vocabulary, its card, the numbers, and a page.
     stages.begin("write the results")
     record.look_closer(model, evaluator, measured.corpus, stopword_ids)
-    training.record_symptoms(
+    report.record_symptoms(
         cfg.output_dir,
         model,
         evaluator.query_texts,

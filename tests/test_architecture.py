@@ -26,7 +26,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "export": {"common", "settings", "storage", "models", "retrieval", "data", "corpus", "evaluation"},
     "sparsity": {"common", "settings", "models", "losses", "corpus"},
     "runs": {"common", "settings", "storage", "kernels", "losses"},
-    "report": {"common", "storage", "corpus", "evaluation", "runs"},
+    "report": {"common", "storage", "models", "corpus", "evaluation", "runs"},
     "training": {
         "common",
         "settings",

@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import argparse
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from common import append_rows
 
-from lexforge import data, models, training
-from lexforge.training.diagnosis import findings_of, read_losses
+from lexforge import data, models, report
+from lexforge.report.diagnosis import findings_of
+from lexforge.report.run_files import read_run_files
 
 
 def row(run: Path, language: str | None) -> dict[str, Any]:
@@ -26,7 +28,7 @@ def row(run: Path, language: str | None) -> dict[str, Any]:
     model = models.load_encoder(run / "model")
     measured = data.load_training_data(config["data"], ["test"]).measured
     documents = list(measured.corpus.values())
-    sample = training.measure_symptoms(
+    sample = report.measure_symptoms(
         model,
         list(measured.split_queries("test").values()),
         documents,
@@ -38,15 +40,16 @@ def row(run: Path, language: str | None) -> dict[str, Any]:
         ),
         stopword_ids=data.stopword_ids(model.tokenizer, language),
     )
-    findings = findings_of(
-        {**config, "language": language}, sample, read_losses(run), model.similarity_fn_name
-    )
+    findings = findings_of(replace(read_run_files(run), sample=sample))
     return {
         "set": Path(config["data"]).name,
         "preset": config["preset"],
         "model": Path(config["model"]).name,
         "steps": config["train"]["steps"],
-        **{finding.name: "" if finding.number is None else round(finding.number, 4) for finding in findings},
+        **{
+            finding.symptom.name: "" if finding.number is None else round(finding.number, 4)
+            for finding in findings
+        },
     }
 
 

@@ -98,7 +98,7 @@ def run(vocabulary: int, rows: int, length: int, width: int, columns: int) -> di
         "columns": columns,
         "length": length,
         "width": width,
-        "active": round(float(loss.metrics["document_active_dims"]), 1),
+        "active": round(float(loss.metrics["terms/document"]), 1),
         "loss": round(float(sum(part.item() for part in parts.values())), 4),
         "kept": round(kept_bytes(embeddings, loss, features) / 1e6 / unit, 2),
         "step_peak": round(peak / unit, 2),

@@ -201,9 +201,9 @@ def main(checkpoint: str, output: str) -> None:
     results = {
         "error": nan,
         "wanted": [
-            (line["document_terms_mean"], line["flops_document_weight"])
+            (line["terms/document_counted"], line["weight/flops_document"])
             for line in wanted.state.log_history
-            if "document_terms_mean" in line
+            if "terms/document_counted" in line
         ],
         "shards": count.shards,
         "log": trainer.state.log_history,

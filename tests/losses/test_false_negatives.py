@@ -149,7 +149,7 @@ def test_info_nce_equals_a_loop_over_what_remains(tiny_dense, seed: int) -> None
     kept = kept_by_loop(rows, relevant)
     negatives = len(rows) * (len(kept[0]) - 1)
     share = sum(line.count(False) for line in kept) / negatives
-    assert loss.metrics["candidates_left_out"].item() == pytest.approx(share)
+    assert loss.metrics["candidates/left_out"].item() == pytest.approx(share)
 
 
 @settings(deadline=None, max_examples=40)
@@ -286,7 +286,7 @@ def test_the_sparse_loss_leaves_out_what_info_nce_does(tiny_splade, tiny_dense) 
     parts = loss.compute_loss(embeddings_of(rows), features_of(rows, relevant), None)
     expected = info_nce_by_loop(rows, relevant, 0.4)
     assert parts["infonce"].item() == pytest.approx(sum(expected) / len(rows), rel=1e-9)
-    assert loss.metrics["candidates_left_out"] > 0
+    assert loss.metrics["candidates/left_out"] > 0
 
 
 @pytest.mark.parametrize("listed", [False, True])
@@ -461,7 +461,7 @@ def test_plain_data_sets_are_compared_by_their_tokens(tiny_splade) -> None:
     features = [tiny_splade.preprocess(column) for column in (anchors, positives)]
     loss = sparse_loss(tiny_splade.train())
     assert loss(features)["infonce"].item() == pytest.approx(0, abs=1e-6)
-    assert loss.metrics["candidates_left_out"].item() == 1
+    assert loss.metrics["candidates/left_out"].item() == 1
 
 
 def test_embeddings_alone_leave_out_nothing(tiny_dense) -> None:

@@ -455,8 +455,8 @@ def test_metrics_count_active_terms_and_are_not_parts(model) -> None:
     loss = only(model, "infonce")
     assert set(loss.compute_loss_from_embeddings([row.requires_grad_() for row in rows])) == {"infonce"}
     assert {name: value.item() for name, value in loss.metrics.items()} == {
-        "query_active_dims": 1.0,
-        "document_active_dims": 1.0,
+        "terms/query": 1.0,
+        "terms/document": 1.0,
     }
     assert not any(value.requires_grad for value in loss.metrics.values())
 

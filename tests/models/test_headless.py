@@ -212,7 +212,7 @@ def test_a_decoder_lm_trains_and_takes_the_options_of_an_encoder(
     loss = NeuralSparseLoss(model, distillation_weight=0.0, similarity="dot", temperature=1.0)
     trainer = SpladeTrainer(model, loss, args=arguments, train_dataset=Dataset.from_list(data))
     trainer.train()
-    losses = [line["infonce"] for line in trainer.state.log_history if "infonce" in line]
+    losses = [line["loss/infonce"] for line in trainer.state.log_history if "loss/infonce" in line]
     assert losses[-1] < losses[0]
     changed = {name for name, value in model.state_dict().items() if not torch.equal(value, before[name])}
     assert {"1.linear.weight", "1.linear.bias"} <= changed

@@ -70,7 +70,7 @@ def test_an_adapter_trains_under_the_fused_head_and_loads_again(
     loss = NeuralSparseLoss(model, distillation_weight=0.0, similarity="dot", temperature=1.0)
     trainer = SpladeTrainer(model, loss, args=arguments, train_dataset=Dataset.from_list(data))
     trainer.train()
-    losses = [line["infonce"] for line in trainer.state.log_history if "infonce" in line]
+    losses = [line["loss/infonce"] for line in trainer.state.log_history if "loss/infonce" in line]
     assert losses[-1] < losses[0]
     now = dict(model.named_parameters())
     assert all(torch.equal(now[name], value) for name, value in frozen.items())

@@ -259,7 +259,7 @@ def test_rows_with_scores_need_no_teacher(beir: Path, tiny_checkpoint: Path) -> 
     others |= {"model": str(tiny_checkpoint), "inference_free": True, "teacher_cache": None}
     recipe.main(config(beir, **others))
     state = json.loads((beir.parent / "run" / "checkpoint-4" / "trainer_state.json").read_text())
-    assert state["log_history"][-1]["distillation"] > 0
+    assert state["log_history"][-1]["loss/distillation"] > 0
     assert not (beir.parent / "teacher").exists()
 
 
@@ -543,7 +543,7 @@ def test_a_named_teacher_scores_the_negatives_that_are_mined(beir: Path, tiny_ch
     settings = {"model": str(tiny_checkpoint), **of_preset("lexforge")}
     recipe.main(config(beir, negatives="mined", teacher="lsa", train=train, **settings))
     state = json.loads((beir.parent / "run" / "checkpoint-1" / "trainer_state.json").read_text())
-    assert state["log_history"][0]["distillation"] > 0
+    assert state["log_history"][0]["loss/distillation"] > 0
 
 
 @pytest.mark.parametrize(
@@ -562,7 +562,7 @@ def test_bm25_teaches_where_it_ranks_better_or_is_named(
     settings = {"model": str(tiny_checkpoint), **of_preset("lexforge")}
     recipe.main(config(beir, negatives="none", **settings, **others))
     state = json.loads((beir.parent / "run" / "checkpoint-4" / "trainer_state.json").read_text())
-    assert ("distillation" in state["log_history"][0]) == teaches
+    assert ("loss/distillation" in state["log_history"][0]) == teaches
     metrics = json.loads((beir.parent / "run" / "metrics.json").read_text())
     assert metrics["training_queries"] == ({} if others else {"bm25": measured, "model": 0.5})
     card = (beir.parent / "run" / "model" / "README.md").read_text()
@@ -577,4 +577,4 @@ def test_bm25_stays_the_teacher_of_what_else_needs_one(
     settings = {"model": str(tiny_checkpoint), **of_preset("lexforge", margin_mse_weight=0.1)}
     recipe.main(config(beir, negatives="none", **settings))
     state = json.loads((beir.parent / "run" / "checkpoint-4" / "trainer_state.json").read_text())
-    assert state["log_history"][0]["margin_mse"] > 0
+    assert state["log_history"][0]["loss/margin_mse"] > 0

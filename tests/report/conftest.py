@@ -25,15 +25,15 @@ def log_line(step: int) -> dict[str, Any]:
         "epoch": step / 40,
         "time": 1_700_000_000 + 2 * step,
         "loss": ranking + flops,
-        "infonce": ranking,
-        "flops_document": flops,
-        "triplet": 0.0,
+        "loss/infonce": ranking,
+        "loss/flops_document": flops,
+        "loss/triplet": 0.0,
         "share/infonce": ranking / (ranking + flops),
         "share/flops_document": flops / (ranking + flops),
         "share/triplet": 0.0,
-        "query_active_dims": 20.0,
-        "document_active_dims": 200.0 - 3 * step,
-        "document_terms_wanted": 64,
+        "terms/query": 20.0,
+        "terms/document": 200.0 - 3 * step,
+        "terms/document_wanted": 64,
         "phase": 1.0 if step < 20 else 2.0,
         "learning_rate": 1e-3 * (1 - step / 40),
         "grad_norm": 1.0,
@@ -116,7 +116,7 @@ def make_run(folder: Path, lift: float = 0.3) -> Path:
 
 
 SCRIPT = "<img src=x onerror=\"document.title='script of the run'\">"
-NAMES = {"nDCG@10", *QUERIES, "d1", "d2", "read the data", "share/infonce", "infonce"}
+NAMES = {"nDCG@10", *QUERIES, "d1", "d2", "read the data", "share/infonce", "loss/infonce"}
 
 
 def with_script(content: Any) -> Any:

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from lexforge.report import write_page
-from lexforge.runs import Finding
 
 NewRun = Callable[..., Path]
 VOID = {"meta", "link", "input", "br", "hr", "img"}
@@ -60,6 +59,7 @@ def test_the_page_answers_the_questions_in_order(run: Path) -> None:
         "Queries won and lost",
         "Sparsity",
         "Explorer",
+        "Diagnosis",
         "Settings and commands",
     ]
     text = reader.text
@@ -234,22 +234,16 @@ def test_a_run_without_a_corpus_shows_its_own_measure(new_run: NewRun, tmp_path:
     assert "Queries won" not in text
 
 
-def test_findings_are_shown_with_knob_and_advice(run: Path) -> None:
-    """The ones that need attention stand first."""
-    findings = [
-        Finding("content words suppressed", "0.9", "above 0.5", True, "", ""),
-        Finding("stop words among the strongest", "34 %", "at most 20 %", False, "--loss.x", "Raise it."),
-    ]
-    asked = []
-
-    def diagnose(folder: Path) -> list[Finding]:
-        asked.append(folder)
-        return findings
-
-    text = Reader(write_page(run, diagnose=diagnose)).text
-    assert asked == [run]
-    assert "stop words among the strongest ! look at this 34 % at most 20 % Raise it. --loss.x" in text
-    assert text.index("stop words among the strongest !") < text.index("content words suppressed ✓ healthy")
+def test_findings_are_shown_with_their_advice(run: Path) -> None:
+    """A run shows its own diagnosis, and what needs attention stands first."""
+    log = run / "log.jsonl"
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    lines += [lines[-1] | {"step": 41 + step, "loss": 5.0 * (step % 2)} for step in range(20)]
+    log.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    text = Reader(write_page(run)).text
+    assert "jumps of the loss from line to line of the log ! look at this" in text
+    assert "lower --learning-rate" in text
+    assert text.index("jumps of the loss") < text.index("? unknown not measured")
 
 
 def test_a_long_log_makes_no_heavy_page(run: Path) -> None:

@@ -125,9 +125,9 @@ def test_a_second_training_begins_anew_and_the_other_side_follows(tiny_splade: S
     loss = NeuralSparseLoss(tiny_splade, distillation_weight=0.0)
     controller = ActiveTermsController(loss, counts_of({"document": 100.0}), document_terms=64)
     assert controller.log_values() == {
-        "document_terms_wanted": 64,
-        "flops_query_weight": 0.01,
-        "flops_document_weight": 0.01,
+        "terms/document_wanted": 64,
+        "weight/flops_query": 0.01,
+        "weight/flops_document": 0.01,
     }
     first = drive(controller, 30)
     assert drive(controller, 30) == first
@@ -135,10 +135,10 @@ def test_a_second_training_begins_anew_and_the_other_side_follows(tiny_splade: S
     assert all(value.isfinite().all() for value in controller.state().values())  # a checkpoint holds them
     weight = pytest.approx(0.01 * first[-1]["flops_document"], rel=1e-3)
     assert controller.log_values() == {
-        "document_terms_wanted": 64,
-        "document_terms_mean": 100.0,
-        "flops_query_weight": weight,
-        "flops_document_weight": weight,
+        "terms/document_wanted": 64,
+        "terms/document_counted": 100.0,
+        "weight/flops_query": weight,
+        "weight/flops_document": weight,
     }
     loss.weights["flops_query"] = 0.0  # an inference-free model has no sparsity term of queries
     alone = ActiveTermsController(loss, counts_of({"document": 100.0}), document_terms=64)

@@ -274,7 +274,7 @@ def test_what_a_loss_measures_is_a_mean_over_its_own_batches(
 
     def spy(*args: Any) -> Any:
         result = compute(*args)
-        seen.append(float(losses["first"].metrics["document_active_dims"]))
+        seen.append(float(losses["first"].metrics["terms/document"]))
         return result
 
     losses["first"].compute_loss = spy  # type: ignore[method-assign]
@@ -287,7 +287,7 @@ def test_what_a_loss_measures_is_a_mean_over_its_own_batches(
     trainer.train()
     line = next(line for line in trainer.state.log_history if "loss" in line)
     assert 0 < len(seen) < 4
-    assert line["document_active_dims"] == pytest.approx(sum(seen) / len(seen), rel=1e-3)
+    assert line["terms/document"] == pytest.approx(sum(seen) / len(seen), rel=1e-3)
 
 
 @pytest.fixture

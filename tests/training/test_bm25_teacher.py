@@ -104,4 +104,4 @@ def test_it_teaches_by_dot_product(
     )
     torch.testing.assert_close(parts["distillation"], numbers.distillation_weight * expected)
     taught.train()
-    assert taught.state.log_history[0]["distillation"] > 0
+    assert taught.state.log_history[0]["loss/distillation"] > 0

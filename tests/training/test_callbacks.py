@@ -22,7 +22,7 @@ def feed(callback: CollapseCallback, lines: list[dict[str, float]], caplog: pyte
 
 
 def line(query: float, document: float) -> dict[str, float]:
-    return {"loss": 1.0, "query_active_dims": query, "document_active_dims": document}
+    return {"loss": 1.0, "terms/query": query, "terms/document": document}
 
 
 def test_empty_activations_are_called_out_once_they_stay(caplog: pytest.LogCaptureFixture) -> None:

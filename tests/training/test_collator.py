@@ -129,7 +129,7 @@ def test_the_trainer_hands_them_to_the_loss(tiny_splade: SparseEncoder, tmp_path
     trainer = SpladeTrainer(tiny_splade, loss, args=arguments, train_dataset=Dataset.from_list(rows))
     trainer.train()
     # three of the four anchors leave out one of their three negatives
-    logged = [line["candidates_left_out"] for line in trainer.state.log_history if "loss" in line]
+    logged = [line["candidates/left_out"] for line in trainer.state.log_history if "loss" in line]
     assert logged == [pytest.approx(0.25, abs=1e-3)] * 2
 
 
@@ -164,7 +164,7 @@ def test_a_dense_run_logs_the_share_left_out(tiny_dense: SentenceTransformer, tm
         tiny_dense, InfoNCELoss(tiny_dense), args=arguments, train_dataset=Dataset.from_list(rows)
     )
     trainer.train()
-    logged = [line["candidates_left_out"] for line in trainer.state.log_history if "loss" in line]
+    logged = [line["candidates/left_out"] for line in trainer.state.log_history if "loss" in line]
     assert logged == [pytest.approx(0.25, abs=1e-3)] * 2
 
 

@@ -38,11 +38,11 @@ def test_the_log_holds_every_part_its_share_the_active_dimensions_and_the_phase(
     assert len(lines) == STEPS
     for line in lines:
         assert line["loss"] == pytest.approx(
-            sum(line[name] for name in parts), abs=1e-3
+            sum(line[f"loss/{name}"] for name in parts), abs=1e-3
         )  # log rounds to 4 digits
         assert sum(line[f"share/{name}"] for name in parts) == pytest.approx(1, abs=1e-3)
-        assert line["query_active_dims"] > 0
-        assert line["document_active_dims"] > 0
+        assert line["terms/query"] > 0
+        assert line["terms/document"] > 0
     assert [line["phase"] for line in lines] == [1, 1, 2, 2, 2, 3]  # ends at .32 and .68 of six steps
 
 

@@ -46,10 +46,10 @@ def test_a_resumed_run_has_the_factors_of_one_never_stopped(
     whole = make("whole")
     whole.train()
     lines = [line for line in whole.state.log_history if "loss" in line]
-    weights = [line["flops_document_weight"] for line in lines]
+    weights = [line["weight/flops_document"] for line in lines]
     assert len(set(weights)) > 4  # the controller does act
-    assert {line["document_terms_wanted"] for line in lines} == {50}
-    assert whole.state.log_history[-1]["finished_document_terms"] == pytest.approx(50, abs=0.1)
+    assert {line["terms/document_wanted"] for line in lines} == {50}
+    assert whole.state.log_history[-1]["terms/document_finished"] == pytest.approx(50, abs=0.1)
 
     class Stop(Exception):
         pass
@@ -85,8 +85,8 @@ def test_a_training_with_a_low_number_ends_sparser(
     trainer = make_trainer(tiny_splade, tmp_path, document_terms=40, arguments={"max_steps": 30})
     trainer.train()
     lines = [line for line in trainer.state.log_history if "loss" in line]
-    assert lines[-1]["flops_document_weight"] > 10 * lines[0]["flops_document_weight"]
-    counted = [line["document_terms_mean"] for line in lines if "document_terms_mean" in line]
+    assert lines[-1]["weight/flops_document"] > 10 * lines[0]["weight/flops_document"]
+    counted = [line["terms/document_counted"] for line in lines if "terms/document_counted" in line]
     assert counted[-1] < 0.8 * counted[0]
     rows = Dataset.from_list(training_rows)
     texts = [*rows["positive"][:], *rows["negative_1"][:]]
@@ -142,7 +142,7 @@ def test_the_number_of_queries_is_told(
     vectors = trainer.model.encode([row["anchor"] for row in training_rows], convert_to_sparse_tensor=False)
     terms = float((vectors > 0).sum(dim=1).float().mean())
     assert terms > 5
-    assert trainer.state.log_history[-1]["finished_query_terms"] == pytest.approx(terms, abs=0.01)
+    assert trainer.state.log_history[-1]["terms/query_finished"] == pytest.approx(terms, abs=0.01)
     assert f"a query has {terms:.1f} active terms on average, and 3 were wanted" in caplog.text
 
     both = make_trainer(fresh(), tmp_path / "both", query_terms=3, document_terms=40)

@@ -27,10 +27,8 @@ class Config:
 def main(cfg: Config) -> None:
     """Write the page, say where it lies, and print what the diagnosis found."""
     # Imported here, because --help need not wait for torch.
-    from lexforge.report import write_page
-    from lexforge.runs import findings_text
-    from lexforge.training import diagnose
+    from lexforge.report import diagnose, findings_text, write_page
 
-    print(write_page(cfg.run, cfg.other, output=cfg.output, diagnose=diagnose))
+    print(write_page(cfg.run, cfg.other, output=cfg.output))
     for run in filter(None, (cfg.run, cfg.other)):
         print(f"\nDiagnosis of {run}:\n{findings_text(diagnose(run))}")

@@ -235,7 +235,7 @@ class HCLLoss(EmbeddingLoss):
             gathered, first = [rows_of_all_ranks(rows) for rows in views], first_gathered_row(len(views[0]))
         texts = None if features is None else BatchTexts.of(features, self.gather_across_devices)
         left_out = None if texts is None else texts.same_meaning()  # [B, P], by texts
-        self.metrics = {} if left_out is None else {"candidates_left_out": share_left_out(left_out)}
+        self.metrics = {} if left_out is None else {"candidates/left_out": share_left_out(left_out)}
         return _contrast(
             views, gathered, first, self.temperature, self.tau_plus, self.beta, self.estimator, left_out
         )

@@ -131,7 +131,7 @@ class InfoNCELoss(EmbeddingLoss):
             the memory of one piece (docs/losses.md, section 16). None encodes the whole batch at once.
 
     Attributes:
-        metrics: `candidates_left_out`, the share of negatives that were left out in the last call.
+        metrics: `candidates/left_out`, the share of negatives that were left out in the last call.
 
     Raises:
         ValueError: If the temperature is not positive, the similarity is not the model's, or a batch has
@@ -185,7 +185,7 @@ class InfoNCELoss(EmbeddingLoss):
         anchor, positive, *_ = embeddings
         texts = None if features is None else BatchTexts.of(features, self.gather_across_devices)
         left_out = None if texts is None else texts.left_out()  # [B, N]
-        self.metrics = {} if left_out is None else {"candidates_left_out": share_left_out(left_out)}
+        self.metrics = {} if left_out is None else {"candidates/left_out": share_left_out(left_out)}
         loss = self._ranking(anchor, embeddings[1:], left_out)
         if self.symmetric:
             mirrored = None if texts is None else texts.mirrored()  # [B, P]

@@ -169,7 +169,7 @@ class MoCoLoss(EmbeddingLoss):
             own = torch.arange(first, first + len(keys), device=keys.device)
             scores = queries @ rows_of_all_ranks(keys).T
             loss = ranking_cross_entropy(scores, own, self.temperature, left_out)
-        self.metrics = {} if left_out is None else {"candidates_left_out": left_out.float().mean()}
+        self.metrics = {} if left_out is None else {"candidates/left_out": left_out.float().mean()}
         if is_training(self.model):
             self.queue.enqueue(rows_of_all_ranks(keys), texts=None if texts is None else texts.candidates)
         return loss

@@ -71,8 +71,9 @@ class NeuralSparseLoss(EmbeddingLoss):
             tokens, stop words) grow with it too: w becomes min(w, 1) + r * max(w - 1, 0).
         sparsity_factors: "flops_query" or "flops_document" -> 0-dim float tensor that multiplies that term
             beside its weight; empty at first. A controller writes them (`lexforge.sparsity.controller`).
-        metrics: Detached 0-dim values of the last call that are logged and not trained on: mean numbers of
-            active dimensions, and `candidates_left_out`, the share of negatives left out.
+        metrics: Detached 0-dim values of the last call that are logged and not trained on: `terms/query` and
+            `terms/document`, mean numbers of active terms, and `candidates/left_out`, the share of negatives
+            left out.
 
     Raises:
         ValueError: If a number is out of range, a similarity is unknown or not the model's, or a batch lacks
@@ -256,11 +257,11 @@ class NeuralSparseLoss(EmbeddingLoss):
                 parts["margin_mse"] = margin_mse(student, teacher, scale, positive=target, left_out=skipped)
 
         self.metrics = {
-            "query_active_dims": _active_dimensions([anchor]),
-            "document_active_dims": _active_dimensions(documents),
+            "terms/query": _active_dimensions([anchor]),
+            "terms/document": _active_dimensions(documents),
         }
         if no_negatives is not None:
-            self.metrics["candidates_left_out"] = share_left_out(no_negatives)
+            self.metrics["candidates/left_out"] = share_left_out(no_negatives)
         # A factor is a tensor of its own: a weight on the device would make each `if` above wait for it.
         for name in self.sparsity_factors.keys() & parts.keys():
             parts[name] = self.sparsity_factors[name] * parts[name]

@@ -1,4 +1,4 @@
-"""What a run leaves to be looked at, and its page: one HTML file that shows what the run did."""
+"""What a run leaves to be looked at: its page, one HTML file that shows what it did, and its diagnosis."""
 
 from __future__ import annotations
 
@@ -7,10 +7,21 @@ from typing import TYPE_CHECKING
 from lexforge.common.lazy import load_when_used
 
 if TYPE_CHECKING:
+    from lexforge.report.diagnosis import Finding, diagnose, findings_text
+    from lexforge.report.model_numbers import measure_symptoms, record_symptoms
     from lexforge.report.page import write_page
     from lexforge.report.record import RunRecord
     from lexforge.report.verdict import run_verdict
 
-__all__ = ["RunRecord", "run_verdict", "write_page"]
+__all__ = [
+    "Finding",
+    "RunRecord",
+    "diagnose",
+    "findings_text",
+    "measure_symptoms",
+    "record_symptoms",
+    "run_verdict",
+    "write_page",
+]
 
 __getattr__, __dir__ = load_when_used(__name__)

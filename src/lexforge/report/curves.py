@@ -37,7 +37,7 @@ def training_charts(runs: Sequence[RunFiles]) -> list[Chart]:
             parts += draw(run, f"-{place}" if of else "", of, phases)
     others: list[Chart | None] = []
     for side in ("document", "query"):
-        keys = [(f"{side}_active_dims", "solid"), (f"{side}_terms_wanted", "dotted")]
+        keys = [(f"terms/{side}", "solid"), (f"terms/{side}_wanted", "dotted")]
         title = f"Active terms per {side}"
         others.append(_overlaid(f"terms-{side}", title, runs, keys, phases, from_zero=True))
     others.append(
@@ -95,7 +95,7 @@ def _parts(run: RunFiles, suffix: str, of: str, phases: Sequence[tuple[float, fl
         return []
     steps = [line["step"] for line in lines]
     series = [
-        Series(_words(name), steps, [line.get(name, 0.0) for line in lines], colour)
+        Series(_words(name), steps, [line.get(f"loss/{name}", 0.0) for line in lines], colour)
         for name, colour in parts.items()
     ]
     note = "Each part with its weight; together they are the loss."
@@ -117,7 +117,7 @@ def _lines_with_parts(run: RunFiles) -> tuple[list[Line], dict[str, str]]:
     """The lines of the log that name parts of the loss, and the parts in force with their colours."""
     lines = [line for line in log_rows(run) if any(key.startswith("share/") for key in line)]
     names = [key.removeprefix("share/") for key in lines[0] if key.startswith("share/")] if lines else []
-    names = [name for name in names if any(line.get(name) for line in lines)]
+    names = [name for name in names if any(line.get(f"loss/{name}") for line in lines)]
     return lines, {name: COLOURS[place % len(COLOURS)] for place, name in enumerate(names)}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from bokeh.resources import Resources
 
 from lexforge.report.charts import Chart
 from lexforge.report.curves import training_charts
+from lexforge.report.diagnosis import findings_of
 from lexforge.report.query_charts import duels
 from lexforge.report.record import METRICS_FILE
 from lexforge.report.result_charts import headline_chart, histogram_chart
@@ -26,7 +27,7 @@ from lexforge.report.verdict import (
     sentences,
     versus,
 )
-from lexforge.runs import Finding, resume_command
+from lexforge.runs import resume_command
 from lexforge.runs.run_directory import flat_settings
 from lexforge.storage.files import write_file
 
@@ -42,16 +43,8 @@ SPEEDS = {
 }
 FACTS = {"data": "Data", "model": "Model", "preset": "Preset", "loss.name": "Loss", "teacher": "Teacher"}
 
-Diagnose = Callable[[Path], Sequence[Finding]]
 
-
-def write_page(
-    run: str | Path,
-    other: str | Path | None = None,
-    *,
-    output: str | Path | None = None,
-    diagnose: Diagnose | None = None,
-) -> Path:
+def write_page(run: str | Path, other: str | Path | None = None, *, output: str | Path | None = None) -> Path:
     """Write the page of a run, or of two runs side by side.
 
     The runs may have ended, go on or have crashed: the page shows what they have left so far, and says what
@@ -62,8 +55,6 @@ def write_page(
         other: The directory of a second run to compare with; None shows one run.
         output: The file to write; None is `report.html` in the run directory, or for two runs
             `report-with-<name of the other>.html` there.
-        diagnose: A function that returns what it finds in a run directory, such as
-            `lexforge.training.diagnose`; None leaves the diagnosis out.
 
     Returns:
         The file.
@@ -79,11 +70,11 @@ def write_page(
     runs = [read_run_files(folder, name) for folder, name in zip(folders, names, strict=True)]
     file = folders[0] / (PAGE_FILE if other is None else f"report-with-{folders[1].resolve().name}.html")
     file = file if output is None else Path(output)
-    write_file(file, _render(runs, diagnose).encode())
+    write_file(file, _render(runs).encode())
     return file
 
 
-def _render(runs: Sequence[RunFiles], diagnose: Diagnose | None) -> str:
+def _render(runs: Sequence[RunFiles]) -> str:
     sampled = _sampled_queries(runs)
     headline, training = headline_chart(runs), training_charts(runs)
     compared, histograms = duels(runs, sampled), _histograms(runs)
@@ -114,7 +105,7 @@ def _render(runs: Sequence[RunFiles], diagnose: Diagnose | None) -> str:
         duels=compared,
         histograms=histograms,
         queries=[(query, text) for query, (_, text) in sampled.items()],
-        findings=None if diagnose is None else [list(diagnose(run.folder)) for run in runs],
+        findings=[findings_of(run) for run in runs],
         settings=_side_by_side([_texts(run.config) for run in runs]),
         environment=_side_by_side([_texts(run.environment) for run in runs]),
         commands=[_commands(run) for run in runs],

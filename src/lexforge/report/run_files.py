@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from lexforge.evaluation import RunScores, read_scores
+from lexforge.report.model_numbers import DIAGNOSIS_FILE
 from lexforge.report.record import EXPLORER_FILE, METRICS_FILE, TERMS_FILE, TRAINED, scores_file
 from lexforge.runs import read_log
 from lexforge.runs.run_directory import read_json
@@ -41,6 +42,7 @@ class RunFiles:
         begins: The lines that say where training began or was resumed.
         terms: The use of the vocabulary, as `term_statistics` describes it; None before it is written.
         searches: The sampled searches, as `sample_searches` describes them; None before they are written.
+        sample: What `measure_symptoms` returned of the trained model; None before it is written.
         missing: Name of a file that the run has not written -> what the page cannot show without it.
     """
 
@@ -56,6 +58,7 @@ class RunFiles:
     begins: list[dict[str, Any]]
     terms: dict[str, Any] | None
     searches: dict[str, Any] | None
+    sample: dict[str, Any] | None
     missing: dict[str, str]
 
     @property
@@ -102,7 +105,7 @@ def read_run_files(folder: str | Path, name: str | None = None) -> RunFiles:
     if written is not None:
         measured |= {system: values for system, values in written.items() if system not in OTHERS}
     retrieves = bool(scores) or any("nDCG@10" in values for values in measured.values())
-    sparse = any("query_active_dims" in line for line in lines)
+    sparse = any("terms/query" in line for line in lines)
     expected = {
         "config.json": ("the settings", config is not None),
         "env.json": ("the versions, the machine and the command", environment is not None),
@@ -124,5 +127,6 @@ def read_run_files(folder: str | Path, name: str | None = None) -> RunFiles:
         begins=[line for line in lines if line.get("begin")],
         terms=terms,
         searches=searches,
+        sample=read_json(folder / DIAGNOSIS_FILE),
         missing={file: what for file, (what, there) in expected.items() if not there},
     )

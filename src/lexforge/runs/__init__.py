@@ -11,7 +11,6 @@ from lexforge.common.lazy import load_when_used
 
 if TYPE_CHECKING:
     from lexforge.runs.checkpoints import DamagedCheckpointError, DiskFullError, last_checkpoint
-    from lexforge.runs.finding import Finding, findings_text
     from lexforge.runs.finite import FiniteTraining, NonFiniteError
     from lexforge.runs.launch import join_processes, launch_command, leave_processes
     from lexforge.runs.log_file import LogFile, read_log
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
 __all__ = [
     "DamagedCheckpointError",
     "DiskFullError",
-    "Finding",
     "FiniteTraining",
     "LogFile",
     "NonFiniteError",
@@ -39,7 +37,6 @@ __all__ = [
     "WeightAverage",
     "check_run_directory",
     "claim_run_directory",
-    "findings_text",
     "join_processes",
     "last_checkpoint",
     "launch_command",

@@ -156,18 +156,18 @@ class ActiveTermsController(TrainerCallback):
         """Return what the log shows of each controlled side.
 
         Returns:
-            `<side>_terms_wanted` and, once they are counted, `<side>_terms_mean` (the last count) of each
-            side that has a wanted number, and `<term>_weight`, the weight in force, without the ramp.
+            `terms/<side>_wanted` and, once they are counted, `terms/<side>_counted` (the last count) of each
+            side that has a wanted number, and `weight/<term>`, the weight in force, without the ramp.
         """
         values: dict[str, float] = {}
         counted = self.counts.tolist()
         for side, wanted in self.wanted.items():
-            values[f"{SIDES[side]}_terms_wanted"] = wanted
+            values[f"terms/{SIDES[side]}_wanted"] = wanted
             if counted[side]:
-                values[f"{SIDES[side]}_terms_mean"] = round(counted[side], 2)
+                values[f"terms/{SIDES[side]}_counted"] = round(counted[side], 2)
         for side in self.leaders:
             weight = self.loss.weights[_term(side)] * float(self.loss.sparsity_factors.get(_term(side), 1.0))
-            values[f"{_term(side)}_weight"] = float(f"{weight:.4g}")
+            values[f"weight/{_term(side)}"] = float(f"{weight:.4g}")
         return values
 
 

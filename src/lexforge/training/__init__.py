@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from lexforge.training.collator import DenseCollator, SpladeCollator
     from lexforge.training.curriculum import phase_at, ramp_at
     from lexforge.training.dense import DenseTrainer
-    from lexforge.training.diagnosis import diagnose
     from lexforge.training.hub import hub_arguments, push_model
     from lexforge.training.recipe import check_run, early_stopping, finish_run
     from lexforge.training.rows import (
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
         load_rows,
         mining_rule,
     )
-    from lexforge.training.symptoms import measure_symptoms, record_symptoms
     from lexforge.training.teacher import (
         choose_teacher,
         embed_by_teacher,
@@ -51,19 +49,16 @@ __all__ = [
     "check_triplet_rows",
     "choose_negatives",
     "choose_teacher",
-    "diagnose",
     "early_stopping",
     "embed_by_teacher",
     "finish_run",
     "hub_arguments",
     "load_rows",
     "load_teacher",
-    "measure_symptoms",
     "mining_rule",
     "phase_at",
     "push_model",
     "ramp_at",
-    "record_symptoms",
     "without_single_scores",
 ]
 

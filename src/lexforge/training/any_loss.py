@@ -163,6 +163,10 @@ class AnyLossTraining(BaseTrainer):
                 held[1] += 1
         return result
 
+    def track_loss_components(self, loss: dict[str, torch.Tensor]) -> None:
+        """Log the parts of a loss as `loss/<part>`."""
+        super().track_loss_components({f"loss/{name}": part for name, part in loss.items()})
+
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Log what the losses measured, as means over the batches that measured it, with the parts."""
         kind = "train" if "loss" in logs else "eval" if "eval_loss" in logs else None

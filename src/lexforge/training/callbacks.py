@@ -10,16 +10,11 @@ from typing import Any
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from lexforge.losses import NeuralSparseLoss
+from lexforge.report.symptoms import SYMPTOMS, argument_of
 from lexforge.settings import Phase, check_phases
 from lexforge.training.curriculum import phase_at, ramp_at
 
 logger = logging.getLogger(__name__)
-# The advice is that of docs/diagnosis.md, in the names of the arguments of `NeuralSparseLoss`.
-ADVICE = {
-    "empty": "lower flops_weight (and query_flops_weight) or lengthen the ramp, and raise "
-    "minimum_activation_weight and self_reconstruction_weight",
-    "dense": "raise flops_weight (and query_flops_weight) and stopword_penalty",
-}
 
 
 class CurriculumCallback(TrainerCallback):
@@ -100,7 +95,7 @@ class CollapseCallback(TrainerCallback):
     Raises:
         ValueError: If a number is out of range.
 
-    Source: docs/diagnosis.md for the advice.
+    Source: the advice is that of `lexforge.report.symptoms`.
     """
 
     def __init__(self, vocabulary_size: int, *, patience: int = 5, dense_fraction: float = 0.5) -> None:
@@ -124,7 +119,7 @@ class CollapseCallback(TrainerCallback):
     ) -> None:
         """Compare the mean number of active terms per text with both limits."""
         for column in ("query", "document"):
-            active = (logs or {}).get(f"{column}_active_dims")
+            active = (logs or {}).get(f"terms/{column}")
             if active is None:
                 continue
             states = {"empty": active < 1, "dense": active > self.dense_fraction * self.vocabulary_size}
@@ -138,5 +133,5 @@ class CollapseCallback(TrainerCallback):
                         column,
                         active,
                         self.vocabulary_size,
-                        ADVICE[name],
+                        SYMPTOMS[name].advice_text(argument_of),
                     )

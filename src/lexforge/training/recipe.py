@@ -12,7 +12,6 @@ from transformers import EarlyStoppingCallback, TrainerCallback
 
 from lexforge import evaluation, export, models, report, runs
 from lexforge.settings import CardOptions, EvaluationSettings, TrainingSettings
-from lexforge.training.diagnosis import diagnose
 from lexforge.training.hub import push_model
 
 
@@ -126,11 +125,11 @@ def finish_run(
     print(evaluation.metrics_table(metrics))
     if examples:
         print(examples)
-    print(f"\nDiagnosis (docs/diagnosis.md):\n{runs.findings_text(diagnose(folder))}")
+    print(f"\nDiagnosis (docs/diagnosis.md):\n{report.findings_text(report.diagnose(folder))}")
     print(f"\n{stages.table()}")
     print(report.run_verdict(folder))
     print(f"{folder} holds the model and the numbers.")
-    print(f"{report.write_page(folder, diagnose=diagnose)} shows the run in a browser.")
+    print(f"{report.write_page(folder)} shows the run in a browser.")
     if cfg.card.push_to_hub is not None:
         print(f"The model was uploaded to {push_model(trainer, folder / 'model')}")
 

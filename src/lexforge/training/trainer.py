@@ -231,7 +231,7 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, AnyLossTraining, SparseEn
                     reached["query"],
                     wanted,
                 )
-        self.log({f"finished_{kind}_terms": round(mean, 2) for kind, mean in reached.items()})
+        self.log({f"terms/{kind}_finished": round(mean, 2) for kind, mean in reached.items()})
 
     def get_data_collator(self, model: Any, args: Any, processing_class: Any = None) -> SpladeCollator:
         """A collator with the stock collator's settings that adds the teacher's embeddings to the tokens."""
@@ -313,11 +313,11 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, AnyLossTraining, SparseEn
             # Name -> the sum over the micro-batches of this rank since the last line of the log.
             sums = self.accum_loss_components[training_type]
             weights = [loss.weights for loss in self.losses if isinstance(loss, NeuralSparseLoss)]
-            parts = [name for name in dict.fromkeys(chain(*weights)) if name in sums]
+            parts = [name for name in dict.fromkeys(chain(*weights)) if f"loss/{name}" in sums]
             if parts:
                 # `log` of sentence-transformers divides every sum by the number of micro-batches.
                 count = sums["steps"]
-                sizes = torch.stack([sums[name].abs() for name in parts])  # [parts]
+                sizes = torch.stack([sums[f"loss/{name}"].abs() for name in parts])  # [parts]
                 shares = count * sizes / sizes.sum().clamp_min(torch.finfo(sizes.dtype).tiny)
                 sums |= {f"share/{name}": share for name, share in zip(parts, shares.unbind(), strict=True)}
                 if self.curriculum and self.phases:

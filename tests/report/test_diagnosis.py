@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import math
 import random
-import shutil
+import re
+import runpy
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -18,15 +19,16 @@ from datasets import Dataset
 from scipy import sparse
 from sentence_transformers import SparseEncoder
 
-from lexforge import data, models, runs, training
-from lexforge.commands import report
+from lexforge import data, models, report, runs, training
+from lexforge.commands import report as command
 from lexforge.losses import NeuralSparseLoss, penalty_weights
 from lexforge.models.structure import splade_decoders
-from lexforge.runs import Finding, findings_text
+from lexforge.report import Finding, findings_text
+from lexforge.report.model_numbers import numbers_of_texts
+from lexforge.report.symptoms import SYMPTOMS, flag_of
 from lexforge.settings import LossSettings
-from lexforge.training.diagnosis import findings_of
-from lexforge.training.symptoms import _side
 
+ROOT = Path(__file__).resolve().parents[2]
 STOP_WORDS = "the of and in to is for with on that this are was by from".split()
 LENGTH = 32
 PLAIN = training.PRESETS["plain"].loss
@@ -149,7 +151,7 @@ def train(
         trainer.train()
         lines = [json.dumps(line) + "\n" for line in trainer.state.log_history]
         (place / "log.jsonl").write_text("".join(lines), encoding="utf-8")
-        training.record_symptoms(
+        report.record_symptoms(
             place,
             model,
             [query for query, _ in pairs[256:]],
@@ -170,7 +172,7 @@ def rows(pairs: list[tuple[str, str]]) -> Dataset:
 
 def found(run: Path, name: str) -> Finding:
     """The finding of a run with a name."""
-    return next(finding for finding in training.diagnose(run) if finding.name == name)
+    return by_name(report.diagnose(run))[name]
 
 
 def changed(setting: Setting, **numbers: Any) -> Setting:
@@ -186,12 +188,13 @@ FLAT = Setting(
 )  # rare words pay as much as frequent ones
 STRICT = Setting(replace(SCRATCH, flops_weight=3.0))
 SILENT = Setting(
-    replace(SCRATCH, flops_weight=1e4, ramp_fraction=0.0, minimum_activation_weight=0.0), start_share=0.0
+    replace(SCRATCH, flops_weight=20.0, ramp_fraction=0.0, minimum_activation_weight=0.0), start_share=0.0
 )
 OPEN = Setting(replace(SCRATCH, flops_weight=1e-5), 0.0, learning_rate=1.5e-3, bias=1.0)
 WIDE = replace(OPEN, learning_rate=1e-3, bias=1.5)
 LARGE = replace(OPEN, bias=3.0)
 FEW = Setting(learning_rate=5e-3, steps=60, rows=16, eval_steps=10)
+HOT = Setting(learning_rate=0.1)
 COLD = Setting(replace(SCRATCH, temperature=0.02))
 # symptom, the wrong setting, the part of the advice that names knob and direction, the advice followed
 CASES = [
@@ -204,30 +207,47 @@ CASES = [
     (
         "stop_words",
         GREEDY,
-        "lower --loss.positive-activation-weight",
+        "--loss.positive-activation-weight (now 10) is above 2, lower it",
         changed(GREEDY, positive_activation_weight=0.0),
+    ),
+    (
+        "stop_words",
+        changed(GREEDY, idf_alpha=4.0, stopword_penalty=1.0),
+        "raise --loss.stopword-penalty (now 1) and --loss.flops-weight (now 0.0003)",
+        changed(GREEDY, idf_alpha=4.0, stopword_penalty=15.0, flops_weight=0.01),
     ),
     (
         "everywhere",
         GREEDY,
-        "lower --loss.positive-activation-weight (now 10)",
+        "--loss.positive-activation-weight (now 10) is above 2, lower it",
         changed(GREEDY, positive_activation_weight=0.0),
     ),
     ("everywhere", OPEN, "raise --loss.flops-weight (now 1e-05)", changed(OPEN, flops_weight=1.0)),
     ("rare_weight", FLAT, "raise --loss.idf-alpha (now 0)", changed(FLAT, idf_alpha=8.0)),
+    ("rare_weight", FLAT, "lower --loss.flops-weight (now 0.2)", changed(FLAT, flops_weight=0.01)),
     ("own_recall", FLAT, "lower --loss.flops-weight (now 0.2)", changed(FLAT, flops_weight=0.01)),
     ("expansion", STRICT, "lower --loss.flops-weight (now 3)", changed(STRICT, flops_weight=0.05)),
     ("expansion", replace(HEALTHY, start_share=0.95), "--finish.start-share (now 0.95)", HEALTHY),
-    ("empty", SILENT, "lower --loss.flops-weight (now 10000)", changed(SILENT, flops_weight=0.001)),
+    ("empty", SILENT, "lower --loss.flops-weight (now 20)", changed(SILENT, flops_weight=0.001)),
+    ("empty", SILENT, "lengthen --loss.ramp-fraction (now 0)", changed(SILENT, ramp_fraction=1.0)),
+    (
+        "empty",
+        SILENT,
+        "raise --loss.minimum-activation-weight (now 0)",
+        changed(SILENT, minimum_activation_weight=10.0),
+    ),
     ("dense", WIDE, "raise --loss.flops-weight (now 1e-05)", changed(WIDE, flops_weight=0.3)),
+    ("dense", WIDE, "or give --document-terms", replace(WIDE, document_terms=20)),
     (
         "query_density",
         OPEN,
-        "raise --loss.query-flops-weight (now 1e-05)",
+        "raise --loss.query-flops-weight above --loss.flops-weight (now 1e-05)",
         changed(OPEN, query_flops_weight=1.0),
     ),
+    ("query_density", OPEN, "or give --query-terms", replace(OPEN, document_terms=30, query_terms=8)),
     ("scale", LARGE, "raise --loss.temperature (now 0.3)", changed(LARGE, temperature=8.0)),
     ("scale", LARGE, "divide the weight and the bias of the decoder", replace(LARGE, head=0.1)),
+    ("oscillation", HOT, "lower --learning-rate (now 0.1)", HEALTHY),
     ("oscillation", COLD, "raise --loss.temperature (now 0.02)", HEALTHY),
     ("overfitting", FEW, "more rows or fewer --steps", replace(FEW, rows=256, steps=30)),
 ]
@@ -246,38 +266,23 @@ def test_each_symptom_comes_and_goes(
 
 def test_a_healthy_run_has_no_symptom(train: Callable[[Setting], Path]) -> None:
     """A default that sets off alarms would teach people to ignore them."""
-    findings = training.diagnose(train(HEALTHY))
-    assert len({finding.name for finding in findings}) == len(findings) == 12
-    assert [finding.name for finding in findings if finding.ok is False] == []
+    findings = report.diagnose(train(HEALTHY))
+    assert list(by_name(findings)) == list(SYMPTOMS)
+    assert [finding.symptom.name for finding in findings if finding.ok is False] == []
     # Nothing was evaluated on dev during this run, and the finding says how to have it.
-    unknown = {finding.name: finding.advice for finding in findings if finding.ok is None}
+    unknown = {finding.symptom.name: finding.advice for finding in findings if finding.ok is None}
     assert list(unknown) == ["overfitting"]
     assert "--eval-steps" in unknown["overfitting"]
 
 
-def test_a_model_that_is_searched_by_another_similarity(
-    train: Callable[[Setting], Path], tmp_path: Path
-) -> None:
-    """Rankings by cosine and by dot product differ, and no error tells so."""
-    run = shutil.copytree(train(HEALTHY), tmp_path / "run")
-    assert found(run, "similarity").ok is True
-    saved = run / "model" / "config_sentence_transformers.json"
-    settings = json.loads(saved.read_text(encoding="utf-8"))
-    saved.write_text(json.dumps(settings | {"similarity_fn_name": "cosine"}), encoding="utf-8")
-    finding = found(run, "similarity")
-    assert finding.ok is False
-    assert "'dot'" in finding.advice
-    assert "'cosine'" in finding.advice
-
-
-def test_the_numbers_of_a_side_by_hand() -> None:
+def test_the_numbers_of_texts_by_hand() -> None:
     """Every threshold rests on these numbers, so they are worked out on paper once."""
     # Terms 0 and 1 are stop words. Text 1: own terms 0, 2, 3; text 2: own terms 2, 4; text 3 is empty.
     weights = [[1.0, 3.0, 0.0, 2.0, 0.0, 2.0], [0.0, 1.0, 4.0, 0.0, 0.0, 0.0], [0.0] * 6]
     own = [np.array([0, 2, 3]), np.array([2, 4]), np.array([5])]
     idf = np.array([0.1, 0.1, 1.0, 2.0, 3.0, 1.0])
     stop = np.array([True, True, False, False, False, False])
-    numbers = _side(sparse.csr_array(np.array(weights)), own, idf, stop)
+    numbers = numbers_of_texts(sparse.csr_array(np.array(weights)), own, idf, stop)
     assert numbers["texts"] == 3
     assert numbers["own_terms"] == pytest.approx((3 + 2 + 1) / 3)
     assert numbers["active"] == pytest.approx((4 + 2 + 0) / 3)
@@ -289,9 +294,8 @@ def test_the_numbers_of_a_side_by_hand() -> None:
     # lost term 4.
     assert numbers["rare_weight"] == pytest.approx((2 / 2 + 0 / 2.5) / 2)
     assert numbers["everywhere"] == 0.0  # no term is active in 90 % of the three texts
-    twice = _side(sparse.csr_array(np.array(weights[:2])), own[:2], idf, stop)
+    twice = numbers_of_texts(sparse.csr_array(np.array(weights[:2])), own[:2], idf, stop)
     assert twice["everywhere"] == pytest.approx(2 / 6)
-    assert twice["everywhere_terms"] == 1
 
 
 CONFIG: dict[str, Any] = {
@@ -307,26 +311,37 @@ def lines_of(values: list[float], name: str = "loss") -> list[dict[str, float]]:
 
 
 def by_name(findings: list[Finding]) -> dict[str, Finding]:
-    return {finding.name: finding for finding in findings}
+    return {finding.symptom.name: finding for finding in findings}
 
 
-def test_the_jumps_of_the_loss_by_hand() -> None:
+def diagnosed(
+    folder: Path, config: dict[str, Any], log: list[dict[str, float]], **others: Any
+) -> dict[str, Finding]:
+    """The findings of a run with these settings and this log, and other files by their names."""
+    files = {"config": config} | others
+    for name, content in files.items():
+        runs.write_json(folder / f"{name}.json", content)
+    (folder / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in log), encoding="utf-8")
+    return by_name(report.diagnose(folder))
+
+
+def test_the_jumps_of_the_loss_by_hand(tmp_path: Path) -> None:
     """The unit is what guessing costs; the first step down, in which a run learns most, does not count."""
     values = [9.0, 1.0, 2.0, 1.0, 2.0, 1.0, 2.0, 1.0]
-    finding = by_name(findings_of(CONFIG, None, lines_of(values)))["oscillation"]
+    finding = diagnosed(tmp_path, CONFIG, lines_of(values))["oscillation"]
     differences = [1, -1, 1, -1, 1, -1]
     assert finding.number == pytest.approx(np.std(differences) / (2 * math.log(16)))
     assert finding.ok is False
     assert "lower --learning-rate (now 0.001)" in finding.advice
-    few = by_name(findings_of(CONFIG, None, lines_of(values[:7])))["oscillation"]
+    few = diagnosed(tmp_path, CONFIG, lines_of(values[:7]))["oscillation"]
     assert few.ok is None
     assert "7 lines" in few.advice
 
 
-def test_a_loss_that_is_no_number_is_a_symptom() -> None:
+def test_a_loss_that_is_no_number_is_a_symptom(tmp_path: Path) -> None:
     """A run that ended in NaN must not look as if nothing had been found."""
     lines = lines_of([1.0, 1.0, float("nan"), 1.0])
-    finding = by_name(findings_of(CONFIG, None, lines))["oscillation"]
+    finding = diagnosed(tmp_path, CONFIG, lines)["oscillation"]
     assert finding.ok is False
     assert "step 30" in finding.advice
     assert finding.value == "inf %"
@@ -340,36 +355,41 @@ def test_a_loss_that_is_no_number_is_a_symptom() -> None:
         ([0.4, 0.5, 0.4], {"step": 20, "value": 0.5}, 0.0),  # the run ended with its best checkpoint
     ],
 )
-def test_what_is_lost_on_dev_by_hand(scores: list[float], best: dict[str, float] | None, lost: float) -> None:
+def test_what_is_lost_on_dev_by_hand(
+    tmp_path: Path, scores: list[float], best: dict[str, float] | None, lost: float
+) -> None:
     """The share of the best score that the model at the end has lost."""
     log = lines_of(scores, "eval_dev_nDCG@10")
-    finding = by_name(findings_of(CONFIG, None, log, best_checkpoint=best))["overfitting"]
+    metrics = {} if best is None else {"best_checkpoint": best}
+    finding = diagnosed(tmp_path, CONFIG, log, metrics=metrics)["overfitting"]
     assert finding.number == pytest.approx(lost)
     assert finding.ok is (lost <= 0.05)
 
 
-def test_the_start_by_hand_in_phases() -> None:
+def test_the_start_by_hand_in_phases(tmp_path: Path) -> None:
     """The first phase has a weight of its own, by which the part of the log is multiplied."""
     loss = asdict(training.PRESETS["v26"].loss)
-    log = lines_of([3 * 2.5 * math.log(16)], "infonce")
-    finding = by_name(findings_of(CONFIG | {"loss": loss}, None, log))["scale"]
+    log = lines_of([3 * 2.5 * math.log(16)], "loss/infonce")
+    finding = diagnosed(tmp_path, CONFIG | {"loss": loss}, log)["scale"]
     assert finding.number == pytest.approx(3.0)
     assert finding.ok is False
-    assert finding.knob == "the temperatures of --loss.phases"
+    assert "raise the temperatures of --loss.phases" in finding.advice
 
 
-def test_advice_follows_the_settings() -> None:
-    """A knob that the preset does not read would change nothing: plain FLOPS reads no stop-word penalty."""
+def test_advice_shows_the_settings_of_the_run(tmp_path: Path) -> None:
+    """A direction alone does not tell how far to go; a setting that is not set has no value."""
     side = {"texts": 1, "active": 9.0, "empty": 0.0, "own_terms": 9.0, "everywhere": 0.0, "own_recall": 1.0}
     side |= {"stop_words_of_top": 0.9, "expansion": 0.5, "rare_weight": 0.1}
     sample = {"vocabulary_size": 99, "stop_words": 5, "queries": side, "documents": side}
-    plain = by_name(findings_of(CONFIG, sample, []))
-    assert "reads no penalty" in plain["stop_words"].advice
-    assert plain["rare_weight"].knob == "--loss.flops-weight"
-    aware = by_name(findings_of(CONFIG | {"loss": asdict(training.PRESETS["v26"].loss)}, sample, []))
+    plain = diagnosed(tmp_path, CONFIG, [], diagnosis=sample)
+    assert plain["rare_weight"].advice.startswith(
+        f"lower --loss.flops-weight (now {PLAIN.flops_weight:g}), or raise --loss.idf-alpha,"
+    )
+    v26 = CONFIG | {"loss": asdict(training.PRESETS["v26"].loss)}
+    aware = diagnosed(tmp_path, v26, [], diagnosis=sample)
     assert "raise --loss.stopword-penalty (now 15)" in aware["stop_words"].advice
-    assert aware["rare_weight"].knob == "--loss.idf-alpha"
-    none = by_name(findings_of(CONFIG, sample | {"stop_words": 0}, []))["stop_words"]
+    assert "or raise --loss.idf-alpha (now 4)" in aware["rare_weight"].advice
+    none = diagnosed(tmp_path, CONFIG, [], diagnosis=sample | {"stop_words": 0})["stop_words"]
     assert none.ok is None
     assert "--language" in none.advice
 
@@ -377,57 +397,52 @@ def test_advice_follows_the_settings() -> None:
 def test_a_run_that_is_no_run_is_refused(tmp_path: Path) -> None:
     """One clear line, whatever stands in the folder."""
     with pytest.raises(FileNotFoundError, match="no run directory: it has neither"):
-        training.diagnose(tmp_path)
+        report.diagnose(tmp_path)
     (tmp_path / "config.json").write_text("{", encoding="utf-8")
     with pytest.raises(ValueError, match="is not the JSON that a run writes"):
-        training.diagnose(tmp_path)
+        report.diagnose(tmp_path)
     (tmp_path / "config.json").write_text('{"loss": {"flops_weight": 1}}', encoding="utf-8")
+    (tmp_path / "diagnosis.json").write_text('{"queries": {}}', encoding="utf-8")
     with pytest.raises(ValueError, match="no run of this version wrote: KeyError"):
-        training.diagnose(tmp_path)
+        report.diagnose(tmp_path)
 
 
-def test_an_interrupted_run_is_diagnosed_by_its_checkpoint(tmp_path: Path) -> None:
-    """It has no measured model and no log file of its own yet, but its newest checkpoint has the losses."""
-    runs.write_json(tmp_path / "config.json", CONFIG)
-    for step, values in ((5, [1.0]), (40, [5.0, 4.0, 3.0, 2.0, 1.5, 1.2, 1.1, 1.0])):
-        checkpoint = tmp_path / f"checkpoint-{step}"
-        checkpoint.mkdir()
-        runs.write_json(checkpoint / "trainer_state.json", {"log_history": lines_of(values)})
-    findings = by_name(training.diagnose(tmp_path))
+def test_an_interrupted_run_is_diagnosed_by_its_log(tmp_path: Path) -> None:
+    """It has no measured model yet, but its log has the losses."""
+    findings = diagnosed(tmp_path, CONFIG, lines_of([5.0, 4.0, 3.0, 2.0, 1.5, 1.2, 1.1, 1.0]))
     assert findings["oscillation"].ok is True
     missing = [name for name, finding in findings.items() if finding.ok is None]
     assert "stop_words" in missing
     assert "has no diagnosis.json yet" in findings["stop_words"].advice
-    assert "saved no model" in findings["similarity"].advice
 
 
 def test_a_dense_run_is_diagnosed_by_its_log(tmp_path: Path) -> None:
     """It has no terms, so nothing is said about them."""
-    runs.write_json(tmp_path / "config.json", CONFIG | {"loss": {"name": "infonce", "temperature": 0.05}})
-    assert [finding.name for finding in training.diagnose(tmp_path)] == ["oscillation", "overfitting"]
+    loss = {"name": "infonce", "temperature": 0.05}
+    assert list(diagnosed(tmp_path, CONFIG | {"loss": loss}, [])) == ["oscillation", "overfitting"]
 
 
 def test_a_sample_without_texts_or_idf_is_refused(tiny_splade: SparseEncoder) -> None:
     """An empty split must end in one line, not in a mean of nothing."""
     with pytest.raises(ValueError, match="at least one query and one document; received 0 queries"):
-        training.measure_symptoms(tiny_splade, [], ["a"], idf=np.ones(3), stopword_ids=[])
+        report.measure_symptoms(tiny_splade, [], ["a"], idf=np.ones(3), stopword_ids=[])
     with pytest.raises(ValueError, match="idf must be"):
-        training.measure_symptoms(tiny_splade, ["a"], ["a"], idf=np.ones(3), stopword_ids=[])
+        report.measure_symptoms(tiny_splade, ["a"], ["a"], idf=np.ones(3), stopword_ids=[])
 
 
 def test_the_text_of_findings_puts_the_sick_ones_first() -> None:
     """At the end of a run people read the first line."""
-
-    def finding(name: str, value: str, ok: bool | None) -> Finding:
-        return Finding(f"share of {name}", value, "at most 25 %", ok, "--knob", "turn it up", name)
-
     text = findings_text(
-        [finding("a", "10 %", True), finding("b", "not measured", None), finding("c", "50 %", False)]
+        [
+            Finding(SYMPTOMS["empty"], 0.0, ""),
+            Finding(SYMPTOMS["expansion"], None, "there is none"),
+            Finding(SYMPTOMS["dense"], 0.5, "turn it up"),
+        ]
     )
     assert text.splitlines() == [
-        "! share of c: 50 % (healthy: at most 25 %): turn it up",
-        "? not measured: b, because turn it up",
-        "healthy in 1 of 3 respects: a 10 %",
+        f"! {SYMPTOMS['dense'].text}: 50 % (healthy: at most 25 %): turn it up",
+        "? not measured: expansion, because there is none",
+        "healthy in 1 of 3 respects: empty 0 %",
     ]
 
 
@@ -435,14 +450,36 @@ def test_the_command_prints_and_shows_what_is_known(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A crashed run needs a diagnosis most, and a symptom without a number must not break the page."""
-    runs.write_json(tmp_path / "config.json", CONFIG)
-    lines = lines_of([9.0, 1.0, 2.0, 1.0, 2.0, 1.0, 2.0, 1.0])
-    (tmp_path / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
-    report.main(report.Config(tmp_path))
+    diagnosed(tmp_path, CONFIG, lines_of([9.0, 1.0, 2.0, 1.0, 2.0, 1.0, 2.0, 1.0]))
+    command.main(command.Config(tmp_path))
     printed = capsys.readouterr().out
-    assert "! jumps of the loss from line to line of the log: 18 % (healthy: at most 15 %): lower" in printed
+    assert f"! {SYMPTOMS['oscillation'].text}: 18 % (healthy: at most 15 %): lower" in printed
     assert "? not measured: stop_words, " in printed
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     shown = page[page.index('id="diagnosis"') :]
-    assert shown.index("jumps of the loss") < shown.index("stop words (en) among")
+    assert shown.index("jumps of the loss") < shown.index("stop words among")
     assert "lower --learning-rate (now 0.001)" in shown
+
+
+def test_the_documentation_shows_the_table() -> None:
+    """Advice that stands in two places differs after the next change; the page of the docs is compared."""
+    page = (ROOT / "docs" / "diagnosis.md").read_text(encoding="utf-8")
+
+    def flag(place: str) -> str:
+        return f"`{flag_of(place)}`"
+
+    for name, symptom in SYMPTOMS.items():
+        change = symptom.advice_text(flag)
+        cells = [f"`{name}`", symptom.text, symptom.limit_text, symptom.healthy, symptom.sick, change]
+        assert f"| {' | '.join(cells)} |" in page, f"docs/diagnosis.md lacks the row of {name}"
+
+
+def test_advice_names_settings_of_the_recipe() -> None:
+    """A flag that does not exist ends in an error, after hours of training."""
+    config = asdict(runpy.run_path(str(ROOT / "recipes" / "splade_v26.py"))["Config"]())
+    for symptom in SYMPTOMS.values():
+        for place in re.findall(r"\{(.*?)\}", symptom.advice):
+            value: Any = config
+            for key in place.split("."):
+                assert key in value, f"{symptom.name} names {place}"
+                value = value[key]

@@ -11,16 +11,14 @@ from numpy.typing import NDArray
 from scipy import sparse
 from sentence_transformers import SparseEncoder
 
-from lexforge.common.similarity import Similarity
 from lexforge.common.types import TextKind
 from lexforge.corpus.encoding import encode
 from lexforge.corpus.own_tokens import own_token_ids
 from lexforge.models import special_token_ids
 from lexforge.models.load import check_encoder
-from lexforge.retrieval.vectors import sparse_vectors
 from lexforge.runs.run_directory import write_json
 
-FILE = "diagnosis.json"
+DIAGNOSIS_FILE = "diagnosis.json"
 DOCUMENTS, QUERIES = 500, 200  # texts of the sample: a few seconds of encoding on one core
 TOP = 10  # the strongest terms of a text, among which stop words are counted
 EVERYWHERE = 0.9  # a term that this share of the documents activates tells no documents apart
@@ -49,7 +47,7 @@ def record_symptoms(
         ValueError: If `measure_symptoms` refuses the arguments.
     """
     numbers = measure_symptoms(model, queries, documents, idf=idf, stopword_ids=stopword_ids)
-    write_json(Path(run) / FILE, numbers)
+    write_json(Path(run) / DIAGNOSIS_FILE, numbers)
 
 
 def measure_symptoms(
@@ -70,8 +68,8 @@ def measure_symptoms(
         stopword_ids: Ids of the stop words of the texts' language (`lexforge.data.stopword_ids`).
 
     Returns:
-        Plain numbers by name under `queries` and `documents` (`_side`), `scores` and `vocabulary_size`; a
-        number that no text of the sample defines is None.
+        Plain numbers by name under `queries` and `documents` (`numbers_of_texts`), and `vocabulary_size`
+        and `stop_words`, the sizes of the vocabulary and of its part that is stop words.
 
     Raises:
         ValueError: If there is no query or no document, or idf is not `[V]`.
@@ -83,7 +81,7 @@ def measure_symptoms(
             "a diagnosis needs at least one query and one document; received "
             f"{len(queries)} queries and {len(documents)} documents"
         )
-    similarity = check_encoder(model)
+    check_encoder(model)
     sample: dict[TextKind, list[str]] = {
         "query": _spaced(queries, QUERIES),
         "document": _spaced(documents, DOCUMENTS),
@@ -98,13 +96,12 @@ def measure_symptoms(
     sides = {}
     for kind, texts in sample.items():
         own = [np.setdiff1d(np.asarray(row, np.int64), special) for row in own_token_ids(model, texts)]
-        sides[kind] = _side(vectors[kind], own, idf, stop)
+        sides[kind] = numbers_of_texts(vectors[kind], own, idf, stop)
     return {
         "vocabulary_size": size,
         "stop_words": int(stop.sum()),
         "queries": sides["query"],
         "documents": sides["document"],
-        "scores": _scores(vectors["query"], vectors["document"], similarity),
     }
 
 
@@ -114,22 +111,25 @@ def _spaced(texts: Sequence[str], count: int) -> list[str]:
     return [texts[place] for place in places]
 
 
-def _side(
+def numbers_of_texts(
     vectors: sparse.csr_array,
     own_terms: list[NDArray[np.int64]],
     idf: NDArray[np.floating],
     stop: NDArray[np.bool_],
 ) -> dict[str, float | None]:
-    """The numbers of one side: means over its texts, of those that define the number.
+    """Measure vectors of queries or of documents.
 
     Args:
-        vectors: CSR `[n, V]`, weights >= 0.
+        vectors: CSR `[n, V]`, weights >= 0; n >= 1.
         own_terms: The distinct terms of each text.
         idf: `[V]`.
         stop: `[V]`, whether a term is a stop word.
+
+    Returns:
+        Means over the texts that define the number; None where no text does. docs/diagnosis.md defines each.
     """
     shares: dict[str, list[float]] = {
-        name: [] for name in ("stop_words_of_top", "own_recall", "expansion", "rare_weight", "largest_weight")
+        name: [] for name in ("stop_words_of_top", "own_recall", "expansion", "rare_weight")
     }
     active_terms = []
     for row, own in enumerate(own_terms):
@@ -142,7 +142,6 @@ def _side(
             strongest = active[np.argsort(-weight[active], kind="stable")[:TOP]]
             shares["stop_words_of_top"].append(float(stop[strongest].mean()))
             shares["expansion"].append(1 - float(np.isin(active, own).mean()))
-            shares["largest_weight"].append(float(weight.max()))
         content = own[~stop[own]]
         if len(content):
             shares["own_recall"].append(float((weight[content] > 0).mean()))
@@ -159,19 +158,6 @@ def _side(
         "active": float(counts.mean()),
         "empty": float((counts == 0).mean()),
         "everywhere": float(frequency[everywhere].sum()) / total_active if total_active else None,
-        "everywhere_terms": int(everywhere.sum()),
         "own_terms": float(np.mean([len(own) for own in own_terms])),
         **{name: float(np.mean(values)) if values else None for name, values in shares.items()},
     }
-
-
-def _scores(
-    queries: sparse.csr_array, documents: sparse.csr_array, similarity: Similarity
-) -> dict[str, float]:
-    """The scores of every query with every document of the sample."""
-    width = documents.shape[1]
-    left = sparse_vectors(queries, "queries", width, similarity)
-    right = sparse_vectors(documents, "documents", width, similarity)
-    scores = (left @ right.T).toarray()  # [Q, N]
-    # The spread within a query: what a softmax over documents sees, whatever a query's level is.
-    return {"spread": float(scores.std(axis=1).mean()), "best": float(scores.max(axis=1).mean())}

@@ -1,0 +1,202 @@
+"""The symptoms of a training that goes wrong, and what to change: one table for all who show them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+
+@dataclass(frozen=True)
+class Symptom:
+    """A row of the table.
+
+    Args:
+        name: Short name, such as "stop_words".
+        text: What the number is.
+        limit: The last number of a healthy run; it stands between `healthy` and `sick`.
+        healthy_side: The side of the limit on which healthy runs lie.
+        healthy: What runs of the presets showed (`scripts/bench/results/diagnosis.csv`).
+        sick: What runs with a wrong setting showed (`tests/report/test_diagnosis.py`).
+        advice: What to change, and in which direction. A setting stands in braces, by its place in
+            config.json, such as `{loss.flops_weight}`.
+        percent: Whether the number is a share.
+    """
+
+    name: str
+    text: str
+    limit: float
+    healthy_side: Literal["below", "above"]
+    healthy: str
+    sick: str
+    advice: str
+    percent: bool = True
+
+    def is_healthy(self, number: float) -> bool:
+        """Whether a number lies on the healthy side of the limit."""
+        return number <= self.limit if self.healthy_side == "below" else number >= self.limit
+
+    @property
+    def limit_text(self) -> str:
+        """What a healthy run shows, such as "at most 25 %"."""
+        return f"at {'most' if self.healthy_side == 'below' else 'least'} {self.number_text(self.limit)}"
+
+    def number_text(self, number: float) -> str:
+        """A number of this symptom with its unit, such as "34 %"."""
+        return f"{100 * number:.3g} %" if self.percent else f"{number:.3g}"
+
+    def advice_text(self, setting: Callable[[str], str]) -> str:
+        """The advice as a sentence.
+
+        Args:
+            setting: Returns how a reader writes a setting, from its place in config.json: `flag_of`,
+                `argument_of`, or `flag_of` with the values of a run.
+
+        Returns:
+            The sentence, without a full stop.
+        """
+        return re.sub(r"\{([a-z_.]+)\}", lambda place: setting(place[1]), self.advice)
+
+
+def flag_of(place: str, config: Mapping[str, Any] | None = None) -> str:
+    """Write a setting as a flag of `lexforge train`, with the value that a run has.
+
+    Args:
+        place: Its place in config.json, such as "loss.flops_weight".
+        config: The settings of the run; None leaves the value out.
+
+    Returns:
+        Such as "--loss.flops-weight (now 0.01)".
+    """
+    if place == "loss.temperature" and _value(config, "loss.phases"):
+        return "the temperatures of --loss.phases"
+    flag = "--" + place.removeprefix("train.").removeprefix("evaluation.").replace("_", "-")
+    value = _value(config, place)
+    if value is None:
+        return flag
+    return f"{flag} (now {value:g})" if isinstance(value, int | float) else f"{flag} (now {value})"
+
+
+def _value(config: Any, place: str) -> Any:
+    """The value at a place in config.json; None where there is none."""
+    for name in place.split("."):
+        config = config.get(name) if isinstance(config, Mapping) else None
+    return config
+
+
+def argument_of(place: str) -> str:
+    """Write a setting as an argument of Python, such as "flops_weight" for "loss.flops_weight"."""
+    return place.rpartition(".")[2]
+
+
+_ROWS = (
+    Symptom(
+        "stop_words",
+        "stop words among the ten strongest terms of a document",
+        0.25,
+        "below",
+        ".3 % to 14 %",
+        "31 %",
+        "raise {loss.stopword_penalty} and {loss.flops_weight}; without {loss.idf_alpha} FLOPS reads no "
+        "penalty, so set --loss.idf-alpha 4, --loss.stopword-penalty 15 and --loss.flops-weight 0.01; where "
+        "{loss.positive_activation_weight} is above 2, lower it, because it rewards the stop words of the "
+        "positive too",
+    ),
+    Symptom(
+        "rare_weight",
+        "weight of the rarer half of a document's own terms, in mean weights of its active terms",
+        0.75,
+        "above",
+        ".83 to 4.9",
+        ".37",
+        "lower {loss.flops_weight}, or raise {loss.idf_alpha}, because a term pays exp(-alpha * idf)",
+        percent=False,
+    ),
+    Symptom(
+        "own_recall",
+        "own words of a document that are active, without stop words",
+        0.5,
+        "above",
+        "61 % to 100 %",
+        "28 %",
+        "lower {loss.flops_weight}",
+    ),
+    Symptom(
+        "expansion",
+        "active terms of a document that are not in its text",
+        0.15,
+        "above",
+        "33 % to 87 %",
+        "1 % and 9 %",
+        "lower {loss.flops_weight} or {finish.start_share}",
+    ),
+    Symptom(
+        "everywhere",
+        "active terms of a document that 90 % of the documents activate",
+        0.15,
+        "below",
+        "0 to 3.7 %",
+        "26 % and 28 %",
+        "raise {loss.flops_weight}; where {loss.positive_activation_weight} is above 2, lower it",
+    ),
+    Symptom(
+        "empty",
+        "texts without an active term, of queries or of documents",
+        0.01,
+        "below",
+        "0",
+        "100 %",
+        "lower {loss.flops_weight}, lengthen {loss.ramp_fraction}, or raise {loss.minimum_activation_weight}",
+    ),
+    Symptom(
+        "dense",
+        "share of the vocabulary that a query or a document activates",
+        0.25,
+        "below",
+        ".2 % to 5.6 %",
+        "30 %",
+        "raise {loss.flops_weight}, or give {document_terms}",
+    ),
+    Symptom(
+        "query_density",
+        "active terms of a query, in those of a document",
+        0.7,
+        "below",
+        ".06 to .36",
+        ".84",
+        "raise {loss.query_flops_weight} above {loss.flops_weight}, or give {query_terms}",
+        percent=False,
+    ),
+    Symptom(
+        "scale",
+        "InfoNCE at the start, where 1 is the loss of guessing",
+        2.0,
+        "below",
+        ".02 to 1.2",
+        "7.3",
+        "raise {loss.temperature}, or divide the weight and the bias of the decoder by the same factor "
+        "before training, because products of vectors are too large for this temperature",
+        percent=False,
+    ),
+    Symptom(
+        "oscillation",
+        "jumps of the loss from line to line of the log, where 100 % is the loss of guessing",
+        0.15,
+        "below",
+        ".4 % to 3.0 %",
+        "24 % and 650 %",
+        "lower {train.learning_rate}, or raise {loss.temperature}",
+    ),
+    Symptom(
+        "overfitting",
+        "share of the best value on dev that was lost again",
+        0.05,
+        "below",
+        "not evaluated on dev",
+        "71 %",
+        "give {evaluation.best_measure}, which keeps the best checkpoint, more rows or fewer {train.steps}",
+    ),
+)
+SYMPTOMS = {symptom.name: symptom for symptom in _ROWS}
+"""Name -> the row of the table, in the order in which a diagnosis names them."""
