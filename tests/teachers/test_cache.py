@@ -16,7 +16,7 @@ import pytest
 
 from lexforge.data import DataError
 from lexforge.data.block_cache import BlockCache
-from lexforge.data.teacher import TeacherCache
+from lexforge.teachers import TeacherCache
 
 TEXTS = [f"text {number}" for number in range(10)]
 
