@@ -39,6 +39,7 @@ from lexforge import (
     report,
     retrieval,
     runs,
+    teachers,
     training,
 )
 from lexforge.common.command_line import run_recipe
@@ -189,12 +190,16 @@ def check(cfg: Config) -> None:
     """Refuse mistakes that show before torch is loaded, which takes seconds."""
     data.check_source(cfg.data, ["train", *cfg.evaluation.splits], cfg.source)
     data.check_language(cfg.language)
-    data.check_teacher_options(
-        cfg.teacher, cfg.teacher_scores, cfg.teacher_cache, needed=cfg.loss.needs_teacher
-    )
     check_negatives(cfg.negatives, cfg.teacher_scores)
     check_wanted_terms(
         document_terms=cfg.document_terms, query_terms=cfg.query_terms, inference_free=cfg.inference_free
+    )
+    teachers.check_teacher(
+        cfg.teacher,
+        PRESETS[cfg.preset].data.teacher,
+        cfg.teacher_scores,
+        cfg.teacher_cache,
+        needed=cfg.loss.needs_teacher,
     )
 
 
@@ -210,7 +215,7 @@ def main(cfg: Config) -> None:
     cfg = resolve(cfg)
     training.check_run(cfg, "SparseEncoder", evaluation.METRICS)
     of_preset = PRESETS[cfg.preset].data
-    teacher_name = training.choose_teacher(cfg.teacher, of_preset.teacher, cfg.teacher_cache)
+    teacher_name = cfg.teacher or of_preset.teacher
     process.print(
         f"learning rate {cfg.train.learning_rate:g}, {cfg.max_seq_length} tokens per text: see --help"
     )
@@ -254,9 +259,9 @@ def main(cfg: Config) -> None:
         teacher_scores=cfg.teacher_scores,
     )
     if cfg.loss.needs_teacher and cfg.teacher_scores is None:
-        rows = training.without_single_scores(rows, teacher_name, say=process.print)
+        rows = teachers.without_single_scores(rows, teacher_name, say=process.print)
     training.check_full_batch(len(rows), cfg.train, process.num_processes)
-    data.check_labelled_rows(cfg.teacher, rows, needed=cfg.loss.needs_teacher, cache=cfg.teacher_cache)
+    teachers.check_labelled_rows(cfg.teacher, rows, needed=cfg.loss.needs_teacher, cache=cfg.teacher_cache)
     rule = None
     if chosen == "mined":
         rule = training.mining_rule(
@@ -276,7 +281,7 @@ def main(cfg: Config) -> None:
     if cfg.loss.needs_teacher and "label" not in rows[0]:
         stages.begin("load the teacher")
         with process.main_process_first():
-            teacher_model = training.load_teacher(teacher_name, documents)
+            teacher_model = teachers.load_teacher(teacher_name, documents)
     process.print(
         f"{cfg.data}: {len(rows)} training rows, {len(evaluator.query_ids)} test queries, "
         f"{len(documents)} documents, {len(measured.corpus)} of them searched",
@@ -358,7 +363,7 @@ def main(cfg: Config) -> None:
     compared = {}
     untaught = replace(cfg.loss, distillation_weight=0.0)
     optional = cfg.teacher is None and not untaught.needs_teacher and not cfg.loss.phases
-    if isinstance(teacher_model, training.BM25Teacher) and optional:
+    if isinstance(teacher_model, teachers.BM25Teacher) and optional:
         stages.begin("compare the model with BM25 on training queries")
         compared = evaluation.compare_with_bm25(model, rows)
         leads = compared["bm25"] > compared["model"]
@@ -375,7 +380,7 @@ def main(cfg: Config) -> None:
     if teacher_model is not None:
         stages.begin("prepare the teacher")
         with process.main_process_first():
-            teacher = training.embed_by_teacher(teacher_model, rows, cfg.teacher_cache)
+            teacher = teachers.embed_by_teacher(teacher_model, rows, cfg.teacher_cache)
 
     # Loss. The preset gives its numbers; the penalty of each term follows from the vocabulary above.
     loss = losses.NeuralSparseLoss(
@@ -383,7 +388,7 @@ def main(cfg: Config) -> None:
         penalty_weights=losses.penalty_weights(cfg.loss, torch.from_numpy(idf), special_ids, stopword_ids),
         special_token_ids=special_ids,
         gather_across_devices=process.num_processes > 1,
-        teacher_similarity="dot" if isinstance(teacher, training.BM25Teacher) else "cosine",
+        teacher_similarity="dot" if isinstance(teacher, teachers.BM25Teacher) else "cosine",
         **cfg.loss.arguments(),
     )
 
@@ -448,7 +453,7 @@ def main(cfg: Config) -> None:
     searches = evaluation.example_searches(
         model, queries, measured.corpus, trained.run, relevant=measured.split("test")
     )
-    used_teacher = data.teacher_name(teacher_name, cfg.teacher_scores, rows)
+    used_teacher = teachers.teacher_name(teacher_name, cfg.teacher_scores, rows)
     training.finish_run(
         cfg,
         model,

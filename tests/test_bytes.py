@@ -195,13 +195,13 @@ def same_vectors(vectors: Any) -> str:
 
 
 def write_teacher(folder: Path) -> None:
-    from lexforge.data.teacher_cache import TeacherCache
+    from lexforge.teachers import TeacherCache
 
     TeacherCache.build(Teacher(), TEXTS[:2], TEXTS, folder / "cache")
 
 
 def read_teacher(folder: Path) -> str:
-    from lexforge.data.teacher_cache import TeacherCache
+    from lexforge.teachers import TeacherCache
 
     cache = TeacherCache(folder / "cache")
     return same_vectors(cache.lookup(TEXTS[:2], "query")) + same_vectors(cache.lookup(TEXTS, "document"))

@@ -53,7 +53,7 @@ def measure_pairs(count: int, folder: str) -> dict[str, Any]:
     """Open pairs, embed them by a teacher, and look up a pass of batches."""
     import datasets
 
-    from lexforge import data
+    from lexforge import data, teachers
 
     datasets.disable_progress_bars()
     file = Path(folder) / "pairs.csv"
@@ -64,7 +64,7 @@ def measure_pairs(count: int, folder: str) -> dict[str, Any]:
     start_mb = resident_mb("RssAnon")
     loaded = data.load_training_data(str(file), ["test"], documents=1000)
     rows = loaded.training_rows()
-    cache = data.TeacherCache.build_for_rows(RandomTeacher(), rows, Path(folder) / "cache")
+    cache = teachers.TeacherCache.build_for_rows(RandomTeacher(), rows, Path(folder) / "cache")
     for batch in rows.iter(32):
         cache.lookup(batch["anchor"], "query")
         cache.lookup(batch["positive"], "document")

@@ -24,7 +24,7 @@ Arguments = TypeVar("Arguments", bound="BaseTrainingArguments")
 
 LEXICAL = "lexical"
 """The name of the backbone that is built from the corpus."""
-FITTED_TEACHERS = ("lsa", "lsa-char")
+BM25, LSA, LSA_CHAR = FITTED_TEACHERS = ("bm25", "lsa", "lsa-char")
 """The teachers that are fitted on the corpus, and need no files."""
 UNKNOWN = "unknown"
 

@@ -8,7 +8,7 @@ import pytest
 from tokenizers import pre_tokenizers
 from transformers import AutoTokenizer, BertTokenizer, PreTrainedTokenizerFast
 
-from lexforge.data.stopwords import PARTICLES, stopword_ids, stopword_summary
+from lexforge.data.stopwords import PARTICLES, check_language, stopword_ids, stopword_summary
 
 
 @pytest.fixture(scope="module")
@@ -144,3 +144,10 @@ def test_the_summary_says_the_number_of_ids_and_ten_of_them(caplog: pytest.LogCa
     assert len(examples.split()) == 10
     assert set(examples.split()) <= set(words)
     assert stopword_summary(made, [], ["en", "ko"]) == "stop words (en, ko): 0 ids"
+
+
+def test_a_language_without_stop_words_is_refused() -> None:
+    """It was found unknown after the encoder had been built."""
+    check_language("ko")
+    with pytest.raises(ValueError, match="xx"):
+        check_language("xx")

@@ -17,6 +17,7 @@ from accelerate import PartialState
 from accelerate.utils import DistributedType
 from datasets import Dataset
 from sentence_transformers import SparseEncoder
+from sentence_transformers.base.training_args import BatchSamplers
 from sentence_transformers.sparse_encoder.modules import SpladePooling, Transformer
 from small_runs import JOINT_BATCH, ROWS, RandomTeacher
 from torch.distributed.tensor import DTensor
@@ -28,7 +29,8 @@ from lexforge.losses import NeuralSparseLoss, penalty_weights
 from lexforge.negatives import NegativeRule, mine_once
 from lexforge.runs import NonFiniteError, leave_processes
 from lexforge.settings import Preset
-from lexforge.training import PRESETS, BM25Teacher, SpladeTrainer, TrainingSettings
+from lexforge.teachers import BM25Teacher
+from lexforge.training import PRESETS, SpladeTrainer, TrainingSettings
 
 STEPS, RANKS = 20, int(os.environ.get("WORLD_SIZE", "1"))
 
@@ -90,6 +92,8 @@ def train_lexforge(checkpoint: str, folder: Path, *, resumed_from: int | None = 
         BM25Teacher.fit(texts),
         finishing={"start_share": 0.45, "prune_threshold": 0.3, "average_horizon": 0.5},
         settings={"steps": 6, "save_steps": 3},
+        # Rows may have the same negative: without duplicates, smaller batches would be made of other rows.
+        batch_sampler=BatchSamplers.BATCH_SAMPLER,
     )
     checkpoint_of = f"{folder / 'lexforge'}/checkpoint-{resumed_from}"
     trainer.train(resume_from_checkpoint=checkpoint_of if resumed_from else None)
@@ -106,6 +110,7 @@ def trainer_of(
     callbacks: Any = (),
     finishing: dict[str, float] | None = None,
     settings: dict[str, Any] | None = None,
+    **arguments_of_trainer: Any,
 ) -> SpladeTrainer:
     """A trainer of a preset, which shards the model where there are several ranks."""
     numbers = preset.loss
@@ -134,6 +139,7 @@ def trainer_of(
         eval_strategy=saves,
         eval_steps=10,
         save_strategy=saves,
+        **arguments_of_trainer,
     )
     if RANKS > 1:  # accelerate shards on devices that it calls so, and ignores FSDP elsewhere
         PartialState().distributed_type = DistributedType.MULTI_GPU

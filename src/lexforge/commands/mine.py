@@ -18,7 +18,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from lexforge import corpus, data, evaluation, models, negatives, retrieval
+from lexforge import corpus, data, evaluation, models, negatives, retrieval, teachers
 from lexforge.data import SourceOptions
 from lexforge.negatives import NegativeRule
 
@@ -36,7 +36,7 @@ class Config:
     split: str = "train"
     source: Annotated[SourceOptions, tyro.conf.arg(name="")] = field(default_factory=SourceOptions)
     rule: Annotated[NegativeRule, tyro.conf.arg(name="")] = field(default_factory=NegativeRule)
-    teacher: str | None = None  # a SentenceTransformer, `lsa` or `lsa-char`, for --teacher-margin
+    teacher: str | None = None  # a SentenceTransformer, `bm25`, `lsa` or `lsa-char`, for --teacher-margin
     teacher_scores: Path | None = None  # precomputed scores in qrels format, in the place of a teacher
     teacher_cache: Path | None = None  # folder for the teacher's embeddings; None takes the user's cache
     max_seq_length: int | None = None  # tokens after which a text is cut; None keeps the model's own limit
@@ -86,8 +86,13 @@ def scorer(cfg: Config, loaded: data.RetrievalData) -> Callable[[Any], Any] | No
     if cfg.teacher is None:
         return None
     queries, texts = loaded.split_queries(cfg.split).values(), list(loaded.corpus.values())
-    cache = data.TeacherCache.build(data.load_teacher(cfg.teacher, texts), queries, texts, cfg.teacher_cache)
-    return lambda run: negatives.score_by_teacher(cache, loaded, run, cfg.split)
+    teacher = teachers.load_teacher(cfg.teacher, texts)
+    embeddings = (
+        teacher
+        if isinstance(teacher, teachers.BM25Teacher)
+        else teachers.TeacherCache.build(teacher, queries, texts, cfg.teacher_cache)
+    )
+    return lambda run: negatives.score_by_teacher(embeddings, loaded, run, cfg.split)
 
 
 def main(cfg: Config) -> None:

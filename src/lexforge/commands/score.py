@@ -18,7 +18,7 @@ from typing import Annotated
 
 import tyro
 
-from lexforge import data, evaluation
+from lexforge import data, evaluation, teachers
 from lexforge.data import SourceOptions
 
 SOURCE = SourceOptions()
@@ -53,18 +53,18 @@ def main(cfg: Config) -> None:
     # The pairs are read before the teacher is loaded: a wrong file fails at once.
     if cfg.rows is not None:
         rows = data.read_training_rows(cfg.rows)
-        pairs = data.row_pairs(rows)
+        pairs = teachers.row_pairs(rows)
     elif cfg.data is not None:
         retrieval = data.load_retrieval_data(cfg.data, [cfg.split], cfg.source)
         run = None
         if cfg.run is not None:
             run = evaluation.read_run(cfg.run, retrieval.queries, retrieval.corpus)
-        ids = data.listed_pairs(retrieval, cfg.split, run, cfg.depth)
+        ids = teachers.listed_pairs(retrieval, cfg.split, run, cfg.depth)
         pairs = [(retrieval.queries[query], retrieval.corpus[document]) for query, document in ids]
-    scorer = data.load_scorer(cfg.teacher, batch_size=cfg.batch_size, max_seq_length=cfg.max_seq_length)
-    scores = data.score_pairs(scorer, pairs, cfg.cache, block_pairs=cfg.block_pairs)
+    scorer = teachers.load_scorer(cfg.teacher, batch_size=cfg.batch_size, max_seq_length=cfg.max_seq_length)
+    scores = teachers.score_pairs(scorer, pairs, cfg.cache, block_pairs=cfg.block_pairs)
     if cfg.rows is not None:
-        data.write_training_rows(cfg.output, data.label_rows(rows, scores))
+        data.write_training_rows(cfg.output, teachers.label_rows(rows, scores))
     else:
         triples = ((*names, scores[pair]) for names, pair in zip(ids, pairs, strict=True))
         data.write_teacher_scores(cfg.output, triples)

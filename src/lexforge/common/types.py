@@ -20,7 +20,7 @@ TextKind: TypeAlias = Literal["query", "document"]
 
 
 class Embeddings(Protocol):
-    """Embeddings that are looked up by text and kind, such as a `lexforge.data.TeacherCache`."""
+    """Embeddings that are looked up by text and kind, such as a `lexforge.teachers.TeacherCache`."""
 
     def lookup(self, texts: Sequence[str], kind: TextKind) -> NDArray[np.floating]:
         """Return the embeddings of texts: `[N, D]` float, in the order of `texts`."""

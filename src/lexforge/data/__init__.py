@@ -1,8 +1,8 @@
 """Files and hub data sets become queries, documents, judgements and training columns.
 
-Importing this room loads neither `datasets`, `stopwordsiso`, scikit-learn nor sentence-transformers: the
-functions that need them import them. Machines that only run losses and models may lack the first two, and the
-others take seconds to load.
+Importing this room loads neither `datasets`, `stopwordsiso` nor sentence-transformers: the functions that
+need them import them. Machines that only run losses and models may lack the first two, and the last takes
+seconds to load.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
         load_teacher_scores,
         write_teacher_scores,
     )
-    from lexforge.data.checks import check_teacher
     from lexforge.data.columns import validate_columns
     from lexforge.data.digest import digests
     from lexforge.data.docstrings import load_docstrings
@@ -35,7 +34,6 @@ if TYPE_CHECKING:
         multi_hot,
     )
     from lexforge.data.pair_data import PairData
-    from lexforge.data.pair_scores import label_rows, listed_pairs, load_scorer, row_pairs, score_pairs
     from lexforge.data.retrieval_data import RetrievalData, hold_out, sample_corpus
     from lexforge.data.rows import read_training_rows, rows_to_dataset, write_training_rows
     from lexforge.data.source import (
@@ -47,42 +45,25 @@ if TYPE_CHECKING:
     )
     from lexforge.data.stopwords import check_language, stopword_ids, stopword_summary
     from lexforge.data.sts import load_sts
-    from lexforge.data.teacher import (
-        LsaTeacher,
-        SentenceTransformerTeacher,
-        TeacherCache,
-        check_labelled_rows,
-        check_teacher_options,
-        load_teacher,
-        teacher_name,
-    )
     from lexforge.settings import MultiLabelOptions, SourceOptions, StsOptions
     from lexforge.storage.files import cache_folder
 
 __all__ = [
     "DataError",
-    "LsaTeacher",
     "MultiLabelData",
     "MultiLabelOptions",
     "PairData",
     "RetrievalData",
-    "SentenceTransformerTeacher",
     "SourceOptions",
     "StsOptions",
-    "TeacherCache",
     "TrainingData",
     "cache_folder",
-    "check_labelled_rows",
     "check_language",
     "check_source",
-    "check_teacher",
-    "check_teacher_options",
     "corpus_idf",
     "digests",
     "document_frequency",
     "hold_out",
-    "label_rows",
-    "listed_pairs",
     "load_beir",
     "load_corpus",
     "load_docstring_topics",
@@ -94,20 +75,15 @@ __all__ = [
     "load_multilabel",
     "load_queries",
     "load_retrieval_data",
-    "load_scorer",
     "load_sts",
-    "load_teacher",
     "load_teacher_scores",
     "load_training_data",
     "multi_hot",
     "read_training_rows",
-    "row_pairs",
     "rows_to_dataset",
     "sample_corpus",
-    "score_pairs",
     "stopword_ids",
     "stopword_summary",
-    "teacher_name",
     "validate_columns",
     "write_teacher_scores",
     "write_training_rows",

@@ -57,7 +57,8 @@ class TrainingData:
             negatives: Whether to keep the negatives and the scores of the rows.
 
         Raises:
-            ValueError: If the data are no tables; `lexforge.data.training_rows` makes rows of judgements.
+            ValueError: If the data are no tables; `lexforge.negatives.training_rows` makes rows of
+                judgements.
         """
         if self.pairs is None:
             raise ValueError(f"{self.measured.name} has judgements and no rows; received no tables")

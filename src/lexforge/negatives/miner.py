@@ -242,7 +242,7 @@ class NegativeMiner:
 def score_by_teacher(
     embeddings: Embeddings, data: RetrievalData, run: Scores, split: str = "train"
 ) -> dict[str, dict[str, float]]:
-    """Compute a dense teacher's scores of every document of a run and every positive of its queries.
+    """Compute a teacher's scores of every document of a run and every positive of its queries.
 
     Args:
         embeddings: The teacher's embeddings of the queries and the corpus.
@@ -251,7 +251,7 @@ def score_by_teacher(
         split: The split whose positives are scored.
 
     Returns:
-        Query id -> document id -> cosine, for `NegativeMiner.mine`.
+        Query id -> document id -> dot product, for `NegativeMiner.mine`.
     """
     scores = {}
     for query, found in run.items():

@@ -30,8 +30,8 @@ from lexforge.runs.weight_average import WeightAverage
 from lexforge.sparsity import ActiveTermsController, Finishing, check_terms_of_model, trim_documents
 from lexforge.sparsity.constants import COUNTED_TEXTS, SAMPLE
 from lexforge.sparsity.sample import mean_active_terms, sample_texts
+from lexforge.teachers import BM25Teacher
 from lexforge.training.any_loss import AnyLossTraining, Losses, losses_of
-from lexforge.training.bm25_teacher import BM25Teacher
 from lexforge.training.callbacks import CollapseCallback, CurriculumCallback
 from lexforge.training.collator import SpladeCollator
 from lexforge.training.columns import check_training_rows, texts_of_rows
@@ -60,8 +60,8 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, AnyLossTraining, SparseEn
         model: The model to train, whose head is fused in place; None if `model_init` makes it.
         loss: A loss of that model, a dictionary of losses by the name of the data set, or None for the
             default of `SparseEncoderTrainer`.
-        teacher: Maps texts to embeddings, as a `lexforge.data.TeacherCache` or a `BM25Teacher` does; None if
-            the loss needs none. Only a `NeuralSparseLoss` reads it.
+        teacher: Maps texts to embeddings, as a `TeacherCache` or a `BM25Teacher` of `lexforge.teachers` does;
+            None if the loss needs none. Only a `NeuralSparseLoss` reads it.
         phases: The curriculum of a single `NeuralSparseLoss`; empty for none.
         ramp_fraction: Share of training, in [0, 1], during which the sparsity weights of a single
             `NeuralSparseLoss` grow to their full values.

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from lexforge.data import DataError
-from lexforge.data.teacher import TeacherCache
+from lexforge.teachers import TeacherCache
 
 TEXTS = [f"text {number}" for number in range(10)]
 

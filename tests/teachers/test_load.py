@@ -8,13 +8,15 @@ import numpy as np
 import pytest
 from transformers import BertConfig, BertForSequenceClassification, BertModel
 
-from lexforge.data import DataError, teacher
-from lexforge.data.teacher import (
+from lexforge.data import DataError
+from lexforge.teachers import (
+    BM25Teacher,
     LsaTeacher,
     SentenceTransformerTeacher,
     TeacherCache,
+    embed_by_teacher,
+    load,
     load_teacher,
-    teacher_name,
 )
 
 TOPICS = {
@@ -190,14 +192,6 @@ def test_a_teacher_by_the_name_of_a_command_line(tmp_path: Path) -> None:
         load_teacher("no/such/teacher", texts)
 
 
-def test_the_card_names_the_teacher_that_was_used() -> None:
-    """A file of scores replaces a teacher, and so do scores in the rows; without either it is `lsa`."""
-    plain, labelled = [{"anchor": "a", "positive": "b"}], [{"anchor": "a", "positive": "b", "label": [1.0]}]
-    assert teacher_name("some/model", None, plain) == "some/model"
-    assert teacher_name("lsa", None, labelled) == "scores in the training rows"
-    assert teacher_name("lsa", Path("folder/scores.tsv"), labelled) == "scores.tsv"
-
-
 def test_queries_and_documents_get_their_prompts(tiny_dense, tmp_path: Path) -> None:
     """The oracle is the plain encoding of the text with its prompt before it."""
     tiny_dense.prompts = {"query": "search ", "passage": "document "}
@@ -235,8 +229,23 @@ def test_a_folder_is_used_as_what_it_is_or_refused(
 def test_a_fitted_teacher_takes_a_sample_of_a_large_corpus(monkeypatch: pytest.MonkeyPatch) -> None:
     """The matrix of a million texts fills the memory; an even sample has the words that matter."""
     texts = [f"word{number % 7} term{number % 11} number{number}" for number in range(60)]
-    monkeypatch.setattr(teacher, "LARGEST_FIT", 20)
+    monkeypatch.setattr(load, "LARGEST_FIT", 20)
     sample = [
         texts[place] for place in (0, 3, 6, 9, 12, 15, 18, 21, 24, 27, 31, 34, 37, 40, 43, 46, 49, 52, 55, 59)
     ]
     assert load_teacher("lsa", texts).name == load_teacher("lsa", sample).name
+
+
+def test_bm25_needs_no_cache_and_others_have_one(tmp_path: Path) -> None:
+    """BM25 scores what comes; the vectors of a fitted teacher are written once."""
+    rows = [
+        {"anchor": "sort", "positive": "sort a list"},
+        {"anchor": "search", "positive": "search an index"},
+    ]
+    documents = [row["positive"] for row in rows] * 3
+    bm25 = load_teacher("bm25", documents)
+    assert isinstance(bm25, BM25Teacher)
+    assert embed_by_teacher(bm25, rows, tmp_path / "bm25") is bm25
+    lsa = load_teacher("lsa", [f"{text} {n}" for n, text in enumerate(documents)])
+    kept = embed_by_teacher(lsa, rows, tmp_path)
+    assert np.isfinite(kept.lookup(["sort"], "query")).all()

@@ -15,17 +15,8 @@ import torch
 from sentence_transformers import CrossEncoder, SentenceTransformer, SparseEncoder
 from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification, BertModel
 
-from lexforge.data import (
-    DataError,
-    RetrievalData,
-    label_rows,
-    listed_pairs,
-    load_scorer,
-    load_teacher_scores,
-    row_pairs,
-    score_pairs,
-    write_teacher_scores,
-)
+from lexforge.data import DataError, RetrievalData, load_teacher_scores, write_teacher_scores
+from lexforge.teachers import label_rows, listed_pairs, load_scorer, row_pairs, score_pairs
 
 QUERIES = ["sort list", "search index", "한국 서울"]
 DOCUMENTS = ["sort a list of words", "a search index", "the graph of a tree and a node", "서울 은 한국"]
@@ -146,7 +137,7 @@ def test_pairs_are_told_apart_by_where_the_query_ends(tmp_path: Path) -> None:
 SLOW_RUN = """
 import sys, time
 import numpy as np
-from lexforge.data import score_pairs
+from lexforge.teachers import score_pairs
 
 class Slow:
     name = "counting"

@@ -1,0 +1,45 @@
+"""Teachers: what scores texts or pairs of them for a student to learn from, and the cache of what they say.
+
+Importing this room loads neither scikit-learn nor sentence-transformers.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lexforge.common.lazy import load_when_used
+
+if TYPE_CHECKING:
+    from lexforge.teachers.bm25 import BM25Teacher
+    from lexforge.teachers.cache import Teacher, TeacherCache
+    from lexforge.teachers.dense import SentenceTransformerTeacher
+    from lexforge.teachers.load import embed_by_teacher, load_teacher
+    from lexforge.teachers.lsa import LsaTeacher
+    from lexforge.teachers.options import (
+        check_labelled_rows,
+        check_teacher,
+        teacher_name,
+        without_single_scores,
+    )
+    from lexforge.teachers.pairs import label_rows, listed_pairs, load_scorer, row_pairs, score_pairs
+
+__all__ = [
+    "BM25Teacher",
+    "LsaTeacher",
+    "SentenceTransformerTeacher",
+    "Teacher",
+    "TeacherCache",
+    "check_labelled_rows",
+    "check_teacher",
+    "embed_by_teacher",
+    "label_rows",
+    "listed_pairs",
+    "load_scorer",
+    "load_teacher",
+    "row_pairs",
+    "score_pairs",
+    "teacher_name",
+    "without_single_scores",
+]
+
+__getattr__, __dir__ = load_when_used(__name__)

@@ -1,0 +1,77 @@
+"""Teachers by name, and what a collator looks the texts of a batch up in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from lexforge.common.types import Embeddings
+from lexforge.settings import BM25, LSA, LSA_CHAR
+from lexforge.teachers.bm25 import BM25Teacher
+from lexforge.teachers.cache import Teacher, TeacherCache
+from lexforge.teachers.dense import SentenceTransformerTeacher
+from lexforge.teachers.lsa import LsaTeacher
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+LARGEST_FIT = 100_000
+"""Texts of a corpus on which a teacher is fitted at most."""
+
+
+def load_teacher(name: str, documents: Sequence[str]) -> Teacher | BM25Teacher:
+    """Load or fit a teacher by the name that a command line takes.
+
+    Args:
+        name: `bm25`; `lsa` (fitted on the words of the corpus, at most 256 dimensions), `lsa-char` (fitted on
+            its character bigrams and trigrams, for Korean, Japanese or Chinese); or a dense model's hub name
+            or folder.
+        documents: The texts of the corpus. A fitted teacher takes at most `LARGEST_FIT` of them, evenly
+            spaced, so that memory holds no more.
+
+    Returns:
+        The teacher.
+
+    Raises:
+        DataError: If the model cannot be loaded or is no dense encoder.
+        ValueError: If the corpus is too small to fit on.
+    """
+    if name == BM25:
+        return BM25Teacher.fit(texts_to_fit(documents))
+    if name in (LSA, LSA_CHAR):
+        documents = texts_to_fit(documents)
+        dimensions = min(256, len(documents) - 1)
+        return LsaTeacher.fit(documents, dimensions, analyzer="word" if name == LSA else "char_wb")
+    return SentenceTransformerTeacher(name)
+
+
+def texts_to_fit(documents: Sequence[str]) -> Sequence[str]:
+    """Return the texts on which a teacher is fitted: of more than `LARGEST_FIT` that many, evenly spaced."""
+    if len(documents) <= LARGEST_FIT:
+        return documents
+    places = np.linspace(0, len(documents) - 1, LARGEST_FIT).astype(int)
+    return [documents[place] for place in places]
+
+
+def embed_by_teacher(
+    teacher: Teacher | BM25Teacher,
+    rows: Sequence[Mapping[str, Any]] | Dataset,
+    cache: Path | None,
+) -> Embeddings:
+    """Return what the collator looks the texts of the rows up in.
+
+    Args:
+        teacher: The teacher. BM25 looks any text up by itself; the embeddings of another one are computed
+            once and kept.
+        rows: Training rows under the column contract.
+        cache: The folder that keeps them; None is a folder in the user's cache.
+
+    Returns:
+        The teacher itself, or the open cache of its embeddings.
+    """
+    if isinstance(teacher, BM25Teacher):
+        return teacher
+    return TeacherCache.build_for_rows(teacher, rows, cache)

@@ -1,0 +1,90 @@
+"""Latent semantic analysis of the corpus as the teacher."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lexforge.common.types import TextKind
+
+
+class LsaTeacher:
+    """Latent semantic analysis of the corpus itself: a teacher that needs no model and no download.
+
+    It computes TF-IDF with logarithmic term frequency and a truncated singular value decomposition. Queries
+    and documents are embedded alike. `LsaTeacher.fit` makes one.
+
+    Source: Deerwester et al. 1990, "Indexing by Latent Semantic Analysis".
+    """
+
+    def __init__(self, pipeline: Any, name: str) -> None:
+        self._pipeline = pipeline
+        self.name = name
+
+    @classmethod
+    def fit(
+        cls, corpus_texts: Iterable[str], dimensions: int = 256, seed: int = 0, analyzer: str = "word"
+    ) -> LsaTeacher:
+        """Fit a teacher on a corpus; the same corpus, dimensions and seed give the same teacher.
+
+        Args:
+            corpus_texts: The texts from which it learns; no query of an evaluation split should be among
+                them.
+            dimensions: Width D of an embedding; below the number of texts and of distinct terms.
+            seed: The seed of the randomised decomposition.
+            analyzer: "word", or "char_wb" (character bigrams and trigrams inside words) for languages without
+                spaces or with particles, such as Korean, Japanese or Chinese.
+
+        Returns:
+            The teacher.
+
+        Raises:
+            ValueError: If there are fewer texts or terms than `dimensions` + 1, or if the analyzer is
+                unknown.
+        """
+        from sklearn import __version__ as sklearn_version
+        from sklearn.decomposition import TruncatedSVD
+        from sklearn.feature_extraction.text import TfidfVectorizer
+        from sklearn.pipeline import make_pipeline
+        from sklearn.preprocessing import Normalizer
+
+        if analyzer not in ("word", "char_wb"):
+            raise ValueError(f"analyzer must be 'word' or 'char_wb'; received {analyzer!r}")
+        texts = list(corpus_texts)
+        vectorizer = TfidfVectorizer(
+            analyzer=analyzer,
+            ngram_range=(1, 1) if analyzer == "word" else (2, 3),
+            token_pattern=r"(?u)\b\w+\b" if analyzer == "word" else None,
+            sublinear_tf=True,
+            dtype=np.float32,
+        )
+        terms = vectorizer.fit(texts).vocabulary_ if texts else ()
+        if dimensions < 1 or min(len(texts), len(terms)) <= dimensions:
+            raise ValueError(
+                "dimensions must be at least 1 and below the number of texts and of terms; received "
+                f"{dimensions} with {len(texts)} texts and {len(terms)} terms"
+            )
+        decomposition = TruncatedSVD(dimensions, random_state=seed)
+        decomposition.fit(vectorizer.transform(texts))
+        # The name is a digest of all that decides the vectors: the version of the code, settings and texts.
+        digest = hashlib.sha256(f"{sklearn_version} {analyzer} {dimensions} {seed}".encode())
+        for text in texts:
+            digest.update(f"{len(text)} {text}".encode())
+        pipeline = make_pipeline(vectorizer, decomposition, Normalizer(copy=False))
+        return cls(pipeline, f"lsa-{dimensions}-{digest.hexdigest()[:16]}")
+
+    def encode(self, texts: Sequence[str], kind: TextKind = "document") -> NDArray[np.float32]:
+        """Embed N texts, whatever their kind.
+
+        Args:
+            texts: The texts.
+            kind: "query" or "document"; the embedding is the same.
+
+        Returns:
+            `[N, D]` float32, rows of L2 norm 1; the row of a text without any known term is 0.
+        """
+        return np.asarray(self._pipeline.transform(list(texts)), dtype=np.float32)
