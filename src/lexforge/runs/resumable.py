@@ -112,10 +112,10 @@ class ResumableTraining(BaseTrainer):
         sharded = self._sharded.in_training(checkpoint, self._load_from_checkpoint)
         with self._stop, self._replaced(save_total_limit=None), sharded:
             output = super().train(str(checkpoint) if checkpoint else None, *args, **kwargs)
-        if self._stop.number:
-            self._leave()
         if self.is_world_process_zero():
             complete_environment(Path(str(self.args.output_dir)))
+        if self._stop.number:
+            self._leave()
         return output
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
