@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from lexforge.common.similarity import check_similarity
-from lexforge.retrieval.base import Found, Hits, check_ids, check_k, complete_ties
+from lexforge.retrieval.base import Hits, RankedPositions, check_ids, check_k, complete_ties
 
 
 def test_a_run_has_no_ties_and_keeps_the_order() -> None:
@@ -75,7 +75,7 @@ def test_a_tie_at_rank_k_is_completed(exact: bool) -> None:
     values = np.array([1.0] * 100 + [2.0] + [0.5] * 20, np.float32)
     depths = []
 
-    def search(rows: np.ndarray, depth: int) -> Iterator[tuple[int, Found]]:
+    def search(rows: np.ndarray, depth: int) -> Iterator[tuple[int, RankedPositions]]:
         depths.append(depth)
         order = np.lexsort((-np.arange(121), -values))[:depth]
         for row in rows.tolist():

@@ -196,7 +196,7 @@ class RetrievalEvaluator(BaseEvaluator):
             TypeError: If the model is of another class.
             ValueError: If the similarity of the model is neither dot nor cosine, or a vector is not finite.
         """
-        kind = vector_kind(model)
+        is_sparse = vector_kind(model) == "sparse"
         similarity = check_encoder(model)
         queries, documents, timing = self._encode(model)
         index = (self.build_index or build_exact)(documents, self.document_ids, similarity=similarity)
@@ -208,7 +208,7 @@ class RetrievalEvaluator(BaseEvaluator):
             timing |= search_latency(index, queries, self.k + self.exclude_self, self.latency_queries)
         scores = score_run(run, self.qrels, self.metrics)
         sparsity: dict[str, float] = {}
-        if kind == "sparse":
+        if is_sparse:
             sparsity |= asdict(measure_sparsity(queries, documents))
         sparsity["index_bytes"] = index.nbytes
         return RetrievalResult(scores.mean, run, scores.per_query, sparsity, timing)

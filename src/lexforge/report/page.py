@@ -202,10 +202,10 @@ def _commands(run: RunFiles) -> list[tuple[str, str]]:
         model = shlex.quote(str(run.folder / "model"))
         if run.scores:  # a retrieval run, whose data the scripts read
             data = shlex.quote(str(run.config.get("data", "DATA")))
-            kind = "faiss-flat" if run.terms is None else "inverted"
+            index = "faiss-flat" if run.terms is None else "inverted"
             search = [
                 f"lexforge encode --model {model} --data {data} --output VECTORS",
-                f"lexforge index --vectors VECTORS --index {kind} --output INDEX",
+                f"lexforge index --vectors VECTORS --index {index} --output INDEX",
                 f'lexforge search --index INDEX --data {data} "your query"',
             ]
             evaluate = f"lexforge evaluate --model {model} --data {data} --split test"

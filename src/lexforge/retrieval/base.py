@@ -17,7 +17,7 @@ from lexforge.common.types import Run
 
 TIE_MARGIN = 16  # hits asked for beyond k, so that most ties at rank k are complete at the first attempt
 
-Found: TypeAlias = tuple[NDArray[np.int64], NDArray[np.float32]]
+RankedPositions: TypeAlias = tuple[NDArray[np.int64], NDArray[np.float32]]
 """The document positions `[n]` and scores `[n]` that a backend found for one query, by descending score."""
 
 
@@ -210,7 +210,7 @@ def check_ids(ids: list[str], rows: int, known: Container[str]) -> None:
 
 
 def complete_ties(
-    search: Callable[[NDArray[np.int64], int], Iterable[tuple[int, Found]]],
+    search: Callable[[NDArray[np.int64], int], Iterable[tuple[int, RankedPositions]]],
     asked: NDArray[np.int64],
     queries: int,
     k: int,

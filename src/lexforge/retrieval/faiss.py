@@ -15,7 +15,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lexforge.common.similarity import Similarity, check_similarity
-from lexforge.retrieval.base import DocumentIds, Found, Hits, check_k, complete_ties, read_ids, write_ids
+from lexforge.retrieval.base import (
+    DocumentIds,
+    Hits,
+    RankedPositions,
+    check_k,
+    complete_ties,
+    read_ids,
+    write_ids,
+)
 from lexforge.retrieval.vectors import dense_vectors, dense_width
 from lexforge.storage.files import new_directory
 from lexforge.storage.manifest import read_manifest, write_manifest
@@ -178,7 +186,7 @@ class FaissIndex:
         wanted = min(check_k(k), len(self))
         vectors = dense_vectors(queries, "queries", self.width, self.similarity)
 
-        def search(rows: NDArray[np.int64], depth: int) -> Iterator[tuple[int, Found]]:
+        def search(rows: NDArray[np.int64], depth: int) -> Iterator[tuple[int, RankedPositions]]:
             values, places = self._index.search(vectors[rows], depth)  # both [rows, depth]
             for row, row_places, row_values in zip(rows.tolist(), places, values, strict=True):
                 found = row_places >= 0  # HNSW and IVF fill what they do not find with -1

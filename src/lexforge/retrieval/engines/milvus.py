@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from lexforge.common.extras import missing_extra
 from lexforge.common.similarity import Similarity
-from lexforge.retrieval.base import Found
+from lexforge.retrieval.base import RankedPositions
 from lexforge.retrieval.engines.milvus_format import (
     CONNECT_FAILED,
     dictionaries,
@@ -154,7 +154,9 @@ class MilvusIndex(ServerIndex):
         self._call("upsert", data=rows)
         return sum(row["weights"] for row in rows)
 
-    def _search(self, vectors: Any, rows: NDArray[np.int64], depth: int) -> Iterator[tuple[int, Found]]:
+    def _search(
+        self, vectors: Any, rows: NDArray[np.int64], depth: int
+    ) -> Iterator[tuple[int, RankedPositions]]:
         size = max(1, MAX_HITS // depth)  # queries per request, so that an answer holds at most MAX_HITS rows
         for start in range(0, len(rows), size):
             part = rows[start : start + size]

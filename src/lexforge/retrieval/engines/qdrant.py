@@ -16,7 +16,7 @@ from scipy import sparse
 
 from lexforge.common.extras import missing_extra
 from lexforge.common.similarity import Similarity
-from lexforge.retrieval.base import Found
+from lexforge.retrieval.base import RankedPositions
 from lexforge.retrieval.engines.server import (
     ATTEMPTS,
     FIRST_DELAY_S,
@@ -133,7 +133,9 @@ class QdrantIndex(ServerIndex):
         self._call("upsert", points=points, wait=True)
         return int(vectors.nnz)
 
-    def _search(self, vectors: Any, rows: NDArray[np.int64], depth: int) -> Iterator[tuple[int, Found]]:
+    def _search(
+        self, vectors: Any, rows: NDArray[np.int64], depth: int
+    ) -> Iterator[tuple[int, RankedPositions]]:
         from qdrant_client.models import QueryRequest
 
         for start in range(0, len(rows), QUERIES):

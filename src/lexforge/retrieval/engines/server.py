@@ -14,7 +14,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lexforge.common.similarity import Similarity, check_similarity
-from lexforge.retrieval.base import DocumentIds, Found, Hits, check_k, complete_ties, read_ids, write_ids
+from lexforge.retrieval.base import (
+    DocumentIds,
+    Hits,
+    RankedPositions,
+    check_k,
+    complete_ties,
+    read_ids,
+    write_ids,
+)
 from lexforge.retrieval.vectors import dense_vectors, sparse_vectors
 from lexforge.settings import VectorType
 from lexforge.storage.files import new_directory
@@ -338,7 +346,9 @@ class ServerIndex(ABC):
         """Upsert documents from position `len(self)` on; return the number of stored numbers in them."""
 
     @abstractmethod
-    def _search(self, vectors: Any, rows: NDArray[np.int64], depth: int) -> Iterator[tuple[int, Found]]:
+    def _search(
+        self, vectors: Any, rows: NDArray[np.int64], depth: int
+    ) -> Iterator[tuple[int, RankedPositions]]:
         """Yield each row with the positions and scores of its `depth` best documents, best first."""
 
     @classmethod
