@@ -18,17 +18,13 @@ if TYPE_CHECKING:
     from lexforge.training.hub import hub_arguments, push_model
     from lexforge.training.recipe import check_run, finish_run
     from lexforge.training.resumable import ResumableTraining
-    from lexforge.training.rows import (
-        check_triplet_rows,
-        choose_negatives,
-        load_rows,
-        mining_rule,
-    )
+    from lexforge.training.rows import NEGATIVE_RULE, check_triplet_rows, choose_negatives, load_rows
     from lexforge.training.stopping import early_stopping
     from lexforge.training.symptoms import measure_symptoms, record_symptoms
     from lexforge.training.trainer import SpladeTrainer
 
 __all__ = [
+    "NEGATIVE_RULE",
     "PRESETS",
     "CollapseCallback",
     "CurriculumCallback",
@@ -53,7 +49,6 @@ __all__ = [
     "hub_arguments",
     "load_rows",
     "measure_symptoms",
-    "mining_rule",
     "phase_at",
     "push_model",
     "ramp_at",
