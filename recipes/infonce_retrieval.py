@@ -186,7 +186,8 @@ def main(cfg: Config) -> None:
         stages.begin("index the documents by BM25")
         bm25 = retrieval.BM25Index.of_corpus(measured.corpus, show_progress_bar=True)
     stages.begin("make the training rows")
-    rows = training.load_rows(loaded, bm25, negatives, shortage=cfg.negatives_shortage)
+    rule = replace(training.NEGATIVE_RULE, shortage=cfg.negatives_shortage)
+    rows = training.load_rows(loaded, bm25, negatives, rule)
     training.check_full_batch(len(rows), cfg.train, process.num_processes)
     if bm25 is None:
         stages.begin("index the documents by BM25")

@@ -250,27 +250,13 @@ def main(cfg: Config) -> None:
         stages.begin("index the documents by BM25")
         bm25 = retrieval.BM25Index.of_corpus(measured.corpus, show_progress_bar=True)
     stages.begin("make the training rows")
-    rows = training.load_rows(
-        loaded,
-        bm25,
-        chosen,
-        per_row=cfg.negatives_per_row,
-        shortage=cfg.negatives_shortage,
-        teacher_scores=cfg.teacher_scores,
-    )
+    rule = replace(training.NEGATIVE_RULE, per_row=cfg.negatives_per_row, shortage=cfg.negatives_shortage)
+    rows = training.load_rows(loaded, bm25, chosen, rule, teacher_scores=cfg.teacher_scores)
     if cfg.loss.needs_teacher and cfg.teacher_scores is None:
         rows = teachers.without_single_scores(rows, teacher_name, say=process.print)
     training.check_full_batch(len(rows), cfg.train, process.num_processes)
     teachers.check_labelled_rows(cfg.teacher, rows, needed=cfg.loss.needs_teacher, cache=cfg.teacher_cache)
-    rule = None
-    if chosen == "mined":
-        rule = training.mining_rule(
-            loaded,
-            per_row=cfg.negatives_per_row,
-            shortage=cfg.negatives_shortage,
-            seed=cfg.train.seed,
-        )
-    else:
+    if chosen != "mined":
         training.check_triplet_rows(rows, cfg.loss.triplet_margin_weight, cfg.data)
     if bm25 is None:
         stages.begin("index the documents by BM25")
@@ -354,8 +340,9 @@ def main(cfg: Config) -> None:
         models.shift_bias_by_idf(model, frequency, encoded, cfg.start.idf_bias)
 
     # Negatives that the model mines itself, as it is before the first step. A resumed run reads its file.
-    if rule is not None:
+    if chosen == "mined":
         stages.begin("mine the negatives")
+        rule = replace(rule, seed=cfg.train.seed)
         rows = negatives.mine_once(model, loaded.retrieval, rule, cfg.output_dir / "mined.jsonl")
 
     # BM25 teaches where a preset says so, but only if it ranks training queries better than the model does.

@@ -81,9 +81,9 @@ def test_the_default_preset_trains_in_shards(runs: dict[str, Path]) -> None:
     sharded, one = results(runs["sharded"]), results(runs["one"])
     assert sharded["lexforge"]["rows"] == one["lexforge"]["rows"]
     assert all(row["negative_1"] != row["positive"] for row in one["lexforge"]["rows"])
-    # float64, and averages in float32: see the first test
+    # Trained in float64; the averages are float32, whose last digit may differ.
     torch.testing.assert_close(
-        sharded["lexforge"]["weights"], one["lexforge"]["weights"], rtol=1e-5, atol=1e-6
+        sharded["lexforge"]["weights"], one["lexforge"]["weights"], rtol=2e-7, atol=1e-8
     )
     for found in (sharded, one):
         assert found["lexforge_resumed"]["rows"] == found["lexforge"]["rows"]

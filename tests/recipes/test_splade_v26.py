@@ -6,6 +6,7 @@ import ast
 import importlib.util
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -220,11 +221,18 @@ def test_from_scratch_by_the_default_preset(
     "others",
     [
         {**of_preset("v22"), "negatives": "bm25", "train": TWO_ROWS},
+        {**of_preset("v22"), "negatives": "mined", "train": TWO_ROWS},
         {**of_preset("v22", similarity="dot"), "negatives": "judged"},
         {"output_vocabulary": "seen"},
         {"inference_free": True, "document_terms": 12},
     ],
-    ids=["bm25 negatives", "judged negatives", "restricted vocabulary", "inference-free, wanted terms"],
+    ids=[
+        "bm25 negatives",
+        "mined negatives",
+        "judged negatives",
+        "restricted vocabulary",
+        "inference-free, wanted terms",
+    ],
 )
 def test_every_option_of_the_recipe_runs(beir: Path, tiny_checkpoint: Path, others: dict[str, Any]) -> None:
     """An option that fails after an hour of teacher encoding is worse than none."""
@@ -533,6 +541,26 @@ def test_mined_negatives_take_the_route_of_documents(beir: Path, tiny_checkpoint
     assert routes["negative_1"] == "document"
     assert routes["anchor"] == "query"
     assert len(read_training_rows(beir.parent / "run" / "mined.jsonl")) == 8
+
+
+def test_a_resumed_run_trains_on_the_rows_that_were_mined(beir: Path, tiny_checkpoint: Path) -> None:
+    """Its weights are no longer those that mined: mining again would give other rows."""
+    train = TrainingSettings(
+        steps=4,
+        batch_size=2,
+        gradient_accumulation_steps=1,
+        precision="fp32",
+        learning_rate=1e-2,
+        save_steps=2,
+    )
+    cfg = config(beir, model=str(tiny_checkpoint), negatives="mined", train=train, **of_preset("lexforge"))
+    run = beir.parent / "run"
+    recipe.main(cfg)
+    mined, weights = (run / "mined.jsonl").stat(), (run / "model" / "model.safetensors").read_bytes()
+    shutil.rmtree(run / "checkpoint-4")
+    recipe.main(replace(cfg, resume=True))
+    assert (run / "mined.jsonl").stat() == mined
+    assert (run / "model" / "model.safetensors").read_bytes() == weights
 
 
 def test_a_named_teacher_scores_the_negatives_that_are_mined(beir: Path, tiny_checkpoint: Path) -> None:

@@ -11,12 +11,7 @@ import pytest
 from lexforge.data import RetrievalData, TrainingData, load_training_data, write_training_rows
 from lexforge.retrieval import BM25Index
 from lexforge.settings import check_negatives
-from lexforge.training import (
-    check_triplet_rows,
-    choose_negatives,
-    load_rows,
-    mining_rule,
-)
+from lexforge.training import check_triplet_rows, choose_negatives, load_rows
 
 CORPUS = {"d0": "red apple", "d1": "red pear", "d2": "green apple", "d3": "blue sky", "d4": "red apple tree"}
 QUERIES = {"q0": "red apple", "q1": "blue"}
@@ -127,10 +122,8 @@ def test_a_small_collection_trains_without_the_negatives_of_the_preset() -> None
 
 def test_only_judgements_can_be_mined(table: TrainingData) -> None:
     """Rows of texts have no set of documents that a model could rank."""
-    rule = mining_rule(judged_data(), per_row=2, shortage="drop", seed=3)
-    assert (rule.per_row, rule.shortage, rule.seed) == (2, "drop", 3)
     with pytest.raises(ValueError, match="holds rows of texts"):
-        mining_rule(table)
+        load_rows(table, None, "mined")
 
 
 def test_a_triplet_needs_a_third_text() -> None:

@@ -15,15 +15,11 @@ if TYPE_CHECKING:
     from lexforge.training.dense import DenseTrainer
     from lexforge.training.hub import hub_arguments, push_model
     from lexforge.training.recipe import check_run, early_stopping, finish_run
-    from lexforge.training.rows import (
-        check_triplet_rows,
-        choose_negatives,
-        load_rows,
-        mining_rule,
-    )
+    from lexforge.training.rows import NEGATIVE_RULE, check_triplet_rows, choose_negatives, load_rows
     from lexforge.training.trainer import SpladeTrainer
 
 __all__ = [
+    "NEGATIVE_RULE",
     "PRESETS",
     "CollapseCallback",
     "CurriculumCallback",
@@ -44,7 +40,6 @@ __all__ = [
     "finish_run",
     "hub_arguments",
     "load_rows",
-    "mining_rule",
     "phase_at",
     "push_model",
     "ramp_at",

@@ -12,16 +12,15 @@ from lexforge.data import TrainingData, load_teacher_scores, read_training_rows
 from lexforge.data.pairs import NEGATIVE
 from lexforge.negatives import NegativeRule, judged_run, rankings, training_rows
 from lexforge.retrieval import BM25Index
-from lexforge.settings import NegativesName, PresetNegatives, Shortage
+from lexforge.settings import NegativesName, PresetNegatives
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
 TRAIN = "train"
-# Negatives stand among the first 50 documents of their query and score at most 95 % of the positive's score,
-# because a document that scores higher may well be an answer that nobody judged.
-DEPTH = 50
-MARGIN = 0.05
+NEGATIVE_RULE = NegativeRule(last_rank=50, margin=0.05)
+"""Negatives stand among the first 50 documents of their query and score at most 95 % of the positive's score,
+because a document that scores higher may well be an answer that nobody judged."""
 BATCHES = 4  # in a collection that is large enough for the negatives of a preset
 
 
@@ -73,9 +72,8 @@ def load_rows(
     loaded: TrainingData,
     bm25: BM25Index | None,
     negatives: NegativesName | Path,
+    rule: NegativeRule = NEGATIVE_RULE,
     *,
-    per_row: int = 1,
-    shortage: Shortage = "random",
     teacher_scores: Path | None = None,
 ) -> list[dict[str, Any]] | Dataset:
     """Load the training rows: a query, a document that answers it, and its negatives, if any.
@@ -87,24 +85,29 @@ def load_rows(
         negatives: Where the negatives come from. `given` keeps those of rows of texts, `judged` draws among
             the documents that were judged not relevant, `bm25` among the best of BM25 that score clearly less
             than the positive of the row, and a path is a file of `lexforge.data.write_training_rows`. With
-            `none` and `mined` the rows have none.
-        per_row: Number of negatives in each row that is made of judgements.
-        shortage: What happens to a row with too few negatives, as in `NegativeRule`.
+            `none` the rows have none, and with `mined` none until `mine_once` makes others of them.
+        rule: Which documents become negatives of rows that are made of judgements; documents judged not
+            relevant need no margin.
         teacher_scores: A file in qrels format with the scores of a teacher, which become the column `label`.
 
     Returns:
         Rows under the column contract.
 
     Raises:
+        ValueError: If negatives are to be mined for rows of texts, which have no corpus.
         DataError: If the data cannot be used; the message names the place.
     """
     if isinstance(negatives, Path):
         return read_training_rows(negatives)
     if loaded.retrieval is None:
+        if negatives == "mined":
+            raise ValueError(
+                "--negatives mined needs a corpus with judgements; "
+                f"{loaded.measured.name} holds rows of texts"
+            )
         return loaded.training_rows(negatives=negatives == "given")
 
     whole = loaded.retrieval
-    rule = NegativeRule(per_row=per_row, last_rank=DEPTH, margin=MARGIN, shortage=shortage)
     runs: Iterable[Run] | None = None
     if negatives == "judged":
         judged = judged_run(whole)  # all of them are sure, and none has a score
@@ -113,31 +116,10 @@ def load_rows(
     elif negatives == "bm25":
         if bm25 is None or len(bm25) < len(whole.corpus):  # built on the sample that is evaluated
             bm25 = BM25Index.of_corpus(whole.corpus, show_progress_bar=True)
-        runs = rankings(bm25.search, whole.split_queries(TRAIN), DEPTH)
+        runs = rankings(bm25.search, whole.split_queries(TRAIN), rule.last_rank)
 
     scores = None if teacher_scores is None else load_teacher_scores(teacher_scores, whole)
     return training_rows(whole, TRAIN, runs, rule, scores=scores)
-
-
-def mining_rule(
-    loaded: TrainingData, *, per_row: int = 1, shortage: Shortage = "random", seed: int = 0
-) -> NegativeRule:
-    """Return the rule by which a model mines its negatives before the first step (`mine_once`).
-
-    Args:
-        loaded: The data.
-        per_row: Number of negatives in each row.
-        shortage: What happens to a row with too few negatives, as in `NegativeRule`.
-        seed: Seed of the draw.
-
-    Raises:
-        ValueError: If the data are rows of texts, which have no corpus.
-    """
-    if loaded.retrieval is None:
-        raise ValueError(
-            f"--negatives mined needs a corpus with judgements; {loaded.measured.name} holds rows of texts"
-        )
-    return NegativeRule(per_row=per_row, last_rank=DEPTH, margin=MARGIN, shortage=shortage, seed=seed)
 
 
 def check_triplet_rows(rows: Sequence[Mapping[str, Any]] | Dataset, weight: float, source: str) -> None:
