@@ -16,7 +16,7 @@ import numpy as np
 
 from lexforge.common.files import errors_name
 from lexforge.common.types import Qrels, Run
-from lexforge.data.grades import check_grade
+from lexforge.data.lines import check_grade
 
 METRICS = ("nDCG@10", "RR@10", "R@100")
 """The measures of a retriever that are computed by default, as ir-measures names them."""

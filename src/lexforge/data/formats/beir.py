@@ -2,7 +2,8 @@
 
 The layout is that of Thakur et al., "BEIR: A Heterogeneous Benchmark for Zero-shot Evaluation of Information
 Retrieval Models" (arXiv 2104.08663). Lines end at a line feed and nowhere else, because texts may hold U+2028
-or U+0085.
+or U+0085. The files are not read by `datasets`, whose errors name no line, and which gives values of a wrong
+type another one.
 """
 
 from __future__ import annotations
@@ -14,19 +15,35 @@ from pathlib import Path
 from typing import Any
 
 from lexforge.common.files import write_file
-from lexforge.data.grades import parse_grade
-from lexforge.data.lines import excerpt, json_objects, numbered_lines, require_texts
-from lexforge.data.retrieval_data import (
-    DataError,
-    RetrievalData,
-    collect_judgements,
-    collect_texts,
-    missing_split,
-)
+from lexforge.data.lines import excerpt, json_objects, numbered_lines, parse_grade, require_texts
+from lexforge.data.retrieval_data import DataError, RetrievalData, collect_judgements, collect_texts
+from lexforge.data.splits import TRAIN, missing_split
+from lexforge.settings import SourceOptions
 
-TRAINING_SPLIT = "train"
+NAME = "a folder in BEIR layout (corpus.jsonl, queries.jsonl and qrels/<split>.tsv)"
 QRELS_ENDINGS = (".tsv", ".txt", ".trec", ".qrels")
 _HEADER = ("query-id", "corpus-id", "score")
+
+
+def matches(source: str) -> bool:
+    """Return whether a source is a folder with documents or judgements in BEIR's layout."""
+    folder = Path(source)
+    return (folder / "qrels").is_dir() or any(folder.glob("corpus.jsonl*"))
+
+
+def split_names(source: str, options: SourceOptions) -> list[str]:
+    """Return the splits that the files of judgements are named after; see `Format.split_names`."""
+    return list(beir_files(Path(source))[2])
+
+
+def open(source: str, options: SourceOptions, splits: Sequence[str] | None = None) -> RetrievalData:
+    """Read a folder; see `Format.open`."""
+    return load_beir(source, splits)
+
+
+def documents(source: str, options: SourceOptions) -> dict[str, str]:
+    """Read the documents alone; see `Format.documents`."""
+    return load_corpus(source)
 
 
 def load_beir(folder: str | Path, splits: Sequence[str] | None = None) -> RetrievalData:
@@ -63,7 +80,7 @@ def load_beir(folder: str | Path, splits: Sequence[str] | None = None) -> Retrie
             judgements_of_file(qrels_files[split]),
             corpus,
             queries,
-            training=split == TRAINING_SPLIT,
+            training=split == TRAIN,
         )
         for split in chosen
     }
