@@ -221,20 +221,6 @@ def test_a_query_with_two_positives_knows_both(tmp_path: Path) -> None:
     assert [sorted(row["relevant"]) for row in found] == [both, [text_identity("y")], both, both]
 
 
-def test_splits_come_from_a_column_and_from_names_of_files(tmp_path: Path) -> None:
-    """Two layouts that people have; `validation` is dev."""
-    marked = [row | {"split": ("train", "validation", "test")[i % 3]} for i, row in enumerate(ROWS)]
-    for form in ("jsonl", "csv"):
-        data = load_retrieval_data(str(write(tmp_path, form, marked)))
-        assert {split: len(data.split(split)) for split in data.splits} == {"train": 4, "dev": 4, "test": 4}
-    folder = tmp_path / "folder"
-    folder.mkdir()
-    for split, count in (("train", 8), ("test", 4)):
-        (folder / f"{split}-00000-of-00001.jsonl").write_bytes(lines(ROWS[:count]))
-    data = load_retrieval_data(str(folder), ["test"])
-    assert {split: len(data.split(split)) for split in data.splits} == {"test": 4}
-
-
 def test_a_configuration_of_the_hub(tmp_path: Path) -> None:
     """`hf:name:configuration`, the way most sets of sentence-transformers are published."""
     folder = tmp_path / "set"

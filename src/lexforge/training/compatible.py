@@ -21,7 +21,7 @@ from lexforge.data.columns import column_names
 from lexforge.losses.base import LOSS_KEYS, embedding_losses, loss_tensors
 from lexforge.runs.loss_state import LossStateCallback
 from lexforge.training.batches import no_batch, no_whole_batch
-from lexforge.training.columns import DATASET_NAME, text_columns, without_extra_columns
+from lexforge.training.columns import DATASET_NAME, loss_columns, without_extra_columns
 from lexforge.training.unused_parameters import decide_find_unused
 
 Loss = nn.Module | Callable[[Any], nn.Module]
@@ -228,7 +228,7 @@ class CompatibleTraining(BaseTrainer):
         if world_size() == 1 or not ours or not isinstance(self.train_dataset, dict):
             return
         columns = {
-            name: text_columns(column_names(one), self._label_columns)
+            name: loss_columns(column_names(one), self._label_columns)
             for name, one in self.train_dataset.items()
         }
         if len(self.losses) > 1 or len({len(names) for names in columns.values()}) > 1:

@@ -33,7 +33,7 @@ def matches(source: str) -> bool:
 
 def split_names(source: str, options: SourceOptions) -> list[str]:
     """Return the splits that the files of judgements are named after; see `Format.split_names`."""
-    return list(beir_files(Path(source))[2])
+    return list(_qrels_files(Path(source)))
 
 
 def open(source: str, options: SourceOptions, splits: Sequence[str] | None = None) -> RetrievalData:
@@ -67,42 +67,17 @@ def load_beir(folder: str | Path, splits: Sequence[str] | None = None) -> Retrie
             a query of the split "train" without a positive. The message names file and line.
     """
     folder = Path(folder)
-    _, queries_file, qrels_files = beir_files(folder)
+    qrels_files = _qrels_files(folder)
     for split in splits or ():
         if split not in qrels_files:
             raise missing_split(str(folder), split, list(qrels_files))
-    chosen = list(qrels_files) if splits is None else list(splits)
-    corpus = load_corpus(folder)
-    queries = collect_texts(str(queries_file), _records(queries_file), blank_allowed=False)
-    qrels = {
-        split: collect_judgements(
-            str(qrels_files[split]),
-            judgements_of_file(qrels_files[split]),
-            corpus,
-            queries,
-            training=split == TRAIN,
-        )
-        for split in chosen
-    }
+    corpus, queries = load_corpus(folder), load_queries(folder)
+    qrels = {}
+    for split in qrels_files if splits is None else splits:
+        file = qrels_files[split]
+        rows, training = judgements_of_file(file), split == TRAIN
+        qrels[split] = collect_judgements(str(file), rows, corpus, queries, training=training)
     return RetrievalData(folder.resolve().name, corpus, queries, qrels)
-
-
-def beir_files(folder: Path) -> tuple[Path, Path, dict[str, Path]]:
-    """Find the files of a BEIR folder; none is read.
-
-    Args:
-        folder: The folder, as for `load_beir`.
-
-    Returns:
-        The file of the documents, that of the queries, and those of the judgements by split.
-
-    Raises:
-        FileNotFoundError: If the folder or one of its parts is missing.
-        DataError: If a file stands there twice.
-    """
-    if not folder.is_dir():
-        raise FileNotFoundError(f"{folder} is not a folder")
-    return _find(folder / "corpus.jsonl"), _find(folder / "queries.jsonl"), _qrels_files(folder / "qrels")
 
 
 def load_corpus(folder: str | Path) -> dict[str, str]:
@@ -118,9 +93,7 @@ def load_corpus(folder: str | Path) -> dict[str, str]:
         FileNotFoundError: If there is no such folder or file.
         DataError: If the file is wrong, as for `load_beir`.
     """
-    if not Path(folder).is_dir():
-        raise FileNotFoundError(f"{folder} is not a folder")
-    file = _find(Path(folder) / "corpus.jsonl")
+    file = _part(Path(folder), "corpus.jsonl")
     return collect_texts(str(file), _records(file), blank_allowed=True)
 
 
@@ -137,9 +110,7 @@ def load_queries(folder: str | Path) -> dict[str, str]:
         FileNotFoundError: If there is no such folder or file.
         DataError: If the file is wrong, as for `load_beir`.
     """
-    if not Path(folder).is_dir():
-        raise FileNotFoundError(f"{folder} is not a folder")
-    file = _find(Path(folder) / "queries.jsonl")
+    file = _part(Path(folder), "queries.jsonl")
     return collect_texts(str(file), _records(file), blank_allowed=False)
 
 
@@ -208,8 +179,18 @@ def _find(path: Path) -> Path:
     return found[0]
 
 
-def _qrels_files(folder: Path) -> dict[str, Path]:
-    """Return the judgement files of a folder: split -> path."""
+def _part(folder: Path, name: str) -> Path:
+    """Return a file of a folder; it may be compressed."""
+    if not folder.is_dir():
+        raise FileNotFoundError(f"{folder} is not a folder")
+    return _find(folder / name)
+
+
+def _qrels_files(source: Path) -> dict[str, Path]:
+    """Return split -> file of judgements, if no part of the folder is missing; none is read."""
+    for name in ("corpus.jsonl", "queries.jsonl"):
+        _part(source, name)
+    folder = source / "qrels"
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder} is not a folder")
     names = {
