@@ -42,10 +42,10 @@ def test_it_is_the_mapping_that_a_dictionary_would_be(ending: str, tmp_path: Pat
     found = Collection(write(tmp_path, ending))
     assert dict(found) == LINES
     assert list(found) == list(LINES)
-    assert list(found.values()) == list(LINES.values()) == list(found.texts)
+    assert list(found.values()) == list(LINES.values())
     assert list(found.items()) == list(LINES.items())
     assert {key: found[key] for key in LINES} == LINES
-    assert (len(found), len(found.texts), found.texts[1:3], found.texts[-1]) == (
+    assert (len(found), len(found.values()), found.values()[1:3], found.values()[-1]) == (
         5, 5, ["첫째 문서", ""], "the end",
     )  # fmt: skip
     for absent in ("8", "", "x", "\udc80"):
@@ -53,7 +53,7 @@ def test_it_is_the_mapping_that_a_dictionary_would_be(ending: str, tmp_path: Pat
         with pytest.raises(KeyError):
             found[absent]
     with pytest.raises(IndexError):
-        found.texts[5]
+        found.values()[5]
     left = tmp_path / "cache" / "lexforge"
     assert not left.is_dir() or list(left.iterdir()) == []  # the copy has no name
 
@@ -124,7 +124,7 @@ def test_a_file_that_changes_is_refused(tmp_path: Path) -> None:
     file = write(tmp_path, "")
     found = Collection(file)
     file.write_bytes(b"0\tanother line\n" + CONTENT)
-    for read in (lambda: found["7"], lambda: list(found.values()), lambda: found.texts[0]):
+    for read in (lambda: found["7"], lambda: list(found.values()), lambda: found.values()[0]):
         with pytest.raises(DataError, match="changed while it was in use"):
             read()
 

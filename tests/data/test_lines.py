@@ -1,4 +1,4 @@
-"""Lines and JSON objects with their numbers."""
+"""Lines and JSON objects with their numbers, and the checks of what stands in them."""
 
 from __future__ import annotations
 
@@ -6,15 +6,18 @@ import gzip
 import tracemalloc
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from lexforge.data import DataError
 from lexforge.data.lines import (
     MAX_LINE_BYTES,
+    check_grade,
     excerpt,
     is_finite,
     json_objects,
     numbered_lines,
+    parse_grade,
     require_texts,
 )
 
@@ -99,3 +102,25 @@ def test_a_value_in_a_message_is_cut() -> None:
 def test_numbers_are_told_from_what_looks_like_them(value: object, expected: bool) -> None:
     """JSON has true, NaN and integers of any size; a loss has none of them."""
     assert is_finite(value) is expected
+
+
+@pytest.mark.parametrize("grade", [0, -1, 9999, -9999, 2.0, np.int32(3), np.float64(4)])
+def test_integer_grades_pass_and_become_int(grade) -> None:
+    """Hub data sets hold grades as floats, arrays as numpy's numbers."""
+    assert check_grade("here", grade) == grade
+    assert type(check_grade("here", grade)) is int
+
+
+@pytest.mark.parametrize("grade", [10_000, 1e300, 0.5, float("inf"), float("nan"), "1", None, 10**400])
+def test_all_other_grades_are_refused(grade) -> None:
+    """With the place and what is allowed."""
+    with pytest.raises(DataError, match=r"^here: .* integer grade from -9999 to 9999; received "):
+        check_grade("here", grade)
+
+
+@pytest.mark.parametrize("text", ["1_0", "1.0", " 1", "", "\u0661", "0x1", "10000", "9" * 5000])
+def test_only_decimal_digits_are_grades(text: str) -> None:
+    """`int` alone would read underscores, spaces and the digits of other scripts."""
+    assert [parse_grade("here", good) for good in ("0", "+2", "-1", "0003")] == [0, 2, -1, 3]
+    with pytest.raises(DataError, match="here: the score must be an integer grade"):
+        parse_grade("here", text)

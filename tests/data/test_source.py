@@ -37,14 +37,6 @@ def test_a_name_that_is_nothing_is_an_error(tmp_path: Path) -> None:
         load_retrieval_data(str(tmp_path / "docstring"))
 
 
-def test_the_embedded_corpus_and_the_hub_have_their_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only `docstrings` and `hf:` are special."""
-    monkeypatch.setattr("lexforge.data.source.load_docstrings", lambda: "embedded")
-    monkeypatch.setattr("lexforge.data.source.load_hub", lambda name: f"hub {name}")
-    assert load_retrieval_data("docstrings") == "embedded"
-    assert load_retrieval_data("hf:org/name") == "hub hf:org/name"
-
-
 def test_other_queries_are_neither_trained_on_nor_tested() -> None:
     """Numbers of terms are made exact on them: those of trained queries differ, and test is for measuring."""
     queries = {"a": "trained", "b": "of dev", "c": "tested", "d": "judged nowhere"}
@@ -80,14 +72,14 @@ def write_beir(folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("kind", ["csv", "tsv", "jsonl", "parquet", "a folder"])
-def test_a_mistake_in_the_options_is_told_as_the_loader_tells_it(kind: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("form", ["csv", "tsv", "jsonl", "parquet", "a folder"])
+def test_a_mistake_in_the_options_is_told_as_the_loader_tells_it(form: str, tmp_path: Path) -> None:
     """The early check must neither pass what the loader refuses for its columns nor refuse what it takes."""
-    if kind == "a folder":
+    if form == "a folder":
         source = write_rows(tmp_path / "set" / "train.csv", ROWS).parent
         write_rows(source / "test.jsonl", ROWS)
     else:
-        source = write_rows(tmp_path / f"rows.{kind}", ROWS)
+        source = write_rows(tmp_path / f"rows.{form}", ROWS)
     check_source(str(source), ["train", "test"], COLUMNS)
     assert load_training_data(str(source), ["test"], COLUMNS).pairs is not None
     for options in (
@@ -140,7 +132,10 @@ def test_what_only_the_rows_tell_is_left_to_the_loader(tmp_path: Path) -> None:
         (["--data", "rows.csv", "--query-column", "wrong"], "rows.csv: expected one anchor column out of"),
         (["--data", "rows.csv", *NAMES], "rows.csv has no split 'test'; its splits are ['train']"),
         (["--data", "set"], "neither set/queries.jsonl nor queries.jsonl.gz exists"),
-        (["--data", "nowhere"], "nowhere is not a folder"),
+        (
+            ["--data", "nowhere"],
+            "there is no file or folder nowhere; expected docstrings (the embedded corpus)",
+        ),
         (["--teacher", "lsa", "--preset", "v22"], "reads no teacher, so --teacher lsa would be ignored"),
         (["--negatives", "nowhere.jsonl"], "there is no such file"),
         (["--query-terms", "8", "--inference-free"], "--query-terms needs a query encoder"),

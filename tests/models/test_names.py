@@ -13,7 +13,7 @@ from huggingface_hub import constants
 from sentence_transformers import CrossEncoder, SentenceTransformer
 from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification
 
-from lexforge.data.retrieval_data import DataError
+from lexforge.common.types import DataError
 from lexforge.models import build_dense, build_splade, load_encoder, model_kind
 from lexforge.models.names import checked_name
 from lexforge.teachers import load_teacher

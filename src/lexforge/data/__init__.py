@@ -14,18 +14,18 @@ from lexforge.common.lazy import load_when_used
 if TYPE_CHECKING:
     from lexforge.common.idf import corpus_idf, document_frequency
     from lexforge.common.types import DataError
-    from lexforge.data.beir import (
+    from lexforge.data.columns import validate_columns
+    from lexforge.data.digest import digests
+    from lexforge.data.formats.beir import (
         load_beir,
         load_corpus,
         load_queries,
         load_teacher_scores,
         write_teacher_scores,
     )
-    from lexforge.data.columns import validate_columns
-    from lexforge.data.digest import digests
-    from lexforge.data.docstrings import load_docstrings
-    from lexforge.data.hub import load_hub
-    from lexforge.data.msmarco import load_msmarco
+    from lexforge.data.formats.docstrings import load_docstrings
+    from lexforge.data.formats.hub import load_hub
+    from lexforge.data.formats.msmarco import load_msmarco
     from lexforge.data.multilabel import (
         MultiLabelData,
         load_docstring_topics,

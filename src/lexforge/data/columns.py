@@ -17,9 +17,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from lexforge.common.text_identity import NO_TEXT
-from lexforge.common.types import TextKind
+from lexforge.common.types import DataError, TextKind
 from lexforge.data.lines import excerpt, is_finite, require_texts
-from lexforge.data.retrieval_data import DataError
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -78,7 +77,7 @@ def validate_columns(
         The text columns in order: anchor, positive, negative_1 .. negative_n.
 
     Raises:
-        DataError: If there is no row, if a column is missing, unknown or out of order, or if `check_rows`
+        DataError: If there is no row, if a column is missing, unknown or out of order, or if `check_cells`
             refuses a cell.
     """
     if len(dataset) == 0:
@@ -91,11 +90,11 @@ def validate_columns(
             f"{place(0)}: expected the text columns anchor, positive, negative_1 .. negative_n in this order "
             f"(and optionally relevant and label); received {excerpt(names)}"
         )
-    check_rows(dataset, text_names, LABEL if LABEL in names else None, place)
+    check_cells(dataset, text_names, LABEL if LABEL in names else None, place)
     return tuple(text_names)
 
 
-def check_rows(
+def check_cells(
     dataset: Dataset | Sequence[Mapping[str, Any]],
     text_names: Sequence[str],
     label: str | None,
@@ -192,7 +191,7 @@ def _check_type_of_relevant(dataset: Any) -> None:
 
     The column has one type, and may hold tens of millions of identities: they are not read one by one.
     """
-    kind, column = dataset.features[RELEVANT], dataset.data.column(RELEVANT)
-    inner = getattr(getattr(kind, "feature", None), "dtype", None)
+    feature, column = dataset.features[RELEVANT], dataset.data.column(RELEVANT)
+    inner = getattr(getattr(feature, "feature", None), "dtype", None)
     if inner != "int64" or column.null_count or any(part.flatten().null_count for part in column.chunks):
-        raise DataError(f"column 'relevant': {_IDENTITIES}; received the type {kind}, or missing values")
+        raise DataError(f"column 'relevant': {_IDENTITIES}; received the type {feature}, or missing values")

@@ -15,19 +15,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from lexforge.common.types import DataError
 from lexforge.data.digest import digests
-from lexforge.data.docstrings import load_docstrings
+from lexforge.data.formats import OF_ROWS, detect, docstrings, read_records
+from lexforge.data.formats.docstrings import load_docstrings
 from lexforge.data.lines import excerpt, json_objects, require_texts
-from lexforge.data.retrieval_data import DataError, split_name
-from lexforge.data.tables import (
-    PREFIX,
-    READERS,
-    column_of,
-    ending,
-    hold_out_rows,
-    load_tables,
-    missing_shares,
-)
+from lexforge.data.splits import missing_split, wanted_rows
+from lexforge.data.tables import find_column
 from lexforge.settings import MultiLabelOptions
 
 TEXT, LABEL = "text", "label"
@@ -64,7 +58,7 @@ class MultiLabelData:
             ValueError: If there is no such split; the message names those that exist.
         """
         if name not in self.splits:
-            raise ValueError(f"{self.name} has no split {name!r}; its splits are {list(self.splits)}")
+            raise missing_split(self.name, name, list(self.splits))
         return self.splits[name]
 
     def multi_hot(self, split: str) -> list[list[int]]:
@@ -139,8 +133,9 @@ def load_label_sets(
     """Load texts with label sets by the name that a command line takes.
 
     Args:
-        source: `docstrings` (embedded), or tables as `lexforge.data.tables` opens them. A row has a text and
-            its labels; it may also have `id`, and in a file `split`, which is `train` where it is missing.
+        source: `docstrings` (embedded), or rows of a format of `lexforge.data.formats.OF_ROWS`. A row has a
+            text and its labels; it may also have `id`, and in a file `split`, which is `train` where it is
+            missing.
         splits: The splits that the caller needs.
         options: Names of columns, and the share that is held out for a missing split.
 
@@ -153,17 +148,12 @@ def load_label_sets(
         DataError: If the data are wrong; the message names file and line.
     """
     options = options or MultiLabelOptions()
-    if source == "docstrings":
+    if detect(source, (*OF_ROWS, docstrings)) is docstrings:
         loaded = load_docstring_topics()
-    elif not source.startswith(PREFIX) and not Path(source).exists():
-        raise FileNotFoundError(f"{source} is not a file; expected rows (.jsonl, .csv, .tsv or .parquet)")
-    elif READERS.get(ending(Path(source))) == "json" and Path(source).is_file():
-        loaded = _gather(source, Path(source).name.split(".")[0], _line_records(Path(source), options), None)
     else:
-        loaded = _gather(source, Path(source).name.split(".")[0], _table_records(source, options), None)
-    shares = missing_shares(source, list(loaded.splits), splits, options.hold_out)
-    held_out = hold_out_rows(source, loaded.splits, shares, lambda row: row.text)
-    return replace(loaded, splits={split: held_out[split] for split in splits})
+        loaded = _gather(source, Path(source).name.split(".")[0], _records(source, options), None)
+    rows = wanted_rows(source, loaded.splits, splits, options.hold_out, lambda row: row.text)
+    return replace(loaded, splits=rows)
 
 
 def load_multilabel(path: str | Path, label_names: Sequence[str] | None = None) -> MultiLabelData:
@@ -192,42 +182,25 @@ def load_multilabel(path: str | Path, label_names: Sequence[str] | None = None) 
     return _gather(str(path), name, records, label_names)
 
 
-def _line_records(path: Path, options: MultiLabelOptions) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield (where it stands, record with `id`, `text`, `labels` and `split`) for each line of a file."""
-    for number, record in json_objects(path, ()):
-        where = f"{path}:{number}"
-        text, labels = _columns(where, list(record), options)
-        split = record.get("split", "train")
-        require_texts(where, split=split)
-        split = split_name(split)
-        key = record.get("id", f"{split}-{number}")
-        yield where, {"id": key, "text": record[text], "labels": record[labels], "split": split}
-
-
-def _columns(where: str, names: Sequence[str], options: MultiLabelOptions) -> tuple[str, str]:
-    """Return the columns of the texts and of the label sets."""
-    return (
-        column_of(where, names, ("text", "sentence"), options.text_column, "--text-column"),
-        column_of(where, names, ("labels",), options.labels_column, "--labels-column"),
-    )
-
-
-def _table_records(source: str, options: MultiLabelOptions) -> Iterator[tuple[object, dict[str, Any]]]:
+def _records(source: str, options: MultiLabelOptions) -> Iterator[tuple[object, dict[str, Any]]]:
     """Yield (where it stands, record with `id`, `text`, `labels` and `split`) for each row of tables."""
-    for split, (rows, origin) in load_tables(source, _FIELDS).items():
-        text, labels = _columns(origin.name, rows.column_names, options)
-        for row, record in enumerate(rows):
-            where = origin.place(row)
-            found = record[labels]
-            if isinstance(found, str):  # a cell of a CSV file
-                try:
-                    found = json.loads(found)
-                except ValueError as error:
-                    raise DataError(
-                        f"{where}: {labels!r} must hold a JSON list of names; received {excerpt(found)}"
-                    ) from error
-            key = str(record.get("id", f"{split}-{row}"))
-            yield where, {"id": key, "text": record[text], "labels": found, "split": split}
+    counts: Counter[str] = Counter()
+    for where, split, record in read_records(source, _FIELDS):
+        names = list(record)
+        text = find_column(where, names, "text", (TEXT, "sentence"), options.text_column, "--text-column")
+        column = find_column(where, names, "labels", ("labels",), options.labels_column, "--labels-column")
+        labels = record[column]
+        if isinstance(labels, str):  # a cell of a CSV file
+            try:
+                labels = json.loads(labels)
+            except (ValueError, RecursionError) as error:
+                raise DataError(
+                    f"{where}: {column!r} must hold a JSON list of names; received {excerpt(labels)}"
+                ) from error
+        key = record.get("id", f"{split}-{counts[split]}")
+        key = str(key) if isinstance(key, (int, float)) else key
+        counts[split] += 1
+        yield where, {"id": key, "text": record[text], "labels": labels, "split": split}
 
 
 def _gather(
@@ -270,14 +243,14 @@ def load_docstring_topics(max_labels: int = 30, cache_dir: str | Path | None = N
     Returns:
         The set `docstring-topics`.
     """
-    docstrings = load_docstrings(cache_dir)
+    data = load_docstrings(cache_dir)
     splits = {}
-    for split in docstrings.splits:
+    for split in data.splits:
         texts = []
-        for query_id, documents in docstrings.split(split).items():
+        for query_id, documents in data.split(split).items():
             document_id = next(iter(documents))
             homes = tuple(dict.fromkeys(part.strip("_") for part in document_id.split(".")[:-1]))
-            text = f"{docstrings.queries[query_id]} {docstrings.corpus[document_id]}"
+            text = f"{data.queries[query_id]} {data.corpus[document_id]}"
             texts.append(LabelledText(document_id, text, homes))
         splits[split] = texts
     # The most frequent labels of the training split; equal counts are ordered by name.

@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, overload
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lexforge.common.types import Qrels
 from lexforge.data.columns import ANCHOR, LABEL, POSITIVE
 from lexforge.data.pairs import pair_rows, with_relevant
-from lexforge.data.retrieval_data import (
-    RetrievalData,
-    check_fractions,
-    hash_position,
-    missing_split,
-    split_at,
-)
+from lexforge.data.retrieval_data import RetrievalData
+from lexforge.data.splits import missing_split, with_held_out
 from lexforge.data.tables import Table
 
 if TYPE_CHECKING:
     from datasets import Dataset
-
-logger = logging.getLogger(__name__)
 
 
 class TextColumn(Sequence[str]):
@@ -78,7 +71,7 @@ class PairData:
 
         Args:
             name: The name of the set.
-            tables: Split -> table, as from `load_tables`.
+            tables: Split -> table.
             columns: Names of columns by their role.
 
         Returns:
@@ -112,17 +105,14 @@ class PairData:
         Raises:
             ValueError: If a split exists already, the shares leave nothing, or a split would be empty.
         """
-        check_fractions(self.name, fractions, list(self.splits))
-        rows = self.split(split)
-        names = [*fractions, split]
-        owners = np.empty(len(rows), dtype=np.int8)  # the place of each row's split in `names`
-        for row, text in enumerate(TextColumn(rows, ANCHOR)):
-            owners[row] = names.index(split_at(hash_position(text), fractions, split))
-        parts = {name: rows.select(np.flatnonzero(owners == place)) for place, name in enumerate(names)}
-        for name, chosen in parts.items():
-            if not len(chosen):
-                raise ValueError(f"{self.name}: no query of the split {split!r} falls to {name!r}")
-        return replace(self, splits={**self.splits, **parts})
+
+        def texts(rows: Dataset) -> TextColumn:
+            return TextColumn(rows, ANCHOR)
+
+        def select(rows: Dataset, places: NDArray[np.int64]) -> Dataset:
+            return rows.select(places)
+
+        return replace(self, splits=with_held_out(self.name, self.splits, fractions, texts, select, split))
 
     def training_rows(self, split: str = "train", *, negatives: bool = True) -> Dataset:
         """Return the rows of a split for a trainer, with `relevant` where a query has several positives.

@@ -17,10 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lexforge.common.text_identity import text_identity
+from lexforge.common.types import DataError
 from lexforge.data.columns import ANCHOR, LABEL, POSITIVE, RELEVANT
 from lexforge.data.lines import excerpt, is_finite, require_texts
-from lexforge.data.retrieval_data import DataError
-from lexforge.data.tables import Table
+from lexforge.data.tables import Table, find_column
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -103,15 +103,9 @@ def find_roles(where: str, names: Sequence[str], columns: Mapping[str, str]) -> 
 
 def _one(where: str, names: Sequence[str], role: str, columns: Mapping[str, str]) -> str:
     """Return the one column that plays a role."""
-    candidates = (columns[role],) if role in columns else ALIASES[role]
-    found = [name for name in candidates if name in names]
-    if len(found) != 1:
-        flag = {ANCHOR: "--query-column", POSITIVE: "--positive-column", SCORES: "--score-column"}[role]
-        raise DataError(
-            f"{where}: expected one {role} column out of {list(candidates)}; received {found} among "
-            f"{list(names)}. Name it by {flag} (columns= in Python)"
-        )
-    return found[0]
+    flag = {ANCHOR: "--query-column", POSITIVE: "--positive-column", SCORES: "--score-column"}[role]
+    usual = ALIASES[role]
+    return find_column(where, names, role, usual, columns.get(role), f"{flag} (columns= in Python)")
 
 
 def pair_rows(table: Table, columns: Mapping[str, str]) -> Dataset:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lexforge.common.types import DataError, Qrels
+from lexforge.data.splits import missing_split, with_held_out
 
 
 @dataclass(frozen=True)
@@ -79,52 +80,15 @@ def hold_out(data: RetrievalData, fractions: Mapping[str, float], split: str = "
         ValueError: If `split` is unknown, if a new split exists already, if the shares leave nothing for
             `split`, or if a split would be empty.
     """
-    check_fractions(data.name, fractions, list(data.qrels))
-    parts: dict[str, Qrels] = {name: {} for name in (*fractions, split)}
-    for query_id, grades in data.split(split).items():
-        parts[split_at(hash_position(data.queries[query_id]), fractions, split)][query_id] = grades
-    for name, judgements in parts.items():
-        if not judgements:
-            raise ValueError(f"{data.name}: no query of the split {split!r} falls to {name!r}")
-    return replace(data, qrels={**data.qrels, **parts})
 
+    def texts(judged: Qrels) -> Iterator[str]:
+        return (data.queries[query] for query in judged)
 
-def check_fractions(name: str, fractions: Mapping[str, float], known: Sequence[str]) -> None:
-    """Refuse shares of queries that cannot be held out.
+    def select(judged: Qrels, places: NDArray[np.int64]) -> Qrels:
+        queries = list(judged)
+        return {queries[place]: judged[queries[place]] for place in places}
 
-    Args:
-        name: The name of the set, for the message.
-        fractions: New split -> share of the queries.
-        known: The splits that exist.
-
-    Raises:
-        ValueError: If the shares are not above 0 or leave nothing, or if a split exists already.
-    """
-    if any(share <= 0 for share in fractions.values()) or sum(fractions.values()) >= 1:
-        raise ValueError(f"fractions must be above 0 and sum to less than 1; received {dict(fractions)}")
-    if found := [split for split in fractions if split in known]:
-        raise ValueError(f"{name} has the splits {found} already")
-
-
-def hash_position(text: str) -> float:
-    """Return the position of a text in [0, 1) by its hash; each split owns an interval of it."""
-    digest = hashlib.sha256(text.encode("utf-8")).digest()
-    return int.from_bytes(digest[:8], "big") / 2**64
-
-
-def split_at(position: float, fractions: Mapping[str, float], rest: str) -> str:
-    """Return the split that owns a position in [0, 1); `rest` owns what the fractions leave."""
-    for name, share in fractions.items():
-        if position < share:
-            return name
-        position -= share
-    return rest
-
-
-def missing_split(name: str, split: str, known: Sequence[str]) -> ValueError:
-    """Return the error for a split that a set lacks; it names those that exist and the way to make one."""
-    hint = ": --hold-out .05 takes that share of its queries" if "train" in known and split != "train" else ""
-    return ValueError(f"{name} has no split {split!r}; its splits are {list(known)}{hint}")
+    return replace(data, qrels=with_held_out(data.name, data.qrels, fractions, texts, select, split))
 
 
 def sample_corpus(
@@ -159,11 +123,6 @@ def sample_corpus(
     items = enumerate(zip(data.corpus, data.corpus.values(), strict=True))
     corpus = {key: text for place, (key, text) in items if place in drawn or key in judged}
     return replace(data, corpus=corpus)
-
-
-def split_name(split: str) -> str:
-    """Return the name of a split in this package: `validation` is called `dev`, as in BEIR."""
-    return "dev" if split == "validation" else split
 
 
 def collect_texts(

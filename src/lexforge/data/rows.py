@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from lexforge.common.types import DataError
 from lexforge.data.columns import ANCHOR, RELEVANT, validate_columns
 from lexforge.data.lines import json_objects
-from lexforge.data.retrieval_data import DataError
 from lexforge.storage.files import write_file
 
 if TYPE_CHECKING:

@@ -4,33 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lexforge.data.beir import beir_files, load_beir, load_corpus
-from lexforge.data.collection import Collection
 from lexforge.data.digest import digests
-from lexforge.data.docstrings import load_docstrings
-from lexforge.data.hub import has_beir_layout, load_hub, split_hub_name
-from lexforge.data.msmarco import is_msmarco, load_msmarco, load_msmarco_corpus
+from lexforge.data.formats import detect
 from lexforge.data.pair_data import PairData
-from lexforge.data.pairs import HEADERS, find_roles
 from lexforge.data.retrieval_data import RetrievalData, hold_out, sample_corpus
-from lexforge.data.tables import (
-    PREFIX,
-    SPLIT,
-    first_columns,
-    is_table,
-    load_tables,
-    missing_shares,
-    table_files,
-)
+from lexforge.data.splits import TEST, TRAIN, missing_shares
 from lexforge.settings import SourceOptions
 
 if TYPE_CHECKING:
     from datasets import Dataset
-
-TRAIN, TEST = "train", "test"
 
 
 @dataclass(frozen=True)
@@ -102,7 +86,7 @@ def check_source(source: str, splits: Sequence[str], options: SourceOptions | No
     It takes no time beside that of loading torch or `datasets`, and needs neither.
 
     Args:
-        source: A name that `load_retrieval_data` takes; one on the hub and MS MARCO's files are left to it.
+        source: A name that `load_retrieval_data` takes; one on the hub is left to it.
         splits: The splits that the caller needs.
         options: Names of columns, and the share that is held out for a missing split.
 
@@ -112,21 +96,9 @@ def check_source(source: str, splits: Sequence[str], options: SourceOptions | No
         DataError: If a file lacks a column.
     """
     options = options or SourceOptions()
-    path = Path(source)
-    if source == "docstrings" or source.startswith(PREFIX) or is_msmarco(path):
-        return
-    if not is_table(source):
-        missing_shares(source, list(beir_files(path)[2]), splits, options.hold_out)
-        return
-    files = table_files(path)
-    for file in files.values():
-        names = first_columns(file, _headers(options))
-        if names:
-            find_roles(str(file), names, options.columns)
-        if not names or (file == path and SPLIT in names):
-            return  # the rows name the splits
-    if files:
-        missing_shares(source, list(files), splits, options.hold_out)
+    known = detect(source).split_names(source, options)
+    if known is not None:
+        missing_shares(source, known, splits, options.hold_out)
 
 
 def load_retrieval_data(
@@ -150,24 +122,9 @@ def load_retrieval_data(
         ValueError: If there is no such split.
         DataError: If the data cannot be used; the message names file and line.
     """
-    options = options or SourceOptions()
-    if not source.startswith(PREFIX) and _is_pairs(source):
-        pairs = _open_pairs(source, options, splits or ())
-        return pairs.retrieval() if splits is None else pairs.retrieval().only(splits)
-    # With a share to hold out, the splits that exist are known only after all have been read.
-    wanted = None if options.hold_out else splits
-    if source == "docstrings":
-        loaded = load_docstrings()
-    elif source.startswith(PREFIX):
-        loaded = load_hub(source, columns=options.columns) if options.columns else load_hub(source)
-    elif is_msmarco(Path(source)):
-        loaded = load_msmarco(source, wanted)
-    else:
-        loaded = load_beir(source, wanted)
-    if splits is None:
-        return loaded
-    fractions = missing_shares(loaded.name, loaded.splits, splits, options.hold_out)
-    return (hold_out(loaded, fractions) if fractions else loaded).only(splits)
+    opened = _open(source, splits, options or SourceOptions())
+    data = opened.retrieval() if isinstance(opened, PairData) else opened
+    return data if splits is None else data.only(splits)
 
 
 def load_documents(source: str, options: SourceOptions | None = None) -> Mapping[str, str]:
@@ -184,10 +141,7 @@ def load_documents(source: str, options: SourceOptions | None = None) -> Mapping
         FileNotFoundError: If the folder or one of its files does not exist.
         DataError: If the data cannot be used; the message names file and line.
     """
-    if source.startswith(PREFIX) or source == "docstrings" or _is_pairs(source):
-        return load_retrieval_data(source, options=options).corpus
-    path = Path(source)
-    return load_msmarco_corpus(path) if is_msmarco(path) else load_corpus(path)
+    return detect(source).documents(source, options or SourceOptions())
 
 
 def load_training_data(
@@ -218,31 +172,24 @@ def load_training_data(
         ValueError: If there is no such split, or if `documents` is below 1.
         DataError: If the data cannot be used; the message names file and line.
     """
-    options = options or SourceOptions()
-    if given_rows and _is_pairs(source):
-        pairs = _open_pairs(source, options, [TRAIN, *measured_splits])
-        return TrainingData(pairs.retrieval(measured_splits, documents, seed), pairs.documents(), pairs=pairs)
-    loaded = load_retrieval_data(source, [TRAIN, *measured_splits], options)
-    measured = sample_corpus(loaded, documents, measured_splits, seed)
-    texts = loaded.corpus.texts if isinstance(loaded.corpus, Collection) else list(loaded.corpus.values())
-    return TrainingData(measured, texts, loaded)
+    needed = [TRAIN, *measured_splits]
+    opened = _open(source, needed, options or SourceOptions())
+
+    # Rows of texts are trained on from the disk; only what is measured is read into memory.
+    if isinstance(opened, PairData) and given_rows:
+        measured = opened.retrieval(measured_splits, documents, seed)
+        return TrainingData(measured, opened.documents(), pairs=opened)
+
+    # Judgements name documents. So do those of rows in memory, for which negatives are to be mined.
+    whole = (opened.retrieval() if isinstance(opened, PairData) else opened).only(needed)
+    measured = sample_corpus(whole, documents, measured_splits, seed)
+    texts = whole.corpus.values()
+    return TrainingData(measured, texts if isinstance(texts, Sequence) else list(texts), whole)
 
 
-def _is_pairs(source: str) -> bool:
-    """Return whether a source holds rows of texts, and no documents and judgements by id."""
-    if source.startswith(PREFIX):
-        return not has_beir_layout(source)
-    return source != "docstrings" and not is_msmarco(Path(source)) and is_table(source)
-
-
-def _open_pairs(source: str, options: SourceOptions, wanted: Sequence[str]) -> PairData:
-    """Open rows of texts, and hold out the splits that are wanted and missing."""
-    name = split_hub_name(source)[0] if source.startswith(PREFIX) else source
-    pairs = PairData.of_tables(name, load_tables(source, _headers(options)), options.columns)
-    fractions = missing_shares(name, list(pairs.splits), wanted, options.hold_out)
-    return pairs.hold_out(fractions) if fractions else pairs
-
-
-def _headers(options: SourceOptions) -> tuple[str, ...]:
-    """Return the words that make the first line of a .tsv file a header."""
-    return (*HEADERS, *options.columns.values())
+def _open(source: str, splits: Sequence[str] | None, options: SourceOptions) -> RetrievalData | PairData:
+    """Open a source, and hold out the splits that are wanted and missing; None wants those that exist."""
+    # With a share to hold out, the splits that exist are known only after all have been read.
+    opened = detect(source).open(source, options, None if options.hold_out else splits)
+    shares = missing_shares(opened.name, list(opened.splits), splits or (), options.hold_out)
+    return opened.hold_out(shares) if isinstance(opened, PairData) else hold_out(opened, shares)

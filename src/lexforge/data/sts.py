@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from lexforge.data.docstrings import load_docstrings
-from lexforge.data.lines import excerpt, is_finite, json_objects, require_texts
-from lexforge.data.retrieval_data import DataError, RetrievalData, split_name
-from lexforge.data.tables import (
-    PREFIX,
-    READERS,
-    as_number,
-    column_of,
-    ending,
-    hold_out_rows,
-    load_tables,
-    missing_shares,
-)
+from lexforge.common.types import DataError
+from lexforge.data.formats import OF_ROWS, detect, docstrings, read_records
+from lexforge.data.formats.docstrings import load_docstrings
+from lexforge.data.lines import excerpt, is_finite, require_texts
+from lexforge.data.retrieval_data import RetrievalData
+from lexforge.data.splits import wanted_rows
+from lexforge.data.tables import find_column
 from lexforge.settings import StsOptions
 
 ScoredPair = dict[str, str | float]
@@ -34,9 +27,9 @@ def load_sts(
     """Load scored pairs of sentences by the name that a command line takes.
 
     Args:
-        source: `docstrings` (embedded, see `docstring_pairs`), or tables as `lexforge.data.tables` opens
-            them. A row has two sentences and a score, a number that is higher for more similar sentences; a
-            row of a file may also have `split`.
+        source: `docstrings` (embedded, see `docstring_pairs`), or rows of a format of
+            `lexforge.data.formats.OF_ROWS`. A row has two sentences and a score, a number that is higher for
+            more similar sentences; a row of a file may also have `split`.
         splits: The splits that the caller needs; None takes those that exist.
         options: Names of columns, and the share that is held out for a missing split.
 
@@ -50,19 +43,13 @@ def load_sts(
             the message names file and line.
     """
     options = options or StsOptions()
-    if source == "docstrings":
+    if detect(source, (*OF_ROWS, docstrings)) is docstrings:
         found = docstring_pairs(load_docstrings())
-    elif not source.startswith(PREFIX) and not Path(source).exists():
-        raise FileNotFoundError(f"{source} is not a file; expected rows (.jsonl, .csv, .tsv or .parquet)")
-    elif READERS.get(ending(Path(source))) == "json" and Path(source).is_file():
-        found = _collect(source, _file_rows(Path(source), options))
     else:
-        found = _collect(source, _table_rows(source, options))
+        found = _scored_pairs(source, options)
     if splits is None:
         return found
-    shares = missing_shares(source, list(found), splits, options.hold_out)
-    held_out = hold_out_rows(source, found, shares, lambda row: str(row["sentence1"]))
-    return {split: held_out[split] for split in splits}
+    return wanted_rows(source, found, splits, options.hold_out, lambda row: str(row["sentence1"]))
 
 
 def docstring_pairs(data: RetrievalData) -> dict[str, list[ScoredPair]]:
@@ -126,52 +113,39 @@ def _package(name: str) -> str:
     return name.partition(".")[0]
 
 
-def _columns(where: str, names: Sequence[str], options: StsOptions) -> tuple[str, str, str]:
-    """Return the columns of both sentences and of the score."""
-    return (
-        column_of(where, names, ("sentence1", "text1"), options.sentence1_column, "--sentence1-column"),
-        column_of(where, names, ("sentence2", "text2"), options.sentence2_column, "--sentence2-column"),
-        column_of(
-            where,
-            names,
-            ("score", "label", "similarity", "similarity_score"),
-            options.score_column,
-            "--score-column",
-        ),
-    )
-
-
-def _table_rows(source: str, options: StsOptions) -> Iterable[tuple[object, str, Sequence[Any]]]:
-    """Yield (where the row stands, split, sentences and score) of tables."""
-    for split, (rows, origin) in load_tables(source, FIELDS).items():
-        columns = _columns(origin.name, rows.column_names, options)
-        for row, record in enumerate(rows):
-            first, second, score = (record[column] for column in columns)
-            # Every cell of a CSV file is a text.
-            yield origin.place(row), split, (first, second, as_number(score))
-
-
-def _file_rows(path: Path, options: StsOptions) -> Iterable[tuple[object, str, Sequence[Any]]]:
-    """Yield (where the row stands, split, sentences and score) of a JSON-lines file."""
-    for number, record in json_objects(path, ()):
-        where = f"{path}:{number}"
-        columns = _columns(where, list(record), options)
-        split = record.get("split", "train")
-        require_texts(where, split=split)
-        yield where, split_name(split), [record[column] for column in columns]
-
-
-def _collect(source: str, rows: Iterable[tuple[object, str, Sequence[Any]]]) -> dict[str, list[ScoredPair]]:
-    """Check rows and gather them by split; `rows` yields where a row stands, its split, and its cells."""
+def _scored_pairs(source: str, options: StsOptions) -> dict[str, list[ScoredPair]]:
+    """Read and check rows, and gather them by split."""
     splits: dict[str, list[ScoredPair]] = {}
-    for where, split, (first, second, score) in rows:
+    for where, split, record in read_records(source, FIELDS):
+        first, second, score = (record[column] for column in _columns(where, list(record), options))
         require_texts(where, sentence1=first, sentence2=second)
         if not first.strip() or not second.strip():
             raise DataError(f"{where}: a sentence is blank")
-        if not is_finite(score):
+        number = _as_number(score)
+        if not is_finite(number):
             raise DataError(f"{where}: the score must be a finite number; received {excerpt(score)}")
-        pair: ScoredPair = {"sentence1": first, "sentence2": second, "score": float(score)}
+        pair: ScoredPair = {"sentence1": first, "sentence2": second, "score": float(number)}
         splits.setdefault(split, []).append(pair)
     if not splits:
         raise DataError(f"{source} holds no pair of sentences")
     return splits
+
+
+def _columns(where: object, names: Sequence[str], options: StsOptions) -> list[str]:
+    """Return the columns of both sentences and of the score."""
+    return [
+        find_column(where, names, role, usual, given, f"--{role}-column")
+        for role, usual, given in (
+            ("sentence1", ("sentence1", "text1"), options.sentence1_column),
+            ("sentence2", ("sentence2", "text2"), options.sentence2_column),
+            ("score", ("score", "label", "similarity", "similarity_score"), options.score_column),
+        )
+    ]
+
+
+def _as_number(cell: Any) -> Any:
+    """Return the number that a text spells, such as a cell of a CSV file, and any other value as it is."""
+    try:
+        return float(cell) if isinstance(cell, str) else cell
+    except ValueError:
+        return cell

@@ -1,7 +1,9 @@
-"""Tables of rows from files, folders and the hub, opened by the readers of the package `datasets`.
+"""Files as tables of rows, opened by the readers of the package `datasets`, and the line of each row.
 
 A table is not read into memory: `datasets` converts it once to an Arrow file in its cache and maps that file.
-The columns have the names that the source gives them; `lexforge.data.pairs` recognises them.
+The columns have the names that the file gives them; `lexforge.data.pairs` recognises them. What `datasets`
+does not give is added here: the line of a wrong row, the line for which a file cannot be read, files of tabs
+without a header, and .zst.
 """
 
 from __future__ import annotations
@@ -13,29 +15,21 @@ import json
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from lexforge.common.types import DataError
 from lexforge.data.lines import excerpt, numbered_lines, open_bytes
-from lexforge.data.retrieval_data import (
-    DataError,
-    check_fractions,
-    hash_position,
-    missing_split,
-    split_at,
-    split_name,
-)
+from lexforge.data.splits import split_name
 from lexforge.storage.files import cache_folder, write_file
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
-Row = TypeVar("Row")
-PREFIX = "hf:"
 # File ending -> reader of `datasets`. Each file may also end in .gz or .zst.
 READERS = {
     ".csv": "csv",
@@ -92,81 +86,12 @@ class Table(NamedTuple):
     origin: Origin
 
 
-def is_table(source: str) -> bool:
-    """Return whether a name on a command line stands for tables of rows.
-
-    Args:
-        source: A file with an ending of `READERS`, a folder of such files, a folder of `save_to_disk`, or
-            `hf:organisation/name:configuration`. A folder in BEIR layout holds `corpus.jsonl` and is none.
-    """
-    path = Path(source)
-    if source.startswith(PREFIX) or ending(path) in READERS:
-        return True
-    if not path.is_dir() or any(path.glob("corpus.jsonl*")) or any(path.glob("collection.tsv*")):
-        return False
-    return _is_saved(path) or bool(_files_by_split(path))
-
-
-def load_tables(source: str, known: Sequence[str] = ()) -> dict[str, Table]:
-    """Open the tables of a source.
-
-    Args:
-        source: What `is_table` accepts. A file is the split `train`, unless it has a column `split`. In a
-            folder the name of a file begins with that of its split: train, dev or validation, test.
-        known: Column names that count as a header in a .tsv file. A .tsv file of two or three columns whose
-            first line holds none of them has no header: it holds queries, positives and negatives.
-
-    Returns:
-        Split -> table; `validation` is called `dev`.
-
-    Raises:
-        FileNotFoundError: If there is no such file or folder.
-        DataError: If `datasets` cannot read the source, or if it holds no row. The message names the line
-            where that is known.
-    """
-    if source.startswith(PREFIX):
-        name, _, configuration = source.removeprefix(PREFIX).partition(":")
-        return hub_tables(name, configuration or None)
-    path = Path(source)
-    files = table_files(path)
-    if not files:
-        return _saved(path)
-    if path.is_dir():
-        return {split: _read(file, known) for split, file in files.items()}
-    return _by_split_column(_read(path, known))
-
-
-def table_files(path: Path) -> dict[str, Path]:
-    """Find the files of a source.
-
-    Args:
-        path: A file, or a folder.
-
-    Returns:
-        Split -> file; a file alone is the split `train`. There are none in a folder of `save_to_disk`.
-
-    Raises:
-        FileNotFoundError: If there is no such file or folder.
-        DataError: If a folder holds no file of a split, or two files of one.
-    """
-    if not path.exists():
-        raise FileNotFoundError(f"there is no file or folder {path}")
-    if not path.is_dir():
-        return {"train": path}
-    if _is_saved(path):
-        return {}
-    files = _files_by_split(path)
-    if not files:
-        raise DataError(f"{path} holds no file whose name begins with train, dev, validation or test")
-    return files
-
-
-def first_columns(path: Path, known: Sequence[str] = ()) -> list[str]:
+def first_columns(path: Path, headers: Sequence[str] = ()) -> list[str]:
     """Return the columns that the beginning of a file names; no row is converted.
 
     Args:
         path: A file with an ending of `READERS`.
-        known: Column names that count as a header, as for `load_tables`.
+        headers: Column names that count as a header, as for `read_table`.
 
     Returns:
         The names in the header of a CSV file, the schema of a parquet file or the first line of JSON lines;
@@ -174,7 +99,7 @@ def first_columns(path: Path, known: Sequence[str] = ()) -> list[str]:
     """
     reader = READERS[ending(path)]
     if reader == "csv":
-        return _header(path, known)[0]
+        return _header(path, headers)[0]
     if reader == "json":
         line = next((line for _, line in numbered_lines(path) if line.strip()), "")
         return list(json.loads(line)) if _is_json_object(line) else []
@@ -183,23 +108,9 @@ def first_columns(path: Path, known: Sequence[str] = ()) -> list[str]:
     return [] if path.suffix in (".gz", ".zst") else parquet.read_schema(path).names
 
 
-def hub_tables(name: str, configuration: str | None = None) -> dict[str, Table]:
-    """Open the splits of a data set of the hub, or of a folder that `datasets.load_dataset` reads.
-
-    Args:
-        name: Organisation and name, or a folder.
-        configuration: The configuration; None takes the only one.
-
-    Returns:
-        Split -> table; `validation` is called `dev`.
-
-    Raises:
-        DataError: If the data set cannot be loaded; the message says why.
-    """
-    import datasets
-
-    arguments = (name,) if configuration is None else (name, configuration)
-    return _named(name, load_by_datasets(name, datasets.load_dataset, *arguments))
+def named_tables(name: str, loaded: Mapping[str, Dataset]) -> dict[str, Table]:
+    """Return the splits of a data set as tables; `validation` is called `dev`."""
+    return {split_name(split): Table(rows, Origin(f"{name} [{split}]")) for split, rows in loaded.items()}
 
 
 def load_by_datasets(path: str, load: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
@@ -228,16 +139,15 @@ def load_by_datasets(path: str, load: Callable[..., Any], *arguments: Any, **opt
         raise DataError(f"the data set {path!r} cannot be loaded: {reason}") from error
 
 
-def _named(name: str, loaded: Mapping[str, Any]) -> dict[str, Table]:
-    return {split_name(split): Table(rows, Origin(f"{name} [{split}]")) for split, rows in loaded.items()}
-
-
-def column_of(where: str, names: Sequence[str], usual: Sequence[str], given: str | None, flag: str) -> str:
+def find_column(
+    where: object, names: Sequence[str], role: str, usual: Sequence[str], given: str | None, flag: str
+) -> str:
     """Return the one column of a table that plays a role.
 
     Args:
         where: The source, for the message.
         names: The columns of the table.
+        role: What the column holds, for the message.
         usual: The names by which the column is recognised.
         given: The name that the user gives; None recognises it.
         flag: The option that names it, for the message.
@@ -248,75 +158,11 @@ def column_of(where: str, names: Sequence[str], usual: Sequence[str], given: str
     candidates = list(usual) if given is None else [given]
     found = [name for name in candidates if name in names]
     if len(found) != 1:
-        others = f" (or {candidates[1:]})" if len(candidates) > 1 else ""
         raise DataError(
-            f"{where}: expected a column {candidates[0]!r}{others}; received {excerpt(sorted(names))}. "
-            f"Name it by {flag}"
+            f"{where}: expected one {role} column out of {candidates}; received {found} among "
+            f"{excerpt(list(names))}. Name it by {flag}"
         )
     return found[0]
-
-
-def as_number(value: object) -> object:
-    """Return the number that a cell of a CSV file spells, and any other value as it is."""
-    if isinstance(value, str):
-        try:
-            return float(value)
-        except ValueError:
-            return value
-    return value
-
-
-def missing_shares(
-    name: str, known: Sequence[str], wanted: Sequence[str], share: float | None
-) -> dict[str, float]:
-    """Return the share of train that each wanted split gets which the data lack.
-
-    Args:
-        name: The name of the set, for the message.
-        known: The splits of the data.
-        wanted: The splits that the caller needs.
-        share: The share of each; None holds nothing out.
-
-    Returns:
-        Split -> share, empty if nothing is missing.
-
-    Raises:
-        ValueError: If a split is missing that cannot be held out.
-    """
-    missing = [split for split in wanted if split not in known]
-    for split in missing:
-        if share is None or split == "train" or "train" not in known:
-            raise missing_split(name, split, known)
-    return {} if share is None else dict.fromkeys(missing, share)
-
-
-def hold_out_rows(
-    name: str,
-    splits: Mapping[str, list[Row]],
-    fractions: Mapping[str, float],
-    text_of: Callable[[Row], str],
-) -> dict[str, list[Row]]:
-    """Move rows of the split train to new splits by the hash of a text; rows of one text stay together.
-
-    Args:
-        name: The name of the set, for messages.
-        splits: Split -> rows.
-        fractions: New split -> share of train; empty changes nothing.
-        text_of: Returns the text of a row.
-
-    Raises:
-        ValueError: If the shares leave nothing for train, or if a split would be empty.
-    """
-    if not fractions:
-        return dict(splits)
-    check_fractions(name, fractions, list(splits))
-    parts: dict[str, list[Row]] = {split: [] for split in (*fractions, "train")}
-    for row in splits["train"]:
-        parts[split_at(hash_position(text_of(row)), fractions, "train")].append(row)
-    for split, rows in parts.items():
-        if not rows:
-            raise ValueError(f"{name}: no row of the split 'train' falls to {split!r}")
-    return {**splits, **parts}
 
 
 def ending(path: Path) -> str:
@@ -324,40 +170,27 @@ def ending(path: Path) -> str:
     return (path.with_suffix("") if path.suffix in (".gz", ".zst") else path).suffix.lower()
 
 
-def _is_saved(folder: Path) -> bool:
-    """Return whether `save_to_disk` wrote the folder."""
-    return (folder / "dataset_dict.json").is_file() or (folder / "state.json").is_file()
+def read_table(path: Path, headers: Sequence[str] = ()) -> Table:
+    """Open a file as a table.
 
+    Args:
+        path: A file with an ending of `READERS`.
+        headers: Column names that count as a header in a .tsv file. A .tsv file of two or three columns whose
+            first line holds none of them has no header: it holds queries, positives and negatives.
 
-def _saved(folder: Path) -> dict[str, Table]:
-    import datasets
+    Returns:
+        The table; every cell of a CSV file is a text.
 
-    loaded = load_by_datasets(str(folder), datasets.load_from_disk, str(folder))
-    if isinstance(loaded, dict):
-        return _named(str(folder), loaded)
-    return _by_split_column(Table(loaded, Origin(str(folder))))
-
-
-def _files_by_split(folder: Path) -> dict[str, Path]:
-    """Return the tables of a folder by the split that the name of each begins with."""
-    found: dict[str, Path] = {}
-    for path in sorted(folder.iterdir()):
-        split = split_name(path.name.split(".")[0].split("-")[0].split("_")[0])
-        if path.is_file() and ending(path) in READERS and split in ("train", "dev", "test"):
-            if split in found:
-                raise DataError(f"{folder}: {found[split].name} and {path.name} are both the split {split!r}")
-            found[split] = path
-    return found
-
-
-def _read(path: Path, known: Sequence[str]) -> Table:
-    """Open one file."""
+    Raises:
+        DataError: If `datasets` cannot read the file, or if it holds no row. The message names the line where
+            that is known.
+    """
     import datasets
 
     plain = _decompressed(path) if path.suffix == ".zst" else path
     reader, header, options = READERS[ending(path)], 0, {}
     if reader == "csv":
-        options = _csv_options(path, known)
+        options = _csv_options(path, headers)
         header = int("header" not in options)
     try:
         loaded = load_by_datasets(
@@ -444,25 +277,25 @@ def _csv_dialect(path: Path) -> dict[str, Any]:
     return {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if ending(path) == ".tsv" else {}
 
 
-def _csv_options(path: Path, known: Sequence[str]) -> dict[str, Any]:
+def _csv_options(path: Path, headers: Sequence[str]) -> dict[str, Any]:
     """Return what the CSV reader is told: every cell is text, and nothing is a missing value.
 
     Without this, pandas reads an answer "1984" as a number and "NA" as nothing.
     """
     import datasets
 
-    header, written = _header(path, known)
+    header, written = _header(path, headers)
     options = _csv_dialect(path) | ({} if written else {"header": None, "names": header})
     features = datasets.Features({name: datasets.Value("string") for name in header})
     return options | {"features": features, "keep_default_na": False, "na_filter": False}
 
 
-def _header(path: Path, known: Sequence[str]) -> tuple[list[str], bool]:
+def _header(path: Path, headers: Sequence[str]) -> tuple[list[str], bool]:
     """Return the columns of a CSV file, and whether they are written in its first line."""
     tabs = ending(path) == ".tsv"
     first = next((line for _, line in numbered_lines(path)), "")
     header = first.split("\t") if tabs else next(csv.reader([first]), [])
-    if tabs and 2 <= len(header) <= 3 and not set(header) & {*known, SPLIT}:
+    if tabs and 2 <= len(header) <= 3 and not set(header) & {*headers, SPLIT}:
         return list(_HEADERLESS[: len(header)]), False
     return header, True
 
@@ -482,16 +315,3 @@ def _decompressed(path: Path) -> Path:
 
         write_file(copy, write)
     return copy
-
-
-def _by_split_column(table: Table) -> dict[str, Table]:
-    """Return the rows by the value of their column `split`; without it they are the split `train`."""
-    rows, origin = table
-    if SPLIT not in rows.column_names:
-        return {"train": table}
-    values = np.array([split_name(str(value)) for value in rows[SPLIT]])
-    found = {}
-    for split in dict.fromkeys(values.tolist()):
-        chosen = np.flatnonzero(values == split)
-        found[str(split)] = Table(rows.select(chosen).remove_columns(SPLIT), replace(origin, chosen=chosen))
-    return found

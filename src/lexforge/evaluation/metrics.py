@@ -15,7 +15,7 @@ import ir_measures
 import numpy as np
 
 from lexforge.common.types import Qrels, Run
-from lexforge.data.grades import check_grade
+from lexforge.data.lines import check_grade
 from lexforge.storage.files import errors_name
 
 METRICS = ("nDCG@10", "RR@10", "R@100")

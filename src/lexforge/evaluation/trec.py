@@ -9,8 +9,7 @@ from pathlib import Path
 
 from lexforge.common.types import Qrels, Run
 from lexforge.data import DataError
-from lexforge.data.grades import check_grade, parse_grade
-from lexforge.data.lines import BYTE_ORDER_MARK, numbered_lines
+from lexforge.data.lines import BYTE_ORDER_MARK, check_grade, numbered_lines, parse_grade
 from lexforge.storage.files import errors_name
 
 

@@ -15,8 +15,8 @@ from typing import Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 
-from lexforge.common.types import Embeddings
-from lexforge.data.retrieval_data import DataError, RetrievalData
+from lexforge.common.types import DataError, Embeddings
+from lexforge.data.retrieval_data import RetrievalData
 from lexforge.settings import Shortage
 
 Scores: TypeAlias = Mapping[str, Mapping[str, float]]

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from lexforge.common.text_identity import text_identity
-from lexforge.common.types import Run
+from lexforge.common.types import DataError, Run
 from lexforge.data.columns import ANCHOR, LABEL, POSITIVE, RELEVANT
-from lexforge.data.retrieval_data import DataError, RetrievalData
+from lexforge.data.retrieval_data import RetrievalData
 from lexforge.negatives.miner import MinedRow, NegativeMiner, NegativeRule, Scores
 
 logger = logging.getLogger(__name__)

@@ -11,9 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lexforge.common.progress import Progress
-from lexforge.common.types import TextKind
+from lexforge.common.types import DataError, TextKind
 from lexforge.data.columns import text_columns, text_kind
-from lexforge.data.retrieval_data import DataError
 from lexforge.storage.blocks import BlockCache, Keys, hash_keys
 from lexforge.storage.files import cache_folder
 

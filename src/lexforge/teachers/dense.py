@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lexforge.common.types import TextKind
-from lexforge.data.retrieval_data import DataError
+from lexforge.common.types import DataError, TextKind
 
 _SCORE_PAIRS = (
     ", and dense embeddings are needed here; compute its scores of listed candidates with "

@@ -16,9 +16,9 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from lexforge.common.progress import Progress
-from lexforge.common.types import TextKind
+from lexforge.common.types import DataError, TextKind
 from lexforge.data.columns import ANCHOR, LABEL, text_columns, validate_columns
-from lexforge.data.retrieval_data import DataError, RetrievalData
+from lexforge.data.retrieval_data import RetrievalData
 from lexforge.storage.blocks import BlockCache, hash_keys
 from lexforge.storage.files import cache_folder
 

@@ -19,7 +19,7 @@ from lexforge.data.columns import column_names
 from lexforge.losses.base import LOSS_KEYS, embedding_losses, loss_tensors
 from lexforge.runs.unused_parameters import decide_find_unused
 from lexforge.settings import TrainingSettings
-from lexforge.training.columns import DATASET_NAME, text_columns, without_extra_columns
+from lexforge.training.columns import DATASET_NAME, loss_columns, without_extra_columns
 
 Losses = nn.Module | Mapping[str, nn.Module] | None
 logger = logging.getLogger(__name__)
@@ -199,7 +199,7 @@ class AnyLossTraining(BaseTrainer):
         if world_size() == 1 or not ours or not isinstance(self.train_dataset, dict):
             return
         columns = {
-            name: text_columns(column_names(one), self._label_columns)
+            name: loss_columns(column_names(one), self._label_columns)
             for name, one in self.train_dataset.items()
         }
         if len(self.losses) > 1 or len({len(names) for names in columns.values()}) > 1:

@@ -11,13 +11,12 @@ from sentence_transformers.sentence_transformer.data_collator import SentenceTra
 from sentence_transformers.sparse_encoder import SparseEncoderDataCollator
 
 from lexforge.common.text_identity import NO_TEXT, text_identity
-from lexforge.common.types import Embeddings, TextKind
+from lexforge.common.types import DataError, Embeddings, TextKind
 from lexforge.data.columns import RELEVANT
-from lexforge.data.retrieval_data import DataError
 from lexforge.losses.base import IDENTITY_KEY, RELEVANT_KEY, TEACHER_KEY
 from lexforge.models import column_prompts, saved_prompt
 from lexforge.runs.finite import ROWS_KEY, texts_of
-from lexforge.training.columns import DATASET_NAME, text_columns
+from lexforge.training.columns import DATASET_NAME, loss_columns
 
 
 @dataclass
@@ -65,7 +64,7 @@ class NamedRows:
         """Collate rows of texts (and labels) into one batch."""
         texts = [{name: value for name, value in row.items() if name != RELEVANT} for row in features]
         labels: list[str] = vars(self)["valid_label_columns"]  # a field of the class that this is mixed into
-        columns = [name for name in text_columns(texts[0], labels) if isinstance(texts[0][name], str)]
+        columns = [name for name in loss_columns(texts[0], labels) if isinstance(texts[0][name], str)]
         if self.encoder is not None:
             vars(self)["prompts"] = self.saved_prompts(columns)  # that class reads it for each batch
         # The class that this one is mixed into has the method; mypy does not see it.

@@ -7,9 +7,8 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from lexforge.common.types import TextKind
-from lexforge.data.columns import ANCHOR, POSITIVE, RELEVANT, check_rows, column_names, has_transform
-from lexforge.data.retrieval_data import DataError
+from lexforge.common.types import DataError, TextKind
+from lexforge.data.columns import ANCHOR, POSITIVE, RELEVANT, check_cells, column_names, has_transform
 
 logger = logging.getLogger(__name__)
 DATASET_NAME = "dataset_name"  # sentence-transformers adds this column where a data set has a name
@@ -29,7 +28,7 @@ def label_column(names: Iterable[str], label_columns: Sequence[str]) -> str | No
     return next((name for name in label_columns if name in found and name != RELEVANT), None)
 
 
-def text_columns(names: Iterable[str], label_columns: Sequence[str]) -> list[str]:
+def loss_columns(names: Iterable[str], label_columns: Sequence[str]) -> list[str]:
     """Return the columns that a loss receives as texts, in their order.
 
     Args:
@@ -86,7 +85,7 @@ def without_extra_columns(dataset: Any, label_columns: Sequence[str], where: str
 
 
 def check_training_rows(dataset: Any, label_columns: Sequence[str], *, labels_are_read: bool) -> None:
-    """Check the rows for a `NeuralSparseLoss`; see `lexforge.data.columns.check_rows`.
+    """Check the rows for a `NeuralSparseLoss`; see `lexforge.data.columns.check_cells`.
 
     The rows of a stream cannot be read ahead: only the number of its text columns is checked.
 
@@ -101,14 +100,14 @@ def check_training_rows(dataset: Any, label_columns: Sequence[str], *, labels_ar
     from datasets import IterableDataset
 
     names = column_names(dataset)
-    texts = text_columns(names, label_columns)
+    texts = loss_columns(names, label_columns)
     if names and len(texts) < 2:
         raise DataError(
             "NeuralSparseLoss needs two or more text columns, in the order anchor, positive and then any "
             f"negatives; received {names}"
         )
     if not isinstance(dataset, IterableDataset):
-        check_rows(dataset, texts, label_column(names, label_columns) if labels_are_read else None)
+        check_cells(dataset, texts, label_column(names, label_columns) if labels_are_read else None)
 
 
 def texts_of_rows(rows: Any, label_columns: Sequence[str], *, most: int) -> dict[TextKind, list[str]]:
@@ -131,7 +130,7 @@ def texts_of_rows(rows: Any, label_columns: Sequence[str], *, most: int) -> dict
         read = dataset if isinstance(dataset, Dataset) else Dataset.from_list(list(dataset.take(most)))
         read = read.select(range(0, len(read), max(1, len(read) // (4 * most))))
         cells = read[:]
-        for place, column in enumerate(text_columns(cells, label_columns)):
+        for place, column in enumerate(loss_columns(cells, label_columns)):
             texts["document" if place else "query"].update(dict.fromkeys(cells[column]))
     return {kind: list(found) for kind, found in texts.items()}
 

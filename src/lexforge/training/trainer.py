@@ -88,7 +88,7 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, AnyLossTraining, SparseEn
         TypeError: If the loss is none of the above.
         ValueError: If a teacher, a curriculum or a wanted number of terms is given for other losses, the
             model cannot be brought to such a number, the rows of a `NeuralSparseLoss` are not what
-            `lexforge.data.columns.check_rows` asks for, the phases do not cover training,
+            `lexforge.data.columns.check_cells` asks for, the phases do not cover training,
             `training_seq_length` is out of range, or `train` finds that no step can be taken or that the
             schedule cannot follow the phases; see also `AnyLossTraining`.
         NonFiniteError: If `train` or `evaluate` meets a number that is NaN or infinite.

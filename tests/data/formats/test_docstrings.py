@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lexforge.data import DataError, load_docstrings
-from lexforge.data.docstrings import default_roots, split_of
+from lexforge.data.formats.docstrings import default_roots, split_of
 
 REST = "The list is walked from its end to its start, and every element moves to the place that it keeps."
 
@@ -175,7 +175,7 @@ def test_the_cache_is_used_and_follows_the_sources(
     first = load_docstrings(roots=sources)
     (cache_file,) = (tmp_path / "xdg" / "lexforge").iterdir()
     with monkeypatch.context() as patch:
-        patch.setattr("lexforge.data.docstrings._extract", None)
+        patch.setattr("lexforge.data.formats.docstrings._extract", None)
         assert load_docstrings(roots=sources) == first
     changed = sources["pack"] / "escape.py"
     changed.write_text(f'"""Match one letter of a word.\n\n{REST} Once."""\n', encoding="utf-8")

@@ -1,8 +1,8 @@
 """MS MARCO's own files: collection.tsv, queries.*.tsv, qrels.*.tsv and triples of ids.
 
 Bajaj et al., "MS MARCO: A Human Generated MAchine Reading COmprehension Dataset" (arXiv 1611.09268). The
-files have no header. Triples of texts (`triples.train.small.tsv`) are a table, which `lexforge.data.tables`
-reads.
+files have no header. Triples of texts (`triples.train.small.tsv`) are a table, which
+`lexforge.data.formats.rows` reads. `lexforge.data.collection` says why `datasets` does not read these files.
 """
 
 from __future__ import annotations
@@ -11,27 +11,39 @@ import logging
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from lexforge.common.types import Qrels
-from lexforge.data.beir import TRAINING_SPLIT, judgements_of_file
+from lexforge.common.types import DataError, Qrels
 from lexforge.data.collection import Collection
+from lexforge.data.formats.beir import judgements_of_file
 from lexforge.data.lines import excerpt, numbered_lines
-from lexforge.data.retrieval_data import (
-    DataError,
-    RetrievalData,
-    collect_judgements,
-    collect_texts,
-    missing_split,
-)
+from lexforge.data.retrieval_data import RetrievalData, collect_judgements, collect_texts
+from lexforge.data.splits import TEST, TRAIN, missing_split
+from lexforge.settings import SourceOptions
 
 logger = logging.getLogger(__name__)
 
-ID_TRIPLES = "qidpidtriples."
+NAME = "a folder of MS MARCO's files (collection.tsv, queries.*.tsv, qrels.*.tsv), or its qidpidtriples.*.tsv"
 
 
-def is_msmarco(path: Path) -> bool:
-    """Return whether a path is a folder of MS MARCO's files, or triples of ids in such a folder."""
-    folder = path.parent if path.name.startswith(ID_TRIPLES) else path
+def matches(source: str) -> bool:
+    """Return whether a source is a folder of MS MARCO's files, or triples of ids in such a folder."""
+    path = Path(source)
+    folder = path.parent if path.name.startswith("qidpidtriples.") else path
     return folder.is_dir() and bool(_files(folder, "collection"))
+
+
+def split_names(source: str, options: SourceOptions) -> list[str]:
+    """Return the splits that the files of judgements are named after; see `Format.split_names`."""
+    return list(_qrels_files(Path(source)))
+
+
+def open(source: str, options: SourceOptions, splits: Sequence[str] | None = None) -> RetrievalData:
+    """Read queries and judgements, and open the collection; see `Format.open`."""
+    return load_msmarco(source, splits)
+
+
+def documents(source: str, options: SourceOptions) -> Collection:
+    """Open the collection alone; see `Format.documents`."""
+    return Collection(_files(Path(source), "collection")[0])
 
 
 def load_msmarco(path: str | Path, splits: Sequence[str] | None = None) -> RetrievalData:
@@ -55,14 +67,7 @@ def load_msmarco(path: str | Path, splits: Sequence[str] | None = None) -> Retri
     """
     path = Path(path)
     folder = path.parent if path.is_file() else path
-    triples = path if path.is_file() else None
-    qrels_files = {_split_of(file, "qrels."): file for file in _files(folder, "qrels.")}
-    for known in ("dev.small", "dev"):
-        if "test" not in qrels_files and known in qrels_files:
-            logger.info("%s: the split test is %s", folder, qrels_files[known].name)
-            qrels_files["test"] = qrels_files[known]
-    if triples is not None:
-        qrels_files[TRAINING_SPLIT] = triples
+    qrels_files = _qrels_files(path)
     for split in splits or ():
         if split not in qrels_files:
             raise missing_split(str(folder), split, list(qrels_files))
@@ -71,22 +76,28 @@ def load_msmarco(path: str | Path, splits: Sequence[str] | None = None) -> Retri
         queries |= collect_texts(str(file), _texts(file), blank_allowed=False)
     if not queries:
         raise FileNotFoundError(f"{folder} holds no file queries.*.tsv")
-    corpus = load_msmarco_corpus(folder)
+    corpus = Collection(_files(folder, "collection")[0])
     qrels: dict[str, Qrels] = {}
     for split in list(qrels_files) if splits is None else splits:
         file = qrels_files[split]
-        if file == triples:
+        if file == path:
             qrels[split] = _judgements_of_triples(file, corpus, queries)
         else:
-            training = split == TRAINING_SPLIT
+            training = split == TRAIN
             rows = judgements_of_file(file)
             qrels[split] = collect_judgements(str(file), rows, corpus, queries, training=training)
     return RetrievalData(folder.resolve().name, corpus, queries, qrels)
 
 
-def load_msmarco_corpus(folder: str | Path) -> Collection:
-    """Open only the collection; queries and judgements need not exist."""
-    return Collection(_files(Path(folder), "collection")[0])
+def _qrels_files(path: Path) -> dict[str, Path]:
+    """Return split -> file of judgements of a folder; triples of ids in it are those of train."""
+    folder = path.parent if path.is_file() else path
+    found = {_split_of(file, "qrels."): file for file in _files(folder, "qrels.")}
+    for known in ("dev.small", "dev"):
+        if TEST not in found and known in found:
+            logger.info("%s: the split test is %s", folder, found[known].name)
+            found[TEST] = found[known]
+    return found | ({TRAIN: path} if path.is_file() else {})
 
 
 def _files(folder: Path, beginning: str) -> list[Path]:

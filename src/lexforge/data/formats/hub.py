@@ -1,22 +1,21 @@
-"""Data sets of the Hugging Face hub, loaded by name with the package `datasets`."""
+"""Data sets of the Hugging Face hub, in BEIR's layout or as rows of texts, read by the package `datasets`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from lexforge.common.types import Qrels
-from lexforge.data.beir import TRAINING_SPLIT, record_text
-from lexforge.data.grades import check_grade
+from lexforge.common.types import DataError, Qrels
+from lexforge.data.formats.beir import record_text
+from lexforge.data.lines import check_grade
 from lexforge.data.pair_data import PairData
-from lexforge.data.retrieval_data import (
-    DataError,
-    RetrievalData,
-    collect_judgements,
-    collect_texts,
-    split_name,
-)
-from lexforge.data.tables import PREFIX, Origin, hub_tables, load_by_datasets
+from lexforge.data.retrieval_data import RetrievalData, collect_judgements, collect_texts
+from lexforge.data.splits import TRAIN, split_name
+from lexforge.data.tables import Origin, Table, load_by_datasets, named_tables
+from lexforge.settings import SourceOptions
+
+NAME = "hf:organisation/name or hf:organisation/name:configuration"
+PREFIX = "hf:"
 
 
 def load_hub(
@@ -50,37 +49,61 @@ def load_hub(
             configuration and row.
         ValueError: If a split is unknown.
     """
-    import datasets
-
-    path, configuration = split_hub_name(name)
-    if configuration is None:
-        configurations = load_by_datasets(path, datasets.get_dataset_config_names, path)
-        if {"corpus", "queries"} <= set(configurations):
-            data = _beir_layout(path, configurations, qrels)
-            return data if splits is None else data.only(splits)
-    tables = hub_tables(path, configuration)
-    data = PairData.of_tables(path, tables, columns or {}).retrieval()
+    opened = _open(name, columns or {}, qrels)
+    data = opened.retrieval() if isinstance(opened, PairData) else opened
     return data if splits is None else data.only(splits)
 
 
-def has_beir_layout(name: str) -> bool:
-    """Return whether a data set of the hub has the configurations `corpus` and `queries`.
+def matches(source: str) -> bool:
+    """Return whether a name has the prefix of the hub."""
+    return source.startswith(PREFIX)
+
+
+def split_names(source: str, options: SourceOptions) -> None:
+    """Return None: the splits are known once the data set has been found; see `Format.split_names`."""
+
+
+def open(
+    source: str, options: SourceOptions, splits: Sequence[str] | None = None
+) -> RetrievalData | PairData:
+    """Open a data set in either layout, with all its splits; see `Format.open`."""
+    return _open(source, options.columns)
+
+
+def documents(source: str, options: SourceOptions) -> Mapping[str, str]:
+    """Read the documents of a data set; see `Format.documents`."""
+    return load_hub(source, columns=options.columns).corpus
+
+
+def tables(source: str) -> dict[str, Table]:
+    """Open the splits of a data set of rows; `validation` is called `dev`.
 
     Args:
-        name: The name, as for `load_hub`.
+        source: The name, as for `load_hub`; the data set may also be a folder that `load_dataset` reads.
 
     Raises:
-        DataError: If the set cannot be found.
+        DataError: If the data set cannot be loaded; the message says why.
     """
     import datasets
 
-    path, configuration = split_hub_name(name)
-    if configuration is not None:
-        return False
-    return {"corpus", "queries"} <= set(load_by_datasets(path, datasets.get_dataset_config_names, path))
+    path, configuration = _parts(source)
+    arguments = (path,) if configuration is None else (path, configuration)
+    return named_tables(path, load_by_datasets(path, datasets.load_dataset, *arguments))
 
 
-def split_hub_name(name: str) -> tuple[str, str | None]:
+def _open(name: str, columns: Mapping[str, str], qrels: str | None = None) -> RetrievalData | PairData:
+    """Open a data set; without a configuration, those that it has tell its layout."""
+    import datasets
+
+    path, configuration = _parts(name)
+    if configuration is None:
+        configurations = load_by_datasets(path, datasets.get_dataset_config_names, path)
+        if {"corpus", "queries"} <= set(configurations):
+            return _beir_layout(path, configurations, qrels)
+    return PairData.of_tables(path, tables(name), columns)
+
+
+def _parts(name: str) -> tuple[str, str | None]:
     """Return data set and configuration of `hf:organisation/name:configuration`; the second may be None."""
     path, _, configuration = name.removeprefix(PREFIX).partition(":")
     return path, configuration or None
@@ -105,7 +128,7 @@ def _beir_layout(path: str, configurations: Sequence[str], qrels: str | None) ->
     for split, rows in load_by_datasets(source, datasets.load_dataset, source, *configuration).items():
         where = f"{source} [{split}]"
         judged[split_name(split)] = collect_judgements(
-            where, _grades(where, rows), texts["corpus"], texts["queries"], training=split == TRAINING_SPLIT
+            where, _grades(where, rows), texts["corpus"], texts["queries"], training=split == TRAIN
         )
     return RetrievalData(path, texts["corpus"], texts["queries"], judged)
 

@@ -16,14 +16,15 @@ import os
 import re
 import sysconfig
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from tqdm import tqdm
 
-from lexforge.common.types import Qrels
-from lexforge.data.retrieval_data import DataError, RetrievalData
+from lexforge.common.types import DataError, Qrels
+from lexforge.data.retrieval_data import RetrievalData
+from lexforge.settings import SourceOptions
 from lexforge.storage.files import cache_folder, remove_leftovers, write_file
 from lexforge.storage.manifest import pack_manifest, unpack_manifest
 
@@ -35,6 +36,7 @@ PACKAGES = (
 ).split()
 QUERY_WORDS = (3, 40)
 DOCUMENT_WORDS = (12, 256)
+NAME = "docstrings (the embedded corpus)"
 FORMAT = "lexforge-docstrings"
 _VERSION = 2  # part of the cache key: raise it when the same sources would give another file
 _SKIPPED_FOLDERS = {"__pycache__", "dist-packages", "idle_test", "site-packages", "test", "tests"}
@@ -58,6 +60,25 @@ class Pair:
     name: str
     query: str
     document: str
+
+
+def matches(source: str) -> bool:
+    """Return whether a source is the word `docstrings`."""
+    return source == "docstrings"
+
+
+def split_names(source: str, options: SourceOptions) -> None:
+    """Return None: the splits are known once the sources have been parsed; see `Format.split_names`."""
+
+
+def open(source: str, options: SourceOptions, splits: Sequence[str] | None = None) -> RetrievalData:
+    """Load the set with all its splits; see `Format.open`."""
+    return load_docstrings()
+
+
+def documents(source: str, options: SourceOptions) -> Mapping[str, str]:
+    """Load the documents; see `Format.documents`."""
+    return load_docstrings().corpus
 
 
 def load_docstrings(

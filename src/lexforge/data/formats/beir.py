@@ -2,7 +2,8 @@
 
 The layout is that of Thakur et al., "BEIR: A Heterogeneous Benchmark for Zero-shot Evaluation of Information
 Retrieval Models" (arXiv 2104.08663). Lines end at a line feed and nowhere else, because texts may hold U+2028
-or U+0085.
+or U+0085. The files are not read by `datasets`, whose errors name no line, and which gives values of a wrong
+type another one.
 """
 
 from __future__ import annotations
@@ -13,20 +14,37 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lexforge.data.grades import parse_grade
-from lexforge.data.lines import excerpt, json_objects, numbered_lines, require_texts
-from lexforge.data.retrieval_data import (
-    DataError,
-    RetrievalData,
-    collect_judgements,
-    collect_texts,
-    missing_split,
-)
+from lexforge.common.types import DataError
+from lexforge.data.lines import excerpt, json_objects, numbered_lines, parse_grade, require_texts
+from lexforge.data.retrieval_data import RetrievalData, collect_judgements, collect_texts
+from lexforge.data.splits import TRAIN, missing_split
+from lexforge.settings import SourceOptions
 from lexforge.storage.files import write_file
 
-TRAINING_SPLIT = "train"
+NAME = "a folder in BEIR layout (corpus.jsonl, queries.jsonl and qrels/<split>.tsv)"
 QRELS_ENDINGS = (".tsv", ".txt", ".trec", ".qrels")
 _HEADER = ("query-id", "corpus-id", "score")
+
+
+def matches(source: str) -> bool:
+    """Return whether a source is a folder with documents or judgements in BEIR's layout."""
+    folder = Path(source)
+    return (folder / "qrels").is_dir() or any(folder.glob("corpus.jsonl*"))
+
+
+def split_names(source: str, options: SourceOptions) -> list[str]:
+    """Return the splits that the files of judgements are named after; see `Format.split_names`."""
+    return list(_qrels_files(Path(source)))
+
+
+def open(source: str, options: SourceOptions, splits: Sequence[str] | None = None) -> RetrievalData:
+    """Read a folder; see `Format.open`."""
+    return load_beir(source, splits)
+
+
+def documents(source: str, options: SourceOptions) -> dict[str, str]:
+    """Read the documents alone; see `Format.documents`."""
+    return load_corpus(source)
 
 
 def load_beir(folder: str | Path, splits: Sequence[str] | None = None) -> RetrievalData:
@@ -50,42 +68,17 @@ def load_beir(folder: str | Path, splits: Sequence[str] | None = None) -> Retrie
             a query of the split "train" without a positive. The message names file and line.
     """
     folder = Path(folder)
-    _, queries_file, qrels_files = beir_files(folder)
+    qrels_files = _qrels_files(folder)
     for split in splits or ():
         if split not in qrels_files:
             raise missing_split(str(folder), split, list(qrels_files))
-    chosen = list(qrels_files) if splits is None else list(splits)
-    corpus = load_corpus(folder)
-    queries = collect_texts(str(queries_file), _records(queries_file), blank_allowed=False)
-    qrels = {
-        split: collect_judgements(
-            str(qrels_files[split]),
-            judgements_of_file(qrels_files[split]),
-            corpus,
-            queries,
-            training=split == TRAINING_SPLIT,
-        )
-        for split in chosen
-    }
+    corpus, queries = load_corpus(folder), load_queries(folder)
+    qrels = {}
+    for split in qrels_files if splits is None else splits:
+        file = qrels_files[split]
+        rows, training = judgements_of_file(file), split == TRAIN
+        qrels[split] = collect_judgements(str(file), rows, corpus, queries, training=training)
     return RetrievalData(folder.resolve().name, corpus, queries, qrels)
-
-
-def beir_files(folder: Path) -> tuple[Path, Path, dict[str, Path]]:
-    """Find the files of a BEIR folder; none is read.
-
-    Args:
-        folder: The folder, as for `load_beir`.
-
-    Returns:
-        The file of the documents, that of the queries, and those of the judgements by split.
-
-    Raises:
-        FileNotFoundError: If the folder or one of its parts is missing.
-        DataError: If a file stands there twice.
-    """
-    if not folder.is_dir():
-        raise FileNotFoundError(f"{folder} is not a folder")
-    return _find(folder / "corpus.jsonl"), _find(folder / "queries.jsonl"), _qrels_files(folder / "qrels")
 
 
 def load_corpus(folder: str | Path) -> dict[str, str]:
@@ -101,9 +94,7 @@ def load_corpus(folder: str | Path) -> dict[str, str]:
         FileNotFoundError: If there is no such folder or file.
         DataError: If the file is wrong, as for `load_beir`.
     """
-    if not Path(folder).is_dir():
-        raise FileNotFoundError(f"{folder} is not a folder")
-    file = _find(Path(folder) / "corpus.jsonl")
+    file = _part(Path(folder), "corpus.jsonl")
     return collect_texts(str(file), _records(file), blank_allowed=True)
 
 
@@ -120,9 +111,7 @@ def load_queries(folder: str | Path) -> dict[str, str]:
         FileNotFoundError: If there is no such folder or file.
         DataError: If the file is wrong, as for `load_beir`.
     """
-    if not Path(folder).is_dir():
-        raise FileNotFoundError(f"{folder} is not a folder")
-    file = _find(Path(folder) / "queries.jsonl")
+    file = _part(Path(folder), "queries.jsonl")
     return collect_texts(str(file), _records(file), blank_allowed=False)
 
 
@@ -191,8 +180,18 @@ def _find(path: Path) -> Path:
     return found[0]
 
 
-def _qrels_files(folder: Path) -> dict[str, Path]:
-    """Return the judgement files of a folder: split -> path."""
+def _part(folder: Path, name: str) -> Path:
+    """Return a file of a folder; it may be compressed."""
+    if not folder.is_dir():
+        raise FileNotFoundError(f"{folder} is not a folder")
+    return _find(folder / name)
+
+
+def _qrels_files(source: Path) -> dict[str, Path]:
+    """Return split -> file of judgements, if no part of the folder is missing; none is read."""
+    for name in ("corpus.jsonl", "queries.jsonl"):
+        _part(source, name)
+    folder = source / "qrels"
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder} is not a folder")
     names = {

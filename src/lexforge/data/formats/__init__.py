@@ -1,0 +1,112 @@
+"""The formats of data, one module each, and the one place that decides which of them a source has.
+
+A format is a module with the functions of `Format`. To add one, write its module and name it in `FORMATS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from lexforge.common.types import DataError
+from lexforge.data.formats import beir, docstrings, hub, msmarco, rows
+from lexforge.data.lines import json_objects, require_texts
+from lexforge.data.pair_data import PairData
+from lexforge.data.retrieval_data import RetrievalData
+from lexforge.data.splits import TRAIN, split_name
+from lexforge.data.tables import SPLIT, ending
+from lexforge.settings import SourceOptions
+
+
+class Format(Protocol):
+    """What the module of a format provides; `NAME` says in messages what the format looks like."""
+
+    NAME: str
+
+    def matches(self, source: str) -> bool:
+        """Return whether a source has this format, by its name and the files that there are."""
+
+    def split_names(self, source: str, options: SourceOptions) -> list[str] | None:
+        """Return the splits that the names of files tell; None where the data must be read.
+
+        It loads neither torch nor `datasets`, and may refuse what the beginnings of files tell.
+        """
+
+    def open(
+        self, source: str, options: SourceOptions, splits: Sequence[str] | None = None
+    ) -> RetrievalData | PairData:
+        """Open a source, and check it.
+
+        Args:
+            source: What `matches` accepts.
+            options: Names of columns.
+            splits: The splits that are needed; a format with a file for each may leave others unread. None
+                needs all.
+
+        Returns:
+            Documents and judgements by id, or rows of texts.
+        """
+
+    def documents(self, source: str, options: SourceOptions) -> Mapping[str, str]:
+        """Return document id -> text; queries and judgements in files of their own need not exist."""
+
+
+# The first that matches counts: a folder of MS MARCO's files may also hold files that look like rows.
+FORMATS: tuple[Format, ...] = (docstrings, hub, msmarco, rows, beir)
+OF_ROWS: tuple[Format, ...] = (rows, hub)  # those that labelled texts and scored pairs can have
+
+
+def detect(source: str, allowed: Collection[Format] = FORMATS) -> Format:
+    """Return the format of a source.
+
+    Args:
+        source: The name that a command line takes.
+        allowed: The formats that the caller reads.
+
+    Returns:
+        The module of the format.
+
+    Raises:
+        FileNotFoundError: If there is no such file or folder; the message lists the formats.
+        DataError: If the source has none of the allowed formats; so does this message.
+    """
+    found = next((known for known in FORMATS if known.matches(source)), None)
+    if found is not None and found in allowed:
+        return found
+    expected = "; ".join(known.NAME for known in FORMATS if known in allowed)
+    if found is None and not Path(source).exists():
+        raise FileNotFoundError(f"there is no file or folder {source}; expected {expected}")
+    received = "is in no known format" if found is None else f"is {found.NAME}"
+    raise DataError(f"{source} {received}; expected {expected}")
+
+
+def read_records(source: str, headers: Sequence[str]) -> Iterator[tuple[object, str, dict[str, Any]]]:
+    """Read the rows of tables one by one, such as labelled texts and scored pairs.
+
+    JSON lines are not read by `datasets`: it gives all values of a column one type, and its error for a value
+    of another type names no line.
+
+    Args:
+        source: Rows of texts, as a file, a folder or on the hub.
+        headers: Column names that count as a header in a .tsv file.
+
+    Yields:
+        Where the row stands (its text names file and line), its split, and its cells by column. A row without
+        a split is one of train; a cell of a CSV file is a text.
+
+    Raises:
+        DataError: If the source has another format, or cannot be read.
+    """
+    found, path = detect(source, OF_ROWS), Path(source)
+    if found is rows and path.is_file() and ending(path) in (".jsonl", ".ndjson"):
+        for number, record in json_objects(path, ()):
+            where = f"{path}:{number}"
+            split = record.get(SPLIT, TRAIN)
+            require_texts(where, split=split)
+            yield where, split_name(split), record
+        return
+    tables = hub.tables(source) if found is hub else rows.tables(source, headers)
+    for split, (records, origin) in tables.items():
+        for row, record in enumerate(records):
+            yield origin.place(row), split, record

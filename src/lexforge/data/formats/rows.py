@@ -1,0 +1,131 @@
+"""Rows of texts: a file of any table type, a folder with a file for each split, or one of `save_to_disk`.
+
+The files are read by the package `datasets` (see `lexforge.data.tables`), and stay on the disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from lexforge.common.types import DataError
+from lexforge.data.pair_data import PairData
+from lexforge.data.pairs import HEADERS, find_roles
+from lexforge.data.splits import DEV, TEST, TRAIN, split_name
+from lexforge.data.tables import (
+    READERS,
+    SPLIT,
+    Origin,
+    Table,
+    ending,
+    first_columns,
+    load_by_datasets,
+    named_tables,
+    read_table,
+)
+from lexforge.settings import SourceOptions
+
+NAME = (
+    "rows of texts (a file .csv, .tsv, .parquet or .jsonl, also .gz or .zst; a folder of such files by "
+    "split; a folder of `save_to_disk`)"
+)
+
+
+def matches(source: str) -> bool:
+    """Return whether a source is such a file or folder; a folder with `corpus.jsonl` is BEIR's."""
+    path = Path(source)
+    if not path.is_dir():
+        return path.is_file() and ending(path) in READERS
+    return not any(path.glob("corpus.jsonl*")) and (_is_saved(path) or bool(_files_by_split(path)))
+
+
+def tables(source: str, headers: Sequence[str] = ()) -> dict[str, Table]:
+    """Open the tables of a source.
+
+    Args:
+        source: What `matches` accepts. A file is the split `train`, unless it has a column `split`. In a
+            folder the name of a file begins with that of its split: train, dev or validation, test.
+        headers: Column names that count as a header in a .tsv file, as for `lexforge.data.tables.read_table`.
+
+    Returns:
+        Split -> table; `validation` is called `dev`.
+
+    Raises:
+        DataError: If `datasets` cannot read the source, or if it holds no row. The message names the line
+            where that is known.
+    """
+    path = Path(source)
+    if not path.is_dir():
+        return _by_split_column(read_table(path, headers))
+    if not _is_saved(path):
+        return {split: read_table(file, headers) for split, file in _files_by_split(path).items()}
+    import datasets
+
+    loaded = load_by_datasets(source, datasets.load_from_disk, source)
+    if isinstance(loaded, dict):
+        return named_tables(source, loaded)
+    return _by_split_column(Table(loaded, Origin(source)))
+
+
+def open(source: str, options: SourceOptions, splits: Sequence[str] | None = None) -> PairData:
+    """Open the rows of all splits; see `Format.open`."""
+    return PairData.of_tables(source, tables(source, _headers(options)), options.columns)
+
+
+def documents(source: str, options: SourceOptions) -> Mapping[str, str]:
+    """Read the positives and negatives of all rows; see `Format.documents`."""
+    return open(source, options).retrieval().corpus
+
+
+def split_names(source: str, options: SourceOptions) -> list[str] | None:
+    """Check the columns, and return the splits that the names of files tell; see `Format.split_names`."""
+    path = Path(source)
+    if path.is_dir() and _is_saved(path):
+        return None
+    files = _files_by_split(path) if path.is_dir() else {TRAIN: path}
+    for file in files.values():
+        names = first_columns(file, _headers(options))
+        if not names:
+            return None
+        find_roles(str(file), names, options.columns)
+        if file == path and SPLIT in names:
+            return None  # the rows name the splits
+    return list(files)
+
+
+def _headers(options: SourceOptions) -> tuple[str, ...]:
+    """Return the words that make the first line of a .tsv file a header."""
+    return (*HEADERS, *options.columns.values())
+
+
+def _is_saved(folder: Path) -> bool:
+    """Return whether `save_to_disk` wrote the folder."""
+    return (folder / "dataset_dict.json").is_file() or (folder / "state.json").is_file()
+
+
+def _files_by_split(folder: Path) -> dict[str, Path]:
+    """Return the tables of a folder by the split that the name of each begins with."""
+    found: dict[str, Path] = {}
+    for path in sorted(folder.iterdir()):
+        split = split_name(path.name.split(".")[0].split("-")[0].split("_")[0])
+        if path.is_file() and ending(path) in READERS and split in (TRAIN, DEV, TEST):
+            if split in found:
+                raise DataError(f"{folder}: {found[split].name} and {path.name} are both the split {split!r}")
+            found[split] = path
+    return found
+
+
+def _by_split_column(table: Table) -> dict[str, Table]:
+    """Return the rows by the value of their column `split`; without it they are the split `train`."""
+    rows, origin = table
+    if SPLIT not in rows.column_names:
+        return {TRAIN: table}
+    values = np.array([split_name(str(value)) for value in rows[SPLIT]])
+    found = {}
+    for split in dict.fromkeys(values.tolist()):
+        chosen = np.flatnonzero(values == split)
+        found[str(split)] = Table(rows.select(chosen).remove_columns(SPLIT), replace(origin, chosen=chosen))
+    return found

@@ -1,0 +1,132 @@
+"""Splits of a data set: their names, those that are missing, and queries held out for them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+TRAIN, DEV, TEST = "train", "dev", "test"
+Rows = TypeVar("Rows")
+Row = TypeVar("Row")
+
+
+def split_name(split: str) -> str:
+    """Return the name of a split in this package: `validation` is called `dev`, as in BEIR."""
+    return DEV if split == "validation" else split
+
+
+def missing_split(name: str, split: str, known: Sequence[str]) -> ValueError:
+    """Return the error for a split that a set lacks; it names those that exist and the way to make one."""
+    hint = ": --hold-out .05 takes that share of its queries" if TRAIN in known and split != TRAIN else ""
+    return ValueError(f"{name} has no split {split!r}; its splits are {list(known)}{hint}")
+
+
+def missing_shares(
+    name: str, known: Sequence[str], wanted: Sequence[str], share: float | None
+) -> dict[str, float]:
+    """Return the share of train that each wanted split gets which the data lack.
+
+    Args:
+        name: The name of the set, for the message.
+        known: The splits of the data.
+        wanted: The splits that the caller needs.
+        share: The share of each; None holds nothing out.
+
+    Returns:
+        Split -> share, empty if nothing is missing.
+
+    Raises:
+        ValueError: If a split is missing that cannot be held out.
+    """
+    missing = [split for split in wanted if split not in known]
+    for split in missing:
+        if share is None or split == TRAIN or TRAIN not in known:
+            raise missing_split(name, split, known)
+    return {} if share is None else dict.fromkeys(missing, share)
+
+
+def with_held_out(
+    name: str,
+    splits: Mapping[str, Rows],
+    fractions: Mapping[str, float],
+    texts: Callable[[Rows], Iterable[str]],
+    select: Callable[[Rows, NDArray[np.int64]], Rows],
+    split: str = TRAIN,
+) -> dict[str, Rows]:
+    """Move rows of one split to new splits, chosen by the hash of a text; rows of one text stay together.
+
+    Args:
+        name: The name of the set, for messages.
+        splits: Split -> its rows, whatever holds them.
+        fractions: New split -> share of the texts of `split`; empty changes nothing.
+        texts: Returns the text of each row.
+        select: Returns the rows at some places, `[n]` from 0 and ascending.
+        split: The split from which rows are taken; it keeps the rest.
+
+    Returns:
+        The splits, with the new ones.
+
+    Raises:
+        ValueError: If `split` is unknown, if a new split exists already, if the shares are not above 0 or
+            leave nothing for `split`, or if a split would be empty.
+    """
+    if not fractions:
+        return dict(splits)
+    if any(share <= 0 for share in fractions.values()) or sum(fractions.values()) >= 1:
+        raise ValueError(f"fractions must be above 0 and sum to less than 1; received {dict(fractions)}")
+    if found := [new for new in fractions if new in splits]:
+        raise ValueError(f"{name} has the splits {found} already")
+    if split not in splits:
+        raise missing_split(name, split, list(splits))
+    rows, names = splits[split], [*fractions, split]
+    # Memory holds one number per row, because tables may have millions of rows.
+    owners = np.fromiter((names.index(_owner(text, fractions, split)) for text in texts(rows)), np.int8)
+    parts = {}
+    for number, part in enumerate(names):
+        places = np.flatnonzero(owners == number)
+        if not len(places):
+            raise ValueError(f"{name}: no query of the split {split!r} falls to {part!r}")
+        parts[part] = select(rows, places)
+    return {**splits, **parts}
+
+
+def wanted_rows(
+    name: str,
+    splits: Mapping[str, list[Row]],
+    wanted: Sequence[str],
+    share: float | None,
+    text: Callable[[Row], str],
+) -> dict[str, list[Row]]:
+    """Return the splits that are wanted of rows in memory; missing ones are held out of train.
+
+    Args:
+        name: The name of the set, for messages.
+        splits: Split -> rows.
+        wanted: The splits that the caller needs.
+        share: The share of train that each missing split gets; None holds nothing out.
+        text: Returns the text by which a row is held out.
+
+    Raises:
+        ValueError: If a split is missing that cannot be held out, or if a split would be empty.
+    """
+    shares = missing_shares(name, list(splits), wanted, share)
+
+    def select(rows: list[Row], places: NDArray[np.int64]) -> list[Row]:
+        return [rows[place] for place in places]
+
+    held_out = with_held_out(name, splits, shares, lambda rows: map(text, rows), select)
+    return {split: held_out[split] for split in wanted}
+
+
+def _owner(text: str, fractions: Mapping[str, float], rest: str) -> str:
+    """Return the split that owns a text: each owns an interval of [0, 1), in which the text's hash falls."""
+    position = int.from_bytes(hashlib.sha256(text.encode("utf-8")).digest()[:8], "big") / 2**64
+    for name, share in fractions.items():
+        if position < share:
+            return name
+        position -= share
+    return rest

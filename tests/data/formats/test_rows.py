@@ -1,0 +1,65 @@
+"""The splits of rows of texts: one file, a folder of files, and a folder that `save_to_disk` wrote."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from lexforge.data import DataError, load_retrieval_data
+
+datasets = pytest.importorskip("datasets")
+
+ROWS = [{"query": f"ask {place}", "positive": f"text {place}"} for place in range(12)]
+
+
+@pytest.fixture(autouse=True)
+def cache_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`datasets` keeps what it converted; a test must not see what another one left."""
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "datasets-cache")
+
+
+def sizes(source: Path) -> dict[str, int]:
+    data = load_retrieval_data(str(source))
+    return {split: len(data.split(split)) for split in data.splits}
+
+
+def write_lines(path: Path, rows: list[dict[str, str]]) -> Path:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def write_csv(path: Path, rows: list[dict[str, str]]) -> Path:
+    path.write_text("".join(",".join(cells) + "\n" for cells in [rows[0], *(row.values() for row in rows)]))
+    return path
+
+
+def test_splits_come_from_a_column(tmp_path: Path) -> None:
+    """One file with a column is a layout that people have; `validation` is dev."""
+    marked = [row | {"split": ("train", "validation", "test")[i % 3]} for i, row in enumerate(ROWS)]
+    expected = {"train": 4, "dev": 4, "test": 4}
+    assert sizes(write_lines(tmp_path / "rows.jsonl", marked)) == expected
+    assert sizes(write_csv(tmp_path / "rows.csv", marked)) == expected
+    datasets.Dataset.from_list(marked).save_to_disk(tmp_path / "saved")
+    assert sizes(tmp_path / "saved") == expected
+
+
+def test_splits_come_from_names_of_files(tmp_path: Path) -> None:
+    """A folder may hold files of several types, with the numbers of shards in their names."""
+    write_lines(tmp_path / "folder" / "train-00000-of-00001.jsonl", ROWS[:8])
+    write_csv(tmp_path / "folder" / "test.csv", ROWS[:4])
+    assert sizes(tmp_path / "folder") == {"test": 4, "train": 8}
+    datasets.DatasetDict(
+        {"train": datasets.Dataset.from_list(ROWS), "validation": datasets.Dataset.from_list(ROWS[:2])}
+    ).save_to_disk(tmp_path / "saved")
+    assert sizes(tmp_path / "saved") == {"train": 12, "dev": 2}
+
+
+def test_two_files_of_one_split_are_refused(tmp_path: Path) -> None:
+    """Reading one of two shards would train on half of the data, silently."""
+    for shard in ("train-00000-of-00002.jsonl", "train-00001-of-00002.jsonl"):
+        write_lines(tmp_path / "folder" / shard, ROWS)
+    with pytest.raises(DataError, match=r"train-00000-of-00002\.jsonl and .* are both the split 'train'"):
+        load_retrieval_data(str(tmp_path / "folder"))

@@ -1,0 +1,76 @@
+"""Queries that are held out of train: the same ones in every version, and for every shape of data."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from lexforge.data import (
+    MultiLabelOptions,
+    RetrievalData,
+    SourceOptions,
+    StsOptions,
+    hold_out,
+    load_label_sets,
+    load_sts,
+    load_training_data,
+)
+
+datasets = pytest.importorskip("datasets")
+
+TEXTS = [f"ask {place}" for place in range(20)]
+# What the first versions of lexforge chose: a held-out query that moves to train would leak into it.
+EXPECTED = {
+    "train": [0, 1, 3, 4, 5, 8, 10, 12, 14, 16, 17, 18, 19],
+    "dev": [2, 7, 9, 13, 15],
+    "test": [6, 11],
+}
+
+
+@pytest.fixture(autouse=True)
+def cache_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`datasets` keeps what it converted; a test must not see what another one left."""
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "datasets-cache")
+
+
+def rows_of(tmp_path: Path, *rows: dict[str, object]) -> str:
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(tmp_path / "rows.jsonl")
+
+
+def test_judged_queries_fall_to_the_same_splits_as_ever() -> None:
+    """A model that was trained by an earlier version is measured on queries that it has not seen."""
+    queries = {text: text for text in TEXTS}
+    data = RetrievalData("toy", {"d": "text"}, queries, {"train": {text: {"d": 1} for text in TEXTS}})
+    held_out = hold_out(data, {"dev": 0.2, "test": 0.2})
+    assert {split: [TEXTS.index(query) for query in held_out.split(split)] for split in held_out.splits} == (
+        EXPECTED
+    )
+
+
+def test_rows_fall_to_the_same_splits(tmp_path: Path) -> None:
+    """Rows of texts, scored pairs and labelled texts are split as judged queries are, by one rule."""
+    wanted = ["train", "dev", "test"]
+    source = rows_of(tmp_path, *({"query": text, "positive": "text"} for text in TEXTS))
+    pairs = load_training_data(source, ["dev", "test"], SourceOptions(hold_out=0.2)).pairs
+    assert pairs is not None
+    assert {split: [TEXTS.index(text) for text in pairs.split(split)["anchor"]] for split in wanted} == (
+        EXPECTED
+    )
+    source = rows_of(tmp_path, *({"sentence1": text, "sentence2": "text", "score": 1} for text in TEXTS))
+    scored = load_sts(source, wanted, StsOptions(hold_out=0.2))
+    assert {split: [TEXTS.index(str(row["sentence1"])) for row in scored[split]] for split in wanted} == (
+        EXPECTED
+    )
+    source = rows_of(tmp_path, *({"text": text, "labels": ["a"]} for text in TEXTS))
+    labelled = load_label_sets(source, wanted, MultiLabelOptions(hold_out=0.2))
+    assert {split: [TEXTS.index(row.text) for row in labelled.split(split)] for split in wanted} == EXPECTED
+
+
+def test_scored_pairs_of_a_split_that_would_be_empty_are_refused(tmp_path: Path) -> None:
+    """The measures of no pair would be told only after training."""
+    source = rows_of(tmp_path, *({"sentence1": text, "sentence2": "text", "score": 1} for text in TEXTS))
+    with pytest.raises(ValueError, match=r"rows\.jsonl: no query of the split 'train' falls to 'test'"):
+        load_sts(source, ["train", "test"], StsOptions(hold_out=1e-6))
