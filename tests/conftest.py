@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -226,3 +227,29 @@ def fresh(tiny_checkpoint: Path) -> Callable[[], Any]:
         return SparseEncoder(modules=[transformer, SpladePooling("max")], device="cpu")
 
     return make
+
+
+@pytest.fixture(scope="module")
+def on_ranks(
+    request: pytest.FixtureRequest,
+    run_script: Callable[..., None],
+    tiny_checkpoint: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Callable[..., list[Any]]:
+    """A function that calls one of the test file, by its name, on so many ranks.
+
+    It returns the results by rank.
+    """
+
+    script = Path(__file__).parent / "distributed" / "ranks.py"
+
+    @cache
+    def run(function: str, ranks: int = 2, launcher: Sequence[str] = ()) -> list[Any]:
+        folder = tmp_path_factory.mktemp("ranks")
+        arguments = (request.path, function, tiny_checkpoint, folder)
+        run_script(script, *arguments, ranks=ranks, launcher=launcher, timeout=800)
+        import torch
+
+        return torch.load(folder / "results.pt")
+
+    return run

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from sentence_transformers import SentenceTransformer, SparseEncoder
 
 from lexforge.data import RetrievalData, validate_columns
+from lexforge.models import build_splade
 from lexforge.negatives import NegativeRule, mine_once, rankings, training_rows
 from lexforge.retrieval import BM25Index
 
-RANKS_SCRIPT = Path(__file__).parents[1] / "distributed" / "mining_ranks.py"
 WORDS = "list array search index query document vector sparse token model train file graph tree".split()
 BEST = NegativeRule(choice="top", last_rank=3)
 
@@ -71,15 +71,22 @@ def test_a_file_that_is_there_is_read_and_nothing_is_mined(
     assert file.read_bytes() == written
 
 
+def on_each_rank(checkpoint: str, folder: Path) -> dict[str, Any]:
+    """The rows that a rank has, and the error of a rule that no corpus of forty documents can follow."""
+    model = build_splade(checkpoint, max_seq_length=32, device="cpu")
+    rows = mine_once(model, retrieval_data(), BEST, folder / "mined.jsonl")
+    with pytest.raises(ValueError, match="received per_row=40"):
+        mine_once(model, retrieval_data(), NegativeRule(per_row=40), folder / "failed.jsonl")
+    return {"rows": rows}
+
+
 def test_two_ranks_mine_what_one_does(
-    run_script: Callable[..., None], tiny_splade: SparseEncoder, tiny_checkpoint: Path, tmp_path: Path
+    on_ranks: Callable[..., list[Any]], tiny_splade: SparseEncoder, tmp_path: Path
 ) -> None:
-    """Ranks that mined differently would draw different batches of the same rows."""
-    run_script(RANKS_SCRIPT, tiny_checkpoint, tmp_path, ranks=2)
-    ranks = [torch.load(tmp_path / f"rank{rank}.pt") for rank in range(2)]
+    """Ranks that mined differently would draw different batches of the same rows. An error reaches both."""
+    ranks = on_ranks("on_each_rank")
     alone = mine_once(tiny_splade, retrieval_data(), BEST, tmp_path / "alone.jsonl")
     assert ranks[0]["rows"] == ranks[1]["rows"] == alone
-    assert all("received per_row=40" in rank["error"] for rank in ranks)
 
 
 def test_rankings_do_not_depend_on_the_blocks() -> None:
