@@ -9,7 +9,7 @@ from lexforge.common.lazy import load_when_used
 if TYPE_CHECKING:
     from lexforge.corpus.active_terms import active_document_frequency
     from lexforge.corpus.encoded_corpus import EncodedCorpus, encode_corpus
-    from lexforge.corpus.encoding import CorpusEncoder, Vectors, encode, join_vectors, vector_kind
+    from lexforge.corpus.encoding import CorpusEncoder, Vectors, encode, join_vectors, vector_type
     from lexforge.corpus.search import Found, Searcher, matched_terms, named_terms
     from lexforge.corpus.stored_index import Source, build_index, open_index
 
@@ -28,7 +28,7 @@ __all__ = [
     "matched_terms",
     "named_terms",
     "open_index",
-    "vector_kind",
+    "vector_type",
 ]
 
 __getattr__, __dir__ = load_when_used(__name__)

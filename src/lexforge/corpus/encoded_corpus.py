@@ -19,7 +19,7 @@ from sentence_transformers.base.model import BaseModel
 
 from lexforge.common.progress import Progress
 from lexforge.common.similarity import Similarity
-from lexforge.corpus.encoding import Vectors, encode, join_vectors, vector_kind
+from lexforge.corpus.encoding import Vectors, encode, join_vectors, vector_type
 from lexforge.corpus.vector_file import read_vectors, write_vectors
 from lexforge.models.fingerprint import fingerprint, text_digest
 from lexforge.models.load import check_encoder
@@ -118,7 +118,7 @@ def encode_corpus(
     manifest = Manifest(
         name,
         fingerprint(model),
-        vector_kind(model),
+        vector_type(model),
         check_encoder(model),
         model.max_seq_length,
         text_digest(part for pair in corpus.items() for part in pair),

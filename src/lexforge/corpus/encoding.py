@@ -32,7 +32,7 @@ Vectors: TypeAlias = Any
 """CSR `[N, V] float32` from a SparseEncoder, or an array `[N, D] float32` from a SentenceTransformer."""
 
 
-def vector_kind(model: BaseModel) -> VectorType:
+def vector_type(model: BaseModel) -> VectorType:
     """Return `sparse` for a SparseEncoder and `dense` for a SentenceTransformer.
 
     Raises:
@@ -75,10 +75,10 @@ def encode(
         ValueError: If there is no text, `batch_size` is below 1, or a vector is not finite.
     """
     check_batch_size(batch_size)
-    is_sparse = vector_kind(model) == "sparse"
+    is_sparse = vector_type(model) == "sparse"
     if not texts:
         raise ValueError(f"at least one {kind} is needed to encode; received none")
-    encoder = cast("SparseEncoder | SentenceTransformer", model)  # `vector_kind` has checked it
+    encoder = cast("SparseEncoder | SentenceTransformer", model)  # `vector_type` has checked it
     # The longest texts come first: texts of similar length need little padding, and a batch that does not fit
     # into memory fails at once.
     by_length = np.argsort([-len(text) for text in texts], kind="stable")

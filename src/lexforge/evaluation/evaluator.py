@@ -16,7 +16,7 @@ from sentence_transformers.base.model import BaseModel
 from sentence_transformers.sparse_encoder import SparseEncoder
 
 from lexforge.common.types import Qrels, Run
-from lexforge.corpus import CorpusEncoder, Vectors, encode, vector_kind
+from lexforge.corpus import CorpusEncoder, Vectors, encode, vector_type
 from lexforge.evaluation.expansion import expansion_share, keep_own_terms
 from lexforge.evaluation.latency import search_latency
 from lexforge.evaluation.metrics import METRICS, RunScores, check_qrels, cutoff, score_run, write_scores
@@ -196,7 +196,7 @@ class RetrievalEvaluator(BaseEvaluator):
             TypeError: If the model is of another class.
             ValueError: If the similarity of the model is neither dot nor cosine, or a vector is not finite.
         """
-        is_sparse = vector_kind(model) == "sparse"
+        is_sparse = vector_type(model) == "sparse"
         similarity = check_encoder(model)
         queries, documents, timing = self._encode(model)
         index = (self.build_index or build_exact)(documents, self.document_ids, similarity=similarity)
@@ -228,7 +228,7 @@ class RetrievalEvaluator(BaseEvaluator):
         Raises:
             TypeError: If the model is not sparse.
         """
-        if vector_kind(model) != "sparse":
+        if vector_type(model) != "sparse":
             raise TypeError(f"only a sparse model has own terms; received {type(model).__name__}")
         similarity = check_encoder(model)
         queries, documents = self.vectors(model)

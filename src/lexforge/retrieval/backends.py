@@ -57,12 +57,12 @@ BACKENDS: dict[IndexName, Backend] = {
 }
 
 
-def find_backend(kind: str | None, vectors: VectorType, options: Mapping[str, Any]) -> Backend:
+def find_backend(name: str | None, vectors: VectorType, options: Mapping[str, Any]) -> Backend:
     """Look up a backend, and refuse, before any work, an index that cannot be built.
 
     Args:
-        kind: A name of `IndexName`.
-        vectors: The kind of vectors that the index is to hold.
+        name: A name of `IndexName`.
+        vectors: The type of vectors that the index is to hold.
         options: The options that the caller gives, by name.
 
     Returns:
@@ -74,31 +74,31 @@ def find_backend(kind: str | None, vectors: VectorType, options: Mapping[str, An
         ValueError: If the name is unknown, the index does not hold these vectors, an option is not one of its
             own, or one that it requires is missing.
     """
-    if kind not in BACKENDS:
-        raise ValueError(f"the index must be one of {', '.join(BACKENDS)}; received {kind!r}")
-    backend = BACKENDS[kind]
+    if name not in BACKENDS:
+        raise ValueError(f"the index must be one of {', '.join(BACKENDS)}; received {name!r}")
+    backend = BACKENDS[name]
     if vectors not in backend.holds:
         allowed = [name for name, other in BACKENDS.items() if vectors in other.holds]
         raise ValueError(
-            f"the index {kind!r} does not hold {vectors} vectors; indexes that do are {', '.join(allowed)}"
+            f"the index {name!r} does not hold {vectors} vectors; indexes that do are {', '.join(allowed)}"
         )
     if missing := [name for name in backend.required if name not in options]:
         flags = ", ".join(f"{name} (--{name})" for name in missing)
         given = ", ".join(options) or "no option"
-        raise ValueError(f"the index {kind!r} needs the option {flags}; received {given}")
+        raise ValueError(f"the index {name!r} needs the option {flags}; received {given}")
     if unknown := [name for name in options if name not in backend.options]:
         takes = ", ".join(backend.options) or "no options"
-        raise ValueError(f"the index {kind!r} takes {takes}; received {', '.join(unknown)}")
+        raise ValueError(f"the index {name!r} takes {takes}; received {', '.join(unknown)}")
     backend.index.check_available(**backend.settings, **options)
     return backend
 
 
-def index_builder(kind: str | None, vectors: VectorType, **options: Any) -> Callable[..., Index]:
+def index_builder(name: str | None, vectors: VectorType, **options: Any) -> Callable[..., Index]:
     """Return the `build` of the index that a name stands for, with its settings and options filled in.
 
     Args:
-        kind: A name of `IndexName`.
-        vectors: The kind of vectors that the index is to hold.
+        name: A name of `IndexName`.
+        vectors: The type of vectors that the index is to hold.
         options: Options of the index, such as the `uri` of Milvus.
 
     Returns:
@@ -109,7 +109,7 @@ def index_builder(kind: str | None, vectors: VectorType, **options: Any) -> Call
         ImportError: If a package that the index needs is not installed.
         ValueError: If `find_backend` refuses the name or the options.
     """
-    backend = find_backend(kind, vectors, options)
+    backend = find_backend(name, vectors, options)
     return partial(backend.index.build, **backend.settings, **options)
 
 

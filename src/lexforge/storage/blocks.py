@@ -29,7 +29,7 @@ class BlockCache:
 
     Args:
         folder: The folder; it may be absent, and then the cache is empty until `append`.
-        kind: The name of the format; blocks of another format are refused.
+        format_name: The name of the format; blocks of another format are refused.
         dtype: The type of the numbers.
 
     Raises:
@@ -37,8 +37,8 @@ class BlockCache:
             something else. The message says what to delete.
     """
 
-    def __init__(self, folder: Path, kind: str, dtype: DTypeLike) -> None:
-        self.folder, self._kind, self._dtype = folder, kind, np.dtype(dtype)
+    def __init__(self, folder: Path, format_name: str, dtype: DTypeLike) -> None:
+        self.folder, self._format_name, self._dtype = folder, format_name, np.dtype(dtype)
         self.teacher: str | None = None  # None while there is no block
         self.dimension: int | None = None
         self._rows: list[NDArray[Any]] = []  # of each block, [n, D]
@@ -117,7 +117,7 @@ class BlockCache:
         with new_directory(block, keep_existing=True) as beside:
             np.save(beside / "keys.npy", keys)
             np.save(beside / "rows.npy", rows.astype(self._dtype, copy=False))
-            write_manifest(beside, self._kind, fields)
+            write_manifest(beside, self._format_name, fields)
         self.teacher, self.dimension = teacher, rows.shape[1]
         # Read back as a memory map: the rows need not stay in memory.
         _, written_keys, written_rows = self._read(block)
@@ -166,7 +166,7 @@ class BlockCache:
     def _read(self, block: Path) -> tuple[dict[str, Any], Keys, NDArray[Any]]:
         """Read a block and check it against its manifest."""
         try:
-            fields = read_manifest(block, self._kind)
+            fields = read_manifest(block, self._format_name)
             keys = np.load(block / "keys.npy", allow_pickle=False)
             rows = np.load(block / "rows.npy", mmap_mode="r", allow_pickle=False)
             intact = (

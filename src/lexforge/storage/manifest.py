@@ -31,48 +31,52 @@ SETTLED_NS = 2_000_000_000  # the coarsest clock of a common file system (FAT)
 _MALFORMED = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
 
 
-def pack_manifest(kind: str, fields: Mapping[str, Any], parts: Mapping[str, Any] | None = None) -> str:
+def pack_manifest(format_name: str, fields: Mapping[str, Any], parts: Mapping[str, Any] | None = None) -> str:
     """Return the manifest of a single file as one line of JSON; equal input gives equal text.
 
     Args:
-        kind: Name of the format; a reader accepts its own only.
+        format_name: Name of the format; a reader accepts its own only.
         fields: What else the reader needs, in JSON types.
         parts: Name to content (bytes or a contiguous buffer) of what the manifest protects beside itself.
     """
-    return json.dumps(_signed(kind, {"fields": dict(fields), "files": _checksums(parts)}))
+    return json.dumps(_signed(format_name, {"fields": dict(fields), "files": _checksums(parts)}))
 
 
 def unpack_manifest(
-    text: str | bytes | None, kind: str, parts: Mapping[str, Any] | None = None
+    text: str | bytes | None, format_name: str, parts: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
     """Check what `pack_manifest` returned, and the parts as they were read.
 
     Args:
         text: The manifest; None where the file has none.
-        kind: Name of the format.
+        format_name: Name of the format.
         parts: Name to content of all parts, as they are now.
 
     Returns:
         The fields.
 
     Raises:
-        ValueError: If the manifest is missing, damaged, or of another kind or version, or if the parts are
+        ValueError: If the manifest is missing, damaged, or of another format or version, or if the parts are
             not those that it names.
     """
     if text is None:
-        raise ValueError(f"it has no manifest of a {kind}: foreign, or saved by another version of lexforge")
-    fields, entries, _ = _read(text, kind, "the text found")
+        raise ValueError(
+            f"it has no manifest of a {format_name}: foreign, or saved by another version of lexforge"
+        )
+    fields, entries, _ = _read(text, format_name, "the text found")
     if entries != _checksums(parts):
         raise ValueError("the content does not have the checksum in its manifest: damaged or replaced")
     return fields
 
 
-def write_manifest(directory: Path, kind: str, fields: Mapping[str, Any], *, durable: bool = False) -> None:
+def write_manifest(
+    directory: Path, format_name: str, fields: Mapping[str, Any], *, durable: bool = False
+) -> None:
     """Write the manifest of a folder, last, so that an interrupted save is recognised.
 
     Args:
         directory: Holds what is saved and nothing else.
-        kind: Name of the format; a reader accepts its own only.
+        format_name: Name of the format; a reader accepts its own only.
         fields: What else the reader needs, in JSON types.
         durable: Bring every file to the disk before the manifest, and then the manifest, for what must
             survive a power cut.
@@ -87,7 +91,7 @@ def write_manifest(directory: Path, kind: str, fields: Mapping[str, Any], *, dur
         status = path.stat()
         entry = {"bytes": status.st_size, "modified_ns": status.st_mtime_ns}
         files[name] = {**entry, "sha256": file_sha256(path)}
-    manifest = _signed(kind, {"written_ns": time.time_ns(), "fields": dict(fields), "files": files})
+    manifest = _signed(format_name, {"written_ns": time.time_ns(), "fields": dict(fields), "files": files})
     path = directory / MANIFEST
     path.write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
     if durable:
@@ -95,7 +99,7 @@ def write_manifest(directory: Path, kind: str, fields: Mapping[str, Any], *, dur
 
 
 def read_manifest(
-    directory: str | Path, kind: str, verify: bool = False, mapped: Collection[str] = ()
+    directory: str | Path, format_name: str, verify: bool = False, mapped: Collection[str] = ()
 ) -> dict[str, Any]:
     """Read the manifest of a folder and check it and every file it names.
 
@@ -103,7 +107,7 @@ def read_manifest(
 
     Args:
         directory: What was saved.
-        kind: Name of the format.
+        format_name: Name of the format.
         verify: Hash every file.
         mapped: Files that the reader memory-maps: hashed only if they are not as they were saved.
 
@@ -112,13 +116,13 @@ def read_manifest(
 
     Raises:
         FileNotFoundError: If the manifest or a file that it names is missing.
-        ValueError: If the manifest is of another kind or version, if it or a file does not have its size or
+        ValueError: If the manifest is of another format or version, if it or a file does not have its size or
             checksum, if a file is there that the manifest does not name, or if one is a link.
     """
     path = Path(directory) / MANIFEST
     if not path.is_file():
-        raise FileNotFoundError(f"{directory} holds no {kind}: {MANIFEST} is missing")
-    fields, entries, written_ns = _read(path.read_bytes(), kind, str(path))
+        raise FileNotFoundError(f"{directory} holds no {format_name}: {MANIFEST} is missing")
+    fields, entries, written_ns = _read(path.read_bytes(), format_name, str(path))
     try:
         expected = {
             name: (entry["bytes"], int(entry["modified_ns"]), entry["sha256"])
@@ -158,27 +162,27 @@ def file_sha256(path: Path) -> str:
         return digest.hexdigest()
 
 
-def _signed(kind: str, content: Mapping[str, Any]) -> dict[str, Any]:
-    manifest = {"format": kind, "version": VERSION, **content}
+def _signed(format_name: str, content: Mapping[str, Any]) -> dict[str, Any]:
+    manifest = {"format": format_name, "version": VERSION, **content}
     return {**manifest, "sha256": content_sha256(manifest)}
 
 
-def _read(text: str | bytes, kind: str, what: str) -> tuple[dict[str, Any], dict[str, Any], Any]:
+def _read(text: str | bytes, format_name: str, what: str) -> tuple[dict[str, Any], dict[str, Any], Any]:
     """Return fields, parts and time of writing (None in a single file) of a manifest with its checksum."""
     try:
         manifest = json.loads(text)
         found = (manifest["format"], manifest["version"])
     except _MALFORMED as error:
-        raise ValueError(f"{what} is not the manifest of a {kind}: {error!r}") from error
-    if found != (kind, VERSION):
-        expected = f"{kind!r} version {VERSION}"
+        raise ValueError(f"{what} is not the manifest of a {format_name}: {error!r}") from error
+    if found != (format_name, VERSION):
+        expected = f"{format_name!r} version {VERSION}"
         raise ValueError(f"{what} describes {found[0]!r} version {found[1]!r}; expected {expected}")
     try:
         if manifest.pop("sha256", None) != content_sha256(manifest):
             raise ValueError("it does not have its own checksum: damaged or changed")
         return {**manifest["fields"]}, {**manifest["files"]}, manifest.get("written_ns")
     except _MALFORMED as error:
-        raise ValueError(f"{what} is not the manifest of a {kind}: {error!r}") from error
+        raise ValueError(f"{what} is not the manifest of a {format_name}: {error!r}") from error
 
 
 def _checksums(parts: Mapping[str, Any] | None) -> dict[str, dict[str, Any]]:

@@ -16,13 +16,13 @@ from lexforge.storage.manifest import METADATA, pack_manifest, unpack_manifest
 
 
 def write_tensors(
-    path: Path, kind: str, fields: Mapping[str, Any], tensors: Mapping[str, Tensor], *, rank: int = 0
+    path: Path, format_name: str, fields: Mapping[str, Any], tensors: Mapping[str, Tensor], *, rank: int = 0
 ) -> None:
     """Write tensors to a file beside its place and rename it; equal input gives equal bytes.
 
     Args:
         path: The file; what it held is replaced.
-        kind: Name of the format; `read_tensors` accepts its own only.
+        format_name: Name of the format; `read_tensors` accepts its own only.
         fields: What else the reader needs, in JSON types.
         tensors: The tensors by name, of any shape and dtype, on any device.
         rank: This process, as for `write_file`.
@@ -35,16 +35,16 @@ def write_tensors(
         name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
         for name, tensor in tensors.items()
     }
-    manifest = pack_manifest(kind, fields, _parts(copies))
+    manifest = pack_manifest(format_name, fields, _parts(copies))
     write_file(path, lambda beside: save_file(copies, beside, metadata={METADATA: manifest}), rank)
 
 
-def read_tensors(path: Path, kind: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def read_tensors(path: Path, format_name: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Read what `write_tensors` wrote, and check it.
 
     Args:
         path: The file.
-        kind: Name of the format.
+        format_name: Name of the format.
 
     Returns:
         The fields, and the tensors by name, on the CPU.
@@ -59,7 +59,7 @@ def read_tensors(path: Path, kind: str) -> tuple[dict[str, Any], dict[str, Tenso
         with safe_open(path, framework="pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
             manifest = (file.metadata() or {}).get(METADATA)
-        return unpack_manifest(manifest, kind, _parts(tensors)), tensors
+        return unpack_manifest(manifest, format_name, _parts(tensors)), tensors
     except (SafetensorError, ValueError, TypeError, LookupError, OSError) as error:
         raise ValueError(str(error)) from error
 
