@@ -240,7 +240,7 @@ def write_corpus(folder: Path) -> None:
     (folder / module.MANIFEST).write_text(pack_manifest(module.FORMAT, manifest.__dict__))
     for number in range(2):
         part, ids = SPARSE[2 * number : 2 * number + 2], [f"d{2 * number}", f"d{2 * number + 1}"]
-        module._write_block(folder / f"block-00000{number}.safetensors", part, ids, manifest, number, 0)
+        module.write_block(folder, part, ids, manifest, number)
 
 
 def read_corpus(folder: Path) -> str:

@@ -34,8 +34,7 @@ def store_vectors(
     (folder / "manifest.json").write_text(pack_manifest(encoded_corpus.FORMAT, asdict(manifest)))
     for number in range(manifest.blocks):
         rows = slice(number * block_rows, (number + 1) * block_rows)
-        content = encoded_corpus._block_bytes(vectors[rows], ids[rows], manifest, number)
-        (folder / f"block-{number:06d}.safetensors").write_bytes(content)
+        encoded_corpus.write_block(folder, vectors[rows], ids[rows], manifest, number)
     return EncodedCorpus(folder)
 
 

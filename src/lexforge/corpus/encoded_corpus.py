@@ -140,7 +140,7 @@ def encode_corpus(
             else:
                 chosen = ids[number * block_rows : (number + 1) * block_rows]
                 vectors = encode(model, [corpus[i] for i in chosen], "document", batch_size=batch_size)
-                _write_block(path, vectors, chosen, manifest, number, rank)
+                write_block(folder, vectors, chosen, manifest, number, rank=rank)
                 encoded += 1
             progress.update(_rows(manifest, number))
     return encoded
@@ -263,12 +263,21 @@ def _read_manifest(folder: Path) -> Manifest:
     return manifest
 
 
-def _write_block(
-    path: Path, vectors: Vectors, ids: Sequence[str], manifest: Manifest, number: int, rank: int
+def write_block(
+    folder: Path, vectors: Vectors, ids: Sequence[str], manifest: Manifest, number: int, *, rank: int = 0
 ) -> None:
-    """Write a block: vectors, ids and the corpus to which it belongs."""
+    """Write a block of an encoded corpus: vectors, ids and the corpus to which it belongs.
+
+    Args:
+        folder: That of the corpus.
+        vectors: CSR `[rows, V]` or array `[rows, D]`, float32.
+        ids: One id per row.
+        manifest: That of the corpus.
+        number: Which block it is, counted from 0.
+        rank: This process, as for `lexforge.storage.files.write_file`.
+    """
     names = np.frombuffer(json.dumps(list(ids), ensure_ascii=False).encode(), np.uint8)
-    write_vectors(path, vectors, f"{manifest.key} {number}", rank=rank, ids=names)
+    write_vectors(_block_path(folder, number), vectors, f"{manifest.key} {number}", rank=rank, ids=names)
 
 
 def _read_block(path: Path, manifest: Manifest, number: int) -> tuple[Vectors, list[str]]:
