@@ -111,7 +111,8 @@ def test_a_checkpoint_without_an_average_is_refused(
     """An average that begins anew in the middle must not pass for a resumed one."""
     make_trainer(fresh(), tmp_path).train()
     resumed = make_trainer(fresh(), tmp_path, average_horizon=0.5)
-    with pytest.raises(FileNotFoundError, match=r"run_state.* does not exist.*the state of weight_average"):
+    # The file is there if the head of this process was timed before.
+    with pytest.raises((FileNotFoundError, ValueError), match=r"run_state.* needs.* of weight_average"):
         resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
 
 
