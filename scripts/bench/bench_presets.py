@@ -64,12 +64,14 @@ SETS = {
     "docstrings": Collection((*FROM_SCRATCH, "--max-seq-length", "384"), 300, batch=64),
 }
 # Each system is a preset with its flags; `lexforge` is the default, which the kind of model chooses.
-# `plain-far` has the learning rate of `lexforge` and nothing else of it. `no-teacher` and `dense-teacher` are
+# `plain-far` has the learning rate of `lexforge` and nothing else of it, and `plain-mined` its mined negatives
+# too. `no-teacher` and `dense-teacher` are
 # `lexforge` without BM25 as its teacher, and with the encoder `--teacher` in its place.
 SYSTEMS: dict[str, tuple[str, ...]] = {
     "start": (),
     "plain": ("--preset", "plain"),
     "plain-far": ("--preset", "plain", "--learning-rate", "3e-4"),
+    "plain-mined": ("--preset", "plain", "--learning-rate", "3e-4", "--negatives", "mined"),
     "stock": (),
     "v26": ("--preset", "v26"),
     "v26-anchor": ("--preset", "v26", "--loss.regularized", "anchor"),
