@@ -362,6 +362,7 @@ def test_a_flipped_bit_is_refused_or_changes_nothing(name: str, tmp_path: Path) 
     assert refused > 3 * passed
 
 
+@pytest.mark.slow
 def test_a_flipped_bit_where_nothing_is_hashed_crashes_nothing(tmp_path: Path) -> None:
     """The large arrays of an index are memory-mapped and trusted while size and time are those of `save`: a
     failing disk keeps both. A term beyond the vocabulary would read foreign memory; a crash ends the tests.

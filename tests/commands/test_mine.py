@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from lexforge import cli
 from lexforge.commands import mine
 from lexforge.data import read_training_rows
 from lexforge.evaluation import write_run
@@ -125,22 +124,7 @@ def test_an_empty_run_is_refused(folder: Path, tmp_path: Path) -> None:
 
 def test_the_flags_of_the_rule_are_flags_of_the_command(folder: Path) -> None:
     """As a user types them."""
-    command = [
-        sys.executable,
-        "-m",
-        "lexforge",
-        "mine",
-        "--data",
-        str(folder),
-        "--output",
-        str(folder / "out.jsonl"),
-    ]
     flags = "--model bm25 --per-row 2 --first-rank 1 --last-rank 5 --margin 0.1 --choice top --seed 3".split()
-    done = subprocess.run([*command, *flags], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert list(read_training_rows(folder / "out.jsonl")[0]) == [
-        "anchor",
-        "positive",
-        "negative_1",
-        "negative_2",
-    ]
+    cli.main(["mine", "--data", str(folder), "--output", str(folder / "out.jsonl"), *flags])
+    columns = ["anchor", "positive", "negative_1", "negative_2"]
+    assert list(read_training_rows(folder / "out.jsonl")[0]) == columns

@@ -94,12 +94,12 @@ def on_each_rank(checkpoint: str, folder: Path) -> dict[str, Any]:
 
 @pytest.mark.timeout(700)
 def test_two_ranks_train_as_one_and_find_unused_parameters_only_where_there_are_any(
-    on_ranks: Callable[..., list[Any]],
+    on_ranks: Callable[..., list[Any]], tiny_checkpoint: Path, tmp_path: Path
 ) -> None:
     """An inference-free encoder with trained query weights crashed ("mark a variable ready only once"). A
     dense encoder with a pooler needs the search, and one without it does not.
     """
-    (one,), (joint, _) = (on_ranks("on_each_rank", ranks) for ranks in (1, 2))
+    one, joint = on_each_rank(str(tiny_checkpoint), tmp_path), on_ranks("on_each_rank")[0]
     assert {name: result["find_unused"] for name, result in joint.items()} == {
         "inference-free": False,
         "inference-free, open": False,

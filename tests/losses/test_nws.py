@@ -439,6 +439,7 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
 """
 
 
+@pytest.mark.slow
 def test_memory_stays_that_of_matrices_of_query_by_reference() -> None:
     """[B, K, L] alone would take 495 MB here and [B, K, L, L] 58 GB; a [B, K] takes 4 MB."""
     done = subprocess.run([sys.executable, "-c", PEAK], capture_output=True, text=True, check=True)

@@ -13,6 +13,18 @@ import pytest
 from lexforge.report import run_verdict
 
 ROOT = Path(__file__).resolve().parents[2]
+QUICK = (
+    "--batch-size",
+    8,
+    "--max-seq-length",
+    16,
+    "--save-steps",
+    10,
+    "--learning-rate",
+    2e-3,
+    "--steps",
+    20,
+)
 TOPICS = {"sea": "ship harbour wave sailor tide", "field": "wheat plough farmer barn harvest"}
 
 
@@ -49,19 +61,7 @@ def measures(folder: Path) -> dict[str, dict[str, float]]:
 
 def test_the_recipe_learns_and_resumes_to_the_same_numbers(pairs: Path, tmp_path: Path) -> None:
     """A user's whole way: train, read the numbers, load the model; a run resumed at half gives the same."""
-    quick = [
-        "--data",
-        pairs,
-        "--batch-size",
-        8,
-        "--max-seq-length",
-        16,
-        "--save-steps",
-        10,
-        "--learning-rate",
-        2e-3,
-    ]
-    whole = run(*quick, "--steps", 20, "--output-dir", tmp_path / "whole")
+    whole = run("--data", pairs, *QUICK, "--output-dir", tmp_path / "whole")
     assert whole.returncode == 0, whole.stderr
     metrics = measures(tmp_path / "whole")
     assert metrics["initial"]["spearman_cosine"] < 0.5  # no word in common
@@ -71,20 +71,29 @@ def test_the_recipe_learns_and_resumes_to_the_same_numbers(pairs: Path, tmp_path
     last = tmp_path / "whole" / "checkpoint-20"
     last.rename(tmp_path / "gone")
     (tmp_path / "whole" / "metrics.json").unlink()
-    resumed = run(*quick, "--steps", 20, "--output-dir", tmp_path / "whole", "--resume")
+    resumed = run("--data", pairs, *QUICK, "--output-dir", tmp_path / "whole", "--resume")
     assert resumed.returncode == 0, resumed.stderr
     assert measures(tmp_path / "whole") == metrics
 
-    for path in (tmp_path / "whole").iterdir():  # killed while it built the encoder
+
+@pytest.mark.slow
+def test_a_run_killed_while_it_built_the_encoder_goes_on_with_the_same_data(
+    pairs: Path, tmp_path: Path
+) -> None:
+    """Then the folder holds the records alone; with other data the run is refused."""
+    whole = run("--data", pairs, *QUICK, "--output-dir", tmp_path / "whole")
+    assert whole.returncode == 0, whole.stderr
+    metrics = measures(tmp_path / "whole")
+    for path in (tmp_path / "whole").iterdir():
         if path.name not in ("config.json", "env.json"):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
-    resumed = run(*quick, "--steps", 20, "--output-dir", tmp_path / "whole", "--resume")
+    resumed = run("--data", pairs, *QUICK, "--output-dir", tmp_path / "whole", "--resume")
     assert resumed.returncode == 0, resumed.stderr
     assert measures(tmp_path / "whole") == metrics
 
     lines = pairs.read_text(encoding="utf-8").splitlines()
     pairs.write_text("\n".join(lines[:-1]) + "\n", encoding="utf-8")
-    resumed = run(*quick, "--steps", 20, "--output-dir", tmp_path / "whole", "--resume")
+    resumed = run("--data", pairs, *QUICK, "--output-dir", tmp_path / "whole", "--resume")
     assert "the data are not those that the run began with" in resumed.stderr
 
 

@@ -126,6 +126,7 @@ def test_the_command_trains_evaluates_and_leaves_its_records(file: Path, tiny_ch
     subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "HF_HUB_OFFLINE": "1"})
 
 
+@pytest.mark.slow
 def test_two_ranks_are_one_run(file: Path, tiny_checkpoint: Path) -> None:
     """Ranks share queue and prototypes, and one of them reports."""
     run = file.parent / "run"

@@ -154,7 +154,9 @@ def assert_same_end(run: Path, whole: Path) -> None:
     assert (run / "run.trec").read_text() == (whole / "run.trec").read_text()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)], ids=["SIGTERM", "SIGINT"]
+)
 def test_a_signal_saves_and_names_the_command_that_resumes(
     number: signal.Signals, server: Server, data: Path, model: Path, whole: Path
 ) -> None:

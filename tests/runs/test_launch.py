@@ -195,8 +195,11 @@ def two_ranks(launcher: bool, stopped: int) -> str:
     ("launcher", "stopped", "silent"),
     [
         (True, 0, r"rank 0 \(process {pid} on \S+\)"),
-        (False, 1, r"rank 1 \(process {pid} on \S+\)"),
-        (False, 0, r"rank 0 or the launcher, which holds the store at 127\.0\.0\.1,"),
+        pytest.param(False, 1, r"rank 1 \(process {pid} on \S+\)", marks=pytest.mark.slow),
+        pytest.param(
+            *(False, 0, r"rank 0 or the launcher, which holds the store at 127\.0\.0\.1,"),
+            marks=pytest.mark.slow,
+        ),
     ],
     ids=["torchrun", "rank 1", "rank 0, which holds the store"],
 )

@@ -111,7 +111,7 @@ def test_a_checkpoint_without_an_average_is_refused(
     """An average that begins anew in the middle must not pass for a resumed one."""
     make_trainer(fresh(), tmp_path).train()
     resumed = make_trainer(fresh(), tmp_path, average_horizon=0.5)
-    # The file is there if the head of this process was timed before.
+    # The file is there if the head was timed on this machine before.
     with pytest.raises((FileNotFoundError, ValueError), match=r"run_state.* needs.* of weight_average"):
         resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
 

@@ -175,6 +175,7 @@ def test_the_measurement_times_every_backend_that_is_exact() -> None:
     assert torch.equal(torch.random.get_rng_state(), state)
 
 
+@pytest.mark.slow
 def test_a_product_that_is_emulated_is_timed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A processor that emulates a format takes seconds for a whole tile."""
     bfloat16 = type(SCREENS["bfloat16"])
