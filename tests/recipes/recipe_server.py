@@ -2,8 +2,8 @@
 
 python recipe_server.py RECIPE
 
-Reads one JSON object a line: `{"arguments": [...], "log": file, "kill": {...}}`; forks; the child is the
-recipe with those arguments. Answers the child's process id on one line, and on the next how it ended
+Reads one JSON object a line: `{"arguments": [...], "log": file, "errors": file, "kill": {...}}`; forks; the
+child is the recipe with those arguments. Answers the child's process id on one line, and on the next how it ended
 (negative: by that signal). `kill` is empty or one of
 
 - `{"operation": n}`: SIGKILL at the n-th operation on files of a checkpoint (open, rename, remove, ...);
@@ -71,9 +71,9 @@ def kill_at_bytes(run: Path, number: int) -> None:
 
 
 def run(recipe: Any, path: str, order: dict[str, Any]) -> None:
-    log = os.open(order["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    log, errors = (os.open(order[name], os.O_WRONLY | os.O_CREAT | os.O_TRUNC) for name in ("log", "errors"))
     os.dup2(log, 1)
-    os.dup2(log, 2)
+    os.dup2(log if order["errors"] == order["log"] else errors, 2)
     sys.argv = [path, *order["arguments"]]
     sys.orig_argv = [sys.executable, *sys.argv]  # as if Python had been started with them
     kill = order["kill"]
@@ -84,6 +84,7 @@ def run(recipe: Any, path: str, order: dict[str, Any]) -> None:
         kill_at_bytes(Path(folder), kill["bytes"])
     elif "seconds" in kill:
         threading.Timer(kill["seconds"], die).start()
+    recipe.__dict__["__name__"] = "__main__"
     recipe.run_recipe(recipe.main, recipe.defaults, recipe.__doc__, resolve=recipe.resolve)
 
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from recipe_runs import Server
 
 from lexforge.report import run_verdict
 
 ROOT = Path(__file__).resolve().parents[2]
+Run = Callable[..., subprocess.CompletedProcess[str]]
 QUICK = (
     "--batch-size",
     8,
@@ -47,9 +49,12 @@ def pairs(tmp_path: Path) -> Path:
     return path
 
 
-def run(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(ROOT / "recipes/cosent_sts.py"), *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=250)
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
+    """Runs the recipe with the given arguments."""
+    server = Server(ROOT / "recipes/cosent_sts.py", tmp_path_factory.mktemp("server") / "log.txt")
+    with server.process:  # closes its pipes, at which it ends
+        yield server.completed
 
 
 def measures(folder: Path) -> dict[str, dict[str, float]]:
@@ -59,7 +64,7 @@ def measures(folder: Path) -> dict[str, dict[str, float]]:
     return metrics
 
 
-def test_the_recipe_learns_and_resumes_to_the_same_numbers(pairs: Path, tmp_path: Path) -> None:
+def test_the_recipe_learns_and_resumes_to_the_same_numbers(run: Run, pairs: Path, tmp_path: Path) -> None:
     """A user's whole way: train, read the numbers, load the model; a run resumed at half gives the same."""
     whole = run("--data", pairs, *QUICK, "--output-dir", tmp_path / "whole")
     assert whole.returncode == 0, whole.stderr
@@ -78,7 +83,7 @@ def test_the_recipe_learns_and_resumes_to_the_same_numbers(pairs: Path, tmp_path
 
 @pytest.mark.slow
 def test_a_run_killed_while_it_built_the_encoder_goes_on_with_the_same_data(
-    pairs: Path, tmp_path: Path
+    run: Run, pairs: Path, tmp_path: Path
 ) -> None:
     """Then the folder holds the records alone; with other data the run is refused."""
     whole = run("--data", pairs, *QUICK, "--output-dir", tmp_path / "whole")
@@ -97,7 +102,7 @@ def test_a_run_killed_while_it_built_the_encoder_goes_on_with_the_same_data(
     assert "the data are not those that the run began with" in resumed.stderr
 
 
-def test_bad_input_is_refused_before_a_run_directory_exists(pairs: Path, tmp_path: Path) -> None:
+def test_bad_input_is_refused_before_a_run_directory_exists(run: Run, pairs: Path, tmp_path: Path) -> None:
     """A test split that is missing, or whose scores correlate with nothing, would show after hours only."""
     lines = pairs.read_text(encoding="utf-8").splitlines()
     equal = tmp_path / "equal.jsonl"

@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from recipe_runs import Server
 
 from lexforge.report import run_verdict
 from lexforge.runs.state import read_state
 
 ROOT = Path(__file__).resolve().parents[2]
+Run = Callable[..., subprocess.CompletedProcess[str]]
 WORDS = "ship wave tide wheat barn plough star comet orbit violin flute drum".split()
 
 
@@ -33,15 +35,20 @@ def folder(tmp_path: Path) -> Path:
     return root
 
 
-def run(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(ROOT / "recipes/infonce_retrieval.py"), *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=250)
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
+    """Runs the recipe with the given arguments."""
+    server = Server(ROOT / "recipes/infonce_retrieval.py", tmp_path_factory.mktemp("server") / "log.txt")
+    with server.process:  # closes its pipes, at which it ends
+        yield server.completed
 
 
 @pytest.mark.parametrize(
     "loss", ["moco", *(pytest.param(loss, marks=pytest.mark.slow) for loss in ("infonce", "hcl"))]
 )
-def test_each_loss_trains_and_leaves_the_files_of_a_run(folder: Path, tmp_path: Path, loss: str) -> None:
+def test_each_loss_trains_and_leaves_the_files_of_a_run(
+    run: Run, folder: Path, tmp_path: Path, loss: str
+) -> None:
     """The files are what other tools read; the measures are those of the model in the folder."""
     out = tmp_path / "out"
     result = run(
@@ -62,7 +69,7 @@ def test_each_loss_trains_and_leaves_the_files_of_a_run(folder: Path, tmp_path: 
 
 
 @pytest.mark.slow
-def test_a_run_killed_while_it_built_the_encoder_goes_on(folder: Path, tmp_path: Path) -> None:
+def test_a_run_killed_while_it_built_the_encoder_goes_on(run: Run, folder: Path, tmp_path: Path) -> None:
     """Then the folder holds the records, no encoder and no checkpoint."""
     out = tmp_path / "out"
     options = ["--data", folder, "--steps", 2, "--batch-size", 8, "--max-seq-length", 16, "--output-dir", out]
@@ -82,7 +89,7 @@ def test_a_run_killed_while_it_built_the_encoder_goes_on(folder: Path, tmp_path:
 
 
 def test_an_id_that_the_run_file_cannot_carry_is_refused_before_training(
-    folder: Path, tmp_path: Path
+    run: Run, folder: Path, tmp_path: Path
 ) -> None:
     """The run file is written last: its error would come after the whole training."""
     for name, key in (("corpus.jsonl", "d100"), ("queries.jsonl", "q100"), ("qrels/test.tsv", "d100")):
@@ -99,14 +106,14 @@ def test_an_id_that_the_run_file_cannot_carry_is_refused_before_training(
     assert not (tmp_path / "out").exists()
 
 
-def test_negatives_that_the_loss_would_not_read_are_refused(folder: Path, tmp_path: Path) -> None:
+def test_negatives_that_the_loss_would_not_read_are_refused(run: Run, folder: Path, tmp_path: Path) -> None:
     """An option that nothing reads would let a user believe in hard negatives that never were."""
     result = run("--data", folder, "--loss", "hcl", "--negatives", "bm25", "--output-dir", tmp_path / "out")
     assert result.returncode != 0
     assert "negatives are read by the loss infonce only; received the loss 'hcl'" in result.stderr
 
 
-def test_a_query_without_a_candidate_is_trained_on(folder: Path, tmp_path: Path) -> None:
+def test_a_query_without_a_candidate_is_trained_on(run: Run, folder: Path, tmp_path: Path) -> None:
     """BM25 finds nothing for a query of other words, as any real set has."""
     queries = (folder / "queries.jsonl").read_text().splitlines()
     queries[7] = json.dumps({"_id": "q7", "text": "zebra"})
@@ -120,7 +127,7 @@ def test_a_query_without_a_candidate_is_trained_on(folder: Path, tmp_path: Path)
     assert result.stderr.count(line) == 1
 
 
-def test_negatives_that_no_query_has_are_refused(folder: Path, tmp_path: Path) -> None:
+def test_negatives_that_no_query_has_are_refused(run: Run, folder: Path, tmp_path: Path) -> None:
     """Nothing in this set was judged not relevant; random documents alone are not what was asked."""
     result = run("--data", folder, "--negatives", "judged", "--output-dir", tmp_path / "out")
     assert result.returncode != 0

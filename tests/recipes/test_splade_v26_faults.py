@@ -17,60 +17,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from recipe_runs import Server
 
 from lexforge.runs.checkpoints import by_step, check_seal, last_checkpoint
 
 ROOT = Path(__file__).resolve().parents[2]
 RECIPE = ROOT / "recipes" / "splade_v26.py"
-SERVER = Path(__file__).with_name("recipe_server.py")
 WORDS = "list array search index query document vector sparse token model train python file graph".split()
 STEPS = 30
 # Of the optimizer and the rest every byte, too: the same state has the same bytes.
 COMPARED = ("model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth")
 
 
-class Server:
-    """Forked runs of the recipe; see recipe_server.py."""
-
-    def __init__(self, log: Path) -> None:
-        environment = os.environ | {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
-        environment |= {"TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
-        self.log = log
-        self.process = subprocess.Popen(
-            [sys.executable, str(SERVER), str(RECIPE)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=environment,
-        )
-        assert self._line() == "ready"
-
-    def start(self, arguments: list[str], **kill: Any) -> int:
-        """Start a run; returns its process id."""
-        assert self.process.stdin is not None
-        order = {"arguments": arguments, "log": str(self.log), "kill": kill}
-        self.process.stdin.write(json.dumps(order) + "\n")
-        self.process.stdin.flush()
-        return int(self._line())
-
-    def end(self) -> int:
-        """Wait for the run; returns its exit code, or minus the signal that killed it."""
-        return int(self._line())
-
-    def run(self, arguments: list[str], **kill: Any) -> int:
-        self.start(arguments, **kill)
-        return self.end()
-
-    def _line(self) -> str:
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline().strip()
-        assert line, "the server has ended"
-        return line
-
-
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    server = Server(tmp_path_factory.mktemp("server") / "log.txt")
+    server = Server(RECIPE, tmp_path_factory.mktemp("server") / "log.txt")
     with server.process:  # closes its pipes, at which it ends
         yield server
 

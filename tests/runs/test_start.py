@@ -36,7 +36,7 @@ def test_the_seed_makes_every_generator_repeat_itself() -> None:
     assert state.num_processes == 1
 
 
-@pytest.mark.parametrize("taken", [False, True])
+@pytest.mark.parametrize("taken", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_the_first_rank_opens_the_directory_for_all(
     taken: bool, run_script: Callable[..., None], tmp_path: Path
 ) -> None:

@@ -302,6 +302,7 @@ def test_autocast_keeps_float32_gradients(public: bool) -> None:
     )  # g rounded to bf16 in `select`
 
 
+@pytest.mark.slow
 def test_positions_beyond_16_bits() -> None:
     """A winner at position 32,768 does not fit in int16: the wider type takes over."""
     hidden, weight, bias, _, grad = draw(1, 2**15 + 1, 3, 5)

@@ -33,10 +33,11 @@ def python(*arguments: str, **environment: str) -> subprocess.CompletedProcess[s
     version("triton").startswith("3.6."),
     reason="the interpreter of the installed Triton 3.6 takes an array for a number, which NumPy refuses",
 )
-def test_every_case_in_the_interpreter() -> None:
+@pytest.mark.parametrize("chosen", ["not slow", pytest.param("slow", marks=pytest.mark.slow)])
+def test_every_case_in_the_interpreter(chosen: str) -> None:
     """The kernels' own code, run on the CPU by Triton's interpreter, against loops in float64."""
     cases = str(HERE / "interpreter_cases.py")
-    done = python("-m", "pytest", "-p", "no:cacheprovider", cases, TRITON_INTERPRET="1")
+    done = python("-m", "pytest", "-p", "no:cacheprovider", "-m", chosen, cases, TRITON_INTERPRET="1")
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
 
 
