@@ -22,18 +22,8 @@ WORDS = (
     "tree graph node edge parse build save load cache hash key value error raise return yield class function "
     "한국 서울 검색 문서 단어 질문 대답 ##s ##ing ##ed ##er 어 은 는 이 가"
 ).split()
-EXPENSIVE = {
-    "on_ranks",
-    "run",
-    "server",
-    "train",
-    "errors",
-    "bert_onnx",
-    "inference_free",
-    "wheel",
-    "half_way",
-    "browser",
-}
+EXPENSIVE = {"on_ranks", "run", "server", "train", "errors", "wheel", "half_way", "browser"}
+EXPENSIVE |= {"bert_onnx", "inference_free"}
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
 

@@ -3,8 +3,8 @@
 python recipe_server.py RECIPE
 
 Reads one JSON object a line: `{"arguments": [...], "log": file, "errors": file, "kill": {...}}`; forks; the
-child is the recipe with those arguments. Answers the child's process id on one line, and on the next how it ended
-(negative: by that signal). `kill` is empty or one of
+child is the recipe with those arguments. Answers the child's process id on one line, and on the next how it
+ended (negative: by that signal). `kill` is empty or one of
 
 - `{"operation": n}`: SIGKILL at the n-th operation on files of a checkpoint (open, rename, remove, ...);
 - `{"bytes": n}`: SIGKILL while a checkpoint is written, once n bytes of it are on the disk;
@@ -16,6 +16,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import runpy
 import signal
 import sys
 import threading
@@ -24,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 
-def load(recipe: Path) -> Any:
+def load(recipe: Path) -> None:
     spec = importlib.util.spec_from_file_location(recipe.stem, recipe)
     assert spec is not None
     assert spec.loader is not None
@@ -35,7 +36,6 @@ def load(recipe: Path) -> Any:
     for room in ("data", "evaluation", "losses", "models", "retrieval", "runs", "training"):
         for name in getattr(module, room).__all__:
             getattr(getattr(module, room), name)
-    return module
 
 
 def die() -> None:
@@ -70,7 +70,7 @@ def kill_at_bytes(run: Path, number: int) -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-def run(recipe: Any, path: str, order: dict[str, Any]) -> None:
+def run(path: str, order: dict[str, Any]) -> None:
     log, errors = (os.open(order[name], os.O_WRONLY | os.O_CREAT | os.O_TRUNC) for name in ("log", "errors"))
     os.dup2(log, 1)
     os.dup2(log if order["errors"] == order["log"] else errors, 2)
@@ -84,22 +84,23 @@ def run(recipe: Any, path: str, order: dict[str, Any]) -> None:
         kill_at_bytes(Path(folder), kill["bytes"])
     elif "seconds" in kill:
         threading.Timer(kill["seconds"], die).start()
-    recipe.__dict__["__name__"] = "__main__"
-    recipe.run_recipe(recipe.main, recipe.defaults, recipe.__doc__, resolve=recipe.resolve)
+    runpy.run_path(path, run_name="__main__")
 
 
 def main(path: str) -> None:
-    recipe = load(Path(path))
+    load(Path(path))
     print("ready", flush=True)
     for line in sys.stdin:
         child = os.fork()
         if child == 0:
             code = 1
             try:
-                run(recipe, path, json.loads(line))
+                run(path, json.loads(line))
                 code = 0
             except SystemExit as end:
                 code = end.code if isinstance(end.code, int) else 1
+                if isinstance(end.code, str):  # as Python itself would end
+                    print(end.code, file=sys.stderr)
             except BaseException:
                 import traceback
 
