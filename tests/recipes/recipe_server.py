@@ -13,6 +13,7 @@ ended (negative: by that signal). `kill` is empty or one of
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import json
 import os
@@ -34,8 +35,9 @@ def load(recipe: Path) -> None:
     spec.loader.exec_module(module)
     # The rooms load their modules when they are first used: here, once, and not in each run.
     for room in ("data", "evaluation", "losses", "models", "retrieval", "runs", "training"):
-        for name in getattr(module, room).__all__:
-            getattr(getattr(module, room), name)
+        loaded = importlib.import_module(f"lexforge.{room}")
+        for name in loaded.__all__:
+            getattr(loaded, name)
 
 
 def die() -> None:
