@@ -25,7 +25,7 @@ from lexforge.losses import CoSENTLoss, MoCoLoss, NeuralSparseLoss, loss_tensors
 from lexforge.losses.base import EmbeddingLoss
 from lexforge.models import is_training
 from lexforge.runs import RunStateCallback
-from lexforge.runs.state import FORMAT, STATE_FILE
+from lexforge.runs.state import FORMAT, STATE_FILE, read_state
 from lexforge.storage.tensors import read_tensors, write_tensors
 from lexforge.training import SpladeTrainer, TrainingSettings
 
