@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 import torch
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 
 from lexforge.losses import CoSENTLoss, HCLLoss, InfoNCELoss, MoCoLoss, NWSLoss
 
@@ -51,3 +53,11 @@ def exact(model: Any) -> Any:
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0
     return model.double()
+
+
+def dense_encoder(checkpoint: str) -> SentenceTransformer:
+    """The tiny model in float64 without dropout: only the order of sums may differ."""
+    torch.manual_seed(0)  # of the pooler, which the checkpoint lacks
+    transformer = Transformer(checkpoint, max_seq_length=32)
+    pooling = Pooling(transformer.get_embedding_dimension())
+    return exact(SentenceTransformer(modules=[transformer, pooling], device="cpu"))

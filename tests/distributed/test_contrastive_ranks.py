@@ -16,7 +16,7 @@ from sentence_transformers import (
     SentenceTransformerTrainer,
     SentenceTransformerTrainingArguments,
 )
-from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
+from small_runs import dense_encoder
 from torch import nn
 
 from lexforge.losses import CoSENTLoss, HCLLoss, InfoNCELoss, MoCoLoss, loss_tensors
@@ -69,21 +69,9 @@ class Prototypes(EmbeddingLoss):
         return nn.functional.cross_entropy(scores, labels)
 
 
-def build(checkpoint: str) -> SentenceTransformer:
-    """The tiny model in float64 without dropout: only the order of sums may differ."""
-    torch.manual_seed(0)  # of the pooler, which the checkpoint lacks
-    transformer = Transformer(checkpoint, max_seq_length=32)
-    pooling = Pooling(transformer.get_embedding_dimension())
-    model = SentenceTransformer(modules=[transformer, pooling], device="cpu").double()
-    for module in model.modules():
-        if isinstance(module, nn.Dropout):
-            module.p = 0.0
-    return model
-
-
 def steps_of(checkpoint: str, setting: str, rows: slice, wrap=lambda model: model):
     """The gradients of some steps over `rows` of the joint batches, and the state of the loss after them."""
-    model = build(checkpoint).train()
+    model = dense_encoder(checkpoint).train()
     make, columns = SETTINGS[setting]
     loss = make(model).double()
     loss.model = wrap(model)
@@ -107,7 +95,7 @@ def steps_of(checkpoint: str, setting: str, rows: slice, wrap=lambda model: mode
 
 def train(checkpoint: str, folder: Path, kind: str, batch_size: int, resume: str | None = None):
     """Model and loss after four steps of the stock Trainer, with a checkpoint after two."""
-    model = build(checkpoint)
+    model = dense_encoder(checkpoint)
     torch.manual_seed(7 + (dist.get_rank() if dist.is_initialized() else 0))  # prototypes differ by rank
     texts = [f"{WORDS[row % 16]} {WORDS[(3 * row) % 16]}" for row in range(32)]
     if kind == "moco":

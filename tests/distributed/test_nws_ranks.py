@@ -11,12 +11,10 @@ import torch
 import torch.distributed as dist
 from datasets import Dataset
 from sentence_transformers import (
-    SentenceTransformer,
     SentenceTransformerTrainer,
     SentenceTransformerTrainingArguments,
 )
-from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
-from torch import nn
+from small_runs import dense_encoder
 
 from lexforge.losses import NWSLoss, loss_tensors
 from lexforge.losses.functional import compute_label_pair_similarity
@@ -33,13 +31,7 @@ SETTINGS = {
 
 def train(checkpoint: str, folder: Path, setting: str, batch_size: int):
     """Model and loss after some steps, in float64 without dropout: only the order of sums may differ."""
-    torch.manual_seed(0)  # of the pooler, which the checkpoint lacks
-    transformer = Transformer(checkpoint, max_seq_length=32)
-    pooling = Pooling(transformer.get_embedding_dimension())
-    model = SentenceTransformer(modules=[transformer, pooling], device="cpu").double()
-    for module in model.modules():
-        if isinstance(module, nn.Dropout):
-            module.p = 0.0
+    model = dense_encoder(checkpoint)
     rows = STEPS * JOINT_BATCH
     generator = torch.Generator().manual_seed(3)
     labels = (torch.rand(rows, LABELS, generator=generator) < 0.3).long()

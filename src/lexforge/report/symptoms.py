@@ -98,10 +98,9 @@ _ROWS = (
         "below",
         ".3 % to 14 %",
         "31 %",
-        "raise {loss.stopword_penalty} and {loss.flops_weight}; without {loss.idf_alpha} FLOPS reads no "
-        "penalty, so set --loss.idf-alpha 4, --loss.stopword-penalty 15 and --loss.flops-weight 0.01; where "
-        "{loss.positive_activation_weight} is above 2, lower it, because it rewards the stop words of the "
-        "positive too",
+        "raise {loss.stopword_penalty} and {loss.flops_weight}. Without {loss.idf_alpha}, FLOPS reads no "
+        "penalty: set --loss.idf-alpha 4, --loss.stopword-penalty 15 and --loss.flops-weight 0.01. Where "
+        "{loss.positive_activation_weight} is above 2, lower it. It rewards stop words of the positive",
     ),
     Symptom(
         "rare_weight",
@@ -175,13 +174,13 @@ _ROWS = (
         "below",
         ".02 to 1.2",
         "7.3",
-        "raise {loss.temperature}, or divide the weight and the bias of the decoder by the same factor "
-        "before training, because products of vectors are too large for this temperature",
+        "raise {loss.temperature}, for which products of vectors are too large. Or divide the weight and the "
+        "bias of the decoder by the same factor before training",
         percent=False,
     ),
     Symptom(
         "oscillation",
-        "jumps of the loss from line to line of the log, where 100 % is the loss of guessing",
+        "jumps of the loss between lines of the log; 100 % is the loss of guessing",
         0.15,
         "below",
         ".4 % to 3.0 %",

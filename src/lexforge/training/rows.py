@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from lexforge.common.types import Run
 from lexforge.data import TrainingData, load_teacher_scores, read_training_rows
 from lexforge.data.pairs import NEGATIVE
+from lexforge.data.splits import TRAIN
 from lexforge.negatives import NegativeRule, judged_run, rankings, training_rows
 from lexforge.retrieval import BM25Index
 from lexforge.settings import NegativesName, PresetNegatives
@@ -17,7 +18,6 @@ from lexforge.settings import NegativesName, PresetNegatives
 if TYPE_CHECKING:
     from datasets import Dataset
 
-TRAIN = "train"
 NEGATIVE_RULE = NegativeRule(last_rank=50, margin=0.05)
 """Negatives stand among the first 50 documents of their query and score at most 95 % of the positive's score,
 because a document that scores higher may well be an answer that nobody judged."""
