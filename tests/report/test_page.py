@@ -241,7 +241,7 @@ def test_findings_are_shown_with_their_advice(run: Path) -> None:
     lines += [lines[-1] | {"step": 41 + step, "loss": 5.0 * (step % 2)} for step in range(20)]
     log.write_text("".join(json.dumps(line) + "\n" for line in lines))
     text = Reader(write_page(run)).text
-    assert "where 100 % is the loss of guessing ! look at this" in text
+    assert "100 % is the loss of guessing ! look at this" in text
     assert "lower --learning-rate" in text
     assert text.index("jumps of the loss") < text.index("? unknown not measured")
 
