@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 # Training takes a few minutes on two cores with these settings. A pretrained model gains in the first two
 # passes over stsb-en (recipes/README.md).
 SCRATCH = TrainingSettings(
-    steps=400, batch_size=64, gradient_accumulation_steps=1, learning_rate=5e-4, precision="fp32"
+    steps=400, batch_size=64, gradient_accumulation_steps=1, learning_rate=5e-4, precision="auto"
 )
 PRETRAINED = replace(SCRATCH, steps=200, learning_rate=2e-5)
 LEFT_OPEN = SCRATCH.left_open()
@@ -172,6 +172,7 @@ def main(cfg: Config) -> None:
         loss,
         args=arguments,
         train_dataset=train,
+        fastest_precision=cfg.train.precision == "auto",
         evaluator=evaluators.get("dev"),
         callbacks=training.early_stopping(cfg.evaluation),
     )

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 # Training takes a few minutes on two cores with these settings. A pretrained model gained most in its first
 # 120 steps (recipes/README.md).
 SCRATCH = TrainingSettings(
-    steps=600, batch_size=64, gradient_accumulation_steps=1, learning_rate=1e-3, precision="fp32"
+    steps=600, batch_size=64, gradient_accumulation_steps=1, learning_rate=1e-3, precision="auto"
 )
 PRETRAINED = replace(SCRATCH, steps=200, learning_rate=5e-5)
 LEFT_OPEN = SCRATCH.left_open()
@@ -242,6 +242,7 @@ def main(cfg: Config) -> None:
             **training.hub_arguments(cfg.card.push_to_hub),
         ),
         train_dataset=train_dataset,
+        fastest_precision=cfg.train.precision == "auto",
         evaluator=evaluators.get("dev"),
         callbacks=training.early_stopping(cfg.evaluation),
     )

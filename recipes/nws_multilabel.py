@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 # Training takes a few minutes on two cores with these settings. The prototypes of the labels start from
 # nothing, whatever the encoder knows.
 SCRATCH = TrainingSettings(
-    steps=300, batch_size=32, gradient_accumulation_steps=1, learning_rate=1e-3, precision="fp32"
+    steps=300, batch_size=32, gradient_accumulation_steps=1, learning_rate=1e-3, precision="auto"
 )
 PRETRAINED = replace(SCRATCH, learning_rate=3e-4)
 LEFT_OPEN = SCRATCH.left_open()
@@ -273,6 +273,7 @@ def main(cfg: Config) -> None:
         loss,
         args=arguments,
         train_dataset=Dataset.from_dict(train_columns),
+        fastest_precision=cfg.train.precision == "auto",
         evaluator=evaluator,
         callbacks=training.early_stopping(cfg.evaluation),
     )

@@ -396,6 +396,7 @@ def main(cfg: Config) -> None:
             **training.hub_arguments(cfg.card.push_to_hub),
         ),
         train_dataset=train_dataset,
+        fastest_precision=cfg.train.precision == "auto",
         evaluator=evaluators.get("dev"),
         callbacks=training.early_stopping(cfg.evaluation),
         teacher=teacher,

@@ -32,7 +32,7 @@ NegativesName: TypeAlias = Literal["given", "none", "mined", "judged", "bm25"]
 PresetNegatives: TypeAlias = Literal["none", "mined", "bm25"]
 PresetName: TypeAlias = Literal["lexforge", "lexforge-scratch", "plain", "v22", "v23", "v25", "v26"]
 """The names of the presets in `PRESETS`."""
-Precision: TypeAlias = Literal["fp32", "bf16", "fp16"]
+Precision: TypeAlias = Literal["auto", "fp32", "bf16", "fp16"]
 Shortage: TypeAlias = Literal["random", "drop"]
 """What happens to a row with too few negatives: random documents fill it up, or it is dropped."""
 Vocabulary: TypeAlias = Literal["all", "seen"]
@@ -320,7 +320,8 @@ class TrainingSettings:
         weight_decay: Weight decay of all parameters except biases and normalisation weights.
         warmup_fraction: Share of training, in [0, 1), during which the learning rate grows linearly.
         max_gradient_norm: Norm to which the gradients are clipped.
-        precision: Precision of the encoder under autocast; the loss is computed in float32.
+        precision: Precision of the encoder under autocast; the loss is computed in float32. `auto` is
+            bfloat16 on a processor that computes this encoder faster so, which is measured, and else float32.
         save_steps: Number of optimizer steps between two checkpoints.
         save_total_limit: Number of checkpoints that are kept, the newest and the best among them; None keeps
             all.
@@ -484,7 +485,7 @@ class Preset:
     loss: LossSettings = LossSettings()
     # Training takes a few minutes on two cores with so many steps.
     train: TrainingSettings = TrainingSettings(
-        steps=200, batch_size=32, gradient_accumulation_steps=1, precision="fp32"
+        steps=200, batch_size=32, gradient_accumulation_steps=1, precision="auto"
     )
     start: StartSettings = StartSettings()
     finish: FinishSettings = FinishSettings()

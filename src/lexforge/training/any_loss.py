@@ -17,9 +17,11 @@ from transformers import TrainingArguments
 from lexforge.common.ranks import world_size
 from lexforge.data.columns import column_names
 from lexforge.losses.base import LOSS_KEYS, embedding_losses, loss_tensors
+from lexforge.models.training_forward import training_forwards
 from lexforge.runs.unused_parameters import decide_find_unused
 from lexforge.settings import TrainingSettings
 from lexforge.training.columns import DATASET_NAME, loss_columns, without_extra_columns
+from lexforge.training.precision import EncoderPrecision
 
 Losses = nn.Module | Mapping[str, nn.Module] | None
 logger = logging.getLogger(__name__)
@@ -41,6 +43,8 @@ class AnyLossTraining(BaseTrainer):
         model: The model to train; None if `model_init` makes one for each training.
         loss: A loss, a dictionary of losses by the name of the data set, or None. With `model_init` it must
             have no state, because it serves one model after another.
+        fastest_precision: Whether the encoder is trained in bfloat16 if this processor computes it faster so
+            (`EncoderPrecision`); for training without autocast.
         **kwargs: The other arguments of the parent.
 
     Raises:
@@ -49,7 +53,14 @@ class AnyLossTraining(BaseTrainer):
             different losses of ours in one step, or if `train` finds that no step can be taken.
     """
 
-    def __init__(self, model: BaseModel | None = None, loss: Losses = None, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        model: BaseModel | None = None,
+        loss: Losses = None,
+        *,
+        fastest_precision: bool = False,
+        **kwargs: Any,
+    ) -> None:
         self._label_columns = _label_columns(kwargs.get("data_collator"))
         # Kind of batch -> name -> [sum over the batches since the last line of the log, number of them].
         self._metrics: dict[str, dict[str, list[Any]]] = {"train": {}, "eval": {}}
@@ -63,6 +74,9 @@ class AnyLossTraining(BaseTrainer):
             self._prepare_first_model(model)
         kwargs["loss"] = dict(loss) if isinstance(loss, Mapping) else loss
         super().__init__(model=model, **kwargs)
+        self.encoder_precision = EncoderPrecision() if fastest_precision else None
+        if self.encoder_precision is not None:
+            self.add_callback(self.encoder_precision)
         self._check_ranks()
 
     @property
@@ -80,7 +94,8 @@ class AnyLossTraining(BaseTrainer):
         return model
 
     def prepare_model(self, model: BaseModel) -> None:
-        """Change a model in place before it is trained; by default nothing is changed."""
+        """Change a model in place before it is trained: by default it skips padding (`training_forwards`)."""
+        training_forwards(model)
 
     def _prepare_first_model(self, model: BaseModel) -> None:
         self.prepare_model(model)

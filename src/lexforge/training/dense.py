@@ -38,6 +38,8 @@ class DenseTrainer(ResumableTraining, FiniteTraining, AnyLossTraining, SentenceT
 
     def __init__(self, model: SentenceTransformer | None = None, loss: Losses = None, **kwargs: Any) -> None:
         super().__init__(model=model, loss=loss, **kwargs)
+        if self.encoder_precision is not None:
+            self.run_state.parts["encoder_precision"] = self.encoder_precision
 
     def get_data_collator(self, model: Any, args: Any, processing_class: Any = None) -> DenseCollator:
         """A collator with the stock collator's settings, whose batches also name their rows."""

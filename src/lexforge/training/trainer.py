@@ -134,7 +134,11 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, AnyLossTraining, SparseEn
         # The average comes before the controller, whose counts read it.
         for callback in filter(None, (self.curriculum, self.weight_average, self.controller)):
             self.add_callback(callback)
-        parts = {"weight_average": self.weight_average, "active_terms": self.controller}
+        parts = {
+            "weight_average": self.weight_average,
+            "active_terms": self.controller,
+            "encoder_precision": self.encoder_precision,
+        }
         self.run_state.parts |= {name: part for name, part in parts.items() if part is not None}
         self.add_callback(CollapseCallback(vocabulary_size(self.model)))
 
@@ -146,6 +150,7 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, AnyLossTraining, SparseEn
             check_terms_of_model(model, **self.wanted_terms)
         self.finishing = Finishing(model, self.start_share, self.prune_threshold, self.weight_average)
         fuse_splade_head(model)
+        super().prepare_model(model)
 
     def check_rows(self, dataset: Any, loss: nn.Module) -> None:
         """Check the rows of a `NeuralSparseLoss`; other losses take what sentence-transformers hands them."""

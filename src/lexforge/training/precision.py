@@ -1,0 +1,64 @@
+"""The format in which a processor computes an encoder fastest, measured once and kept in checkpoints."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from lexforge.common.ranks import from_first_rank
+from lexforge.models.training_forward import seconds_of_formats, training_forwards
+
+logger = logging.getLogger(__name__)
+
+_GAIN = 0.9  # bfloat16 must be this fast, in units of float32, to be chosen
+
+
+class EncoderPrecision(TrainerCallback):
+    """Train the encoder in bfloat16 if this processor computes it faster so, and everything else in float32.
+
+    Before the first step the forward and backward pass of the very encoder are timed in both formats. The
+    weights, the SPLADE head, the loss and the state of the optimizer are float32 in either case, and so is
+    every evaluation. All ranks do what the first one chooses. A resumed run keeps the choice.
+    """
+
+    def __init__(self) -> None:
+        self.dtype: str | None = None  # once it is chosen
+
+    def state(self) -> dict[str, Any]:
+        """What was chosen: the name of a dtype of torch; empty before the first step."""
+        return {} if self.dtype is None else {"dtype": self.dtype}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Go by what `state` returned."""
+        self.dtype = state.get("dtype")
+
+    def on_step_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Choose before the first step of this process, and tell the encoder."""
+        forwards = training_forwards(kwargs["model"])
+        if self.dtype is None:
+            self.dtype = from_first_rank(lambda: self._fastest(forwards, args.device))
+        for forward in forwards:
+            forward.dtype = getattr(torch, self.dtype)
+
+    def _fastest(self, forwards: list[Any], device: torch.device) -> str:
+        if device.type != "cpu" or not forwards:
+            return "float32"
+        seconds = seconds_of_formats(forwards[0].transformer)
+        if len(seconds) == 1:
+            return "float32"
+        whole, half = seconds[torch.float32], seconds[torch.bfloat16]
+        chosen = "bfloat16" if half < _GAIN * whole else "float32"
+        logger.info(
+            "the encoder is trained in %s: a small batch took %.3f s in float32 and %.3f s in bfloat16 "
+            "(--precision fp32 keeps float32)",
+            chosen,
+            whole,
+            half,
+        )
+        return chosen

@@ -1,0 +1,167 @@
+"""Training without padding is training with it: same states, same gradients, for every kind of batch."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sentence_transformers import SentenceTransformer, SparseEncoder
+from torch import Tensor
+
+from lexforge.models import fuse_splade_head
+from lexforge.models.training_forward import cut, seconds_of_formats, training_forwards
+
+TEXTS = [
+    "sort",
+    "the index of a tree",
+    "list",
+    "a vector of tokens in the list of a graph " * 3,
+    "tree " * 20,
+]
+
+
+def widths(model: Any) -> list[int]:
+    """The widths of the batches that the transformer of a model encodes, as they come."""
+    seen: list[int] = []
+    words = model[0].model.get_input_embeddings()
+    words.register_forward_hook(lambda _, args, output: seen.append(output.shape[1]))
+    return seen
+
+
+def gradients(model: Any, features: dict[str, Any]) -> tuple[Tensor, dict[str, Tensor]]:
+    """The vectors of a batch, and the gradient of a weighted sum of them."""
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+    model.train().zero_grad()
+    vectors = model(dict(features))["sentence_embedding"]
+    (vectors * torch.linspace(-1, 1, vectors.numel()).view_as(vectors)).sum().backward()
+    found = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+    return vectors.detach(), found
+
+
+def assert_same(model: Any, features: dict[str, Any]) -> None:
+    """Both ways of encoding agree up to rounding, and so do their gradients."""
+    plain = gradients(model, features)
+    training_forwards(model)
+    ours = gradients(model, features)
+    torch.testing.assert_close(ours[0], plain[0], rtol=1e-4, atol=1e-5)
+    assert ours[1].keys() == plain[1].keys()
+    for name, gradient in plain[1].items():
+        torch.testing.assert_close(
+            ours[1][name], gradient, rtol=1e-3, atol=1e-4, msg=lambda m, n=name: f"{n}: {m}"
+        )
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.parametrize("kind", ["sparse", "dense"])
+def test_states_and_gradients_are_those_of_the_padded_batch(
+    kind: str, side: str, fresh: Any, tiny_dense: SentenceTransformer
+) -> None:
+    """Padding must change nothing; on which side it stands depends on the tokenizer."""
+    model = fuse_splade_head(fresh()) if kind == "sparse" else copy.deepcopy(tiny_dense)
+    model.tokenizer.padding_side = side
+    features = model.preprocess(TEXTS)
+    if side == "left":  # a text keeps its positions, which a model with learned ones counts from the left
+        features["position_ids"] = (features["attention_mask"].cumsum(1) - 1).clamp_min(0)
+    seen = widths(model)
+    assert_same(model, features)
+    whole, *pieces = seen
+    assert len(pieces) > 1
+    assert max(pieces) == whole
+    assert min(pieces) < whole / 2
+
+
+def test_a_training_has_the_losses_of_a_padded_one(fresh: Any, make_trainer: Any, tmp_path: Path) -> None:
+    """Six steps of V26 with every term, once with the forward of sentence-transformers."""
+
+    def losses(padded: bool) -> list[float]:
+        model = fresh()
+        for module in model.modules():
+            if isinstance(module, torch.nn.Dropout):
+                module.p = 0.0
+        trainer = make_trainer(model, tmp_path / str(padded))
+        seen = widths(model)
+        if padded:
+            for module in model.modules():
+                if type(vars(module).get("forward")).__name__ == "TrainingForward":
+                    del vars(module)["forward"]
+        trainer.train()
+        assert padded or len(seen) > 12  # two columns and candidates that are merged: two forwards a step
+        return [line["loss"] for line in trainer.state.log_history if "loss" in line]
+
+    assert losses(padded=False) == pytest.approx(losses(padded=True), rel=1e-4)
+
+
+def test_what_cannot_be_cut_runs_as_before(fresh: Any) -> None:
+    """Evaluation keeps its bits; masks with holes and tensors of other shapes stay whole."""
+    model = fuse_splade_head(fresh())
+    features = model.preprocess(TEXTS)
+    training_forwards(model)
+    seen = widths(model)
+    model.eval()(dict(features))
+    model.train()
+    holes = features | {"attention_mask": features["attention_mask"].clone()}
+    holes["attention_mask"][0, 0] = 0
+    model(holes)
+    model(features | {"attention_mask": features["attention_mask"].clone(), "others": torch.ones(3, 7)})
+    model[0].model.config.output_hidden_states = True
+    model(dict(features))
+    assert seen == [features["input_ids"].shape[1]] * 4
+
+
+def test_a_model_stays_what_it_was(fresh: Any, tmp_path: Path) -> None:
+    """Copies and pickles work, saved models know nothing of it, and a second call changes nothing."""
+    model = fuse_splade_head(fresh())
+    first, second = training_forwards(model), training_forwards(model)
+    assert first == second
+    assert [forward.transformer for forward in first] == [model[0]]
+    twin = copy.deepcopy(model)
+    (forward,) = training_forwards(twin)
+    assert forward.transformer is twin[0]
+    assert training_forwards(pickle.loads(pickle.dumps(model)))[0].transformer is not model[0]
+    model.save_pretrained(str(tmp_path / "model"))
+    loaded = SparseEncoder(str(tmp_path / "model"), device="cpu")
+    assert "forward" not in vars(loaded[0])
+    assert loaded.state_dict().keys() == model.state_dict().keys()
+
+
+@pytest.mark.parametrize("cost", [0, 3, 40])
+def test_the_pieces_take_the_least_work(cost: int) -> None:
+    """The oracle tries every way of cutting."""
+    generator = np.random.default_rng(cost)
+    for _ in range(20):
+        lengths = np.sort(generator.integers(1, 30, size=generator.integers(1, 9)))
+        best = min(
+            sum(
+                (b - a) * lengths[b - 1] + cost
+                for a, b in zip((0, *cuts), (*cuts, len(lengths)), strict=True)
+            )
+            for count in range(len(lengths))
+            for cuts in combinations(range(1, len(lengths)), count)
+        )
+        pieces = cut(lengths, cost)
+        assert [first for first, _, _ in pieces] == [0, *(end for _, end, _ in pieces[:-1])]
+        assert pieces[-1][1] == len(lengths)
+        assert all(width == lengths[end - 1] for _, end, width in pieces)
+        assert sum((end - first) * width + cost for first, end, width in pieces) == best
+
+
+def test_timing_leaves_no_trace(fresh: Any) -> None:
+    """A timed encoder has no gradient, its modes and the random state are as they were."""
+    model = fuse_splade_head(fresh()).eval()
+    model[0].model.train()
+    modes = [module.training for module in model.modules()]
+    state = torch.get_rng_state()
+    seconds = seconds_of_formats(model[0])
+    assert seconds[torch.float32] > 0
+    assert set(seconds) <= {torch.float32, torch.bfloat16}
+    assert [module.training for module in model.modules()] == modes
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all(parameter.grad is None for parameter in model.parameters())

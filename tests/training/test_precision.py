@@ -1,0 +1,91 @@
+"""The encoder is trained in the faster of two formats; what was chosen is kept, and the rest is float32."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from lexforge.models.training_forward import training_forwards
+from lexforge.training import precision
+
+
+@pytest.fixture
+def timed(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[int]]:
+    """Gives the processor the seconds of each format; the list grows with each measurement."""
+
+    def give(float32: float, bfloat16: float | None) -> list[int]:
+        calls: list[int] = []
+        seconds = {torch.float32: float32} | ({} if bfloat16 is None else {torch.bfloat16: bfloat16})
+        monkeypatch.setattr(precision, "seconds_of_formats", lambda _: calls.append(1) or seconds)
+        return calls
+
+    return give
+
+
+@pytest.mark.parametrize(
+    ("float32", "bfloat16", "chosen"),
+    [
+        (1.0, 0.5, torch.bfloat16),
+        (1.0, 0.95, torch.float32),
+        (1.0, 2.0, torch.float32),
+        (1.0, None, torch.float32),
+    ],
+)
+def test_the_faster_format_is_taken(
+    float32: float,
+    bfloat16: float | None,
+    chosen: torch.dtype,
+    timed: Any,
+    make_trainer: Any,
+    fresh: Any,
+    tmp_path: Path,
+) -> None:
+    """A gain of less than a tenth is not worth the rounding; no instructions, no choice."""
+    calls = timed(float32, bfloat16)
+    model = fresh()
+    trainer = make_trainer(model, tmp_path, fastest_precision=True)
+    trainer.train()
+    assert calls == [1]
+    assert {forward.dtype for forward in training_forwards(model)} == {chosen}
+
+
+def test_everything_but_the_encoder_is_float32(
+    timed: Any, make_trainer: Any, fresh: Any, tmp_path: Path
+) -> None:
+    """bfloat16 shows inside the encoder, and neither in what the head gets nor in weights and gradients."""
+    timed(1.0, 0.1)
+    model = fresh()
+    trainer = make_trainer(model, tmp_path, fastest_precision=True)
+    inside: list[torch.dtype] = []
+    outside: list[torch.dtype] = []
+    evaluated: list[torch.dtype] = []
+
+    def note(module: torch.nn.Module, args: Any, output: torch.Tensor) -> None:
+        (inside if module.training else evaluated).append(output.dtype)
+
+    model[0].model.bert.encoder.layer[0].intermediate.dense.register_forward_hook(note)
+    model[0].register_forward_hook(lambda _, args, output: outside.append(output["token_embeddings"].dtype))
+    trainer.train()
+    model.encode("a text")
+    assert set(inside) == {torch.bfloat16}
+    assert set(evaluated) == {torch.float32}
+    assert set(outside) == {torch.float32}
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
+    state = trainer.optimizer.state.values()
+    assert {value.dtype for one in state for value in one.values() if value.dim()} == {torch.float32}
+
+
+def test_a_resumed_run_keeps_the_choice(timed: Any, make_trainer: Any, fresh: Any, tmp_path: Path) -> None:
+    """On another machine, or a busier one, it would otherwise round differently from its beginning."""
+    timed(1.0, 0.5)
+    make_trainer(fresh(), tmp_path, fastest_precision=True, arguments={"max_steps": 6}).train()
+    calls = timed(1.0, 2.0)
+    model = fresh()
+    trainer = make_trainer(model, tmp_path, fastest_precision=True)
+    trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+    assert calls == []
+    assert {forward.dtype for forward in training_forwards(model)} == {torch.bfloat16}
