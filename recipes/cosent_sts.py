@@ -173,6 +173,7 @@ def main(cfg: Config) -> None:
         args=arguments,
         train_dataset=train,
         fastest_precision=cfg.train.precision == "auto",
+        dropout=cfg.train.dropout,
         evaluator=evaluators.get("dev"),
         callbacks=training.early_stopping(cfg.evaluation),
     )

@@ -274,6 +274,7 @@ def main(cfg: Config) -> None:
         args=arguments,
         train_dataset=Dataset.from_dict(train_columns),
         fastest_precision=cfg.train.precision == "auto",
+        dropout=cfg.train.dropout,
         evaluator=evaluator,
         callbacks=training.early_stopping(cfg.evaluation),
     )

@@ -320,6 +320,7 @@ class TrainingSettings:
         weight_decay: Weight decay of all parameters except biases and normalisation weights.
         warmup_fraction: Share of training, in [0, 1), during which the learning rate grows linearly.
         max_gradient_norm: Norm to which the gradients are clipped.
+        dropout: Share of every dropout of the encoder, in [0, 1); None keeps those that it has.
         precision: Precision of the encoder under autocast; the loss is computed in float32. `auto` is
             bfloat16 on a processor that computes this encoder faster so, which is measured, and else float32.
         save_steps: Number of optimizer steps between two checkpoints.
@@ -344,6 +345,7 @@ class TrainingSettings:
     weight_decay: Annotated[float, NoFlag] = 0.01
     warmup_fraction: float = 0.1
     max_gradient_norm: Annotated[float, NoFlag] = 1.0
+    dropout: float | None = None
     precision: Precision = "bf16"
     save_steps: int = 500
     save_total_limit: int | None = 2
@@ -359,6 +361,8 @@ class TrainingSettings:
                 "the length of training is given by --steps or by --epochs; received "
                 f"{self.steps} steps and {self.epochs:g} epochs, of which the steps would win in silence"
             )
+        if self.dropout is not None and not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout must lie in [0, 1), or be None; received {self.dropout}")
         if not 0 <= self.warmup_fraction < 1:
             raise ValueError(f"warmup_fraction must lie in [0, 1); received {self.warmup_fraction}")
         if not self.weight_decay >= 0:

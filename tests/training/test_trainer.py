@@ -314,3 +314,18 @@ def test_after_an_evaluation_the_loss_has_the_values_of_its_step_again(
     without = train("without")
     assert len({str(values) for values in without}) == 5  # the ramp and the phases differ from step to step
     assert train("with", eval_strategy="steps", eval_steps=1) == without
+
+
+@pytest.mark.parametrize(("wanted", "share"), [(None, 0.1), (0.0, 0.0), (0.3, 0.3)])
+def test_dropout_is_that_of_the_training(
+    wanted: float | None,
+    share: float,
+    fresh: Callable[[], SparseEncoder],
+    make_trainer: Callable[..., SpladeTrainer],
+    tmp_path: Path,
+) -> None:
+    """The model trains with the wanted share, and its saved configuration keeps its own."""
+    model = fresh()
+    make_trainer(model, tmp_path, dropout=wanted).train()
+    assert {module.p for module in model.modules() if isinstance(module, torch.nn.Dropout)} == {share}
+    assert model[0].model.config.hidden_dropout_prob == 0.1

@@ -162,3 +162,20 @@ def freeze_positions(model: nn.Module) -> list[Tensor]:
     for parameter in frozen:
         parameter.requires_grad_(False)
     return frozen
+
+
+def set_dropout(model: nn.Module, share: float) -> None:
+    """Set the share of numbers that every dropout of a model leaves out in training, in place.
+
+    What is saved with the model, its configuration, does not change.
+
+    Args:
+        model: The model.
+        share: In [0, 1).
+    """
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = share
+        for name, value in vars(module).items():
+            if "dropout" in name and isinstance(value, float):  # attention keeps it as a number
+                setattr(module, name, share)

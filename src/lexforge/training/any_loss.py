@@ -17,6 +17,7 @@ from transformers import TrainingArguments
 from lexforge.common.ranks import world_size
 from lexforge.data.columns import column_names
 from lexforge.losses.base import LOSS_KEYS, embedding_losses, loss_tensors
+from lexforge.models.structure import set_dropout
 from lexforge.models.training_forward import training_forwards
 from lexforge.runs.unused_parameters import decide_find_unused
 from lexforge.settings import TrainingSettings
@@ -45,6 +46,7 @@ class AnyLossTraining(BaseTrainer):
             have no state, because it serves one model after another.
         fastest_precision: Whether the encoder is trained in bfloat16 if this processor computes it faster so
             (`EncoderPrecision`); for training without autocast.
+        dropout: Share, in [0, 1), of every dropout of the model, which keeps it; None leaves those it has.
         **kwargs: The other arguments of the parent.
 
     Raises:
@@ -59,8 +61,10 @@ class AnyLossTraining(BaseTrainer):
         loss: Losses = None,
         *,
         fastest_precision: bool = False,
+        dropout: float | None = None,
         **kwargs: Any,
     ) -> None:
+        self.dropout = dropout
         self._label_columns = _label_columns(kwargs.get("data_collator"))
         # Kind of batch -> name -> [sum over the batches since the last line of the log, number of them].
         self._metrics: dict[str, dict[str, list[Any]]] = {"train": {}, "eval": {}}
@@ -94,8 +98,10 @@ class AnyLossTraining(BaseTrainer):
         return model
 
     def prepare_model(self, model: BaseModel) -> None:
-        """Change a model in place before it is trained: by default it skips padding (`training_forwards`)."""
+        """Change a model in place before it is trained: padding is skipped, and the dropout set."""
         training_forwards(model)
+        if self.dropout is not None:
+            set_dropout(model, self.dropout)
 
     def _prepare_first_model(self, model: BaseModel) -> None:
         self.prepare_model(model)

@@ -1,0 +1,42 @@
+"""Dropout is set in every family of encoders, wherever it keeps its share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import transformers
+
+from lexforge.models.structure import set_dropout
+
+SMALL = {
+    "vocab_size": 50,
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "intermediate_size": 24,
+    "pad_token_id": 0,
+}
+FAMILIES = ["Bert", "DistilBert", "Roberta", "XLMRoberta", "Electra", "MPNet", "ModernBert", "Qwen3", "Llama"]
+
+
+def encoder(family: str) -> Any:
+    """A random model without a head, in training."""
+    config = getattr(transformers, f"{family}Config")
+    own = {"dim": 16, "n_layers": 2, "n_heads": 2, "hidden_dim": 24, "vocab_size": 50}
+    return getattr(transformers, f"{family}Model")(config(**own if family == "DistilBert" else SMALL)).train()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_two_passes_agree_without_dropout_alone(family: str) -> None:
+    """What a family has by default differs; after the call all of it is 0, or all of it is there."""
+    model = encoder(family)
+    ids = torch.arange(1, 21).reshape(2, 10)
+    states = []
+    for share in (0.0, 0.0, 0.5, 0.5):
+        set_dropout(model, share)
+        states.append(model(input_ids=ids).last_hidden_state)
+    assert torch.equal(states[0], states[1])
+    assert not torch.allclose(states[2], states[3])
