@@ -62,6 +62,7 @@ from lexforge.settings import (
     find_preset,
 )
 
+LONGEST_FIRST_MEASURE = 180.0  # seconds to encode documents for a measure that training does not need
 SCRATCH = PRESETS["lexforge-scratch"]
 SCRATCH_TRAINING = SCRATCH.training_from_scratch().left_open()
 
@@ -141,7 +142,8 @@ class Config:
 
     document_terms: int | None = None
     """Wanted mean number of active terms per document: training chooses the FLOPS weight for it, and its end
-    makes it exact within 1 %. None leaves the number to that weight."""
+    makes it exact within 1 %. None leaves the number to that weight; a model whose head was not trained for
+    SPLADE then gets 128, and 40 per query, by the preset `lexforge`."""
 
     query_terms: int | None = None
     """Wanted mean number of active terms per query. Training chooses the FLOPS weight of queries for it, and
@@ -183,6 +185,18 @@ def resolve(cfg: Config) -> Config:
         train=cfg.train.with_defaults(train),
         max_seq_length=tokens,
         training_seq_length=training_tokens,
+    )
+
+
+def for_untrained_head(cfg: Config) -> Config:
+    """Keep no share of a start that is no retriever, and want the preset's numbers of terms by default."""
+    cfg = replace(cfg, finish=replace(cfg.finish, start_share=0.0))
+    if cfg.document_terms is not None or cfg.query_terms is not None:
+        return cfg
+    return replace(
+        cfg,
+        document_terms=cfg.start.document_terms,
+        query_terms=None if cfg.inference_free else cfg.start.query_terms,
     )
 
 
@@ -289,19 +303,20 @@ def main(cfg: Config) -> None:
             max_seq_length=cfg.max_seq_length,
             seed=cfg.train.seed,
         )
-    model = models.build_splade(
-        checkpoint, max_seq_length=cfg.max_seq_length, similarity=cfg.loss.similarity, texts=documents
-    )
+    model = models.build_splade(checkpoint, max_seq_length=cfg.max_seq_length, similarity=cfg.loss.similarity)
 
-    # A masked language model as it was pretrained activates a large part of its vocabulary in every text. Its
-    # head gets another scale, so that training starts with few terms, and nothing of such a start is kept.
-    if cfg.start.scale_head and cfg.model != LEXICAL and not models.head_is_trained(model, documents):
+    # A head that was not trained for SPLADE activates a large part of the vocabulary in every text. It gets
+    # another scale, so that training starts with few terms, and nothing of such a start is kept. Nor does
+    # training by itself bring such an encoder to few terms, so it has wanted numbers of them.
+    scaled = cfg.start.scale_head or not models.has_language_model_head(model)
+    if scaled and cfg.model != LEXICAL and not models.head_is_trained(model, documents):
+        models.scale_head(model, documents)
+        cfg = for_untrained_head(cfg)
         process.print(
             f"{cfg.model} was not trained for SPLADE: its head gets its scale from the documents. It is no "
-            "retriever yet, so the model at the end keeps no share of it"
+            "retriever yet, so the model at the end keeps no share of it. Wanted terms: "
+            f"{cfg.document_terms or 'any number'} per document, {cfg.query_terms or 'any number'} per query"
         )
-        models.scale_head(model, documents)
-        cfg = replace(cfg, finish=replace(cfg.finish, start_share=0.0))
 
     # Vocabulary. The sparsity penalty of the loss treats a term by its idf in the corpus, and it has rules of
     # its own for special tokens and stop words.
@@ -330,7 +345,14 @@ def main(cfg: Config) -> None:
         record.add("bm25", evaluation.evaluate_bm25(bm25, evaluator))
         if cfg.evaluation.initial_evaluation:
             stages.begin("measure the model before training")
-            record.add("initial", evaluator.evaluate(model))
+            first, searched = evaluation.evaluator_within(LONGEST_FIRST_MEASURE, model, measured)
+            if searched < len(measured.corpus):
+                process.print(
+                    f"the model before training searches a sample of {searched} of {len(measured.corpus)} "
+                    "documents, among which it finds more: this would take more than three minutes otherwise"
+                )
+            whole = searched == len(measured.corpus)
+            record.add("initial" if whole else "initial_sample", first.evaluate(model))
 
     # Terms that nearly every document activates get a lower bias, and rare ones a higher one. The lexical
     # backbone has idf in its weights already.

@@ -252,12 +252,17 @@ class StartSettings:
             from the documents. A model without a head gets it with every preset.
         idf_bias: Shift of a term's logit per unit of its idf, in a pretrained encoder; the lexical backbone
             has idf in its weights already. 0 shifts nothing.
+        document_terms: Wanted number of active terms per document where the head was not trained and the user
+            wants no number of documents or queries; None leaves it to the loss.
+        query_terms: The same per query.
 
     Source: docs/losses.md, sections 18 and 20.
     """
 
     scale_head: Annotated[bool, NoFlag] = False
     idf_bias: float = 0.0
+    document_terms: Annotated[int | None, NoFlag] = None
+    query_terms: Annotated[int | None, NoFlag] = None
 
 
 @dataclass(frozen=True)
@@ -581,7 +586,7 @@ LEXFORGE = replace(
         mse_weight=0.0,
     ),
     train=replace(PLAIN.train, learning_rate=3e-4, lr_scheduler_type="constant_with_warmup"),
-    start=StartSettings(scale_head=True, idf_bias=0.35),
+    start=StartSettings(scale_head=True, idf_bias=0.35, document_terms=128, query_terms=40),
     finish=FinishSettings(start_share=0.45, prune_threshold=0.3, average_horizon=1 / 6),
     data=DataSettings(negatives="mined", teacher="bm25"),
 )

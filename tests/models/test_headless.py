@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import logging
 from pathlib import Path
@@ -11,7 +12,8 @@ import numpy as np
 import pytest
 import torch
 from datasets import Dataset
-from sentence_transformers import SparseEncoder
+from sentence_transformers import SentenceTransformer, SparseEncoder
+from sentence_transformers.sentence_transformer.modules import Normalize, StaticEmbedding
 from transformers import (
     AutoTokenizer,
     BertConfig,
@@ -33,13 +35,18 @@ from transformers import (
 
 from lexforge.losses import NeuralSparseLoss
 from lexforge.models import (
+    build_dense,
     build_inference_free,
     build_splade,
+    has_language_model_head,
+    head_is_trained,
     restrict_output_vocabulary,
+    saved_prompt,
     scale_head,
     unfuse_splade_head,
     vocabulary_size,
 )
+from lexforge.models.structure import splade_decoders
 from lexforge.sparsity import trim_documents
 from lexforge.training import SpladeTrainer, TrainingSettings
 
@@ -252,3 +259,58 @@ def test_damaged_checkpoints_are_refused(tiny_checkpoint: Path, tmp_path: Path) 
     masked.save_pretrained(tmp_path / "bert", state_dict=weights)
     with pytest.raises(ValueError, match=r"not a complete masked language model: BertForMaskedLM misses 4"):
         build_splade(tmp_path / "bert")
+
+
+def test_a_dense_encoder_gives_its_transformer_and_its_prompts(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    """As E5 is saved: a prompt for each kind of text, pooling, normalization, a length of its own."""
+    dense = build_dense(tiny_checkpoint, max_seq_length=20, device="cpu")
+    dense.append(Normalize())
+    dense.prompts = {"query": "query: ", "passage": "passage: "}
+    dense.save_pretrained(str(tmp_path / "dense"))
+    model = build_splade(tmp_path / "dense", device="cpu", texts=TEXTS)
+    assert [type(module).__name__ for module in model] == ["Transformer", "Dense", "SpladePooling"]
+    assert model.max_seq_length == 20
+    assert saved_prompt(model, "query") == "query: "
+    assert saved_prompt(model, "document") == "passage: "
+    weight = dense[0].model.get_input_embeddings().weight
+    assert torch.equal(model[0].model.get_input_embeddings().weight, weight)
+    ids = model.preprocess(["list"])
+    with torch.no_grad():
+        states = model[0](dict(ids))["token_embeddings"]
+        expected = dense[0](dict(ids))["token_embeddings"]
+    torch.testing.assert_close(states, expected)
+    model.save_pretrained(str(tmp_path / "sparse"))
+    loaded = SparseEncoder(str(tmp_path / "sparse"), device="cpu")
+    assert loaded.prompts["passage"] == "passage: "
+    np.testing.assert_allclose(rows(loaded), rows(model), atol=1e-5)
+
+
+def test_a_dense_encoder_without_a_transformer_is_refused(tmp_path: Path, tiny_checkpoint: Path) -> None:
+    """A table of vectors has no states of tokens that a head could read."""
+    tokenizer = AutoTokenizer.from_pretrained(tiny_checkpoint)
+    static = SentenceTransformer(
+        modules=[StaticEmbedding(tokenizer._tokenizer, embedding_dim=8)], device="cpu"
+    )
+    static.save_pretrained(str(tmp_path / "static"))
+    with pytest.raises(ValueError, match=r"that begins with .*StaticEmbedding, which is no SPLADE encoder"):
+        build_splade(tmp_path / "static")
+
+
+def test_a_trained_headless_encoder_keeps_its_scale(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    """It is saved with its Dense; when it is trained further, its head counts as trained by its few terms."""
+    bare = BertModel.from_pretrained(tiny_checkpoint)
+    bare.save_pretrained(tmp_path / "bare")
+    AutoTokenizer.from_pretrained(tiny_checkpoint).save_pretrained(tmp_path / "bare")
+    model = build_splade(tmp_path / "bare", device="cpu")
+    assert not has_language_model_head(model)
+    assert not head_is_trained(model, TEXTS)
+    scale_head(model, TEXTS, active_terms=5).save_pretrained(str(tmp_path / "saved"))
+    assert head_is_trained(build_splade(tmp_path / "saved", device="cpu"), TEXTS)
+
+
+def test_the_head_of_an_asymmetric_encoder_is_judged_by_its_documents(tiny_splade: SparseEncoder) -> None:
+    """The queries of an inference-free one are looked up, and its one module is a Router."""
+    model = build_inference_free(copy.deepcopy(tiny_splade), np.ones(len(tiny_splade.tokenizer)))
+    assert not head_is_trained(model, TEXTS)
+    splade_decoders(model)[0].bias.data -= 50
+    assert head_is_trained(model, TEXTS)

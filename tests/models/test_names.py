@@ -98,7 +98,7 @@ def test_a_model_of_another_class_is_no_dense_encoder_and_no_teacher(
         load_teacher(str(folder), TEXTS)
 
 
-@pytest.mark.parametrize("kind", ["CrossEncoder", "SentenceTransformer", "MultiVectorEncoder"])
+@pytest.mark.parametrize("kind", ["CrossEncoder", "MultiVectorEncoder"])
 def test_a_model_of_another_class_is_no_splade_encoder(
     kind: str, tiny_checkpoint: Path, tmp_path: Path
 ) -> None:

@@ -27,7 +27,12 @@ if TYPE_CHECKING:
     )
     from lexforge.evaluation.multilabel_evaluator import MultiLabelEvaluator
     from lexforge.evaluation.report import example_searches, metrics_table, split_terms
-    from lexforge.evaluation.retrieval_task import evaluate_bm25, evaluator_of_split, evaluators_by_split
+    from lexforge.evaluation.retrieval_task import (
+        evaluate_bm25,
+        evaluator_of_split,
+        evaluator_within,
+        evaluators_by_split,
+    )
     from lexforge.evaluation.sparsity import Sparsity, measure_sparsity
     from lexforge.evaluation.training_queries import compare_with_bm25
     from lexforge.evaluation.trec import check_run_ids, read_qrels, read_run, write_qrels, write_run
@@ -50,6 +55,7 @@ __all__ = [
     "evaluate_multilabel",
     "evaluate_run",
     "evaluator_of_split",
+    "evaluator_within",
     "evaluators_by_split",
     "example_searches",
     "f1_on_test",

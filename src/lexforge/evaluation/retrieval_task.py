@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
-from lexforge.data import RetrievalData
+from sentence_transformers import SentenceTransformer, SparseEncoder
+
+from lexforge.corpus import encode
+from lexforge.data import RetrievalData, sample_corpus
 from lexforge.evaluation.evaluator import RetrievalEvaluator, RetrievalResult
 from lexforge.evaluation.metrics import score_run
 from lexforge.evaluation.trec import check_run_ids
 from lexforge.retrieval import BM25Index
+
+_TIMED = 64  # documents
 
 
 def evaluator_of_split(data: RetrievalData, split: str, name: str = "") -> RetrievalEvaluator:
@@ -45,6 +51,34 @@ def evaluators_by_split(data: RetrievalData, splits: Sequence[str]) -> dict[str,
     """
     names = {split: "" if split == "test" else split for split in splits}
     return {split: evaluator_of_split(data, split, name) for split, name in names.items()}
+
+
+def evaluator_within(
+    seconds: float, model: SparseEncoder | SentenceTransformer, data: RetrievalData, split: str = "test"
+) -> tuple[RetrievalEvaluator, int]:
+    """Build the evaluator of a split whose documents a model encodes in a given time, by timing a few.
+
+    Args:
+        seconds: What encoding the documents may take.
+        model: The encoder.
+        data: The retrieval set.
+        split: The split whose queries are measured.
+
+    Returns:
+        The evaluator, and how many documents it searches: all of them, or the judged ones and a random
+        sample, which may take longer where many are judged.
+
+    Raises:
+        ValueError: If there is no such split, or an id cannot stand in a TREC file.
+    """
+    every = max(1, len(data.corpus) // _TIMED)
+    texts = [text for place, text in enumerate(data.corpus.values()) if place % every == 0][:_TIMED]
+    start = time.perf_counter()
+    encode(model, texts, "document")
+    fit = int(len(texts) * seconds / (time.perf_counter() - start))
+    if fit < len(data.corpus):
+        data = sample_corpus(data, max(1, fit), [split])
+    return evaluator_of_split(data, split), len(data.corpus)
 
 
 def evaluate_bm25(bm25: BM25Index, evaluator: RetrievalEvaluator) -> RetrievalResult:

@@ -23,6 +23,7 @@ _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 _ROWS = {
     "bm25": "BM25",
     "initial": "before training",
+    "initial_sample": "before training, in a sample of the documents",
     "trained": "this model",
     "own_terms": "this model without its expansion",
 }

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from lexforge.models.dense import build_dense
     from lexforge.models.dimension import embedding_dimension
     from lexforge.models.fused import fuse_splade_head, unfuse_splade_head
-    from lexforge.models.head_scale import head_is_trained, scale_head
+    from lexforge.models.head_scale import has_language_model_head, head_is_trained, scale_head
     from lexforge.models.inference_free import build_inference_free
     from lexforge.models.lexical_init import build_lexical_backbone, resolve_backbone
     from lexforge.models.load import check_encoder, load_encoder
@@ -44,6 +44,7 @@ __all__ = [
     "encode_kind",
     "foreign_script_ids",
     "fuse_splade_head",
+    "has_language_model_head",
     "head_is_trained",
     "is_training",
     "load_encoder",

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from lexforge.models.decoder_bias import decoder_biases, set_bias
 from lexforge.models.fused import fuse_splade_head, unfuse_splade_head
-from lexforge.models.prompts import saved_prompt
+from lexforge.models.prompts import encode_kind, saved_prompt
 from lexforge.models.structure import splade_decoders
 
 UNTRAINED = 0.1
@@ -89,26 +89,28 @@ def scale_head(
     return set_bias(model, scale * (bias.detach().double() - mean - threshold))
 
 
+def has_language_model_head(model: SparseEncoder) -> bool:
+    """Say whether the decoder belongs to a language model; else it is a `Dense` behind a transformer."""
+    return not any(isinstance(module, Dense) for module in model.modules())
+
+
 def head_is_trained(model: SparseEncoder, texts: Sequence[str], *, sample: int = 64) -> bool:
     """Say whether the head of a SPLADE encoder was trained for sparse vectors, by the terms of a few texts.
 
     Args:
-        model: A symmetric SPLADE encoder, fused or plain.
+        model: A SPLADE encoder, symmetric or not, fused or plain.
         texts: Documents of the collection.
         sample: The largest number of texts that are encoded, evenly spaced.
 
     Returns:
-        Whether a text activates at most `UNTRAINED` of the vocabulary on average. An input embedding as
-        decoder was never trained as one. Without any text that is not blank, the head counts as trained.
-
-    Raises:
-        ValueError: If the model has several heads.
+        Whether a text activates at most `UNTRAINED` of the vocabulary on average. Without any text that is
+        not blank, the head counts as trained.
     """
-    _only_decoder(model)
-    if isinstance(model[1], Dense):
-        return False
-    chosen = _some(texts, sample)
-    return not chosen or (_largest_logits(model, chosen) > 0).double().mean().item() <= UNTRAINED
+    active = [
+        float((encode_kind(model, [text], "document", show_progress_bar=False).to_dense() > 0).float().mean())
+        for text in _some(texts, sample)
+    ]
+    return not active or sum(active) / len(active) <= UNTRAINED
 
 
 def _only_decoder(model: SparseEncoder) -> Any:

@@ -7,13 +7,17 @@ decoder has the bias that the restriction of the vocabulary needs.
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import torch
+from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Dense
 from sentence_transformers.sparse_encoder.modules import SpladePooling, Transformer
 from torch import Tensor, nn
 from transformers import AutoModel, AutoModelForCausalLM, PreTrainedConfig
+
+logger = logging.getLogger(__name__)
 
 # Decoder LMs whose attention looks both ways where `config.is_causal` is False; a forward checks each one.
 DECODER_FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
@@ -84,15 +88,46 @@ def build_bare_encoder(name: str, missing: str) -> list[nn.Module]:
     """
     _, loading = AutoModel.from_pretrained(name, output_loading_info=True)
     _refuse_missing(name, [key for key in loading["missing_keys"] if not key.startswith("pooler.")])
-    transformer = Transformer(name)
-    if getattr(transformer.model, "pooler", None) is not None:
-        transformer.model.pooler = None  # it reads the first token alone, and would get no gradient
-    embeddings = transformer.model.get_input_embeddings().weight.detach().clone()  # [V, D]
+    return _decoded_by_embeddings(
+        Transformer(name), f"{name} is not a complete masked language model: {missing}"
+    )
+
+
+def build_from_dense(name: str) -> tuple[list[nn.Module], dict[str, str]]:
+    """Build the modules of an encoder from the transformer of a dense `SentenceTransformer`.
+
+    The matrix of its input embeddings becomes the decoder, with a bias of zeros. Pooling and what follows it
+    are left out.
+
+    Args:
+        name: A folder or a hub name of a saved model whose first module is a `Transformer`.
+
+    Returns:
+        Transformer, Dense and SpladePooling, with the length and the tokenizer of the model; and its prompts.
+
+    Raises:
+        ValueError: If the embeddings have another width than the states.
+    """
+    dense = SentenceTransformer(name, device="cpu")
+    transformer, *others = dense.children()
+    assert isinstance(transformer, Transformer)  # `check_saved_class` has looked
+    left_out = ", ".join(type(module).__name__ for module in others)
+    logger.info("%s is a dense encoder: its transformer is taken, without %s", name, left_out)
+    prompts = {kind: prompt for kind, prompt in dense.prompts.items() if prompt}
+    return _decoded_by_embeddings(transformer, f"{name} is a dense encoder"), prompts
+
+
+def _decoded_by_embeddings(transformer: Transformer, what: str) -> list[nn.Module]:
+    """The transformer, without its pooler, and a head made of its input embeddings."""
+    model: Any = transformer.model
+    if getattr(model, "pooler", None) is not None:
+        model.pooler = None  # it reads the first token alone, and would get no gradient
+    embeddings = model.get_input_embeddings().weight.detach().clone()  # [V, D]
     width = transformer.get_embedding_dimension()
     if embeddings.shape[1] != width:
         raise ValueError(
-            f"{name} is not a complete masked language model: {missing}. Its embeddings of width "
-            f"{embeddings.shape[1]} cannot take the place of a head for states of width {width}"
+            f"{what}. Its embeddings of width {embeddings.shape[1]} cannot take the place of a head for "
+            f"states of width {width}"
         )
     return [transformer, _decoder(embeddings), SpladePooling("max")]
 

@@ -117,25 +117,32 @@ def saved_class(name: str) -> str | None:
 
 
 def check_saved_class(name: str, wanted: Literal["SparseEncoder", "SentenceTransformer"]) -> str | None:
-    """Refuse a model that was saved by another class of sentence-transformers.
+    """Refuse a model of another class of sentence-transformers, from which no encoder is built either.
 
     Args:
         name: A folder or a hub name.
-        wanted: The class that can load it; a bare checkpoint of transformers passes too.
+        wanted: The class of the encoder. A bare checkpoint of transformers passes too, and a dense encoder
+            where a `SparseEncoder` is wanted: its transformer becomes one.
 
     Returns:
         The class by which it was saved; None for a bare checkpoint.
 
     Raises:
-        ValueError: If it was saved by another class; the message says what can be passed.
+        ValueError: If it was saved by another class, or has no transformer; the message says what can be
+            passed.
     """
     saved = saved_class(name)
     if saved in (None, wanted):
         return saved
+    if saved == "SentenceTransformer":
+        first = model_settings(name, "modules.json")[0]["type"]
+        if first.rpartition(".")[2] == "Transformer":
+            return saved
+        saved = f"SentenceTransformer that begins with {first}"
     if wanted == "SparseEncoder":
         raise ValueError(
             f"{name} was saved as a {saved}, which is no SPLADE encoder; pass a SparseEncoder with "
-            "SpladePooling, or the checkpoint of a masked language model"
+            "SpladePooling, the checkpoint of a masked language model, or a dense SentenceTransformer"
         )
     raise ValueError(
         f"{name} was saved as a {saved}, which is no dense encoder; pass a SentenceTransformer, or the "

@@ -17,7 +17,13 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_N
 from lexforge.common.similarity import Similarity, check_similarity
 from lexforge.models.fused import fuse_splade_head
 from lexforge.models.head_scale import scale_head
-from lexforge.models.headless import DECODER_FAMILIES, build_bare_encoder, build_decoder_lm, describe
+from lexforge.models.headless import (
+    DECODER_FAMILIES,
+    build_bare_encoder,
+    build_decoder_lm,
+    build_from_dense,
+    describe,
+)
 from lexforge.models.model_card import RetrieverCard
 from lexforge.models.names import check_saved_class, check_saved_similarity, checked_name
 from lexforge.models.structure import position_limit, splade_transformers
@@ -39,7 +45,8 @@ def build_splade(
     Args:
         name_or_path: A folder or a hub name: a checkpoint that `AutoModelForMaskedLM` and `AutoTokenizer`
             load, a decoder LM (Llama, Mistral, Qwen2, Qwen3), an encoder without a head (such as a
-            `BertModel`), or a saved SPLADE `SparseEncoder` (symmetric, or asymmetric with a `Router`).
+            `BertModel`), a saved SPLADE `SparseEncoder` (symmetric, or asymmetric with a `Router`), or a
+            saved dense `SentenceTransformer`, whose transformer and prompts are taken.
         max_seq_length: Texts are cut after this many tokens, special tokens included. None keeps what the
             saved encoder or the tokenizer says, limited to what the model has positions for.
         similarity: How queries and documents are compared. It is saved with the model as
@@ -66,22 +73,23 @@ def build_splade(
         check_similarity(similarity)
     name = checked_name(name_or_path)
     saved = check_saved_class(name, "SparseEncoder")
-    if saved is not None:
+    if saved == "SparseEncoder":
         model = SparseEncoder(
             name, device=device, similarity_fn_name=similarity, model_card_data=RetrieverCard()
         )
         check_saved_similarity(name, model.similarity_fn_name)
     else:
-        modules = _modules_of_checkpoint(name)
+        modules, prompts = build_from_dense(name) if saved else (_modules_of_checkpoint(name), {})
         model = SparseEncoder(
             modules=modules,
             device=device,
+            prompts=prompts,
             similarity_fn_name=similarity or "dot",
             model_card_data=RetrieverCard(),
         )
     for transformer in splade_transformers(model):
         _set_max_seq_length(transformer, max_seq_length)
-    if saved is None and isinstance(model[1], Dense):
+    if saved != "SparseEncoder" and isinstance(model[1], Dense):
         if texts is None:
             logger.warning(
                 f"{name} has no head of a masked language model: its embeddings decode, and about half of "

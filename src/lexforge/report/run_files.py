@@ -16,6 +16,7 @@ from lexforge.runs.run_directory import read_json
 SYSTEMS = {
     "bm25": "BM25",
     "initial": "before training",
+    "initial_sample": "before training, in a sample of the documents",
     TRAINED: "after training",
     "own_terms": "without its expansion",
 }
