@@ -188,16 +188,15 @@ def resolve(cfg: Config) -> Config:
     )
 
 
-def for_untrained_head(cfg: Config) -> Config:
+def for_untrained_head(cfg: Config, vocabulary_size: int) -> Config:
     """Keep no share of a start that is no retriever, and want the preset's numbers of terms by default."""
     cfg = replace(cfg, finish=replace(cfg.finish, start_share=0.0))
+    wanted = (cfg.start.document_terms, None if cfg.inference_free else cfg.start.query_terms)
     if cfg.document_terms is not None or cfg.query_terms is not None:
         return cfg
-    return replace(
-        cfg,
-        document_terms=cfg.start.document_terms,
-        query_terms=None if cfg.inference_free else cfg.start.query_terms,
-    )
+    few = max(1, vocabulary_size // 20)  # a small vocabulary has not so many terms to give
+    document_terms, query_terms = (None if number is None else min(number, few) for number in wanted)
+    return replace(cfg, document_terms=document_terms, query_terms=query_terms)
 
 
 def check(cfg: Config) -> None:
@@ -311,7 +310,7 @@ def main(cfg: Config) -> None:
     scaled = cfg.start.scale_head or not models.has_language_model_head(model)
     if scaled and cfg.model != LEXICAL and not models.head_is_trained(model, documents):
         models.scale_head(model, documents)
-        cfg = for_untrained_head(cfg)
+        cfg = for_untrained_head(cfg, models.vocabulary_size(model))
         process.print(
             f"{cfg.model} was not trained for SPLADE: its head gets its scale from the documents. It is no "
             "retriever yet, so the model at the end keeps no share of it. Wanted terms: "

@@ -19,7 +19,7 @@ def timed(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[int]]:
 
     def give(float32: float, bfloat16: float | None) -> list[int]:
         calls: list[int] = []
-        seconds = {torch.float32: float32} | ({} if bfloat16 is None else {torch.bfloat16: bfloat16})
+        seconds = {} if bfloat16 is None else {torch.float32: float32, torch.bfloat16: bfloat16}
         monkeypatch.setattr(precision, "seconds_of_formats", lambda _: calls.append(1) or seconds)
         return calls
 

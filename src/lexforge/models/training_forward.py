@@ -150,16 +150,16 @@ def seconds_of_formats(transformer: Transformer) -> dict[torch.dtype, float]:
         transformer: On a CPU; its weights, gradients, mode and the random state stay as they are.
 
     Returns:
-        Format -> seconds of its fastest turn, of random tokens. float32 alone where the processor has no
-        instructions for bfloat16, whose emulation may take a hundred times as long.
+        Format -> seconds of its fastest turn, of random tokens. Empty where the processor has no instructions
+        for bfloat16, whose emulation may take a hundred times as long.
     """
-    formats = [torch.float32]
-    if torch.ops.mkldnn._is_mkldnn_bf16_supported():
-        formats.append(torch.bfloat16)
-    turns: dict[torch.dtype, list[float]] = {dtype: [] for dtype in formats}
+    if not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        return {}
+    turns: dict[torch.dtype, list[float]] = {torch.float32: [], torch.bfloat16: []}
     model: Any = transformer.model
     terms = model.get_input_embeddings().num_embeddings
-    ids = torch.randint(terms, (_TEXTS, _TOKENS), generator=torch.Generator().manual_seed(0))
+    tokens = min(_TOKENS, transformer.max_seq_length or _TOKENS)
+    ids = torch.randint(terms, (_TEXTS, tokens), generator=torch.Generator().manual_seed(0))
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     forward = TrainingForward(transformer)
     resting = [module for module in transformer.modules() if not module.training]

@@ -50,7 +50,7 @@ class EncoderPrecision(TrainerCallback):
         if device.type != "cpu" or not forwards:
             return "float32"
         seconds = seconds_of_formats(forwards[0].transformer)
-        if len(seconds) == 1:
+        if not seconds:
             return "float32"
         whole, half = seconds[torch.float32], seconds[torch.bfloat16]
         chosen = "bfloat16" if half < _GAIN * whole else "float32"
