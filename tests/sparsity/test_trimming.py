@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -11,10 +12,11 @@ import torch
 from sentence_transformers import SparseEncoder
 from sentence_transformers.base.modules import Router
 from sentence_transformers.sparse_encoder.modules import SpladePooling, Transformer
+from transformers import AutoTokenizer, BertConfig, BertForMaskedLM
 
 from lexforge.models import build_inference_free, build_splade, restrict_output_vocabulary
 from lexforge.models.decoder_bias import BANNED_BIAS
-from lexforge.sparsity import check_terms_of_model, trim_documents
+from lexforge.sparsity import check_terms_of_model, mean_active_terms, trim_documents
 
 WORDS = "list array search index query document vector sparse token model train file graph tree".split()
 DOCUMENTS = [f"the {a} of a {b} is in the {c}" for a, b, c in zip(WORDS, WORDS[3:], WORDS[5:], strict=False)]
@@ -49,6 +51,26 @@ def test_the_level_lies_between_the_logits_that_count_and_the_others(
     level = (logits[count - 1] + logits[count]) / 2
     assert trim_documents(tiny_splade, DOCUMENTS, wanted) == count / len(DOCUMENTS)
     torch.testing.assert_close(bias.detach(), before - level, rtol=0, atol=2e-6)  # float32
+
+
+def test_memory_holds_the_vectors_of_a_part_of_the_documents(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    """A head that was never trained activates much of a large vocabulary in every document: the vectors of
+    the 3,000 documents of a run would fill tens of gigabytes.
+    """
+    documents = [f"the {a} of {b}" for a in WORDS for b in WORDS]
+    config = BertConfig.from_pretrained(tiny_checkpoint, vocab_size=100_000, hidden_size=8)
+    torch.manual_seed(0)
+    BertForMaskedLM(config).save_pretrained(tmp_path)
+    AutoTokenizer.from_pretrained(tiny_checkpoint).save_pretrained(tmp_path)
+    peaks = []
+    for some in (documents[::4], documents):
+        model = build_splade(tmp_path, device="cpu")
+        tracemalloc.start()
+        assert trim_documents(model, some, 20) == pytest.approx(20, rel=0.01)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert mean_active_terms(model, {"document": documents})["document"] == pytest.approx(20, rel=0.01)
+    assert peaks[1] < 1.5 * peaks[0]
 
 
 @pytest.mark.parametrize("activation", ["relu", "log1p_relu"])

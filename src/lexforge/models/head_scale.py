@@ -106,11 +106,13 @@ def head_is_trained(model: SparseEncoder, texts: Sequence[str], *, sample: int =
         Whether a text activates at most `UNTRAINED` of the vocabulary on average. Without any text that is
         not blank, the head counts as trained.
     """
-    active = [
-        float((encode_kind(model, [text], "document", show_progress_bar=False).to_dense() > 0).float().mean())
-        for text in _some(texts, sample)
-    ]
-    return not active or sum(active) / len(active) <= UNTRAINED
+    chosen = _some(texts, sample)
+    if not chosen:
+        return True
+    training = model.training
+    vectors = encode_kind(model, chosen, "document", show_progress_bar=False)  # sparse [N, V]
+    model.train(training)
+    return bool(vectors._nnz() <= UNTRAINED * vectors.numel())
 
 
 def _only_decoder(model: SparseEncoder) -> Any:
@@ -166,7 +168,7 @@ def _largest_logits(model: SparseEncoder, texts: list[str]) -> Tensor:
             }
             for module in list(model.children())[:-1]:  # all but the pooling
                 features = module(features)
-            rows.append(features["token_embeddings"][0].double().amax(dim=0))  # [L, V] -> [V]
+            rows.append(features["token_embeddings"][0].amax(dim=0).double())  # [L, V] -> [V]
     model.train(training)
     if fused:
         fuse_splade_head(model)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 from sentence_transformers import SparseEncoder
 
 from lexforge.common.types import TextKind
 from lexforge.corpus import encode
-from lexforge.sparsity.constants import FEW, SAMPLE
+from lexforge.models.structure import vocabulary_size
+from lexforge.sparsity.constants import BLOCK_ENTRIES, FEW, SAMPLE
 
 
 def sample_texts(
@@ -65,10 +66,28 @@ def mean_active_terms(
     training = model.training
     # A stored entry of a SPLADE vector is above 0.
     means = {
-        kind: encode(model, some, kind, batch_size=batch_size).nnz / len(some) for kind, some in texts.items()
+        kind: sum(encode(model, part, kind, batch_size=batch_size).nnz for part in in_blocks(model, some))
+        / len(some)
+        for kind, some in texts.items()
     }
     model.train(training)
     return means
+
+
+def in_blocks(model: SparseEncoder, texts: Sequence[str]) -> Iterator[list[str]]:
+    """Divide texts into parts whose vectors fit into memory even where they activate every term.
+
+    Args:
+        model: The SPLADE encoder that is to encode them.
+        texts: The texts.
+
+    Yields:
+        The texts of a part, which have similar lengths; the longest come first.
+    """
+    size = max(1, BLOCK_ENTRIES // vocabulary_size(model))
+    by_length = sorted(texts, key=len, reverse=True)
+    for start in range(0, len(by_length), size):
+        yield by_length[start : start + size]
 
 
 def _some(texts: Sequence[str], most: int, random: np.random.Generator) -> list[str]:

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Sequence
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from sentence_transformers import SparseEncoder
 from sentence_transformers.sparse_encoder.modules import SparseStaticEmbedding, SpladePooling
@@ -20,7 +21,7 @@ from lexforge.corpus import encode
 from lexforge.models.decoder_bias import decoder_biases, lower_bias, raised_bias
 from lexforge.models.structure import splade_decoders, vocabulary_size
 from lexforge.sparsity.constants import FIRST_DEPTH, LARGEST_DEPTH
-from lexforge.sparsity.sample import mean_active_terms
+from lexforge.sparsity.sample import in_blocks, mean_active_terms
 
 logger = logging.getLogger(__name__)
 
@@ -51,8 +52,19 @@ def trim_documents(
             reached.
     """
     check_terms_of_model(model, document_terms=document_terms)
-    lower_bias(model, from_first_rank(lambda: _level(model, documents, document_terms, batch_size)))
-    return from_first_rank(lambda: _count(model, documents, document_terms, batch_size))
+    level, reached = from_first_rank(lambda: _level(model, documents, document_terms, batch_size))
+    lower_bias(model, level)
+    if decoder_biases(model)[0].dtype != torch.float32:  # bias and logits are rounded, and many are equal
+        counted = from_first_rank(lambda: mean_active_terms(model, {"document": documents}, batch_size))
+        reached = counted["document"]
+    if abs(reached / document_terms - 1) > 0.01:
+        logger.warning(
+            "a document has %.1f active terms on average, and %g were wanted: near the level that would give "
+            "them, logits are equal or few. Load the model in float32, or give more documents",
+            reached,
+            document_terms,
+        )
+    return reached
 
 
 def check_terms_of_model(
@@ -97,16 +109,18 @@ def check_terms_of_model(
             )
 
 
-def _level(model: SparseEncoder, documents: Sequence[str], wanted: float, batch_size: int) -> float:
-    """The level above which documents have so many logits each, on average."""
+def _level(
+    model: SparseEncoder, documents: Sequence[str], wanted: float, batch_size: int
+) -> tuple[float, float]:
+    """The level above which documents have so many logits each, on average, and how many they have."""
     above = max(1, round(wanted * len(documents)))  # logits of all documents together
     depth = FIRST_DEPTH
     while True:
-        logits = _logits(model, documents, depth, batch_size)
+        logits = _largest_logits(model, documents, above + 1, depth, batch_size)
         if above < len(logits):
             # The middle between the last logit that counts and the first one that does not.
-            out = len(logits) - above - 1  # its place in ascending order
-            return float(np.partition(logits, (out, out + 1))[out : out + 2].mean())
+            level = float(np.partition(logits, (0, 1))[:2].mean())
+            return level, int((logits > level).sum()) / len(documents)
         if depth >= LARGEST_DEPTH:
             raise ValueError(
                 f"{len(documents)} documents have {len(logits)} logits in all; wanted are {wanted:g} per "
@@ -115,27 +129,31 @@ def _level(model: SparseEncoder, documents: Sequence[str], wanted: float, batch_
         depth *= 2
 
 
-def _logits(
-    model: SparseEncoder, documents: Sequence[str], depth: float, batch_size: int
+def _largest_logits(
+    model: SparseEncoder, documents: Sequence[str], most: int, depth: float, batch_size: int
 ) -> NDArray[np.float64]:
-    """Return the largest logit of each term in each document, `[n]`, of those above -depth."""
-    with raised_bias(model, depth):
-        activations = encode(model, documents, "document", batch_size=batch_size).data.astype(np.float64)
+    """Return the largest logits of terms in documents, at most so many, `[n]`, of those above -depth.
+
+    A term has one logit per document, the largest over its tokens. Memory holds those of a part of the
+    documents: once there are enough, the smallest of them is what others must exceed.
+    """
+    if not documents:
+        raise ValueError("at least one document is needed to trim by; received none")
+    largest: NDArray[np.float64] = np.empty(0)
+    for part in in_blocks(model, documents):
+        with raised_bias(model, depth):
+            vectors = encode(model, part, "document", batch_size=batch_size)
+        largest = np.concatenate([largest, _logits(model, vectors.data) - depth])
+        if len(largest) > most:
+            largest = np.partition(largest, -most)[-most:]
+            depth = -float(largest.min())
+    return largest
+
+
+def _logits(model: SparseEncoder, activations: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Return the logits above 0 from which a model made its activations, `[n]` each."""
     pooling = next(module for module in model.modules() if isinstance(module, SpladePooling))
-    values = np.expm1(activations)  # activations are log1p(relu(logit))
+    values = np.expm1(activations.astype(np.float64))  # activations are log1p(relu(logit))
     if pooling.activation_function == "log1p_relu":  # log1p of the above once more
         values = np.expm1(values)
-    return values - depth
-
-
-def _count(model: SparseEncoder, documents: Sequence[str], wanted: float, batch_size: int) -> float:
-    """The terms of the trimmed model; in half precision bias and logits are rounded, and many are equal."""
-    reached = mean_active_terms(model, {"document": documents}, batch_size)["document"]
-    if abs(reached / wanted - 1) > 0.01:
-        logger.warning(
-            "a document has %.1f active terms on average, and %g were wanted: near the level that would give "
-            "them, logits are equal or few. Load the model in float32, or give more documents",
-            reached,
-            wanted,
-        )
-    return reached
+    return values
