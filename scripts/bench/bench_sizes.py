@@ -1,0 +1,592 @@
+"""Training and encoding by the size of the encoder: 4.4 to 560 million parameters, beside the stock trainer.
+
+    python scripts/bench/bench_sizes.py --data ../shared/data/scifact --tiny ../shared/models/splade-tiny
+    python scripts/bench/bench_sizes.py --data DIR --tiny DIR --sizes xlmr large --only largest
+    python scripts/bench/bench_sizes.py --data DIR --tiny DIR --sizes minilm --minilm DIR --profile
+    python scripts/bench/bench_sizes.py --table
+
+`lexforge` is `SpladeTrainer` with the loss of the preset lexforge, without a teacher and without wanted
+numbers of terms. `sentence-transformers` is `SparseEncoderTrainer` with `SpladeLoss`. Both start from one
+saved model, take the same rows (a query, an answer, and a document that answers no query), and step by AdamW.
+A head that was not trained is scaled to about 150 active terms per text. Sizes without a folder have random
+weights and the tokenizer of `--tiny` or `--minilm`, also where the vocabulary is larger.
+
+Each measurement has a process of its own, which is killed when it holds more than `--memory-limit`. The first
+step is no part of the times. The largest batch takes two steps, because from the second on the optimizer's
+states stand beside the activations. `--profile` prints where a step of lexforge spends its time and writes no
+row. Rows go to results/sizes.csv; `--table` prints the last number of each cell as markdown.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import math
+import multiprocessing
+import os
+import shutil
+import signal
+import statistics
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from common import RESULTS, append_rows, peak_mb, reset_peak
+from sentence_transformers import SparseEncoder, SparseEncoderTrainer
+from sentence_transformers.sparse_encoder.losses import SparseMultipleNegativesRankingLoss, SpladeLoss
+from torch.profiler import ProfilerActivity, profile, record_function
+from transformers import (
+    AutoTokenizer,
+    BertConfig,
+    BertForMaskedLM,
+    TrainerCallback,
+    XLMRobertaConfig,
+    XLMRobertaForMaskedLM,
+)
+
+from lexforge import data, losses, models, training
+from lexforge.corpus import encode
+
+OURS, PEER = "lexforge", "sentence-transformers"
+PARTS = ("train", "largest", "encode")
+ACTIVE_TERMS = 150  # per text, as a trained SPLADE encoder has
+MOST_ROWS = 256  # of the largest batch that is tried
+WARM, TRIED = 8, 2  # documents that warm up the encoding; steps that a batch must survive
+TOLERANCE = 1e-4  # between two orders of float32 sums in up to 24 layers; activations are near 1
+
+
+class Size(NamedTuple):
+    """The shape of an encoder."""
+
+    layers: int
+    width: int
+    heads: int
+    terms: int = 30_522
+
+
+SIZES = {
+    "tiny": Size(2, 128, 2),
+    "minilm": Size(6, 384, 12),
+    "small": Size(12, 384, 12),
+    "base": Size(12, 768, 12),
+    "xlmr": Size(12, 768, 12, 250_002),
+    "large": Size(24, 1024, 16, 250_002),
+}
+
+
+class Task(NamedTuple):
+    """What a process trains."""
+
+    folder: str
+    side: str
+    rows: list[dict[str, str]]
+    batch_size: int
+    length: int
+    steps: int
+    precision: str
+
+
+# Data and models
+
+
+def read_texts(folder: str, most: int) -> tuple[list[dict[str, str]], list[str]]:
+    """Up to `most` training rows of three texts, in which no text repeats, and all documents."""
+    retrieval = data.load_retrieval_data(folder)
+    judged = {key for grades in retrieval.qrels.values() for found in grades.values() for key in found}
+    documents = dict.fromkeys(retrieval.corpus.values())
+    for key in judged:
+        documents.pop(retrieval.corpus[key], None)
+    others, seen, rows = iter(documents), set[str](), []
+    for query, grades in retrieval.split("train").items():
+        anchor = retrieval.queries[query]
+        positive = next((retrieval.corpus[key] for key, grade in grades.items() if grade > 0), anchor)
+        if anchor == positive or {anchor, positive} & seen:
+            continue
+        negative = next(others, None)
+        if negative is None or len(rows) == most:
+            break
+        seen |= {anchor, positive}
+        rows.append({"anchor": anchor, "positive": positive, "negative_1": negative})
+    return rows, list(retrieval.corpus.values())
+
+
+def random_checkpoint(size: Size, tokenizer_folder: str, folder: str) -> None:
+    """Save a masked language model with random weights, and a tokenizer with it."""
+    tokenizer = AutoTokenizer.from_pretrained(tokenizer_folder)
+    if len(tokenizer) > size.terms:
+        raise ValueError(
+            f"{tokenizer_folder} has {len(tokenizer)} tokens, above the {size.terms} of the model"
+        )
+    torch.manual_seed(0)
+    shape: dict[str, Any] = {
+        "vocab_size": size.terms,
+        "num_hidden_layers": size.layers,
+        "hidden_size": size.width,
+        "num_attention_heads": size.heads,
+        "intermediate_size": 4 * size.width,
+        "pad_token_id": tokenizer.pad_token_id,
+    }
+    model: Any
+    if size.terms == SIZES["xlmr"].terms:
+        positions = 513 + tokenizer.pad_token_id  # counted from the one after padding
+        model = XLMRobertaForMaskedLM(
+            XLMRobertaConfig(
+                **shape, max_position_embeddings=positions, type_vocab_size=1, layer_norm_eps=1e-5
+            )
+        )
+    else:
+        model = BertForMaskedLM(BertConfig(**shape))
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def build(size: Size, given: str | None, tokenizer: str, texts: list[str], length: int, folder: str) -> dict:
+    """Save the encoder that both sides start from, and count its parameters and active terms."""
+    checkpoint = given or f"{folder}-random"
+    if given is None:
+        random_checkpoint(size, tokenizer, checkpoint)
+    model = models.build_splade(checkpoint, max_seq_length=length, similarity="dot", device="cpu")
+    if not models.head_is_trained(model, texts, sample=WARM):
+        models.scale_head(model, texts, active_terms=ACTIVE_TERMS, sample=4 * WARM)
+    vectors = encode(model, texts[1 :: max(1, len(texts) // (2 * WARM))], "document")
+    model.save_pretrained(folder, create_model_card=False)
+    if given is None:
+        shutil.rmtree(checkpoint)
+    return {
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "terms": models.vocabulary_size(model),
+        "active_per_text": round(vectors.nnz / vectors.shape[0]),
+    }
+
+
+def load(folder: str, side: str, length: int) -> SparseEncoder:
+    """The saved encoder as each side loads it."""
+    if side == OURS:
+        return models.build_splade(folder, max_seq_length=length, device="cpu")
+    model = SparseEncoder(folder, device="cpu")
+    model.max_seq_length = length
+    return model
+
+
+# Measurements, each in a process of its own
+
+
+class Clock(TrainerCallback):
+    """Remembers when each step ended, by the wall and by the processor."""
+
+    def __init__(self) -> None:
+        self.wall: list[float] = []
+        self.cpu: list[float] = []
+
+    def on_step_end(self, *args: Any, **kwargs: Any) -> None:
+        """A step is over, the optimizer's included."""
+        self.wall.append(time.perf_counter())
+        self.cpu.append(time.process_time())
+
+
+def make_trainer(task: Task, model: SparseEncoder, output_dir: str, callback: TrainerCallback) -> Any:
+    """The trainer of a side: the same rows, schedule and optimizer, and each side's own loss."""
+    preset = training.PRESETS["lexforge"]
+    settings = replace(
+        preset.train,
+        steps=task.steps,
+        batch_size=task.batch_size,
+        learning_rate=preset.learning_rate_of(models.own_width(task.folder)),
+        precision=task.precision,
+        logging_steps=1,
+    )
+    common: dict[str, Any] = {
+        "model": model,
+        "args": settings.arguments(output_dir, save_strategy="no"),
+        "train_dataset": data.rows_to_dataset(task.rows),
+        "callbacks": [callback],
+    }
+    if task.side == PEER:
+        loss: Any = SpladeLoss(
+            model,
+            SparseMultipleNegativesRankingLoss(model),
+            document_regularizer_weight=3e-5,
+            query_regularizer_weight=5e-5,
+        )
+        return SparseEncoderTrainer(loss=loss, **common)
+    numbers = replace(preset.loss, distillation_weight=0.0)  # no teacher
+    # An encoder whose head was scaled keeps no share of its start, as in the recipe.
+    return training.SpladeTrainer(
+        loss=losses.NeuralSparseLoss(model, **numbers.arguments()),
+        fastest_precision=settings.precision == "auto",
+        dropout=settings.dropout,
+        phases=numbers.phases,
+        ramp_fraction=numbers.ramp_fraction,
+        prune_threshold=preset.finish.prune_threshold,
+        average_horizon=preset.finish.average_horizon,
+        **common,
+    )
+
+
+def train(task: Task) -> dict[str, Any]:
+    """Train a few steps; time and peak memory of one."""
+    clock = Clock()
+    with tempfile.TemporaryDirectory() as output_dir:
+        model = load(task.folder, task.side, task.length)
+        trainer = make_trainer(task, model, output_dir, clock)
+        before = reset_peak()
+        trainer.train()
+        peak = peak_mb()
+    found = [line["loss"] for line in trainer.state.log_history if "loss" in line]
+    if len(found) != task.steps or not all(map(math.isfinite, found)):
+        raise RuntimeError(f"{task.side}: {task.steps} finite losses were due; received {found}")
+
+    def per_step(ends: list[float]) -> float:
+        return round(statistics.median(after - start for start, after in pairwise(ends)), 3)
+
+    return {
+        "seconds_per_step": per_step(clock.wall),
+        "cpu_seconds_per_step": per_step(clock.cpu),
+        "peak_gb": round(peak / 1e3, 2),
+        "peak_above_model_gb": round((peak - before) / 1e3, 2),
+    }
+
+
+def encode_documents(
+    folder: str, side: str, texts: list[str], length: int, batch_size: int
+) -> dict[str, Any]:
+    """Documents that a side encodes per second; the vectors of ours must be those of plain modules."""
+    model = load(folder, side, length)
+
+    def run(some: list[str]) -> Any:
+        if side == OURS:
+            return encode(model, some, "document", batch_size=batch_size)
+        return model.encode(some, batch_size=batch_size, show_progress_bar=False)
+
+    warm = run(texts[:WARM])
+    start = time.perf_counter()
+    run(texts)
+    seconds = time.perf_counter() - start
+    if side == OURS:
+        expected = models.unfuse_splade_head(model).encode(texts[:WARM], show_progress_bar=False).to_dense()
+        difference = float((torch.from_numpy(warm.toarray()) - expected).abs().max())
+        if difference > TOLERANCE:
+            raise RuntimeError(f"vectors of {OURS} and of {PEER} differ by {difference}")
+    return {"documents_per_second": round(len(texts) / seconds, 2)}
+
+
+def within(
+    limit_gb: float, function: Callable[..., dict[str, Any]], *arguments: Any
+) -> dict[str, Any] | None:
+    """Run a module-level function in a fresh process, and kill it if it holds too much memory.
+
+    Args:
+        limit_gb: The most resident memory of the process in GB (10^9 bytes).
+        function: What is run.
+        *arguments: Its arguments.
+
+    Returns:
+        What the function returned, or None if it was killed for memory, here or by the system.
+
+    Raises:
+        RuntimeError: If it ended in another way.
+    """
+    context = multiprocessing.get_context("spawn")
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_send, args=(sender, function, arguments))
+    process.start()
+    sender.close()  # the other end is the child's alone, so its death ends the wait
+    while not receiver.poll(0.02):
+        if _resident_gb(process.pid) > limit_gb:
+            process.kill()
+            process.join()
+            return None
+    try:
+        found: dict[str, Any] | None = receiver.recv()
+    except EOFError:
+        found = None
+    process.join()
+    if found is None and process.exitcode != -signal.SIGKILL:
+        raise RuntimeError(f"{function.__name__} ended with the exit status {process.exitcode}")
+    return found
+
+
+def _send(sender: Any, function: Callable[..., dict[str, Any]], arguments: tuple[Any, ...]) -> None:
+    sender.send(function(*arguments))
+
+
+def _resident_gb(pid: int | None) -> float:
+    pages = Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1]
+    return int(pages) * os.sysconf("SC_PAGE_SIZE") / 1e9
+
+
+def largest_batch(fits: Callable[[int], bool], start: int, most: int) -> int:
+    """The largest batch that fits: a start is doubled or halved, and then half as much again is tried.
+
+    Args:
+        fits: Whether so many rows train; where some do not, more do not either.
+        start: The rows that are tried first, at least 1.
+        most: The most rows that are tried.
+
+    Returns:
+        Rows, 0 if a single one does not fit.
+    """
+    rows = min(start, most)
+    while rows and not fits(rows):
+        most, rows = rows - 1, rows // 2
+    while 0 < 2 * rows <= most:
+        if not fits(2 * rows):
+            most = 2 * rows - 1
+            break
+        rows *= 2
+    between = rows + rows // 2
+    return between if rows < between <= most and fits(between) else rows
+
+
+# Where a step spends its time
+
+
+class StepProfile(TrainerCallback):
+    """Profiles the last of some steps, in regions that the modules of an encoder and its loss open."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+        self.profile = profile(activities=[ProfilerActivity.CPU])
+        self.open = ExitStack()
+
+    def watch(self, module: torch.nn.Module, name: str) -> None:
+        """Open a region of that name around each forward of a module."""
+        regions: list[Any] = []
+
+        def enter(*_: Any) -> None:
+            regions.append(record_function(name))
+            regions[-1].__enter__()
+
+        module.register_forward_pre_hook(enter)
+        module.register_forward_hook(lambda *_: regions.pop().__exit__(None, None, None))
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Start with the forward of the step; tokens are made before it."""
+        if state.global_step == self.step - 1:
+            self.open.enter_context(self.profile)
+            self.open.enter_context(record_function("step"))
+
+    def on_step_end(self, *args: Any, **kwargs: Any) -> None:
+        """Stop after the optimizer."""
+        self.open.close()
+
+
+def step_shares(events: Iterable[Any]) -> dict[str, float]:
+    """Seconds of the parts of one step, from the events of the profiler.
+
+    Backward visits the nodes of the loss first and those of the encoder last, because the engine takes the
+    latest node of the forward pass first. So what comes before the first node of the head is the loss.
+    """
+    seconds: Counter[str] = Counter()
+    nodes = []
+    for event in events:
+        if event.name in ("step", "encoder forward", "head forward", "loss forward"):
+            seconds[event.name] += event.cpu_time_total / 1e6
+        elif event.name.startswith("Optimizer.step"):
+            seconds["optimizer"] += event.cpu_time_total / 1e6
+        elif event.name.startswith("autograd::engine::evaluate_function"):
+            nodes.append(event)
+    nodes.sort(key=lambda event: event.time_range.start)
+    reached = False
+    for event in nodes:
+        of_head = "HeadBackward" in event.name
+        reached |= of_head
+        part = "head backward" if of_head else "encoder backward" if reached else "loss backward"
+        seconds[part] += event.cpu_time_total / 1e6
+    # The loss calls the encoder, and the encoder's forward is its transformer's.
+    seconds["loss forward"] -= seconds["encoder forward"] + seconds["head forward"]
+    step = seconds.pop("step")
+    return {**seconds, "other": step - sum(seconds.values()), "step": step}
+
+
+def profile_step(task: Task) -> dict[str, Any]:
+    """Profile the last step of ours."""
+    callback = StepProfile(task.steps)
+    with tempfile.TemporaryDirectory() as output_dir:
+        model = load(task.folder, OURS, task.length)
+        trainer = make_trainer(task, model, output_dir, callback)
+        modules = list(model.children())
+        callback.watch(modules[0], "encoder forward")
+        callback.watch(modules[-1], "head forward")
+        callback.watch(trainer.loss, "loss forward")
+        trainer.train()
+    top = callback.profile.key_averages().table(
+        sort_by="self_cpu_time_total", row_limit=15, max_name_column_width=60
+    )
+    return {"seconds": step_shares(callback.profile.events()), "operators": top}
+
+
+# The table
+
+
+def sizes_table(rows: Iterable[Mapping[str, str]]) -> str:
+    """Show measured rows as markdown, ours / stock in each cell.
+
+    Args:
+        rows: Those of results/sizes.csv, of one setting, in their order; the last number of each cell counts.
+
+    Returns:
+        The lines of the table; a cell of which a side was not measured has a dash there.
+    """
+    cells: dict[str, dict[tuple[str, str], str]] = {}
+    facts: dict[str, Mapping[str, str]] = {}
+    for row in rows:
+        facts[row["size"]] = row
+        for column, value in row.items():
+            if value:
+                cells.setdefault(row["size"], {})[row["side"], column] = value
+    columns = {
+        "seconds per step": "seconds_per_step",
+        "CPU-seconds per step": "cpu_seconds_per_step",
+        "peak memory, GB": "peak_gb",
+        "largest batch": "largest_batch",
+        "documents encoded per second": "documents_per_second",
+    }
+    lines = [
+        f"| encoder, `{OURS}` / `{PEER}` | " + " | ".join(columns) + " |",
+        "|---" * (1 + len(columns)) + "|",
+    ]
+    for name in [name for name in SIZES if name in cells]:
+        fact = facts[name]
+        label = f"{name}, {int(fact['parameters']) / 1e6:.3g} M, V {int(fact['terms']):,}"
+        values = [
+            " / ".join(cells[name].get((side, column), "–") for side in (OURS, PEER))
+            for column in columns.values()
+        ]
+        lines.append(f"| {label} | " + " | ".join(values) + " |")
+    return "\n".join(lines)
+
+
+def read_rows() -> list[dict[str, str]]:
+    """The recorded rows of the newest row's machine, threads, batch, length, precision and limit."""
+    with (RESULTS / "sizes.csv").open(encoding="utf-8", newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    same = ("device", "threads", "rows", "length", "precision", "memory_limit_gb")
+    return [row for row in rows if all(row[name] == rows[-1][name] for name in same)]
+
+
+# One size
+
+
+def measure_size(name: str, folder: str, facts: dict[str, Any], texts: Any, args: argparse.Namespace) -> None:
+    """Measure both sides at one size, and append their rows."""
+    rows, documents = texts
+    limit = args.memory_limit
+
+    def task(side: str, batch_size: int, steps: int) -> Task:
+        used = rows[: batch_size * steps]
+        return Task(folder, side, used, batch_size, args.length, steps, args.precision)
+
+    found = []
+    for side in (OURS, PEER):
+        row: dict[str, Any] = {
+            "size": name,
+            **facts,
+            "side": side,
+            "threads": args.threads,
+            "rows": args.rows,
+            "length": args.length,
+            "precision": args.precision,
+            "memory_limit_gb": limit,
+            **dict.fromkeys(
+                ("seconds_per_step", "cpu_seconds_per_step", "peak_gb", "peak_above_model_gb"), ""
+            ),
+            **dict.fromkeys(("largest_batch", "documents_per_second"), ""),
+        }
+        over = f"over {limit:g} GB"
+        if "train" in args.only:
+            row |= within(limit, train, task(side, args.rows, args.steps)) or {
+                "seconds_per_step": over,
+                "peak_gb": over,
+            }
+        if "largest" in args.only:
+            start = 1 if SIZES[name].width >= 1024 else 4 if SIZES[name].terms > 100_000 else args.rows
+            most = min(MOST_ROWS, len(rows) // TRIED)
+
+            def fits(batch_size: int, side: str = side) -> bool:
+                print(f"{name} {side}: {batch_size} rows", flush=True)
+                return within(limit, train, task(side, batch_size, TRIED)) is not None
+
+            row["largest_batch"] = largest_batch(fits, start, most)
+        if "encode" in args.only:
+            chosen = documents[: args.documents]
+            row |= within(limit, encode_documents, folder, side, chosen, args.length, args.encode_batch) or {
+                "documents_per_second": over
+            }
+        found.append(row)
+    append_rows("sizes", found)
+
+
+def print_profile(name: str, folder: str, rows: list[dict[str, str]], args: argparse.Namespace) -> None:
+    """Print the shares of a step of ours, and its most expensive operators."""
+    task = Task(folder, OURS, rows[: args.rows * TRIED], args.rows, args.length, TRIED, args.precision)
+    found = within(args.memory_limit, profile_step, task)
+    if found is None:
+        print(f"{name}: a step of {args.rows} rows is over {args.memory_limit:g} GB")
+        return
+    seconds = found["seconds"]
+    print(found["operators"])
+    print(f"{name}, {args.rows} rows, {args.threads} threads: one step, {seconds['step']:.2f} s")
+    for part, spent in seconds.items():
+        print(f"  {part:<18}{spent:8.3f} s  {spent / seconds['step']:6.1%}")
+
+
+def main() -> None:
+    """Build each size, measure it and append its rows; or print the table of the rows."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", help="folder in BEIR layout with a split train")
+    parser.add_argument("--tiny", help="folder of the SPLADE encoder of 4.4 million parameters")
+    parser.add_argument("--minilm", help="folder of MiniLM with 6 layers")
+    parser.add_argument("--sizes", nargs="+", choices=SIZES, default=list(SIZES))
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))
+    parser.add_argument("--rows", type=int, default=32, help="rows of three texts in a batch")
+    parser.add_argument("--length", type=int, default=128, help="tokens per text")
+    parser.add_argument("--steps", type=int, default=4, help="of which the first is not timed")
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--precision", choices=("fp32", "auto", "bf16"), default="fp32")
+    parser.add_argument("--memory-limit", type=float, default=20.0, help="GB of a process")
+    parser.add_argument("--documents", type=int, default=256, help="documents that are encoded")
+    parser.add_argument("--encode-batch", type=int, default=32)
+    parser.add_argument("--profile", action="store_true", help="print the parts of a step, and write no row")
+    parser.add_argument("--table", action="store_true", help="print the recorded rows as markdown")
+    args = parser.parse_args()
+    if args.table:
+        print(sizes_table(read_rows()))
+        return
+    given = {"tiny": args.tiny, "minilm": args.minilm}
+    tokenizer = args.tiny or args.minilm
+    if args.data is None or tokenizer is None:
+        parser.error("--data is needed, and --tiny or --minilm, whose tokenizer the other sizes take")
+    if args.steps < 2:
+        parser.error(f"--steps must be 2 or more, because the first is not timed; received {args.steps}")
+    # The processes inherit these, and the libraries read them when they are loaded.
+    os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "NUMBA_NUM_THREADS"), str(args.threads))
+    texts = read_texts(args.data, max(args.rows * args.steps, MOST_ROWS * TRIED))
+    if len(texts[0]) < args.rows * args.steps:
+        parser.error(
+            f"{args.steps} steps need {args.rows * args.steps} rows; {args.data} has {len(texts[0])}"
+        )
+    for name in args.sizes:
+        with tempfile.TemporaryDirectory() as scratch:
+            folder = str(Path(scratch) / name)
+            arguments = (SIZES[name], given.get(name), tokenizer, texts[1], args.length, folder)
+            facts = within(math.inf, build, *arguments)
+            if facts is None:
+                raise RuntimeError(f"{name} could not be built: its process was killed")
+            if args.profile:
+                print_profile(name, folder, texts[0], args)
+            else:
+                measure_size(name, folder, facts, texts, args)
+
+
+if __name__ == "__main__":
+    main()
