@@ -67,8 +67,9 @@ test-processors: $(INSTALLED)
 # PyPI's wheel of the oldest torch brings CUDA libraries: 4 GB.
 test-oldest: $(OLDEST)/.installed
 	$(OLDEST)/bin/python $(PYTEST) tests/losses/test_base.py tests/losses/test_gradient_cache.py tests/losses/test_neural_sparse.py \
-		tests/models tests/sparsity tests/training tests/runs/test_state.py tests/runs/test_resumable.py \
-		tests/runs/test_private_trainer.py tests/runs/test_finite.py tests/distributed tests/negatives tests/teachers \
+		tests/models tests/training tests/runs/test_state.py tests/runs/test_resumable.py \
+		tests/runs/test_private_trainer.py tests/runs/test_finite.py tests/distributed/test_training_ranks.py \
+		tests/distributed/test_resumed_ranks.py tests/distributed/test_unused_parameters_ranks.py \
 		tests/export/models tests/retrieval/engines/test_milvus.py
 
 # Search engines that install from PyPI (600 MB beside the package), each fed with the files of an export.
