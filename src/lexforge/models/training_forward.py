@@ -153,7 +153,7 @@ def seconds_of_formats(transformer: Transformer) -> dict[torch.dtype, float]:
         Format -> seconds of its fastest turn, of random tokens. Empty where the processor has no instructions
         for bfloat16, whose emulation may take a hundred times as long.
     """
-    if not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+    if not (torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()):
         return {}
     turns: dict[torch.dtype, list[float]] = {torch.float32: [], torch.bfloat16: []}
     model: Any = transformer.model
