@@ -482,6 +482,7 @@ def main(cfg: Config) -> None:
         examples=f"\nThree searches of the test split (* marks a document judged relevant):\n{searches}",
         timing=trained.timing,
         training_queries=compared,
+        wanted_terms={"document": cfg.document_terms, "query": cfg.query_terms},
     )
 
 

@@ -281,7 +281,7 @@ def test_a_dense_encoder_gives_its_transformer_and_its_prompts(tiny_checkpoint: 
     torch.testing.assert_close(states, expected)
     model.save_pretrained(str(tmp_path / "sparse"))
     loaded = SparseEncoder(str(tmp_path / "sparse"), device="cpu")
-    assert loaded.prompts["passage"] == "passage: "
+    assert loaded.prompts["passage"] == loaded.prompts["document"] == "passage: "
     np.testing.assert_allclose(rows(loaded), rows(model), atol=1e-5)
 
 

@@ -17,6 +17,8 @@ from sentence_transformers.sparse_encoder.modules import SpladePooling, Transfor
 from torch import Tensor, nn
 from transformers import AutoModel, AutoModelForCausalLM, PreTrainedConfig
 
+from lexforge.models.prompts import saved_prompt
+
 logger = logging.getLogger(__name__)
 
 # Decoder LMs whose attention looks both ways where `config.is_causal` is False; a forward checks each one.
@@ -114,6 +116,9 @@ def build_from_dense(name: str) -> tuple[list[nn.Module], dict[str, str]]:
     left_out = ", ".join(type(module).__name__ for module in others)
     logger.info("%s is a dense encoder: its transformer is taken, without %s", name, left_out)
     prompts = {kind: prompt for kind, prompt in dense.prompts.items() if prompt}
+    # Without one of this name, sentence-transformers gives documents an empty prompt.
+    if prompt := saved_prompt(dense, "document"):
+        prompts["document"] = prompt
     return _decoded_by_embeddings(transformer, f"{name} is a dense encoder"), prompts
 
 

@@ -23,7 +23,7 @@ SYSTEMS = {
 # The measure that the page begins with is the first of these that a run has.
 HEADLINES = ("nDCG@10", "spearman_cosine", "probe_micro_f1")
 # The parts of metrics.json that are no systems.
-OTHERS = ("timing", "best_checkpoint", "training_queries")
+OTHERS = ("timing", "best_checkpoint", "training_queries", "wanted_terms")
 
 
 @dataclass(frozen=True)
