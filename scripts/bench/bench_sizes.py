@@ -8,8 +8,9 @@
 `lexforge` is `SpladeTrainer` with the loss of the preset lexforge, without a teacher and without wanted
 numbers of terms. `sentence-transformers` is `SparseEncoderTrainer` with `SpladeLoss`. Both start from one
 saved model, take the same rows (a query, an answer, and a document that answers no query), and step by AdamW.
-A head that was not trained is scaled to about 150 active terms per text. Sizes without a folder have random
-weights and the tokenizer of `--tiny` or `--minilm`, also where the vocabulary is larger.
+A head that was not trained is scaled to about 150 active terms per text, with dropout where it is trained and
+without where it encodes. Sizes without a folder have random weights and the tokenizer of `--tiny` or
+`--minilm`, also where the vocabulary is larger.
 
 Each measurement has a process of its own, which is killed when it holds more than `--memory-limit`. The first
 step is no part of the times. The largest batch takes two steps, because from the second on the optimizer's
@@ -91,6 +92,7 @@ class Task(NamedTuple):
     length: int
     steps: int
     precision: str
+    threshold: float  # what logits must exceed, see `threshold_in_training`
 
 
 # Data and models
@@ -153,9 +155,11 @@ def build(size: Size, given: str | None, tokenizer: str, texts: list[str], lengt
     if given is None:
         random_checkpoint(size, tokenizer, checkpoint)
     model = models.build_splade(checkpoint, max_seq_length=length, similarity="dot", device="cpu")
+    some, threshold = texts[1 :: max(1, len(texts) // (2 * WARM))], 0.0
     if not models.head_is_trained(model, texts, sample=WARM):
         models.scale_head(model, texts, active_terms=ACTIVE_TERMS, sample=4 * WARM)
-    vectors = encode(model, texts[1 :: max(1, len(texts) // (2 * WARM))], "document")
+        threshold = threshold_in_training(model, some)
+    vectors = encode(model, some, "document")
     model.save_pretrained(folder, create_model_card=False)
     if given is None:
         shutil.rmtree(checkpoint)
@@ -163,11 +167,21 @@ def build(size: Size, given: str | None, tokenizer: str, texts: list[str], lengt
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "terms": models.vocabulary_size(model),
         "active_per_text": round(vectors.nnz / vectors.shape[0]),
+        "threshold": threshold,
     }
 
 
+@torch.no_grad()
+def threshold_in_training(model: SparseEncoder, texts: list[str]) -> float:
+    """What logits must exceed so that texts have `ACTIVE_TERMS` under dropout, which adds many terms."""
+    model.train()
+    rows = [model(model.preprocess([text]))["sentence_embedding"][0] for text in texts]  # [V] each
+    model.eval()
+    return float(torch.cat(rows).topk(ACTIVE_TERMS * len(texts)).values[-1].expm1())  # of log1p(logit)
+
+
 def load(folder: str, side: str, length: int) -> SparseEncoder:
-    """The saved encoder as each side loads it."""
+    """Load the saved encoder as each side does."""
     if side == OURS:
         return models.build_splade(folder, max_seq_length=length, device="cpu")
     model = SparseEncoder(folder, device="cpu")
@@ -234,7 +248,7 @@ def train(task: Task) -> dict[str, Any]:
     """Train a few steps; time and peak memory of one."""
     clock = Clock()
     with tempfile.TemporaryDirectory() as output_dir:
-        model = load(task.folder, task.side, task.length)
+        model = models.lower_bias(load(task.folder, task.side, task.length), task.threshold)
         trainer = make_trainer(task, model, output_dir, clock)
         before = reset_peak()
         trainer.train()
@@ -410,7 +424,7 @@ def profile_step(task: Task) -> dict[str, Any]:
     """Profile the last step of ours."""
     callback = StepProfile(task.steps)
     with tempfile.TemporaryDirectory() as output_dir:
-        model = load(task.folder, OURS, task.length)
+        model = models.lower_bias(load(task.folder, OURS, task.length), task.threshold)
         trainer = make_trainer(task, model, output_dir, callback)
         modules = list(model.children())
         callback.watch(modules[0], "encoder forward")
@@ -478,13 +492,12 @@ def read_rows() -> list[dict[str, str]]:
 def measure_size(name: str, folder: str, facts: dict[str, Any], texts: Any, args: argparse.Namespace) -> None:
     """Measure both sides at one size, and append their rows."""
     rows, documents = texts
-    limit = args.memory_limit
+    limit, threshold = args.memory_limit, facts.pop("threshold")
 
     def task(side: str, batch_size: int, steps: int) -> Task:
         used = rows[: batch_size * steps]
-        return Task(folder, side, used, batch_size, args.length, steps, args.precision)
+        return Task(folder, side, used, batch_size, args.length, steps, args.precision, threshold)
 
-    found = []
     for side in (OURS, PEER):
         row: dict[str, Any] = {
             "size": name,
@@ -520,13 +533,16 @@ def measure_size(name: str, folder: str, facts: dict[str, Any], texts: Any, args
             row |= within(limit, encode_documents, folder, side, chosen, args.length, args.encode_batch) or {
                 "documents_per_second": over
             }
-        found.append(row)
-    append_rows("sizes", found)
+        append_rows("sizes", [row])
 
 
-def print_profile(name: str, folder: str, rows: list[dict[str, str]], args: argparse.Namespace) -> None:
+def print_profile(
+    name: str, folder: str, threshold: float, rows: list[dict[str, str]], args: argparse.Namespace
+) -> None:
     """Print the shares of a step of ours, and its most expensive operators."""
-    task = Task(folder, OURS, rows[: args.rows * TRIED], args.rows, args.length, TRIED, args.precision)
+    task = Task(
+        folder, OURS, rows[: args.rows * TRIED], args.rows, args.length, TRIED, args.precision, threshold
+    )
     found = within(args.memory_limit, profile_step, task)
     if found is None:
         print(f"{name}: a step of {args.rows} rows is over {args.memory_limit:g} GB")
@@ -583,7 +599,7 @@ def main() -> None:
             if facts is None:
                 raise RuntimeError(f"{name} could not be built: its process was killed")
             if args.profile:
-                print_profile(name, folder, texts[0], args)
+                print_profile(name, folder, facts["threshold"], texts[0], args)
             else:
                 measure_size(name, folder, facts, texts, args)
 
