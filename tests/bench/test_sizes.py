@@ -41,6 +41,7 @@ def test_largest_batch_is_a_power_of_two_or_half_as_much_again(
     assert len(tried) == len(set(tried))
 
 
+@pytest.mark.slow
 def test_a_process_over_the_limit_is_killed_and_told_apart_from_a_failure(bench: Any) -> None:
     """A run that is too large must not stop the benchmark, and a mistake in it must."""
     assert bench.within(2.0, dict, {"rows": 3}) == {"rows": 3}
