@@ -142,8 +142,8 @@ class Config:
 
     document_terms: int | None = None
     """Wanted mean number of active terms per document: training chooses the FLOPS weight for it, and its end
-    makes it exact within 1 %. None leaves the number to that weight; a model whose head was not trained for
-    SPLADE then gets 128, and 40 per query, by the preset `lexforge`."""
+    makes it exact within 1 %. None leaves the number to that weight. If the head was not trained for SPLADE,
+    the preset `lexforge` then wants 128, and 40 per query."""
 
     query_terms: int | None = None
     """Wanted mean number of active terms per query. Training chooses the FLOPS weight of queries for it, and
@@ -191,12 +191,13 @@ def resolve(cfg: Config) -> Config:
 def for_untrained_head(cfg: Config, vocabulary_size: int) -> Config:
     """Keep no share of a start that is no retriever, and want the preset's numbers of terms by default."""
     cfg = replace(cfg, finish=replace(cfg.finish, start_share=0.0))
-    wanted = (cfg.start.document_terms, None if cfg.inference_free else cfg.start.query_terms)
     if cfg.document_terms is not None or cfg.query_terms is not None:
         return cfg
+    wanted = {"document_terms": cfg.start.document_terms}
+    if not cfg.inference_free:  # such queries have no encoder, and one term per word
+        wanted["query_terms"] = cfg.start.query_terms
     few = max(1, vocabulary_size // 20)  # a small vocabulary has not so many terms to give
-    document_terms, query_terms = (None if number is None else min(number, few) for number in wanted)
-    return replace(cfg, document_terms=document_terms, query_terms=query_terms)
+    return replace(cfg, **{name: min(number, few) for name, number in wanted.items() if number is not None})
 
 
 def check(cfg: Config) -> None:
@@ -344,14 +345,8 @@ def main(cfg: Config) -> None:
         record.add("bm25", evaluation.evaluate_bm25(bm25, evaluator))
         if cfg.evaluation.initial_evaluation:
             stages.begin("measure the model before training")
-            first, searched = evaluation.evaluator_within(LONGEST_FIRST_MEASURE, model, measured)
-            if searched < len(measured.corpus):
-                process.print(
-                    f"the model before training searches a sample of {searched} of {len(measured.corpus)} "
-                    "documents, among which it finds more: this would take more than three minutes otherwise"
-                )
-            whole = searched == len(measured.corpus)
-            record.add("initial" if whole else "initial_sample", first.evaluate(model))
+            result, searched = evaluation.evaluate_within(LONGEST_FIRST_MEASURE, model, evaluator, measured)
+            record.add("initial" if searched == len(measured.corpus) else "initial_sample", result)
 
     # Terms that nearly every document activates get a lower bias, and rare ones a higher one. The lexical
     # backbone has idf in its weights already.

@@ -2,7 +2,6 @@
 
     python scripts/bench/bench_sizes.py --data ../shared/data/scifact --tiny ../shared/models/splade-tiny
     python scripts/bench/bench_sizes.py --data DIR --tiny DIR --sizes xlmr large --only largest
-    python scripts/bench/bench_sizes.py --data DIR --tiny DIR --sizes minilm --minilm DIR --profile
     python scripts/bench/bench_sizes.py --table
 
 `lexforge` is `SpladeTrainer` with the loss of the preset lexforge, without a teacher and without wanted
@@ -14,8 +13,8 @@ without where it encodes. Sizes without a folder have random weights and the tok
 
 Each measurement has a process of its own, which is killed when it holds more than `--memory-limit`. The first
 step is no part of the times. The largest batch takes two steps, because from the second on the optimizer's
-states stand beside the activations. `--profile` prints where a step of lexforge spends its time and writes no
-row. Rows go to results/sizes.csv; `--table` prints the last number of each cell as markdown.
+states stand beside the activations. Rows go to results/sizes.csv; `--table` prints the last number of each
+cell as markdown, of the setting of the newest row. `profile_step.py` shows where a step spends its time.
 """
 
 from __future__ import annotations
@@ -30,9 +29,7 @@ import signal
 import statistics
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import ExitStack
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -42,7 +39,6 @@ import torch
 from common import RESULTS, append_rows, peak_mb, reset_peak
 from sentence_transformers import SparseEncoder, SparseEncoderTrainer
 from sentence_transformers.sparse_encoder.losses import SparseMultipleNegativesRankingLoss, SpladeLoss
-from torch.profiler import ProfilerActivity, profile, record_function
 from transformers import (
     AutoTokenizer,
     BertConfig,
@@ -359,84 +355,6 @@ def largest_batch(fits: Callable[[int], bool], start: int, most: int) -> int:
     return between if rows < between <= most and fits(between) else rows
 
 
-# Where a step spends its time
-
-
-class StepProfile(TrainerCallback):
-    """Profiles the last of some steps, in regions that the modules of an encoder and its loss open."""
-
-    def __init__(self, step: int) -> None:
-        self.step = step
-        self.profile = profile(activities=[ProfilerActivity.CPU])
-        self.open = ExitStack()
-
-    def watch(self, module: torch.nn.Module, name: str) -> None:
-        """Open a region of that name around each forward of a module."""
-        regions: list[Any] = []
-
-        def enter(*_: Any) -> None:
-            regions.append(record_function(name))
-            regions[-1].__enter__()
-
-        module.register_forward_pre_hook(enter)
-        module.register_forward_hook(lambda *_: regions.pop().__exit__(None, None, None))
-
-    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Start with the forward of the step; tokens are made before it."""
-        if state.global_step == self.step - 1:
-            self.open.enter_context(self.profile)
-            self.open.enter_context(record_function("step"))
-
-    def on_step_end(self, *args: Any, **kwargs: Any) -> None:
-        """Stop after the optimizer."""
-        self.open.close()
-
-
-def step_shares(events: Iterable[Any]) -> dict[str, float]:
-    """Seconds of the parts of one step, from the events of the profiler.
-
-    Backward visits the nodes of the loss first and those of the encoder last, because the engine takes the
-    latest node of the forward pass first. So what comes before the first node of the head is the loss.
-    """
-    seconds: Counter[str] = Counter()
-    nodes = []
-    for event in events:
-        if event.name in ("step", "encoder forward", "head forward", "loss forward"):
-            seconds[event.name] += event.cpu_time_total / 1e6
-        elif event.name.startswith("Optimizer.step"):
-            seconds["optimizer"] += event.cpu_time_total / 1e6
-        elif event.name.startswith("autograd::engine::evaluate_function"):
-            nodes.append(event)
-    nodes.sort(key=lambda event: event.time_range.start)
-    reached = False
-    for event in nodes:
-        of_head = "HeadBackward" in event.name
-        reached |= of_head
-        part = "head backward" if of_head else "encoder backward" if reached else "loss backward"
-        seconds[part] += event.cpu_time_total / 1e6
-    # The loss calls the encoder, and the encoder's forward is its transformer's.
-    seconds["loss forward"] -= seconds["encoder forward"] + seconds["head forward"]
-    step = seconds.pop("step")
-    return {**seconds, "other": step - sum(seconds.values()), "step": step}
-
-
-def profile_step(task: Task) -> dict[str, Any]:
-    """Profile the last step of ours."""
-    callback = StepProfile(task.steps)
-    with tempfile.TemporaryDirectory() as output_dir:
-        model = models.lower_bias(load(task.folder, OURS, task.length), task.threshold)
-        trainer = make_trainer(task, model, output_dir, callback)
-        modules = list(model.children())
-        callback.watch(modules[0], "encoder forward")
-        callback.watch(modules[-1], "head forward")
-        callback.watch(trainer.loss, "loss forward")
-        trainer.train()
-    top = callback.profile.key_averages().table(
-        sort_by="self_cpu_time_total", row_limit=15, max_name_column_width=60
-    )
-    return {"seconds": step_shares(callback.profile.events()), "operators": top}
-
-
 # The table
 
 
@@ -536,24 +454,6 @@ def measure_size(name: str, folder: str, facts: dict[str, Any], texts: Any, args
         append_rows("sizes", [row])
 
 
-def print_profile(
-    name: str, folder: str, threshold: float, rows: list[dict[str, str]], args: argparse.Namespace
-) -> None:
-    """Print the shares of a step of ours, and its most expensive operators."""
-    task = Task(
-        folder, OURS, rows[: args.rows * TRIED], args.rows, args.length, TRIED, args.precision, threshold
-    )
-    found = within(args.memory_limit, profile_step, task)
-    if found is None:
-        print(f"{name}: a step of {args.rows} rows is over {args.memory_limit:g} GB")
-        return
-    seconds = found["seconds"]
-    print(found["operators"])
-    print(f"{name}, {args.rows} rows, {args.threads} threads: one step, {seconds['step']:.2f} s")
-    for part, spent in seconds.items():
-        print(f"  {part:<18}{spent:8.3f} s  {spent / seconds['step']:6.1%}")
-
-
 def main() -> None:
     """Build each size, measure it and append its rows; or print the table of the rows."""
     parser = argparse.ArgumentParser(
@@ -572,7 +472,6 @@ def main() -> None:
     parser.add_argument("--memory-limit", type=float, default=20.0, help="GB of a process")
     parser.add_argument("--documents", type=int, default=256, help="documents that are encoded")
     parser.add_argument("--encode-batch", type=int, default=32)
-    parser.add_argument("--profile", action="store_true", help="print the parts of a step, and write no row")
     parser.add_argument("--table", action="store_true", help="print the recorded rows as markdown")
     args = parser.parse_args()
     if args.table:
@@ -598,10 +497,7 @@ def main() -> None:
             facts = within(math.inf, build, *arguments)
             if facts is None:
                 raise RuntimeError(f"{name} could not be built: its process was killed")
-            if args.profile:
-                print_profile(name, folder, facts["threshold"], texts[0], args)
-            else:
-                measure_size(name, folder, facts, texts, args)
+            measure_size(name, folder, facts, texts, args)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import pytest
 from sentence_transformers import SparseEncoder
 
 from lexforge.data import RetrievalData
-from lexforge.evaluation import evaluate_bm25, evaluator_of_split, evaluator_within, evaluators_by_split
+from lexforge.evaluation import evaluate_bm25, evaluate_within, evaluator_of_split, evaluators_by_split
 from lexforge.retrieval import BM25Index
 
 CORPUS = {"d0": "ship and wave", "d1": "wheat and barn", "d2": "star and comet"}
@@ -55,8 +55,10 @@ def test_what_would_fail_after_training_fails_at_once() -> None:
 def test_a_slow_model_searches_a_sample(tiny_splade: SparseEncoder) -> None:
     """The judged documents stay, so that every query can find what answers it."""
     many = data(CORPUS | {f"other{place}": f"text {place}" for place in range(200)})
-    evaluator, searched = evaluator_within(3600.0, tiny_splade, many)
-    assert searched == len(many.corpus) == len(evaluator.document_ids)
-    evaluator, searched = evaluator_within(0.0, tiny_splade, many)
-    assert searched == len(evaluator.document_ids) < len(many.corpus)
-    assert {"d0", "d1"} <= set(evaluator.document_ids)
+    evaluator = evaluator_of_split(many, "test")
+    result, searched = evaluate_within(3600.0, tiny_splade, evaluator, many)
+    assert searched == len(many.corpus)
+    assert result.metrics == evaluator.evaluate(tiny_splade).metrics
+    result, searched = evaluate_within(0.0, tiny_splade, evaluator, many)
+    assert searched == 2
+    assert {document for found in result.run.values() for document in found} == {"d0", "d1"}

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from lexforge.evaluation.report import example_searches, metrics_table, split_terms
     from lexforge.evaluation.retrieval_task import (
         evaluate_bm25,
+        evaluate_within,
         evaluator_of_split,
-        evaluator_within,
         evaluators_by_split,
     )
     from lexforge.evaluation.sparsity import Sparsity, measure_sparsity
@@ -54,8 +54,8 @@ __all__ = [
     "evaluate_bm25",
     "evaluate_multilabel",
     "evaluate_run",
+    "evaluate_within",
     "evaluator_of_split",
-    "evaluator_within",
     "evaluators_by_split",
     "example_searches",
     "f1_on_test",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Sequence
 
@@ -14,7 +15,10 @@ from lexforge.evaluation.metrics import score_run
 from lexforge.evaluation.trec import check_run_ids
 from lexforge.retrieval import BM25Index
 
-_TIMED = 64  # documents
+logger = logging.getLogger(__name__)
+
+# Documents that are encoded before any is timed, because the first batch measures the head, and timed ones.
+_WARM, _TIMED = 8, 64
 
 
 def evaluator_of_split(data: RetrievalData, split: str, name: str = "") -> RetrievalEvaluator:
@@ -53,32 +57,45 @@ def evaluators_by_split(data: RetrievalData, splits: Sequence[str]) -> dict[str,
     return {split: evaluator_of_split(data, split, name) for split, name in names.items()}
 
 
-def evaluator_within(
-    seconds: float, model: SparseEncoder | SentenceTransformer, data: RetrievalData, split: str = "test"
-) -> tuple[RetrievalEvaluator, int]:
-    """Build the evaluator of a split whose documents a model encodes in a given time, by timing a few.
+def evaluate_within(
+    seconds: float,
+    model: SparseEncoder | SentenceTransformer,
+    evaluator: RetrievalEvaluator,
+    data: RetrievalData,
+    split: str = "test",
+) -> tuple[RetrievalResult, int]:
+    """Measure a model on the whole corpus, or on a sample if encoding all documents would take too long.
 
     Args:
-        seconds: What encoding the documents may take.
+        seconds: What encoding the documents may take, by the time that a few take.
         model: The encoder.
+        evaluator: The evaluator of the split over the whole corpus.
         data: The retrieval set.
         split: The split whose queries are measured.
 
     Returns:
-        The evaluator, and how many documents it searches: all of them, or the judged ones and a random
+        What was measured, and how many documents were searched: all of them, or the judged ones and a random
         sample, which may take longer where many are judged.
 
     Raises:
-        ValueError: If there is no such split, or an id cannot stand in a TREC file.
+        ValueError: If there is no such split.
     """
     every = max(1, len(data.corpus) // _TIMED)
     texts = [text for place, text in enumerate(data.corpus.values()) if place % every == 0][:_TIMED]
+    encode(model, texts[:_WARM], "document")
     start = time.perf_counter()
     encode(model, texts, "document")
     fit = int(len(texts) * seconds / (time.perf_counter() - start))
-    if fit < len(data.corpus):
-        data = sample_corpus(data, max(1, fit), [split])
-    return evaluator_of_split(data, split), len(data.corpus)
+    if fit >= len(data.corpus):
+        return evaluator.evaluate(model), len(data.corpus)
+    sample = sample_corpus(data, max(1, fit), [split])
+    logger.info(
+        "encoding %d documents would take over %g s: the model searches %d of them, and finds more there",
+        len(data.corpus),
+        seconds,
+        len(sample.corpus),
+    )
+    return evaluator_of_split(sample, split).evaluate(model), len(sample.corpus)
 
 
 def evaluate_bm25(bm25: BM25Index, evaluator: RetrievalEvaluator) -> RetrievalResult:

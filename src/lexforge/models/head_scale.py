@@ -90,7 +90,14 @@ def scale_head(
 
 
 def has_language_model_head(model: SparseEncoder) -> bool:
-    """Say whether the decoder belongs to a language model; else it is a `Dense` behind a transformer."""
+    """Say whether the decoder belongs to a language model; else it is a `Dense` behind a transformer.
+
+    Args:
+        model: A SPLADE encoder, symmetric or not, fused or plain.
+
+    Returns:
+        False if a decoder was made of embeddings, as that of a dense encoder, a bare one or a decoder LM.
+    """
     return not any(isinstance(module, Dense) for module in model.modules())
 
 

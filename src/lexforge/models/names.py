@@ -142,7 +142,8 @@ def check_saved_class(name: str, wanted: Literal["SparseEncoder", "SentenceTrans
     if wanted == "SparseEncoder":
         raise ValueError(
             f"{name} was saved as a {saved}, which is no SPLADE encoder; pass a SparseEncoder with "
-            "SpladePooling, the checkpoint of a masked language model, or a dense SentenceTransformer"
+            "SpladePooling, the checkpoint of a masked language model, or a SentenceTransformer that begins "
+            "with a Transformer"
         )
     raise ValueError(
         f"{name} was saved as a {saved}, which is no dense encoder; pass a SentenceTransformer, or the "

@@ -48,39 +48,30 @@ class TrainingForward:
         with torch.autocast("cpu", self.dtype):
             features = self._in_pieces(features, mask, **kwargs)
         name = transformer.module_output_name
-        return features | {name: features[name].float()}
+        features[name] = features[name].float()  # in place, as the transformer writes it
+        return features
 
     def _in_pieces(self, features: Features, mask: Tensor, **kwargs: Any) -> Features:
         plain = type(self.transformer).forward
-        order, pieces = self._pieces(features, mask)
+        real = mask != 0  # [B, L]
+        right = bool(real[:, 0].all())  # the side of the padding
+        one_side = right or bool(real[:, -1].all())
+        if not one_side or not _are_rows(features, mask) or not self._may_be_cut():
+            return plain(self.transformer, features, **kwargs)
+        place = torch.arange(1, mask.shape[1] + 1)  # [L], counted from the side of the text
+        lengths, order = (real * (place if right else place.flip(0))).amax(dim=1).sort(stable=True)  # [B]
+        pieces = cut(lengths.numpy(), _TOKENS_OF_A_PIECE)
         if len(pieces) < 2:
             return plain(self.transformer, features, **kwargs)
-        right = bool(mask[:, 0].all())  # the side of the padding
         states = []
         for first, end, width in pieces:
-            places = slice(width) if right else slice(-width, None)
-            part = _rows_of(features, order[first:end], places)
+            kept = slice(width) if right else slice(-width, None)
+            part = _rows_of(features, order[first:end], kept)
             encoded = plain(self.transformer, part, **kwargs)["token_embeddings"]  # [n, width, D]
             padding = mask.shape[1] - width
             states.append(F.pad(encoded, (0, 0, 0, padding) if right else (0, 0, padding, 0)))
-        # The features of the last piece say what else the transformer writes.
         features["token_embeddings"] = torch.cat(states).index_select(0, order.argsort())  # [B, L, D]
         return features
-
-    def _pieces(self, features: Features, mask: Tensor) -> tuple[Tensor, list[tuple[int, int, int]]]:
-        """The order of the texts by length, and the first text, the end and the width of each piece."""
-        real = mask != 0
-        length = torch.arange(1, mask.shape[1] + 1)
-        if real[:, 0].all():
-            places = length
-        elif real[:, -1].all():
-            places = length.flip(0)
-        else:  # padding on neither side alone
-            return length, []
-        if not self._may_be_cut() or not _are_rows(features, mask):
-            return length, []
-        lengths, order = (real * places).amax(dim=1).sort(stable=True)
-        return order, cut(lengths.numpy(), _TOKENS_OF_A_PIECE)
 
     def _may_be_cut(self) -> bool:
         transformer = self.transformer

@@ -98,9 +98,9 @@ _ROWS = (
         "below",
         ".3 % to 14 %",
         "31 %",
-        "raise {loss.stopword_penalty} and {loss.flops_weight}. Without {loss.idf_alpha}, FLOPS reads no "
+        "raise {loss.stopword_penalty} and {loss.flops_weight}. Without {loss.idf_alpha} there is no "
         "penalty: set --loss.idf-alpha 4, --loss.stopword-penalty 15 and --loss.flops-weight 0.01. Where "
-        "{loss.positive_activation_weight} is above 2, lower it. It rewards stop words of the positive",
+        "{loss.positive_activation_weight} is above 2, lower it",
     ),
     Symptom(
         "rare_weight",
@@ -174,8 +174,8 @@ _ROWS = (
         "below",
         ".02 to 1.2",
         "7.3",
-        "raise {loss.temperature}, for which products of vectors are too large. Or divide the weight and the "
-        "bias of the decoder by the same factor before training",
+        "raise {loss.temperature}. Or divide the weight and the bias of the decoder by one factor before "
+        "training",
         percent=False,
     ),
     Symptom(

@@ -24,8 +24,9 @@ class DenseTrainer(ResumableTraining, FiniteTraining, AnyLossTraining, SentenceT
         model: The model to train; None if `model_init` makes it.
         loss: A loss of that model, a dictionary of losses by the name of the data set, or None for the
             default of `SentenceTransformerTrainer`.
-        **kwargs: The arguments of `SentenceTransformerTrainer`: `args`, `train_dataset`, `eval_dataset`,
-            `evaluator`, `callbacks`, `model_init` and others.
+        **kwargs: `fastest_precision` and `dropout` of `AnyLossTraining`, and the arguments of
+            `SentenceTransformerTrainer`: `args`, `train_dataset`, `eval_dataset`, `evaluator`, `callbacks`,
+            `model_init` and others.
 
     Raises:
         TypeError: If the loss is none of the above.

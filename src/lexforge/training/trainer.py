@@ -81,8 +81,9 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, AnyLossTraining, SparseEn
         counted_texts: Queries and documents, by `"query"` and `"document"`, a sample of which is counted:
             texts like those that the model will encode. Where there are few of a kind, texts of the training
             rows fill the sample up.
-        **kwargs: The arguments of `SparseEncoderTrainer`: `args`, `train_dataset`, `eval_dataset`,
-            `evaluator`, `callbacks`, `model_init` and others.
+        **kwargs: `fastest_precision` and `dropout` of `AnyLossTraining`, and the arguments of
+            `SparseEncoderTrainer`: `args`, `train_dataset`, `eval_dataset`, `evaluator`, `callbacks`,
+            `model_init` and others.
 
     Raises:
         TypeError: If the loss is none of the above.
