@@ -8,7 +8,8 @@
 `run` starts the recipe (or the stock trainer of sentence-transformers) once per system, set and seed, each on
 one thread, two side by side, and appends one row per run to results/presets.csv, with the recipe's command.
 A run whose folder is complete is not repeated, so an interrupted call goes on where it stopped. `start` is
-the model before training. `outside` measures the models that were trained on English sets on collections
+the model before training. What is chosen by such runs is chosen with `--split dev`, which searches the
+queries of dev in place of those of test. `outside` measures the models that were trained on English sets on collections
 that none of them has seen, and appends one row per model and collection to results/presets_outside.csv.
 `table` prints mean and standard deviation over the seeds, and the p-value of a paired t-test over the
 queries, each query averaged over the seeds, against the system `--against`.
@@ -66,7 +67,7 @@ SETS = {
 # Each system is a preset with its flags; `lexforge` is the default, which the kind of model chooses.
 # `plain-far` has the learning rate of `lexforge` and nothing else of it, and `plain-mined` also its mined
 # negatives. `no-teacher` and `dense-teacher` are `lexforge` without BM25 as its teacher, and with the encoder
-# `--teacher` in its place.
+# `--teacher` in its place. `float32` is `lexforge` with an encoder that is never trained in bfloat16.
 SYSTEMS: dict[str, tuple[str, ...]] = {
     "start": (),
     "plain": ("--preset", "plain"),
@@ -76,6 +77,8 @@ SYSTEMS: dict[str, tuple[str, ...]] = {
     "v26": ("--preset", "v26"),
     "v26-anchor": ("--preset", "v26", "--loss.regularized", "anchor"),
     "lexforge": (),
+    "float32": ("--precision", "fp32"),
+    "no-dropout": ("--dropout", "0"),
     "no-teacher": ("--loss.distillation-weight", "0"),
     "dense-teacher": ("--loss.distillation-weight", "0.5"),
 }
@@ -102,6 +105,7 @@ class Job:
     collection: str
     seed: int
     folder: Path
+    split: str = "test"  # whose queries are searched
 
     @property
     def done(self) -> bool:
@@ -154,6 +158,7 @@ def run_job(job: Job, data: Path, model: Path, teacher: str) -> dict[str, Any]:
     row: dict[str, Any] = {
         "system": job.system,
         "set": job.collection,
+        "split": job.split,
         "seed": job.seed,
         **{name: round(trained[name], 5) for name in ("nDCG@10", "RR@10", "R@100")},
         "query_terms": round(trained["query_active_dims"], 1),
@@ -165,6 +170,16 @@ def run_job(job: Job, data: Path, model: Path, teacher: str) -> dict[str, Any]:
     }
     (job.folder / "row.json").write_text(json.dumps(row), encoding="utf-8")
     return row
+
+
+def search_dev(collection: Path, folder: Path) -> None:
+    """Make a collection whose split test is the dev of another one, of links to its files."""
+    (folder / "qrels").mkdir(parents=True, exist_ok=True)
+    files = {"corpus.jsonl": "corpus.jsonl", "queries.jsonl": "queries.jsonl"}
+    files |= {"qrels/train.tsv": "qrels/train.tsv", "qrels/test.tsv": "qrels/dev.tsv"}
+    for link, file in files.items():
+        (folder / link).unlink(missing_ok=True)
+        (folder / link).symlink_to(collection / file)
 
 
 def save_shifted(model: Path, shift: float, folder: Path) -> None:
@@ -287,16 +302,24 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, required=True, help="folder of the runs")
     parser.add_argument("--systems", nargs="+", choices=SYSTEMS, default=["plain", "lexforge"])
     parser.add_argument("--sets", nargs="+", choices=SETS, default=list(SETS))
+    parser.add_argument("--split", choices=("dev", "test"), default="test", help="whose queries are searched")
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
     parser.add_argument("--side-by-side", type=int, default=2, help="runs at once, each on one thread")
     parser.add_argument("--against", choices=SYSTEMS, default="plain")
     arguments = parser.parse_args()
-    if arguments.action == "table":
-        print(table(arguments.data, arguments.runs, arguments.against))
-        return
     runs, model = arguments.runs.resolve(), arguments.model or Path()
+    data = arguments.data.resolve()
+    if arguments.split == "dev":
+        if "docstrings" in arguments.sets:
+            parser.error("--split dev takes sets that are folders: name them by --sets, without docstrings")
+        for name in arguments.sets:
+            search_dev(data / name, runs / "dev" / name)
+        data = runs / "dev"
+    if arguments.action == "table":
+        print(table(data, runs, arguments.against))
+        return
     jobs = [
-        Job(system, name, seed, runs / name / f"{system}-{seed}")
+        Job(system, name, seed, runs / name / f"{system}-{seed}", arguments.split)
         for seed in arguments.seeds
         for name in arguments.sets
         for system in arguments.systems
@@ -309,7 +332,7 @@ def main() -> None:
                 parser.error("--teacher is needed for the system dense-teacher")
             waiting = [job for job in jobs if not job.done]
             started = [
-                pool.submit(run_job, job, arguments.data.resolve(), model.resolve(), arguments.teacher)
+                pool.submit(run_job, job, data, model.resolve(), arguments.teacher)
                 for job in waiting
             ]
             failed = []
