@@ -8,9 +8,9 @@
 `run` starts the recipe (or the stock trainer of sentence-transformers) once per system, set and seed, each on
 one thread, two side by side, and appends one row per run to results/presets.csv, with the recipe's command.
 A run whose folder is complete is not repeated, so an interrupted call goes on where it stopped. `start` is
-the model before training. What is chosen by such runs is chosen with `--split dev`, which searches the
-queries of dev in place of those of test. `outside` measures the models that were trained on English sets on collections
-that none of them has seen, and appends one row per model and collection to results/presets_outside.csv.
+the model before training. With `--split dev` the queries of dev are searched in place of those of test: so
+settings are chosen. `outside` measures the models that were trained on English sets on collections that none
+of them has seen, and appends one row per model and collection to results/presets_outside.csv.
 `table` prints mean and standard deviation over the seeds, and the p-value of a paired t-test over the
 queries, each query averaged over the seeds, against the system `--against`.
 """
