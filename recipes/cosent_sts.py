@@ -37,7 +37,12 @@ if TYPE_CHECKING:
 # Training takes a few minutes on two cores with these settings. A pretrained model gains in the first two
 # passes over stsb-en (recipes/README.md).
 SCRATCH = TrainingSettings(
-    steps=400, batch_size=64, gradient_accumulation_steps=1, learning_rate=5e-4, precision="auto"
+    steps=400,
+    batch_size=64,
+    gradient_accumulation_steps=1,
+    learning_rate=5e-4,
+    precision="auto",
+    mini_batch_size="auto",
 )
 PRETRAINED = replace(SCRATCH, steps=200, learning_rate=2e-5)
 LEFT_OPEN = SCRATCH.left_open()
@@ -150,7 +155,12 @@ def main(cfg: Config) -> None:
     model = models.build_dense(checkpoint, max_seq_length=cfg.max_seq_length)
 
     # Loss. It compares all pairs of a batch, and with several processes those of all their batches.
-    loss = losses.CoSENTLoss(model, scale=cfg.scale, gather_across_devices=process.num_processes > 1)
+    loss = losses.CoSENTLoss(
+        model,
+        scale=cfg.scale,
+        gather_across_devices=process.num_processes > 1,
+        mini_batch_size=cfg.train.mini_batch_size,
+    )
 
     # Evaluation before training.
     metrics = {}

@@ -43,7 +43,12 @@ if TYPE_CHECKING:
 # Training takes a few minutes on two cores with these settings. A pretrained model gained most in its first
 # 120 steps (recipes/README.md).
 SCRATCH = TrainingSettings(
-    steps=600, batch_size=64, gradient_accumulation_steps=1, learning_rate=1e-3, precision="auto"
+    steps=600,
+    batch_size=64,
+    gradient_accumulation_steps=1,
+    learning_rate=1e-3,
+    precision="auto",
+    mini_batch_size="auto",
 )
 PRETRAINED = replace(SCRATCH, steps=200, learning_rate=5e-5)
 LEFT_OPEN = SCRATCH.left_open()
@@ -216,6 +221,7 @@ def main(cfg: Config) -> None:
 
     # Loss. With several processes, their batches count as one batch.
     loss = build_loss(cfg.loss, model, gather=process.num_processes > 1)
+    loss.mini_batch_size = cfg.train.mini_batch_size
 
     # Evaluation before training, with BM25 on the same queries.
     record = report.RunRecord(cfg.output_dir)

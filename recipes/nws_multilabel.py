@@ -42,7 +42,12 @@ if TYPE_CHECKING:
 # Training takes a few minutes on two cores with these settings. The prototypes of the labels start from
 # nothing, whatever the encoder knows.
 SCRATCH = TrainingSettings(
-    steps=300, batch_size=32, gradient_accumulation_steps=1, learning_rate=1e-3, precision="auto"
+    steps=300,
+    batch_size=32,
+    gradient_accumulation_steps=1,
+    learning_rate=1e-3,
+    precision="auto",
+    mini_batch_size="auto",
 )
 PRETRAINED = replace(SCRATCH, learning_rate=3e-4)
 LEFT_OPEN = SCRATCH.left_open()
@@ -246,6 +251,7 @@ def main(cfg: Config) -> None:
 
     # Loss. It takes the similarity of the labels, or their frequency, from all training texts.
     loss = build_loss(cfg.loss, model, np.array(train_columns["label"]))
+    loss.mini_batch_size = cfg.train.mini_batch_size
 
     # Evaluation before training, and on dev during training.
     metrics = {}

@@ -391,6 +391,7 @@ def main(cfg: Config) -> None:
         penalty_weights=losses.penalty_weights(cfg.loss, torch.from_numpy(idf), special_ids, stopword_ids),
         special_token_ids=special_ids,
         gather_across_devices=process.num_processes > 1,
+        mini_batch_size=cfg.train.mini_batch_size,
         teacher_similarity="dot" if isinstance(teacher, teachers.BM25Teacher) else "cosine",
         **cfg.loss.arguments(),
     )

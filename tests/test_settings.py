@@ -104,6 +104,7 @@ def test_a_preset_and_the_loss_have_the_same_defaults() -> None:
         (TrainingSettings, {"precision": "fp8"}),
         (TrainingSettings, {"warmup_fraction": 1.0}),
         (TrainingSettings, {"dropout": 1.0}),
+        (TrainingSettings, {"mini_batch_size": 0}),
         (TrainingSettings, {"steps": 0}),
         (TrainingSettings, {"epochs": 0}),
         (TrainingSettings, {"batch_size": 0}),

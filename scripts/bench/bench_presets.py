@@ -331,10 +331,7 @@ def main() -> None:
             if not arguments.teacher and "dense-teacher" in arguments.systems:
                 parser.error("--teacher is needed for the system dense-teacher")
             waiting = [job for job in jobs if not job.done]
-            started = [
-                pool.submit(run_job, job, data, model.resolve(), arguments.teacher)
-                for job in waiting
-            ]
+            started = [pool.submit(run_job, job, data, model.resolve(), arguments.teacher) for job in waiting]
             failed = []
             for ended in as_completed(started):
                 if ended.exception() is None:

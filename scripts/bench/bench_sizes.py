@@ -11,7 +11,8 @@ A head that was not trained is scaled to about 150 active terms per text, with d
 without where it encodes. Sizes without a folder have random weights and the tokenizer of `--tiny` or
 `--minilm`, also where the vocabulary is larger.
 
-Each measurement has a process of its own, which is killed when it holds more than `--memory-limit`. The first
+Each measurement has a process of its own, which is killed when it holds more than `--memory-limit`, and
+`lexforge` chooses the rows that it encodes at once as on a machine with so much memory. The first
 step is no part of the times. The largest batch takes two steps, because from the second on the optimizer's
 states stand beside the activations. Rows go to results/sizes.csv; `--table` prints the last number of each
 cell as markdown, of the setting of the newest row. `profile_step.py` shows where a step spends its time.
@@ -50,6 +51,7 @@ from transformers import (
 
 from lexforge import data, losses, models, training
 from lexforge.corpus import encode
+from lexforge.losses import memory
 
 OURS, PEER = "lexforge", "sentence-transformers"
 PARTS = ("train", "largest", "encode")
@@ -89,6 +91,7 @@ class Task(NamedTuple):
     steps: int
     precision: str
     threshold: float  # what logits must exceed, see `threshold_in_training`
+    memory_limit: float  # GB, as of a machine that has no more
 
 
 # Data and models
@@ -229,7 +232,7 @@ def make_trainer(task: Task, model: SparseEncoder, output_dir: str, callback: Tr
     numbers = replace(preset.loss, distillation_weight=0.0)  # no teacher
     # An encoder whose head was scaled keeps no share of its start, as in the recipe.
     return training.SpladeTrainer(
-        loss=losses.NeuralSparseLoss(model, **numbers.arguments()),
+        loss=losses.NeuralSparseLoss(model, mini_batch_size=settings.mini_batch_size, **numbers.arguments()),
         fastest_precision=settings.precision == "auto",
         dropout=settings.dropout,
         phases=numbers.phases,
@@ -247,6 +250,7 @@ def train(task: Task) -> dict[str, Any]:
         model = models.lower_bias(load(task.folder, task.side, task.length), task.threshold)
         trainer = make_trainer(task, model, output_dir, clock)
         before = reset_peak()
+        memory.free_memory = lambda device: int(task.memory_limit * 1e9 - reset_peak() * 1e6)
         trainer.train()
         peak = peak_mb()
     found = [line["loss"] for line in trainer.state.log_history if "loss" in line]
@@ -414,7 +418,7 @@ def measure_size(name: str, folder: str, facts: dict[str, Any], texts: Any, args
 
     def task(side: str, batch_size: int, steps: int) -> Task:
         used = rows[: batch_size * steps]
-        return Task(folder, side, used, batch_size, args.length, steps, args.precision, threshold)
+        return Task(folder, side, used, batch_size, args.length, steps, args.precision, threshold, limit)
 
     for side in (OURS, PEER):
         row: dict[str, Any] = {

@@ -130,7 +130,15 @@ def main() -> None:
         if facts is None:
             raise RuntimeError(f"{args.size} could not be built: its process was killed")
         task = sizes.Task(
-            folder, sizes.OURS, rows, args.rows, args.length, STEPS, args.precision, facts["threshold"]
+            folder,
+            sizes.OURS,
+            rows,
+            args.rows,
+            args.length,
+            STEPS,
+            args.precision,
+            facts["threshold"],
+            math.inf,
         )
         found = sizes.within(math.inf, profile_step, task)
     if found is None:

@@ -328,6 +328,14 @@ class TrainingSettings:
         dropout: Share of every dropout of the encoder, in [0, 1); None keeps those that it has.
         precision: Precision of the encoder under autocast; the loss is computed in float32. `auto` is
             bfloat16 on a processor that computes this encoder faster so, which is measured, and else float32.
+        mini_batch_size: Rows that are encoded at once; a larger batch is encoded twice, piece by piece, with
+            the same loss and gradients (gradient caching). `auto` is the whole batch where its activations
+            fit into the free memory, which is measured, and else as many rows as fit; None is the whole
+            batch.
+        gradient_checkpointing: Whether the backward pass computes the activations of each layer again
+            instead of keeping them.
+        optim: Optimizer, by the name that transformers gives it, such as `adafactor`, which needs hardly any
+            memory, or `adamw_torch_8bit` with torchao.
         save_steps: Number of optimizer steps between two checkpoints.
         save_total_limit: Number of checkpoints that are kept, the newest and the best among them; None keeps
             all.
@@ -352,6 +360,9 @@ class TrainingSettings:
     max_gradient_norm: Annotated[float, NoFlag] = 1.0
     dropout: float | None = None
     precision: Precision = "bf16"
+    mini_batch_size: int | Literal["auto"] | None = None
+    gradient_checkpointing: bool = False
+    optim: str = "adamw_torch_fused"
     save_steps: int = 500
     save_total_limit: int | None = 2
     logging_steps: float = 0.02
@@ -368,6 +379,10 @@ class TrainingSettings:
             )
         if self.dropout is not None and not 0 <= self.dropout < 1:
             raise ValueError(f"dropout must lie in [0, 1), or be None; received {self.dropout}")
+        if isinstance(self.mini_batch_size, int) and self.mini_batch_size < 1:
+            raise ValueError(
+                f"mini_batch_size must be above 0, auto or none; received {self.mini_batch_size}"
+            )
         if not 0 <= self.warmup_fraction < 1:
             raise ValueError(f"warmup_fraction must lie in [0, 1); received {self.warmup_fraction}")
         if not self.weight_decay >= 0:
@@ -444,6 +459,7 @@ class TrainingSettings:
             "max_grad_norm": self.max_gradient_norm,
             "bf16": self.precision == "bf16",
             "fp16": self.precision == "fp16",
+            "optim": self.optim,
             "batch_sampler": BatchSamplers.NO_DUPLICATES,
             "dataloader_drop_last": True,
             "dataloader_pin_memory": torch.accelerator.is_available(),
@@ -463,6 +479,10 @@ class TrainingSettings:
                 False if issubclass(chosen, SparseEncoderTrainingArguments) else None
             ),
         }
+        if self.gradient_checkpointing:
+            names = {field.name for field in fields(chosen)}
+            renamed = "activation_checkpointing" in names  # since transformers 5.23
+            settings["activation_checkpointing" if renamed else "gradient_checkpointing"] = True
         arguments: Arguments = chosen(**(settings | others))
         return arguments
 
@@ -494,7 +514,7 @@ class Preset:
     loss: LossSettings = LossSettings()
     # Training takes a few minutes on two cores with so many steps.
     train: TrainingSettings = TrainingSettings(
-        steps=200, batch_size=32, gradient_accumulation_steps=1, precision="auto"
+        steps=200, batch_size=32, gradient_accumulation_steps=1, precision="auto", mini_batch_size="auto"
     )
     start: StartSettings = StartSettings()
     finish: FinishSettings = FinishSettings()

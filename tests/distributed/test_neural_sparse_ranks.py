@@ -20,7 +20,7 @@ from torch.distributed.tensor import DTensor
 
 from lexforge.common.ranks import rows_of_all_ranks, sum_over_ranks
 from lexforge.common.text_identity import NO_TEXT, text_identity
-from lexforge.losses import NeuralSparseLoss
+from lexforge.losses import NeuralSparseLoss, memory
 from lexforge.losses.base import IDENTITY_KEY, RELEVANT_KEY, TEACHER_KEY
 from lexforge.models import fuse_splade_head
 from lexforge.sparsity import trim_documents
@@ -38,6 +38,7 @@ SETTINGS = {
     "dot, teacher scores": ("dot", False),
     "dot, teacher embeddings, guide": ("dot", True),
     "cosine, teacher scores, mini-batches": ("cosine", False),
+    "dot, teacher scores, as memory allows": ("dot", False),
 }
 # Texts that meet again on the other rank: a positive, a negative, an anchor with another positive.
 REPEATS = {
@@ -72,8 +73,11 @@ def parts_and_gradients(checkpoint: str, setting: str, rows: slice, wrap=lambda 
         margin_mse_weight=0.1,
         margin_mse_scale=0.5,
         guide_margin=0.2 if "guide" in setting else None,
-        mini_batch_size=2 if "mini" in setting else None,
+        mini_batch_size=2 if "mini" in setting else "auto" if "memory" in setting else None,
     )
+    if "memory" in setting:  # the second rank has none, and a whole batch would do for the first one
+        scarce = dist.is_initialized() and dist.get_rank() == 1
+        memory.memory_for_activations = lambda model, device: 0.0 if scarce else 1e12
     loss.regularizer_ramp = 0.5
     teacher = {name: torch.randn(ROWS, 7, generator=generator)[rows] for name in TEXTS}
     scores = torch.randn(ROWS, len(TEXTS) - 1, generator=generator)[rows]
@@ -94,6 +98,9 @@ def parts_and_gradients(checkpoint: str, setting: str, rows: slice, wrap=lambda 
 
     loss.model = wrap(model)
     parts = loss(features, None if with_embeddings else scores)
+    if "memory" in setting:
+        chosen = loss._rows_that_fit(loss.model, features)
+        assert chosen == (1 if dist.is_initialized() else None), chosen
     sum(parts.values()).backward()
     gradients = {name: parameter.grad for name, parameter in model.named_parameters()}
     return {name: part.detach() for name, part in parts.items()}, gradients

@@ -6,14 +6,20 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
-from sentence_transformers.base.losses.merged_forward import embed_columns
 from sentence_transformers.base.model import BaseModel
 from torch import Tensor, nn
 
+from lexforge.losses.gradient_cache import (
+    Features,
+    MiniBatchSize,
+    can_be_cut,
+    check_mini_batch_size,
+    embed_in_mini_batches,
+)
+from lexforge.losses.memory import RowsThatFit
 from lexforge.losses.precision import at_least_float32
 from lexforge.models.momentum import MomentumEncoder
 
-Features = dict[str, Any]
 # The collator puts these beside the tokens of a column, for the loss alone; the encoder never sees them.
 TEACHER_KEY = "teacher_embedding"  # [B, D] float, of the teacher
 IDENTITY_KEY = "text_identity"  # [B] int64, see lexforge.common.text_identity
@@ -39,6 +45,9 @@ class EmbeddingLoss(nn.Module):
 
     Args:
         model: The `SparseEncoder` or `SentenceTransformer` to train.
+        mini_batch_size: Rows that are encoded at once; a larger batch is encoded twice, piece by piece, in
+            the memory of one piece (docs/losses.md, section 16). "auto" is as many rows as fit into the free
+            memory (`RowsThatFit`), and None the whole batch.
 
     Attributes:
         once_per_batch: Whether the loss must be computed once for a batch, because it compares with vectors
@@ -48,10 +57,13 @@ class EmbeddingLoss(nn.Module):
 
     once_per_batch = False
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, mini_batch_size: MiniBatchSize = None) -> None:
         super().__init__()
+        check_mini_batch_size(mini_batch_size)
         self.model = model
+        self.mini_batch_size = mini_batch_size
         self.metrics: dict[str, Tensor] = {}
+        self._rows_that_fit = RowsThatFit()
 
     def forward(
         self, sentence_features: Iterable[Features], labels: Tensor | None = None
@@ -104,7 +116,7 @@ class EmbeddingLoss(nn.Module):
         return self._compute(embeddings, None, labels)
 
     def embed(self, inputs: list[Features]) -> list[Tensor]:
-        """Encode the columns.
+        """Encode the columns by the model, in mini-batches if so told.
 
         Args:
             inputs: One dict per text column, with what the model reads.
@@ -112,7 +124,11 @@ class EmbeddingLoss(nn.Module):
         Returns:
             One `[B, D]` float tensor per column.
         """
-        return embed_columns(self.model, inputs)
+        size = self.mini_batch_size
+        if size == "auto":
+            measured = inputs and torch.is_grad_enabled() and self.model.training and can_be_cut(inputs)
+            size = self._rows_that_fit(self.model, inputs) if measured else None
+        return embed_in_mini_batches(self.model, inputs, size)
 
     def compute_loss(
         self, embeddings: list[Tensor], features: list[Features] | None, labels: Tensor | None
@@ -136,7 +152,7 @@ class EmbeddingLoss(nn.Module):
                     self, "it compares with vectors of full length that it keeps between batches"
                 )
             )
-        if getattr(self, "mini_batch_size", None) is not None:
+        if self.mini_batch_size is not None:
             raise ValueError(
                 _cannot_be_repeated(self, "with mini_batch_size it encodes a batch twice; set it to None")
             )

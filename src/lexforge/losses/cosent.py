@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from lexforge.common.ranks import rows_of_all_ranks
 from lexforge.common.similarity import Similarity, agreed_similarity
 from lexforge.losses.base import EmbeddingLoss, Features
+from lexforge.losses.gradient_cache import MiniBatchSize
 from lexforge.losses.precision import in_float32
 
 
@@ -86,6 +87,7 @@ class CoSENTLoss(EmbeddingLoss):
         similarity: "cosine" or "dot", which must be the model's `similarity_fn_name`; None takes that.
         gather_across_devices: Compare pairs across ranks, with gradient. Every rank needs the same number of
             rows (`dataloader_drop_last=True`).
+        mini_batch_size: Rows that are encoded at once, "auto" or None; see `EmbeddingLoss`.
 
     Raises:
         ValueError: If the scale is not positive, the similarity is not the model's, or a batch does not have
@@ -100,8 +102,9 @@ class CoSENTLoss(EmbeddingLoss):
         scale: float = 20.0,
         similarity: Similarity | None = None,
         gather_across_devices: bool = False,
+        mini_batch_size: MiniBatchSize = None,
     ) -> None:
-        super().__init__(model)
+        super().__init__(model, mini_batch_size)
         check_scale(scale)
         self.similarity = agreed_similarity(model, similarity, loss="CoSENTLoss")
         self.scale = scale
@@ -140,6 +143,7 @@ class CoSENTLoss(EmbeddingLoss):
             "scale": self.scale,
             "similarity": self.similarity,
             "gather_across_devices": self.gather_across_devices,
+            "mini_batch_size": self.mini_batch_size,
         }
 
     @property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from sentence_transformers.base.losses.merged_forward import embed_columns
@@ -11,19 +11,24 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
 Features = dict[str, Any]
+MiniBatchSize = int | Literal["auto"] | None
+"""Rows that are encoded at once; "auto" for as many as fit into memory, None for the whole batch."""
 
 
-def check_mini_batch_size(mini_batch_size: int | None) -> None:
-    """Refuse a mini-batch size that is not a positive integer or None.
+def check_mini_batch_size(mini_batch_size: MiniBatchSize) -> None:
+    """Refuse a mini-batch size that is none.
 
     Args:
         mini_batch_size: The number to check.
 
     Raises:
-        ValueError: If it is anything else.
+        ValueError: If it is no positive integer, and neither "auto" nor None.
     """
-    if mini_batch_size is not None and not (isinstance(mini_batch_size, int) and mini_batch_size > 0):
-        raise ValueError(f"mini_batch_size must be a positive integer or None; received {mini_batch_size!r}")
+    number = isinstance(mini_batch_size, int) and mini_batch_size > 0
+    if not number and mini_batch_size not in ("auto", None):
+        raise ValueError(
+            f"mini_batch_size must be a positive integer, 'auto' or None; received {mini_batch_size!r}"
+        )
 
 
 def embed_in_mini_batches(
@@ -56,33 +61,58 @@ def embed_in_mini_batches(
     if mini_batch_size is None or not columns:
         return embed_columns(model, columns)
     ids = columns[0].get("input_ids")
-    if not isinstance(ids, Tensor) or ids.dim() != 2 or any("cu_seq_lens_q" in column for column in columns):
+    if not can_be_cut(columns):
         raise ValueError(
             "mini_batch_size needs columns with input_ids [B, L], one row per text; received "
             + (f"shape {tuple(ids.shape)}" if isinstance(ids, Tensor) else "none")
         )
+    assert isinstance(ids, Tensor)
     rows = len(ids)
     if rows <= mini_batch_size:
         return embed_columns(model, columns)
     return [_embed_column(model, column, rows, mini_batch_size) for column in columns]
 
 
+def can_be_cut(columns: list[Features]) -> bool:
+    """Say whether columns hold one row of tokens per text, so that some of their rows are a batch, too.
+
+    Args:
+        columns: One dict per text column.
+
+    Returns:
+        False for columns without tokens, and for texts that are joined to one row without padding.
+    """
+    tensors = [column.get("input_ids") for column in columns]
+    joined = any("cu_seq_lens_q" in column for column in columns)
+    return not joined and all(isinstance(ids, Tensor) and ids.dim() == 2 for ids in tensors)
+
+
+def rows_of(value: Any, rows: int, part: slice | Tensor) -> Any:
+    """Take some rows of a feature, if it has one row per text.
+
+    Args:
+        value: A feature of a batch.
+        rows: B, the number of texts.
+        part: Which rows: a slice, or an int64 tensor of their numbers.
+
+    Returns:
+        The rows of a tensor whose first dimension is B; anything else as it is.
+    """
+    per_row = isinstance(value, Tensor) and value.dim() > 0 and len(value) == rows
+    return value[part] if per_row else value
+
+
 def _embed_column(model: nn.Module, column: Features, rows: int, mini_batch_size: int) -> Tensor:
     pieces = []
     for start in range(0, rows, mini_batch_size):
         piece = {
-            key: _rows(value, rows, slice(start, start + mini_batch_size)) for key, value in column.items()
+            key: rows_of(value, rows, slice(start, start + mini_batch_size)) for key, value in column.items()
         }
         if torch.is_grad_enabled():
             pieces.append(checkpoint(_Encode(model, piece), use_reentrant=False))
         else:
             pieces.append(_Encode(model, piece)())
     return torch.cat(pieces)
-
-
-def _rows(value: Any, rows: int, part: slice) -> Any:
-    per_row = isinstance(value, Tensor) and value.dim() > 0 and len(value) == rows
-    return value[part] if per_row else value
 
 
 class _Encode:

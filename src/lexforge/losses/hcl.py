@@ -13,6 +13,7 @@ from lexforge.common.ranks import first_gathered_row, rows_of_all_ranks
 from lexforge.common.similarity import agreed_similarity
 from lexforge.losses.base import EmbeddingLoss, Features
 from lexforge.losses.false_negatives import BatchTexts, share_left_out
+from lexforge.losses.gradient_cache import MiniBatchSize
 from lexforge.losses.infonce import check_temperature
 from lexforge.losses.precision import in_float32
 
@@ -186,6 +187,7 @@ class HCLLoss(EmbeddingLoss):
         gather_across_devices: Contrast with the texts of all ranks, with gradient, so that R ranks of B rows
             train like one rank of R * B rows. Every rank needs the same number of rows
             (`dataloader_drop_last=True`).
+        mini_batch_size: Rows that are encoded at once, "auto" or None; see `EmbeddingLoss`.
 
     Raises:
         ValueError: If a number is out of range, the estimator is unknown, the model is searched by dot
@@ -202,8 +204,9 @@ class HCLLoss(EmbeddingLoss):
         beta: float = 1.0,
         estimator: Estimator = "hard",
         gather_across_devices: bool = False,
+        mini_batch_size: MiniBatchSize = None,
     ) -> None:
-        super().__init__(model)
+        super().__init__(model, mini_batch_size)
         check_hcl(temperature, tau_plus, beta, estimator)
         agreed_similarity(model, "cosine", loss="HCLLoss")
         self.temperature = temperature
@@ -248,6 +251,7 @@ class HCLLoss(EmbeddingLoss):
             "beta": self.beta,
             "estimator": self.estimator,
             "gather_across_devices": self.gather_across_devices,
+            "mini_batch_size": self.mini_batch_size,
         }
 
     @property

@@ -12,7 +12,7 @@ from lexforge.common.ranks import first_gathered_row, rows_of_all_ranks
 from lexforge.common.similarity import Similarity, agreed_similarity
 from lexforge.losses.base import EmbeddingLoss, Features
 from lexforge.losses.false_negatives import BatchTexts, share_left_out
-from lexforge.losses.gradient_cache import check_mini_batch_size, embed_in_mini_batches
+from lexforge.losses.gradient_cache import MiniBatchSize
 from lexforge.losses.precision import in_float32
 from lexforge.losses.similarity import similarity_scores
 
@@ -127,8 +127,7 @@ class InfoNCELoss(EmbeddingLoss):
         gather_across_devices: Take the candidates of all ranks, with gradient, so that R ranks of B rows
             train like one rank of R * B rows. Every rank needs the same number of rows
             (`dataloader_drop_last=True`).
-        mini_batch_size: Rows that are encoded at once; a larger batch is encoded twice, piece by piece, in
-            the memory of one piece (docs/losses.md, section 16). None encodes the whole batch at once.
+        mini_batch_size: Rows that are encoded at once, "auto" or None; see `EmbeddingLoss`.
 
     Attributes:
         metrics: `candidates/left_out`, the share of negatives that were left out in the last call.
@@ -148,20 +147,14 @@ class InfoNCELoss(EmbeddingLoss):
         similarity: Similarity | None = None,
         symmetric: bool = False,
         gather_across_devices: bool = False,
-        mini_batch_size: int | None = None,
+        mini_batch_size: MiniBatchSize = None,
     ) -> None:
-        super().__init__(model)
+        super().__init__(model, mini_batch_size)
         check_temperature(temperature)
-        check_mini_batch_size(mini_batch_size)
-        self.mini_batch_size = mini_batch_size
         self.similarity = agreed_similarity(model, similarity, loss="InfoNCELoss")
         self.temperature = temperature
         self.symmetric = symmetric
         self.gather_across_devices = gather_across_devices
-
-    def embed(self, inputs: list[Features]) -> list[Tensor]:
-        """Encode the columns, in mini-batches if so told; see `EmbeddingLoss.embed`."""
-        return embed_in_mini_batches(self.model, inputs, self.mini_batch_size)
 
     def compute_loss(
         self, embeddings: list[Tensor], features: list[Features] | None, labels: Tensor | None

@@ -12,6 +12,7 @@ from lexforge.common.ranks import first_gathered_row, rows_of_all_ranks
 from lexforge.common.similarity import agreed_similarity
 from lexforge.losses.base import EmbeddingLoss, Features
 from lexforge.losses.false_negatives import BatchTexts
+from lexforge.losses.gradient_cache import MiniBatchSize
 from lexforge.losses.infonce import check_temperature, ranking_cross_entropy
 from lexforge.losses.precision import in_float32
 from lexforge.losses.queue import KeyQueue
@@ -97,6 +98,7 @@ class MoCoLoss(EmbeddingLoss):
         momentum: Share of the moving average that an optimizer step keeps, in [0, 1).
         temperature: T, > 0.
         train_mode: Whether keys are encoded with dropout.
+        mini_batch_size: Rows that are encoded at once, "auto" or None; see `EmbeddingLoss`.
 
     Raises:
         ValueError: If a number is out of range, the model embeds no texts or is searched by dot product, a
@@ -114,8 +116,9 @@ class MoCoLoss(EmbeddingLoss):
         momentum: float = 0.999,
         temperature: float = 0.07,
         train_mode: bool = False,
+        mini_batch_size: MiniBatchSize = None,
     ) -> None:
-        super().__init__(model)
+        super().__init__(model, mini_batch_size)
         check_temperature(temperature)
         agreed_similarity(model, "cosine", loss="MoCoLoss")
         self.temperature = temperature
@@ -135,8 +138,7 @@ class MoCoLoss(EmbeddingLoss):
             raise ValueError(
                 f"MoCoLoss needs the columns (anchor, positive); received {len(inputs)} text columns"
             )
-        queries = self.model(inputs[0])["sentence_embedding"]
-        return [queries, self.momentum_encoder.encode(self.model, inputs[1])]
+        return [*super().embed(inputs[:1]), self.momentum_encoder.encode(self.model, inputs[1])]
 
     def compute_loss(
         self, embeddings: list[Tensor], features: list[Features] | None, labels: Tensor | None
@@ -181,6 +183,7 @@ class MoCoLoss(EmbeddingLoss):
             "momentum": self.momentum_encoder.momentum,
             "temperature": self.temperature,
             "train_mode": self.momentum_encoder.train_mode,
+            "mini_batch_size": self.mini_batch_size,
         }
 
     @property

@@ -16,7 +16,7 @@ from lexforge.losses.base import TEACHER_KEY, EmbeddingLoss, Features
 from lexforge.losses.distillation import distillation, margin_mse
 from lexforge.losses.false_negatives import BatchTexts, contained, share_left_out
 from lexforge.losses.flops import flops, idf_flops
-from lexforge.losses.gradient_cache import check_mini_batch_size, embed_in_mini_batches
+from lexforge.losses.gradient_cache import MiniBatchSize
 from lexforge.losses.infonce import ranking_cross_entropy
 from lexforge.losses.minimum_activation import minimum_activation
 from lexforge.losses.positive_activation import positive_activation
@@ -55,8 +55,7 @@ class NeuralSparseLoss(EmbeddingLoss):
         special_token_ids: Ids that positive activation leaves out.
         gather_across_devices: Score against the documents of all ranks, with gradient, so that R ranks of B
             rows train like one rank of R * B rows.
-        mini_batch_size: Rows that are encoded at once; a larger batch is encoded twice, piece by piece, in
-            the memory of one piece (docs/losses.md, section 16). None encodes the whole batch at once.
+        mini_batch_size: Rows that are encoded at once, "auto" or None; see `EmbeddingLoss`.
         teacher_similarity: How the teacher's embeddings are compared, by "cosine" or "dot".
         **numbers: Weights, temperatures and thresholds as plain keyword arguments, such as
             `flops_weight=0.003`; `SparseLossNumbers` lists their names, defaults and meaning.
@@ -94,11 +93,11 @@ class NeuralSparseLoss(EmbeddingLoss):
         penalty_weights: Tensor | None = None,
         special_token_ids: Sequence[int] = (),
         gather_across_devices: bool = False,
-        mini_batch_size: int | None = None,
+        mini_batch_size: MiniBatchSize = None,
         teacher_similarity: Similarity = "cosine",
         **numbers: Any,
     ) -> None:
-        super().__init__(model)
+        super().__init__(model, mini_batch_size)
         self.similarity = agreed_similarity(model, similarity, loss="NeuralSparseLoss")
         self.numbers = SparseLossNumbers(**numbers)
         self.weights = self.numbers.term_weights()
@@ -114,16 +113,10 @@ class NeuralSparseLoss(EmbeddingLoss):
         special = torch.tensor(list(special_token_ids), dtype=torch.long)
         self.register_buffer("special_token_ids", special, persistent=False)
         self.gather_across_devices = gather_across_devices
-        check_mini_batch_size(mini_batch_size)
-        self.mini_batch_size = mini_batch_size
         self.teacher_similarity = check_similarity(teacher_similarity)
         # A learned scale is kept as its logarithm, so that it stays positive.
         learned = self.numbers.margin_mse_weight and self.numbers.margin_mse_scale is None
         self.margin_mse_log_scale = nn.Parameter(torch.zeros(())) if learned else None
-
-    def embed(self, inputs: list[Features]) -> list[Tensor]:
-        """Encode the columns, in mini-batches if so told; see `EmbeddingLoss.embed`."""
-        return embed_in_mini_batches(self.model, inputs, self.mini_batch_size)
 
     def compute_loss(
         self, embeddings: list[Tensor], features: list[Features] | None, labels: Tensor | None

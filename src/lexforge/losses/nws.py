@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from lexforge.common.ranks import rows_of_all_ranks
 from lexforge.common.similarity import agreed_similarity
 from lexforge.losses.base import EmbeddingLoss, Features
+from lexforge.losses.gradient_cache import MiniBatchSize
 from lexforge.losses.infonce import check_temperature
 from lexforge.losses.label_similarity import check_label_similarity, check_multi_hot
 from lexforge.losses.precision import at_least_float32, in_float32
@@ -269,6 +270,7 @@ class NWSLoss(EmbeddingLoss):
         use_prototypes: Whether there are prototypes.
         train_mode: Whether keys are encoded with dropout.
         eps: As in `nws`.
+        mini_batch_size: Rows that are encoded at once, "auto" or None; see `EmbeddingLoss`.
 
     Attributes:
         prototypes: `[L, D]` parameter, or None; their directions count, not their lengths.
@@ -300,8 +302,9 @@ class NWSLoss(EmbeddingLoss):
         use_prototypes: bool = True,
         train_mode: bool = False,
         eps: float = 1e-8,
+        mini_batch_size: MiniBatchSize = None,
     ) -> None:
-        super().__init__(model)
+        super().__init__(model, mini_batch_size)
         if not (use_keys or queue_size or use_prototypes):
             raise ValueError("NWSLoss needs keys, a queue or prototypes; received all of them switched off")
         check_nws_settings(alpha, beta, temperature, aggregate, eps, with_keys=use_keys)
@@ -338,10 +341,10 @@ class NWSLoss(EmbeddingLoss):
                 f"NWSLoss reads one text column and, with keys or a queue, a second view of it as the key; "
                 f"received {len(inputs)} text columns"
             )
-        queries = self.model(dict(inputs[0]))["sentence_embedding"]
+        queries = super().embed([dict(inputs[0])])
         if self.momentum_encoder is None:
-            return [queries]
-        return [queries, self.momentum_encoder.encode(self.model, inputs[-1])]
+            return queries
+        return [*queries, self.momentum_encoder.encode(self.model, inputs[-1])]
 
     def compute_loss(
         self, embeddings: list[Tensor], features: list[Features] | None, labels: Tensor | None
@@ -405,6 +408,7 @@ class NWSLoss(EmbeddingLoss):
             "use_keys": self.use_keys,
             "use_prototypes": self.prototypes is not None,
             "train_mode": encoder is not None and encoder.train_mode,
+            "mini_batch_size": self.mini_batch_size,
         }
 
     @property

@@ -41,14 +41,31 @@ def check_run(
     Raises:
         FileNotFoundError: If there is no such model, or nothing to resume.
         FileExistsError: If the run directory holds another run.
-        ValueError: If the model is of another class, a measure or a tracker is unknown, or a resumed run has
-            other settings.
+        ValueError: If the model is of another class, a measure, an optimizer or a tracker is unknown, or a
+            resumed run has other settings.
         ImportError: If the package of a tracker is missing.
     """
     cfg.evaluation.check_measure(measures)
     models.check_model(cfg.model, wanted)
     runs.check_run_directory(cfg.output_dir, cfg, resume=cfg.resume)
+    check_optimizer(cfg.train.optim)
     check_trackers(cfg.train.report_to)
+
+
+def check_optimizer(name: str) -> None:
+    """Refuse an optimizer that transformers does not know.
+
+    Args:
+        name: The name of `TrainingSettings.optim`.
+
+    Raises:
+        ValueError: If there is none of that name.
+    """
+    from transformers.training_args import OptimizerNames
+
+    known = [one.value for one in OptimizerNames]
+    if name not in known:
+        raise ValueError(f"optim must be one of {known}; received {name!r}")
 
 
 def check_trackers(names: Sequence[str]) -> None:

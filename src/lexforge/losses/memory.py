@@ -1,0 +1,234 @@
+"""How many rows of a batch a model encodes at once, so that the activations fit into the free memory."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+import psutil
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+from lexforge.common.ranks import world_size
+from lexforge.losses.gradient_cache import Features, rows_of
+
+logger = logging.getLogger(__name__)
+
+_SHARE = 0.8  # of the free memory that is used; the rest is for what the backward pass holds for a moment
+# Copies of the weights that come after the first measurement: gradients, two states of AdamW and an average.
+_COPIES = 4
+# Copies of the embeddings that a loss holds: their gradients, normalised ones, and the gradients of these.
+_VECTORS = 4
+_MEASURED = 4  # texts
+_CGROUPS = Path("/sys/fs/cgroup")
+
+
+class RowsThatFit:
+    """Chooses how many rows of a batch are encoded at once: all of them, or as many as fit into free memory.
+
+    What a text costs is measured on the first batch: a few of its longest column are encoded as in training,
+    and the tensors that autograd keeps are counted. It is measured again when a batch has longer texts. The
+    free memory is read once, before the first gradient, less what training will still need beside the
+    activations. All ranks do what the one with the least memory can do.
+    """
+
+    def __init__(self) -> None:
+        self._budget = 0.0  # bytes for activations and embeddings
+        self._width = 0  # tokens of the longest text that was measured
+        self._text = self._vector = 0.0  # bytes that one such text keeps, and of its embedding
+        self._told = 0  # rows of the last message
+
+    def __call__(self, model: nn.Module, columns: list[Features]) -> int | None:
+        """Choose for one batch.
+
+        Args:
+            model: The encoder, in training, wrapped in DistributedDataParallel or not.
+            columns: One dict per text column with `input_ids [B, L]`.
+
+        Returns:
+            The rows to encode at once; None encodes the whole batch at once.
+        """
+        widths = [column["input_ids"].shape[1] for column in columns]
+        rows = len(columns[0]["input_ids"])
+        device = columns[0]["input_ids"].device
+        own = max(widths)
+        widest = _over_ranks(own, device, "MAX")
+        if widest > self._width:  # on all ranks, because a sharded model must be encoded by all of them
+            self._budget = self._budget or memory_for_activations(model, device)
+            kept, self._vector = bytes_of_text(model, columns[widths.index(own)])
+            self._text, self._width = kept * widest / own, widest
+        left = self._budget - _VECTORS * self._vector * rows * len(columns)
+        needed = self._text * rows * sum(widths) / self._width
+        size = rows
+        if needed > left:  # in pieces of equal size, at least two, because one would not be encoded again
+            fitting = int(left / (self._text * own / self._width))
+            size = math.ceil(rows / max(2, math.ceil(rows / max(1, fitting))))
+        # As often on every rank, or one would wait for the others.
+        size = _over_ranks(size, device, "MIN")
+        if size == rows:
+            return None
+        if not self._told or size < self._told:
+            logger.warning(
+                "%d rows are encoded at once and each a second time in the backward pass, because all %d of "
+                "a batch would need %.1f GB for activations and %.1f GB are free for them (mini_batch_size)",
+                size,
+                rows,
+                needed / 1e9,
+                max(left, 0) / 1e9,
+            )
+            self._told = size
+        return size
+
+
+def bytes_of_text(model: nn.Module, column: Features) -> tuple[float, float]:
+    """Measure what one text of a column costs in training.
+
+    Args:
+        model: The encoder, in training, wrapped in DistributedDataParallel or not. Its weights, gradients and
+            the random state stay as they are.
+        column: `input_ids [B, L]` and what else the model reads.
+
+    Returns:
+        The bytes that autograd keeps of it until the backward pass, and the bytes of its embedding. Under
+        gradient checkpointing the first include one layer, which the backward pass computes again.
+    """
+    model = model.module if isinstance(model, DistributedDataParallel) else model
+    kept, vector = _one_text(model, column)
+    layers = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
+    if layers and layers[0].gradient_checkpointing:
+        with _switched_off(layers):
+            kept += _one_text(model, column)[0] / len(layers)
+    return kept, vector
+
+
+def memory_for_activations(model: nn.Module, device: torch.device) -> float:
+    """Tell how much memory training can use for activations, before its first step.
+
+    Args:
+        model: The encoder, with no gradients yet.
+        device: Where it is trained.
+
+    Returns:
+        Bytes: a share of the free memory, of which ranks on one CPU get equal parts, less the gradients and
+        the states of the optimizer that are still to come.
+    """
+    later = sum(_local(weight).nbytes for weight in model.parameters() if weight.requires_grad)
+    ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if device.type == "cpu" else 1
+    return _SHARE * free_memory(device) / ranks - _COPIES * later
+
+
+def free_memory(device: torch.device) -> int:
+    """Read how much memory is free on a device.
+
+    Args:
+        device: A GPU, or the CPU, where the limits of the process's control groups count too.
+
+    Returns:
+        Bytes.
+    """
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return min([psutil.virtual_memory().available, *_left_in_control_groups()])
+
+
+def _one_text(model: nn.Module, column: Features) -> tuple[float, float]:
+    """The bytes of `_kept` for one of the longest texts: the difference between a few texts and one.
+
+    So what texts share is left out, such as weights that were cast to half precision.
+    """
+    rows = len(column["input_ids"])
+    mask = column.get("attention_mask", torch.ones(rows, 1))
+    longest = mask.sum(dim=1).argsort(descending=True)
+
+    def of(texts: int) -> tuple[float, float]:
+        part = {key: rows_of(value, rows, longest[:texts]) for key, value in column.items()}
+        return _kept(model, part)
+
+    kept, vector = of(1)
+    if (texts := min(rows, _MEASURED)) > 1:
+        more, vectors = of(texts)
+        kept, vector = (more - kept) / (texts - 1), (vectors - vector) / (texts - 1)
+    return kept, vector
+
+
+def _kept(model: nn.Module, column: Features) -> tuple[int, int]:
+    """The bytes of what autograd keeps of a column, without the weights, and those of its embeddings."""
+    tensors: Iterable[Tensor] = (*model.parameters(), *model.buffers())
+    own = {_local(tensor).untyped_storage().data_ptr() for tensor in tensors}
+    kept: dict[int, int] = {}  # address of a storage -> its bytes; autograd holds it, so no other gets it
+
+    def note(tensor: Tensor) -> Tensor:
+        storage = _local(tensor).untyped_storage()
+        if storage.data_ptr() not in own:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    devices = [column["input_ids"].device] if column["input_ids"].device.type != "cpu" else []
+    with (
+        torch.random.fork_rng(devices=devices, device_type=devices[0].type if devices else "cuda"),
+        torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor),
+    ):
+        embeddings = model(dict(column))["sentence_embedding"]
+    return sum(kept.values()), embeddings.nbytes
+
+
+@contextmanager
+def _switched_off(layers: list[Any]) -> Iterator[None]:
+    for layer in layers:
+        layer.gradient_checkpointing = False
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.gradient_checkpointing = True
+
+
+def _local(tensor: Tensor) -> Any:
+    """The part of a sharded tensor that this rank holds."""
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
+
+
+def _over_ranks(number: int, device: torch.device, reduce: Literal["MIN", "MAX"]) -> int:
+    if world_size() == 1:
+        return number
+    reduced = torch.tensor(number, device=device)
+    dist.all_reduce(reduced, getattr(dist.ReduceOp, reduce))
+    return int(reduced)
+
+
+def _left_in_control_groups() -> Iterator[int]:
+    """What the control groups of this process leave of their limits (Linux; both versions)."""
+    try:
+        lines = Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines()
+    except OSError:  # not Linux
+        return
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if not controllers:
+            root, names = _CGROUPS, ("memory.max", "memory.current", "inactive_file")
+        elif "memory" in controllers.split(","):
+            root = _CGROUPS / "memory"
+            names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+        else:
+            continue
+        group = root / path.strip("/")
+        for folder in (group, *group.parents):  # in a container only the root may be there
+            if folder.is_relative_to(root) and (folder / names[0]).is_file():
+                yield from _left_in(folder, *names)
+
+
+def _left_in(group: Path, limit: str, used: str, cached: str) -> Iterator[int]:
+    most = (group / limit).read_text(encoding="ascii").strip()
+    if most != "max":
+        statistics = (group / "memory.stat").read_text(encoding="ascii").split()
+        reclaimable = int(statistics[statistics.index(cached) + 1])
+        yield int(most) - int((group / used).read_text(encoding="ascii")) + reclaimable

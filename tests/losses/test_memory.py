@@ -1,0 +1,184 @@
+"""`mini_batch_size="auto"` encodes as many rows at once as fit into the free memory, with the same loss."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gradients import batch, parts_and_gradients, sparse, without_dropout
+
+from lexforge.losses import CoSENTLoss, HCLLoss, InfoNCELoss, MoCoLoss, NWSLoss, memory
+from lexforge.losses.memory import RowsThatFit, bytes_of_text, free_memory, memory_for_activations
+
+# transformers 5.23 calls the switch of sentence-transformers 6.2 by a name that it will forget.
+pytestmark = pytest.mark.filterwarnings("ignore:.*gradient_checkpointing_enable:FutureWarning")
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def give(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Sets what is left for activations, in bytes."""
+    return lambda left: monkeypatch.setattr(memory, "memory_for_activations", lambda model, device: left)
+
+
+def kept_by_autograd(model: torch.nn.Module, column: dict[str, Any]) -> int:
+    """Count, in another way, the bytes that a forward pass keeps beside the weights."""
+    weights = {weight.data_ptr() for weight in model.parameters()}
+    kept: dict[int, torch.Tensor] = {}
+
+    def note(tensor: torch.Tensor) -> torch.Tensor:
+        kept.setdefault(tensor.untyped_storage().data_ptr(), tensor)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        model(dict(column))["sentence_embedding"]
+    return sum(one.untyped_storage().nbytes() for address, one in kept.items() if address not in weights)
+
+
+def test_a_batch_that_fits_is_encoded_whole_and_draws_the_same_dropout(tiny_splade, give) -> None:
+    """Bit for bit the run without the choice, so that nothing changes for those who have memory."""
+    give(1e12)
+    model = tiny_splade.train()
+    features = batch(model)
+    results = []
+    for size in (None, "auto"):
+        torch.manual_seed(5)
+        parts, gradients = parts_and_gradients(sparse(model, mini_batch_size=size), features)
+        results.append((parts, gradients, torch.rand(1)))
+    torch.testing.assert_close(results[1], results[0], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(("fitting", "rows"), [(1, 1), (2, 2), (3, 3), (5, 4), (10, 4), (25, None)])
+def test_a_batch_that_does_not_fit_is_encoded_as_many_rows_at_a_time_as_fit(
+    tiny_splade, give, fitting: int, rows: int | None
+) -> None:
+    """In pieces of equal size, and the loss and its gradients are those of the whole batch of 3 times 7."""
+    model = without_dropout(tiny_splade).double()
+    features = batch(model)
+    text, vector = bytes_of_text(model, max(features, key=lambda column: column["input_ids"].shape[1]))
+    give(text * (fitting + 0.5) + 4 * vector * 7 * 3)
+    expected = parts_and_gradients(sparse(model), features)
+    loss = sparse(model, mini_batch_size="auto")
+    assert loss._rows_that_fit(model, features) == rows
+    found = parts_and_gradients(loss, features)
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-11)
+    assert loss.get_config_dict()["mini_batch_size"] == "auto"
+
+
+def test_what_is_done_is_told_once(tiny_splade, give, caplog) -> None:
+    """Not in each of a thousand steps."""
+    give(0.0)
+    loss = sparse(tiny_splade.train(), mini_batch_size="auto")
+    for _ in range(3):
+        loss(batch(tiny_splade))
+    (line,) = caplog.messages
+    assert "1 rows are encoded at once" in line
+    assert "all 7 of a batch would need" in line
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_the_bytes_of_a_text_are_those_that_autograd_keeps(tiny_splade, checkpointing: bool) -> None:
+    """Measured on a few texts, and held against the whole batch; the weights count nowhere."""
+    model = without_dropout(tiny_splade)
+    column = model.preprocess(["sort a list", "hash of a key", "parse the tree"] * 3)
+    text, vector = bytes_of_text(model, column)
+    whole = kept_by_autograd(model, column) / 9
+    assert text == pytest.approx(whole, rel=0.02)
+    assert vector == 4 * len(model.tokenizer)
+    if checkpointing:
+        model.gradient_checkpointing_enable()
+        less, _ = bytes_of_text(model, column)
+        assert 0.3 * text < less < text, "two layers: the states between them, and one layer computed again"
+        assert all(layer.gradient_checkpointing for layer in model[0].model.bert.encoder.layer)
+
+
+def test_longer_texts_are_measured_when_they_come(tiny_splade, give) -> None:
+    """A batch of short texts says nothing about the attention of long ones."""
+    model = tiny_splade.train()
+    short = [model.preprocess(["sort"] * 8)] * 2
+    long = [model.preprocess(["sort a list of " * 6] * 8)] * 2
+    text, vector = bytes_of_text(model, long[0])
+    give(text * 3.5 + 4 * vector * 16)
+    choose = RowsThatFit()
+    assert choose(model, short) is None
+    assert choose(model, long) == 3
+    assert choose(model, short) is None
+    assert choose(model, [long[0], short[0]]) == 3, "the rows of a mini-batch fit for the longest column"
+
+
+def test_nothing_is_measured_in_evaluation(tiny_splade, monkeypatch) -> None:
+    """Nothing is kept there."""
+    monkeypatch.setattr(memory, "bytes_of_text", lambda *_: pytest.fail("measured"))
+    loss = sparse(tiny_splade.eval(), mini_batch_size="auto")
+    loss(batch(tiny_splade))
+    with torch.no_grad():
+        loss.train()
+        loss(batch(tiny_splade))
+
+
+def test_what_training_still_needs_is_kept_free(tiny_splade, monkeypatch) -> None:
+    """Gradients, two states of AdamW and an average of the weights come after the measurement."""
+    weights = sum(weight.nbytes for weight in tiny_splade.parameters())
+    monkeypatch.setattr(memory, "free_memory", lambda device: 10 * weights)
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+    assert memory_for_activations(tiny_splade, CPU) == pytest.approx((0.8 * 10 - 4) * weights)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    assert memory_for_activations(tiny_splade, CPU) == pytest.approx((0.8 * 5 - 4) * weights)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_the_limit_of_a_container_counts(tmp_path: Path, monkeypatch, version: int) -> None:
+    """The machine may have much more than the container gets; cached files are given back when needed."""
+    group = tmp_path / ("memory" if version == 1 else "")
+    group.mkdir(exist_ok=True)
+    limit, used, cached = (
+        ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+        if version == 1
+        else ("memory.max", "memory.current", "inactive_file")
+    )
+    (group / limit).write_text("1000000\n")
+    (group / used).write_text("400000\n")
+    (group / "memory.stat").write_text(f"anon 7\n{cached} 50000\n")
+    monkeypatch.setattr(memory, "_CGROUPS", tmp_path)
+    lines = "4:memory:/docker/abc\n" if version == 1 else "0::/docker/abc\n"
+    read = Path.read_text
+    monkeypatch.setattr(
+        Path, "read_text", lambda self, **k: lines if str(self) == "/proc/self/cgroup" else read(self, **k)
+    )
+    assert free_memory(CPU) == 650_000
+    (group / limit).write_text("max\n" if version == 2 else "9223372036854771712\n")
+    assert free_memory(CPU) > 1e8
+
+
+def test_every_loss_takes_a_mini_batch_size(tiny_dense, give) -> None:
+    """The four losses of dense models, with gradients as those of the whole batch."""
+    give(0.0)
+    features = batch(without_dropout(tiny_dense).double(), teacher=False)
+    labels = {
+        CoSENTLoss: torch.tensor([0.1, 0.5, 0.2, 0.9, 0.3, 0.8, 0.4]),
+        NWSLoss: torch.eye(7, 3, dtype=torch.int64).roll(1, 0) | torch.eye(7, 3, dtype=torch.int64),
+    }
+    made = {
+        InfoNCELoss: {},
+        HCLLoss: {},
+        MoCoLoss: {"queue_size": 16},
+        CoSENTLoss: {},
+        NWSLoss: {"label_similarity": np.eye(3), "aggregate": "mean", "queue_size": 16},
+    }
+    for kind, arguments in made.items():
+        results = []
+        for size in (None, "auto", 3):
+            torch.manual_seed(1)
+            loss = kind(tiny_dense, mini_batch_size=size, **arguments)
+            tiny_dense.zero_grad()
+            value = loss([dict(column) for column in features[:2]], labels.get(kind))
+            value.backward()
+            held = tiny_dense.named_parameters()
+            gradients = {name: weight.grad.clone() for name, weight in held if weight.grad is not None}
+            assert len(gradients) > 10
+            results.append((value.detach(), gradients))
+        for found in results[1:]:
+            torch.testing.assert_close(found, results[0], rtol=1e-7, atol=1e-9)

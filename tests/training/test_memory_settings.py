@@ -1,0 +1,72 @@
+"""Training in less memory: layers that are computed again, rows that fit, an optimizer with small states."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from lexforge.losses import memory
+from lexforge.models.structure import set_dropout
+from lexforge.settings import TrainingSettings
+from lexforge.training.recipe import check_optimizer
+
+# transformers 5.23 calls the switch of sentence-transformers 6.2 by a name that it will forget.
+pytestmark = pytest.mark.filterwarnings("ignore:.*gradient_checkpointing_enable:FutureWarning")
+
+
+def trained(make_trainer: Any, fresh: Any, folder: Path, size: Any = None, **settings: Any) -> dict[str, Any]:
+    """The weights and losses of six steps of V26 with every term, and the trainer."""
+    chosen = TrainingSettings(**settings).arguments(folder)
+    names = ("gradient_checkpointing", "activation_checkpointing", "optim")
+    model = fresh()
+    set_dropout(model, 0.0)
+    trainer = make_trainer(
+        model, folder, arguments={name: getattr(chosen, name) for name in names if hasattr(chosen, name)}
+    )
+    trainer.loss.mini_batch_size = size
+    trainer.train()
+    losses = [line["loss"] for line in trainer.state.log_history if "loss" in line]
+    return {"weights": model.state_dict(), "losses": losses, "trainer": trainer}
+
+
+@pytest.mark.parametrize("way", ["checkpointing", "mini-batches", "both"])
+def test_less_memory_trains_to_the_same_weights(
+    way: str, make_trainer: Any, fresh: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is computed twice is the same twice; only the order of sums differs."""
+    monkeypatch.setattr(memory, "memory_for_activations", lambda model, device: 0.0)
+    expected = trained(make_trainer, fresh, tmp_path / "whole", precision="fp32")
+    found = trained(
+        make_trainer,
+        fresh,
+        tmp_path / "less",
+        size=None if way == "checkpointing" else "auto",
+        gradient_checkpointing=way != "mini-batches",
+        precision="fp32",
+    )
+    layers = found["trainer"].model[0].model.bert.encoder.layer
+    assert {layer.gradient_checkpointing for layer in layers} == {way != "mini-batches"}
+    torch.testing.assert_close(found["losses"], expected["losses"], rtol=1e-4, atol=1e-4)
+    for name, weight in expected["weights"].items():
+        # Where a gradient is rounding alone, the steps of AdamW are its signs: six steps of at most 1e-3.
+        assert (found["weights"][name] - weight).norm() < 2e-2 * weight.norm() + 2e-2, name
+
+
+def test_the_optimizer_is_the_one_that_was_named(make_trainer: Any, fresh: Any, tmp_path: Path) -> None:
+    """Adafactor keeps sums of rows and columns instead of two states of each weight."""
+    sizes = {}
+    for name in ("adamw_torch_fused", "adafactor"):
+        found = trained(make_trainer, fresh, tmp_path / name, optim=name, precision="fp32")
+        states = found["trainer"].optimizer.state.values()
+        sizes[name] = sum(value.nbytes for one in states for value in one.values() if torch.is_tensor(value))
+    assert sizes["adafactor"] < 0.2 * sizes["adamw_torch_fused"]
+
+
+def test_an_unknown_optimizer_is_refused() -> None:
+    """Before any data is read, and with the names that transformers knows."""
+    check_optimizer("adafactor")
+    with pytest.raises(ValueError, match=r"optim must be one of .*'adafactor'.*; received 'adam'"):
+        check_optimizer("adam")
