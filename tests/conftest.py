@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from warm_processes import WarmProcesses
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -22,7 +24,7 @@ WORDS = (
     "tree graph node edge parse build save load cache hash key value error raise return yield class function "
     "한국 서울 검색 문서 단어 질문 대답 ##s ##ing ##ed ##er 어 은 는 이 가"
 ).split()
-EXPENSIVE = {"on_ranks", "run", "server", "train", "errors", "wheel", "half_way", "browser"}
+EXPENSIVE = {"on_ranks", "run", "warm", "train", "errors", "wheel", "half_way", "browser"}
 EXPENSIVE |= {"bert_onnx", "inference_free"}
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
@@ -40,6 +42,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if EXPENSIVE & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.xdist_group(item.path.stem))
+
+
+def pytest_collection_finish() -> None:
+    """Leave what is loaded by now out of every search for garbage, which took half of some tests' time."""
+    import hypothesis  # noqa: F401 - when it is loaded, it looks for what refers to generators of numbers
+
+    gc.freeze()
+
+
+def pytest_unconfigure() -> None:
+    """Let Python clear all that it loaded when it ends."""
+    gc.unfreeze()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -132,6 +146,14 @@ def shared_folder() -> Path:
     if not (folder / "data").is_dir():
         pytest.skip("reads the published data sets in ../shared/data, which are no part of the repository")
     return folder
+
+
+@pytest.fixture(scope="session")
+def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmProcesses]:
+    """Runs scripts in processes that need not import torch."""
+    processes = WarmProcesses(tmp_path_factory.mktemp("warm") / "log.txt")
+    with processes.process:  # closes its pipes, at which it ends
+        yield processes
 
 
 @pytest.fixture(scope="session")
@@ -242,12 +264,13 @@ def fresh(tiny_checkpoint: Path) -> Callable[[], Any]:
 def on_ranks(
     request: pytest.FixtureRequest,
     run_script: Callable[..., None],
+    warm: WarmProcesses,
     tiny_checkpoint: Path,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Callable[..., list[Any]]:
     """A function that calls one of the test file, by its name, on so many ranks.
 
-    It returns the results by rank.
+    It returns the results by rank. With the words of a launcher that one starts the ranks.
     """
 
     script = Path(__file__).parent / "distributed" / "ranks.py"
@@ -256,7 +279,11 @@ def on_ranks(
     def run(function: str, ranks: int = 2, launcher: Sequence[str] = ()) -> list[Any]:
         folder = tmp_path_factory.mktemp("ranks")
         arguments = (request.path, function, tiny_checkpoint, folder)
-        run_script(script, *arguments, ranks=ranks, launcher=launcher, timeout=800)
+        if launcher:
+            run_script(script, *arguments, launcher=launcher, timeout=800)
+        else:
+            ends = warm.run(script, list(map(str, arguments)), ranks=ranks)
+            assert ends == [0] * ranks, warm.log.read_text()[-4000:]
         import torch
 
         return torch.load(folder / "results.pt")

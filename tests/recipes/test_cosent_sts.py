@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
-from recipe_runs import Server
+from warm_processes import WarmProcesses
 
 from lexforge.report import run_verdict
 
@@ -49,12 +50,10 @@ def pairs(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
+@pytest.fixture
+def run(warm: WarmProcesses) -> Run:
     """Runs the recipe with the given arguments."""
-    server = Server(ROOT / "recipes/cosent_sts.py", tmp_path_factory.mktemp("server") / "log.txt")
-    with server.process:  # closes its pipes, at which it ends
-        yield server.completed
+    return partial(warm.completed, ROOT / "recipes/cosent_sts.py")
 
 
 def measures(folder: Path) -> dict[str, dict[str, float]]:

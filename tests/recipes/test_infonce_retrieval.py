@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
-from recipe_runs import Server
+from warm_processes import WarmProcesses
 
 from lexforge.report import run_verdict
 from lexforge.runs.state import read_state
@@ -35,12 +36,10 @@ def folder(tmp_path: Path) -> Path:
     return root
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
+@pytest.fixture
+def run(warm: WarmProcesses) -> Run:
     """Runs the recipe with the given arguments."""
-    server = Server(ROOT / "recipes/infonce_retrieval.py", tmp_path_factory.mktemp("server") / "log.txt")
-    with server.process:  # closes its pipes, at which it ends
-        yield server.completed
+    return partial(warm.completed, ROOT / "recipes/infonce_retrieval.py")
 
 
 @pytest.mark.parametrize(

@@ -12,12 +12,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from recipe_runs import Server
+from warm_processes import WarmProcesses
 
 from lexforge.runs.checkpoints import by_step, check_seal, last_checkpoint
 
@@ -27,13 +26,6 @@ WORDS = "list array search index query document vector sparse token model train 
 STEPS = 30
 # Of the optimizer and the rest every byte, too: the same state has the same bytes.
 COMPARED = ("model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth")
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    server = Server(RECIPE, tmp_path_factory.mktemp("server") / "log.txt")
-    with server.process:  # closes its pipes, at which it ends
-        yield server
 
 
 @pytest.fixture(scope="module")
@@ -85,11 +77,11 @@ def arguments(data: Path, model: Path, run: Path) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def timed(server: Server, data: Path, model: Path) -> tuple[Path, float]:
+def timed(warm: WarmProcesses, data: Path, model: Path) -> tuple[Path, float]:
     """The run that nobody stopped, and the seconds that it took."""
     run = data.parent / "whole"
     began = time.monotonic()
-    assert server.run(arguments(data, model, run)) == 0, server.log.read_text()[-3000:]
+    assert warm.run(RECIPE, arguments(data, model, run)) == [0], warm.log.read_text()[-3000:]
     seconds = time.monotonic() - began
     assert [path.name for path in by_step(run)] == [f"checkpoint-{step}" for step in range(3, STEPS + 1, 3)]
     return run, seconds
@@ -119,20 +111,20 @@ def assert_same_end(run: Path, whole: Path) -> None:
     "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)], ids=["SIGTERM", "SIGINT"]
 )
 def test_a_signal_saves_and_names_the_command_that_resumes(
-    number: signal.Signals, server: Server, data: Path, model: Path, whole: Path
+    number: signal.Signals, warm: WarmProcesses, data: Path, model: Path, whole: Path
 ) -> None:
     """Preempted by the scheduler or by Ctrl-C: nothing is lost, and the printed command ends where the
     uninterrupted run ended, bit for bit.
     """
     run = data.parent / number.name
-    process = server.start(arguments(data, model, run))
+    (process,) = warm.start(RECIPE, arguments(data, model, run))
     deadline = time.monotonic() + 240
     while not (run / "checkpoint-3").exists():
-        assert time.monotonic() < deadline, server.log.read_text()[-3000:]
+        assert time.monotonic() < deadline, warm.log.read_text()[-3000:]
         time.sleep(0.001)
     os.kill(process, number)
-    assert server.end() == 128 + number
-    said = server.log.read_text()
+    assert warm.end() == [128 + number]
+    said = warm.log.read_text()
     saved = re.search(r"stopped by a signal after step (\d+); saved (\S+)", said)
     assert saved is not None, said[-3000:]
     assert 3 <= int(saved[1]) < STEPS
@@ -140,7 +132,7 @@ def test_a_signal_saves_and_names_the_command_that_resumes(
     assert "Traceback" not in said
     command = shlex.split(re.search("resume: (.*)", said)[1])  # type: ignore[index]
     assert command == [sys.executable, str(RECIPE), *arguments(data, model, run), "--resume"]
-    assert server.run(command[2:]) == 0
+    assert warm.run(RECIPE, command[2:]) == [0]
     assert_same_end(run, whole)
 
 
@@ -192,12 +184,12 @@ def test_a_signal_to_the_launcher_stops_the_run_and_its_command_resumes(
 
 
 def test_resuming_a_finished_run_trains_no_further_step(
-    server: Server, data: Path, model: Path, whole: Path
+    warm: WarmProcesses, data: Path, model: Path, whole: Path
 ) -> None:
     """Killed while it evaluated: the Trainer itself would take one more step and end with another model."""
     before = (whole / "model" / "model.safetensors").read_bytes()
     (whole / "metrics.json").rename(whole / "metrics.before")
-    assert server.run([*arguments(data, model, whole), "--resume"]) == 0, server.log.read_text()[-3000:]
+    assert warm.run(RECIPE, [*arguments(data, model, whole), "--resume"]) == [0], warm.log.read_text()[-3000:]
     assert (whole / "model" / "model.safetensors").read_bytes() == before
     after, expected = (json.loads((whole / f"metrics.{end}").read_text()) for end in ("json", "before"))
     assert after["trained"] == expected["trained"]
@@ -219,7 +211,7 @@ def kills(seed: int, seconds: float) -> list[dict[str, Any]]:
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_sigkill_at_random_points_leaves_whole_checkpoints_or_none(
-    seed: int, server: Server, data: Path, model: Path, timed: tuple[Path, float]
+    seed: int, warm: WarmProcesses, data: Path, model: Path, timed: tuple[Path, float]
 ) -> None:
     """Thirty kills, between, during and after the writing of checkpoints. After each, every checkpoint is
     whole and holds the very state that the uninterrupted run had at that step; a run that comes to its end,
@@ -231,8 +223,8 @@ def test_sigkill_at_random_points_leaves_whole_checkpoints_or_none(
 
     def go_on(**kill: Any) -> int:
         resume = ["--resume"] if (run / "config.json").exists() else []
-        code = server.run([*arguments(data, model, run), *resume], **kill)
-        assert code in (-signal.SIGKILL, 0), f"{kill}: {server.log.read_text()[-3000:]}"
+        (code,) = warm.run(RECIPE, [*arguments(data, model, run), *resume], **kill)
+        assert code in (-signal.SIGKILL, 0), f"{kill}: {warm.log.read_text()[-3000:]}"
         return code
 
     for number, kill in enumerate(kills(seed, seconds)):
