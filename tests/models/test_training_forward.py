@@ -17,12 +17,13 @@ from torch import Tensor
 from lexforge.models import fuse_splade_head
 from lexforge.models.training_forward import cut, seconds_of_formats, training_forwards
 
+# In an order that is not its own inverse, so that vectors which came back in the wrong order would show.
 TEXTS = [
+    "tree " * 20,
     "sort",
+    "a vector of tokens in the list of a graph " * 3,
     "the index of a tree",
     "list",
-    "a vector of tokens in the list of a graph " * 3,
-    "tree " * 20,
 ]
 
 
