@@ -52,6 +52,7 @@ from transformers import (
 from lexforge import data, losses, models, training
 from lexforge.corpus import encode
 from lexforge.losses import memory
+from lexforge.models.structure import set_dropout
 
 OURS, PEER = "lexforge", "sentence-transformers"
 PARTS = ("train", "largest", "encode")
@@ -92,6 +93,7 @@ class Task(NamedTuple):
     precision: str
     threshold: float  # what logits must exceed, see `threshold_in_training`
     memory_limit: float  # GB, as of a machine that has no more
+    dropout: float | None  # None keeps that of the encoder
 
 
 # Data and models
@@ -248,6 +250,8 @@ def train(task: Task) -> dict[str, Any]:
     clock = Clock()
     with tempfile.TemporaryDirectory() as output_dir:
         model = models.lower_bias(load(task.folder, task.side, task.length), task.threshold)
+        if task.dropout is not None:
+            set_dropout(model, task.dropout)
         trainer = make_trainer(task, model, output_dir, clock)
         before = reset_peak()
         memory.free_memory = lambda device: int(task.memory_limit * 1e9 - reset_peak() * 1e6)
@@ -401,10 +405,10 @@ def sizes_table(rows: Iterable[Mapping[str, str]]) -> str:
 
 
 def read_rows() -> list[dict[str, str]]:
-    """The recorded rows of the newest row's machine, threads, batch, length, precision and limit."""
+    """The recorded rows that share the newest row's machine and settings."""
     with (RESULTS / "sizes.csv").open(encoding="utf-8", newline="") as stream:
         rows = list(csv.DictReader(stream))
-    same = ("device", "threads", "rows", "length", "precision", "memory_limit_gb")
+    same = ("device", "threads", "rows", "length", "precision", "dropout", "memory_limit_gb")
     return [row for row in rows if all(row[name] == rows[-1][name] for name in same)]
 
 
@@ -418,7 +422,18 @@ def measure_size(name: str, folder: str, facts: dict[str, Any], texts: Any, args
 
     def task(side: str, batch_size: int, steps: int) -> Task:
         used = rows[: batch_size * steps]
-        return Task(folder, side, used, batch_size, args.length, steps, args.precision, threshold, limit)
+        return Task(
+            folder,
+            side,
+            used,
+            batch_size,
+            args.length,
+            steps,
+            args.precision,
+            threshold if args.dropout is None else 0.0,  # dropout is what makes it needed
+            limit,
+            args.dropout,
+        )
 
     for side in (OURS, PEER):
         row: dict[str, Any] = {
@@ -429,6 +444,7 @@ def measure_size(name: str, folder: str, facts: dict[str, Any], texts: Any, args
             "rows": args.rows,
             "length": args.length,
             "precision": args.precision,
+            "dropout": "kept" if args.dropout is None else args.dropout,
             "memory_limit_gb": limit,
             **dict.fromkeys(
                 ("seconds_per_step", "cpu_seconds_per_step", "peak_gb", "peak_above_model_gb"), ""
@@ -473,6 +489,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=4, help="of which the first is not timed")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--precision", choices=("fp32", "auto", "bf16"), default="fp32")
+    parser.add_argument("--dropout", type=float, choices=[0.0], help="of both sides; else the encoder's own")
     parser.add_argument("--memory-limit", type=float, default=20.0, help="GB of a process")
     parser.add_argument("--documents", type=int, default=256, help="documents that are encoded")
     parser.add_argument("--encode-batch", type=int, default=32)

@@ -139,6 +139,7 @@ def main() -> None:
             args.precision,
             facts["threshold"],
             math.inf,
+            None,
         )
         found = sizes.within(math.inf, profile_step, task)
     if found is None:
