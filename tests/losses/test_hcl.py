@@ -168,7 +168,11 @@ def test_the_module_normalises_and_passes_its_settings_on(tiny_dense) -> None:
     """A setting that does not arrive trains another loss without a word."""
     settings = {"temperature": 0.3, "tau_plus": 0.05, "beta": 0.5, "estimator": "hard"}
     loss = HCLLoss(tiny_dense, **settings)
-    assert loss.get_config_dict() == {**settings, "gather_across_devices": False}
+    assert loss.get_config_dict() == {
+        **settings,
+        "gather_across_devices": False,
+        "mini_batch_size": None,
+    }
     assert "Robinson" in loss.citation
     rows = views(2)
     found = loss.compute_loss_from_embeddings([3 * rows[0], 0.5 * rows[1]]).item()

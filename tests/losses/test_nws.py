@@ -616,6 +616,7 @@ def test_what_a_user_sees_of_it(tiny_dense) -> None:
         "use_keys": True,
         "use_prototypes": True,
         "train_mode": False,
+        "mini_batch_size": None,
     }
     assert "Decoupled Contrastive Learning" in loss.citation
     assert "Aur{\\'e}lien" in loss.citation
