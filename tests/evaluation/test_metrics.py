@@ -154,7 +154,45 @@ def test_the_paired_test_by_its_formula() -> None:
     assert result.p_value == pytest.approx(2 * stats.t.sf(t, 2), rel=1e-9)
     assert (result.first, result.second) == (0.3, 0.5)
     assert result.difference == pytest.approx(0.2)
+    reach = stats.t.ppf(0.975, 2) * difference.std(ddof=1) / math.sqrt(3)
+    assert result.interval == pytest.approx((0.2 - reach, 0.2 + reach), rel=1e-9)
     assert compare_runs(first, first)["AP"].p_value == 1
+
+
+def random_runs(queries: int, copies: int = 1) -> tuple[RunScores, RunScores]:
+    """Two runs of which the second is a little better; each query may stand there several times."""
+    generator = np.random.default_rng(3)
+    before, gain = generator.random(queries), generator.normal(0.05, 0.2, queries)
+    runs = [
+        {f"{query}-{copy}": float(values[query]) for query in range(queries) for copy in range(copies)}
+        for values in (before, before + gain)
+    ]
+    first, second = (RunScores({"AP": float(np.mean(list(run.values())))}, {"AP": run}) for run in runs)
+    return first, second
+
+
+def test_the_test_is_that_of_scipy() -> None:
+    """Without groups it is the paired t-test that everybody knows."""
+    first, second = random_runs(50)
+    pairs = list(second.per_query["AP"].values()), list(first.per_query["AP"].values())
+    result = compare_runs(first, second)["AP"]
+    assert result.p_value == pytest.approx(stats.ttest_rel(*pairs).pvalue, rel=1e-9)
+    assert result.interval == pytest.approx(stats.ttest_rel(*pairs).confidence_interval(), rel=1e-9)
+
+
+def test_copies_of_a_query_make_a_difference_no_surer() -> None:
+    """Ten questions about one article that all gain alike are one observation, not ten."""
+    once = compare_runs(*random_runs(20))["AP"]
+    first, second = random_runs(20, copies=10)
+    groups = {query: query.split("-")[0] for query in first.per_query["AP"]}
+    grouped = compare_runs(first, second, groups=groups)["AP"]
+    assert grouped.p_value == pytest.approx(once.p_value, rel=1e-9)
+    assert grouped.interval == pytest.approx(once.interval, rel=1e-9)
+    assert compare_runs(first, second)["AP"].p_value < once.p_value / 100
+    with pytest.raises(ValueError, match="every query needs a group; 200 have none, such as '0-0'"):
+        compare_runs(first, second, groups={})
+    with pytest.raises(ValueError, match="at least two of them; received 'one' alone"):
+        compare_runs(first, second, groups=dict.fromkeys(groups, "one"))
 
 
 @pytest.mark.parametrize(

@@ -99,7 +99,10 @@ def main(cfg: Config) -> None:
         second = evaluation.score_run(result.run, evaluator.qrels, cfg.metrics)
         compared = evaluation.compare_runs(evaluation.score_run(other, evaluator.qrels, cfg.metrics), second)
         for name, c in compared.items():
-            print(f"{name:24} {c.first:.4f} -> {c.second:.4f}  {c.difference:+.4f}  p = {c.p_value:.4g}")
+            print(
+                f"{name:24} {c.first:.4f} -> {c.second:.4f}  {c.difference:+.4f} "
+                f"({c.interval[0]:+.4f} to {c.interval[1]:+.4f})  p = {c.p_value:.4g}"
+            )
         report["comparison"] = {name: asdict(values) for name, values in compared.items()}
     if cfg.json is not None:
         settings = {

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -115,30 +114,38 @@ class Comparison:
         second: Mean of the second run.
         difference: The second mean minus the first.
         p_value: p-value of a two-sided paired t-test.
+        interval: The 95 % confidence interval of the difference, by the same test.
     """
 
     first: float
     second: float
     difference: float
     p_value: float
+    interval: tuple[float, float]
 
 
-def compare_runs(first: RunScores, second: RunScores) -> dict[str, Comparison]:
+def compare_runs(
+    first: RunScores, second: RunScores, *, groups: Mapping[str, str] | None = None
+) -> dict[str, Comparison]:
     """Compare each measure of two runs by a two-sided paired t-test.
 
     Args:
         first: Scores of one run.
         second: Scores of the other run, for the same measures and queries.
+        groups: `{query id: group}` where queries are no independent draws, such as ten questions about one
+            article. The deviation is then that of the groups' sums, and there are as many degrees of freedom
+            as groups, less one. None takes each query for a group of its own.
 
     Returns:
         `{measure: comparison}`; the p-value is 1 if no query differs.
 
     Raises:
-        ValueError: If the measures or the queries differ, or there are fewer than two queries.
+        ValueError: If the measures or the queries differ, a query has no group, or there are fewer than two
+            queries or groups.
 
     Source:
         Smucker et al., "A comparison of statistical significance tests for information retrieval evaluation",
-        2007.
+        2007; groups: Liang and Zeger, "Longitudinal data analysis using generalized linear models", 1986.
     """
     if list(first.mean) != list(second.mean):
         raise ValueError(
@@ -156,16 +163,24 @@ def compare_runs(first: RunScores, second: RunScores) -> dict[str, Comparison]:
             )
         if len(values) < 2:
             raise ValueError(f"a paired test needs at least two queries; received {len(values)}")
-        before = np.array(list(values.values()))
-        after = np.array([others[query] for query in values])
-        p_value = 1.0
-        if (before != after).any():
-            with warnings.catch_warnings():
-                # scipy warns if all differences are equal; the p-value is 0 or nearly 0 then, which is right.
-                warnings.filterwarnings("ignore", "Precision loss occurred", RuntimeWarning)
-                p_value = float(stats.ttest_rel(after, before).pvalue)
+        missing = [query for query in values if groups is not None and query not in groups]
+        if missing:
+            raise ValueError(f"every query needs a group; {len(missing)} have none, such as {missing[0]!r}")
+        labels = [query if groups is None else groups[query] for query in values]
+        numbers = np.unique(labels, return_inverse=True)[1]  # [N], of each query's group
+        count = int(numbers.max()) + 1
+        if count < 2:
+            raise ValueError(f"a test by groups needs at least two of them; received {labels[0]!r} alone")
+        differences = np.array([others[query] - value for query, value in values.items()])
+        mean = float(differences.mean())
+        sums = np.bincount(numbers, weights=differences - mean)
+        error = math.sqrt(count / (count - 1) * float(sums @ sums)) / len(differences)
+        # Where every query gains the same, the deviation is 0.
+        t = abs(mean) / error if error else math.inf if mean else 0.0
+        p_value = float(2 * stats.t.sf(t, count - 1))
+        reach = float(stats.t.ppf(0.975, count - 1)) * error
         means = first.mean[name], second.mean[name]
-        result[name] = Comparison(*means, means[1] - means[0], p_value)
+        result[name] = Comparison(*means, means[1] - means[0], p_value, (mean - reach, mean + reach))
     return result
 
 
