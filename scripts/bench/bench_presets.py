@@ -1,23 +1,31 @@
-"""Quality of the presets on several collections: systems x sets x seeds, and a table with significance.
+"""Quality of systems on several collections: systems x sets x seeds, and a table with significance.
 
     python scripts/bench/bench_presets.py run --data ../shared/data --model ../shared/models/splade-tiny \
         --runs runs/presets --systems plain lexforge --sets scifact nfcorpus-lc --seeds 1 2 3
+    python scripts/bench/bench_presets.py run ... --split dev --systems plain --flags "--learning-rate 3e-4"
     python scripts/bench/bench_presets.py outside --data ../shared/data --runs runs/presets --seeds 1
-    python scripts/bench/bench_presets.py table --data ../shared/data --runs runs/presets
+    python scripts/bench/bench_presets.py table --data ../shared/data --against plain
 
 `run` starts the recipe (or the stock trainer of sentence-transformers) once per system, set and seed, each on
-one thread, two side by side, and appends one row per run to results/presets.csv, with the recipe's command.
-A run whose folder is complete is not repeated, so an interrupted call goes on where it stopped. `start` is
-the model before training. With `--split dev` the queries of dev are searched in place of those of test: so
-settings are chosen. `outside` measures the models that were trained on English sets on collections that none
-of them has seen, and appends one row per model and collection to results/presets_outside.csv.
-`table` prints mean and standard deviation over the seeds, and the p-value of a paired t-test over the
-queries, each query averaged over the seeds, against the system `--against`.
+one thread, two side by side, and appends one row per run to results/presets.csv, with the recipe's command,
+and the scores of each query to results/presets_scores.jsonl.gz. A run whose folder is complete is not
+repeated, so an interrupted call goes on where it stopped. `start` is the model before training. `--flags`
+go to each run, and into its row: so a rival is tuned as any user would. With `--split dev` the queries of dev
+are searched in place of those of test: so settings are chosen. `outside` measures the models that were
+trained on English sets on collections that none of them has seen, and appends one row per model and
+collection to results/presets_outside.csv.
+
+`table` prints, of the newest run of each seed, mean and standard deviation over the seeds, and the difference
+from the system `--against` with its 95 % interval and p: a paired t-test over the queries, each averaged over
+the seeds; over articles where queries share one; with the correction of Holm over the sets. Other settings
+of a system are another system: `--flags` tells them apart, as `plain --learning-rate 3e-4`.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
+import gzip
 import json
 import os
 import shlex
@@ -26,13 +34,18 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from common import append_rows
+from common import RESULTS, append_rows
+
+if TYPE_CHECKING:
+    from lexforge.evaluation import RunScores
+
+Key = tuple[str, str, str]  # set, model, system with its flags
 
 ROOT = Path(__file__).resolve().parents[2]
 THREADS = {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
@@ -48,20 +61,23 @@ class Collection:
     batch: int = 32
     outside: bool = False
     language: str = "en"
+    by_article: bool = False  # several queries ask about one article, whose title their documents share
 
     @property
     def scratch(self) -> bool:
         """Whether the encoder is built from the corpus instead of loaded."""
-        return "lexical" in self.flags
+        return LEXICAL in self.flags
 
 
-FROM_SCRATCH = ("--model", "lexical")
+LEXICAL = "lexical"
+IDENTITY = ("system", "flags", "model", "set", "split", "seed")  # of a run
+FROM_SCRATCH = ("--model", LEXICAL)
 SETS = {
     "medquad": Collection((), 200, outside=True),
     "scifact": Collection((), 200, outside=True),
     "nfcorpus-lc": Collection((), 200, outside=True),
-    "newwiki": Collection((), 200),
-    "korquad": Collection((*FROM_SCRATCH, "--max-seq-length", "512"), 100, language="ko"),
+    "newwiki": Collection((), 200, by_article=True),
+    "korquad": Collection((*FROM_SCRATCH, "--max-seq-length", "512"), 100, language="ko", by_article=True),
     "docstrings": Collection((*FROM_SCRATCH, "--max-seq-length", "384"), 300, batch=64),
 }
 # Each system is a preset with its flags; `lexforge` is the default, which the kind of model chooses.
@@ -95,6 +111,8 @@ for terms in (32, 64, 128):
 WEIGHTS = ("1e-4", "2e-3", "8e-3", "1e-2", "1.4e-2", "2e-2", "3e-2", "5e-2", "1e-1", "3e-1", "1")
 SYSTEMS |= {f"flops-{weight}": ("--loss.flops-weight", weight) for weight in WEIGHTS}
 PLAIN_RATES = {"scratch": "1e-3", "pretrained": "1e-4"}
+SCORES = RESULTS / "presets_scores.jsonl.gz"
+MEASURES = ("nDCG@10", "R@100")  # whose values of each query are kept
 
 
 @dataclass(frozen=True)
@@ -106,6 +124,7 @@ class Job:
     seed: int
     folder: Path
     split: str = "test"  # whose queries are searched
+    flags: tuple[str, ...] = ()  # beside those of the system
 
     @property
     def done(self) -> bool:
@@ -126,13 +145,24 @@ def command(job: Job, data: Path, model: Path, teacher: str) -> list[str]:
     rate = ["--learning-rate", PLAIN_RATES["scratch" if collection.scratch else "pretrained"]]
     if job.system in ("start", "stock"):
         shared += rate if job.system == "stock" else []
-        return [sys.executable, "scripts/bench/stock_splade.py", "--system", job.system, *shared]
+        line = [sys.executable, "scripts/bench/stock_splade.py", "--system", job.system, *shared]
+        return with_flags(line, job.flags)
     flags = [*SYSTEMS[job.system], "--language", collection.language]  # of the stop words
     if job.system in ("plain", "v26", "v26-anchor"):
         flags += rate
     if job.system == "dense-teacher":
         flags += ["--teacher", teacher]
-    return [sys.executable, "recipes/splade_v26.py", *flags, "--no-initial-evaluation", *shared]
+    line = [sys.executable, "recipes/splade_v26.py", *flags, "--no-initial-evaluation", *shared]
+    return with_flags(line, job.flags)
+
+
+def with_flags(line: list[str], flags: Sequence[str]) -> list[str]:
+    """Add flags to a command, in the place of those of the same name, which have one value each."""
+    for name in [flag for flag in flags if flag.startswith("--")]:
+        if name in line:
+            place = line.index(name)
+            line = line[:place] + line[place + 2 :]
+    return [*line, *flags]
 
 
 def run_job(job: Job, data: Path, model: Path, teacher: str) -> dict[str, Any]:
@@ -149,14 +179,17 @@ def run_job(job: Job, data: Path, model: Path, teacher: str) -> dict[str, Any]:
     line = command(job, data, model, teacher)
     began = time.perf_counter()
     with (job.folder / "log.txt").open("w", encoding="utf-8") as log:
-        done = subprocess.run(line, cwd=ROOT, env=os.environ | THREADS, stdout=log, stderr=log, check=False)
-    if done.returncode:
-        raise RuntimeError(f"{shlex.join(line)} ended with {done.returncode}; see {job.folder / 'log.txt'}")
+        started = subprocess.Popen(line, cwd=ROOT, env=os.environ | THREADS, stdout=log, stderr=log)
+        _, status, usage = os.wait4(started.pid, 0)
+    if code := os.waitstatus_to_exitcode(status):
+        raise RuntimeError(f"{shlex.join(line)} ended with {code}; see {job.folder / 'log.txt'}")
     seconds = time.perf_counter() - began
     metrics = json.loads((job.folder / "run" / "metrics.json").read_text(encoding="utf-8"))
     trained = metrics["trained"]
     row: dict[str, Any] = {
         "system": job.system,
+        "flags": shlex.join(job.flags),
+        "model": LEXICAL if SETS[job.collection].scratch else model.name,
         "set": job.collection,
         "split": job.split,
         "seed": job.seed,
@@ -165,11 +198,27 @@ def run_job(job: Job, data: Path, model: Path, teacher: str) -> dict[str, Any]:
         "document_terms": round(trained["document_active_dims"], 1),
         "flops": round(trained["flops"], 3),
         "bm25_nDCG@10": round(metrics["bm25"]["nDCG@10"], 5),
+        "steps": int(line[line.index("--steps") + 1]),
         "seconds": round(seconds),
+        "cpu_seconds": round(usage.ru_utime + usage.ru_stime),
         "command": _shown(line, job, data, model, teacher),
     }
     (job.folder / "row.json").write_text(json.dumps(row), encoding="utf-8")
     return row
+
+
+def keep_scores(row: Mapping[str, Any], run: Path, source: str) -> None:
+    """Append the scores of each query of a run to `SCORES`, in the order of the judgements."""
+    from lexforge.data import load_retrieval_data
+    from lexforge.evaluation import read_run, score_run
+
+    scores = score_run(read_run(run), load_retrieval_data(source).split("test"), MEASURES)
+    kept = {name: row[name] for name in IDENTITY}
+    kept |= {
+        name: [round(value, 4) for value in values.values()] for name, values in scores.per_query.items()
+    }
+    with gzip.open(SCORES, "at", encoding="utf-8") as stream:
+        stream.write(json.dumps(kept) + "\n")
 
 
 def search_dev(collection: Path, folder: Path) -> None:
@@ -227,67 +276,103 @@ def measure_outside(job: Job, data: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def rows_of(runs: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """Every finished run and its row."""
-    for file in sorted(runs.glob("*/*/row.json")):
-        yield file.parent, json.loads(file.read_text(encoding="utf-8"))
+def newest(lines: Iterable[Mapping[str, Any]]) -> dict[Key, dict[int, Mapping[str, Any]]]:
+    """(set, model, system with its flags) -> seed -> the last line of that run."""
+    found: dict[Key, dict[int, Mapping[str, Any]]] = {}
+    for line in lines:
+        name = " ".join(filter(None, (line["system"], line["flags"])))
+        found.setdefault((line["set"], line["model"], name), {})[int(line["seed"])] = line
+    return found
 
 
-def table(data: Path, runs: Path, against: str) -> str:
-    """A line per set and system, with the p-value against another system, as a Markdown table."""
+def mean_scores(kept: Iterable[Mapping[str, Any]], queries: Sequence[str]) -> RunScores:
+    """The scores of each query, averaged over the seeds."""
+    from lexforge.evaluation import RunScores
+
+    lines = list(kept)
+    per_query: dict[str, dict[str, float]] = {}
+    for name in MEASURES:
+        of_queries = zip(*(line[name] for line in lines), strict=True)
+        per_query[name] = dict(zip(queries, map(statistics.mean, of_queries), strict=True))
+    return RunScores(
+        {name: statistics.mean(values.values()) for name, values in per_query.items()}, per_query
+    )
+
+
+def articles(folder: Path, qrels: Mapping[str, Mapping[str, int]]) -> dict[str, str]:
+    """Query -> the title of a document that answers it."""
+    with (folder / "corpus.jsonl").open(encoding="utf-8") as stream:
+        titles = {document["_id"]: document["title"] for document in map(json.loads, stream)}
+    return {query: titles[max(grades, key=lambda key: grades[key])] for query, grades in qrels.items()}
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Correct the p-values of several tests for their number.
+
+    Source: Holm, "A simple sequentially rejective multiple test procedure", 1979.
+    """
+    corrected, highest = [0.0] * len(p_values), 0.0
+    for rank, place in enumerate(sorted(range(len(p_values)), key=lambda place: p_values[place])):
+        highest = max(highest, min(1.0, (len(p_values) - rank) * p_values[place]))
+        corrected[place] = highest
+    return corrected
+
+
+def table(data: Path, split: str, against: str) -> str:
+    """A line per set, model and system, with the difference from another system, as a Markdown table."""
     from lexforge.data import load_retrieval_data
-    from lexforge.evaluation import RunScores, compare_runs, read_run, score_run
+    from lexforge.evaluation import compare_runs
 
-    found: dict[tuple[str, str], list[tuple[Path, dict[str, Any]]]] = {}
-    for folder, row in rows_of(runs):
-        found.setdefault((row["set"], row["system"]), []).append((folder, row))
-    lines = [
-        "| set | system | seeds | nDCG@10 | p | R@100 | query terms | document terms | FLOPS | "
-        "outside nDCG@10 | R@100 | terms | seconds |",
-        "|---|---|---|---|---|---|---|---|---|---|---|---|---|",
-    ]
-    for name in SETS:
-        source = name if name == "docstrings" else str(data / name)
-        systems = [system for system in SYSTEMS if (name, system) in found]
-        if not systems:
+    with (RESULTS / "presets.csv").open(encoding="utf-8", newline="") as stream:
+        rows = newest(line for line in csv.DictReader(stream) if line["split"] == split)
+    with gzip.open(SCORES, "rt", encoding="utf-8") as stream:
+        kept = newest(line for line in map(json.loads, stream) if line["split"] == split)
+    compared = {}
+    for key in kept:
+        name, model, system = key
+        other = (name, model, against)
+        if system == against or other not in kept:
             continue
-        qrels = load_retrieval_data(source).split("test")
-        scores: dict[str, RunScores] = {}
-        for system in systems:
-            seeds = [
-                score_run(read_run(folder / "run" / "run.trec"), qrels, ["nDCG@10"])
-                for folder, _ in found[name, system]
-            ]
-            per_query = {
-                query: statistics.mean(each.per_query["nDCG@10"][query] for each in seeds)
-                for query in seeds[0].per_query["nDCG@10"]
-            }
-            mean = {"nDCG@10": statistics.mean(per_query.values())}
-            scores[system] = RunScores(mean, {"nDCG@10": per_query})
-        for system in systems:
-            rows = [row for _, row in found[name, system]]
-            p = ""
-            if against in scores and system != against:
-                p = f"{compare_runs(scores[against], scores[system])['nDCG@10'].p_value:.2g}"
-            cells = [name, f"`{system}`", str(len(rows)), _spread(rows, "nDCG@10"), p, _spread(rows, "R@100")]
-            cells += [f"{_mean(rows, key):.0f}" for key in ("query_terms", "document_terms")]
-            cells += [f"{_mean(rows, 'flops'):.2f}"]
-            files = [folder / "outside.json" for folder, _ in found[name, system]]
-            away = [row for f in files if f.is_file() for row in json.loads(f.read_text(encoding="utf-8"))]
-            for key, digits in (("nDCG@10", 4), ("R@100", 4), ("document_terms", 0)):
-                cells.append(f"{_mean(away, key):.{digits}f}" if away else "")
-            lines.append("| " + " | ".join([*cells, f"{_mean(rows, 'seconds'):.0f}"]) + " |")
+        qrels = load_retrieval_data(name if name == "docstrings" else str(data / name)).split(split)
+        groups = articles(data / name, qrels) if SETS[name].by_article else None
+        first, second = (mean_scores(kept[one].values(), list(qrels)) for one in (other, key))
+        compared[key] = compare_runs(first, second, groups=groups)["nDCG@10"]
+    corrected: dict[Key, float] = {}
+    for family in {key[1:] for key in compared}:
+        keys = [key for key in compared if key[1:] == family]
+        corrected |= zip(keys, holm([compared[key].p_value for key in keys]), strict=True)
+    lines = [
+        "| set | model | system | seeds | nDCG@10 | difference | p (Holm) | R@100 | query terms | "
+        "document terms | FLOPS | steps | CPU-seconds |",
+        "|---" * 13 + "|",
+    ]
+    for key in sorted(kept, key=lambda key: (list(SETS).index(key[0]), key[1:])):
+        measured = [rows[key][seed] for seed in kept[key]]
+        cells = [key[0], key[1], f"`{key[2]}`", str(len(measured)), _spread(measured, "nDCG@10"), "", ""]
+        if key in compared:
+            low, high = compared[key].interval
+            cells[5] = f"{compared[key].difference:+.4f} ({low:+.4f} to {high:+.4f})"
+            cells[6] = f"{corrected[key]:.2g}"
+        cells += [_spread(measured, "R@100")]
+        cells += [_mean(measured, name) for name in ("query_terms", "document_terms")]
+        cells += [_mean(measured, "flops", 2), _mean(measured, "steps")]
+        lines.append("| " + " | ".join([*cells, _mean(measured, "cpu_seconds")]) + " |")
     return "\n".join(lines)
 
 
-def _mean(rows: list[dict[str, Any]], key: str) -> float:
-    return statistics.mean(row[key] for row in rows)
+def _mean(rows: list[Mapping[str, Any]], key: str, digits: int = 0) -> str:
+    values = [float(row[key]) for row in rows if row[key] != ""]  # rows of earlier versions lack some
+    return f"{statistics.mean(values):.{digits}f}" if values else "–"
 
 
-def _spread(rows: list[dict[str, Any]], key: str) -> str:
-    values = [row[key] for row in rows]
+def _spread(rows: list[Mapping[str, Any]], key: str) -> str:
+    values = [float(row[key]) for row in rows]
     spread = f" ± {statistics.stdev(values):.4f}" if len(values) > 1 else ""
     return f"{statistics.mean(values):.4f}{spread}"
+
+
+def _in_a_path(flag: str) -> str:
+    return "".join(letter if letter.isalnum() or letter in ".-" else "_" for letter in flag.lstrip("-"))
 
 
 def main() -> None:
@@ -299,27 +384,32 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="folder of collections in BEIR layout")
     parser.add_argument("--model", type=Path, help="pretrained SPLADE for the sets that fine-tune one")
     parser.add_argument("--teacher", default="", help="dense encoder, the teacher of `dense-teacher`")
-    parser.add_argument("--runs", type=Path, required=True, help="folder of the runs")
+    parser.add_argument("--runs", type=Path, help="folder of the runs")
+    parser.add_argument("--flags", default="", help="further flags of each run, as one word")
     parser.add_argument("--systems", nargs="+", choices=SYSTEMS, default=["plain", "lexforge"])
     parser.add_argument("--sets", nargs="+", choices=SETS, default=list(SETS))
     parser.add_argument("--split", choices=("dev", "test"), default="test", help="whose queries are searched")
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
     parser.add_argument("--side-by-side", type=int, default=2, help="runs at once, each on one thread")
-    parser.add_argument("--against", choices=SYSTEMS, default="plain")
+    parser.add_argument("--against", default="plain", help="the system that others are compared with")
     arguments = parser.parse_args()
-    runs, model = arguments.runs.resolve(), arguments.model or Path()
     data = arguments.data.resolve()
+    if arguments.action == "table":
+        print(table(data, arguments.split, arguments.against))
+        return
+    if arguments.runs is None:
+        parser.error("--runs is needed")
+    runs, model = arguments.runs.resolve(), (arguments.model or Path()).resolve()
+    flags = tuple(shlex.split(arguments.flags))
     if arguments.split == "dev":
         if "docstrings" in arguments.sets:
             parser.error("--split dev takes sets that are folders: name them by --sets, without docstrings")
         for name in arguments.sets:
-            search_dev(data / name, runs / "dev" / name)
-        data = runs / "dev"
-    if arguments.action == "table":
-        print(table(data, runs, arguments.against))
-        return
+            search_dev(data / name, runs / "queries-of-dev" / name)
+        data = runs / "queries-of-dev"
+    kind = "-".join((arguments.split, *map(_in_a_path, flags)))
     jobs = [
-        Job(system, name, seed, runs / name / f"{system}-{seed}", arguments.split)
+        Job(system, name, seed, runs / kind / name / f"{system}-{seed}", arguments.split, flags)
         for seed in arguments.seeds
         for name in arguments.sets
         for system in arguments.systems
@@ -331,11 +421,14 @@ def main() -> None:
             if not arguments.teacher and "dense-teacher" in arguments.systems:
                 parser.error("--teacher is needed for the system dense-teacher")
             waiting = [job for job in jobs if not job.done]
-            started = [pool.submit(run_job, job, data, model.resolve(), arguments.teacher) for job in waiting]
+            started = {pool.submit(run_job, job, data, model, arguments.teacher): job for job in waiting}
             failed = []
             for ended in as_completed(started):
                 if ended.exception() is None:
+                    job = started[ended]
+                    source = job.collection if job.collection == "docstrings" else str(data / job.collection)
                     append_rows("presets", [ended.result()])
+                    keep_scores(ended.result(), job.folder / "run" / "run.trec", source)
                 else:
                     failed.append(str(ended.exception()))
             if failed:
