@@ -16,10 +16,11 @@ from sentence_transformers import SparseEncoder
 from torch import nn
 from transformers import TrainerControl, TrainerState, TrainingArguments
 
-from lexforge.kernels.splade_head import choice
+from lexforge.kernels.splade_head.choice import VARIABLE
 from lexforge.kernels.splade_head.triton import tiles
 from lexforge.runs import RunStateCallback
 from lexforge.runs.run_directory import complete_environment, open_run
+from lexforge.storage import timings
 from lexforge.training import SpladeTrainer
 
 LENGTH, FEATURES, TERMS = 64, 128, 1000
@@ -32,7 +33,7 @@ def new_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Nothing was measured, and the folder of the cache cannot be made."""
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    monkeypatch.delenv(choice.VARIABLE, raising=False)
+    monkeypatch.delenv(VARIABLE, raising=False)
     forget(monkeypatch)
 
 
@@ -51,7 +52,7 @@ def kernel(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def forget(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if this were a new process."""
-    monkeypatch.setattr(choice, "_TIMINGS", {})
+    monkeypatch.setattr(timings, "_TIMINGS", {})
 
 
 def launch(kernel: Any, fastest: int, monkeypatch: pytest.MonkeyPatch, *, keep_winner: bool = True) -> Any:
@@ -79,11 +80,11 @@ def test_a_resumed_run_keeps_the_backend_of_the_first(
 ) -> None:
     """Without a cache a new process could find another backend the fastest, and round in another order."""
     RunStateCallback(nn.Identity()).on_train_begin(*process(tmp_path))  # nothing was measured yet
-    choice.timings()["16"] = SECONDS
+    timings.timings()["16"] = SECONDS
     RunStateCallback(nn.Identity()).on_save(*process(tmp_path))
     forget(monkeypatch)
     RunStateCallback(nn.Identity()).on_train_begin(*process(tmp_path))
-    assert choice.timings() == {"16": SECONDS}
+    assert timings.timings() == {"16": SECONDS}
 
 
 def test_the_environment_is_completed_at_the_end(tmp_path: Path) -> None:
@@ -91,7 +92,7 @@ def test_the_environment_is_completed_at_the_end(tmp_path: Path) -> None:
     run = open_run(tmp_path / "run", {})
     before = json.loads((run / "env.json").read_text())
     assert before["splade_head"] == {"requested_backend": "measured", "timings": {}}
-    choice.timings()["16"] = SECONDS
+    timings.timings()["16"] = SECONDS
     complete_environment(run)
     assert json.loads((run / "env.json").read_text()) == before | {
         "splade_head": {"requested_backend": "measured", "timings": {"16": SECONDS}}

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from lexforge.models.training_forward import training_forwards
+from lexforge.storage import timings
 from lexforge.training import precision
 
 
@@ -19,7 +20,9 @@ def timed(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[int]]:
 
     def give(float32: float, bfloat16: float | None) -> list[int]:
         calls: list[int] = []
-        seconds = {} if bfloat16 is None else {torch.float32: float32, torch.bfloat16: bfloat16}
+        seconds = {} if bfloat16 is None else {"float32": float32, "bfloat16": bfloat16}
+        monkeypatch.setattr(timings, "_TIMINGS", {})  # a machine of which nothing is known
+        monkeypatch.setattr(timings, "_read", dict)
         monkeypatch.setattr(precision, "seconds_of_formats", lambda _: calls.append(1) or seconds)
         return calls
 
@@ -51,6 +54,18 @@ def test_the_faster_format_is_taken(
     trainer.train()
     assert calls == [1]
     assert {forward.dtype for forward in training_forwards(model)} == {chosen}
+
+
+def test_a_run_that_is_repeated_computes_the_same(
+    timed: Any, make_trainer: Any, fresh: Any, tmp_path: Path
+) -> None:
+    """A machine that is asked twice may answer differently; another encoder is another question."""
+    calls = timed(1.0, 0.89)
+    for folder in ("first", "second"):
+        make_trainer(fresh(), tmp_path / folder, fastest_precision=True).train()
+    assert calls == [1]
+    make_trainer(fresh(), tmp_path / "third", fastest_precision=True, dropout=0.0).train()
+    assert calls == [1, 1]
 
 
 def test_everything_but_the_encoder_is_float32(

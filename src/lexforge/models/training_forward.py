@@ -134,15 +134,30 @@ def cut(lengths: np.ndarray, tokens_of_a_piece: int) -> list[tuple[int, int, int
     return pieces[::-1]
 
 
-def seconds_of_formats(transformer: Transformer) -> dict[torch.dtype, float]:
+def encoder_name(transformer: Transformer) -> str:
+    """Describe what the speed of a transformer depends on.
+
+    Args:
+        transformer: The module.
+
+    Returns:
+        Its type, the number of its weights, and its dropout.
+    """
+    model: Any = transformer.model
+    weights = sum(parameter.numel() for parameter in model.parameters())
+    dropout = max((module.p for module in model.modules() if isinstance(module, nn.Dropout)), default=0.0)
+    return f"training of {model.config.model_type} with {weights} weights and dropout {dropout:g}"
+
+
+def seconds_of_formats(transformer: Transformer) -> dict[str, float]:
     """Time the forward and backward pass of a transformer in float32 and in bfloat16.
 
     Args:
         transformer: On a CPU; its weights, gradients, mode and the random state stay as they are.
 
     Returns:
-        Format -> seconds of its fastest turn, of random tokens. Empty where the processor has no instructions
-        for bfloat16, whose emulation may take a hundred times as long.
+        "float32" and "bfloat16" -> seconds of the fastest turn, of random tokens. Empty where the processor
+        has no instructions for bfloat16, whose emulation may take a hundred times as long.
     """
     if not (torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()):
         return {}
@@ -165,7 +180,7 @@ def seconds_of_formats(transformer: Transformer) -> dict[torch.dtype, float]:
                 seconds.append(time.perf_counter() - start)
     for module in resting:
         module.training = False
-    return {dtype: min(seconds) for dtype, seconds in turns.items()}
+    return {str(dtype).removeprefix("torch."): min(seconds) for dtype, seconds in turns.items()}
 
 
 def _are_rows(features: Features, mask: Tensor) -> bool:

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from lexforge.common.ranks import sum_over_ranks, world_size
-from lexforge.kernels.splade_head import choice
 from lexforge.kernels.splade_head.triton import tiles
 from lexforge.losses.base import load_loss_tensors, loss_parameters, loss_tensors
+from lexforge.storage import timings
 from lexforge.storage.tensors import read_tensors, write_tensors
 
 STATE_FILE = "run_state.safetensors"
@@ -38,7 +38,7 @@ class Part(Protocol):
 
 # Ranks time their kernels for themselves, so that each has its own choices. The choices agree up to the last
 # digits of float32 sums: to round as the run that it continues, a resumed run must not choose anew.
-OF_EACH_RANK: dict[str, Part] = {"splade_head": choice, "triton_tiles": tiles}
+OF_EACH_RANK: dict[str, Part] = {"timings": timings, "triton_tiles": tiles}
 
 
 class RunStateCallback(TrainerCallback):

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from lexforge.common.ranks import from_first_rank
-from lexforge.models.training_forward import seconds_of_formats, training_forwards
+from lexforge.models.training_forward import encoder_name, seconds_of_formats, training_forwards
+from lexforge.storage.timings import timed
 
 logger = logging.getLogger(__name__)
 
@@ -20,7 +22,8 @@ _GAIN = 0.9  # bfloat16 must be this fast, in units of float32, to be chosen
 class EncoderPrecision(TrainerCallback):
     """Train the encoder in bfloat16 if this processor computes it faster so, and everything else in float32.
 
-    Before the first step the forward and backward pass of the very encoder are timed in both formats. The
+    Before the first step the forward and backward pass of the very encoder are timed in both formats, once on
+    a machine (`lexforge.storage.timings`), so that a run that is repeated there computes the same. The
     weights, the SPLADE head, the loss and the state of the optimizer are float32 in either case, and so is
     every evaluation. All ranks do what the first one chooses. A resumed run keeps the choice.
     """
@@ -49,10 +52,11 @@ class EncoderPrecision(TrainerCallback):
     def _fastest(self, forwards: list[Any], device: torch.device) -> str:
         if device.type != "cpu" or not forwards:
             return "float32"
-        seconds = seconds_of_formats(forwards[0].transformer)
+        transformer = forwards[0].transformer
+        seconds = timed(encoder_name(transformer), partial(seconds_of_formats, transformer))
         if not seconds:
             return "float32"
-        whole, half = seconds[torch.float32], seconds[torch.bfloat16]
+        whole, half = seconds["float32"], seconds["bfloat16"]
         chosen = "bfloat16" if half < _GAIN * whole else "float32"
         logger.info(
             "the encoder is trained in %s: a small batch took %.3f s in float32 and %.3f s in bfloat16 "

@@ -13,10 +13,13 @@ import torch
 
 from lexforge.kernels import splade_head
 from lexforge.kernels.splade_head import choice
-from lexforge.kernels.splade_head.choice import BACKENDS, VARIABLE, cache_file, chosen_screens, timings
+from lexforge.kernels.splade_head.choice import BACKENDS, VARIABLE, chosen_screens
 from lexforge.kernels.splade_head.screens import SCREENS, is_exact
+from lexforge.storage import timings as known
+from lexforge.storage.timings import cache_file, timings
 
 WIDTH = 16
+HEAD = f"head of width {WIDTH}"
 
 
 @pytest.fixture(autouse=True)
@@ -38,7 +41,7 @@ def another_machine() -> Iterator[None]:
 
 def forget(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if this were a new process."""
-    monkeypatch.setattr(choice, "_TIMINGS", {})
+    monkeypatch.setattr(known, "_TIMINGS", {})
 
 
 def choose(rows: int = 4, length: int = 128, width: int = WIDTH, terms: int = 1024) -> list[str]:
@@ -61,22 +64,22 @@ def test_the_screens_that_were_faster_are_tried_the_fastest_first(
     seconds: dict[str, float], screens: list[str]
 ) -> None:
     """The measurement decides for every batch of the width, whatever its rows and terms are."""
-    timings()[str(WIDTH)] = seconds
+    timings()[HEAD] = seconds
     exact = [name for name in screens if is_exact(SCREENS[name], WIDTH)]
     assert choose() == choose(rows=40, length=9, terms=9000) == exact
-    assert set(timings()) == {str(WIDTH)}
+    assert set(timings()) == {HEAD}
 
 
 def test_a_width_is_measured_once_and_a_later_process_reads_it() -> None:
     """Without the cache every process would spend its first second on it, and might choose differently."""
     choose()
-    measured = timings()[str(WIDTH)]
+    measured = timings()[HEAD]
     choose()
-    assert timings() == {str(WIDTH): measured}
-    code = "from lexforge.kernels.splade_head import choice; print(choice.state())"
+    assert timings() == {HEAD: measured}
+    code = "from lexforge.storage import timings; print(timings.state())"
     threads = f"import torch; torch.set_num_threads({torch.get_num_threads()}); "
     later = subprocess.run([sys.executable, "-c", threads + code], check=True, capture_output=True, text=True)
-    assert later.stdout.strip() == str(choice.state())
+    assert later.stdout.strip() == str(known.state())
 
 
 def test_each_machine_and_width_has_its_own_measurement(another_machine: None) -> None:
@@ -87,18 +90,18 @@ def test_each_machine_and_width_has_its_own_measurement(another_machine: None) -
     choose()
     choose(width=32)
     machines = json.loads(cache_file().read_text())["machines"]
-    assert [list(widths) for widths in machines.values()] == [["16"], ["16", "32"]]
+    assert [list(widths) for widths in machines.values()] == [[HEAD], [HEAD, "head of width 32"]]
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"\xff\xfe", b"[]", b'{"format": 2}', b'{"format": 1, "machines": {}}']
+    "content", [b"", b"\xff\xfe", b"[]", b'{"format": 3}', b'{"format": 2, "machines": {}}']
 )
 def test_a_damaged_cache_is_measured_and_written_anew(content: bytes) -> None:
     """A full disk or another version may leave anything there; training must not fail of it."""
     cache_file().parent.mkdir(parents=True)
     cache_file().write_bytes(content)
     choose()
-    assert set(*json.loads(cache_file().read_text())["machines"].values()) == {str(WIDTH)}
+    assert set(*json.loads(cache_file().read_text())["machines"].values()) == {HEAD}
 
 
 def test_without_a_cache_each_process_measures(
@@ -108,8 +111,8 @@ def test_without_a_cache_each_process_measures(
     (tmp_path / "file").write_text("a file where the folder should be")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     choose()
-    assert "splade_head.json cannot be written" in caplog.text
-    assert set(timings()) == {str(WIDTH)}
+    assert "timings.json cannot be written" in caplog.text
+    assert set(timings()) == {HEAD}
 
 
 def test_small_batches_and_other_dtypes_are_not_measured() -> None:
@@ -157,7 +160,7 @@ def test_products_that_saturate_are_never_used(monkeypatch: pytest.MonkeyPatch) 
     try:
         assert not is_exact(SCREENS["int8"], WIDTH)
         # Not even where another processor of this name has put it into the cache.
-        timings()[str(WIDTH)] = {"float32": 1.0, "int8": 0.1}
+        timings()[HEAD] = {"float32": 1.0, "int8": 0.1}
         assert choose() == []
         monkeypatch.setenv(VARIABLE, "int8")
         with pytest.raises(ValueError, match="LEXFORGE_SPLADE_HEAD is 'int8', and this processor does not"):
@@ -195,13 +198,13 @@ def test_a_product_that_is_emulated_is_timed_once(monkeypatch: pytest.MonkeyPatc
 
 def test_a_later_process_goes_by_the_state_of_an_earlier_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """A resumed run must round as the run that it continues, whatever a new measurement would say."""
-    assert choice.state() == {}
-    timings()["384"] = {"float32": 0.008, "bfloat16": 0.002}
-    state = json.loads(json.dumps(choice.state()))
+    assert known.state() == {}
+    timings()["head of width 384"] = {"float32": 0.008, "bfloat16": 0.002}
+    state = json.loads(json.dumps(known.state()))
     forget(monkeypatch)
-    choice.load_state(state)
-    assert choice.state() == state
+    known.load_state(state)
+    assert known.state() == state
     assert choice.head_record() == {"requested_backend": "measured", "timings": state["timings"]}
     forget(monkeypatch)
-    choice.load_state(state | {"machine": "another processor"})
-    assert choice.state() == {}
+    known.load_state(state | {"machine": "another processor"})
+    assert known.state() == {}

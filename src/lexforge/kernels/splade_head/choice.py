@@ -4,8 +4,7 @@ Whether a narrow product pays depends on the processor and the width: some proce
 bfloat16 or 8 bits that are no faster than those for float32, or only in large products. So the first batch
 of a width times every backend on random numbers with few active pairs. From then on the screens that were
 faster than the plain product are tried, the fastest first; where too many pairs are active, a screen refuses
-a part by itself (`screening`). The measurement takes .1 to .3 seconds, once: the user's cache keeps the
-times for this processor, this version of torch and this number of threads.
+a part by itself (`screening`). The measurement takes .1 to .3 seconds, once (`lexforge.storage.timings`).
 
 All backends find the float32 maxima and winners, so processes that choose differently agree as two
 processors agree, whose float32 sums end in other last digits: ranks need not choose together. The screens
@@ -14,37 +13,29 @@ among themselves give the same bits. `LEXFORGE_SPLADE_HEAD=float32` gives those 
 
 from __future__ import annotations
 
-import json
-import logging
 import math
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from lexforge.common.processor import processor_name
 from lexforge.kernels.splade_head.plain import plain_maximum
 from lexforge.kernels.splade_head.screening import Groups, Maxima, screened_maximum
 from lexforge.kernels.splade_head.screens import SCREENS, Screen, is_exact
-from lexforge.storage.files import cache_folder, write_file
-
-logger = logging.getLogger(__name__)
+from lexforge.storage.timings import timed, timings
 
 VARIABLE = "LEXFORGE_SPLADE_HEAD"
 BACKENDS = ("float32", *SCREENS)
-FORMAT = 2  # of the cached file; raised when the measurement or the screens change
 _ROWS, _LENGTH, _TERMS = 8, 128, 4096  # of the batch that is timed
 _LEAST_TOKENS, _LEAST_TERMS = 256, 1024  # of a batch that is screened; fewer do not repay the narrowing
 _ACTIVE = 1 / 64  # share of its pairs that are active
 _TURNS = 3
 _EMULATED = 10.0  # a backend that takes this many times as long in its first turn gets no other
 _GAIN = 0.9  # a screen must be this fast, in units of the plain product, to be tried at all
-_TIMINGS: dict[str, dict[str, dict[str, float]]] = {}  # machine -> width -> backend -> seconds
 
 
 def chosen_screens(states: Tensor, weight: Tensor, groups: Groups) -> list[Screen]:
@@ -79,9 +70,7 @@ def chosen_screens(states: Tensor, weight: Tensor, groups: Groups) -> list[Scree
         return [SCREENS[requested]]
     if sum(places.numel() for _, places in groups) < _LEAST_TOKENS or len(weight) < _LEAST_TERMS:
         return []
-    if str(width) not in timings():
-        _remember(width, measure(width))
-    seconds = timings()[str(width)]
+    seconds = timed(f"head of width {width}", partial(measure, width))
     by_time = sorted(seconds, key=lambda name: seconds[name])
     faster = [SCREENS[name] for name in by_time if seconds[name] < _GAIN * seconds["float32"]]
     # Exactness is never read from a file: another processor of the same name may have written it.
@@ -136,66 +125,6 @@ def measure(width: int) -> dict[str, float]:
     return seconds
 
 
-def timings() -> dict[str, dict[str, float]]:
-    """What is known of this machine: width -> backend -> seconds."""
-    machine = _machine()
-    if machine not in _TIMINGS:
-        _TIMINGS[machine] = _read().get(machine, {})
-    return _TIMINGS[machine]
-
-
 def head_record() -> dict[str, Any]:
     """What `env.json` of a run says of the choice: what is asked for, and the timings of this machine."""
     return {"requested_backend": requested_backend(), "timings": timings()}
-
-
-def state() -> dict[str, Any]:
-    """What this process goes by, in JSON types, for `load_state`; empty if nothing was measured."""
-    return {"machine": _machine(), "timings": timings()} if timings() else {}
-
-
-def load_state(state: Mapping[str, Any]) -> None:
-    """Go by what an earlier process measured, if it ran on this machine; its batches take the same backend.
-
-    Args:
-        state: What `state` returned.
-    """
-    if state["machine"] == _machine():
-        timings().update(state["timings"])
-    else:
-        logger.info("the SPLADE head is measured anew: %s is not %s", _machine(), state["machine"])
-
-
-def cache_file() -> Path:
-    """The file that keeps what was measured."""
-    return cache_folder() / "splade_head.json"
-
-
-def _machine() -> str:
-    """What the times depend on."""
-    instructions = torch.backends.cpu.get_cpu_capability()
-    return f"{processor_name()}, {instructions}, torch {torch.__version__}, {torch.get_num_threads()} threads"
-
-
-def _remember(width: int, seconds: dict[str, float]) -> None:
-    """Keep what was measured, for this process and, if the folder can be written to, for later ones."""
-    timings()[str(width)] = seconds
-    logger.debug("the SPLADE head of width %d took %s", width, seconds)
-    content = {"format": FORMAT, "machines": _read() | {_machine(): timings()}}
-    try:
-        cache_file().parent.mkdir(parents=True, exist_ok=True)
-        write_file(cache_file(), json.dumps(content, indent=1).encode())
-    except OSError as error:
-        logger.warning("%s cannot be written (%s): each process measures the head anew", cache_file(), error)
-
-
-def _read() -> dict[str, dict[str, dict[str, float]]]:
-    """The machines of the cached file; none if it is missing, damaged or of another format."""
-    try:
-        content = json.loads(cache_file().read_text(encoding="utf-8"))
-        return content["machines"] if content["format"] == FORMAT else {}
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        logger.warning("%s cannot be read (%r) and is measured and written anew", cache_file(), error)
-        return {}
