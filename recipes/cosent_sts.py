@@ -184,6 +184,7 @@ def main(cfg: Config) -> None:
         train_dataset=train,
         fastest_precision=cfg.train.precision == "auto",
         dropout=cfg.train.dropout,
+        gradient_checkpointing=cfg.train.gradient_checkpointing,
         evaluator=evaluators.get("dev"),
         callbacks=training.early_stopping(cfg.evaluation),
     )

@@ -281,6 +281,7 @@ def main(cfg: Config) -> None:
         train_dataset=Dataset.from_dict(train_columns),
         fastest_precision=cfg.train.precision == "auto",
         dropout=cfg.train.dropout,
+        gradient_checkpointing=cfg.train.gradient_checkpointing,
         evaluator=evaluator,
         callbacks=training.early_stopping(cfg.evaluation),
     )

@@ -415,6 +415,7 @@ def main(cfg: Config) -> None:
         train_dataset=train_dataset,
         fastest_precision=cfg.train.precision == "auto",
         dropout=cfg.train.dropout,
+        gradient_checkpointing=cfg.train.gradient_checkpointing,
         evaluator=evaluators.get("dev"),
         callbacks=training.early_stopping(cfg.evaluation),
         teacher=teacher,

@@ -333,7 +333,7 @@ class TrainingSettings:
             fit into the free memory, which is measured, and else as many rows as fit; None is the whole
             batch.
         gradient_checkpointing: Whether the backward pass computes the activations of each layer again
-            instead of keeping them.
+            instead of keeping them; the trainers take it.
         optim: Optimizer, by the name that transformers gives it, such as `adafactor`, which needs hardly any
             memory, or `adamw_torch_8bit` with torchao.
         save_steps: Number of optimizer steps between two checkpoints.
@@ -479,10 +479,6 @@ class TrainingSettings:
                 False if issubclass(chosen, SparseEncoderTrainingArguments) else None
             ),
         }
-        if self.gradient_checkpointing:
-            names = {field.name for field in fields(chosen)}
-            renamed = "activation_checkpointing" in names  # since transformers 5.23
-            settings["activation_checkpointing" if renamed else "gradient_checkpointing"] = True
         arguments: Arguments = chosen(**(settings | others))
         return arguments
 

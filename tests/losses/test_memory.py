@@ -12,9 +12,8 @@ from gradients import batch, parts_and_gradients, sparse, without_dropout
 
 from lexforge.losses import CoSENTLoss, HCLLoss, InfoNCELoss, MoCoLoss, NWSLoss, memory
 from lexforge.losses.memory import RowsThatFit, bytes_of_text, free_memory, memory_for_activations
+from lexforge.models.structure import checkpoint_layers
 
-# transformers 5.23 calls the switch of sentence-transformers 6.2 by a name that it will forget.
-pytestmark = pytest.mark.filterwarnings("ignore:.*gradient_checkpointing_enable:FutureWarning")
 CPU = torch.device("cpu")
 
 
@@ -89,7 +88,7 @@ def test_the_bytes_of_a_text_are_those_that_autograd_keeps(tiny_splade, checkpoi
     assert text == pytest.approx(whole, rel=0.02)
     assert vector == 4 * len(model.tokenizer)
     if checkpointing:
-        model.gradient_checkpointing_enable()
+        checkpoint_layers(model)
         less, _ = bytes_of_text(model, column)
         assert 0.3 * text < less < text, "two layers: the states between them, and one layer computed again"
         assert all(layer.gradient_checkpointing for layer in model[0].model.bert.encoder.layer)

@@ -9,27 +9,24 @@ import pytest
 import torch
 
 from lexforge.losses import memory
-from lexforge.models.structure import set_dropout
 from lexforge.settings import TrainingSettings
 from lexforge.training.recipe import check_optimizer
-
-# transformers 5.23 calls the switch of sentence-transformers 6.2 by a name that it will forget.
-pytestmark = pytest.mark.filterwarnings("ignore:.*gradient_checkpointing_enable:FutureWarning")
 
 
 def trained(make_trainer: Any, fresh: Any, folder: Path, size: Any = None, **settings: Any) -> dict[str, Any]:
     """The weights and losses of six steps of V26 with every term, and the trainer."""
-    chosen = TrainingSettings(**settings).arguments(folder)
-    names = ("gradient_checkpointing", "activation_checkpointing", "optim")
-    model = fresh()
-    set_dropout(model, 0.0)
+    chosen = TrainingSettings(**settings)
     trainer = make_trainer(
-        model, folder, arguments={name: getattr(chosen, name) for name in names if hasattr(chosen, name)}
+        fresh(),
+        folder,
+        dropout=0.0,
+        gradient_checkpointing=chosen.gradient_checkpointing,
+        arguments={"optim": chosen.arguments(folder).optim},
     )
     trainer.loss.mini_batch_size = size
     trainer.train()
     losses = [line["loss"] for line in trainer.state.log_history if "loss" in line]
-    return {"weights": model.state_dict(), "losses": losses, "trainer": trainer}
+    return {"weights": trainer.model.state_dict(), "losses": losses, "trainer": trainer}
 
 
 @pytest.mark.parametrize("way", ["checkpointing", "mini-batches", "both"])

@@ -179,3 +179,21 @@ def set_dropout(model: nn.Module, share: float) -> None:
         for name, value in vars(module).items():
             if "dropout" in name and isinstance(value, float):  # attention keeps it as a number
                 setattr(module, name, share)
+
+
+def checkpoint_layers(model: nn.Module) -> None:
+    """Let the backward pass compute the activations of each layer of the transformers again, in place.
+
+    Args:
+        model: An encoder whose transformers know gradient checkpointing, as nearly all do.
+
+    Raises:
+        ValueError: If a transformer does not know it.
+
+    Source: Chen et al., "Training deep nets with sublinear memory cost" (arXiv 1604.06174).
+    """
+    for module in model.modules():
+        if isinstance(module, Transformer):
+            # transformers 5.23 has another name for it, and warns of the old one.
+            names = ("activation_checkpointing_enable", "gradient_checkpointing_enable")
+            next(getattr(module.model, name) for name in names if hasattr(module.model, name))()

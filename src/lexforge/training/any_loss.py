@@ -17,7 +17,7 @@ from transformers import TrainingArguments
 from lexforge.common.ranks import world_size
 from lexforge.data.columns import column_names
 from lexforge.losses.base import LOSS_KEYS, embedding_losses, loss_tensors
-from lexforge.models.structure import set_dropout
+from lexforge.models.structure import checkpoint_layers, set_dropout
 from lexforge.models.training_forward import training_forwards
 from lexforge.runs.unused_parameters import decide_find_unused
 from lexforge.settings import TrainingSettings
@@ -47,6 +47,9 @@ class AnyLossTraining(BaseTrainer):
         fastest_precision: Whether the encoder is trained in bfloat16 if this processor computes it faster so
             (`EncoderPrecision`); for training without autocast.
         dropout: Share, in [0, 1), of every dropout of the model, which keeps it; None leaves those it has.
+        gradient_checkpointing: Whether the backward pass computes the activations of each layer again instead
+            of keeping them. The setting of that name in `args` fails with some versions of
+            sentence-transformers and transformers, which this does not.
         **kwargs: The other arguments of the parent.
 
     Raises:
@@ -62,9 +65,11 @@ class AnyLossTraining(BaseTrainer):
         *,
         fastest_precision: bool = False,
         dropout: float | None = None,
+        gradient_checkpointing: bool = False,
         **kwargs: Any,
     ) -> None:
         self.dropout = dropout
+        self.gradient_checkpointing = gradient_checkpointing
         self._label_columns = _label_columns(kwargs.get("data_collator"))
         # Kind of batch -> name -> [sum over the batches since the last line of the log, number of them].
         self._metrics: dict[str, dict[str, list[Any]]] = {"train": {}, "eval": {}}
@@ -98,10 +103,12 @@ class AnyLossTraining(BaseTrainer):
         return model
 
     def prepare_model(self, model: BaseModel) -> None:
-        """Change a model in place before it is trained: padding is skipped, and the dropout set."""
+        """Change a model in place before it is trained: padding is skipped, and what was asked for set."""
         training_forwards(model)
         if self.dropout is not None:
             set_dropout(model, self.dropout)
+        if self.gradient_checkpointing:
+            checkpoint_layers(model)
 
     def _prepare_first_model(self, model: BaseModel) -> None:
         self.prepare_model(model)

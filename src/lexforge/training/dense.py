@@ -24,7 +24,7 @@ class DenseTrainer(ResumableTraining, FiniteTraining, AnyLossTraining, SentenceT
         model: The model to train; None if `model_init` makes it.
         loss: A loss of that model, a dictionary of losses by the name of the data set, or None for the
             default of `SentenceTransformerTrainer`.
-        **kwargs: `fastest_precision` and `dropout` of `AnyLossTraining`, and the arguments of
+        **kwargs: `fastest_precision`, `dropout` and `gradient_checkpointing` of `AnyLossTraining`, and all of
             `SentenceTransformerTrainer`: `args`, `train_dataset`, `eval_dataset`, `evaluator`, `callbacks`,
             `model_init` and others.
 

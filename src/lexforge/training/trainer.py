@@ -81,7 +81,7 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, AnyLossTraining, SparseEn
         counted_texts: Queries and documents, by `"query"` and `"document"`, a sample of which is counted:
             texts like those that the model will encode. Where there are few of a kind, texts of the training
             rows fill the sample up.
-        **kwargs: `fastest_precision` and `dropout` of `AnyLossTraining`, and the arguments of
+        **kwargs: `fastest_precision`, `dropout` and `gradient_checkpointing` of `AnyLossTraining`, and all of
             `SparseEncoderTrainer`: `args`, `train_dataset`, `eval_dataset`, `evaluator`, `callbacks`,
             `model_init` and others.
 
