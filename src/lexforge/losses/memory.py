@@ -34,10 +34,10 @@ _CGROUPS = Path("/sys/fs/cgroup")
 class RowsThatFit:
     """Chooses how many rows of a batch are encoded at once: all of them, or as many as fit into free memory.
 
-    What a text costs is measured on the first batch: a few of its longest column are encoded as in training,
-    and the tensors that autograd keeps are counted. It is measured again when a batch has longer texts. The
-    free memory is read once, before the first gradient, less what training will still need beside the
-    activations. All ranks do what the one with the least memory can do.
+    What a text costs is measured on the first batch: a few texts of its widest column are encoded as in
+    training, and the bytes that autograd keeps are counted. This is repeated when a batch is wider. The free
+    memory is read once, before the first gradient, less what training will still need beside the activations.
+    All ranks do what the one with the least memory can do.
     """
 
     def __init__(self) -> None:
