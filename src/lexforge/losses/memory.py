@@ -25,6 +25,8 @@ logger = logging.getLogger(__name__)
 _SHARE = 0.8  # of the free memory that is used; the rest is for what the backward pass holds for a moment
 # Copies of the weights that come after the first measurement: gradients, two states of AdamW and an average.
 _COPIES = 4
+# Copies of the largest weight, nearly always the vocabulary's, whose gradients of several columns are added up.
+_SUMMED = 2
 # Copies of the embeddings that a loss holds: their gradients, normalised ones, and the gradients of these.
 _VECTORS = 4
 _MEASURED = 4  # texts
@@ -44,6 +46,7 @@ class RowsThatFit:
         self._budget = 0.0  # bytes for activations and embeddings
         self._width = 0  # tokens of the longest text that was measured
         self._text = self._vector = 0.0  # bytes that one such text keeps, and of its embedding
+        self._shared = 0.0  # bytes that all texts of a call keep together
         self._told = 0  # rows of the last message
 
     def __call__(self, model: nn.Module, columns: list[Features]) -> int | None:
@@ -63,9 +66,9 @@ class RowsThatFit:
         widest = _over_ranks(own, device, "MAX")
         if widest > self._width:  # on all ranks, because a sharded model must be encoded by all of them
             self._budget = self._budget or memory_for_activations(model, device)
-            kept, self._vector = bytes_of_text(model, columns[widths.index(own)])
+            kept, self._vector, self._shared = bytes_of_text(model, columns[widths.index(own)])
             self._text, self._width = kept * widest / own, widest
-        left = self._budget - _VECTORS * self._vector * rows * len(columns)
+        left = self._budget - self._shared - _VECTORS * self._vector * rows * len(columns)
         needed = self._text * rows * sum(widths) / self._width
         size = rows
         if needed > left:  # in pieces of equal size, at least two, because one would not be encoded again
@@ -88,7 +91,7 @@ class RowsThatFit:
         return size
 
 
-def bytes_of_text(model: nn.Module, column: Features) -> tuple[float, float]:
+def bytes_of_text(model: nn.Module, column: Features) -> tuple[float, float, float]:
     """Measure what one text of a column costs in training.
 
     Args:
@@ -97,16 +100,17 @@ def bytes_of_text(model: nn.Module, column: Features) -> tuple[float, float]:
         column: `input_ids [B, L]` and what else the model reads.
 
     Returns:
-        The bytes that autograd keeps of it until the backward pass, and the bytes of its embedding. Under
-        gradient checkpointing the first include one layer, which the backward pass computes again.
+        The bytes that autograd keeps of it until the backward pass, the bytes of its embedding, and those
+        that it keeps but once for all texts, such as weights in half precision. Under gradient checkpointing
+        the first include one layer, which the backward pass computes again.
     """
     model = model.module if isinstance(model, DistributedDataParallel) else model
-    kept, vector = _one_text(model, column)
+    kept, vector, shared = _one_text(model, column)
     layers = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
     if layers and layers[0].gradient_checkpointing:
         with _switched_off(layers):
             kept += _one_text(model, column)[0] / len(layers)
-    return kept, vector
+    return kept, vector, shared
 
 
 def memory_for_activations(model: nn.Module, device: torch.device) -> float:
@@ -120,9 +124,10 @@ def memory_for_activations(model: nn.Module, device: torch.device) -> float:
         Bytes: a share of the free memory, of which ranks on one CPU get equal parts, less the gradients and
         the states of the optimizer that are still to come.
     """
-    later = sum(_local(weight).nbytes for weight in model.parameters() if weight.requires_grad)
+    sizes = [_local(weight).nbytes for weight in model.parameters() if weight.requires_grad]
+    later = _COPIES * sum(sizes) + _SUMMED * max(sizes, default=0)
     ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if device.type == "cpu" else 1
-    return _SHARE * free_memory(device) / ranks - _COPIES * later
+    return _SHARE * free_memory(device) / ranks - later
 
 
 def free_memory(device: torch.device) -> int:
@@ -140,10 +145,10 @@ def free_memory(device: torch.device) -> int:
     return min([psutil.virtual_memory().available, *_left_in_control_groups()])
 
 
-def _one_text(model: nn.Module, column: Features) -> tuple[float, float]:
-    """The bytes of `_kept` for one of the longest texts: the difference between a few texts and one.
+def _one_text(model: nn.Module, column: Features) -> tuple[float, float, float]:
+    """The bytes of `_kept` for one of the longest texts, and what texts share.
 
-    So what texts share is left out, such as weights that were cast to half precision.
+    The first are the difference between a few texts and one; one text alone tells nothing of what is shared.
     """
     rows = len(column["input_ids"])
     mask = column.get("attention_mask", torch.ones(rows, 1))
@@ -153,11 +158,12 @@ def _one_text(model: nn.Module, column: Features) -> tuple[float, float]:
         part = {key: rows_of(value, rows, longest[:texts]) for key, value in column.items()}
         return _kept(model, part)
 
-    kept, vector = of(1)
-    if (texts := min(rows, _MEASURED)) > 1:
-        more, vectors = of(texts)
-        kept, vector = (more - kept) / (texts - 1), (vectors - vector) / (texts - 1)
-    return kept, vector
+    one, vector = of(1)
+    if (texts := min(rows, _MEASURED)) == 1:
+        return one, vector, 0.0
+    more, _ = of(texts)
+    kept = (more - one) / (texts - 1)
+    return kept, vector, one - kept
 
 
 def _kept(model: nn.Module, column: Features) -> tuple[int, int]:
