@@ -7,19 +7,23 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from lexforge.common.types import Passage
 from lexforge.corpus.encoded_corpus import EncodedCorpus, encode_corpus
-from lexforge.corpus.search import Searcher
+from lexforge.corpus.indexing import index_passages
+from lexforge.corpus.search import Searcher, open_searcher
 from lexforge.corpus.stored_index import build_index, open_index
+from lexforge.retrieval import BM25Index
 
 TEXTS = "search index|sort the list|file|vector|hash of a key|검색 서울|open|tree node|search the tree".split(
     "|"
 )
 CORPUS = {f"d{number}": text for number, text in enumerate(TEXTS)}
+PASSAGES = {key: Passage("", text, key) for key, text in CORPUS.items()}
 
 
 def stored(model, tmp_path: Path, kind: str):
     encode_corpus(model, CORPUS, tmp_path / "blocks", name="tiny")
-    build_index(EncodedCorpus(tmp_path / "blocks"), tmp_path / "index", kind)
+    build_index(EncodedCorpus(tmp_path / "blocks"), tmp_path / "index", kind, passages=PASSAGES)
     return open_index(tmp_path / "index")
 
 
@@ -27,43 +31,83 @@ def stored(model, tmp_path: Path, kind: str):
 def test_terms_sum_to_the_score(similarity: str, tiny_splade, tmp_path: Path) -> None:
     """What a term adds is its weight in the query times its weight in the document."""
     tiny_splade.similarity_fn_name = similarity
-    index, source = stored(tiny_splade, tmp_path, "inverted")
-    (first, second) = Searcher(index, tiny_splade, CORPUS, source).search(["search tree", "file"], 4)
+    index, source, passages = stored(tiny_splade, tmp_path, "inverted")
+    (first, second) = Searcher(index, tiny_splade, source, passages).search(["search tree", "file"], 4)
     assert len(first) == len(second) == 4
     query = dict(tiny_splade.decode(tiny_splade.encode_query("search tree")))
     for hit in first:
-        document = dict(tiny_splade.decode(tiny_splade.encode_document(hit.text)))
+        document = dict(tiny_splade.decode(tiny_splade.encode_document(CORPUS[hit.id])))
         products = {term: query[term] * document[term] for term in query.keys() & document.keys()}
         norms = [float(np.linalg.norm(list(side.values()))) for side in (query, document)]
         scale = norms[0] * norms[1] if similarity == "cosine" else 1
         # padding changes the encoder's sums
-        assert dict(hit.terms) == pytest.approx(
+        assert {term: value for term, value, _ in hit.terms} == pytest.approx(
             {t: v / scale for t, v in products.items()}, rel=1e-4, abs=1e-6
         )
-        assert [value for _, value in hit.terms] == sorted((value for _, value in hit.terms), reverse=True)
-        assert sum(value for _, value in hit.terms) == pytest.approx(hit.score, rel=1e-4)
-        assert hit.text == CORPUS[hit.id]
+        values = [value for _, value, _ in hit.terms]
+        assert values == sorted(values, reverse=True)
+        assert sum(values) == pytest.approx(hit.score, rel=1e-4)
+        assert hit.passage == PASSAGES[hit.id]
+        own = set(tiny_splade.tokenizer.tokenize("search tree"))
+        assert {term for term, _, is_own in hit.terms if is_own} == own & set(products)
+        assert own & set(products) != set(products)  # some of the terms are expansion
     assert [hit.score for hit in first] == sorted((hit.score for hit in first), reverse=True)
 
 
 def test_a_dense_model_has_no_terms(tiny_dense, tmp_path: Path) -> None:
     """The same command serves dense models."""
-    index, source = stored(tiny_dense, tmp_path, "faiss-flat")
-    ((hit, *_),) = Searcher(index, tiny_dense, CORPUS, source).search(["hash of a key"], 2)
-    assert (hit.id, hit.text, hit.terms) == ("d4", "hash of a key", [])
+    index, source, passages = stored(tiny_dense, tmp_path, "faiss-flat")
+    ((hit, *_),) = Searcher(index, tiny_dense, source, passages).search(["hash of a key"], 2)
+    assert (hit.id, hit.passage, hit.terms) == ("d4", PASSAGES["d4"], [])
     assert hit.score == pytest.approx(1, abs=1e-5)  # the cosine of a text with itself
 
 
 def test_bad_input_is_refused(tiny_splade, tmp_path: Path) -> None:
     """A blank query, k = 0, another corpus or model: named, never answered."""
-    index, source = stored(tiny_splade, tmp_path, "inverted")
-    searcher = Searcher(index, tiny_splade, CORPUS, source)
+    index, source, _ = stored(tiny_splade, tmp_path, "inverted")
+    searcher = Searcher(index, tiny_splade, source)
     with pytest.raises(ValueError, match=r"must not be blank; received .* as query 2"):
         searcher.search(["file", " \t"], 3)
     with pytest.raises(ValueError, match="k must be at least 1; received 0"):
         searcher.search(["file"], 0)
-    with pytest.raises(ValueError, match="received another of 9 documents"):
-        Searcher(index, tiny_splade, {**CORPUS, "d0": "other"}, source)
+    assert searcher.search(["file"], 1)[0][0].passage is None  # without texts there are none to show
+    other = {**PASSAGES, "d0": Passage("", "other", "d0")}
+    with pytest.raises(ValueError, match="must be those that were encoded, 9 of them; received others, 9"):
+        build_index(EncodedCorpus(tmp_path / "blocks"), tmp_path / "second", "inverted", passages=other)
     tiny_splade.max_seq_length = 4
     with pytest.raises(ValueError, match=r"tiny at 32 tokens; received a model \(at 4 tokens\)"):
-        Searcher(index, tiny_splade, CORPUS, source)
+        Searcher(index, tiny_splade, source)
+
+
+def test_a_searcher_opens_with_its_model(tiny_splade, tmp_path: Path) -> None:
+    """Model and index are found by the name in the index, and beside it when both were moved together."""
+    made = tmp_path / "made"
+    tiny_splade.save_pretrained(str(made / "model"))
+    index_passages(tiny_splade, PASSAGES, made / "index", name=str(made / "model"))
+    before = open_searcher(made / "index").search(["search tree"], 3)
+    made.rename(tmp_path / "moved")
+    searcher = open_searcher(tmp_path / "moved" / "index")
+    assert searcher.search(["search tree"], 3) == before
+    assert len(searcher) == 9
+    query = dict(tiny_splade.decode(tiny_splade.encode_query("search tree")))
+    found = searcher.query_terms("search tree")
+    assert {term: score for term, score, _ in found} == pytest.approx(query, rel=1e-4)
+    assert {term for term, _, own in found if own} == {"search", "tree"}
+    assert not (tmp_path / "moved" / "index.vectors").exists()
+
+
+def test_ranks_of_bm25_are_fused(tiny_splade, tmp_path: Path) -> None:
+    """Each ranking gives 1 / (60 + rank); a document that both rank high comes first."""
+    tiny_splade.save_pretrained(str(tmp_path / "model"))
+    index_passages(tiny_splade, PASSAGES, tmp_path / "index", name=str(tmp_path / "model"))
+    [plain] = open_searcher(tmp_path / "index").search(["list of vector"], 9)
+    [fused] = open_searcher(tmp_path / "index", hybrid=True).search(["list of vector"], 9)
+    bm25 = BM25Index.of_corpus(CORPUS).search(["list of vector"], 9).ids[0]
+    expected: dict[str, float] = {}
+    for ranking in ([hit.id for hit in plain], bm25):
+        for rank, key in enumerate(ranking):
+            expected[key] = expected.get(key, 0) + 1 / (61 + rank)
+    assert {hit.id: hit.score for hit in fused} == pytest.approx(expected, rel=1e-6)
+    assert [hit.score for hit in fused] == sorted((hit.score for hit in fused), reverse=True)
+    terms = {hit.id: hit.terms for hit in fused}
+    assert all(terms[hit.id] == hit.terms for hit in plain)

@@ -47,7 +47,8 @@ def test_a_sparse_index_finds_what_its_vectors_say(kind, rows, sparse_corpus, ti
     """Built from blocks, saved and opened again, at any block size."""
     options = milvus_options(kind, tmp_path)
     build_index(sparse_corpus, tmp_path / "out", kind, rows=rows, **options)
-    index, source = open_index(tmp_path / "out")
+    index, source, passages = open_index(tmp_path / "out")
+    assert passages is None
     queries = encode(tiny_splade, TEXTS, "query")
     products = (queries @ sparse_corpus.merged()[0].T).toarray()
     for row, (ids, scores) in enumerate(zip(*vars(index.search(queries, 3)).values(), strict=True)):
@@ -63,7 +64,7 @@ def test_a_sparse_index_finds_what_its_vectors_say(kind, rows, sparse_corpus, ti
 def test_a_dense_index_finds_what_its_vectors_say(kind: str, dense_corpus, tmp_path: Path) -> None:
     """The similarity is the model's: cosine here, whatever the kind's own default."""
     build_index(dense_corpus, tmp_path / "out", kind, rows=4, **milvus_options(kind, tmp_path))
-    index, _ = open_index(tmp_path / "out")
+    index, _, _ = open_index(tmp_path / "out")
     vectors, ids = dense_corpus.merged()
     assert index.similarity == "cosine"
     assert [row[0] for row in index.search(vectors * 3, 1).ids] == ids
@@ -105,9 +106,9 @@ def test_what_is_there_is_not_overwritten_and_damage_is_refused(sparse_corpus, t
     changed = [pack_manifest(FORMAT, {**fields, **new}) for new in ({"kind": "bm42"}, {"more": 1})]
     for other in (*changed, text.replace('"tiny"', '"tony"'), json.dumps(fields)):
         (out / "source.json").write_text(other)
-        with pytest.raises(ValueError, match="does not describe an index of lexforge"):
+        with pytest.raises(ValueError, match="does not describe an index of this version of lexforge"):
             open_index(out)
     (out / "source.json").write_text(text)
-    shutil.rmtree(out / "index")
+    shutil.rmtree(out / "generation-1")
     with pytest.raises(FileNotFoundError):
         open_index(out)

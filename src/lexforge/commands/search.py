@@ -1,11 +1,13 @@
 """Search an index from the shell, and print documents with score, text and the terms that matched.
 
-    lexforge search --index INDEX --data FOLDER "how do vaccines work"
-    cat queries.txt | lexforge search --index INDEX --data FOLDER
+    lexforge search INDEX "how do vaccines work"
+    lexforge search INDEX --hybrid bm25 "how do vaccines work"
+    cat queries.txt | lexforge search INDEX
 
-INDEX is the folder that `lexforge index` saved, and FOLDER holds the corpus in BEIR layout. Without a
-query, each line of the standard input is a query; a line that is blank or not UTF-8 is reported, and the
-others are answered. The number behind a term is what the term adds to the score.
+INDEX is the folder that `lexforge index` or `lexforge adapt` has made. Without a query, each line of the
+standard input is a query; a line that is blank or not UTF-8 is reported, and the others are answered. The
+number behind a term is what the term adds to the score, and `+` marks a term that the query itself lacks.
+`lexforge serve` answers in a browser.
 """
 
 from __future__ import annotations
@@ -14,15 +16,14 @@ import os
 import sys
 import textwrap
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Literal
 
 import tyro
 
-from lexforge import corpus, data, models, retrieval
+from lexforge import corpus, retrieval
 from lexforge.common.command_line import printable
-from lexforge.data import SourceOptions
 from lexforge.data.lines import BYTE_ORDER_MARK
 
 
@@ -30,14 +31,13 @@ from lexforge.data.lines import BYTE_ORDER_MARK
 class Config:
     """Where to search, and for what."""
 
-    index: Path  # the folder that `lexforge index` saved
-    data: str  # the documents: a folder in BEIR layout or another name that `lexforge encode` took
+    index: tyro.conf.Positional[Path]  # the folder of the index
     query: tyro.conf.Positional[str | None] = None  # None reads the lines of the standard input
     model: str | None = None  # the encoder; None takes the name under which the corpus was encoded
-    source: Annotated[SourceOptions, tyro.conf.arg(name="")] = field(default_factory=SourceOptions)
     k: int = 5  # hits per query
     terms: int = 10  # terms that are shown per document
     width: int = 200  # characters of the text that are shown per document
+    hybrid: Literal["bm25"] | None = None  # fuse the ranks of the index with those of BM25
     uri: str | None = None  # the server that keeps the vectors; credentials are sent to no other address
     verify: bool = False  # compare every file of the index with its checksum, about a second per gigabyte
 
@@ -45,10 +45,13 @@ class Config:
 def show(hits: list[corpus.Found], cfg: Config) -> None:
     """Print the hits of one query."""
     for rank, hit in enumerate(hits, start=1):
-        text = textwrap.shorten(hit.text, cfg.width, placeholder="...")
-        print(printable(f"{rank:3}. {hit.score:9.4f}  {hit.id}  {text}"))
+        text = "" if hit.passage is None else hit.passage.joined
+        text = textwrap.shorten(text, cfg.width, placeholder="...")
+        print(printable(f"{rank:3}. {hit.score:9.4f}  {hit.id}  {text}".rstrip()))
         if hit.terms:
-            terms = " ".join(f"{term}:{value:.2f}" for term, value in hit.terms[: cfg.terms])
+            terms = " ".join(
+                f"{'' if own else '+'}{term}:{value:.2f}" for term, value, own in hit.terms[: cfg.terms]
+            )
             rest = f" and {len(hit.terms) - cfg.terms} more" if len(hit.terms) > cfg.terms else ""
             print(printable(f"{'':16}{terms}{rest}"))
     if not hits:
@@ -80,9 +83,9 @@ def main(cfg: Config, lines: Iterable[str] | None = None) -> None:
         "milvus": os.environ.get("MILVUS_TOKEN", ""),
         "qdrant": os.environ.get("QDRANT_API_KEY", ""),
     }
-    index, source = corpus.open_index(cfg.index, cfg.verify, uri=cfg.uri, tokens=tokens)
-    model = models.load_encoder(cfg.model or source.model, source.max_seq_length)
-    searcher = corpus.Searcher(index, model, data.load_documents(str(cfg.data), cfg.source), source)
+    searcher = corpus.open_searcher(
+        cfg.index, cfg.model, hybrid=cfg.hybrid == "bm25", verify=cfg.verify, uri=cfg.uri, tokens=tokens
+    )
     refused = []
     for number, line in enumerate(lines if cfg.query is None else [cfg.query], start=1):
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal, Protocol, TypeAlias
 
 import numpy as np
@@ -25,6 +26,26 @@ class Embeddings(Protocol):
     def lookup(self, texts: Sequence[str], kind: TextKind) -> NDArray[np.floating]:
         """Return the embeddings of texts: `[N, D]` float, in the order of `texts`."""
         ...
+
+
+@dataclass(frozen=True)
+class Passage:
+    """A text that is searched: a document, or a part of a long one.
+
+    Args:
+        title: The title of its document; it may be blank.
+        text: The text, without the title.
+        document: The id of the document that it is a part of.
+    """
+
+    title: str
+    text: str
+    document: str
+
+    @property
+    def joined(self) -> str:
+        """What an encoder reads: title and text joined by a space, as BEIR joins them."""
+        return f"{self.title} {self.text}".strip()
 
 
 class DataError(ValueError):

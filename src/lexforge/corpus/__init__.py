@@ -8,26 +8,45 @@ from lexforge.common.lazy import load_when_used
 
 if TYPE_CHECKING:
     from lexforge.corpus.active_terms import active_document_frequency
+    from lexforge.corpus.changes import Change, change_index
     from lexforge.corpus.encoded_corpus import EncodedCorpus, encode_corpus
     from lexforge.corpus.encoding import CorpusEncoder, Vectors, encode, join_vectors, vector_type
-    from lexforge.corpus.search import Found, Searcher, matched_terms, named_terms
-    from lexforge.corpus.stored_index import Source, build_index, open_index
+    from lexforge.corpus.indexing import index_passages
+    from lexforge.corpus.own_tokens import count_tokens
+    from lexforge.corpus.search import (
+        Found,
+        MatchedTerm,
+        Searcher,
+        matched_terms,
+        model_of,
+        named_terms,
+        open_searcher,
+    )
+    from lexforge.corpus.stored_index import Source, build_index, open_index, read_source
 
 __all__ = [
+    "Change",
     "CorpusEncoder",
     "EncodedCorpus",
     "Found",
+    "MatchedTerm",
     "Searcher",
     "Source",
     "Vectors",
     "active_document_frequency",
     "build_index",
+    "change_index",
+    "count_tokens",
     "encode",
     "encode_corpus",
+    "index_passages",
     "join_vectors",
     "matched_terms",
+    "model_of",
     "named_terms",
     "open_index",
+    "open_searcher",
+    "read_source",
     "vector_type",
 ]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sentence_transformers import SparseEncoder
+from sentence_transformers.base.model import BaseModel
 
 _BATCH_TEXTS = 1024
 
@@ -33,3 +34,22 @@ def own_tokens(model: SparseEncoder, text: str) -> list[str]:
     [ids] = own_token_ids(model, [text])
     tokens: list[str] = model.tokenizer.convert_ids_to_tokens(ids, skip_special_tokens=True)
     return tokens
+
+
+def count_tokens(model: BaseModel, texts: Sequence[str]) -> list[int]:
+    """Count the tokens of texts, special ones included, however long they are.
+
+    Args:
+        model: An encoder of sentence-transformers.
+        texts: N texts.
+
+    Returns:
+        N numbers.
+    """
+    counts: list[int] = []
+    # Not verbose: the tokenizer would warn of texts that are longer than the model reads.
+    options = {"truncation": False, "return_attention_mask": False, "verbose": False}
+    for start in range(0, len(texts), _BATCH_TEXTS):
+        batch = list(texts[start : start + _BATCH_TEXTS])
+        counts.extend(map(len, model.tokenizer(batch, **options)["input_ids"]))
+    return counts

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import cast
+from pathlib import Path
+from typing import NamedTuple, cast
 
 import numpy as np
 import torch
@@ -12,12 +13,34 @@ from scipy import sparse
 from sentence_transformers import SparseEncoder
 from sentence_transformers.base.model import BaseModel
 
+from lexforge.common.types import Passage
 from lexforge.corpus.encoding import Vectors, encode
-from lexforge.corpus.stored_index import Source
-from lexforge.models.fingerprint import fingerprint, text_digest
-from lexforge.models.load import check_encoder
+from lexforge.corpus.own_tokens import own_tokens
+from lexforge.corpus.stored_index import Source, open_index
+from lexforge.models.fingerprint import fingerprint
+from lexforge.models.load import check_encoder, load_encoder
 from lexforge.retrieval.base import Index
+from lexforge.retrieval.bm25 import BM25Index
+from lexforge.retrieval.fusion import reciprocal_rank_fusion
+from lexforge.retrieval.inverted import InvertedIndex
 from lexforge.retrieval.vectors import sparse_vectors
+from lexforge.settings import IndexName
+
+FUSED_DEPTH = 100  # hits of each ranking that are fused
+
+
+class MatchedTerm(NamedTuple):
+    """A term of a query, or one that a query shares with a document.
+
+    Args:
+        term: The name of the term.
+        score: Its weight in the query, or what it adds to the score of the document.
+        own: Whether it is a token of the query itself; otherwise it is part of the expansion.
+    """
+
+    term: str
+    score: float
+    own: bool
 
 
 @dataclass(frozen=True)
@@ -25,17 +48,18 @@ class Found:
     """A hit as a person reads it.
 
     Args:
-        id: Id of the document.
-        score: Score of the document in the index.
-        text: Text of the document.
-        terms: For a sparse model, the terms that query and document share and what each adds to the score,
-            the strongest first; together they are the score, up to rounding. Empty for a dense model.
+        id: Id of the passage.
+        score: Score of the passage in the index, or of its ranks where those of BM25 are fused with them.
+        passage: The passage; None if the index keeps no texts.
+        terms: For a sparse model, the terms that query and document share and what each adds to the score of
+            the index, the strongest first; together they are that score, up to rounding. Empty for a dense
+            model, and for an index on a server that keeps no texts.
     """
 
     id: str
     score: float
-    text: str
-    terms: list[tuple[str, float]]
+    passage: Passage | None
+    terms: list[MatchedTerm]
 
 
 class Searcher:
@@ -44,29 +68,37 @@ class Searcher:
     Args:
         index: The index of the documents' vectors.
         model: The encoder.
-        corpus: `{document id: text}`, as it was encoded.
         source: What the index was made of, from `open_index`.
+        passages: Passage id -> passage; None if there are no texts to show.
+        bm25: An index of the same passages, whose ranks are fused with those of the vectors; None fuses none.
 
     Raises:
-        ValueError: If the model or the corpus is not the one that the index was made of.
+        ValueError: If the model is not the one that made the index.
     """
 
-    def __init__(self, index: Index, model: BaseModel, corpus: Mapping[str, str], source: Source) -> None:
+    def __init__(
+        self,
+        index: Index,
+        model: BaseModel,
+        source: Source,
+        passages: Mapping[str, Passage] | None = None,
+        bm25: BM25Index | None = None,
+    ) -> None:
         if fingerprint(model) != source.fingerprint:
             raise ValueError(
                 f"the model must be the one that made the index, {source.model} at {source.max_seq_length} "
                 f"tokens; received a model (at {model.max_seq_length} tokens) with other weights or settings"
             )
-        if text_digest(part for pair in corpus.items() for part in pair) != source.corpus:
-            raise ValueError(
-                f"the corpus must be the one that the index was made of; received another of {len(corpus)} "
-                "documents"
-            )
-        self.index, self.model, self.corpus = index, model, corpus
+        self.index, self.model, self.source, self.passages = index, model, source, passages
+        self._bm25 = bm25
         check_encoder(model)
 
+    def __len__(self) -> int:
+        """Return the number of passages."""
+        return len(self.index)
+
     def search(self, queries: Sequence[str], k: int) -> list[list[Found]]:
-        """Find the k best documents of each query.
+        """Find the k best passages of each query.
 
         Args:
             queries: At least one text, none of them blank.
@@ -82,19 +114,106 @@ class Searcher:
             if not text.strip():
                 raise ValueError(f"a query must not be blank; received {text!r} as query {number}")
         vectors = encode(self.model, queries, "query")
-        hits = self.index.search(vectors, k)
+        if self._bm25 is None:
+            hits = self.index.search(vectors, k)
+        else:
+            depth = max(k, FUSED_DEPTH)
+            both = [self.index.search(vectors, depth), self._bm25.search(list(queries), depth)]
+            hits = reciprocal_rank_fusion(both, k)
         results = []
         for row, (ids, scores) in enumerate(zip(hits.ids, hits.scores, strict=True)):
-            texts = [self.corpus[key] for key in ids]
-            if texts and isinstance(self.model, SparseEncoder):
-                # The documents are encoded again, because an index cannot return the vector of one document.
-                documents = encode(self.model, texts, "document")  # [n, V]
-                terms = matched_terms(self.model, vectors[[row]], documents)
-            else:
-                terms = [[] for _ in texts]
-            found = zip(ids, scores.tolist(), texts, terms, strict=True)
+            terms = self._terms(queries[row], vectors[[row]], ids)
+            passages = [None if self.passages is None else self.passages[key] for key in ids]
+            found = zip(ids, scores.tolist(), passages, terms, strict=True)
             results.append([Found(*entry) for entry in found])
         return results
+
+    def query_terms(self, query: str) -> list[MatchedTerm]:
+        """Return the active terms of a query.
+
+        Args:
+            query: The text.
+
+        Returns:
+            The terms, the largest weight first; none for a dense model.
+        """
+        if not isinstance(self.model, SparseEncoder):
+            return []
+        [terms] = self._named(query, encode(self.model, [query], "query"))
+        return terms
+
+    def _terms(self, query: str, vector: Vectors, ids: list[str]) -> list[list[MatchedTerm]]:
+        """Return the terms that a query shares with each of some documents."""
+        if not ids or not isinstance(self.model, SparseEncoder):
+            return [[] for _ in ids]
+        if isinstance(self.index, InvertedIndex):
+            documents = self.index.vectors(ids)  # [n, V]
+        elif self.passages is not None:  # a server returns no vectors
+            documents = encode(self.model, [self.passages[key].joined for key in ids], "document")
+        else:
+            return [[] for _ in ids]
+        return self._named(query, shared_weights(self.model, vector, documents))
+
+    def _named(self, query: str, weights: Vectors) -> list[list[MatchedTerm]]:
+        """Name the terms of each row, `[n, V]`, and say which of them the query itself holds."""
+        model = cast("SparseEncoder", self.model)
+        own = set(own_tokens(model, query))
+        return [
+            [MatchedTerm(term, value, term in own) for term, value in row]
+            for row in named_terms(model, weights)
+        ]
+
+
+def open_searcher(
+    directory: str | Path,
+    model: str | None = None,
+    *,
+    hybrid: bool = False,
+    verify: bool = False,
+    uri: str | None = None,
+    tokens: Mapping[IndexName, str] | None = None,
+) -> Searcher:
+    """Open an index on the disk together with the encoder that made it.
+
+    Args:
+        directory: The directory that `build_index` wrote.
+        model: The encoder, as a folder or a hub name; None takes the name under which the corpus was encoded,
+            also where the folders of index and model were moved together.
+        hybrid: Whether the ranks of BM25 are fused with those of the index; it is built here, of the texts.
+        verify: Compare every file with its checksum, as for `open_index`.
+        uri: The address of the server that keeps the vectors.
+        tokens: Name of an index -> credentials for its server.
+
+    Returns:
+        The searcher.
+
+    Raises:
+        ConnectionError: If the server of the index does not answer.
+        FileNotFoundError: If the directory holds no index, or there is no such model.
+        ValueError: If a file is damaged, the model is not the one that made the index, or BM25 is wanted and
+            the index keeps no texts.
+    """
+    index, source, passages = open_index(directory, verify, uri=uri, tokens=tokens)
+    bm25 = None
+    if hybrid:
+        if passages is None:
+            raise ValueError(
+                f"BM25 needs the texts, and {directory} keeps none; make it again with --documents"
+            )
+        bm25 = BM25Index.of_corpus({key: passage.joined for key, passage in passages.items()})
+    name = model or model_of(Path(directory), source)
+    return Searcher(index, load_encoder(name, source.max_seq_length), source, passages, bm25)
+
+
+def model_of(directory: Path, source: Source) -> str:
+    """Return the name of the encoder that made an index, as a folder that exists where one does.
+
+    Args:
+        directory: The directory of the index.
+        source: What the index was made of.
+    """
+    beside = directory.resolve().parent / Path(source.model).name
+    return source.model if Path(source.model).exists() or not beside.is_dir() else str(beside)
 
 
 def matched_terms(model: SparseEncoder, query: Vectors, documents: Vectors) -> list[list[tuple[str, float]]]:
@@ -108,10 +227,24 @@ def matched_terms(model: SparseEncoder, query: Vectors, documents: Vectors) -> l
     Returns:
         One list of (term, product of the two weights) per document, the largest product first.
     """
+    return named_terms(model, shared_weights(model, query, documents))
+
+
+def shared_weights(model: SparseEncoder, query: Vectors, documents: Vectors) -> sparse.csr_array:
+    """Return what each term adds to the score of each document.
+
+    Args:
+        model: The encoder, whose similarity says how vectors are compared.
+        query: The vector of the query, CSR `[1, V]`.
+        documents: The vectors of n documents, CSR `[n, V]`, n >= 1.
+
+    Returns:
+        CSR `[n, V]`, whose rows sum to the scores.
+    """
     similarity, width = check_encoder(model), documents.shape[1]
     left = sparse_vectors(query, "queries", width, similarity)
     right = sparse_vectors(documents, "documents", width, similarity)
-    return named_terms(model, sparse.csr_array(right.multiply(left)))
+    return sparse.csr_array(right.multiply(left))
 
 
 def named_terms(model: SparseEncoder, vectors: Vectors) -> list[list[tuple[str, float]]]:

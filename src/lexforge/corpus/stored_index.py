@@ -1,4 +1,9 @@
-"""An index of an encoded corpus on disk, together with the name of the model that made it."""
+"""An index of an encoded corpus on disk, with the name of the model that made it and the texts that it finds.
+
+`source.json` names the folder of the current generation, which holds the index and the passages. A change of
+the documents writes a further generation and then replaces `source.json`, so a reader sees the old state or
+the new one, and a killed change leaves the old one.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +14,18 @@ from pathlib import Path
 from typing import Any
 
 from lexforge.common.progress import Progress
+from lexforge.common.types import Passage
 from lexforge.corpus.encoded_corpus import EncodedCorpus
+from lexforge.corpus.passages import StoredPassages, write_passages
+from lexforge.models.fingerprint import text_digest
 from lexforge.retrieval import Index, IndexName
 from lexforge.retrieval.backends import BACKENDS, find_backend
-from lexforge.storage.files import check_new, new_directory
+from lexforge.storage.files import check_new, new_directory, write_file
 from lexforge.storage.manifest import pack_manifest, unpack_manifest
 
 SOURCE = "source.json"
+INDEX = "index"
+PASSAGES = "corpus.jsonl"
 FORMAT = "lexforge-stored-index"
 
 
@@ -28,14 +38,21 @@ class Source:
         model: Name of the encoder when the corpus was encoded.
         fingerprint: Digest of everything that decides the vectors of the encoder.
         max_seq_length: Number of tokens after which a text was cut; None if the model set no limit.
-        corpus: Digest of all ids and texts.
+        passages: SHA-256 of the file of the texts; None if the index keeps none.
+        generation: Number of the state of the documents; each change of them adds 1.
     """
 
     kind: IndexName
     model: str
     fingerprint: str
     max_seq_length: int | None
-    corpus: str
+    passages: str | None
+    generation: int = 1
+
+    @property
+    def folder(self) -> str:
+        """The name of the folder of this generation."""
+        return f"generation-{self.generation}"
 
 
 def build_index(
@@ -43,6 +60,7 @@ def build_index(
     directory: str | Path,
     kind: IndexName,
     *,
+    passages: Mapping[str, Passage] | None = None,
     rows: int = 65536,
     show_progress_bar: bool = False,
     **options: Any,
@@ -53,6 +71,8 @@ def build_index(
         corpus: The encoded corpus.
         directory: A new or empty directory.
         kind: Name of the index.
+        passages: Passage id -> the passage that was encoded, which the index keeps for people to read; None
+            keeps no texts.
         rows: Number of documents that are read and added at once, in whole blocks and at least one block.
         show_progress_bar: Show how many documents have been added.
         options: Options of the index, such as the `uri` of Milvus.
@@ -64,12 +84,20 @@ def build_index(
         ConnectionError: If the server of the index does not answer.
         FileExistsError: If the directory is not empty.
         ImportError: If a package that the index needs is not installed.
-        ValueError: If the index does not hold such vectors or take such options, a block is damaged, or a
-            server has a collection of the same name, such as that of an interrupted build.
+        ValueError: If the index does not hold such vectors or take such options, a block is damaged, the
+            passages are not those that were encoded, or a server has a collection of the same name, such as
+            that of an interrupted build.
     """
     manifest = corpus.manifest
     backend = find_backend(kind, manifest.kind, options)
     check_new(directory)
+    if passages is not None:
+        encoded = text_digest(part for key, one in passages.items() for part in (key, one.joined))
+        if encoded != manifest.corpus:
+            raise ValueError(
+                f"the documents must be those that were encoded, {len(corpus)} of them; received others, "
+                f"{len(passages)} in all"
+            )
     # The first block is read before the index is made, because it says how wide the vectors are.
     blocks = corpus.blocks(rows)
     first = next(blocks)
@@ -79,11 +107,56 @@ def build_index(
         for vectors, ids in chain([first], blocks):
             index.add(vectors, ids)
             progress.update(len(ids))
-    source = Source(kind, manifest.model, manifest.fingerprint, manifest.max_seq_length, manifest.corpus)
+    source = Source(kind, manifest.model, manifest.fingerprint, manifest.max_seq_length, None)
     with new_directory(directory) as path:
-        index.save(path / "index")
-        (path / SOURCE).write_text(pack_manifest(FORMAT, vars(source)) + "\n", encoding="utf-8")
+        write_generation(path, source, index, passages)
     return index
+
+
+def write_generation(
+    directory: Path, source: Source, index: Index, passages: Mapping[str, Passage] | None
+) -> None:
+    """Write a state of an index, and then make it the current one.
+
+    Args:
+        directory: The directory of the index.
+        source: What the index was made of; its digest of the passages is filled in.
+        index: The index.
+        passages: The texts of its documents, in their order; None keeps none.
+    """
+    digest = None
+    with new_directory(directory / source.folder) as path:
+        index.save(path / INDEX)
+        if passages is not None:
+            digest = write_passages(path / PASSAGES, passages)
+    text = pack_manifest(FORMAT, {**vars(source), "passages": digest}) + "\n"
+    write_file(directory / SOURCE, text.encode())
+
+
+def read_source(directory: str | Path) -> Source:
+    """Read what an index was made of, and which generation is the current one.
+
+    Args:
+        directory: The directory that `build_index` wrote.
+
+    Raises:
+        FileNotFoundError: If the directory holds no index, or one whose building was interrupted.
+        ValueError: If the file is damaged, or was written by another version.
+    """
+    path = Path(directory) / SOURCE
+    if not path.is_file():
+        raise FileNotFoundError(f"{directory} holds no finished index: {SOURCE} is missing")
+    try:
+        source = Source(**unpack_manifest(path.read_bytes(), FORMAT))
+        if source.kind not in BACKENDS:
+            raise ValueError(f"kind must be one of {', '.join(BACKENDS)}; received {source.kind!r}")
+        if not isinstance(source.generation, int):
+            raise TypeError(f"generation must be a number; received {source.generation!r}")
+    except (ValueError, TypeError) as error:
+        raise ValueError(
+            f"{path} does not describe an index of this version of lexforge, so make it again: {error}"
+        ) from error
+    return source
 
 
 def open_index(
@@ -92,7 +165,7 @@ def open_index(
     *,
     uri: str | None = None,
     tokens: Mapping[IndexName, str] | None = None,
-) -> tuple[Index, Source]:
+) -> tuple[Index, Source, StoredPassages | None]:
     """Load an index that `build_index` saved.
 
     Args:
@@ -104,7 +177,7 @@ def open_index(
         tokens: Name of an index -> credentials for its server.
 
     Returns:
-        The index, and what it was made of.
+        The index, what it was made of, and the texts of its documents, if it keeps them.
 
     Raises:
         ConnectionError: If the server of the index does not answer.
@@ -112,21 +185,30 @@ def open_index(
         ValueError: If a file is damaged, no server keeps the vectors and there is a uri, or there is a token
             for the server and no uri.
     """
-    path = Path(directory) / SOURCE
-    if not path.is_file():
-        raise FileNotFoundError(f"{directory} holds no finished index: {SOURCE} is missing")
-    try:
-        source = Source(**unpack_manifest(path.read_bytes(), FORMAT))
-        if source.kind not in BACKENDS:
-            raise ValueError(f"kind must be one of {', '.join(BACKENDS)}; received {source.kind!r}")
-    except (ValueError, TypeError) as error:
-        raise ValueError(f"{path} does not describe an index of lexforge: {error}") from error
+    source = read_source(directory)
+    while True:
+        try:
+            return _open(Path(directory) / source.folder, source, verify, uri, tokens or {})
+        except FileNotFoundError:
+            before, source = source, read_source(directory)
+            if source == before:  # otherwise another process has changed the documents meanwhile
+                raise
+
+
+def _open(
+    folder: Path, source: Source, verify: bool, uri: str | None, tokens: Mapping[IndexName, str]
+) -> tuple[Index, Source, StoredPassages | None]:
+    """Load one generation."""
     backend = BACKENDS[source.kind]
     if "uri" in backend.options:
-        address = {"uri": uri, "token": (tokens or {}).get(source.kind, "")}
-        return backend.index.load(Path(directory) / "index", verify, **address), source
-    if uri is not None:
+        address = {"uri": uri, "token": tokens.get(source.kind, "")}
+        index = backend.index.load(folder / INDEX, verify, **address)
+    elif uri is not None:
         raise ValueError(
-            f"{directory} holds the index {source.kind!r}, which has no address; received {uri!r}"
+            f"{folder.parent} holds the index {source.kind!r}, which has no address; received {uri!r}"
         )
-    return backend.index.load(Path(directory) / "index", verify), source
+    else:
+        index = backend.index.load(folder / INDEX, verify)
+    if source.passages is None:
+        return index, source, None
+    return index, source, StoredPassages(folder / PASSAGES, index.ids, source.passages)

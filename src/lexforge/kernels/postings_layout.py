@@ -199,19 +199,28 @@ def join_postings(parts: list[Postings]) -> Postings:
     )
 
 
-def documents_of(postings: Postings) -> sparse.csr_array:
-    """Return the document matrix that the postings hold, with 8-bit impacts as the weights they stand for.
+def documents_of(postings: Postings, places: NDArray[np.int64] | None = None) -> sparse.csr_array:
+    """Return the documents that the postings hold, with 8-bit impacts as the weights they stand for.
 
     Args:
         postings: The postings.
+        places: `[n]`, positions of documents; None takes all of them, in the order of their positions.
 
     Returns:
-        CSR `[N, V] float32`; row i is the document at position i.
+        CSR `[n, V] float32`.
     """
-    weights = postings.weights
+    positions, offsets = postings.positions, postings.offsets
+    if places is None:
+        stored = np.argsort(positions)  # [n], where each document stands in the stored order
+    else:  # of an index of millions only a few rows are sorted
+        found = np.flatnonzero(np.isin(positions, places))
+        found = found[np.argsort(positions[found])]
+        stored = found[np.searchsorted(positions[found], places)]
+    lengths = offsets[stored + 1] - offsets[stored]  # [n]
+    starts = starts_of(lengths)  # [n + 1]
+    taken = np.arange(starts[-1]) + np.repeat(offsets[stored] - starts[:-1], lengths)  # [postings of the n]
+    terms, weights = postings.terms[taken].astype(np.int64), postings.weights[taken]
     if weights.dtype == np.uint8:
-        segments = np.repeat(np.arange(len(postings.starts) - 1), np.diff(postings.offsets[postings.starts]))
-        weights = weights * postings.scales[segments, postings.terms]
-    shape = (postings.num_documents, postings.num_terms)
-    stored = sparse.csr_array((weights, postings.terms.astype(np.int64), postings.offsets), shape=shape)
-    return stored[np.argsort(postings.positions)]
+        segments = np.searchsorted(postings.starts, stored, side="right") - 1  # [n]
+        weights = weights * postings.scales[np.repeat(segments, lengths), terms]
+    return sparse.csr_array((weights, terms, starts), shape=(len(stored), postings.num_terms))

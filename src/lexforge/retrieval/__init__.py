@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from lexforge.retrieval.engines.milvus import MilvusIndex
     from lexforge.retrieval.engines.qdrant import QdrantIndex
     from lexforge.retrieval.faiss import HNSW, IVF, FaissIndex, Flat
+    from lexforge.retrieval.fusion import reciprocal_rank_fusion
     from lexforge.retrieval.inverted import InvertedIndex
     from lexforge.settings import IndexName, VectorType
 
@@ -33,6 +34,7 @@ __all__ = [
     "VectorType",
     "build_exact",
     "index_builder",
+    "reciprocal_rank_fusion",
 ]
 
 __getattr__, __dir__ = load_when_used(__name__)

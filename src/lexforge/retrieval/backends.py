@@ -113,6 +113,11 @@ def index_builder(name: str | None, vectors: VectorType, **options: Any) -> Call
     return partial(backend.index.build, **backend.settings, **options)
 
 
+def exact_name(vectors: VectorType) -> IndexName:
+    """Return the name of the exact index in memory that holds vectors of a type."""
+    return "inverted" if vectors == "sparse" else "faiss-flat"
+
+
 def build_exact(documents: Any, ids: list[str], similarity: Similarity) -> Index:
     """Build the exact index of vectors: inverted for sparse ones, flat FAISS for dense ones.
 
@@ -128,5 +133,5 @@ def build_exact(documents: Any, ids: list[str], similarity: Similarity) -> Index
         TypeError: If the documents are neither a CSR matrix nor a 2-dimensional float array.
         ValueError: If `InvertedIndex.build` or `FaissIndex.build` refuses the documents or ids.
     """
-    exact: type[Index] = InvertedIndex if sparse.issparse(documents) else FaissIndex
-    return exact.build(documents, ids, similarity)
+    exact = BACKENDS[exact_name("sparse" if sparse.issparse(documents) else "dense")]
+    return exact.index.build(documents, ids, similarity, **exact.settings)

@@ -135,7 +135,7 @@ class DocumentIds:
 
     def __init__(self) -> None:
         self.names: list[str] = []
-        self._known: set[str] = set()
+        self._known: dict[str, int] = {}  # id -> position
 
     def __len__(self) -> int:
         """Return the number of documents."""
@@ -144,6 +144,14 @@ class DocumentIds:
     def __contains__(self, name: object) -> bool:
         """Return whether the index holds a document of this id."""
         return name in self._known
+
+    def position(self, name: str) -> int:
+        """Return the position of a document.
+
+        Raises:
+            KeyError: If there is none of that id.
+        """
+        return self._known[name]
 
     def check(self, names: list[str], rows: int) -> None:
         """Refuse ids that are not one distinct, new string per document; this changes nothing.
@@ -160,8 +168,8 @@ class DocumentIds:
 
     def extend(self, names: list[str]) -> None:
         """Append ids that `check` has accepted, once their documents are in the index."""
+        self._known.update(zip(names, range(len(self.names), len(self.names) + len(names)), strict=True))
         self.names.extend(names)
-        self._known.update(names)
 
     def hits(
         self, positions: NDArray[np.int64], scores: NDArray[np.float32], counts: NDArray[np.int64]

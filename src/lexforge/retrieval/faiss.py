@@ -6,7 +6,7 @@ as a borrowed GPU, can import this package without it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, SupportsIndex
@@ -195,6 +195,29 @@ class FaissIndex:
         asked = np.arange(len(vectors))
         exact = isinstance(self.layout, Flat)
         return self._ids.hits(*complete_ties(search, asked, len(vectors), wanted, len(self), exact))
+
+    def vectors(self, ids: Sequence[str] | None = None) -> NDArray[np.float32]:
+        """Return the vectors of documents, as the index compares them.
+
+        Args:
+            ids: Ids of the index; None takes all documents.
+
+        Returns:
+            `[n, D] float32`, in the order of the ids, or of the positions. With the similarity `cosine` rows
+            have unit length.
+
+        Raises:
+            KeyError: If the index has no document of an id.
+        """
+        if isinstance(self.layout, IVF):
+            self._index.make_direct_map()  # from a position to its list
+        if ids is None:
+            found: NDArray[np.float32] = self._index.reconstruct_n(0, len(self))
+        else:
+            found = self._index.reconstruct_batch(
+                np.array([self._ids.position(name) for name in ids], np.int64)
+            )
+        return found
 
     def save(self, directory: str | Path) -> None:
         """Write the index: the file of FAISS, the ids, and a manifest with checksums.

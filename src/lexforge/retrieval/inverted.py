@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, SupportsIndex
 
@@ -11,7 +12,7 @@ from scipy import sparse
 
 from lexforge.common.similarity import Similarity, check_similarity
 from lexforge.kernels.postings import Impacts, KeptArrangement, build_postings, check_impacts, top_k
-from lexforge.kernels.postings_layout import Postings, check_postings, join_postings
+from lexforge.kernels.postings_layout import Postings, check_postings, documents_of, join_postings
 from lexforge.retrieval.base import DocumentIds, Hits, check_k, read_ids, write_ids
 from lexforge.retrieval.vectors import Matrix, sparse_vectors, sparse_width
 from lexforge.storage.files import new_directory
@@ -139,6 +140,23 @@ class InvertedIndex:
         vectors = sparse_vectors(queries, "queries", self.num_terms, self.similarity)
         positions, scores, counts = top_k(vectors, self._postings(), wanted, keeper=self._keeper)
         return self._ids.hits(positions, scores, counts)
+
+    def vectors(self, ids: Sequence[str] | None = None) -> sparse.csr_array:
+        """Return the vectors of documents, as the index compares them.
+
+        Args:
+            ids: Ids of the index; None takes all documents.
+
+        Returns:
+            CSR `[n, V] float32`, in the order of the ids, or of the positions. With the similarity `cosine`
+            rows have unit length, and with `uint8` their weights are rounded.
+
+        Raises:
+            KeyError: If the index has no document of an id.
+        """
+        postings = self._postings()
+        places = None if ids is None else np.array([self._ids.position(name) for name in ids], np.int64)
+        return documents_of(postings, places)
 
     def save(self, directory: str | Path) -> None:
         """Write the index: its arrays, the ids, and a manifest with checksums.

@@ -1,4 +1,4 @@
-"""The lock of a run directory, which one process holds until it ends."""
+"""The lock of a folder: of a run directory, which one process holds until it ends, or of an index."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import logging
 import os
 import socket
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 LOCK_FILE = "run.lock"
@@ -38,7 +40,7 @@ def hold(folder: Path) -> None:
         owner = os.read(file, 1000).decode(errors="replace").strip() or "another process"
         os.close(file)
         raise BlockingIOError(
-            f"{owner} is writing in {folder}; wait until it has ended, or choose another output directory"
+            f"{owner} is writing in {folder}; wait until it has ended, or choose another folder"
         ) from None
     except OSError as error:
         if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
@@ -47,6 +49,24 @@ def hold(folder: Path) -> None:
     _held[path] = file
     os.ftruncate(file, 0)
     os.write(file, f"process {os.getpid()} on {socket.gethostname()}\n".encode())
+
+
+@contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """A block in which this process holds the lock of a folder, as `hold` takes it.
+
+    Args:
+        folder: The folder.
+
+    Raises:
+        BlockingIOError: If another process holds the lock.
+        OSError: If the lock file cannot be written.
+    """
+    hold(folder)
+    try:
+        yield
+    finally:
+        os.close(_held.pop(folder.resolve() / LOCK_FILE))
 
 
 def _lock(file: int) -> None:

@@ -42,10 +42,11 @@ def test_no_client_is_made_for_a_saved_address_and_a_token(
     encode_corpus(tiny_splade, {"a": "sort the list", "b": "open file"}, tmp_path / "corpus", name="tiny")
     out = tmp_path / "out"
     build_index(EncodedCorpus(tmp_path / "corpus"), out, name, uri=str(tmp_path / file)).close()
-    fields = read_manifest(out / "index", engine.FORMAT)
+    saved = out / "generation-1" / "index"
+    fields = read_manifest(saved, engine.FORMAT)
     local = "lite" if name == "milvus" else "local"
-    (out / "index" / "manifest.json").unlink()
-    write_manifest(out / "index", engine.FORMAT, {**fields, "uri": "http://stranger:1", local: False})
+    (saved / "manifest.json").unlink()
+    write_manifest(saved, engine.FORMAT, {**fields, "uri": "http://stranger:1", local: False})
     connections: list[tuple] = []
 
     def connect(index, uri: str, token: str, timeout_s: float):

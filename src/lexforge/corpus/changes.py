@@ -1,0 +1,125 @@
+"""Documents that come and go: an index on the disk takes new ones and loses old ones, in one step."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from sentence_transformers.base.model import BaseModel
+
+from lexforge.common.types import Passage
+from lexforge.corpus.encoding import encode, join_vectors
+from lexforge.corpus.stored_index import open_index, write_generation
+from lexforge.models.fingerprint import fingerprint
+from lexforge.retrieval.backends import BACKENDS
+from lexforge.retrieval.faiss import FaissIndex
+from lexforge.retrieval.inverted import InvertedIndex
+from lexforge.storage.lock import held
+
+
+@dataclass(frozen=True)
+class Change:
+    """What became of the documents of an index, in passages.
+
+    Args:
+        added: Number of passages that are new or have another text now; these were encoded.
+        unchanged: Number of given passages that the index holds already.
+        deleted: Number of passages that are gone, among them the old texts of documents with new ones.
+    """
+
+    added: int
+    unchanged: int
+    deleted: int
+
+
+def change_index(
+    directory: str | Path,
+    model: BaseModel,
+    added: Mapping[str, Passage] | None = None,
+    deleted: Collection[str] = (),
+    *,
+    batch_size: int = 32,
+    show_progress_bar: bool = False,
+) -> Change:
+    """Add documents to an index on the disk, replace them and delete them, in one step.
+
+    Only new texts are encoded. The index is then built anew of all vectors, which memory must hold. Readers
+    see the old state until the new one is complete; a killed call changes nothing.
+
+    Args:
+        directory: The directory that `build_index` wrote, of an index that keeps its texts.
+        model: The encoder that made the index.
+        added: Passage id -> passage. A document that the index has already is replaced by these passages.
+        deleted: Ids of documents, all of whose passages go, or of single passages.
+        batch_size: Number of texts per forward pass.
+        show_progress_bar: Show a progress bar of the texts that are encoded.
+
+    Returns:
+        How many passages came and went.
+
+    Raises:
+        BlockingIOError: If another process changes the index.
+        FileNotFoundError: If the directory holds no index.
+        ValueError: If a server keeps the vectors, the index keeps no texts, the model is another one, an id
+            to be deleted is unknown, an id to be added belongs to a passage of another document, or no
+            document would be left.
+    """
+    directory, added = Path(directory), added or {}
+    with held(directory):
+        index, source, passages = open_index(directory)
+        if not isinstance(index, InvertedIndex | FaissIndex):
+            raise ValueError(
+                f"a server keeps the vectors of the index {source.kind!r}: change them by its own client, or "
+                "make the index again"
+            )
+        if passages is None:
+            raise ValueError(
+                f"{directory} keeps no texts, so its documents cannot be told apart; make it again with "
+                "--documents"
+            )
+        if fingerprint(model) != source.fingerprint:
+            raise ValueError(f"the model must be {source.model}, which made the index; received another one")
+        kept, replaced = {}, {passage.document for passage in added.values()}
+        known = set(deleted)
+        found = set()
+        for key, passage in passages.items():
+            hit = {key, passage.document} & known
+            found |= hit
+            if not hit and (passage.document not in replaced or added.get(key) == passage):
+                kept[key] = passage
+        if unknown := [key for key in dict.fromkeys(deleted) if key not in found]:
+            raise ValueError(f"{directory} has no document {', '.join(map(repr, unknown[:3]))}")
+        new = {key: passage for key, passage in added.items() if kept.get(key) != passage}
+        if both := [key for key in new if key in kept]:
+            raise ValueError(
+                f"the id {both[0]!r} belongs to a passage of the document {kept[both[0]].document!r}; "
+                f"received it for one of {new[both[0]].document!r}"
+            )
+        change = Change(len(new), len(added) - len(new), len(passages) - len(kept))
+        if not new and len(kept) == len(passages):
+            return change
+        if not kept and not new:
+            raise ValueError(f"no document of {directory} would be left; delete the folder instead")
+        parts = [index.vectors(list(kept))] if kept else []
+        if new:
+            texts = [passage.joined for passage in new.values()]
+            bar = {"batch_size": batch_size, "show_progress_bar": show_progress_bar}
+            parts.append(encode(model, texts, "document", **bar))
+        after = {**kept, **new}
+        backend = BACKENDS[source.kind]
+        built = backend.index.build(join_vectors(parts), list(after), index.similarity, **backend.settings)
+        _remove_other_generations(directory, source.folder)  # one that a killed call left
+        source = replace(source, generation=source.generation + 1)
+        write_generation(directory, source, built, after)
+        _remove_other_generations(directory, source.folder)
+    return change
+
+
+def _remove_other_generations(directory: Path, current: str) -> None:
+    for folder in directory.glob("generation-*"):
+        if folder.name != current:
+            with suppress(OSError):  # Windows deletes no file that a reader has open; the next call does
+                shutil.rmtree(folder)

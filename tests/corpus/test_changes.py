@@ -1,0 +1,153 @@
+"""Documents that come and go: after any changes an index answers as one that was made of what is left."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lexforge.common.types import Passage
+from lexforge.corpus import Change, change_index, encode, index_passages, open_index, read_source
+from lexforge.corpus.encoded_corpus import EncodedCorpus, encode_corpus
+from lexforge.corpus.stored_index import build_index
+from lexforge.storage import lock
+
+TEXTS = "search index|sort the list|file|vector|hash of a key|검색 서울|open|tree node|search the tree".split(
+    "|"
+)
+PASSAGES = {f"d{number}": Passage("", text, f"d{number}") for number, text in enumerate(TEXTS)}
+
+
+@pytest.fixture
+def index(tiny_splade, tmp_path: Path) -> Path:
+    index_passages(tiny_splade, PASSAGES, tmp_path / "index", name="tiny")
+    return tmp_path / "index"
+
+
+def assert_equal_to_a_new_one(model, folder: Path, passages: dict[str, Passage], tmp_path: Path) -> None:
+    """Compare the index on the disk with one that is made of the passages."""
+    index_passages(model, passages, tmp_path / "new", name="tiny")
+    (changed, _, texts), (new, _, _) = open_index(folder), open_index(tmp_path / "new")
+    assert changed.ids == new.ids == list(texts) == list(passages)
+    assert dict(texts) == passages
+    kind = "query" if len(passages) else "document"
+    queries = encode(model, ["search tree", "list of files", "서울"], kind)
+    found, expected = changed.search(queries, 20), new.search(queries, 20)
+    assert found.ids == expected.ids
+    for first, second in zip(found.scores, expected.scores, strict=True):
+        np.testing.assert_allclose(first, second, rtol=1e-5)
+
+
+def test_documents_are_added_replaced_and_deleted(tiny_splade, index: Path, tmp_path: Path) -> None:
+    """A document that comes again with other passages loses the old ones; equal ones are not encoded."""
+    parts = {"d2#1": Passage("File", "open the file", "d2"), "d2#2": Passage("File", "vector", "d2")}
+    added = {**parts, "d0": PASSAGES["d0"], "e": Passage("", "sort of key", "e")}
+    assert change_index(index, tiny_splade, added, ["d1", "d5"]) == Change(added=3, unchanged=1, deleted=3)
+    left = {key: one for key, one in PASSAGES.items() if key not in ("d1", "d2", "d5")}
+    assert_equal_to_a_new_one(tiny_splade, index, {**left, **parts, "e": added["e"]}, tmp_path)
+    assert read_source(index).generation == 2
+    assert sorted(path.name for path in index.glob("generation-*")) == ["generation-2"]
+    # A document goes with all its passages, a passage alone.
+    assert change_index(index, tiny_splade, None, ["d2", "e"]) == Change(0, 0, 3)
+    assert open_index(index)[0].ids == list(left)
+
+
+def test_only_new_texts_are_encoded(tiny_splade, index: Path, monkeypatch) -> None:
+    """Twenty more documents do not mean encoding all again."""
+    seen = []
+    real = encode
+    monkeypatch.setattr(
+        "lexforge.corpus.changes.encode",
+        lambda model, texts, *rest, **more: seen.extend(texts) or real(model, texts, *rest, **more),
+    )
+    change_index(index, tiny_splade, {**PASSAGES, "e": Passage("Key", "open", "e")})
+    assert seen == ["Key open"]
+    assert change_index(index, tiny_splade, PASSAGES) == Change(0, 9, 0)
+    assert read_source(index).generation == 2  # nothing came or went
+
+
+@pytest.mark.parametrize("kind", ["faiss-flat", "faiss-hnsw"])
+def test_dense_indexes_change_as_well(kind, tiny_dense, tmp_path: Path) -> None:
+    """The vectors come out of FAISS as they went in, and are searched by the similarity of the model."""
+    index_passages(tiny_dense, PASSAGES, tmp_path / "index", name="tiny", kind=kind)
+    change_index(tmp_path / "index", tiny_dense, {"e": Passage("", "sort of key", "e")}, ["d3"])
+    index, source, _ = open_index(tmp_path / "index")
+    assert source.kind == kind
+    expected = encode(tiny_dense, [TEXTS[0], "sort of key"], "document")
+    expected /= np.linalg.norm(expected, axis=1, keepdims=True)
+    np.testing.assert_allclose(index.vectors(["d0", "e"]), expected, atol=1e-5)
+    assert [row[0] for row in index.search(expected, 1).ids] == ["d0", "e"]
+
+
+def test_a_reader_keeps_the_state_that_it_has_opened(tiny_splade, index: Path) -> None:
+    """A running server goes on with the old documents until it opens the new generation."""
+    old, _, passages = open_index(index)
+    queries = encode(tiny_splade, ["file"], "query")
+    before = old.search(queries, 9).ids
+    change_index(index, tiny_splade, None, ["d2"])
+    assert old.search(queries, 9).ids == before
+    assert passages["d2"].text == "file"
+    assert "d2" not in open_index(index)[0].ids
+
+
+def _die_before_the_end(folder: Path, model_folder: str) -> None:
+    from sentence_transformers import SparseEncoder
+
+    from lexforge.corpus import stored_index
+
+    stored_index.write_file = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+    change_index(folder, SparseEncoder(model_folder, device="cpu"), None, ["d0"])
+
+
+def test_a_killed_change_changes_nothing(tiny_splade, tmp_path: Path) -> None:
+    """The last step makes the new state the current one; before it there is the old one, and a next call."""
+    tiny_splade.save_pretrained(str(tmp_path / "model"))
+    model = str(tmp_path / "model")
+    index = tmp_path / "index"
+    index_passages(tiny_splade, PASSAGES, index, name=model)
+    child = multiprocessing.get_context("spawn").Process(target=_die_before_the_end, args=(index, model))
+    child.start()
+    child.join()
+    assert child.exitcode == -signal.SIGKILL
+    assert (index / "generation-2").is_dir()
+    assert open_index(index)[0].ids == list(PASSAGES)
+    change_index(index, tiny_splade, None, ["d1"])
+    assert open_index(index)[0].ids == [key for key in PASSAGES if key != "d1"]
+    assert [path.name for path in index.glob("generation-*")] == ["generation-2"]
+
+
+def test_bad_changes_are_refused(tiny_splade, tiny_dense, index: Path, tmp_path: Path) -> None:
+    """Each names what it received, and the index stays as it was."""
+    with pytest.raises(ValueError, match=r"has no document 'x', 'y'$"):
+        change_index(index, tiny_splade, None, ["x", "d1", "y"])
+    with pytest.raises(ValueError, match=r"no document of .* would be left"):
+        change_index(index, tiny_splade, None, list(PASSAGES))
+    with pytest.raises(
+        ValueError, match="'d1' belongs to a passage of the document 'd1'; received it for one of 'z'"
+    ):
+        change_index(index, tiny_splade, {"d1": Passage("", "other", "z")})
+    with pytest.raises(ValueError, match="the model must be tiny, which made the index"):
+        change_index(index, tiny_dense, None, ["d1"])
+    with pytest.raises(FileNotFoundError, match="holds no finished index"):
+        change_index(tmp_path, tiny_splade, None, ["d1"])
+    encode_corpus(tiny_splade, {"a": "file"}, tmp_path / "blocks", name="tiny")
+    build_index(EncodedCorpus(tmp_path / "blocks"), tmp_path / "bare", "inverted")
+    with pytest.raises(ValueError, match="keeps no texts"):
+        change_index(tmp_path / "bare", tiny_splade, None, ["a"])
+    with lock.held(index):
+        child = multiprocessing.get_context("spawn").Process(target=_change_while_held, args=(index,))
+        child.start()
+        child.join()
+    assert child.exitcode == 0
+    with lock.held(index):  # it was given back
+        pass
+    assert read_source(index).generation == 1
+
+
+def _change_while_held(folder: Path) -> None:
+    with pytest.raises(BlockingIOError, match=r"process \d+ on .* is writing in .*index"):
+        change_index(folder, None)  # type: ignore[arg-type]

@@ -1,0 +1,30 @@
+"""Fused rankings, against the paper's formula and what cannot be fused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from lexforge.retrieval import Hits, reciprocal_rank_fusion
+
+
+def hits(*rankings: str) -> Hits:
+    return Hits([list(each) for each in rankings], [np.ones(len(each), np.float32) for each in rankings])
+
+
+def test_ranks_decide_and_scores_do_not() -> None:
+    """Each ranking gives 1 / (60 + rank); equal sums stand in the order of the first ranking."""
+    fused = reciprocal_rank_fusion([hits("abc", ""), hits("bd", "x")], 3)
+    assert fused.ids == [["b", "a", "d"], ["x"]]
+    np.testing.assert_allclose(fused.scores[0], [1 / 62 + 1 / 61, 1 / 61, 1 / 62], rtol=1e-6)
+    assert reciprocal_rank_fusion([hits("ab"), hits("ba")], 2).ids == [["a", "b"]]
+
+
+def test_bad_rankings_are_refused() -> None:
+    """Rankings of other queries, none at all, and no hits wanted."""
+    with pytest.raises(ValueError, match=r"of the same queries; received rankings of \[1, 2\] queries"):
+        reciprocal_rank_fusion([hits("a"), hits("a", "b")], 1)
+    with pytest.raises(ValueError, match=r"at least one, .* received rankings of \[\] queries"):
+        reciprocal_rank_fusion([], 1)
+    with pytest.raises(ValueError, match="k must be at least 1; received 0"):
+        reciprocal_rank_fusion([hits("a")], 0)
