@@ -1,0 +1,94 @@
+"""The gate of an adaptation: the adapted model replaces the start only where it ranks better.
+
+Without judged queries, held-out pseudo-queries stand for them, and the passage of each is its one relevant
+document. That a model finds the passages of titles, sentences and keywords again is needed and does not
+suffice: docs/adapt.md says how often this verdict agreed with that of judged queries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sentence_transformers.base.model import BaseModel
+
+from lexforge.evaluation import (
+    Comparison,
+    RetrievalEvaluator,
+    RetrievalResult,
+    compare_runs,
+    evaluate_bm25,
+)
+from lexforge.retrieval import BM25Index
+
+MEASURE = "nDCG@10"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether the adapted model is kept.
+
+    Args:
+        better: Whether it is.
+        judged: Whether judged queries decided, or held-out pseudo-queries.
+        queries: Number of the queries that decided.
+        comparison: nDCG@10 of the start and of the adapted model on them.
+    """
+
+    better: bool
+    judged: bool
+    queries: int
+    comparison: Comparison
+
+    def __str__(self) -> str:
+        """Say in one sentence what was found."""
+        c = self.comparison
+        what = "judged queries" if self.judged else "held-out pseudo-queries"
+        verdict = "the adapted model is kept" if self.better else "the start is kept"
+        return (
+            f"{MEASURE} of {self.queries} {what}: {c.first:.4f} -> {c.second:.4f} ({c.difference:+.4f}, 95 % "
+            f"interval {c.interval[0]:+.4f} to {c.interval[1]:+.4f}), so {verdict}"
+        )
+
+
+def measure(
+    model: BaseModel | None,
+    held_out: RetrievalEvaluator,
+    judged: RetrievalEvaluator | None,
+    bm25: BM25Index,
+) -> dict[str, RetrievalResult]:
+    """Measure a retriever on what the gate looks at.
+
+    Args:
+        model: The retriever; None is BM25.
+        held_out: The held-out pseudo-queries over the passages.
+        judged: The judged queries over their own documents; None if there are none.
+        bm25: BM25 over the passages.
+
+    Returns:
+        "held_out", and "judged" where there are such queries -> what was measured.
+    """
+    evaluators = {"held_out": held_out} | ({} if judged is None else {"judged": judged})
+    if model is not None:
+        return {name: evaluator.evaluate(model) for name, evaluator in evaluators.items()}
+    results = {"held_out": evaluate_bm25(bm25, held_out)}
+    if judged is not None:
+        own = dict(zip(judged.document_ids, judged.document_texts, strict=True))
+        results["judged"] = evaluate_bm25(BM25Index.of_corpus(own), judged)
+    return results
+
+
+def judge(before: Mapping[str, RetrievalResult], after: Mapping[str, RetrievalResult]) -> Verdict:
+    """Decide by the mean over paired queries whether an adapted model is better than its start.
+
+    Args:
+        before: What `measure` found of the start.
+        after: What it found of the adapted model.
+
+    Returns:
+        The verdict: better where the mean difference is above 0. Judged queries decide where there are any.
+    """
+    name = "judged" if "judged" in before else "held_out"
+    comparison = compare_runs(before[name].scores, after[name].scores)[MEASURE]
+    queries = len(before[name].scores.per_query[MEASURE])
+    return Verdict(comparison.difference > 0, name == "judged", queries, comparison)

@@ -1,0 +1,155 @@
+"""Pseudo-queries: texts that are taken from documents and stand for what people would ask.
+
+They say what a document is about, and not that it is the best answer. So they carry a teacher's scores of
+several documents, and no positive (a contrastive loss on them does harm). Mixed kinds of queries train better
+than one kind (CADET, arXiv 2505.19274), so each document gives several.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypeAlias, get_args
+
+from lexforge.common.types import DataError, Passage
+from lexforge.data.lines import numbered_lines
+
+QueryKind: TypeAlias = Literal["title", "sentence", "salient", "keywords"]
+"""The title; the first sentence; the sentence with the rarest words; the words of highest tf-idf."""
+QUERY_KINDS: tuple[QueryKind, ...] = get_args(QueryKind)
+
+SHORTEST, LONGEST = 2, 32  # words of a sentence that serves as a query; a longer one is cut
+KEYWORDS = (2, 5)  # fewest and most keywords of a query
+_WORD = re.compile(r"\w+")
+# Sentences end at a stop before white space, at a full-width stop, and at the end of a line.
+_SENTENCE_END = re.compile(r"(?<=[.!?])\s+|(?<=[。！？])\s*|\s*\n\s*")
+
+
+@dataclass(frozen=True)
+class PseudoQuery:
+    """A query that was taken from a passage.
+
+    Args:
+        text: The query.
+        kind: What it is in the passage.
+        passage: The id of the passage.
+    """
+
+    text: str
+    kind: QueryKind
+    passage: str
+
+
+def read_queries(path: Path) -> list[str]:
+    """Read real queries, such as those of a search log.
+
+    Args:
+        path: A file with one query per line, plain or compressed (.gz, .zst).
+
+    Returns:
+        The distinct queries in the order of the file, with single spaces; blank lines are left out.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        DataError: If a line is not UTF-8, or every line is blank.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no file {path}; expected one query per line")
+    texts = (" ".join(line.split()) for _, line in numbered_lines(path))
+    queries = list(dict.fromkeys(text for text in texts if text))
+    if not queries:
+        raise DataError(f"{path} holds no query; expected one per line")
+    return queries
+
+
+def pseudo_queries(
+    passages: Mapping[str, Passage],
+    number: int,
+    *,
+    kinds: Sequence[QueryKind] = QUERY_KINDS,
+    seed: int = 0,
+) -> list[PseudoQuery]:
+    """Take queries from passages, evenly from all passages and of all kinds.
+
+    Args:
+        passages: Passage id -> passage, at least one.
+        number: Number of queries wanted, at least 1.
+        kinds: The kinds, at least one.
+        seed: Seed of the order of the passages and of the choice of keywords.
+
+    Returns:
+        Distinct queries in random order: at most `number`, and fewer where the passages give no more.
+
+    Raises:
+        ValueError: If there is no passage, no kind or an unknown one, or the number is below 1.
+    """
+    if not passages or number < 1 or not kinds or set(kinds) - set(QUERY_KINDS):
+        raise ValueError(
+            "pseudo-queries need passages, a number of at least 1 and kinds among "
+            f"{', '.join(QUERY_KINDS)}; received {len(passages)} passages, the number {number} and the kinds "
+            f"{', '.join(kinds) or 'none'}"
+        )
+    words = {key: [word.lower() for word in _WORD.findall(one.joined)] for key, one in passages.items()}
+    holding = Counter(word for found in words.values() for word in set(found))
+    idf = {word: math.log1p(len(passages) / count) for word, count in holding.items()}
+    rng = random.Random(seed)
+    order = list(passages)
+    rng.shuffle(order)
+    # Round by round each passage gives one query, of a kind that moves on from passage to passage.
+    found: dict[str, PseudoQuery] = {}
+    for turn in range(len(kinds)):
+        for place, key in enumerate(order):
+            if len(found) == number:
+                break
+            kind = kinds[(turn + place) % len(kinds)]
+            text = _query(kind, passages[key], words[key], idf, rng)
+            if text:
+                found.setdefault(text, PseudoQuery(text, kind, key))
+    queries = list(found.values())
+    rng.shuffle(queries)
+    return queries
+
+
+def _query(
+    kind: QueryKind, passage: Passage, words: list[str], idf: Mapping[str, float], rng: random.Random
+) -> str:
+    """Return the query of a kind, blank if the passage has none."""
+    if kind == "title":
+        return _shortened(passage.title)
+    if kind == "keywords":
+        return _keywords(words, idf, rng)
+    sentences = [text for text in map(_shortened, _SENTENCE_END.split(passage.text)) if text]
+    if kind == "sentence" or len(sentences) < 2:
+        return sentences[0] if sentences else ""
+    return max(sentences[1:], key=lambda text: _weight(text, idf))
+
+
+def _shortened(text: str) -> str:
+    """Return a text with single spaces, cut after the most words; blank if it has too few words."""
+    if len(_WORD.findall(text)) < SHORTEST:
+        return ""
+    return " ".join(text.split()[:LONGEST])
+
+
+def _weight(text: str, idf: Mapping[str, float]) -> float:
+    """How much a sentence says: the idf of its distinct words over the root of their number."""
+    own = {word.lower() for word in _WORD.findall(text)}
+    return sum(idf.get(word, 0.0) for word in own) / math.sqrt(len(own))
+
+
+def _keywords(words: list[str], idf: Mapping[str, float], rng: random.Random) -> str:
+    """Return some of the words of highest tf-idf, in the order of the text."""
+    fewest, most = KEYWORDS
+    counts = Counter(word for word in words if len(word) > 1 or not word.isascii())
+    # At most half of the words, so that a short text gives its rare ones as well.
+    best = sorted(counts, key=lambda word: (-math.log1p(counts[word]) * idf[word], word))
+    best = best[: min(2 * most, max(fewest, len(best) // 2))]
+    if len(best) < fewest:
+        return ""
+    chosen = set(rng.sample(best, min(len(best), rng.randint(fewest, most))))
+    return " ".join(dict.fromkeys(word for word in words if word in chosen))

@@ -1,0 +1,51 @@
+"""The gate: paired queries decide, judged ones before pseudo-queries."""
+
+from __future__ import annotations
+
+import pytest
+
+from lexforge.adapt import judge, measure
+from lexforge.evaluation import RetrievalEvaluator
+from lexforge.evaluation.evaluator import RetrievalResult
+from lexforge.retrieval import BM25Index
+
+CORPUS = {"a": "sort the list", "b": "open the file", "c": "hash of a key", "d": "node of a tree"}
+QUERIES = {"1": "list", "2": "file", "3": "tree"}
+
+
+def result(*values: float) -> RetrievalResult:
+    scores = {str(number): value for number, value in enumerate(values)}
+    return RetrievalResult({"nDCG@10": sum(values) / len(values)}, {}, {"nDCG@10": scores}, {}, {})
+
+
+def test_the_mean_over_paired_queries_decides() -> None:
+    """Equal is not better: then nothing was gained, and the start is kept."""
+    better = judge({"held_out": result(0.1, 0.2, 0.3)}, {"held_out": result(0.3, 0.2, 0.3)})
+    assert (better.better, better.judged, better.queries) == (True, False, 3)
+    assert str(better).startswith(
+        "nDCG@10 of 3 held-out pseudo-queries: 0.2000 -> 0.2667 (+0.0667, 95 % interval"
+    )
+    assert str(better).endswith("so the adapted model is kept")
+    same = judge({"held_out": result(0.1, 0.3)}, {"held_out": result(0.3, 0.1)})
+    assert not same.better
+    assert str(same).endswith("so the start is kept")
+
+
+def test_judged_queries_decide_where_there_are_any() -> None:
+    """They are what the gate stands for."""
+    before = {"held_out": result(0.1, 0.2), "judged": result(0.5, 0.6)}
+    verdict = judge(before, {"held_out": result(0.9, 0.9), "judged": result(0.4, 0.6)})
+    assert (verdict.better, verdict.judged) == (False, True)
+
+
+def test_a_retriever_and_bm25_are_measured_alike(tiny_splade) -> None:
+    """A start that is no retriever yet is held against BM25."""
+    held = RetrievalEvaluator(QUERIES, CORPUS, {"1": {"a": 1}, "2": {"b": 1}, "3": {"d": 1}}, k=100)
+    judged = RetrievalEvaluator(QUERIES, {**CORPUS, "e": "list"}, {"1": {"e": 1}, "2": {"b": 1}})
+    bm25 = BM25Index.of_corpus(CORPUS)
+    assert list(measure(tiny_splade, held, None, bm25)) == ["held_out"]
+    found = measure(None, held, judged, bm25)
+    assert found["held_out"].metrics["nDCG@10"] == pytest.approx(1.0)
+    assert found["judged"].metrics["nDCG@10"] == pytest.approx(1.0)  # found in the documents of their own
+    own = measure(tiny_splade, held, judged, bm25)
+    assert own["judged"].metrics == pytest.approx(judged.evaluate(tiny_splade).metrics)
