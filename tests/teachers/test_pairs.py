@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import sentence_transformers
 import torch
 from sentence_transformers import CrossEncoder, SentenceTransformer, SparseEncoder
 from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification, BertModel
@@ -100,7 +101,23 @@ def test_a_dense_encoder_uses_its_prompts_and_its_similarity(
     assert scores["sort list", "sort list"] != pytest.approx(1.0, abs=1e-4)
 
 
-def test_a_teacher_that_is_none_of_the_three_is_refused(tiny_checkpoint: Path, tmp_path: Path) -> None:
+def test_a_model_with_several_vectors_gives_their_late_interaction(
+    tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    """The oracle is MaxSim by its definition, on vectors of one text at a time."""
+    model = sentence_transformers.MultiVectorEncoder(str(tiny_checkpoint), device="cpu")
+    model.save_pretrained(str(tmp_path / "late"))
+    scorer = load_scorer(str(tmp_path / "late"), device="cpu", batch_size=2, max_seq_length=16)
+    scores = score_pairs(scorer, PAIRS, tmp_path / "scores")
+    for query, document in PAIRS:
+        left = torch.as_tensor(model.encode_query(query))  # [L, D]
+        right = torch.as_tensor(model.encode_document(document))
+        expected = float((left.float() @ right.float().T).max(dim=1).values.sum())
+        assert scores[query, document] == pytest.approx(expected, rel=1e-3)
+    assert len(set(scores.values())) == len(PAIRS)
+
+
+def test_a_teacher_that_is_none_of_these_is_refused(tiny_checkpoint: Path, tmp_path: Path) -> None:
     """The mean over the tokens of any transformer would pass for a teacher."""
     BertModel(BertConfig.from_pretrained(tiny_checkpoint)).save_pretrained(tmp_path / "bare")
     for name in (tmp_path / "bare", tmp_path / "nothing"):

@@ -1,44 +1,142 @@
-"""Make an index of a corpus that `lexforge encode` has encoded, block by block.
+"""Make an index of documents that can be searched, and change its documents.
 
-    lexforge index --vectors VECTORS --index inverted --output INDEX
+    lexforge index --documents DOCUMENTS --model MODEL --output INDEX
+    lexforge index --add MORE --output INDEX
+    lexforge index --delete ID ID --output INDEX
+
+DOCUMENTS are a folder of texts, a file of rows, a folder in BEIR layout, or another name that the recipes
+take. Long documents are divided into passages of what the model reads, at the borders of paragraphs. The
+vectors lie in `INDEX.vectors` while they are computed, so a killed call goes on where it was when it is made
+again. `lexforge search INDEX` and `lexforge serve --index INDEX` search the index.
+
+A large corpus is first encoded by `lexforge encode`, by one process or by many:
+
+    lexforge index --vectors VECTORS --output INDEX
     lexforge index --vectors VECTORS --index milvus --uri http://host:19530 --output INDEX
     lexforge index --vectors VECTORS --index qdrant --uri http://host:6333 --output INDEX
 
-`lexforge search` searches the index. With `--index milvus` the vectors go to a server, or to a file that
-ends in `.db` (Milvus Lite), and with `--index qdrant` to a server, or to a folder that ends in `.qdrant`;
-INDEX holds the address. A collection of that name must not be there yet; drop that of an interrupted build.
-The credentials of a server are read from the environment variable MILVUS_TOKEN or QDRANT_API_KEY.
+With `--index milvus` the vectors go to a server, or to a file that ends in `.db` (Milvus Lite), and with
+`--index qdrant` to a server, or to a folder that ends in `.qdrant`; INDEX holds the address. A collection of
+that name must not be there yet; drop that of an interrupted build. The credentials of a server are read from
+the environment variable MILVUS_TOKEN or QDRANT_API_KEY. `--documents` beside `--vectors` keeps the texts that
+were encoded in the index, so that a search shows them.
 """
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
-from lexforge import corpus, retrieval
+import tyro
+
+from lexforge import corpus, data, models, retrieval
+from lexforge.common.command_line import printable
+from lexforge.common.types import Passage
+from lexforge.data import SourceOptions
+from lexforge.retrieval.backends import exact_name
+from lexforge.storage.files import check_new
+
+if TYPE_CHECKING:
+    from sentence_transformers.base.model import BaseModel
 
 
 @dataclass(frozen=True)
 class Config:
     """What to index, by which index, and where to."""
 
-    vectors: Path  # the folder that `lexforge encode` wrote
-    output: Path  # a new or empty folder
-    index: retrieval.IndexName
-    rows: int = 65536  # documents that are added at once; memory holds their vectors beside the index
+    output: Path  # a new or empty folder; that of the index with --add and --delete
+    documents: str | None = None  # what is searched; the index keeps the texts
+    model: str | None = None  # the encoder of --documents, as a folder or a hub name
+    max_seq_length: int | None = None  # tokens of a passage; None takes the model's own limit
+    batch_size: int = 32  # texts per forward pass
+    source: Annotated[SourceOptions, tyro.conf.arg(name="")] = field(default_factory=SourceOptions)
+    add: str | None = None  # documents that come to the index, or replace those of their ids
+    delete: tuple[str, ...] = ()  # ids of documents or passages that leave the index
+    vectors: Path | None = None  # the folder that `lexforge encode` wrote
+    index: retrieval.IndexName | None = None  # None takes the exact index of such vectors
+    rows: int = 65536  # of --vectors: documents that are added at once; memory holds their vectors
     uri: str | None = None  # for Milvus and Qdrant: http://host:port, or a name that ends in .db or .qdrant
     collection: str = "lexforge"  # for Milvus and Qdrant: name of the new collection
 
 
 def main(cfg: Config) -> None:
-    """Build the index and save it."""
+    """Build the index, or change its documents."""
+    if cfg.add is not None or cfg.delete:
+        change(cfg)
+        return
+    check_new(cfg.output)
     options = {}
     if cfg.uri is not None:
         token = os.environ.get("QDRANT_API_KEY" if cfg.index == "qdrant" else "MILVUS_TOKEN", "")
         options = {"uri": cfg.uri, "collection": cfg.collection, "token": token}
-    vectors = corpus.EncodedCorpus(cfg.vectors)
-    index = corpus.build_index(
-        vectors, cfg.output, cfg.index, rows=cfg.rows, show_progress_bar=True, **options
+    if cfg.vectors is not None:
+        index = index_vectors(cfg, options)
+    elif cfg.documents is not None and cfg.model is not None:
+        model = models.load_encoder(cfg.model, cfg.max_seq_length)
+        index = corpus.index_passages(
+            model,
+            read_library(cfg.documents, cfg.source, model).passages,
+            cfg.output,
+            name=cfg.model,
+            kind=cfg.index,
+            batch_size=cfg.batch_size,
+            show_progress_bar=True,
+            **options,
+        )
+    else:
+        raise ValueError(
+            "an index is made of --documents and --model, or of the --vectors of `lexforge encode`; received "
+            f"documents {cfg.documents}, model {cfg.model} and no vectors"
+        )
+    print(f"index of {len(index)} passages, {index.nbytes:,} bytes, saved to {cfg.output}")
+
+
+def index_vectors(cfg: Config, options: dict[str, str]) -> retrieval.Index:
+    """Make an index of vectors that `lexforge encode` wrote."""
+    if cfg.model is not None or cfg.max_seq_length is not None:
+        raise ValueError("--vectors name the model that made them: leave out --model and --max-seq-length")
+    encoded = corpus.EncodedCorpus(cfg.vectors)
+    passages = None
+    if cfg.documents is not None:
+        texts = data.load_documents(cfg.documents, cfg.source)
+        passages = {key: Passage("", text, key) for key, text in texts.items()}
+    kind = cfg.index or exact_name(encoded.manifest.kind)
+    return corpus.build_index(
+        encoded, cfg.output, kind, passages=passages, rows=cfg.rows, show_progress_bar=True, **options
     )
-    print(f"{cfg.index} index of {len(index)} documents, {index.nbytes:,} bytes, saved to {cfg.output}")
+
+
+def change(cfg: Config) -> None:
+    """Add, replace and delete documents of an index."""
+    if cfg.vectors or cfg.documents or cfg.index or cfg.uri or cfg.max_seq_length:
+        raise ValueError(
+            "--add and --delete change the index at --output; --documents, --vectors, --index, --uri and "
+            "--max-seq-length have no place beside them"
+        )
+    source = corpus.read_source(cfg.output)
+    name = cfg.model or corpus.model_of(cfg.output, source)
+    model = models.load_encoder(name, source.max_seq_length)
+    added = {} if cfg.add is None else read_library(cfg.add, cfg.source, model).passages
+    done = corpus.change_index(
+        cfg.output, model, added, cfg.delete, batch_size=cfg.batch_size, show_progress_bar=True
+    )
+    print(
+        f"{cfg.output}: {done.added} passages added, {done.deleted} deleted, {done.unchanged} there already"
+    )
+
+
+def read_library(documents: str, options: SourceOptions, model: BaseModel) -> data.Library:
+    """Read documents, divide them into passages of what a model reads, and print what was left out."""
+    library = data.load_library(
+        documents,
+        options,
+        count_tokens=partial(corpus.count_tokens, model),
+        max_tokens=model.max_seq_length,
+        show_progress_bar=True,
+    )
+    for note in library.notes:
+        print(printable(note))
+    return library

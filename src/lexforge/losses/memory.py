@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 _SHARE = 0.8  # of the free memory that is used; the rest is for what the backward pass holds for a moment
 # Copies of the weights that come after the first measurement: gradients, two states of AdamW and an average.
 _COPIES = 4
-# Copies of the largest weight, nearly always the vocabulary's, whose gradients of several columns are added up.
+# Copies of the largest weight, mostly the vocabulary's, whose gradients of several columns are added up.
 _SUMMED = 2
 # Copies of the embeddings that a loss holds: their gradients, normalised ones, and the gradients of these.
 _VECTORS = 4

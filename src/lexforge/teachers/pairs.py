@@ -1,8 +1,8 @@
 """A teacher's scores of listed (query, document) pairs: batched, sorted by length, cached and resumable.
 
-The teacher may be a `CrossEncoder`, a `SparseEncoder` or a dense `SentenceTransformer`; its own files say
-which it is. Scores are written in blocks as they are computed, so a killed run loses one block at most, and
-the next run with the same teacher goes on from there.
+The teacher may be a `CrossEncoder`, a `SparseEncoder`, a dense `SentenceTransformer` or a
+`MultiVectorEncoder`; its own files say which it is. Scores are written in blocks as they are computed, so a
+killed run loses one block at most, and the next run with the same teacher goes on from there.
 """
 
 from __future__ import annotations
@@ -23,7 +23,12 @@ from lexforge.storage.blocks import BlockCache, hash_keys
 from lexforge.storage.files import cache_folder
 
 if TYPE_CHECKING:
-    from sentence_transformers import CrossEncoder, SentenceTransformer, SparseEncoder
+    from sentence_transformers import (
+        CrossEncoder,
+        MultiVectorEncoder,
+        SentenceTransformer,
+        SparseEncoder,
+    )
 
 FORMAT = "lexforge-pair-scores"
 Pair = tuple[str, str]
@@ -151,14 +156,53 @@ class EncoderScorer:
         return matrix
 
 
+class MultiVectorScorer:
+    """Scores pairs by a model with several vectors per text, by late interaction.
+
+    The score is the model's own similarity: for each vector of the query the largest similarity to one of the
+    document, summed (MaxSim of ColBERT) or averaged.
+
+    Args:
+        model: A `MultiVectorEncoder`.
+        batch_size: The number of texts per forward pass.
+
+    Source: Khattab and Zaharia, "ColBERT" (arXiv 2004.12832), equation 3.
+    """
+
+    def __init__(self, model: MultiVectorEncoder, batch_size: int = 32) -> None:
+        from lexforge.models.fingerprint import fingerprint
+
+        self._model, self._batch_size = model, batch_size
+        self._queries: dict[str, Any] = {}  # text -> [L, D]
+        self.name = fingerprint(model)
+
+    def score(self, pairs: Sequence[Pair]) -> NDArray[np.floating]:
+        """Score N pairs: `[N]` float32 similarities."""
+        options: dict[str, Any] = {"batch_size": self._batch_size, "show_progress_bar": False}
+        new = [query for query in dict.fromkeys(query for query, _ in pairs) if query not in self._queries]
+        if new:
+            self._queries |= dict(zip(new, self._model.encode_query(new, **options), strict=True))
+        distinct = list(dict.fromkeys(document for _, document in pairs))
+        documents = dict(zip(distinct, self._model.encode_document(distinct, **options), strict=True))
+        scores = self._model.similarity_pairwise(
+            [self._queries[query] for query, _ in pairs], [documents[document] for _, document in pairs]
+        )
+        return np.asarray(scores.detach().float().cpu(), dtype=np.float32)
+
+    def length(self, pair: Pair) -> int:
+        """Return the characters of the document; queries are encoded apart."""
+        return len(pair[1])
+
+
 def load_scorer(
     name: str, *, batch_size: int = 32, max_seq_length: int | None = None, device: str | None = None
-) -> CrossEncoderScorer | EncoderScorer:
+) -> CrossEncoderScorer | EncoderScorer | MultiVectorScorer:
     """Load a teacher of pairs as what its files say it is.
 
     Args:
         name: A folder or a hub name: a `CrossEncoder` or a bare sequence classifier, a `SparseEncoder` or a
-            bare masked language model (which is a SPLADE encoder), or a dense `SentenceTransformer`.
+            bare masked language model (which is a SPLADE encoder), a dense `SentenceTransformer`, or a
+            `MultiVectorEncoder` (sentence-transformers 6).
         batch_size: The number of pairs or texts per forward pass.
         max_seq_length: Texts are cut after this many tokens; None keeps what the model was saved with.
         device: Where the model is put; None leaves the choice to sentence-transformers.
@@ -186,10 +230,17 @@ def load_scorer(
     if kind == "unknown":
         raise DataError(
             f"the teacher {name!r} is missing or a bare transformer; pass the folder or hub name of a "
-            "CrossEncoder, a SparseEncoder, a SentenceTransformer, a bare sequence classifier with one "
-            "output or a bare masked language model"
+            "CrossEncoder, a SparseEncoder, a SentenceTransformer, a MultiVectorEncoder, a bare sequence "
+            "classifier with one output or a bare masked language model"
         )
     try:
+        if kind == "multi-vector":
+            from sentence_transformers import MultiVectorEncoder
+
+            late = MultiVectorEncoder(name, device=device)
+            if max_seq_length is not None:
+                late.max_seq_length = max_seq_length
+            return MultiVectorScorer(late, batch_size)
         if kind != "cross-encoder":
             return EncoderScorer(load_encoder(name, max_seq_length, device), batch_size)
         model = CrossEncoder(name, device=device, max_length=max_seq_length)

@@ -1,0 +1,275 @@
+"""Adapt a retriever to documents, without judged queries, and make an index of them.
+
+    lexforge adapt --documents DOCUMENTS --model MODEL --output DIR
+    lexforge adapt --documents DOCUMENTS --model MODEL --teacher sentence-transformers/all-MiniLM-L6-v2 \
+        --document-terms 64 --output DIR
+
+DOCUMENTS are a folder of texts, a file of rows, a folder in BEIR layout, or another name that the recipes
+take. MODEL is a SPLADE, a masked language model, a dense model that sentence-transformers saved, or
+`lexical`, which is built from the documents. Titles, sentences and keywords of the documents stand for
+queries. Teachers score some documents for each of them, and the model learns to order these as they do.
+
+DIR then holds the model (`model/`), an index (`index/`) that `lexforge search` and `lexforge serve` search,
+the numbers (`adapt.json`), the settings and the log. If the adapted model is not better than its start on
+queries that were held out, `model/` is the start, and the command ends with the exit status 3. docs/adapt.md
+says what such a check can know.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
+
+from lexforge import adapt, corpus, data, evaluation, losses, models, retrieval, runs, training
+from lexforge.commands.index import read_library
+from lexforge.common.types import Passage
+from lexforge.settings import BM25, LEXICAL, PRESETS, SourceOptions, TrainingSettings
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer, SparseEncoder
+
+NOT_BETTER = 3  # the exit status where the start is kept
+HELD_OUT = 500  # pseudo-queries that the gate measures at most; a tenth of those that there are
+TRAINING = PRESETS["lexforge"].train.left_open()
+DEPTH = 100  # documents of a ranking that may become candidates
+
+
+@dataclass(frozen=True)
+class Config:
+    """What to adapt, to which documents, and by which teachers."""
+
+    documents: str
+    """What is searched: a folder of texts (.txt, .md, .html, .pdf), a file of rows, a folder in BEIR layout,
+    or `hf:organisation/name`."""
+
+    model: str
+    """The start: a SPLADE, a masked language model, a dense SentenceTransformer, or `lexical`."""
+
+    output: Path
+    """A new or empty folder."""
+
+    teacher: tuple[str, ...] = ()
+    """Who scores documents: `bm25`, `start` (the model itself), the folders or hub names of dense models and
+    cross-encoders. Several are averaged in units of their spread. Without any these are `start` and `bm25`,
+    and a dense MODEL itself."""
+
+    queries: Path | None = None
+    """Real queries without judgements, one per line, such as a search log; they join the pseudo-queries."""
+
+    pseudo_queries: int = 6400
+    """Number of queries that are taken from the documents at most; 0 takes the real ones alone."""
+
+    judged: str | None = None
+    """Retrieval data with judged queries, which then decide whether the adapted model is better."""
+
+    split: str = "dev"
+    """The split of `judged`."""
+
+    distillation_weight: float = 1.0
+    """Weight of the teachers in the loss, beside that of FLOPS."""
+
+    row_documents: int = 4
+    """Documents that a training row compares."""
+
+    pool: int = 20
+    """Documents that the teachers score for each query; a cross-encoder costs by their number."""
+
+    sample: int = 10_000
+    """Passages that adaptation uses at most, drawn at random; the index holds all of them."""
+
+    document_terms: int | None = None
+    """Wanted mean number of active terms per document; None leaves it to the weight of FLOPS, and is 128 for
+    a model that was not trained for SPLADE."""
+
+    resume: bool = False
+    """Whether to continue the training in `output` from its last checkpoint."""
+
+    language: str = "en"
+    """Language of the stop words (ISO 639-1), or a .txt file with one stop word per line."""
+
+    max_seq_length: int | None = None
+    """Tokens of a passage; None is what the model was saved with, at most 256."""
+
+    source: Annotated[SourceOptions, tyro.conf.arg(name="")] = SourceOptions()
+
+    train: Annotated[TrainingSettings, tyro.conf.arg(name="")] = TRAINING
+
+
+def main(cfg: Config) -> None:
+    """Adapt the model, measure it, and make the index."""
+    import torch  # here, because neither --help nor a mistake need wait for it
+
+    process = runs.start_processes(cfg.train.seed)
+    if process.num_processes > 1:
+        raise ValueError(f"lexforge adapt runs in one process; received {process.num_processes} of them")
+    stages = runs.Stages(process)
+    runs.check_run_directory(cfg.output, cfg, resume=cfg.resume)
+
+    # Encoder and documents. The tokenizer of the encoder divides long documents into passages; an encoder
+    # that is built from the documents sees them whole first.
+    scratch = cfg.model == LEXICAL
+    whole: list[str] = []
+    if scratch:
+        stages.begin("read the documents")
+        whole = list(data.load_library(cfg.documents, cfg.source, show_progress_bar=True).texts.values())
+    stages.begin("build the encoder" if scratch else "load the encoder")
+    preset = PRESETS["lexforge-scratch" if scratch else "lexforge"]
+    tokens = cfg.max_seq_length or (384 if scratch else models.default_tokens(cfg.model))
+    train = preset.training_from_scratch() if scratch else preset.train
+    if not scratch:
+        train = replace(train, learning_rate=preset.learning_rate_of(models.own_width(cfg.model)))
+    cfg = replace(cfg, train=cfg.train.with_defaults(train))
+    checkpoint = models.resolve_backbone(
+        cfg.model,
+        whole,
+        cfg.output / "backbone",
+        max_seq_length=tokens,
+        seed=cfg.train.seed,
+    )
+    runs.claim_run_directory(cfg.output, cfg, resume=cfg.resume)
+    model = models.build_splade(checkpoint, max_seq_length=tokens, similarity=preset.loss.similarity)
+    stages.begin("read the documents")
+    library = read_library(cfg.documents, cfg.source, model)
+    passages = sampled(library.passages, cfg.sample, cfg.train.seed)
+    texts = {key: passage.joined for key, passage in passages.items()}
+    documents = list(texts.values())
+    print(f"{cfg.documents}: {len(library.passages)} passages, of which {len(passages)} are adapted to")
+
+    # The retriever that is to be improved: the SPLADE itself, or the dense model whose transformer it has. A
+    # head that was not trained for SPLADE retrieves nothing yet, so nothing of it is kept.
+    start: SparseEncoder | SentenceTransformer | None = model
+    finish, terms = preset.finish, {"document_terms": cfg.document_terms, "query_terms": None}
+    if not scratch and not models.head_is_trained(model, documents):
+        dense = models.model_kind(models.checked_name(cfg.model)) == "dense"
+        start = models.load_encoder(cfg.model, tokens) if dense else None
+        models.scale_head(model, documents)
+        finish = replace(finish, start_share=0.0)
+        if cfg.document_terms is None:
+            terms = {"document_terms": preset.start.document_terms, "query_terms": preset.start.query_terms}
+        print(f"{cfg.model} was not trained for SPLADE: its head gets its scale from the documents")
+
+    # Queries. Some pseudo-queries are held out for the gate, and real queries join the others.
+    stages.begin("take queries from the documents")
+    taken = adapt.pseudo_queries(passages, cfg.pseudo_queries + HELD_OUT, seed=cfg.train.seed)
+    held, taken = taken[: min(HELD_OUT, len(taken) // 10)], taken[min(HELD_OUT, len(taken) // 10) :]
+    queries = {f"pseudo-{place}": one.text for place, one in enumerate(taken[: cfg.pseudo_queries])}
+    own = {f"pseudo-{place}": one.passage for place, one in enumerate(taken[: cfg.pseudo_queries])}
+    if cfg.queries is not None:
+        queries |= {f"real-{place}": text for place, text in enumerate(adapt.read_queries(cfg.queries))}
+    gate = evaluation.RetrievalEvaluator(
+        {f"held-{place}": one.text for place, one in enumerate(held)},
+        texts,
+        {f"held-{place}": {one.passage: 1} for place, one in enumerate(held)},
+        show_progress_bar=True,
+    )
+    judged = None
+    if cfg.judged is not None:
+        judged = evaluation.evaluator_of_split(data.load_retrieval_data(cfg.judged, [cfg.split]), cfg.split)
+
+    # Before: the rankings of the start and of BM25 are measured, and give the candidates.
+    stages.begin("measure the start")
+    bm25 = retrieval.BM25Index.of_corpus(texts, show_progress_bar=True)
+    rankings = {BM25: bm25.search(list(queries.values()), DEPTH).to_run(list(queries))}
+    before = adapt.measure(start, gate, judged, bm25)
+    if start is not None:
+        index = retrieval.build_exact(gate.vectors(start)[1], list(texts), models.check_encoder(start))
+        vectors = corpus.encode(start, list(queries.values()), "query", show_progress_bar=True)
+        rankings[adapt.START] = index.search(vectors, DEPTH).to_run(list(queries))
+
+    # Teachers. Each scores the same candidates, and a row compares some of them over the range of the scores.
+    stages.begin("score the candidates")
+    names = cfg.teacher or tuple(name for name in (adapt.START, BM25) if name in rankings)
+    pools = adapt.candidate_pools(list(rankings.values()), queries, own, cfg.pool)
+    scores = [adapt.scores_by(name, start, rankings, pools, queries, texts) for name in names]
+    rows = adapt.listed_rows(
+        texts, adapt.average_in_spreads(scores), queries, cfg.row_documents, cfg.train.seed
+    )
+    training.check_full_batch(len(rows), cfg.train, 1)
+    print(f"{len(rows)} training rows of {cfg.row_documents} documents, scored by {', '.join(names)}")
+
+    # Loss: the order of the teachers, and few terms.
+    stages.begin("count the terms of the documents")
+    numbers = replace(preset.loss, infonce_weight=0.0, distillation_weight=cfg.distillation_weight)
+    idf = data.corpus_idf(documents, model.tokenizer, tokens, vocabulary_size=models.vocabulary_size(model))
+    if preset.start.idf_bias and not scratch:
+        frequency, encoded = corpus.active_document_frequency(model, documents)
+        models.shift_bias_by_idf(model, frequency, encoded, preset.start.idf_bias)
+    special_ids = models.special_token_ids(model.tokenizer)
+    stopword_ids = data.stopword_ids(model.tokenizer, cfg.language)
+    loss = losses.NeuralSparseLoss(
+        model,
+        penalty_weights=losses.penalty_weights(numbers, torch.from_numpy(idf), special_ids, stopword_ids),
+        special_token_ids=special_ids,
+        mini_batch_size=cfg.train.mini_batch_size,
+        **numbers.arguments(),
+    )
+
+    # Training.
+    stages.begin("train")
+    trainer = training.SpladeTrainer(
+        model,
+        loss,
+        args=cfg.train.arguments(cfg.output),
+        train_dataset=data.rows_to_dataset(rows),
+        fastest_precision=cfg.train.precision == "auto",
+        dropout=cfg.train.dropout,
+        gradient_checkpointing=cfg.train.gradient_checkpointing,
+        ramp_fraction=numbers.ramp_fraction,
+        start_share=finish.start_share,
+        prune_threshold=finish.prune_threshold,
+        average_horizon=finish.average_horizon,
+        train_positions=not scratch,
+        counted_texts={"document": documents, "query": [one.text for one in held]},
+        **terms,
+    )
+    trainer.train(resume_from_checkpoint=cfg.resume)
+
+    # After: the gate, and the model that it lets through.
+    stages.begin("measure the adapted model")
+    after = adapt.measure(model, gate, judged, bm25)
+    verdict = adapt.judge(before, after)
+    kept: SparseEncoder | SentenceTransformer = model
+    if not verdict.better and start is not None:
+        kept = models.load_encoder(cfg.model if start is not model else str(checkpoint), tokens)
+    folder = cfg.output / "model"
+    kept.save_pretrained(str(folder), create_model_card=False)
+    stages.begin("index all passages")
+    corpus.index_passages(
+        kept, library.passages, cfg.output / "index", name=str(folder), show_progress_bar=True
+    )
+
+    # What it leaves behind.
+    found = {"before": numbers_of(before), "after": numbers_of(after)}
+    seconds = stages.end()
+    settings = {"teachers": list(names), "rows": len(rows), "passages": len(library.passages)}
+    runs.write_json(
+        cfg.output / "adapt.json",
+        {**found, "verdict": asdict(verdict), **settings, "notes": library.notes, "stage_seconds": seconds},
+    )
+    for name in before:
+        table = {"before": found["before"][name], "after": found["after"][name]}
+        print(f"\n{name.replace('_', ' ')} queries:\n{evaluation.metrics_table(table)}")
+    print(f"\n{stages.table()}\n{verdict}")
+    print(f'lexforge search {cfg.output / "index"} "your words"')
+    print(f"lexforge serve --index {cfg.output / 'index'}")
+    if not verdict.better:
+        sys.exit(NOT_BETTER)
+
+
+def numbers_of(results: Mapping[str, evaluation.RetrievalResult]) -> dict[str, dict[str, float]]:
+    """Return the measures and the sparsity of what was measured, by its name."""
+    return {name: result.metrics | result.sparsity for name, result in results.items()}
+
+
+def sampled(passages: Mapping[str, Passage], most: int, seed: int) -> dict[str, Passage]:
+    """Return a random sample of the passages, in their order."""
+    if most < 2:
+        raise ValueError(f"--sample must be at least 2 passages; received {most}")
+    kept = set(random.Random(seed).sample(list(passages), min(most, len(passages))))
+    return {key: passage for key, passage in passages.items() if key in kept}
