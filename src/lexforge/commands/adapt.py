@@ -11,8 +11,8 @@ queries. Teachers score some documents for each of them, and the model learns to
 
 DIR then holds the model (`model/`), an index (`index/`) that `lexforge search` and `lexforge serve` search,
 the numbers (`adapt.json`), the settings and the log. If the adapted model is not better than its start on
-queries that were held out, `model/` is the start, and the command ends with the exit status 3. docs/adapt.md
-says what such a check can know.
+queries that were held out, `model/` is the start, `rejected/` holds the adapted model, and the command ends
+with the exit status 3. docs/adapt.md says what such a check can know.
 """
 
 from __future__ import annotations
@@ -236,6 +236,7 @@ def main(cfg: Config) -> None:
     verdict = adapt.judge(before, after)
     kept: SparseEncoder | SentenceTransformer = model
     if not verdict.better and start is not None:
+        model.save_pretrained(str(cfg.output / "rejected"), create_model_card=False)
         kept = models.load_encoder(cfg.model if start is not model else str(checkpoint), tokens)
     folder = cfg.output / "model"
     kept.save_pretrained(str(folder), create_model_card=False)

@@ -1,0 +1,160 @@
+"""What `lexforge adapt` brings without labels: collections x teachers x seeds, measured on judged queries.
+
+    python scripts/bench/bench_adapt.py --data ../shared/data --model ../shared/models/splade-tiny \
+        --runs runs/adapt --sets scifact medquad --teachers "start bm25" "start bm25 MINILM" --seeds 1 2 3
+    python scripts/bench/bench_adapt.py --table
+
+Each run adapts the model to the documents of one collection, whose judged queries it does not see, and then
+measures start and result on those of `--split`. Rows go to results/adapt.csv, with the gate's verdict, so
+that its verdicts can be held against the truth. Two runs go side by side, each on one thread. A run whose
+folder is complete is not repeated. `--flags` go to each run and into its row. `--table` prints the newest
+row of each seed as markdown, seeds averaged.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import os
+import shlex
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from common import RESULTS, append_rows
+
+THREADS = {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+MEASURES = ("nDCG@10", "R@100", "document_active_dims", "query_active_dims", "flops")
+NOT_BETTER = 3  # the exit status of `lexforge adapt` where the start is kept
+
+
+def lexforge(*words: str, statuses: tuple[int, ...] = (0,)) -> float:
+    """Run a command of lexforge on one thread; return its CPU-seconds."""
+    before = os.times()
+    command = [sys.executable, "-m", "lexforge", *words]
+    done = subprocess.run(command, env=os.environ | THREADS, capture_output=True, text=True, check=False)
+    if done.returncode not in statuses:
+        raise RuntimeError(f"{shlex.join(command)} ended with {done.returncode}: {done.stderr[-2000:]}")
+    after = os.times()
+    return after.children_user + after.children_system - before.children_user - before.children_system
+
+
+def measure(model: str, data: Path, split: str, length: int, file: Path) -> dict[str, float]:
+    """Measure an encoder on judged queries, once for each file."""
+    if not file.is_file():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        words = ["--model", model, "--data", str(data), "--split", split, "--max-seq-length", str(length)]
+        lexforge("evaluate", *words, "--json", str(file))
+    found = json.loads(file.read_text(encoding="utf-8"))
+    return {name: (found["metrics"] | found["sparsity"])[name] for name in MEASURES}
+
+
+def run(args: argparse.Namespace, name: str, teachers: str, seed: int) -> dict[str, Any]:
+    """Adapt to one collection and measure; return the row."""
+    data = Path(args.data) / name
+    label = " ".join(Path(teacher).name for teacher in teachers.split()) or "default"
+    settings = "".join(character if character.isalnum() else "-" for character in args.flags)
+    folder = Path(args.runs) / f"{name}-{label.replace(' ', '+')}{settings}-{seed}"
+    words = ["adapt", "--documents", str(data), "--model", args.model, "--output", str(folder)]
+    words += ["--max-seq-length", str(args.length), "--seed", str(seed), *shlex.split(args.flags)]
+    words += ["--teacher", *teachers.split()] if teachers else []
+    started, cpu = time.perf_counter(), 0.0
+    if not (folder / "adapt.json").is_file():
+        shutil.rmtree(folder, ignore_errors=True)
+        cpu = lexforge(*words, statuses=(0, NOT_BETTER))
+        measured = {"seconds": time.perf_counter() - started, "cpu_seconds": cpu}
+        (folder / "bench.json").write_text(json.dumps(measured), encoding="utf-8")
+    cost = json.loads((folder / "bench.json").read_text(encoding="utf-8"))
+    verdict = json.loads((folder / "adapt.json").read_text(encoding="utf-8"))["verdict"]
+    starts = Path(args.runs) / f"start-{name}-{args.split}-{Path(args.model).name}.json"
+    before = measure(args.model, data, args.split, args.length, starts)
+    # The adapted weights are measured also where the gate kept the start, so that its verdict can be judged.
+    adapted = folder / ("model" if verdict["better"] else "rejected")
+    after = measure(str(adapted), data, args.split, args.length, folder / f"{args.split}.json")
+    return {
+        "set": name,
+        "split": args.split,
+        "model": Path(args.model).name,
+        "teachers": label,
+        "seed": seed,
+        "flags": args.flags,
+        **{f"start_{key}": round(value, 4) for key, value in before.items()},
+        **{key: round(value, 4) for key, value in after.items()},
+        "gate_better": verdict["better"],
+        "gate_difference": round(verdict["comparison"]["difference"], 4),
+        **{key: round(value, 1) for key, value in cost.items()},
+        "command": shlex.join(["lexforge", *words]),
+    }
+
+
+def table(rows: list[dict[str, str]]) -> str:
+    """Format the newest row of each seed as markdown, with the means over the seeds."""
+    newest: dict[tuple[str, ...], dict[str, str]] = {}
+    for row in rows:
+        newest[tuple(row[key] for key in ("set", "split", "model", "teachers", "flags", "seed"))] = row
+    groups: dict[tuple[str, ...], list[dict[str, str]]] = {}
+    for key, row in newest.items():
+        groups.setdefault(key[:-1], []).append(row)
+    lines = [
+        "| set | split | model | teachers | seeds | nDCG@10 | R@100 | terms per document | FLOPS | gate |",
+        "|---" * 10 + "|",
+    ]
+    for (name, split, model, teachers, flags), found in sorted(groups.items()):
+
+        def pair(key: str, found: list[dict[str, str]] = found) -> str:
+            both = (statistics.mean(float(row[each]) for row in found) for each in (f"start_{key}", key))
+            digits = 4 if "@" in key else 2
+            return " -> ".join(f"{value:.{digits}f}" for value in both)
+
+        right = sum(
+            (row["gate_better"] == "True") == (float(row["nDCG@10"]) > float(row["start_nDCG@10"]))
+            for row in found
+        )
+        cells = [name, split, model, f"{teachers} {flags}".strip(), str(len(found)), pair("nDCG@10")]
+        cells += [
+            pair("R@100"),
+            pair("document_active_dims"),
+            pair("flops"),
+            f"right in {right} of {len(found)}",
+        ]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Run what is asked for and append its rows, or print the table."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", help="folder of folders in BEIR layout")
+    parser.add_argument("--model", help="the start")
+    parser.add_argument("--runs", help="folder of the runs")
+    parser.add_argument("--sets", nargs="+", default=[])
+    parser.add_argument("--teachers", nargs="+", default=[""], help="each value is the --teacher of a run")
+    parser.add_argument("--seeds", nargs="+", type=int, default=[1])
+    parser.add_argument("--split", default="dev", help="judged queries that are measured at the end")
+    parser.add_argument("--length", type=int, default=128, help="tokens per text")
+    parser.add_argument("--flags", default="", help="further flags of `lexforge adapt`")
+    parser.add_argument("--lanes", type=int, default=2, help="runs side by side")
+    parser.add_argument("--table", action="store_true")
+    args = parser.parse_args()
+    if args.table:
+        with (RESULTS / "adapt.csv").open(encoding="utf-8", newline="") as stream:
+            print(table(list(csv.DictReader(stream))))
+        return
+    if not (args.data and args.model and args.runs and args.sets):
+        parser.error("--data, --model, --runs and --sets are needed")
+    jobs = [(name, teachers, seed) for seed in args.seeds for teachers in args.teachers for name in args.sets]
+    with ThreadPoolExecutor(args.lanes) as lanes:
+        for row in lanes.map(lambda job: run(args, *job), jobs):
+            append_rows("adapt", [row])
+
+
+if __name__ == "__main__":
+    main()
