@@ -102,7 +102,7 @@ class Cutter:
 
     def _cut_long(self, drafts: list[_Draft]) -> list[list[Part]]:
         self._make_room(drafts)
-        words = max(2, self._limit // 8)  # so many at a time: a part is then filled to seven eighths at least
+        words = max(1, self._limit // 8)  # so many at a time: a part is then filled to seven eighths at least
         for borders in (
             partial(_ends, _PARAGRAPH),
             partial(_ends, _SENTENCE),

@@ -10,7 +10,7 @@ import codecs
 import logging
 import re
 import string
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -321,48 +321,69 @@ def _is_underline(line: str) -> bool:
 
 
 def _html(text: str) -> tuple[str, str]:
-    """Return the title and the visible text; a block element is a paragraph."""
+    """Return the title, or else the first heading, and the visible text; a block element is a paragraph."""
     from lxml import etree
 
-    parser = etree.HTMLParser(
-        encoding="utf-8", huge_tree=True, no_network=True, remove_comments=True, remove_pis=True
-    )
-    try:
-        root = etree.fromstring(text.encode("utf-8"), parser)
-    except etree.XMLSyntaxError as error:  # nothing but blanks
-        raise UnreadableFile("no text" if not text.strip() else "broken HTML") from error
-    if root is None:
-        raise UnreadableFile("no text")
-    title = _one_line("".join(root.xpath("//head//title[1]//text()")))
-    heading = root.find(".//h1")
-    heading_text = "" if heading is None else _one_line("".join(heading.itertext()))
-    title = title or heading_text
-    parts: list[str] = []
-    pre = 0  # the number of open elements whose line ends count
+    found = _HtmlText()
+    parser = etree.HTMLParser(target=found, encoding="utf-8", huge_tree=True, no_network=True)
+    etree.fromstring(text.encode("utf-8"), parser)
+    first, last = found.heading
+    heading = _one_line("".join(found.parts[first:last]))
+    title = _one_line("".join(found.title)) or heading
+    if heading == title:
+        found.parts[first:last] = []
+    lines = "".join(found.parts).replace("\xad", "").split("\n")
+    return title, "\n".join(map(_one_line, lines))
 
-    def add(words: str | None) -> None:
-        if words:
-            parts.append(words if pre else re.sub(r"\s+", " ", words))
 
-    walk = etree.iterwalk(root, events=("start", "end"))
-    for event, element in walk:
-        tag = element.tag
-        repeated = element is heading and heading_text == title
-        unseen = repeated or tag in _UNSEEN or "hidden" in element.attrib
-        if event == "start":
-            if unseen:
-                walk.skip_subtree()
-                parts.append("\n\n" if tag in _BLOCKS else " ")
-                continue
-            pre += tag == "pre"
-            parts.append("\n\n" if tag in _BLOCKS else "\n" if tag == "br" else "")
-            add(element.text)
-        else:
-            pre -= tag == "pre" and not unseen
-            parts.append("\n\n" if tag in _BLOCKS else " " if tag in _CELLS else "")
-            add(element.tail)
-    lines = (line.strip() for line in "".join(parts).replace("\xad", "").split("\n"))
-    return title, "\n".join(lines)
+class _HtmlText:
+    """What the parser of HTML calls at each tag and text; a tree of large pages would fill the memory."""
+
+    def __init__(self) -> None:
+        self.parts: list[str] = []
+        self.title: list[str] = []
+        self.heading = (0, 0)  # where the parts of the first `h1` begin and end
+        self._headings = 0
+        self._open = {"head": 0, "title": 0, "pre": 0}
+        self._unseen = 0  # the number of open elements from the outermost that is not shown
+
+    def start(self, tag: str, attributes: Mapping[str, str]) -> None:
+        if tag in self._open:
+            self._open[tag] += 1
+        if self._unseen or tag in _UNSEEN or "hidden" in attributes:
+            self._unseen += 1
+        elif tag == "br":
+            self.parts.append("\n")
+        if tag == "h1" and not self._unseen:
+            self._headings += 1
+            if self._headings == 1:
+                self.heading = (len(self.parts), len(self.parts))
+        self._border(tag)
+
+    def end(self, tag: str) -> None:
+        if tag in self._open:
+            self._open[tag] -= 1
+        if tag == "h1" and not self._unseen and self._headings == 1:
+            self.heading = (self.heading[0], len(self.parts))
+            self._headings += 1
+        self._border(tag)
+        if self._unseen:
+            self._unseen -= 1
+
+    def data(self, text: str) -> None:
+        if self._open["head"] and self._open["title"]:
+            self.title.append(text)
+        elif not self._unseen:
+            self.parts.append(text if self._open["pre"] else text.replace("\n", " "))
+
+    def close(self) -> None:
+        """Nothing is left to do at the end of the page."""
+
+    def _border(self, tag: str) -> None:
+        if tag in _BLOCKS:
+            self.parts.append("\n\n")
+        elif tag in _CELLS:
+            self.parts.append(" ")
 
 
 def _pdf(path: Path) -> tuple[str, str, int]:
