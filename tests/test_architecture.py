@@ -40,6 +40,9 @@ OWNERS = {
     "onnxscript": {"export/models/files.py"},
     "bokeh": {"report"},
     "jinja2": {"report"},
+    "charset_normalizer": {"data/text_files.py"},
+    "lxml": {"data/text_files.py"},
+    "pypdf": {"data/text_files.py"},
     "fastembed": {"export/models/fastembed.py"},
     "qdrant_client": {"retrieval/engines/qdrant.py"},
 }

@@ -22,7 +22,17 @@ SOURCES = {path.relative_to(ROOT / "src").as_posix() for path in (ROOT / "src").
 TEMPLATES = {f"lexforge/report/template/page.{kind}" for kind in ("html.jinja", "css", "js")}
 RECIPES = {path.relative_to(ROOT / "recipes").as_posix() for path in (ROOT / "recipes").rglob("*.py")}
 RECIPES |= {path.relative_to(ROOT / "recipes").as_posix() for path in (ROOT / "recipes").rglob("*.yaml")}
-OPTIONAL = ["datasets", "faiss", "milvus_lite", "pymilvus", "qdrant_client", "triton", "tyro"]
+OPTIONAL = [
+    "datasets",
+    "faiss",
+    "lxml",
+    "milvus_lite",
+    "pymilvus",
+    "pypdf",
+    "qdrant_client",
+    "triton",
+    "tyro",
+]
 
 
 def run(code: str, *arguments: str, cwd: Path, python: tuple[str, ...] = (sys.executable,)) -> str:
@@ -121,11 +131,14 @@ def messages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     code = """
         import traceback
         import lexforge.retrieval, torch
+        from lexforge.data.text_files import check_readers
         from lexforge.kernels.splade_head import splade_head
 
         one = torch.ones(1, 1, 1)
         calls = {
             "triton": lambda: splade_head(one, one[0], None, one[0], impl="triton"),
+            "pypdf": lambda: check_readers([".pdf"]),
+            "lxml": lambda: check_readers([".html"]),
             "qdrant_client": lambda: lexforge.retrieval.QdrantIndex("x.qdrant"),
             "pymilvus": lambda: lexforge.retrieval.MilvusIndex("x.db"),
             "milvus_lite": lambda: lexforge.retrieval.MilvusIndex("x.db"),
@@ -147,6 +160,8 @@ def messages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     ("name", "message"),
     [
         ("triton", "pip install '.[triton]' (No module named 'triton')"),
+        ("pypdf", "pip install '.[documents]' (No module named 'pypdf')"),
+        ("lxml", "pip install '.[documents]' (No module named 'lxml')"),
         ("qdrant_client", "pip install '.[qdrant]' (No module named 'qdrant_client')"),
         ("pymilvus", "pip install '.[milvus]' (No module named 'pymilvus')"),
         ("milvus_lite", "pip install '.[milvus]' (No module named 'milvus_lite')"),

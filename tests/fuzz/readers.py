@@ -25,6 +25,7 @@ from lexforge.data import (
     RetrievalData,
     load_beir,
     load_corpus,
+    load_documents,
     load_multilabel,
     load_sts,
     load_teacher_scores,
@@ -109,6 +110,18 @@ READERS = {
         CUT.join([_CORPUS, _jsonl({"_id": "q1", "text": "what"}), _QRELS]),
     ),
     "corpus": Reader(("corpus.jsonl",), load_corpus, DataError, _CORPUS),
+    "texts": Reader(
+        ("set/a.md", "set/b.rst", "set/c.txt"),
+        lambda folder: load_documents(str(folder / "set")),
+        DataError,
+        CUT.join(
+            [
+                b"# Head\n\n[a](b)\n\n```\ncode\n```\n",
+                b"Head\n====\n\n`a <b>`_\n",
+                "한국 é".encode("cp949", "ignore"),
+            ]
+        ),
+    ),
     "scores": Reader(("scores.tsv",), _scores, DataError, b"q1\td1\t1.5\nq1\td2\t-2e3\n"),
     "multilabel": Reader(
         ("labels.jsonl",),

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from lexforge.data.formats.docstrings import load_docstrings
     from lexforge.data.formats.hub import load_hub
     from lexforge.data.formats.msmarco import load_msmarco
+    from lexforge.data.library import Library, Passage, load_library
     from lexforge.data.multilabel import (
         MultiLabelData,
         load_docstring_topics,
@@ -50,9 +51,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DataError",
+    "Library",
     "MultiLabelData",
     "MultiLabelOptions",
     "PairData",
+    "Passage",
     "RetrievalData",
     "SourceOptions",
     "StsOptions",
@@ -71,6 +74,7 @@ __all__ = [
     "load_documents",
     "load_hub",
     "load_label_sets",
+    "load_library",
     "load_msmarco",
     "load_multilabel",
     "load_queries",

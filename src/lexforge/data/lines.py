@@ -17,6 +17,7 @@ from numbers import Integral
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from lexforge.common.command_line import printable
 from lexforge.common.types import DataError
 
 # A longer line is refused before it is read whole, because a small gzip file of one line could fill the
@@ -127,6 +128,12 @@ def json_objects(path: Path, fields: Sequence[str]) -> Iterator[tuple[int, dict[
 def excerpt(value: object) -> str:
     """Return a value's repr for an error message, cut where it is long or deep."""
     return _excerpt.repr(value)
+
+
+def counted(items: Sequence[str]) -> str:
+    """Return the number of items and up to three of them, for a note or an error message."""
+    shown = ", ".join(printable(item) for item in items[:3])
+    return f"{len(items):,}, {'namely' if len(items) <= 3 else 'such as'} {shown}"
 
 
 def require_texts(where: object, **values: object) -> None:

@@ -125,6 +125,22 @@ def sample_corpus(
     return replace(data, corpus=corpus)
 
 
+def joined(title: str, text: str) -> str:
+    """Return title and text joined by a space, as BEIR searches them, without white space at the ends."""
+    return f"{title} {text}".strip()
+
+
+def join_titles(records: Iterable[tuple[object, str, str, str]]) -> Iterator[tuple[object, str, str]]:
+    """Yield (where it stands, id, title and text joined) for each record of `Format.titled`."""
+    return ((where, key, joined(title, text)) for where, key, title, text in records)
+
+
+def untitled(source: str, texts: Mapping[str, str]) -> Iterator[tuple[object, str, str, str]]:
+    """Yield (source, id, blank title, text) for each text; see `Format.titled`."""
+    for key, text in zip(texts, texts.values(), strict=True):  # `items` would search a file for each id
+        yield source, key, "", text
+
+
 def collect_texts(
     source: str, records: Iterable[tuple[object, str, str]], *, blank_allowed: bool
 ) -> dict[str, str]:

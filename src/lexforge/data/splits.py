@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+
+from lexforge.common.types import DataError
 
 TRAIN, DEV, TEST = "train", "dev", "test"
 Rows = TypeVar("Rows")
@@ -23,6 +26,19 @@ def missing_split(name: str, split: str, known: Sequence[str]) -> ValueError:
     """Return the error for a split that a set lacks; it names those that exist and the way to make one."""
     hint = ": --hold-out .05 takes that share of its queries" if TRAIN in known and split != TRAIN else ""
     return ValueError(f"{name} has no split {split!r}; its splits are {list(known)}{hint}")
+
+
+def no_judgements(source: str, found: str) -> DataError:
+    """Return the error for documents alone, which name no split; it names the command that takes them.
+
+    Args:
+        source: The name that a command line took.
+        found: What it is, such as "the file holds documents".
+    """
+    return DataError(
+        f"{source}: {found} without judged queries; training needs judged queries or rows. "
+        f"`lexforge adapt --documents {shlex.quote(source)}` trains on documents alone"
+    )
 
 
 def missing_shares(

@@ -18,7 +18,7 @@ from lexforge.data import (
     load_sts,
     load_training_data,
 )
-from lexforge.data.formats import FORMATS, beir, detect, docstrings, hub, msmarco, rows
+from lexforge.data.formats import FORMATS, beir, detect, docstrings, hub, msmarco, rows, texts
 
 LOADERS: dict[str, Callable[[str], Any]] = {
     "retrieval": load_retrieval_data,
@@ -53,6 +53,12 @@ def files(folder: Path, *names: str) -> str:
         (["train.jsonl", "corpus.jsonl", "queries.jsonl"], "", beir),
         (["dataset_dict.json", "train/state.json"], "", rows),
         (["state.json"], "", rows),
+        (["corpus.jsonl.gz"], "corpus.jsonl.gz", beir),  # the documents alone
+        (["notes.txt"], "notes.txt", texts),
+        (["a/b/x.PDF", "a.jpg"], "", texts),
+        (["README.md", "train.csv"], "", rows),  # a note beside the data
+        (["README.md", "corpus.jsonl"], "", beir),
+        (["README.md", "collection.tsv"], "", msmarco),
     ],
 )
 def test_each_source_has_one_format(names: list[str], source: str, expected: Any, tmp_path: Path) -> None:
@@ -65,11 +71,11 @@ def test_each_source_has_one_format(names: list[str], source: str, expected: Any
 def test_an_unknown_source_is_told_all_that_can_be_read(loader: str, tmp_path: Path) -> None:
     """Whoever mistypes a name needs the list, and a file of another format must not be guessed at."""
     known = FORMATS if loader not in ("scored pairs", "labelled texts") else (docstrings, hub, rows)
-    files(tmp_path, "notes.txt")
+    files(tmp_path, "notes.docx", ".hidden.txt", ".hidden/x.txt")
     for name, error, message in (
         ("docstring", FileNotFoundError, "there is no file or folder docstring; expected "),
         (f"{tmp_path}/x.csv", FileNotFoundError, f"there is no file or folder {tmp_path}/x.csv; expected "),
-        (f"{tmp_path}/notes.txt", DataError, f"{tmp_path}/notes.txt is in no known format; expected "),
+        (f"{tmp_path}/notes.docx", DataError, f"{tmp_path}/notes.docx is in no known format; expected "),
         (str(tmp_path), DataError, f"{tmp_path} is in no known format; expected "),
     ):
         with pytest.raises(error) as raised:

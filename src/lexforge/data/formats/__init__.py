@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from lexforge.common.types import DataError
-from lexforge.data.formats import beir, docstrings, hub, msmarco, rows
+from lexforge.data.formats import beir, docstrings, hub, msmarco, rows, texts
 from lexforge.data.lines import json_objects, require_texts
 from lexforge.data.pair_data import PairData
 from lexforge.data.retrieval_data import RetrievalData
@@ -51,9 +51,25 @@ class Format(Protocol):
     def documents(self, source: str, options: SourceOptions) -> Mapping[str, str]:
         """Return document id -> text; queries and judgements in files of their own need not exist."""
 
+    def titled(
+        self, source: str, options: SourceOptions, notes: list[str]
+    ) -> Iterator[tuple[object, str, str, str]]:
+        """Yield the documents of `documents` in their order, with their titles.
 
-# The first that matches counts: a folder of MS MARCO's files may also hold files that look like rows.
-FORMATS: tuple[Format, ...] = (docstrings, hub, msmarco, rows, beir)
+        Args:
+            source: What `matches` accepts.
+            options: Names of columns.
+            notes: What was left out or guessed is added here, one line each, once all has been read.
+
+        Yields:
+            Where the document stands, for error messages; its id, which the caller checks; its title, which
+            is blank where the format has none; its text.
+        """
+
+
+# The first that matches counts: a folder of MS MARCO's files may also hold files that look like rows, and any
+# folder may hold a README.md.
+FORMATS: tuple[Format, ...] = (docstrings, hub, msmarco, rows, beir, texts)
 OF_ROWS: tuple[Format, ...] = (rows, hub)  # those that labelled texts and scored pairs can have
 
 

@@ -16,8 +16,8 @@ from typing import Any
 
 from lexforge.common.types import DataError
 from lexforge.data.lines import excerpt, json_objects, numbered_lines, parse_grade, require_texts
-from lexforge.data.retrieval_data import RetrievalData, collect_judgements, collect_texts
-from lexforge.data.splits import TRAIN, missing_split
+from lexforge.data.retrieval_data import RetrievalData, collect_judgements, collect_texts, join_titles
+from lexforge.data.splits import TRAIN, missing_split, no_judgements
 from lexforge.settings import SourceOptions
 from lexforge.storage.files import write_file
 
@@ -27,9 +27,14 @@ _HEADER = ("query-id", "corpus-id", "score")
 
 
 def matches(source: str) -> bool:
-    """Return whether a source is a folder with documents or judgements in BEIR's layout."""
+    """Return whether a source is a folder with documents or judgements in BEIR layout, or `corpus.jsonl`."""
     folder = Path(source)
-    return (folder / "qrels").is_dir() or any(folder.glob("corpus.jsonl*"))
+    return is_corpus(folder) or (folder / "qrels").is_dir() or any(folder.glob("corpus.jsonl*"))
+
+
+def is_corpus(path: Path) -> bool:
+    """Return whether a path is a file `corpus.jsonl`, plain or compressed."""
+    return path.name in ("corpus.jsonl", "corpus.jsonl.gz", "corpus.jsonl.zst") and path.is_file()
 
 
 def split_names(source: str, options: SourceOptions) -> list[str]:
@@ -45,6 +50,11 @@ def open(source: str, options: SourceOptions, splits: Sequence[str] | None = Non
 def documents(source: str, options: SourceOptions) -> dict[str, str]:
     """Read the documents alone; see `Format.documents`."""
     return load_corpus(source)
+
+
+def titled(source: str, options: SourceOptions, notes: list[str]) -> Iterator[tuple[object, str, str, str]]:
+    """Yield the documents with their titles; see `Format.titled`."""
+    return _records(_corpus_file(Path(source)))
 
 
 def load_beir(folder: str | Path, splits: Sequence[str] | None = None) -> RetrievalData:
@@ -85,7 +95,7 @@ def load_corpus(folder: str | Path) -> dict[str, str]:
     """Read only the documents of a BEIR folder; queries and judgements need not exist.
 
     Args:
-        folder: A folder with `corpus.jsonl` or `corpus.jsonl.gz`, as for `load_beir`.
+        folder: A folder with `corpus.jsonl` or `corpus.jsonl.gz`, as for `load_beir`, or the file itself.
 
     Returns:
         Document id -> text, in the order of the file.
@@ -94,8 +104,8 @@ def load_corpus(folder: str | Path) -> dict[str, str]:
         FileNotFoundError: If there is no such folder or file.
         DataError: If the file is wrong, as for `load_beir`.
     """
-    file = _part(Path(folder), "corpus.jsonl")
-    return collect_texts(str(file), _records(file), blank_allowed=True)
+    file = _corpus_file(Path(folder))
+    return collect_texts(str(file), join_titles(_records(file)), blank_allowed=True)
 
 
 def load_queries(folder: str | Path) -> dict[str, str]:
@@ -112,7 +122,7 @@ def load_queries(folder: str | Path) -> dict[str, str]:
         DataError: If the file is wrong, as for `load_beir`.
     """
     file = _part(Path(folder), "queries.jsonl")
-    return collect_texts(str(file), _records(file), blank_allowed=False)
+    return collect_texts(str(file), join_titles(_records(file)), blank_allowed=False)
 
 
 def load_teacher_scores(path: str | Path, data: RetrievalData) -> dict[str, dict[str, float]]:
@@ -180,6 +190,11 @@ def _find(path: Path) -> Path:
     return found[0]
 
 
+def _corpus_file(source: Path) -> Path:
+    """Return the file of the documents: the source itself, or a part of the folder."""
+    return source if is_corpus(source) else _part(source, "corpus.jsonl")
+
+
 def _part(folder: Path, name: str) -> Path:
     """Return a file of a folder; it may be compressed."""
     if not folder.is_dir():
@@ -189,6 +204,8 @@ def _part(folder: Path, name: str) -> Path:
 
 def _qrels_files(source: Path) -> dict[str, Path]:
     """Return split -> file of judgements, if no part of the folder is missing; none is read."""
+    if is_corpus(source):
+        raise no_judgements(str(source), "the file holds documents")
     for name in ("corpus.jsonl", "queries.jsonl"):
         _part(source, name)
     folder = source / "qrels"
@@ -209,15 +226,15 @@ def _qrels_files(source: Path) -> dict[str, Path]:
     return files
 
 
-def _records(path: Path) -> Iterator[tuple[str, str, str]]:
-    """Yield (file and line, id, title and text joined) for each record of a JSON-lines file."""
+def _records(path: Path) -> Iterator[tuple[object, str, str, str]]:
+    """Yield (file and line, id, title, text) for each record of a JSON-lines file."""
     for number, record in json_objects(path, ("_id", "text")):
         where = f"{path}:{number}"
-        yield where, record["_id"], record_text(where, record)
+        yield where, record["_id"], *record_parts(where, record)
 
 
-def record_text(where: object, record: Mapping[str, Any]) -> str:
-    """Join title and text of a document or query by a space.
+def record_parts(where: object, record: Mapping[str, Any]) -> tuple[str, str]:
+    """Return title and text of a document or query.
 
     Args:
         where: Where the record stands, for error messages: file and line, or data set and row.
@@ -225,14 +242,14 @@ def record_text(where: object, record: Mapping[str, Any]) -> str:
             because `datasets` fills absent fields with None.
 
     Returns:
-        The joined text.
+        The title, which may be blank, and the text.
 
     Raises:
         DataError: If one of the three is not a string.
     """
     title = "" if record.get("title") is None else record["title"]
     require_texts(where, _id=record["_id"], text=record["text"], title=title)
-    return f"{title} {record['text']}"
+    return title, record["text"]
 
 
 def _triples(path: Path) -> Iterator[tuple[int, str, str, str]]:

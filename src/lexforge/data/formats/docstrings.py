@@ -23,7 +23,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from lexforge.common.types import DataError, Qrels
-from lexforge.data.retrieval_data import RetrievalData
+from lexforge.data.retrieval_data import RetrievalData, untitled
 from lexforge.settings import SourceOptions
 from lexforge.storage.files import cache_folder, remove_leftovers, write_file
 from lexforge.storage.manifest import pack_manifest, unpack_manifest
@@ -79,6 +79,11 @@ def open(source: str, options: SourceOptions, splits: Sequence[str] | None = Non
 def documents(source: str, options: SourceOptions) -> Mapping[str, str]:
     """Load the documents; see `Format.documents`."""
     return load_docstrings().corpus
+
+
+def titled(source: str, options: SourceOptions, notes: list[str]) -> Iterator[tuple[object, str, str, str]]:
+    """Yield the documents, which have no titles; see `Format.titled`."""
+    return untitled(source, documents(source, options))
 
 
 def load_docstrings(

@@ -6,16 +6,23 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from lexforge.common.types import DataError, Qrels
-from lexforge.data.formats.beir import record_text
+from lexforge.data.formats.beir import record_parts
 from lexforge.data.lines import check_grade
 from lexforge.data.pair_data import PairData
-from lexforge.data.retrieval_data import RetrievalData, collect_judgements, collect_texts
+from lexforge.data.retrieval_data import (
+    RetrievalData,
+    collect_judgements,
+    collect_texts,
+    join_titles,
+    untitled,
+)
 from lexforge.data.splits import TRAIN, split_name
 from lexforge.data.tables import Origin, Table, load_by_datasets, named_tables
 from lexforge.settings import SourceOptions
 
 NAME = "hf:organisation/name or hf:organisation/name:configuration"
 PREFIX = "hf:"
+CORPUS = "corpus"  # the configuration with the documents of BEIR's layout
 
 
 def load_hub(
@@ -75,6 +82,16 @@ def documents(source: str, options: SourceOptions) -> Mapping[str, str]:
     return load_hub(source, columns=options.columns).corpus
 
 
+def titled(source: str, options: SourceOptions, notes: list[str]) -> Iterator[tuple[object, str, str, str]]:
+    """Yield the documents; those of rows have no titles. See `Format.titled`."""
+    import datasets
+
+    path, configuration = _parts(source)
+    if configuration is None and CORPUS in load_by_datasets(path, datasets.get_dataset_config_names, path):
+        return _records(f"{path} [{CORPUS}]", load_by_datasets(path, datasets.load_dataset, path, CORPUS))
+    return untitled(source, documents(source, options))
+
+
 def tables(source: str) -> dict[str, Table]:
     """Open the splits of a data set of rows; `validation` is called `dev`.
 
@@ -116,10 +133,12 @@ def _beir_layout(path: str, configurations: Sequence[str], qrels: str | None) ->
     texts = {
         part: collect_texts(
             f"{path} [{part}]",
-            _records(f"{path} [{part}]", load_by_datasets(path, datasets.load_dataset, path, part)),
-            blank_allowed=part == "corpus",
+            join_titles(
+                _records(f"{path} [{part}]", load_by_datasets(path, datasets.load_dataset, path, part))
+            ),
+            blank_allowed=part == CORPUS,
         )
-        for part in ("corpus", "queries")
+        for part in (CORPUS, "queries")
     }
     # The judgements are a configuration of the same data set, or a data set of their own.
     inside = [known for known in ([qrels] if qrels else ["qrels", "default"]) if known in configurations]
@@ -133,8 +152,8 @@ def _beir_layout(path: str, configurations: Sequence[str], qrels: str | None) ->
     return RetrievalData(path, texts["corpus"], texts["queries"], judged)
 
 
-def _records(source: str, loaded: Mapping[str, Any]) -> Iterator[tuple[object, str, str]]:
-    """Yield (where it stands, id, title and text joined) for each document or query."""
+def _records(source: str, loaded: Mapping[str, Any]) -> Iterator[tuple[object, str, str, str]]:
+    """Yield (where it stands, id, title, text) for each document or query."""
     if len(loaded) != 1:
         raise DataError(f"{source}: expected one split of texts; received {list(loaded)}")
     for row, record in enumerate(next(iter(loaded.values()))):
@@ -142,7 +161,7 @@ def _records(source: str, loaded: Mapping[str, Any]) -> Iterator[tuple[object, s
         for field in ("_id", "text"):
             if field not in record:
                 raise DataError(f"{source}: expected a column {field!r}; received {sorted(record)}")
-        yield where, record["_id"], record_text(where, record)
+        yield where, record["_id"], *record_parts(where, record)
 
 
 def _grades(source: str, rows: Iterable[Mapping[str, Any]]) -> Iterator[tuple[object, str, str, int]]:

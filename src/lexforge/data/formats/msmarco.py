@@ -15,7 +15,7 @@ from lexforge.common.types import DataError, Qrels
 from lexforge.data.collection import Collection
 from lexforge.data.formats.beir import judgements_of_file
 from lexforge.data.lines import excerpt, numbered_lines
-from lexforge.data.retrieval_data import RetrievalData, collect_judgements, collect_texts
+from lexforge.data.retrieval_data import RetrievalData, collect_judgements, collect_texts, untitled
 from lexforge.data.splits import TEST, TRAIN, missing_split
 from lexforge.settings import SourceOptions
 
@@ -44,6 +44,11 @@ def open(source: str, options: SourceOptions, splits: Sequence[str] | None = Non
 def documents(source: str, options: SourceOptions) -> Collection:
     """Open the collection alone; see `Format.documents`."""
     return Collection(_files(Path(source), "collection")[0])
+
+
+def titled(source: str, options: SourceOptions, notes: list[str]) -> Iterator[tuple[object, str, str, str]]:
+    """Yield the documents of the collection, which have no titles; see `Format.titled`."""
+    return untitled(source, documents(source, options))
 
 
 def load_msmarco(path: str | Path, splits: Sequence[str] | None = None) -> RetrievalData:

@@ -5,15 +5,17 @@ The files are read by the package `datasets` (see `lexforge.data.tables`), and s
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from lexforge.common.types import DataError
+from lexforge.data.formats import beir
 from lexforge.data.pair_data import PairData
 from lexforge.data.pairs import HEADERS, find_roles
+from lexforge.data.retrieval_data import untitled
 from lexforge.data.splits import DEV, TEST, TRAIN, split_name
 from lexforge.data.tables import (
     READERS,
@@ -35,10 +37,10 @@ NAME = (
 
 
 def matches(source: str) -> bool:
-    """Return whether a source is such a file or folder; a folder with `corpus.jsonl` is BEIR's."""
+    """Return whether a source is such a file or folder; `corpus.jsonl` and a folder with it are BEIR's."""
     path = Path(source)
     if not path.is_dir():
-        return path.is_file() and ending(path) in READERS
+        return path.is_file() and ending(path) in READERS and not beir.is_corpus(path)
     return not any(path.glob("corpus.jsonl*")) and (_is_saved(path) or bool(_files_by_split(path)))
 
 
@@ -78,6 +80,11 @@ def open(source: str, options: SourceOptions, splits: Sequence[str] | None = Non
 def documents(source: str, options: SourceOptions) -> Mapping[str, str]:
     """Read the positives and negatives of all rows; see `Format.documents`."""
     return open(source, options).retrieval().corpus
+
+
+def titled(source: str, options: SourceOptions, notes: list[str]) -> Iterator[tuple[object, str, str, str]]:
+    """Yield the positives and negatives, which have no titles; see `Format.titled`."""
+    return untitled(source, documents(source, options))
 
 
 def split_names(source: str, options: SourceOptions) -> list[str] | None:

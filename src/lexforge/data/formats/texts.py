@@ -1,0 +1,145 @@
+"""Documents alone: a folder of text, Markdown, HTML and PDF files, or one such file."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from lexforge.common.types import DataError
+from lexforge.data.lines import counted
+from lexforge.data.retrieval_data import collect_texts, join_titles
+from lexforge.data.splits import no_judgements
+from lexforge.data.text_files import ENDINGS, UnreadableFile, check_readers, read_file
+from lexforge.settings import SourceOptions
+
+logger = logging.getLogger(__name__)
+
+NAME = "documents (a folder of .txt, .md, .rst, .html and .pdf files, or one such file)"
+
+
+def matches(source: str) -> bool:
+    """Return whether a source is such a file, or a folder with one anywhere in it."""
+    path = Path(source)
+    if path.is_dir():
+        return any(_is_text(name) for name in _names(path))
+    return path.is_file() and _is_text(path.name)
+
+
+def split_names(source: str, options: SourceOptions) -> NoReturn:
+    """Refuse the source, because nothing says what a query is; see `Format.split_names`."""
+    _refuse(source)
+
+
+def open(source: str, options: SourceOptions, splits: Sequence[str] | None = None) -> NoReturn:
+    """Refuse the source, because nothing says what a query is; see `Format.open`."""
+    _refuse(source)
+
+
+def documents(source: str, options: SourceOptions) -> dict[str, str]:
+    """Read title and body of each file; what could not be read is logged. See `Format.documents`."""
+    notes: list[str] = []
+    texts = collect_texts(source, join_titles(titled(source, options, notes)), blank_allowed=True)
+    for note in notes:
+        logger.warning("%s: %s", source, note)
+    return texts
+
+
+def titled(source: str, options: SourceOptions, notes: list[str]) -> Iterator[tuple[object, str, str, str]]:
+    """Yield where each file stands, its id, title and body, and take notes; see `Format.titled`.
+
+    The id is the path below the folder, with `/` between its parts; that of a single file is its name. Hidden
+    files and folders are left out. A folder that a link leads to is read once, and not at all if the source
+    is a part of it.
+
+    Raises:
+        DataError: If no file can be read; the message lists what was found.
+        ImportError: If the package for PDF or HTML files is missing; the message names the extra.
+    """
+    path = Path(source)
+    names = list(_names(path)) if path.is_dir() else [path.name]
+    folder = path if path.is_dir() else path.parent
+    unreadable = [f"{name} (no permission to list it)" for name in names if name.endswith("/")]
+    unknown = [name for name in names if not _is_text(name) and not name.endswith("/")]
+    names = [name for name in names if _is_text(name)]
+    check_readers({_ending(name) for name in names})
+    decoded: list[str] = []
+    broken: list[str] = []
+    read = 0
+    for name in names:
+        key = name.encode("utf-8", "backslashreplace").decode("utf-8")  # a name may be no text
+        try:
+            found = read_file(folder / name)
+        except UnreadableFile as error:
+            unreadable.append(f"{key} ({error})")
+            continue
+        read += 1
+        if found.decoded_as:
+            decoded.append(f"{key} ({found.decoded_as})")
+        if found.broken_pages:
+            broken.append(f"{key} ({found.broken_pages})")
+        yield folder / name, key, found.title, found.body
+    if not read:
+        raise DataError(f"{source}: no file can be read: {counted(unreadable)}")
+    for what, files in (
+        ("files that could not be read", unreadable),
+        ("files that are not UTF-8, read in the encoding that fits", decoded),
+        ("PDF files with broken pages, which were left out", broken),
+        ("files of other kinds, which were not read", unknown),
+    ):
+        if files:
+            notes.append(f"{what}: {counted(files)}")
+
+
+def _refuse(source: str) -> NoReturn:
+    """Say what a source holds, and which command takes it."""
+    path = Path(source)
+    names = _names(path) if path.is_dir() else [path.name]
+    endings = Counter(_ending(name) for name in names if _is_text(name))
+    found = ", ".join(f"{number:,} {ending}" for ending, number in endings.most_common())
+    what = "folder" if path.is_dir() else "file"
+    raise no_judgements(source, f"the {what} holds documents ({found})")
+
+
+def _ending(name: str) -> str:
+    return os.path.splitext(name)[1].lower()
+
+
+def _is_text(name: str) -> bool:
+    return _ending(name) in ENDINGS
+
+
+def _names(folder: Path) -> Iterator[str]:
+    """Yield the paths below a folder of all that is in it but folders, sorted, without what is hidden.
+
+    A folder that cannot be read is yielded with `/` at its end.
+    """
+    top = Path(os.path.realpath(folder))
+    waiting, visited = [""], set[str]()
+    while waiting:
+        name = waiting.pop()
+        if name and not name.endswith("/"):
+            yield name
+            continue
+        real = os.path.realpath(folder / name)
+        if real in visited or (name and top.is_relative_to(real)):  # a link leads to it
+            continue
+        visited.add(real)
+        try:
+            with os.scandir(folder / name) as entries:
+                inside = [entry for entry in entries if not entry.name.startswith(".")]
+        except OSError:
+            yield name or "/"  # the source itself
+            continue
+        found = (entry.name + "/" if _is_folder(entry) else entry.name for entry in inside)
+        waiting += (name + each for each in sorted(found, reverse=True))
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link that leads to itself
+        return False

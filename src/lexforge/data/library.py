@@ -1,0 +1,212 @@
+"""The documents of any source as passages that fit an encoder, each with the title of its document."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from lexforge.common.progress import Progress
+from lexforge.common.types import DataError
+from lexforge.data.formats import detect
+from lexforge.data.lines import counted
+from lexforge.data.passages import CountTokens, Cutter, Part
+from lexforge.data.retrieval_data import joined
+from lexforge.settings import SourceOptions
+
+# Documents are cut together until they have so many characters, so that short ones are counted in one call.
+_BLOCK_CHARACTERS = 2**22
+
+
+@dataclass(frozen=True)
+class Passage:
+    """A document, or a part of one.
+
+    Args:
+        title: The title of the document; it may be blank.
+        text: The text without the title.
+        document: The id of the document.
+    """
+
+    title: str
+    text: str
+    document: str
+
+    @property
+    def joined(self) -> str:
+        """Return title and text joined by a space, as BEIR's documents are searched."""
+        return joined(self.title, self.text)
+
+
+@dataclass(frozen=True)
+class Library:
+    """The passages of a source.
+
+    Args:
+        name: The name of the source in logs.
+        passages: Id -> passage, in the order of the source.
+        notes: What was left out, cut or guessed, one line each, with the number and up to three examples.
+    """
+
+    name: str
+    passages: dict[str, Passage]
+    notes: list[str]
+
+    @property
+    def texts(self) -> dict[str, str]:
+        """Return id -> title and text joined by a space."""
+        return {key: passage.joined for key, passage in self.passages.items()}
+
+
+def load_library(
+    source: str,
+    options: SourceOptions | None = None,
+    *,
+    count_tokens: CountTokens | None = None,
+    max_tokens: int | None = None,
+    show_progress_bar: bool = False,
+) -> Library:
+    """Read the documents of a source, and cut long ones into passages.
+
+    A document is cut between paragraphs (blank lines), then at the ends of sentences, then at the ends of
+    lines, then between words; neighbouring parts are put together up to the limit. Each part of a text is
+    counted once per level of this cutting, and each passage once more.
+
+    A passage is longer than the limit only if it is a single word. A title that takes more than half of the
+    limit is not repeated: it stands once, at the beginning of the text.
+
+    Args:
+        source: A name that `lexforge.data.load_documents` takes: a folder of texts, a folder in BEIR layout
+            or its `corpus.jsonl`, rows of texts, a data set of the hub.
+        options: Names of columns.
+        count_tokens: Texts -> number of tokens of each, with the special tokens that an encoder adds.
+        max_tokens: The limit for a passage with its title; None cuts nothing.
+        show_progress_bar: Whether to show how many documents have been read.
+
+    Returns:
+        The passages. The id of a document that stays whole is its own; parts are `<id>#1`, `<id>#2` and so
+        on. Blank passages are left out, and so are those that repeat an earlier one up to white space.
+
+    Raises:
+        ValueError: If only one of `count_tokens` and `max_tokens` is given, or if the limit leaves no room.
+        FileNotFoundError: If the source does not exist.
+        DataError: If the source cannot be used, if an id is empty or occurs twice, or if no text is left.
+    """
+    if (max_tokens is None) != (count_tokens is None):
+        raise ValueError("max_tokens and count_tokens belong together; received one of them")
+    cutter = None if count_tokens is None or max_tokens is None else Cutter(count_tokens, max_tokens)
+    shelf = _Shelf(max_tokens)
+    notes: list[str] = []
+    records = detect(source).titled(source, options or SourceOptions(), notes)
+    with Progress(None, "reading documents", show=show_progress_bar) as progress:
+        for block in _blocks(_checked(records, shelf.documents)):
+            texts = [(title, text) for _, title, text in block]
+            cut = [[Part(*each, 0)] for each in texts] if cutter is None else cutter.cut(texts)
+            for (key, title, _), parts in zip(block, cut, strict=True):
+                shelf.add(key, title, parts)
+            progress.update(len(block))
+    shelf.refuse_made_ids()
+    notes += shelf.notes()
+    if not shelf.passages:
+        raise DataError("; ".join([f"{source} holds no text", *notes]))
+    path = Path(source)
+    return Library(path.resolve().name if path.exists() else source, shelf.passages, notes)
+
+
+class _Shelf:
+    """Collects passages, and remembers what was left out."""
+
+    def __init__(self, max_tokens: int | None) -> None:
+        self.documents: set[str] = set()  # the ids of all
+        self.passages: dict[str, Passage] = {}
+        self._max_tokens = max_tokens
+        self._first: dict[bytes, str] = {}  # digest of a text -> the passage that has it
+        self._made: dict[str, str] = {}  # id of a part -> that of its document
+        self._found: defaultdict[str, list[str]] = defaultdict(list)  # kind of note -> ids
+
+    def add(self, document: str, title: str, parts: Sequence[Part]) -> None:
+        """Add a document as it was cut."""
+        if len(parts) > 1:
+            self._found["cut"].append(document)
+        if title and not parts[0].title:
+            self._found["moved"].append(document)
+        for number, (part_title, text, tokens) in enumerate(parts, 1):
+            key = document
+            if len(parts) > 1:
+                key = f"{document}#{number}"
+                self._made[key] = document
+            self._put(key, Passage(part_title, text, document), tokens)
+
+    def _put(self, key: str, passage: Passage, tokens: int) -> None:
+        digest = _folded_digest(passage.joined)
+        if digest is None:
+            self._found["blank"].append(key)
+        elif digest in self._first:
+            self._found["repeated"].append(f"{key} (as {self._first[digest]})")
+        else:
+            self._first[digest] = key
+            self.passages[key] = passage
+            if self._max_tokens is not None and tokens > self._max_tokens:
+                self._found["long"].append(key)
+
+    def refuse_made_ids(self) -> None:
+        """Refuse a document that has the id of a part of another one."""
+        for key, document in self._made.items():
+            if key in self.documents:
+                raise DataError(
+                    f"the document {key!r} has the id that a part of the long document {document!r} gets; "
+                    "rename one of them"
+                )
+
+    def notes(self) -> list[str]:
+        """Return what was cut and left out, one line each."""
+        limit = f"{self._max_tokens:,} tokens" if self._max_tokens is not None else ""
+        what = {
+            "cut": f"documents cut into {len(self._made):,} passages of at most {limit}",
+            "long": f"passages above {limit}, because a single word is so long",
+            "moved": f"titles of more than half of {limit}, which stand once in the text",
+            "blank": "blank texts, which were left out",
+            "repeated": "texts that repeat an earlier one, which were left out",
+        }
+        found = self._found
+        return [f"{words}: {counted(found[kind])}" for kind, words in what.items() if kind in found]
+
+
+def _checked(
+    records: Iterable[tuple[object, str, str, str]], known: set[str]
+) -> Iterator[tuple[str, str, str]]:
+    """Yield id, title and text of each record, and add the id to those that are known."""
+    for where, key, title, text in records:
+        if not key:
+            raise DataError(f"{where}: the id is empty")
+        if key in known:
+            raise DataError(f"{where}: the id {key!r} occurs a second time")
+        known.add(key)
+        yield key, title.strip(), text.strip()
+
+
+def _blocks(records: Iterable[tuple[str, str, str]]) -> Iterator[list[tuple[str, str, str]]]:
+    """Yield neighbouring records together."""
+    block: list[tuple[str, str, str]] = []
+    characters = 0
+    for record in records:
+        block.append(record)
+        characters += 1000 + len(record[1]) + len(record[2])  # short ones are limited in number
+        if characters >= _BLOCK_CHARACTERS:
+            yield block
+            block, characters = [], 0
+    if block:
+        yield block
+
+
+def _folded_digest(text: str) -> bytes | None:
+    """Return a digest that does not see which white space stands between words; None for a blank text."""
+    digest, blank = hashlib.blake2b(digest_size=16), True
+    for line in text.split("\n"):  # a whole book as one list of words would fill the memory
+        folded = " ".join(line.split())
+        if folded:
+            digest.update(f" {folded}".encode())
+            blank = False
+    return None if blank else digest.digest()

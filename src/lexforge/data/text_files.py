@@ -1,0 +1,446 @@
+"""One document file as a title and a body: plain text, Markdown, reStructuredText, HTML or PDF.
+
+Every step takes time in proportion to the file, also where the file is hostile: patterns begin with a fixed
+character and stop at the next one of its kind.
+"""
+
+from __future__ import annotations
+
+import codecs
+import logging
+import re
+import string
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lexforge.common.extras import missing_extra
+
+if TYPE_CHECKING:
+    import pypdf
+
+ENDINGS = (".txt", ".md", ".markdown", ".rst", ".html", ".htm", ".pdf")
+_HTML_ENDINGS = (".html", ".htm")
+# The usual encodings before Unicode. Of two that fit a text equally well, the first is taken: the detector
+# of all encodings reads French in cp1252 as cp1250, and short Russian in KOI8-R as Japanese.
+_ENCODINGS = (
+    "cp1252 cp932 euc_jp cp949 gb18030 big5 cp1251 koi8_r cp1250 cp1253 cp1254 cp1255 cp1256"
+).split()
+_SAMPLE_BYTES = 2**16  # what the detector sees
+_DECLARED = re.compile(rb"""charset\s{0,9}=\s{0,9}["']?([A-Za-z0-9_-]{2,40})""")
+
+# Words in brackets and a target in parentheses, which may hold one pair of them. Behind a letter or a bracket
+# it is code, such as `rows[0](x)`.
+_WORDS_AND_TARGET = r"\[([^\[\]]*)\]\([^()]*+(?:\([^()]*+\)[^()]*+)*+\)"
+_IMAGE = re.compile("!" + _WORDS_AND_TARGET)
+_LINK = re.compile(r"(?<![A-Za-z0-9_\])])" + _WORDS_AND_TARGET)
+_TARGET = re.compile(r" {0,3}\[[^\[\]]+\]:\s")  # the line `[name]: target` of a link by name
+_FENCE = re.compile(r"(`{3,})[^`]*$|(~{3,})")
+_FRONT_TITLE = re.compile(r"title:(.*)", re.IGNORECASE)
+_RST_LINK = re.compile(r"`([^`<>]*)<[^`<>]*>`__?")
+_RST_ROLE = re.compile(r"(?<![\w:]):[a-zA-Z][\w.+-]{0,40}(?::[\w.+-]{1,40})?:`")
+_RST_TARGET = re.compile(r"\s{0,20}\.\. _[^:]*:")
+
+_UNSEEN = set("script style nav noscript template head svg iframe object canvas audio video".split())
+_BLOCKS = set(
+    "address article aside blockquote body caption center dd details dialog div dl dt fieldset figcaption "
+    "figure footer form h1 h2 h3 h4 h5 h6 header hr html legend li main menu ol option p pre search section "
+    "summary table tbody tfoot thead title tr ul".split()
+)
+_CELLS = {"td", "th"}
+
+_NO_TITLE = re.compile(
+    r"(microsoft (word|powerpoint|excel) - |untitled|title$|document ?\d*$|presentation ?\d*$)|"
+    r".{0,300}\.(docx?|pdf|tex|dvi|indd|pptx?|xlsx?|odt|rtf|qxd|pmd|html?)$",
+    re.IGNORECASE,
+)
+
+
+class UnreadableFile(ValueError):
+    """A file without a text that can be read; the message says why, in a few words."""
+
+
+@dataclass(frozen=True)
+class FileText:
+    """What a file says.
+
+    Args:
+        title: Its title, on one line.
+        body: Its text without the line of the title; a blank line ends a paragraph.
+        decoded_as: The encoding that was found by a guess or by its declaration; "" for Unicode.
+        broken_pages: Number of pages of a PDF that could not be read.
+    """
+
+    title: str
+    body: str
+    decoded_as: str = ""
+    broken_pages: int = 0
+
+
+def check_readers(endings: Collection[str]) -> None:
+    """Load the packages that files with these endings need.
+
+    Args:
+        endings: Endings of `ENDINGS`.
+
+    Raises:
+        ImportError: If one is missing; the message names the extra.
+    """
+    try:
+        if ".pdf" in endings:
+            import pypdf  # noqa: F401
+        if set(_HTML_ENDINGS) & set(endings):
+            import lxml.etree  # noqa: F401
+    except ImportError as error:
+        raise missing_extra("reading PDF and HTML files", "documents", error) from None
+
+
+def read_file(path: Path) -> FileText:
+    """Read one file.
+
+    Args:
+        path: A file with an ending of `ENDINGS`.
+
+    Returns:
+        Title and body. The title is the one that the file gives itself, or else the name of the file without
+        its ending, with spaces for `_` and `-`.
+
+    Raises:
+        UnreadableFile: If the file cannot be read, is binary, broken or encrypted, or holds no text.
+        ImportError: If the package that reads it is missing; the message names the extra.
+    """
+    ending, how, broken = path.suffix.lower(), "", 0
+    check_readers({ending})
+    try:
+        if not path.is_file():  # a pipe would be waited for
+            raise UnreadableFile("no file")
+        if ending == ".pdf":
+            title, body, broken = _pdf(path)
+        else:
+            text, how = _decode(path.read_bytes(), html=ending in _HTML_ENDINGS)
+            title, body = _PARTS[ending](text)
+    except OSError as error:
+        raise UnreadableFile(error.strerror or type(error).__name__) from error
+    title, body = _one_line(title), body.strip()
+    if not body and not title:
+        raise UnreadableFile("no text")
+    name = title or _one_line(path.stem.replace("_", " ").replace("-", " "))
+    first, _, rest = body.partition("\n")
+    if _one_line(first) == name:
+        body = rest.strip()
+    body = re.sub(r"\n{3,}", "\n\n", body)
+    return FileText(_without_halves(name), _without_halves(body), how, broken)
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _without_halves(text: str) -> str:
+    """Return a text that UTF-8 can hold; names of files and fonts of a PDF may give half a surrogate pair."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def _decode(data: bytes, *, html: bool) -> tuple[str, str]:
+    """Return the text of a file with line feeds as line ends, and its encoding unless that is Unicode."""
+    how = ""
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        try:
+            text = data.decode("utf-16")
+        except UnicodeDecodeError as error:
+            raise UnreadableFile("not UTF-16 after its byte order mark") from error
+    elif b"\0" in data:
+        raise UnreadableFile("binary")
+    else:
+        try:
+            text = data.decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            text, how = _decode_other(data, error.start, html=html)
+    if "\0" in text:
+        raise UnreadableFile("binary")
+    return text.replace("\r\n", "\n").replace("\r", "\n"), how
+
+
+def _decode_other(data: bytes, start: int, *, html: bool) -> tuple[str, str]:
+    """Return the text of bytes that are not UTF-8, and the encoding.
+
+    Args:
+        data: The bytes.
+        start: Where the first byte stands that is not UTF-8.
+        html: Whether the file may declare its encoding.
+    """
+    # A few wrong bytes in a long UTF-8 file, such as one that was cut: another encoding spoils all the rest.
+    text = data.decode("utf-8-sig", "replace")
+    wrong = text.count("\ufffd")
+    letters = len(text) - len(text.encode("ascii", "ignore"))  # beyond ASCII, with the wrong ones
+    if wrong * 20 <= letters:
+        return text, f"UTF-8 with wrong bytes: {wrong}"
+    declared = _DECLARED.search(data[:2048]) if html else None
+    encoding = declared[1].decode().lower() if declared else ""
+    if encoding and not encoding.startswith("utf"):
+        encoding = {"iso-8859-1": "cp1252", "latin1": "cp1252", "us-ascii": "cp1252"}.get(encoding, encoding)
+        try:
+            return data.decode(encoding), encoding
+        except (LookupError, UnicodeDecodeError):
+            pass  # the declaration is wrong, which is common
+    encoding = _detect_encoding(data, start)
+    try:
+        return data.decode(encoding), encoding
+    except (LookupError, UnicodeDecodeError) as error:
+        raise UnreadableFile("binary or in an unknown encoding") from error
+
+
+def _detect_encoding(data: bytes, start: int) -> str:
+    """Return the encoding that fits the lines beyond ASCII behind a place; "" if none does."""
+    try:
+        from charset_normalizer import from_bytes
+    except ImportError as error:
+        raise missing_extra("reading text files that are not UTF-8", "documents", error) from None
+    # No byte of a letter is a line feed in any of the encodings, so lines are safe places to cut.
+    begin = data.rfind(b"\n", max(0, start - _SAMPLE_BYTES), start) + 1 or start
+    lines = (line for line in data[begin : begin + 16 * _SAMPLE_BYTES].split(b"\n") if not line.isascii())
+    sample = b"\n".join(lines)[:_SAMPLE_BYTES]
+    found = list(from_bytes(sample, cp_isolation=_ENCODINGS))
+    if not found:
+        return ""
+    best = (found[0].chaos, found[0].coherence)
+    equal = {
+        name
+        for match in found
+        if (match.chaos, match.coherence) == best
+        for name in (match.encoding, *match.could_be_from_charset)
+    }
+    return next((name for name in _ENCODINGS if name in equal), found[0].encoding)
+
+
+def _plain(text: str) -> tuple[str, str]:
+    return "", text
+
+
+def _markdown(text: str) -> tuple[str, str]:
+    """Return the first heading and the other lines, without marks of headings and code, and without links."""
+    lines = text.split("\n")
+    title, lines = _front_matter(lines)
+    fence = ""  # the mark that opened a block of code; its lines stay as they are
+    kept: list[str] = []
+    for line in lines:
+        bare = line.strip()
+        if fence:
+            if bare.startswith(fence) and not bare.strip(fence[0]):
+                fence = ""
+                kept.append("")
+            else:
+                kept.append(line)
+            continue
+        opened = _FENCE.match(bare)
+        if opened:
+            fence = opened[1] or opened[2]
+            kept.append("")  # code is a paragraph of its own
+            continue
+        heading = None
+        if not line.startswith("    "):
+            heading = _atx(bare)
+            alone = bool(kept) and kept[-1].strip() != "" and (len(kept) < 2 or not kept[-2].strip())
+            if heading is None and alone and len(bare) > 1 and (not bare.strip("=") or not bare.strip("-")):
+                heading = kept.pop().strip()
+        if heading is None:
+            rule = bare.replace(" ", "")
+            if len(rule) > 2 and rule[0] in "-*_=" and not rule.strip(rule[0]):
+                kept.append("")
+            elif not _TARGET.match(line):
+                kept.append(_without_links(line))
+        elif title or not heading:
+            kept += ["", _without_links(heading), ""]
+        else:
+            title = _without_links(heading)
+            kept.append("")
+    return title, "\n".join(kept)
+
+
+def _front_matter(lines: list[str]) -> tuple[str, list[str]]:
+    """Return the title in the block of settings that some tools put before Markdown, and the other lines."""
+    if lines[0].rstrip() != "---":
+        return "", lines
+    for place, line in enumerate(lines[1:], 1):
+        if line.rstrip() in ("---", "..."):
+            titles = filter(None, map(_FRONT_TITLE.match, lines[1:place]))
+            return next((found[1].strip().strip("\"'") for found in titles), ""), lines[place + 1 :]
+        if not line.strip():  # a line between two rules is no such block
+            return "", lines
+    return "", lines
+
+
+def _atx(bare: str) -> str | None:
+    """Return the text of a heading such as `## Text ##`; None for another line."""
+    text = bare.lstrip("#")
+    if not 1 <= len(bare) - len(text) <= 6 or (text and text[0] not in " \t"):
+        return None
+    text = text.strip()
+    opened = text.rstrip("#")
+    return opened.rstrip() if not opened or opened[-1] in " \t" else text
+
+
+def _without_links(line: str) -> str:
+    """Return a line of Markdown with the words of links and images in their place."""
+    return _LINK.sub(r"\1", _IMAGE.sub(r"\1", line)) if "](" in line else line
+
+
+def _restructured(text: str) -> tuple[str, str]:
+    """Return the first heading and the other lines, without underlines and without targets of links."""
+    title = ""
+    kept: list[str] = []
+    for line in text.split("\n"):
+        bare = line.rstrip()
+        before = kept[-1].strip() if kept else ""
+        if _is_underline(bare) and before and not _is_underline(before) and len(bare) >= len(before):
+            kept.pop()
+            if kept and _is_underline(kept[-1].rstrip()):
+                kept.pop()  # the line above the heading
+            if title:
+                kept += ["", before, ""]
+            else:
+                title = before
+                kept.append("")
+        elif not _RST_TARGET.match(line):
+            kept.append(
+                _RST_ROLE.sub("`", _RST_LINK.sub(lambda link: link[1].strip(), line)) if "`" in line else line
+            )
+    return title, "\n".join(line for line in kept if len(line) < 4 or not _is_underline(line.rstrip()))
+
+
+def _is_underline(line: str) -> bool:
+    """Return whether a line repeats one mark, as below a heading; `::` and `..` mean something else."""
+    return (
+        len(line) > 1
+        and line[0] in string.punctuation
+        and not line.strip(line[0])
+        and line not in ("::", "..")
+    )
+
+
+def _html(text: str) -> tuple[str, str]:
+    """Return the title, or else the first heading, and the visible text; a block element is a paragraph."""
+    from lxml import etree
+
+    found = _HtmlText()
+    parser = etree.HTMLParser(target=found, encoding="utf-8", huge_tree=True, no_network=True)
+    etree.fromstring(text.encode("utf-8"), parser)
+    first, last = found.heading
+    heading = _one_line("".join(found.parts[first:last]))
+    title = _one_line("".join(found.title)) or heading
+    if heading == title:
+        found.parts[first:last] = []
+    lines = "".join(found.parts).replace("\xad", "").split("\n")
+    return title, "\n".join(map(_one_line, lines))
+
+
+class _HtmlText:
+    """What the parser of HTML calls at each tag and text; a tree of large pages would fill the memory."""
+
+    def __init__(self) -> None:
+        self.parts: list[str] = []
+        self.title: list[str] = []
+        self.heading = (0, 0)  # where the parts of the first `h1` begin and end
+        self._headings = 0
+        self._open = {"head": 0, "title": 0, "pre": 0}
+        self._unseen = 0  # the number of open elements from the outermost that is not shown
+
+    def start(self, tag: str, attributes: Mapping[str, str]) -> None:
+        if tag in self._open:
+            self._open[tag] += 1
+        if self._unseen or tag in _UNSEEN or "hidden" in attributes:
+            self._unseen += 1
+        elif tag == "br":
+            self.parts.append("\n")
+        if tag == "h1" and not self._unseen:
+            self._headings += 1
+            if self._headings == 1:
+                self.heading = (len(self.parts), len(self.parts))
+        self._border(tag)
+
+    def end(self, tag: str) -> None:
+        if tag in self._open:
+            self._open[tag] -= 1
+        if tag == "h1" and not self._unseen and self._headings == 1:
+            self.heading = (self.heading[0], len(self.parts))
+            self._headings += 1
+        self._border(tag)
+        if self._unseen:
+            self._unseen -= 1
+
+    def data(self, text: str) -> None:
+        if self._open["head"] and self._open["title"]:
+            self.title.append(text)
+        elif not self._unseen:
+            self.parts.append(text if self._open["pre"] else text.replace("\n", " "))
+
+    def close(self) -> None:
+        """Nothing is left to do at the end of the page."""
+
+    def _border(self, tag: str) -> None:
+        if tag in _BLOCKS:
+            self.parts.append("\n\n")
+        elif tag in _CELLS:
+            self.parts.append(" ")
+
+
+def _pdf(path: Path) -> tuple[str, str, int]:
+    """Return the title and the text of a PDF, and the number of pages that could not be read."""
+    import pypdf
+    from pypdf.errors import DependencyError
+
+    pages: list[str] = []
+    broken = 0
+    with _silent("pypdf"), path.open("rb") as stream:
+        try:
+            reader = pypdf.PdfReader(stream)
+            if reader.is_encrypted and not reader.decrypt(""):
+                raise UnreadableFile("encrypted")
+            title = _sensible_title(reader)
+            count = len(reader.pages)
+        except (OSError, UnreadableFile):
+            raise
+        except DependencyError as error:
+            raise UnreadableFile("encrypted") from error
+        except Exception as error:  # a broken file raises whatever the parser stumbles on, such as KeyError
+            raise UnreadableFile("broken PDF") from error
+        for number in range(count):
+            try:
+                pages.append(reader.pages[number].extract_text())
+            except Exception:  # as above
+                broken += 1
+    body = "\n\n".join(pages).replace("\0", "")
+    if not body.strip():
+        raise UnreadableFile("broken PDF" if broken else "PDF without text")
+    return title, body, broken
+
+
+def _sensible_title(reader: pypdf.PdfReader) -> str:
+    """Return the title that a PDF gives itself, unless a program made it up; "" if there is none."""
+    title = _one_line(str((reader.metadata and reader.metadata.title) or ""))
+    known = 2 < len(title) <= 300 and any(map(str.isalpha, title)) and not _NO_TITLE.match(title)
+    return title if known else ""
+
+
+@contextmanager
+def _silent(name: str) -> Iterator[None]:
+    """A block in which another package logs nothing below an error: pypdf warns of each oddity of a file."""
+    log = logging.getLogger(name)
+    level = log.level
+    log.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        log.setLevel(level)
+
+
+_PARTS: dict[str, Callable[[str], tuple[str, str]]] = {
+    ".txt": _plain,
+    ".md": _markdown,
+    ".markdown": _markdown,
+    ".rst": _restructured,
+    ".html": _html,
+    ".htm": _html,
+}

@@ -1,0 +1,293 @@
+"""Any source as passages that fit an encoder."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lexforge.data import DataError, Passage, SourceOptions, load_documents, load_library
+from lexforge.data.passages import Cutter
+
+
+def words(texts: Sequence[str]) -> list[int]:
+    """Two special tokens and one for each word."""
+    return [len(text.split()) + 2 for text in texts]
+
+
+def corpus(folder: Path, *records: dict[str, object], name: str = "corpus.jsonl") -> str:
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_text("".join(json.dumps(record) + "\n" for record in records))
+    return str(folder / name)
+
+
+def cut(text: str, limit: int, title: str = "") -> list[str]:
+    ((*parts,),) = Cutter(words, limit).cut([(title, text)])
+    assert all(part.tokens == words([f"{part.title} {part.text}"])[0] for part in parts)
+    return [part.text for part in parts]
+
+
+def test_beir_gives_titles_and_the_texts_that_are_searched(tmp_path: Path) -> None:
+    """A title is repeated on each passage; without cutting, the texts are those of every other command."""
+    records = [
+        {"_id": "a", "title": "T", "text": "body"},
+        {"_id": "b", "text": " x "},
+        {"_id": "c", "title": None, "text": "y"},
+    ]
+    file = corpus(tmp_path / "set", *records)
+    library = load_library(str(tmp_path / "set"))
+    assert library.name == "set"
+    assert library.notes == []
+    assert library.passages == {
+        "a": Passage("T", "body", "a"),
+        "b": Passage("", "x", "b"),
+        "c": Passage("", "y", "c"),
+    }
+    assert library.texts == load_documents(file) == {"a": "T body", "b": "x", "c": "y"}
+    assert load_library(file).passages == library.passages
+    (tmp_path / "corpus.jsonl.gz").write_bytes(gzip.compress(Path(file).read_bytes()))
+    assert load_library(f"{tmp_path}/corpus.jsonl.gz").passages == library.passages
+
+
+def test_formats_without_titles_give_blank_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Positives and negatives of rows are documents, and so are MS MARCO's passages."""
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+    (tmp_path / "rows.csv").write_text("frage,antwort\nq1,one\nq2,two\n")
+    options = SourceOptions(query_column="frage", positive_column="antwort")
+    library = load_library(f"{tmp_path}/rows.csv", options)
+    assert library.passages == {"d0": Passage("", "one", "d0"), "d1": Passage("", "two", "d1")}
+    (tmp_path / "collection.tsv").write_text("7\tpassage seven\n8\tpassage eight\n")
+    assert load_library(str(tmp_path)).texts == {"7": "passage seven", "8": "passage eight"}
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_a_hub_set_gives_its_titles(own: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Documents on the hub need neither queries nor judgements here."""
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+    folder = tmp_path / "hub"
+    corpus(folder, {"_id": "a", "title": "T", "text": "body"}, name="corpus.jsonl")
+    name = "corpus" if own else "default"
+    (folder / "README.md").write_text(
+        f"---\nconfigs:\n- config_name: {name}\n  data_files: corpus.jsonl\n---\n"
+    )
+    if own:
+        assert load_library(f"hf:{folder}").passages == {"a": Passage("T", "body", "a")}
+    else:  # rows without a query
+        with pytest.raises(DataError, match="expected one anchor column"):
+            load_library(f"hf:{folder}")
+
+
+def test_files_are_cut_and_what_was_left_out_is_told(tmp_path: Path) -> None:
+    """The notes are the only place where a user learns that a file is not searched."""
+    (tmp_path / "guide.md").write_text("# Heat pumps\n\none two three\n\nfour five\n\nsix seven eight nine")
+    (tmp_path / "short.txt").write_text("body")
+    (tmp_path / "latin.txt").write_bytes("é".encode("latin-1"))
+    (tmp_path / "bad.txt").write_bytes(b"\0")
+    library = load_library(str(tmp_path), count_tokens=words, max_tokens=9)
+    assert library.passages == {
+        "guide.md#1": Passage("Heat pumps", "one two three\n\nfour five", "guide.md"),
+        "guide.md#2": Passage("Heat pumps", "six seven eight nine", "guide.md"),
+        "latin.txt": Passage("latin", "é", "latin.txt"),
+        "short.txt": Passage("short", "body", "short.txt"),
+    }
+    assert library.texts["guide.md#2"] == "Heat pumps six seven eight nine"
+    assert library.notes == [
+        "files that could not be read: 1, namely bad.txt (binary)",
+        "files that are not UTF-8, read in the encoding that fits: 1, namely latin.txt (cp1252)",
+        "documents cut into 2 passages of at most 9 tokens: 1, namely guide.md",
+    ]
+
+
+def test_cuts_stand_at_the_best_border_that_is_near_enough() -> None:
+    """A passage that ends inside a sentence asks and answers half of a question."""
+    assert cut("a b.\n\nc d.\n \ne f g", 6) == ["a b.\n\nc d.", "e f g"]
+    assert cut("a b c. d e! f (g?) h", 6) == ["a b c.", "d e! f (g?)", "h"]
+    assert cut("a b c\nd e\nf g h i", 6) == ["a b c", "d e", "f g h i"]
+    assert cut("a b c d e f g", 5) == ["a b c", "d e f", "g"]
+    assert cut("a b c d e f g", 5, "t") == ["a b", "c d", "e f", "g"]
+    assert cut("a  b", 4) == ["a  b"]
+
+
+def test_sentences_without_spaces_are_cut() -> None:
+    """Chinese and Japanese have no space between sentences, and a closing mark belongs to its sentence."""
+
+    def characters(texts: Sequence[str]) -> list[int]:
+        return [len(text) for text in texts]
+
+    text = "彼は「来た。」と言った。次。『本当？』"
+    ((*parts,),) = Cutter(characters, 8).cut([("", text)])
+    assert [part.text for part in parts] == ["彼は「来た。」", "と言った。次。", "『本当？』"]
+
+
+def test_a_long_title_stands_once() -> None:
+    """A title of a whole paragraph would leave no room for the text, and must not be lost."""
+    ((*parts,),) = Cutter(words, 6).cut([("a b c", "d e f")])
+    assert [(part.title, part.text) for part in parts] == [("", "a b c"), ("", "d e f")]
+    ((*parts,),) = Cutter(words, 6).cut([("a b", "d e f")])
+    assert [(part.title, part.text) for part in parts] == [("a b", "d e"), ("a b", "f")]
+
+
+def test_what_is_odd_about_passages_is_told(tmp_path: Path) -> None:
+    """Whoever reads that a word is too long looks for a table of base64 in the file."""
+
+    def letters(texts: Sequence[str]) -> list[int]:
+        return list(map(len, texts))
+
+    title = "a long title"
+    source = corpus(tmp_path / "set", {"_id": "d", "title": title, "text": "x" * 30 + " word"})
+    library = load_library(source, count_tokens=letters, max_tokens=15)
+    assert [passage.text for passage in library.passages.values()] == ["a long title", "x" * 30, "word"]
+    assert library.notes == [
+        "documents cut into 3 passages of at most 15 tokens: 1, namely d",
+        "passages above 15 tokens, because a single word is so long: 1, namely d#2",
+        "titles of more than half of 15 tokens, which stand once in the text: 1, namely d",
+    ]
+
+
+def merging(texts: Sequence[str]) -> list[int]:
+    """A tokenizer that needs fewer tokens for neighbours than for each."""
+    return [1 + (len(text) + 2) // 3 for text in texts]
+
+
+def greedy(texts: Sequence[str]) -> list[int]:
+    """A tokenizer that needs more tokens for a text than for its parts, which none should."""
+    return [len(text.split()) + (len(text) // 10) ** 2 for text in texts]
+
+
+TEXTS = st.text(st.sampled_from(list("ab. \n!?。」é\t\u2028\xa0\x1c")), max_size=200) | st.text(max_size=60)
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    documents=st.lists(st.tuples(st.just("") | st.text("xy ", max_size=12), TEXTS), max_size=4),
+    limit=st.integers(4, 30),
+    count=st.sampled_from([words, merging, greedy]),
+)
+def test_cutting_loses_no_word_and_keeps_the_limit(documents, limit, count) -> None:  # type: ignore[no-untyped-def]
+    """Both promises, for every text and also for tokenizers whose numbers do not add up."""
+    cuts = Cutter(count, limit).cut(documents)
+    assert len(cuts) == len(documents)
+    for (title, text), parts in zip(documents, cuts, strict=True):
+        assert parts
+        (first, *_) = parts
+        moved = bool(title.strip()) and not first.title
+        assert {part.title for part in parts} == ({""} if moved else {title})
+        expected = f"{title} {text}" if moved else text
+        found = "".join("".join(part.text.split()) for part in parts)
+        assert found == "".join(expected.split())
+        assert [word for part in parts for word in part.text.split()] == expected.split() or any(
+            mark in text
+            for mark in "。"  # a word is cut behind this one
+        )
+        for part in parts:
+            assert part.tokens == count([f"{part.title} {part.text}".strip()])[0]
+            assert part.tokens <= limit or len(part.text.split()) <= 1
+        if count([f"{title} {text}".strip()])[0] <= limit:
+            assert len(parts) == 1
+
+
+def test_each_text_is_counted_a_few_times_and_many_in_one_call(tmp_path: Path) -> None:
+    """Tokenizers take most of the time, and are far slower text by text."""
+    calls: list[list[str]] = []
+
+    def count(texts: Sequence[str]) -> list[int]:
+        calls.append(list(texts))
+        return words(texts)
+
+    records = [{"_id": f"s{n}", "title": "T", "text": f"short {n}"} for n in range(2000)]
+    records += [{"_id": f"l{n}", "text": "\n\n".join(f"w{n} " * 9 for _ in range(9))} for n in range(100)]
+    source = corpus(tmp_path / "set", *records)
+    characters = sum(len(str(record["text"])) for record in records)
+    load_library(source, count_tokens=count, max_tokens=20)
+    assert sum(len(text) for texts in calls for text in texts) < 4 * characters
+    assert len(calls) < 12
+    assert max(map(len, calls)) <= 1024
+
+
+def test_blank_and_repeated_texts_are_left_out_and_counted(tmp_path: Path) -> None:
+    """A thousand copies of a page would be a thousand wrong negatives of each other."""
+    records = [
+        {"_id": f"d{n}", "title": "T", "text": "the  same\ntext" if n % 2 else "the same text "}
+        for n in range(10_000)
+    ]
+    source = corpus(
+        tmp_path / "set", *records, {"_id": "e", "title": " ", "text": "\n"}, {"_id": "f", "text": "x"}
+    )
+    library = load_library(source, count_tokens=words, max_tokens=50)
+    assert list(library.passages) == ["d0", "f"]
+    assert library.notes == [
+        "blank texts, which were left out: 1, namely e",
+        "texts that repeat an earlier one, which were left out: 9,999, such as "
+        "d1 (as d0), d2 (as d0), d3 (as d0)",
+    ]
+
+
+def test_one_document_is_enough_and_none_is_an_error(tmp_path: Path) -> None:
+    """A source may hold one book; one without any text is a mistake that must be told here."""
+    assert len(load_library(corpus(tmp_path / "one", {"_id": "d", "text": "x"})).passages) == 1
+    source = corpus(tmp_path / "blank", {"_id": "d", "text": " "})
+    with pytest.raises(DataError) as raised:
+        load_library(source)
+    assert str(raised.value) == f"{source} holds no text; blank texts, which were left out: 1, namely d"
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match=r"empty is in no known format; expected .*documents \(a folder of"):
+        load_library(str(tmp_path / "empty"))
+    (tmp_path / "empty" / "x.txt").write_text(" \n")
+    with pytest.raises(DataError, match=r"no file can be read: 1, namely x.txt \(no text\)"):
+        load_library(str(tmp_path / "empty"))
+
+
+def test_ids_must_be_there_and_differ_also_from_those_of_parts(tmp_path: Path) -> None:
+    """Negatives and judgements name texts by id: two texts under one id are a silent error."""
+    long = {"_id": "a", "text": "one two three four"}
+    for records, message in (
+        ([long, long], r"corpus.jsonl:2: the id 'a' occurs a second time"),
+        ([{"_id": "", "text": "x"}], r"corpus.jsonl:1: the id is empty"),
+        ([{"_id": 1, "text": "x"}], r"corpus.jsonl:1: '_id' must be a string"),
+        ([{"_id": "a#2", "text": "x"}, long], "'a#2' has the id that a part of the long document 'a' gets"),
+        ([long, {"_id": "a#2", "text": "x"}], "'a#2' has the id that a part of the long document 'a' gets"),
+    ):
+        with pytest.raises(DataError, match=message):
+            load_library(corpus(tmp_path / "set", *records), count_tokens=words, max_tokens=5)
+    whole = corpus(tmp_path / "set", long, {"_id": "a#2", "text": "x"})
+    assert list(load_library(whole, count_tokens=words, max_tokens=6).passages) == ["a", "a#2"]
+
+
+def test_a_limit_needs_a_tokenizer_and_room(tmp_path: Path) -> None:
+    """A limit that nothing counts would be no limit."""
+    source = corpus(tmp_path / "set", {"_id": "d", "text": "x"})
+    with pytest.raises(ValueError, match="max_tokens and count_tokens belong together"):
+        load_library(source, max_tokens=5)
+    with pytest.raises(ValueError, match="max_tokens and count_tokens belong together"):
+        load_library(source, count_tokens=words)
+    with pytest.raises(ValueError, match="must be above 2, the special tokens of a text; received 2"):
+        load_library(source, count_tokens=words, max_tokens=2)
+
+
+@pytest.mark.parametrize(
+    "unit",
+    [
+        "One sentence of a book, with words. ",
+        "word ",
+        "A line of a table\n",
+        "x",
+        ".",
+        "これは文です。",
+        " \n",
+    ],
+)
+def test_twenty_megabytes_take_time_in_proportion(unit: str, tmp_path: Path) -> None:
+    """A step that is quadratic takes hours here; 60 s are for slow machines, and a fast one needs 5."""
+    size = 20_000_000 if unit.startswith("One") else 4_000_000
+    path = tmp_path / "book.txt"
+    path.write_text("begin " + unit * (size // len(unit.encode())))
+    start = time.process_time()
+    library = load_library(str(path), count_tokens=words, max_tokens=200)
+    assert time.process_time() - start < 60
+    assert library.passages
