@@ -8,9 +8,10 @@ from collections.abc import Sequence
 # The words of a command -> what it does. Its module is in `lexforge.commands`, with `_` between two words.
 COMMANDS = {
     "train": "train an encoder by a recipe, and compare it with BM25 and with itself before training",
+    "adapt": "adapt an encoder to documents without judged queries, and make an index of them",
     "evaluate": "measure an encoder on a retrieval set",
     "encode": "encode a corpus to vectors on disk",
-    "index": "make an index of encoded vectors",
+    "index": "make an index of documents, and change its documents",
     "search": "search an index, and show the terms that matched",
     "mine": "mine hard negatives for a split",
     "score": "score pairs of a query and a document with a teacher",

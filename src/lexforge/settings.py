@@ -26,6 +26,8 @@ LEXICAL = "lexical"
 """The name of the backbone that is built from the corpus."""
 BM25, LSA, LSA_CHAR = FITTED_TEACHERS = ("bm25", "lsa", "lsa-char")
 """The teachers that are fitted on the corpus, and need no files."""
+START = "start"
+"""The model before it is adapted, as one of the teachers."""
 UNKNOWN = "unknown"
 
 NegativesName: TypeAlias = Literal["given", "none", "mined", "judged", "bm25"]

@@ -5,8 +5,18 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lexforge.adapt import average_in_spreads, candidate_pools, listed_rows
-from lexforge.adapt.scores import scores_by
+from lexforge.adapt import (
+    average_in_spreads,
+    candidate_pools,
+    listed_rows,
+    scores_by,
+    scores_in_index,
+    scores_in_ranking,
+)
+from lexforge.corpus import encode
+from lexforge.retrieval import build_exact
+
+TEXTS = {"a": "sort the list", "b": "open the file", "c": "hash of a key"}
 
 
 def test_rankings_take_turns_and_the_own_document_comes_first() -> None:
@@ -67,17 +77,45 @@ def test_a_query_that_teaches_nothing_has_no_row() -> None:
         listed_rows({}, scores, {}, 1)
 
 
-def test_teachers_by_name(tiny_splade, tmp_path, monkeypatch) -> None:
-    """BM25 by its ranking, where a missing document has 0, and the start by its own vectors."""
+def test_bm25_teaches_by_its_ranking() -> None:
+    """A document that it does not hold shares no word with the query."""
+    pools = {"q": ["a", "b"]}
+    assert scores_in_ranking({"q": {"a": 2.5, "x": 1.0}}, pools) == {"q": {"a": 2.5, "b": 0.0}}
+
+
+@pytest.mark.parametrize("encoder", ["tiny_splade", "tiny_dense"])
+def test_the_start_teaches_by_its_vectors(encoder: str, request) -> None:
+    """Each candidate has the product of its vector and the query's, whatever the order of the pools."""
+    model = request.getfixturevalue(encoder)
+    documents = encode(model, list(TEXTS.values()), "document")
+    index = build_exact(documents, list(TEXTS), "dot")
+    pools = {"q": ["c", "a"], "r": ["b", "c", "a"], "s": []}
+    vectors = encode(model, ["list of files", "tree", "key"], "query")
+    found = scores_in_index(index, vectors, pools)
+    expected = vectors @ documents.T
+    expected = expected if isinstance(expected, np.ndarray) else expected.toarray()
+    assert {key: list(pool) for key, pool in found.items()} == pools
+    for row, pool in enumerate(found.values()):
+        for key, score in pool.items():
+            assert score == pytest.approx(expected[row]["abc".index(key)], rel=1e-5)
+
+
+def test_models_teach_by_their_scores(tiny_splade, tiny_dense, tmp_path, monkeypatch) -> None:
+    """A dense one by embeddings, a sparse one by pairs; what was computed is kept."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    texts = {"a": "sort the list", "b": "open the file", "c": "hash of a key"}
-    queries, pools = {"q": "list of files"}, {"q": ["a", "b", "c"]}
-    assert scores_by("bm25", None, {"bm25": {"q": {"a": 2.5}}}, pools, queries, texts) == {
-        "q": {"a": 2.5, "b": 0.0, "c": 0.0}
-    }
-    found = scores_by("start", tiny_splade, {}, pools, queries, texts)
-    query = tiny_splade.encode_query(["list of files"]).to_dense()
-    documents = tiny_splade.encode_document(list(texts.values())).to_dense()
-    assert list(found["q"].values()) == pytest.approx((query @ documents.T)[0].tolist(), rel=1e-4)
-    with pytest.raises(ValueError, match="is no retriever yet, so it cannot teach"):
-        scores_by("start", None, {}, pools, queries, texts)
+    queries, pools = {"q": "list of files", "r": "tree"}, {"q": ["b", "a"], "r": ["c", "a"]}
+    for model, tolerance in (
+        (tiny_dense, 2e-3),
+        (tiny_splade, 1e-4),
+    ):  # embeddings are kept in half precision
+        folder = tmp_path / type(model).__name__
+        model.save_pretrained(str(folder))
+        found = scores_by(str(folder), pools, queries, TEXTS)
+        similarity = model.similarity(
+            model.encode_query(list(queries.values())), model.encode_document(list(TEXTS.values()))
+        )
+        for row, (query, pool) in enumerate(pools.items()):
+            for key in pool:
+                assert found[query][key] == pytest.approx(
+                    float(similarity[row]["abc".index(key)]), rel=tolerance
+                )

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lexforge.data import DataError, Passage, SourceOptions, load_documents, load_library
+from lexforge.common.types import Passage
+from lexforge.data import DataError, SourceOptions, load_documents, load_library
 from lexforge.data.passages import Cutter
 
 

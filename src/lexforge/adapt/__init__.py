@@ -10,11 +10,15 @@ if TYPE_CHECKING:
     from lexforge.adapt.candidates import candidate_pools, listed_rows
     from lexforge.adapt.gate import Verdict, judge, measure
     from lexforge.adapt.queries import QUERY_KINDS, PseudoQuery, pseudo_queries, read_queries
-    from lexforge.adapt.scores import START, average_in_spreads, scores_by
+    from lexforge.adapt.scores import (
+        average_in_spreads,
+        scores_by,
+        scores_in_index,
+        scores_in_ranking,
+    )
 
 __all__ = [
     "QUERY_KINDS",
-    "START",
     "PseudoQuery",
     "Verdict",
     "average_in_spreads",
@@ -25,6 +29,8 @@ __all__ = [
     "pseudo_queries",
     "read_queries",
     "scores_by",
+    "scores_in_index",
+    "scores_in_ranking",
 ]
 
 __getattr__, __dir__ = load_when_used(__name__)

@@ -5,31 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from sentence_transformers.base.model import BaseModel
 
 from lexforge.common.types import Run
-from lexforge.settings import BM25
-from lexforge.teachers.pairs import EncoderScorer, load_scorer, score_pairs
+from lexforge.corpus import Vectors
+from lexforge.models.names import checked_name, model_kind
+from lexforge.retrieval import FaissIndex, InvertedIndex
+from lexforge.teachers import SentenceTransformerTeacher, TeacherCache, load_scorer, score_pairs
 
-START = "start"
-"""The name of the model before adaptation, where it is one of several teachers."""
+_BLOCK = 2**14  # pairs
 
 
 def scores_by(
-    name: str,
-    start: BaseModel | None,
-    rankings: Mapping[str, Run],
-    pools: Mapping[str, Sequence[str]],
-    queries: Mapping[str, str],
-    texts: Mapping[str, str],
+    name: str, pools: Mapping[str, Sequence[str]], queries: Mapping[str, str], texts: Mapping[str, str]
 ) -> Run:
-    """Score the candidates of all queries by one teacher.
+    """Score the candidates of all queries by a model; what it says is cached on the disk and goes on there.
 
     Args:
-        name: `bm25`, whose ranking gives the scores; `start`; or the folder or hub name of an encoder or a
-            cross-encoder, whose scores are cached on the disk.
-        start: The model before adaptation, None if it is no retriever.
-        rankings: Those that the candidates come from, by their names.
+        name: The folder or hub name of a dense encoder, whose embeddings of all texts are cached, or of a
+            cross-encoder or another model of `lexforge.teachers.load_scorer`, whose scores of pairs are.
         pools: Query id -> document ids.
         queries: Query id -> text.
         texts: Document id -> text.
@@ -39,17 +32,61 @@ def scores_by(
 
     Raises:
         DataError: If the teacher cannot be loaded.
-        ValueError: If the start is to teach and is no retriever.
     """
-    if name == BM25:  # a document that it does not find shares no word with the query
-        ranking = rankings[BM25]
-        return {query: {key: ranking[query].get(key, 0.0) for key in pool} for query, pool in pools.items()}
-    if name == START and start is None:
-        raise ValueError("the model is no retriever yet, so it cannot teach; leave out --teacher start")
-    scorer = load_scorer(name) if name != START else EncoderScorer(start)
+    if model_kind(checked_name(name)) == "dense":
+        teacher = SentenceTransformerTeacher(name)
+        cache = TeacherCache.build(teacher, queries.values(), texts.values())
+        documents = cache.lookup(list(texts.values()), "document").astype(np.float32)  # [N, D]
+        vectors = cache.lookup([queries[query] for query in pools], "query").astype(np.float32)  # [Q, D]
+        places = {key: place for place, key in enumerate(texts)}
+        return {
+            query: dict(zip(pool, (documents[[places[key] for key in pool]] @ vector).tolist(), strict=True))
+            for (query, pool), vector in zip(pools.items(), vectors, strict=True)
+        }
     pairs = [(queries[query], texts[key]) for query, pool in pools.items() for key in pool]
-    scores = score_pairs(scorer, pairs)
+    scores = score_pairs(load_scorer(name), pairs)
     return {query: {key: scores[queries[query], texts[key]] for key in pool} for query, pool in pools.items()}
+
+
+def scores_in_index(
+    index: InvertedIndex | FaissIndex, vectors: Vectors, pools: Mapping[str, Sequence[str]]
+) -> Run:
+    """Score the candidates of all queries by the vectors of an index.
+
+    Args:
+        index: The index of the documents.
+        vectors: The vectors of the queries, in the order of the pools: CSR `[Q, V]` or an array `[Q, D]`.
+        pools: Query id -> document ids.
+
+    Returns:
+        Query id -> document id -> dot product. Under cosine the queries are not scaled to unit length, which
+        an average in units of spread does not see.
+    """
+    documents = index.vectors()  # [N, V] or [N, D]
+    places = {key: place for place, key in enumerate(index.ids)}
+    rows = np.repeat(np.arange(len(pools)), [len(pool) for pool in pools.values()])  # [pairs]
+    columns = np.array([places[key] for pool in pools.values() for key in pool], np.int64)
+    scores = np.empty(len(rows), np.float32)
+    for start in range(0, len(rows), _BLOCK):  # the rows of all pairs at once would take gigabytes
+        part = slice(start, start + _BLOCK)
+        left, right = vectors[rows[part]], documents[columns[part]]
+        products = left * right if isinstance(left, np.ndarray) else left.multiply(right)
+        scores[part] = np.asarray(products.sum(axis=1)).ravel()
+    values = iter(scores.tolist())
+    return {query: {key: next(values) for key in pool} for query, pool in pools.items()}
+
+
+def scores_in_ranking(ranking: Run, pools: Mapping[str, Sequence[str]]) -> Run:
+    """Return the scores of the candidates in a ranking by words, such as BM25's.
+
+    Args:
+        ranking: Query id -> document id -> score.
+        pools: Query id -> document ids.
+
+    Returns:
+        Query id -> document id -> score, 0 for a document that the ranking does not hold.
+    """
+    return {query: {key: ranking[query].get(key, 0.0) for key in pool} for query, pool in pools.items()}
 
 
 def average_in_spreads(teachers: Sequence[Run]) -> Run:

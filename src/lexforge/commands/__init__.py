@@ -8,6 +8,7 @@ from lexforge.common.lazy import load_when_used
 
 if TYPE_CHECKING:
     from lexforge.commands import (
+        adapt,
         encode,
         evaluate,
         export_model,
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "adapt",
     "encode",
     "evaluate",
     "export_model",

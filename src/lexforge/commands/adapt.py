@@ -29,7 +29,7 @@ import tyro
 from lexforge import adapt, corpus, data, evaluation, losses, models, retrieval, runs, training
 from lexforge.commands.index import read_library
 from lexforge.common.types import Passage
-from lexforge.settings import BM25, LEXICAL, PRESETS, SourceOptions, TrainingSettings
+from lexforge.settings import BM25, LEXICAL, PRESETS, START, SourceOptions, TrainingSettings
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer, SparseEncoder
@@ -153,6 +153,8 @@ def main(cfg: Config) -> None:
         if cfg.document_terms is None:
             terms = {"document_terms": preset.start.document_terms, "query_terms": preset.start.query_terms}
         print(f"{cfg.model} was not trained for SPLADE: its head gets its scale from the documents")
+    if START in cfg.teacher and start is None:
+        raise ValueError(f"{cfg.model} is no retriever yet, so it cannot teach; leave out --teacher start")
 
     # Queries. Some pseudo-queries are held out for the gate, and real queries join the others.
     stages.begin("take queries from the documents")
@@ -180,13 +182,20 @@ def main(cfg: Config) -> None:
     if start is not None:
         index = retrieval.build_exact(gate.vectors(start)[1], list(texts), models.check_encoder(start))
         vectors = corpus.encode(start, list(queries.values()), "query", show_progress_bar=True)
-        rankings[adapt.START] = index.search(vectors, DEPTH).to_run(list(queries))
+        rankings[START] = index.search(vectors, DEPTH).to_run(list(queries))
 
     # Teachers. Each scores the same candidates, and a row compares some of them over the range of the scores.
     stages.begin("score the candidates")
-    names = cfg.teacher or tuple(name for name in (adapt.START, BM25) if name in rankings)
+    names = cfg.teacher or tuple(rankings)
     pools = adapt.candidate_pools(list(rankings.values()), queries, own, cfg.pool)
-    scores = [adapt.scores_by(name, start, rankings, pools, queries, texts) for name in names]
+    scores = []
+    for name in names:
+        if name == BM25:
+            scores.append(adapt.scores_in_ranking(rankings[BM25], pools))
+        elif name == START:
+            scores.append(adapt.scores_in_index(index, vectors, pools))
+        else:
+            scores.append(adapt.scores_by(name, pools, queries, texts))
     rows = adapt.listed_rows(
         texts, adapt.average_in_spreads(scores), queries, cfg.row_documents, cfg.train.seed
     )

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from lexforge.data.formats.docstrings import load_docstrings
     from lexforge.data.formats.hub import load_hub
     from lexforge.data.formats.msmarco import load_msmarco
-    from lexforge.data.library import Library, Passage, load_library
+    from lexforge.data.library import Library, load_library
     from lexforge.data.multilabel import (
         MultiLabelData,
         load_docstring_topics,
@@ -55,7 +55,6 @@ __all__ = [
     "MultiLabelData",
     "MultiLabelOptions",
     "PairData",
-    "Passage",
     "RetrievalData",
     "SourceOptions",
     "StsOptions",

@@ -9,35 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lexforge.common.progress import Progress
-from lexforge.common.types import DataError
+from lexforge.common.types import DataError, Passage
 from lexforge.data.formats import detect
 from lexforge.data.lines import counted
 from lexforge.data.passages import CountTokens, Cutter, Part
-from lexforge.data.retrieval_data import joined
 from lexforge.settings import SourceOptions
 
 # Documents are cut together until they have so many characters, so that short ones are counted in one call.
 _BLOCK_CHARACTERS = 2**22
-
-
-@dataclass(frozen=True)
-class Passage:
-    """A document, or a part of one.
-
-    Args:
-        title: The title of the document; it may be blank.
-        text: The text without the title.
-        document: The id of the document.
-    """
-
-    title: str
-    text: str
-    document: str
-
-    @property
-    def joined(self) -> str:
-        """Return title and text joined by a space, as BEIR's documents are searched."""
-        return joined(self.title, self.text)
 
 
 @dataclass(frozen=True)
