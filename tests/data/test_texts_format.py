@@ -82,6 +82,7 @@ def notes_of(source: Path) -> tuple[list[tuple[str, str, str]], list[str]]:
         ("x.md", "---\n\nbody\n\n---\nend", "x", "body\n\nend"),  # rules, and no settings
         ("x.md", "```sh\n# a comment\nls [a](b)\n```\n# Head", "Head", "# a comment\nls [a](b)"),
         ("x.md", "~~~\na\n```\n~~~\n#tag\n####### seven", "x", "a\n```\n\n#tag\n####### seven"),
+        ("x.md", "text\n```\ncode\n```\n---\nend", "x", "text\n\ncode\n\nend"),
         ("x.md", "see [the docs](http://x/(y) 'z') ![pic](p.png)", "x", "see the docs pic"),
         ("x.md", "[![alt](a.png)](b) rows[0](1) [open](", "x", "alt rows[0](1) [open]("),
         ("x.md", "see [it][1]\n\n[1]: http://x\nend", "x", "see [it][1]\n\nend"),
@@ -99,6 +100,7 @@ def notes_of(source: Path) -> tuple[list[tuple[str, str, str]], list[str]]:
         ("x.html", "<ul><li>a<li>b</ul><table><tr><td>c<td>d</table>", "x", "a\n\nb\n\nc d"),
         ("x.html", "<p>a\n  b</p><pre>c\nd</pre><p>&eacute;&#233;&nbsp;e", "x", "a b\n\nc\nd\n\néé e"),
         ("x.html", "just words", "x", "just words"),
+        ("x.html", "<p>a</p><svg><title>icon</title></svg>", "x", "a"),
     ],
 )
 def test_title_and_body_of_each_kind_of_file(
@@ -151,7 +153,7 @@ KOREAN = "이것은 한국어 문서입니다. 검색 모델을 훈련한다."
         (KOREAN.encode("utf-16"), KOREAN, ""),
         (codecs.BOM_UTF16_BE + KOREAN.encode("utf-16-be"), KOREAN, ""),
         (FRENCH.encode("latin-1"), FRENCH, "cp1252"),
-        (b"plain\n" * 100_000 + FRENCH.encode("cp1252"), "plain\n" * 100_000 + FRENCH, "cp1252"),
+        (b"plain\n" * 300_000 + FRENCH.encode("cp1252"), "plain\n" * 300_000 + FRENCH, "cp1252"),
         (CZECH.encode("cp1250"), CZECH.strip(), "cp1250"),
         (RUSSIAN.encode("koi8_r"), RUSSIAN.strip(), "koi8_r"),
         (JAPANESE.encode("shift_jis"), JAPANESE, "cp932"),
@@ -224,6 +226,7 @@ def test_one_bad_file_stops_nothing_and_is_named(tmp_path: Path) -> None:
         "scan.pdf": make_pdf(""),
     }.items():
         (folder / name).write_bytes(data)
+    (tmp_path / "outside.txt").write_text("not in the folder")
     (folder / "loop").symlink_to(folder)
     (folder / "x.txt" / "up").symlink_to(tmp_path)
     (folder / "self.txt").symlink_to("self.txt")

@@ -211,5 +211,5 @@ def _middle(text: str, start: int, end: int) -> int | None:
     behind = _SPACE.search(text, half, inner)
     if behind is not None:
         return behind.end()
-    before = list(_ends(_SPACE, text, start, half))
+    before = list(_ends(_SPACE, text, start, half + 1))
     return before[-1] if before else None

@@ -131,7 +131,8 @@ def load_documents(source: str, options: SourceOptions | None = None) -> Mapping
     """Load the documents of a set; queries and judgements of a folder need not exist.
 
     Args:
-        source: A name that `load_retrieval_data` takes.
+        source: A name that `load_retrieval_data` takes, or documents alone: `corpus.jsonl` in BEIR's form, a
+            file .txt, .md, .rst, .html or .pdf, or a folder of such files.
         options: Names of columns.
 
     Returns:

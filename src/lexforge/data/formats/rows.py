@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from lexforge.common.types import DataError
-from lexforge.data.formats import beir
+from lexforge.data.formats.beir import is_corpus
 from lexforge.data.pair_data import PairData
 from lexforge.data.pairs import HEADERS, find_roles
 from lexforge.data.retrieval_data import untitled
@@ -40,7 +40,7 @@ def matches(source: str) -> bool:
     """Return whether a source is such a file or folder; `corpus.jsonl` and a folder with it are BEIR's."""
     path = Path(source)
     if not path.is_dir():
-        return path.is_file() and ending(path) in READERS and not beir.is_corpus(path)
+        return path.is_file() and ending(path) in READERS and not is_corpus(path)
     return not any(path.glob("corpus.jsonl*")) and (_is_saved(path) or bool(_files_by_split(path)))
 
 
