@@ -193,11 +193,10 @@ def for_untrained_head(cfg: Config, vocabulary_size: int) -> Config:
     cfg = replace(cfg, finish=replace(cfg.finish, start_share=0.0))
     if cfg.document_terms is not None or cfg.query_terms is not None:
         return cfg
-    wanted = {"document_terms": cfg.start.document_terms}
-    if not cfg.inference_free:  # such queries have no encoder, and one term per word
-        wanted["query_terms"] = cfg.start.query_terms
-    few = max(1, vocabulary_size // 20)  # a small vocabulary has not so many terms to give
-    return replace(cfg, **{name: min(number, few) for name, number in wanted.items() if number is not None})
+    wanted = cfg.start.wanted_terms(vocabulary_size)
+    if cfg.inference_free:  # such queries have no encoder, and one term per word
+        wanted.pop("query_terms", None)
+    return replace(cfg, **wanted)
 
 
 def check(cfg: Config) -> None:

@@ -266,6 +266,16 @@ class StartSettings:
     document_terms: Annotated[int | None, NoFlag] = None
     query_terms: Annotated[int | None, NoFlag] = None
 
+    def wanted_terms(self, vocabulary_size: int) -> dict[str, int]:
+        """Return the numbers of terms that an untrained head is brought to, by the names of `SpladeTrainer`.
+
+        Args:
+            vocabulary_size: V; a small vocabulary has not so many terms to give, so they are at most V / 20.
+        """
+        wanted = {"document_terms": self.document_terms, "query_terms": self.query_terms}
+        few = max(1, vocabulary_size // 20)
+        return {name: min(number, few) for name, number in wanted.items() if number is not None}
+
 
 @dataclass(frozen=True)
 class FinishSettings:

@@ -31,14 +31,17 @@ def test_the_text_of_a_document_finds_it(
         pytest.importorskip("pymilvus", reason="the extra `milvus` is not installed")
         pytest.importorskip("milvus_lite", reason="the extra `milvus` is not installed")
         uri = str(tmp_path / "vectors.db")
-    index.main(index.Config(vectors, tmp_path / "index", kind, rows=3, uri=uri))
-    assert f"{kind} index of 7 documents" in capsys.readouterr().out
-    search.main(search.Config(tmp_path / "index", corpus_folder, "parse a tree", k=7, terms=2))
+    documents = str(corpus_folder)
+    index.main(
+        index.Config(tmp_path / "index", documents=documents, vectors=vectors, index=kind, rows=3, uri=uri)
+    )
+    assert "index of 7 passages" in capsys.readouterr().out
+    search.main(search.Config(tmp_path / "index", "parse a tree", k=7, terms=2))
     out = capsys.readouterr().out
     assert out.startswith("query: parse a tree\n  1.")
     assert "d2  parse a tree" in out
     assert " more" in out
-    search.main(search.Config(tmp_path / "index", corpus_folder, k=1), lines=["open the file\n", "key"])
+    search.main(search.Config(tmp_path / "index", k=1), lines=["open the file\n", "key"])
     assert capsys.readouterr().out.count("query: ") == 2
 
 
@@ -48,10 +51,9 @@ def test_a_corpus_gives_the_terminal_no_commands(tiny_checkpoint: Path, tmp_path
     folder.mkdir()
     record = {"_id": "d\x1b[8m", "text": "parse \x1b]0;title\x07 a \x9b2J tree"}
     (folder / "corpus.jsonl").write_text(json.dumps(record) + "\n")
-    encode.main(encode.Config(str(tiny_checkpoint), folder, tmp_path / "vectors"))
-    index.main(index.Config(tmp_path / "vectors", tmp_path / "index", "inverted"))
+    index.main(index.Config(tmp_path / "index", documents=str(folder), model=str(tiny_checkpoint)))
     capsys.readouterr()
-    search.main(search.Config(tmp_path / "index", folder, "parse \x1b[2J tree"))
+    search.main(search.Config(tmp_path / "index", "parse \x1b[2J tree"))
     out = capsys.readouterr().out
     assert "query: parse \\x1b[2J tree" in out
     assert "d\\x1b[8m  parse \\x1b]0;title\\x07 a \\x9b2J tree" in out
@@ -62,11 +64,11 @@ def test_a_line_that_is_no_query_costs_no_other_line(
     vectors, corpus_folder, tmp_path, capsys, monkeypatch
 ) -> None:
     """The lines of a file stand for themselves; the command still fails, and says at which line."""
-    index.main(index.Config(vectors, tmp_path / "index", "inverted"))
+    index.main(index.Config(tmp_path / "index", vectors=vectors))
     stdin = io.TextIOWrapper(io.BytesIO("tree\n\n caf\xe9\n".encode("latin-1") + "서울\n".encode()))
     monkeypatch.setattr("sys.stdin", stdin)
     with pytest.raises(ValueError, match="2 of 4 lines were not searched for: line 2 is blank"):
-        search.main(search.Config(tmp_path / "index", corpus_folder, k=1))
+        search.main(search.Config(tmp_path / "index", k=1))
     out, err = capsys.readouterr()
     assert [line for line in out.splitlines() if line.startswith("query")] == ["query: tree", "query: 서울"]
     assert "line 2 is blank" in err
@@ -77,17 +79,17 @@ def test_a_byte_order_mark_is_no_part_of_the_first_query(
     vectors, corpus_folder, tmp_path, capsys, monkeypatch
 ) -> None:
     """Windows tools write it at the start of a file, which is then piped into the search."""
-    index.main(index.Config(vectors, tmp_path / "index", "inverted"))
+    index.main(index.Config(tmp_path / "index", vectors=vectors))
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO("\ufefftree\nkey\n".encode())))
-    search.main(search.Config(tmp_path / "index", corpus_folder, k=1))
+    search.main(search.Config(tmp_path / "index", k=1))
     lines = capsys.readouterr().out.splitlines()
     assert [line for line in lines if line.startswith("query")] == ["query: tree", "query: key"]
 
 
 def test_a_damaged_array_is_found_when_asked_for(vectors, corpus_folder, tmp_path) -> None:
     """A failing disk leaves size and time of a file: only reading it all finds that."""
-    index.main(index.Config(vectors, tmp_path / "index", "inverted"))
-    folder = tmp_path / "index" / "index"
+    index.main(index.Config(tmp_path / "index", vectors=vectors))
+    folder = tmp_path / "index" / "generation-1" / "index"
     file, manifest = folder / "weights.npy", folder / "manifest.json"
     fields = json.loads(manifest.read_text())["fields"]
     manifest.unlink()
@@ -98,7 +100,7 @@ def test_a_damaged_array_is_found_when_asked_for(vectors, corpus_folder, tmp_pat
     content[-2] ^= 1
     file.write_bytes(content)
     os.utime(file, ns=(minute_ago, minute_ago))
-    config = search.Config(tmp_path / "index", corpus_folder, "tree")
+    config = search.Config(tmp_path / "index", "tree")
     search.main(config)
     with pytest.raises(ValueError, match=r"weights\.npy does not have the checksum"):
         search.main(replace(config, verify=True))
@@ -107,19 +109,62 @@ def test_a_damaged_array_is_found_when_asked_for(vectors, corpus_folder, tmp_pat
 def test_bad_input_is_refused(vectors, corpus_folder, tmp_path, tiny_dense) -> None:
     """Blank lines, k = 0, an index that is not there, a model that is another one."""
     with pytest.raises(ValueError, match="the index 'faiss-flat' does not hold sparse vectors"):
-        index.main(index.Config(vectors, tmp_path / "index", "faiss-flat"))
+        index.main(index.Config(tmp_path / "index", vectors=vectors, index="faiss-flat"))
     with pytest.raises(FileNotFoundError, match="holds no finished index"):
-        search.main(search.Config(tmp_path / "index", corpus_folder, "tree"))
-    index.main(index.Config(vectors, tmp_path / "index", "inverted"))
+        search.main(search.Config(tmp_path / "index", "tree"))
+    index.main(index.Config(tmp_path / "index", vectors=vectors))
     with pytest.raises(ValueError, match="line 2 is blank"):
-        search.main(search.Config(tmp_path / "index", corpus_folder), lines=["tree\n", "\n"])
+        search.main(search.Config(tmp_path / "index"), lines=["tree\n", "\n"])
     with pytest.raises(ValueError, match="--width >= 3; received -1 and 200"):
-        search.main(search.Config(tmp_path / "index", corpus_folder, "tree", terms=-1))
+        search.main(search.Config(tmp_path / "index", "tree", terms=-1))
     with pytest.raises(ValueError, match="k must be at least 1; received 0"):
-        search.main(search.Config(tmp_path / "index", corpus_folder, "tree", k=0))
+        search.main(search.Config(tmp_path / "index", "tree", k=0))
     tiny_dense.save_pretrained(str(tmp_path / "other"))
     with pytest.raises(ValueError, match="with other weights or settings"):
-        search.main(search.Config(tmp_path / "index", corpus_folder, "tree", model=str(tmp_path / "other")))
+        search.main(search.Config(tmp_path / "index", "tree", model=str(tmp_path / "other")))
     (vectors / "block-000001.safetensors").unlink()
     with pytest.raises(FileNotFoundError, match="1 of 3 blocks are missing, the first is 1"):
-        index.main(index.Config(vectors, tmp_path / "second", "inverted"))
+        index.main(index.Config(tmp_path / "second", vectors=vectors))
+
+
+def test_documents_come_and_go(tiny_checkpoint: Path, tmp_path: Path, capsys) -> None:
+    """A folder of texts becomes an index in one command, and changes in the next ones."""
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    (folder / "tree.md").write_text("# Trees\n\nparse a tree\n")
+    (folder / "list.txt").write_text("sort the list " * 30)
+    where = tmp_path / "index"
+    index.main(index.Config(where, documents=str(folder), model=str(tiny_checkpoint), max_seq_length=16))
+    out = capsys.readouterr().out
+    assert "documents cut into" in out
+    search.main(search.Config(where, "parse a tree", k=9))
+    assert "tree.md  Trees parse a tree" in capsys.readouterr().out
+
+    (folder / "tree.md").write_text("# Trees\n\nhash of a node\n")
+    (folder / "list.txt").unlink()
+    index.main(index.Config(where, add=str(folder), delete=("list.txt",)))
+    assert f"{where}: 1 passages added, " in capsys.readouterr().out
+    search.main(search.Config(where, "sort the list node", k=9))
+    out = capsys.readouterr().out
+    assert "list.txt" not in out
+    assert "tree.md  Trees hash of a node" in out
+    index.main(index.Config(where, add=str(folder)))
+    assert "0 passages added, 0 deleted, 1 there already" in capsys.readouterr().out
+    with pytest.raises(ValueError, match=r"has no document 'list\.txt'"):
+        index.main(index.Config(where, delete=("list.txt",)))
+    with pytest.raises(ValueError, match="have no place beside them"):
+        index.main(index.Config(where, delete=("tree.md",), vectors=tmp_path))
+
+
+def test_an_index_without_texts_finds_ids(vectors: Path, tmp_path: Path, capsys) -> None:
+    """Texts are kept where they are given; without them there are ids and terms, and no BM25."""
+    index.main(index.Config(tmp_path / "index", vectors=vectors))
+    search.main(search.Config(tmp_path / "index", "parse a tree", k=1))
+    assert "  d2\n" in capsys.readouterr().out
+    with pytest.raises(ValueError, match=r"BM25 needs the texts, and .* keeps none"):
+        search.main(search.Config(tmp_path / "index", "parse a tree", hybrid="bm25"))
+    for wrong in ({}, {"documents": "x"}, {"model": "x"}):
+        with pytest.raises(ValueError, match="an index is made of --documents and --model, or of the --vec"):
+            index.main(index.Config(tmp_path / "second", **wrong))
+    with pytest.raises(ValueError, match="leave out --model and --max-seq-length"):
+        index.main(index.Config(tmp_path / "second", vectors=vectors, model="x"))

@@ -29,6 +29,8 @@ import tyro
 from lexforge import adapt, corpus, data, evaluation, losses, models, retrieval, runs, training
 from lexforge.commands.index import read_library
 from lexforge.common.types import Passage
+from lexforge.data.formats import detect
+from lexforge.models.names import checked_name
 from lexforge.settings import BM25, LEXICAL, PRESETS, START, SourceOptions, TrainingSettings
 
 if TYPE_CHECKING:
@@ -109,6 +111,8 @@ def main(cfg: Config) -> None:
     if process.num_processes > 1:
         raise ValueError(f"lexforge adapt runs in one process; received {process.num_processes} of them")
     stages = runs.Stages(process)
+    detect(cfg.documents)  # a wrong path is told before anything is loaded
+    models.check_model(cfg.model)
     runs.check_run_directory(cfg.output, cfg, resume=cfg.resume)
 
     # Encoder and documents. The tokenizer of the encoder divides long documents into passages; an encoder
@@ -118,6 +122,7 @@ def main(cfg: Config) -> None:
     if scratch:
         stages.begin("read the documents")
         whole = list(data.load_library(cfg.documents, cfg.source, show_progress_bar=True).texts.values())
+    runs.claim_run_directory(cfg.output, cfg, resume=cfg.resume)
     stages.begin("build the encoder" if scratch else "load the encoder")
     preset = PRESETS["lexforge-scratch" if scratch else "lexforge"]
     tokens = cfg.max_seq_length or (384 if scratch else models.default_tokens(cfg.model))
@@ -132,7 +137,6 @@ def main(cfg: Config) -> None:
         max_seq_length=tokens,
         seed=cfg.train.seed,
     )
-    runs.claim_run_directory(cfg.output, cfg, resume=cfg.resume)
     model = models.build_splade(checkpoint, max_seq_length=tokens, similarity=preset.loss.similarity)
     stages.begin("read the documents")
     library = read_library(cfg.documents, cfg.source, model)
@@ -144,21 +148,20 @@ def main(cfg: Config) -> None:
     # The retriever that is to be improved: the SPLADE itself, or the dense model whose transformer it has. A
     # head that was not trained for SPLADE retrieves nothing yet, so nothing of it is kept.
     start: SparseEncoder | SentenceTransformer | None = model
-    finish, terms = preset.finish, {"document_terms": cfg.document_terms, "query_terms": None}
+    finish, terms = preset.finish, {}
     if not scratch and not models.head_is_trained(model, documents):
-        dense = models.model_kind(models.checked_name(cfg.model)) == "dense"
+        dense = models.model_kind(checked_name(cfg.model)) == "dense"
         start = models.load_encoder(cfg.model, tokens) if dense else None
         models.scale_head(model, documents)
         finish = replace(finish, start_share=0.0)
-        if cfg.document_terms is None:
-            terms = {"document_terms": preset.start.document_terms, "query_terms": preset.start.query_terms}
+        terms = preset.start.wanted_terms(models.vocabulary_size(model))
         print(f"{cfg.model} was not trained for SPLADE: its head gets its scale from the documents")
     if START in cfg.teacher and start is None:
         raise ValueError(f"{cfg.model} is no retriever yet, so it cannot teach; leave out --teacher start")
 
     # Queries. Some pseudo-queries are held out for the gate, and real queries join the others.
     stages.begin("take queries from the documents")
-    taken = adapt.pseudo_queries(passages, cfg.pseudo_queries + HELD_OUT, seed=cfg.train.seed)
+    taken = adapt.pseudo_queries(passages, max(cfg.pseudo_queries, 1) + HELD_OUT, seed=cfg.train.seed)
     held, taken = taken[: min(HELD_OUT, len(taken) // 10)], taken[min(HELD_OUT, len(taken) // 10) :]
     queries = {f"pseudo-{place}": one.text for place, one in enumerate(taken[: cfg.pseudo_queries])}
     own = {f"pseudo-{place}": one.passage for place, one in enumerate(taken[: cfg.pseudo_queries])}
@@ -235,7 +238,7 @@ def main(cfg: Config) -> None:
         average_horizon=finish.average_horizon,
         train_positions=not scratch,
         counted_texts={"document": documents, "query": [one.text for one in held]},
-        **terms,
+        **(terms if cfg.document_terms is None else {"document_terms": cfg.document_terms}),
     )
     trainer.train(resume_from_checkpoint=cfg.resume)
 

@@ -202,11 +202,9 @@ def _commands(run: RunFiles) -> list[tuple[str, str]]:
         model = shlex.quote(str(run.folder / "model"))
         if run.scores:  # a retrieval run, whose data the scripts read
             data = shlex.quote(str(run.config.get("data", "DATA")))
-            index = "faiss-flat" if run.terms is None else "inverted"
             search = [
-                f"lexforge encode --model {model} --data {data} --output VECTORS",
-                f"lexforge index --vectors VECTORS --index {index} --output INDEX",
-                f'lexforge search --index INDEX --data {data} "your query"',
+                f"lexforge index --documents {data} --model {model} --output INDEX",
+                'lexforge search INDEX "your query"',
             ]
             evaluate = f"lexforge evaluate --model {model} --data {data} --split test"
             commands += [("Search with the model", "\n".join(search)), ("Measure the model again", evaluate)]

@@ -1,0 +1,133 @@
+"""From a folder of documents to an adapted model and its index, and what the gate does with a bad one."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sentence_transformers import SentenceTransformer, SparseEncoder
+
+from lexforge.commands import adapt, search
+from lexforge.corpus import encode, open_index
+from lexforge.models import build_splade
+from lexforge.settings import PRESETS
+
+WORDS = "river bank flood bridge stone tower city road train sea island storm wind harbour ship".split()
+
+
+@pytest.fixture(scope="module")
+def documents(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Forty files about some words each, with a title."""
+    folder = tmp_path_factory.mktemp("documents")
+    draw = random.Random(0)
+    for number in range(40):
+        own = draw.sample(WORDS, 4)
+        sentences = [f"The {draw.choice(own)} and the {draw.choice(own)} number {number}." for _ in range(5)]
+        (folder / f"{number}.md").write_text(f"# About {own[0]} {own[1]}\n\n{' '.join(sentences)}\n")
+    return folder
+
+
+@pytest.fixture
+def cfg(documents: Path, tmp_path: Path, monkeypatch) -> adapt.Config:
+    """A short run from nothing."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    train = replace(PRESETS["lexforge"].train, steps=3, batch_size=8, learning_rate=1e-3, precision="fp32")
+    return adapt.Config(str(documents), "lexical", tmp_path / "out", pool=8, max_seq_length=48, train=train)
+
+
+def run(cfg: adapt.Config) -> bool:
+    """Run the command; whether it ended with the exit status of a model that is better."""
+    try:
+        adapt.main(cfg)
+    except SystemExit as ended:
+        if ended.code != adapt.NOT_BETTER:
+            raise
+        return False
+    return True
+
+
+def test_a_folder_of_texts_becomes_a_model_and_an_index(cfg, capsys) -> None:
+    """Nothing but the documents is needed; what the numbers say is what the files hold."""
+    better = run(cfg)
+    out = capsys.readouterr().out
+    found = json.loads((cfg.output / "adapt.json").read_text())
+    assert found["verdict"]["better"] is better
+    assert found["teachers"] == ["bm25", "start"]
+    assert found["passages"] == 40
+    assert set(found["before"]) == set(found["after"]) == {"held_out"}
+    difference = found["after"]["held_out"]["nDCG@10"] - found["before"]["held_out"]["nDCG@10"]
+    assert found["verdict"]["comparison"]["difference"] == pytest.approx(difference)
+    assert better is (difference > 0)
+    assert "held-out pseudo-queries" in out
+    assert f"lexforge serve --index {cfg.output / 'index'}" in out
+    assert json.loads((cfg.output / "config.json").read_text())["model"] == "lexical"
+    # The index is that of the model, and holds every document.
+    model = SparseEncoder(str(cfg.output / "model"), device="cpu")
+    index, _, passages = open_index(cfg.output / "index")
+    assert set(index.ids) == {f"{number}.md" for number in range(40)}
+    expected = encode(model, [passages["7.md"].joined], "document").toarray()
+    np.testing.assert_allclose(index.vectors(["7.md"]).toarray(), expected, rtol=1e-4, atol=1e-5)
+    search.main(search.Config(cfg.output / "index", "river flood", k=2))
+    assert ".md  About" in capsys.readouterr().out
+
+
+def test_a_worse_model_is_rejected_and_the_start_is_kept(cfg, capsys) -> None:
+    """A training that ruins the model must not replace it."""
+    assert not run(replace(cfg, train=replace(cfg.train, learning_rate=3.0, steps=6)))
+    assert "so the start is kept" in capsys.readouterr().out
+    start = build_splade(cfg.output / "backbone", max_seq_length=48, similarity="dot", device="cpu")
+    kept, rejected = (SparseEncoder(str(cfg.output / name), device="cpu") for name in ("model", "rejected"))
+    text = ["the river and the bridge"]
+    expected = encode(start, text, "query").toarray()
+    np.testing.assert_allclose(encode(kept, text, "query").toarray(), expected, rtol=1e-5, atol=1e-6)
+    assert not np.allclose(encode(rejected, text, "query").toarray(), expected, atol=1e-2)
+
+
+def test_judged_and_real_queries_take_part(cfg, tmp_path: Path, documents: Path) -> None:
+    """A search log joins the pseudo-queries or replaces them; judged queries decide."""
+    judged = tmp_path / "judged"
+    (judged / "qrels").mkdir(parents=True)
+    texts = {path.name: path.read_text() for path in documents.iterdir()}
+    lines = [json.dumps({"_id": key, "title": "", "text": text}) for key, text in texts.items()]
+    (judged / "corpus.jsonl").write_text("\n".join(lines) + "\n")
+    queries = [json.dumps({"_id": f"q{n}", "text": word}) for n, word in enumerate(WORDS[:6])]
+    (judged / "queries.jsonl").write_text("\n".join(queries) + "\n")
+    qrels = [f"q{n}\t{n}.md\t1" for n in range(6)]
+    (judged / "qrels" / "dev.tsv").write_text("query-id\tcorpus-id\tscore\n" + "\n".join(qrels) + "\n")
+    log = tmp_path / "log.txt"
+    log.write_text("\n".join(f"{one} {other}" for one in WORDS for other in WORDS if one != other))
+    run(replace(cfg, judged=str(judged), queries=log, pseudo_queries=0, teacher=("bm25",)))
+    found = json.loads((cfg.output / "adapt.json").read_text())
+    assert set(found["before"]) == {"held_out", "judged"}
+    assert (found["verdict"]["judged"], found["verdict"]["queries"]) == (True, 6)
+    assert found["rows"] > 100
+    assert found["teachers"] == ["bm25"]
+
+
+def test_a_dense_model_gives_its_transformer_and_teaches(cfg, tiny_dense, tmp_path: Path) -> None:
+    """all-MiniLM, bge, e5 and gte are what people have: the start that is to be beaten is that model."""
+    tiny_dense.save_pretrained(str(tmp_path / "dense"))
+    better = run(replace(cfg, model=str(tmp_path / "dense"), max_seq_length=None))
+    found = json.loads((cfg.output / "adapt.json").read_text())
+    assert found["teachers"] == ["bm25", "start"]
+    kept = (SparseEncoder if better else SentenceTransformer)(str(cfg.output / "model"), device="cpu")
+    assert len(open_index(cfg.output / "index")[0]) == 40
+    assert kept.max_seq_length == tiny_dense.max_seq_length
+
+
+def test_bad_input_is_refused(cfg, tmp_path: Path, tiny_checkpoint: Path) -> None:
+    """Before any work is lost, with what was received."""
+    with pytest.raises(FileNotFoundError, match="there is no file or folder"):
+        adapt.main(replace(cfg, documents=str(tmp_path / "none")))
+    with pytest.raises(ValueError, match="--sample must be at least 2 passages; received 1"):
+        adapt.main(replace(cfg, sample=1, output=tmp_path / "second"))
+    with pytest.raises(ValueError, match="is no retriever yet, so it cannot teach"):
+        adapt.main(replace(cfg, model=str(tiny_checkpoint), teacher=("start",), output=tmp_path / "third"))
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").touch()
+    with pytest.raises(FileExistsError, match="already holds another run or other files"):
+        adapt.main(replace(cfg, output=tmp_path / "full"))
