@@ -25,7 +25,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "negatives": {"common", "settings", "models", "retrieval", "data", "corpus"},
     "evaluation": {"common", "storage", "models", "retrieval", "data", "corpus"},
     "export": {"common", "settings", "storage", "models", "retrieval", "data", "corpus", "evaluation"},
-    "sparsity": {"common", "settings", "models", "losses", "corpus"},
+    "sparsity": {"common", "settings", "models", "losses", "retrieval", "corpus", "evaluation"},
     "runs": {"common", "settings", "storage", "kernels", "losses"},
     "report": {"common", "storage", "models", "corpus", "evaluation", "runs"},
 }

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 # The words of a command -> what it does. Its module is in `lexforge.commands`, with `_` between two words.
 COMMANDS = {
     "train": "train an encoder by a recipe, and compare it with BM25 and with itself before training",
+    "trim": "give the documents of a SPLADE encoder a wanted number of terms, without training",
     "evaluate": "measure an encoder on a retrieval set",
     "encode": "encode a corpus to vectors on disk",
     "index": "make an index of encoded vectors",

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         score,
         search,
         train,
+        trim,
     )
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "score",
     "search",
     "train",
+    "trim",
 ]
 
 __getattr__, __dir__ = load_when_used(__name__)
