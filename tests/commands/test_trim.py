@@ -44,7 +44,7 @@ def model(tiny_splade: SparseEncoder, tmp_path: Path) -> Path:
     return tmp_path / "model"
 
 
-def config(model: Path, folder: Path, output: Path, **changes: Any) -> trim.Config:
+def config(model: Path, folder: Path, output: Path, /, **changes: Any) -> trim.Config:
     return trim.Config(**{
         "model": str(model), "document_terms": 9, "documents": str(folder), "output": output, **changes
     })  # fmt: skip
@@ -87,11 +87,11 @@ def test_judged_queries_give_a_table_a_drawing_and_numbers(
     model: Path, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The same points in all three, and the trimmed model is one of them."""
-    cfg = config(model, folder, tmp_path / "out", data=str(folder), curve=(4, 9, 60), document_terms=9)
+    cfg = config(model, folder, tmp_path / "out", data=str(folder), curve=(4, 9, 100), document_terms=9)
     trim.main(cfg)
     found = json.loads((tmp_path / "out" / "trim.json").read_text())
     points = {(point["setting"], point["wanted"]): point for point in found["curve"]}
-    assert [key for key in points if key[0] == "level"] == [("level", 4), ("level", 9), ("level", 60)]
+    assert [key for key in points if key[0] == "level"] == [("level", 4), ("level", 9), ("level", 100)]
     assert points["level", 9]["value"] == found["level"]
     after = SparseEncoder(str(tmp_path / "out"), device="cpu")
     queries = (vectors(after)[0][:8] > 0).sum(1).float().mean()  # those of dev
@@ -106,11 +106,13 @@ def test_judged_queries_give_a_table_a_drawing_and_numbers(
     assert "dev: 8 queries" in out
     drawn = ElementTree.parse(tmp_path / "out" / "trim.svg").getroot()
     lines = list(drawn.iter("{http://www.w3.org/2000/svg}polyline"))
-    assert [len(line.attrib["points"].split()) for line in lines] == [3, 3, 2] * 2  # no threshold gives 60
-    assert found["config"]["curve"] == [4, 9, 60]
+    assert [len(line.attrib["points"].split()) for line in lines] == [3, 3, 2] * 2  # no threshold gives 100
+    assert found["config"]["curve"] == [4, 9, 100]
 
 
-def test_the_split_is_dev_unless_another_one_is_named(model: Path, folder: Path, tmp_path: Path, capsys) -> None:
+def test_the_split_is_dev_unless_another_one_is_named(
+    model: Path, folder: Path, tmp_path: Path, capsys
+) -> None:
     """Nobody may choose a number of terms on test without having said so."""
     trim.main(config(model, folder, tmp_path / "out", data=str(folder), split="test", curve=(4,)))
     assert "test: 3 queries" in capsys.readouterr().out
@@ -139,7 +141,9 @@ def test_the_curve_ends_where_the_model_does(tiny_splade: SparseEncoder, tmp_pat
     """A limit of the model, or a small vocabulary, must not make the defaults fail."""
     cfg = config(tmp_path, tmp_path, tmp_path / "out", document_terms=24)
     assert len(tiny_splade.tokenizer) > 96
-    assert trim._curve(cfg, tiny_splade) == [n for n in (16, 32, 48, 64, 96, 128) if n < len(tiny_splade.tokenizer)]
+    assert trim._curve(cfg, tiny_splade) == [
+        n for n in (16, 32, 48, 64, 96, 128) if n < len(tiny_splade.tokenizer)
+    ]
     tiny_splade.max_active_dims = 48
     assert trim._curve(cfg, tiny_splade) == [16, 32]
     given = config(tmp_path, tmp_path, tmp_path / "out", document_terms=24, curve=(64, 24, 64))
@@ -242,7 +246,9 @@ def test_a_dense_model_and_a_bare_encoder_are_refused(
     assert float((documents > 0).sum(1).float().mean()) == pytest.approx(9, abs=1 / len(CORPUS))
 
 
-def test_a_failure_while_saving_leaves_nothing(model: Path, folder: Path, tmp_path: Path, monkeypatch) -> None:
+def test_a_failure_while_saving_leaves_nothing(
+    model: Path, folder: Path, tmp_path: Path, monkeypatch
+) -> None:
     """Half a model in the folder would be loaded by somebody."""
 
     def fail(*arguments: Any, **options: Any) -> None:

@@ -13,7 +13,9 @@ CURVES = {"level": [(16.0, 0.2), (64.0, 0.5), (32.0, 0.4)], "limit": [(16.0, 0.1
 
 
 def panel(**changes) -> Panel:
-    return Panel(**{"title": "a", "x_label": "terms", "y_label": "nDCG", "curves": CURVES, "single": {}} | changes)
+    return Panel(
+        **{"title": "a", "x_label": "terms", "y_label": "nDCG", "curves": CURVES, "single": {}} | changes
+    )
 
 
 def test_points_stand_in_the_order_of_their_numbers_on_a_logarithmic_scale() -> None:
@@ -44,7 +46,12 @@ def test_names_and_the_text_are_escaped_and_shown() -> None:
 
 def test_every_point_lies_inside_its_panel() -> None:
     """Also where all values are equal, and where they are tiny or large."""
-    for curve in ([(3.0, 0.5)], [(0.001, 0.0), (900.0, 0.0)], [(5.0, -2e-5), (5.1, 3e-5)], [(1.0, 4e5), (9.0, 7.0)]):
+    for curve in (
+        [(3.0, 0.5)],
+        [(0.001, 0.0), (900.0, 0.0)],
+        [(5.0, -2e-5), (5.1, 3e-5)],
+        [(1.0, 4e5), (9.0, 7.0)],
+    ):
         drawn = ElementTree.fromstring(draw_curves("t", [panel(curves={"one": curve})], "text"))
         for line in drawn.iter(f"{SVG}polyline"):
             for place in line.attrib["points"].split():

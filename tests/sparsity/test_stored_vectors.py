@@ -45,8 +45,9 @@ def test_every_level_is_that_of_a_model_that_is_lowered_and_encodes(
     restrict_output_vocabulary(model, [7, 30])
     stored = StoredVectors(model, TEXTS, kind, -1.5)
     assert_equal(stored.at_level(), encode(model, TEXTS, kind))
+    assert stored.at_level().nnz == encode(model, TEXTS, kind).nnz  # [PAD] has a logit of 0 in every text
     counts = []
-    for level in (-1.5, -0.4, 0.3, 1.2):
+    for level in (-1.5, -0.4, 0.3, 2.5):
         other = encoder(tiny_checkpoint, activation)
         other.max_active_dims = limit
         restrict_output_vocabulary(other, [7, 30])
@@ -54,7 +55,8 @@ def test_every_level_is_that_of_a_model_that_is_lowered_and_encodes(
         assert_equal(stored.at_level(level), encode(other, TEXTS, kind))
         counts.append(stored.at_level(level).nnz)
     assert counts == sorted(counts, reverse=True)
-    assert 0 < counts[-1] < counts[0]
+    assert counts[-1] > 0
+    assert limit is not None or counts[-1] < counts[0]
 
 
 def test_a_loosest_level_above_0_leaves_the_model_as_it_is_in_reach(tiny_splade: SparseEncoder) -> None:
@@ -81,7 +83,9 @@ def test_rows_without_terms_and_equal_weights_have_their_place() -> None:
 def test_a_threshold_drops_activations_and_leaves_the_others(tiny_splade: SparseEncoder) -> None:
     """The others keep their weights, which is its difference from a level."""
     whole = encode(tiny_splade, TEXTS, "document").toarray()
-    threshold = float(np.median(whole[whole > 0]))
+    middle = np.sort(whole[whole > 0])[200:202]
+    threshold = float(middle.mean())  # between two activations, where rounding changes nothing
+    assert middle[1] - middle[0] > 1e-5
     ours = StoredVectors(tiny_splade, TEXTS, "document", -1.0).above(threshold)
     np.testing.assert_allclose(ours.toarray(), np.where(whole > threshold, whole, 0), rtol=0, atol=3e-6)
 

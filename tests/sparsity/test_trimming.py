@@ -64,7 +64,9 @@ def test_the_limit_of_a_model_is_in_force_while_the_level_is_sought(
     """
     model = encoder(tiny_checkpoint)
     with torch.no_grad():
-        rows = [model[0].model(**model[0].tokenizer(t, return_tensors="pt")).logits[0].amax(0) for t in UNEVEN]
+        rows = [
+            model[0].model(**model[0].tokenizer(t, return_tensors="pt")).logits[0].amax(0) for t in UNEVEN
+        ]
     model.max_active_dims = 12
 
     def mean(level: float) -> float:

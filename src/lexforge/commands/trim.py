@@ -70,8 +70,8 @@ def main(cfg: Config) -> None:
     name = models.checked_name(cfg.model)
     if models.model_kind(name) != "sparse":
         raise ValueError(
-            f"only a SPLADE encoder can be trimmed; {cfg.model} is neither a saved SparseEncoder nor a masked "
-            "language model with its head"
+            f"only a SPLADE encoder can be trimmed; {cfg.model} is neither a saved SparseEncoder nor a "
+            "masked language model with its head"
         )
     judged = None if cfg.data is None else data.load_retrieval_data(cfg.data, [cfg.split], cfg.source)
     sample, total = _drawn(cfg)
@@ -191,7 +191,7 @@ def _drawing(cfg: Config, points: list[sparsity.CurvePoint]) -> str:
             for setting in ("as it is", *names)
         }
         curves = {shown: places[setting] for setting, shown in names.items() if places[setting]}
-        single = {"as it is": place for place in places["as it is"]}
+        single = {"as it is": places["as it is"][0]} if places["as it is"] else {}
         panels.append(report.Panel(f"over {label}", label, "nDCG@10", curves, single))
     text = "; ".join(
         f"{_label(p)}: nDCG@10 {p.measures['nDCG@10']:.4f}, {p.measures['document_active_dims']:.1f} terms "

@@ -75,11 +75,11 @@ def write_trimmed_card(
         head.base_model = name
     section = (
         f"# {title}\n\n"
-        f"This is {public_name(name)} with another number of terms: a document has {reached:.1f} active terms "
-        f"on average, {wanted:g} were wanted, and it had {before:.1f} before. Nothing was trained. The level "
-        f"{level:.4f} was subtracted from the bias of the decoder, which changes how many terms queries have "
-        f"too. The means are those of {sampled:,} documents of {public_name(documents)}; other texts have "
-        "other numbers.\n"
+        f"This is {public_name(name)} with another number of terms: a document has {reached:.1f} active "
+        f"terms on average, {wanted:g} were wanted, and it had {before:.1f} before. Nothing was trained. The "
+        f"level {level:.4f} was subtracted from the bias of the decoder, which changes how many terms "
+        f"queries have too. The means are those of {sampled:,} documents of {public_name(documents)}; other "
+        "texts have other numbers.\n"
     )
     if metrics is not None:
         section += (

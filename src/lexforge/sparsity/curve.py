@@ -82,9 +82,7 @@ def trimming_curve(
     """
     similarity = check_encoder(model)
     loosest = min(levels.levels.values())
-    asked = StoredVectors(
-        model, [queries[query] for query in qrels], "query", loosest, batch_size=batch_size
-    )
+    asked = StoredVectors(model, [queries[query] for query in qrels], "query", loosest, batch_size=batch_size)
     searched = StoredVectors(
         model,
         list(corpus.values()),

@@ -69,7 +69,7 @@ class StoredVectors:
         """
         if self.is_looked_up:
             return self.vectors
-        logits = logits_of(self.model, self.vectors.data) - (self.height + level)
+        logits = logits_of(self.model, self.vectors.data, self.height) - level
         left = logits > 0
         return _kept(self.vectors, left, activations_of(self.model, logits[left]))
 

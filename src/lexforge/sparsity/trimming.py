@@ -22,7 +22,7 @@ from lexforge.common.ranks import from_first_rank
 from lexforge.corpus import encode
 from lexforge.models.decoder_bias import decoder_biases, lower_bias, raised_bias
 from lexforge.models.structure import module_sequences, splade_decoders, vocabulary_size
-from lexforge.sparsity.constants import FIRST_DEPTH, LARGEST_DEPTH, PROBED
+from lexforge.sparsity.constants import FIRST_DEPTH, LARGEST_DEPTH, MARGIN, PROBED
 from lexforge.sparsity.logits import logits_of
 from lexforge.sparsity.sample import in_blocks, mean_active_terms
 
@@ -118,7 +118,7 @@ def document_levels(
                 f"{len(documents)} documents have {len(largest)} logits in all; wanted are {max(wanted):g} "
                 "per document"
             )
-        depth *= 2
+        depth = max(FIRST_DEPTH, 2 * depth)
     descending = np.sort(largest)[::-1]
     # The middle between the last logit that counts and the first one that does not.
     levels = {number: float(descending[n - 1 : n + 1].mean()) for number, n in above.items()}
@@ -253,16 +253,20 @@ def _check_number(model: SparseEncoder, name: str, wanted: float) -> None:
 
 
 def _probed_depth(model: SparseEncoder, documents: Sequence[str], wanted: float, batch_size: int) -> float:
-    """How far below 0 logits must be looked at, by a few documents, so that the sample is encoded once."""
+    """How far below 0 logits must be looked at, by a few documents, so that the sample is encoded once.
+
+    A larger depth costs time: a model has few logits above 0, and thousands above -2.
+    """
     probed = documents[:: max(1, len(documents) // PROBED)]
-    enough = 1.1 * wanted
+    enough = MARGIN * wanted
     if model.max_active_dims is not None:  # above which no mean comes
         enough = min(enough, (wanted + model.max_active_dims) / 2)
+    count = round(enough * len(probed))
     depth = FIRST_DEPTH
     while depth < LARGEST_DEPTH:
-        with raised_bias(model, depth):
-            if mean_active_terms(model, {"document": probed}, batch_size)["document"] > enough:
-                break
+        largest, _ = _largest_logits(model, probed, count, depth, batch_size, show_progress_bar=False)
+        if len(largest) == count:
+            return max(0.0, -float(largest.min()))
         depth *= 2
     return depth
 
@@ -283,15 +287,16 @@ def _largest_logits(
     """
     largest: NDArray[np.float64] = np.empty(0)
     active = 0
-    with Progress(len(documents), "Count the terms of", "documents", show=show_progress_bar) as progress:
+    with Progress(len(documents), "Count terms", "documents", show=show_progress_bar) as progress:
         for part in in_blocks(model, documents):
             with raised_bias(model, depth):
                 vectors = encode(model, part, "document", batch_size=batch_size)
-            logits = logits_of(model, vectors.data) - depth
+            logits = logits_of(model, vectors.data, depth)
             active += int((logits > 0).sum())
             largest = np.concatenate([largest, logits])
             if len(largest) > most:
                 largest = np.partition(largest, -most)[-most:]
                 depth = max(0.0, -float(largest.min()))  # those above 0 are counted
+            del vectors, logits  # before the next part is encoded
             progress.update(len(part))
     return largest, active
