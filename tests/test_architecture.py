@@ -26,7 +26,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "evaluation": {"common", "storage", "models", "retrieval", "data", "corpus"},
     "adapt": {"common", "models", "retrieval", "data", "corpus", "teachers", "evaluation"},
     "export": {"common", "settings", "storage", "models", "retrieval", "data", "corpus", "evaluation"},
-    "sparsity": {"common", "settings", "models", "losses", "corpus"},
+    "sparsity": {"common", "settings", "models", "losses", "retrieval", "corpus", "evaluation"},
     "runs": {"common", "settings", "storage", "kernels", "losses"},
     "report": {"common", "storage", "models", "corpus", "evaluation", "runs"},
 }

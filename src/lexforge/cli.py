@@ -9,6 +9,7 @@ from collections.abc import Sequence
 COMMANDS = {
     "train": "train an encoder by a recipe, and compare it with BM25 and with itself before training",
     "adapt": "adapt an encoder to documents without judged queries, and make an index of them",
+    "trim": "give the documents of a SPLADE encoder a wanted number of terms, without training",
     "evaluate": "measure an encoder on a retrieval set",
     "encode": "encode a corpus to vectors on disk",
     "index": "make an index of documents, and change its documents",
@@ -20,6 +21,8 @@ COMMANDS = {
     "report": "write the page of a run, or of two runs side by side",
     "recipe": "print a recipe, to copy and change it",
 }
+# What works on all cores for a while; `train` looks at the cores by itself.
+LONG_WORK = {"adapt", "trim", "evaluate", "encode", "index", "mine", "score"}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -51,7 +54,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         module.run_recipe(rest)
         return
     from lexforge.common.command_line import run_command
+    from lexforge.common.shared_cores import POLICY, share_cores
 
+    if name in LONG_WORK and not {"-h", "--help"} & set(rest) and share_cores():
+        print(f"Other processes use these cores: threads sleep while they wait ({POLICY}).", file=sys.stderr)
     run_command(module.main, module.Config, module.__doc__, arguments=rest, program=f"lexforge {name}")
 
 

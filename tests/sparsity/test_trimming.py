@@ -10,16 +10,18 @@ import numpy as np
 import pytest
 import torch
 from sentence_transformers import SparseEncoder
-from sentence_transformers.base.modules import Router
+from sentence_transformers.base.modules import Normalize, Router
 from sentence_transformers.sparse_encoder.modules import SpladePooling, Transformer
 from transformers import AutoTokenizer, BertConfig, BertForMaskedLM
 
 from lexforge.models import build_inference_free, build_splade, restrict_output_vocabulary
 from lexforge.models.decoder_bias import BANNED_BIAS
-from lexforge.sparsity import check_terms_of_model, mean_active_terms, trim_documents
+from lexforge.sparsity import check_terms_of_model, document_levels, mean_active_terms, trim_documents
 
 WORDS = "list array search index query document vector sparse token model train file graph tree".split()
 DOCUMENTS = [f"the {a} of a {b} is in the {c}" for a, b, c in zip(WORDS, WORDS[3:], WORDS[5:], strict=False)]
+
+UNEVEN = [" ".join(WORDS[:length]) for length in range(1, len(WORDS))]
 
 
 def mean_active(model: SparseEncoder, texts: list[str]) -> float:
@@ -51,6 +53,59 @@ def test_the_level_lies_between_the_logits_that_count_and_the_others(
     level = (logits[count - 1] + logits[count]) / 2
     assert trim_documents(tiny_splade, DOCUMENTS, wanted) == count / len(DOCUMENTS)
     torch.testing.assert_close(bias.detach(), before - level, rtol=0, atol=2e-6)  # float32
+
+
+@pytest.mark.parametrize("wanted", [3, 11.5])
+def test_the_limit_of_a_model_is_in_force_while_the_level_is_sought(
+    tiny_checkpoint: Path, tmp_path: Path, wanted: float
+) -> None:
+    """The oracle lowers the level by small steps and counts min(limit, terms above it), document by document;
+    without the limit the level would leave fewer terms than wanted.
+    """
+    model = encoder(tiny_checkpoint)
+    with torch.no_grad():
+        rows = [
+            model[0].model(**model[0].tokenizer(t, return_tensors="pt")).logits[0].amax(0) for t in UNEVEN
+        ]
+    model.max_active_dims = 12
+
+    def mean(level: float) -> float:
+        return sum(min(12, int((row > level).sum())) for row in rows) / len(rows)
+
+    before = model[0].model.get_output_embeddings().bias.detach().clone()
+    assert trim_documents(model, UNEVEN, wanted) == pytest.approx(wanted, abs=1 / len(UNEVEN))
+    level = float((before - model[0].model.get_output_embeddings().bias.detach())[0])
+    assert mean(level) == pytest.approx(wanted, abs=1 / len(UNEVEN))
+    if wanted > 5:
+        assert sum(int((row > level).sum()) for row in rows) / len(rows) > wanted + 1  # the limit is at work
+    model.save_pretrained(str(tmp_path / "model"))
+    plain = SparseEncoder(str(tmp_path / "model"), device="cpu")
+    assert plain.max_active_dims == 12
+    assert mean_active(plain, UNEVEN) == pytest.approx(wanted, abs=1 / len(UNEVEN))
+
+
+def test_several_numbers_are_found_in_one_encoding(tiny_checkpoint: Path) -> None:
+    """A curve asks for seven: each must be what trimming to it alone gives, and the model stays as it is."""
+    model = encoder(tiny_checkpoint)
+    before = mean_active(model, DOCUMENTS)
+    found = document_levels(model, DOCUMENTS, [3, 60, 17])
+    assert found.before == pytest.approx(before) == mean_active(model, DOCUMENTS)
+    for wanted in (3, 60, 17):
+        alone = encoder(tiny_checkpoint)
+        bias = alone[0].model.get_output_embeddings().bias
+        start = bias.detach().clone()
+        assert trim_documents(alone, DOCUMENTS, wanted) == found.reached[wanted]
+        torch.testing.assert_close(start - found.levels[wanted], bias.detach(), rtol=0, atol=2e-6)
+
+
+def test_the_terms_before_are_counted_where_most_of_them_go(tiny_checkpoint: Path, monkeypatch) -> None:
+    """Once a part of the documents has enough logits, only larger ones are kept; the others still count."""
+    monkeypatch.setattr("lexforge.sparsity.sample.BLOCK_ENTRIES", 1)  # one document per part
+    model = encoder(tiny_checkpoint)
+    with torch.no_grad():
+        model[0].model.get_output_embeddings().bias += 3
+    assert mean_active(model, DOCUMENTS) > 40
+    assert document_levels(model, DOCUMENTS, [2]).before == pytest.approx(mean_active(model, DOCUMENTS))
 
 
 def test_memory_holds_the_vectors_of_a_part_of_the_documents(tiny_checkpoint: Path, tmp_path: Path) -> None:
@@ -128,8 +183,13 @@ def test_what_cannot_be_had_is_refused(tiny_splade: SparseEncoder, tiny_checkpoi
         check_terms_of_model(free, query_terms=4)
     assert trim_documents(free, DOCUMENTS, 9) == 9.0
     tiny_splade.max_active_dims = 5
-    with pytest.raises(ValueError, match="max_active_dims=5"):
-        trim_documents(tiny_splade, DOCUMENTS, 4)
+    with pytest.raises(ValueError, match=r"training .* max_active_dims=5"):
+        check_terms_of_model(tiny_splade, document_terms=4)
+    with pytest.raises(ValueError, match=r"lie below the model's max_active_dims=5: .* received 5"):
+        trim_documents(tiny_splade, DOCUMENTS, 5)
+    normalized = SparseEncoder(modules=[*encoder(tiny_checkpoint).children(), Normalize()], device="cpu")
+    with pytest.raises(ValueError, match="received Normalize as the last one"):
+        trim_documents(normalized, DOCUMENTS, 4)
     sides = [list(encoder(tiny_checkpoint).children()) for _ in range(2)]
     two = SparseEncoder(modules=[Router.for_query_document(*sides)], device="cpu")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="received a model with 2"):

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         score,
         search,
         train,
+        trim,
     )
 
 __all__ = [
@@ -35,6 +36,7 @@ __all__ = [
     "score",
     "search",
     "train",
+    "trim",
 ]
 
 __getattr__, __dir__ = load_when_used(__name__)

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from lexforge.export.card import write_card
     from lexforge.export.models.check import Agreement
     from lexforge.export.models.export import Export, check_model_export, export_model
+    from lexforge.export.trimmed_card import write_trimmed_card
     from lexforge.export.vectors.export import (
         VECTOR_TARGETS,
         Exported,
@@ -36,6 +37,7 @@ __all__ = [
     "export_vectors",
     "term_names",
     "write_card",
+    "write_trimmed_card",
 ]
 
 __getattr__, __dir__ = load_when_used(__name__)

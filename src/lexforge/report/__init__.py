@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from lexforge.common.lazy import load_when_used
 
 if TYPE_CHECKING:
+    from lexforge.report.curve_drawing import Panel, draw_curves
     from lexforge.report.diagnosis import Finding, diagnose, findings_text
     from lexforge.report.model_numbers import measure_symptoms, record_symptoms
     from lexforge.report.page import write_page
@@ -15,8 +16,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Finding",
+    "Panel",
     "RunRecord",
     "diagnose",
+    "draw_curves",
     "findings_text",
     "measure_symptoms",
     "record_symptoms",

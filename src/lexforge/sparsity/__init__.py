@@ -8,17 +8,33 @@ from lexforge.common.lazy import load_when_used
 
 if TYPE_CHECKING:
     from lexforge.sparsity.controller import ActiveTermsController
+    from lexforge.sparsity.curve import CURVE, CurvePoint, trimming_curve
     from lexforge.sparsity.finishing import Finishing
-    from lexforge.sparsity.sample import mean_active_terms, sample_texts
-    from lexforge.sparsity.trimming import check_terms_of_model, trim_documents
+    from lexforge.sparsity.sample import mean_active_terms, sample_texts, some_texts
+    from lexforge.sparsity.trimming import (
+        DocumentLevels,
+        check_terms_of_model,
+        check_trimming,
+        document_levels,
+        lower_to_level,
+        trim_documents,
+    )
 
 __all__ = [
+    "CURVE",
     "ActiveTermsController",
+    "CurvePoint",
+    "DocumentLevels",
     "Finishing",
     "check_terms_of_model",
+    "check_trimming",
+    "document_levels",
+    "lower_to_level",
     "mean_active_terms",
     "sample_texts",
+    "some_texts",
     "trim_documents",
+    "trimming_curve",
 ]
 
 __getattr__, __dir__ = load_when_used(__name__)

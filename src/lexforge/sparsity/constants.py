@@ -26,6 +26,9 @@ BOUND, BOUND_WITH_QUERIES = math.log(1e3), math.log(5e3)
 # Texts of each kind by whose mean the documents are trimmed and the finished model is counted, and texts that
 # are enough without those of the training rows: the mean of so many is off by about 1 %, and by 2 to 3 %.
 SAMPLE, FEW = 3000, 500
+# Documents by which the depth below is chosen, and how many times the wanted number of logits they must have
+# above it, so that the sample is encoded once.
+PROBED, MARGIN = 128, 1.2
 # Entries of the vectors that are counted at once, active or not: .1 GB where every term is active.
 BLOCK_ENTRIES = 2**22
 # How far below 0 logits are looked at: first to 1, which is deep enough for a trained model, then twice as

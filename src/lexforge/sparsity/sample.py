@@ -38,7 +38,7 @@ def sample_texts(
     """
     random = np.random.default_rng(seed)
     kinds: tuple[TextKind, ...] = ("query", "document")
-    sample = {kind: _some(given.get(kind, ()), most, random) for kind in kinds}
+    sample = {kind: some_texts(given.get(kind, ()), most, random) for kind in kinds}
     enough = min(FEW, most)
     if any(len(texts) < enough for texts in sample.values()):
         others = trained()
@@ -46,8 +46,23 @@ def sample_texts(
             known = set(texts)
             new = [text for text in others[kind] if text not in known]
             missing = enough - len(texts) if texts else most
-            texts += _some(new, max(0, missing), random)
+            texts += some_texts(new, max(0, missing), random)
     return sample
+
+
+def some_texts(texts: Sequence[str], most: int, random: np.random.Generator) -> list[str]:
+    """Draw texts at random, each with the same chance.
+
+    Args:
+        texts: The texts.
+        most: Largest number of texts.
+        random: Draws them.
+
+    Returns:
+        At most so many of the texts, in their order.
+    """
+    places = np.sort(random.permutation(len(texts))[:most])
+    return [texts[place] for place in places]
 
 
 def mean_active_terms(
@@ -88,9 +103,3 @@ def in_blocks(model: SparseEncoder, texts: Sequence[str]) -> Iterator[list[str]]
     by_length = sorted(texts, key=len, reverse=True)
     for start in range(0, len(by_length), size):
         yield by_length[start : start + size]
-
-
-def _some(texts: Sequence[str], most: int, random: np.random.Generator) -> list[str]:
-    """At most so many of the texts, in their order."""
-    places = np.sort(random.permutation(len(texts))[:most])
-    return [texts[place] for place in places]

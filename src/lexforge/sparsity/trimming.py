@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -16,14 +17,32 @@ from numpy.typing import NDArray
 from sentence_transformers import SparseEncoder
 from sentence_transformers.sparse_encoder.modules import SparseStaticEmbedding, SpladePooling
 
+from lexforge.common.progress import Progress
 from lexforge.common.ranks import from_first_rank
 from lexforge.corpus import encode
 from lexforge.models.decoder_bias import decoder_biases, lower_bias, raised_bias
-from lexforge.models.structure import splade_decoders, vocabulary_size
-from lexforge.sparsity.constants import FIRST_DEPTH, LARGEST_DEPTH
+from lexforge.models.structure import module_sequences, splade_decoders, vocabulary_size
+from lexforge.sparsity.constants import FIRST_DEPTH, LARGEST_DEPTH, MARGIN, PROBED
+from lexforge.sparsity.logits import logits_of
 from lexforge.sparsity.sample import in_blocks, mean_active_terms
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class DocumentLevels:
+    """The levels at which documents of a sample have wanted mean numbers of active terms.
+
+    Args:
+        before: Mean number of active terms per document of the model as it is.
+        levels: Wanted number -> the level that is subtracted from all logits; below 0 where documents get
+            more terms.
+        reached: Wanted number -> mean number of active terms per document at that level.
+    """
+
+    before: float
+    levels: dict[float, float]
+    reached: dict[float, float]
 
 
 def trim_documents(
@@ -32,13 +51,14 @@ def trim_documents(
     """Shift the decoder's bias, in place, so that documents have the wanted mean number of active terms.
 
     All terms are shifted by the same level, which also changes how many terms queries have. Those that the
-    output vocabulary is restricted to stay so. Documents that have fewer terms than wanted get more.
+    output vocabulary is restricted to stay so. Documents that have fewer terms than wanted get more. Where
+    the model keeps at most `max_active_dims` terms of a text, the mean is that with this limit in force.
 
     Where there are several ranks, every rank must call this with equal models; the documents of the first
     one count.
 
     Args:
-        model: A SPLADE encoder that `check_terms_of_model` accepts, fused or plain.
+        model: A SPLADE encoder that `check_trimming` accepts, fused or plain.
         documents: A sample of the documents; 3,000 tell the mean to about 1 %. All of them are encoded.
         document_terms: Wanted mean number of active terms per document, above 0.
         batch_size: Number of texts per forward pass.
@@ -51,9 +71,84 @@ def trim_documents(
         ValueError: If the model cannot be trimmed, there is no document, or the wanted number cannot be
             reached.
     """
-    check_terms_of_model(model, document_terms=document_terms)
-    level, reached = from_first_rank(lambda: _level(model, documents, document_terms, batch_size))
-    lower_bias(model, level)
+    check_trimming(model, document_terms)
+    levels = from_first_rank(
+        lambda: document_levels(model, documents, [document_terms], batch_size=batch_size)
+    )
+    return lower_to_level(model, documents, levels, document_terms, batch_size=batch_size)
+
+
+def document_levels(
+    model: SparseEncoder,
+    documents: Sequence[str],
+    wanted: Sequence[float],
+    *,
+    batch_size: int = 32,
+    show_progress_bar: bool = False,
+) -> DocumentLevels:
+    """Find the levels at which documents have several wanted mean numbers of active terms, in one encoding.
+
+    Args:
+        model: A SPLADE encoder that `check_trimming` accepts, fused or plain. It is not changed.
+        documents: A sample of the documents, at least one.
+        wanted: The mean numbers of active terms per document, at least one.
+        batch_size: Number of texts per forward pass.
+        show_progress_bar: Show a progress bar while encoding.
+
+    Returns:
+        The level of each number, and what it reaches.
+
+    Raises:
+        ValueError: If the model cannot be trimmed to a number, or there is no document.
+    """
+    if not documents:
+        raise ValueError("at least one document is needed to trim by; received none")
+    for number in wanted:
+        check_trimming(model, number)
+    # Logits of all documents together that lie above the level of a number.
+    above = {number: max(1, round(number * len(documents))) for number in wanted}
+    most = max(above.values()) + 1
+    depth = _probed_depth(model, documents, max(wanted), batch_size)
+    while True:
+        largest, active = _largest_logits(model, documents, most, depth, batch_size, show_progress_bar)
+        if len(largest) == most:
+            break
+        if depth >= LARGEST_DEPTH:
+            raise ValueError(
+                f"{len(documents)} documents have {len(largest)} logits in all; wanted are {max(wanted):g} "
+                "per document"
+            )
+        depth = max(FIRST_DEPTH, 2 * depth)
+    descending = np.sort(largest)[::-1]
+    # The middle between the last logit that counts and the first one that does not.
+    levels = {number: float(descending[n - 1 : n + 1].mean()) for number, n in above.items()}
+    reached = {number: int((largest > level).sum()) / len(documents) for number, level in levels.items()}
+    return DocumentLevels(active / len(documents), levels, reached)
+
+
+def lower_to_level(
+    model: SparseEncoder,
+    documents: Sequence[str],
+    levels: DocumentLevels,
+    document_terms: float,
+    *,
+    batch_size: int = 32,
+) -> float:
+    """Lower the logits of all terms, in place, to the level of one of the numbers that levels were found for.
+
+    Args:
+        model: The model that the levels were found with.
+        documents: The sample that they were found on; the first rank encodes it again where the model is not
+            in float32.
+        levels: What `document_levels` returned.
+        document_terms: One of its numbers.
+        batch_size: Number of texts per forward pass.
+
+    Returns:
+        What `trim_documents` returns.
+    """
+    lower_bias(model, levels.levels[document_terms])
+    reached = levels.reached[document_terms]
     if decoder_biases(model)[0].dtype != torch.float32:  # bias and logits are rounded, and many are equal
         counted = from_first_rank(lambda: mean_active_terms(model, {"document": documents}, batch_size))
         reached = counted["document"]
@@ -67,10 +162,32 @@ def trim_documents(
     return reached
 
 
+def check_trimming(model: SparseEncoder, document_terms: float) -> None:
+    """Refuse a wanted number of active terms to which the documents of this model cannot be trimmed.
+
+    Args:
+        model: A SPLADE encoder.
+        document_terms: Wanted mean number of active terms per document.
+
+    Raises:
+        ValueError: If the number does not lie between 0 and the size of the vocabulary, and below the model's
+            `max_active_dims` if it has one; or if the model has several SPLADE heads, no bias in the decoder,
+            or a module behind the head that changes its activations.
+    """
+    _check_head(model)
+    _check_number(model, "document_terms", document_terms)
+    limit = model.max_active_dims
+    if limit is not None and not document_terms < limit:
+        raise ValueError(
+            f"document_terms must lie below the model's max_active_dims={limit}: no text has more terms than "
+            f"that, so their mean can be reached by fewer only; received {document_terms:g}"
+        )
+
+
 def check_terms_of_model(
     model: SparseEncoder, *, query_terms: float | None = None, document_terms: float | None = None
 ) -> None:
-    """Refuse a wanted number of active terms that this model cannot have.
+    """Refuse a wanted number of active terms that this model cannot be trained for.
 
     Args:
         model: A SPLADE encoder.
@@ -80,80 +197,106 @@ def check_terms_of_model(
     Raises:
         ValueError: If a number does not lie between 0 and the size of the vocabulary, or the model has a
             limit of its own (`max_active_dims`); for queries, if the model looks them up; for documents, if
-            it has several SPLADE heads or no bias in the decoder.
+            `check_trimming` refuses the model.
     """
-    if query_terms is not None and any(
-        isinstance(module, SparseStaticEmbedding) for module in model.modules()
-    ):
+    if query_terms is not None and looks_up_queries(model):
         raise ValueError(
             "an inference-free model has no query encoder: a query has one active term per distinct token, "
             f"whatever is trained. Leave query_terms out; received query_terms={query_terms:g}"
         )
     if document_terms is not None:
-        if len(splade_decoders(model)) > 1:
-            raise ValueError(
-                "a wanted number of document terms needs one SPLADE head for queries and documents; received "
-                f"a model with {len(splade_decoders(model))}"
-            )
-        decoder_biases(model)  # raises an error where there is none
+        _check_head(model)
     if model.max_active_dims is not None:
         raise ValueError(
-            "a wanted number of active terms and max_active_dims exclude each other; received a model with "
-            f"max_active_dims={model.max_active_dims}"
+            "training for a wanted number of active terms and max_active_dims exclude each other; received a "
+            f"model with max_active_dims={model.max_active_dims}"
         )
     for name, wanted in (("query_terms", query_terms), ("document_terms", document_terms)):
-        if wanted is not None and not 0 < wanted < vocabulary_size(model):
+        if wanted is not None:
+            _check_number(model, name, wanted)
+
+
+def looks_up_queries(model: SparseEncoder) -> bool:
+    """Say whether a model is inference-free: no level changes the vectors of its queries.
+
+    Args:
+        model: A SPLADE encoder.
+
+    Returns:
+        Whether it looks the weights of a query's tokens up in a table.
+    """
+    return any(isinstance(module, SparseStaticEmbedding) for module in model.modules())
+
+
+def _check_head(model: SparseEncoder) -> None:
+    """Refuse a model without one head whose bias decides the terms of a document."""
+    if len(splade_decoders(model)) > 1:
+        raise ValueError(
+            "a wanted number of document terms needs one SPLADE head for queries and documents; received "
+            f"a model with {len(splade_decoders(model))}"
+        )
+    decoder_biases(model)  # raises an error where there is none
+    for modules in module_sequences(model):
+        if any(isinstance(module, SpladePooling) for module in modules[:-1]):
             raise ValueError(
-                f"{name} must lie between 0 and the {vocabulary_size(model)} terms of the vocabulary; "
-                f"received {wanted:g}"
+                "a wanted number of document terms needs SpladePooling as the last module, because the level "
+                f"is found by its activations; received {type(modules[-1]).__name__} as the last one"
             )
 
 
-def _level(
-    model: SparseEncoder, documents: Sequence[str], wanted: float, batch_size: int
-) -> tuple[float, float]:
-    """The level above which documents have so many logits each, on average, and how many they have."""
-    above = max(1, round(wanted * len(documents)))  # logits of all documents together
+def _check_number(model: SparseEncoder, name: str, wanted: float) -> None:
+    if not 0 < wanted < vocabulary_size(model):
+        raise ValueError(
+            f"{name} must lie between 0 and the {vocabulary_size(model)} terms of the vocabulary; "
+            f"received {wanted:g}"
+        )
+
+
+def _probed_depth(model: SparseEncoder, documents: Sequence[str], wanted: float, batch_size: int) -> float:
+    """How far below 0 logits must be looked at, by a few documents, so that the sample is encoded once.
+
+    A larger depth costs time: a model has few logits above 0, and thousands above -2.
+    """
+    probed = documents[:: max(1, len(documents) // PROBED)]
+    enough = MARGIN * wanted
+    if model.max_active_dims is not None:  # above which no mean comes
+        enough = min(enough, (wanted + model.max_active_dims) / 2)
+    count = round(enough * len(probed))
     depth = FIRST_DEPTH
-    while True:
-        logits = _largest_logits(model, documents, above + 1, depth, batch_size)
-        if above < len(logits):
-            # The middle between the last logit that counts and the first one that does not.
-            level = float(np.partition(logits, (0, 1))[:2].mean())
-            return level, int((logits > level).sum()) / len(documents)
-        if depth >= LARGEST_DEPTH:
-            raise ValueError(
-                f"{len(documents)} documents have {len(logits)} logits in all; wanted are {wanted:g} per "
-                "document"
-            )
+    while depth < LARGEST_DEPTH:
+        largest, _ = _largest_logits(model, probed, count, depth, batch_size, show_progress_bar=False)
+        if len(largest) == count:
+            return max(0.0, -float(largest.min()))
         depth *= 2
+    return depth
 
 
 def _largest_logits(
-    model: SparseEncoder, documents: Sequence[str], most: int, depth: float, batch_size: int
-) -> NDArray[np.float64]:
-    """Return the largest logits of terms in documents, at most so many, `[n]`, of those above -depth.
+    model: SparseEncoder,
+    documents: Sequence[str],
+    most: int,
+    depth: float,
+    batch_size: int,
+    show_progress_bar: bool,
+) -> tuple[NDArray[np.float64], int]:
+    """Return the largest logits of terms in documents, `[n]`, and how many of all logits are above 0.
 
-    A term has one logit per document, the largest over its tokens. Memory holds those of a part of the
-    documents: once there are enough, the smallest of them is what others must exceed.
+    At most `most` are returned, of those above -depth. A term has one logit per document, the largest over
+    its tokens. Memory holds those of a part of the documents: once there are enough, the smallest of them is
+    what others must exceed.
     """
-    if not documents:
-        raise ValueError("at least one document is needed to trim by; received none")
     largest: NDArray[np.float64] = np.empty(0)
-    for part in in_blocks(model, documents):
-        with raised_bias(model, depth):
-            vectors = encode(model, part, "document", batch_size=batch_size)
-        largest = np.concatenate([largest, _logits(model, vectors.data) - depth])
-        if len(largest) > most:
-            largest = np.partition(largest, -most)[-most:]
-            depth = -float(largest.min())
-    return largest
-
-
-def _logits(model: SparseEncoder, activations: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Return the logits above 0 from which a model made its activations, `[n]` each."""
-    pooling = next(module for module in model.modules() if isinstance(module, SpladePooling))
-    values = np.expm1(activations.astype(np.float64))  # activations are log1p(relu(logit))
-    if pooling.activation_function == "log1p_relu":  # log1p of the above once more
-        values = np.expm1(values)
-    return values
+    active = 0
+    with Progress(len(documents), "Count terms", "documents", show=show_progress_bar) as progress:
+        for part in in_blocks(model, documents):
+            with raised_bias(model, depth):
+                vectors = encode(model, part, "document", batch_size=batch_size)
+            logits = logits_of(model, vectors.data, depth)
+            active += int((logits > 0).sum())
+            largest = np.concatenate([largest, logits])
+            if len(largest) > most:
+                largest = np.partition(largest, -most)[-most:]
+                depth = max(0.0, -float(largest.min()))  # those above 0 are counted
+            del vectors, logits  # before the next part is encoded
+            progress.update(len(part))
+    return largest, active

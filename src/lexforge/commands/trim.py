@@ -1,0 +1,212 @@
+"""Give the documents of a SPLADE encoder a wanted mean number of active terms, without training.
+
+    lexforge trim MODEL --document-terms 32 --documents FOLDER --output TRIMMED
+    lexforge trim MODEL --document-terms 32 --documents FOLDER --output TRIMMED --data FOLDER
+
+MODEL is a saved SPLADE `SparseEncoder` or the checkpoint of a masked language model. Up to 3,000 documents
+are drawn at random, with the same seed each time, and one level that gives them the wanted number is
+subtracted from all logits. Sentence-transformers loads TRIMMED as any other model. Queries get shorter too,
+unless they are looked up.
+
+With `--data` the model is measured on judged queries before it is trimmed: as it is, and for each number of
+`--curve` at the level, with `max_active_dims`, and with a threshold on the activations. The split is `dev`;
+name another one by `--split`, and mind that a number that was chosen on `test` cannot be judged there. The
+table is printed, and TRIMMED holds it as trim.json and trim.svg.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+
+from lexforge import data, evaluation, export, models, report, runs, sparsity
+from lexforge.common.command_line import printable
+from lexforge.data import SourceOptions
+from lexforge.storage.files import check_new, new_directory, write_file
+
+if TYPE_CHECKING:
+    from sentence_transformers import SparseEncoder
+
+SAMPLE, SEED = 3000, 0  # documents that tell the mean to about 1 %, and the seed that draws them
+JSON, DRAWING = "trim.json", "trim.svg"
+COLUMNS = {
+    "document_active_dims": "terms/document",
+    "query_active_dims": "terms/query",
+    "flops": "FLOPS",
+    "search_queries_per_s": "queries/s",
+}
+
+
+@dataclass(frozen=True)
+class Config:
+    """What to trim, by which documents, and what to measure it on."""
+
+    model: tyro.conf.Positional[str]  # a folder or a name on the hub
+    document_terms: int  # wanted mean number of active terms per document
+    documents: str  # whose documents are counted: a folder in BEIR layout or another name that recipes take
+    output: Path  # a new or empty folder
+    data: str | None = None  # judged queries for the curve: a name as for --documents; None measures nothing
+    split: str = "dev"  # of --data: whose queries are searched
+    curve: tuple[int, ...] | None = None  # numbers of document terms; None is 16 to 128, as far as possible
+    source: Annotated[SourceOptions, tyro.conf.arg(name="")] = field(default_factory=SourceOptions)
+    max_seq_length: int | None = None  # tokens after which a text is cut; None keeps the model's own limit
+    batch_size: int = 32  # texts per forward pass
+
+
+def main(cfg: Config) -> None:
+    """Find the level, measure if asked to, and save the trimmed model."""
+    started = time.perf_counter()
+    # What would fail later is checked before the data are read and the model is loaded.
+    check_new(cfg.output)
+    if cfg.data is None and cfg.curve is not None:
+        raise ValueError("--curve needs the judged queries of --data; received none")
+    for number in (cfg.document_terms, *(cfg.curve or ())):
+        if number < 1:
+            raise ValueError(f"--document-terms and --curve must be at least 1; received {number}")
+    name = models.checked_name(cfg.model)
+    if models.model_kind(name) != "sparse":
+        raise ValueError(
+            f"only a SPLADE encoder can be trimmed; {cfg.model} is neither a saved SparseEncoder nor a "
+            "masked language model with its head"
+        )
+    judged = None if cfg.data is None else data.load_retrieval_data(cfg.data, [cfg.split], cfg.source)
+    sample, total = _drawn(cfg)
+
+    model = models.load_encoder(name, cfg.max_seq_length)
+    numbers = [cfg.document_terms, *(_curve(cfg, model) if judged else ())]
+    levels = sparsity.document_levels(
+        model, sample, numbers, batch_size=cfg.batch_size, show_progress_bar=True
+    )
+    points: list[sparsity.CurvePoint] = []
+    terms: dict[str, dict[str, float]] = {"document": {"before": levels.before}}
+    if judged is not None:
+        points = sparsity.trimming_curve(
+            model,
+            judged.queries,
+            judged.corpus,
+            judged.split(cfg.split),
+            levels,
+            batch_size=cfg.batch_size,
+            show_progress_bar=True,
+        )
+        queries = list(judged.split_queries(cfg.split).values())
+        terms["query"] = {"before": points[0].measures["query_active_dims"]}
+    terms["document"]["after"] = sparsity.lower_to_level(
+        model, sample, levels, cfg.document_terms, batch_size=cfg.batch_size
+    )
+    if judged is not None:
+        after = sparsity.mean_active_terms(model, {"query": queries}, cfg.batch_size)
+        terms["query"]["after"] = after["query"]
+    counted = {"documents": len(sample), "of": total}
+    _save(cfg, model, levels.levels[cfg.document_terms], terms, counted, points, started)
+    if points:
+        print(f"{printable(str(cfg.data))}, {cfg.split}: {len(queries)} queries")
+        print(evaluation.metrics_table({_label(point): _renamed(point.measures) for point in points}))
+    for kind, means in terms.items():
+        print(f"terms per {kind}: {means['before']:.1f} before, {means['after']:.1f} after")
+    print(f"counted on {len(sample):,} of {total:,} documents; {time.perf_counter() - started:.0f} seconds")
+    print(f"{cfg.output} holds the trimmed model")
+
+
+def _drawn(cfg: Config) -> tuple[list[str], int]:
+    """The documents that are counted, and the number of all."""
+    import numpy as np  # here, because --help need not wait for it
+
+    documents = data.load_documents(cfg.documents, cfg.source)
+    ids = sparsity.some_texts(list(documents), SAMPLE, np.random.default_rng(SEED))
+    return [documents[id] for id in ids], len(documents)
+
+
+def _curve(cfg: Config, model: SparseEncoder) -> list[int]:
+    """The numbers of the curve besides the wanted one; those of the default that cannot be are left out."""
+    if cfg.curve is not None:
+        return [number for number in dict.fromkeys(cfg.curve) if number != cfg.document_terms]
+    limit = min(models.vocabulary_size(model), model.max_active_dims or models.vocabulary_size(model))
+    return [number for number in sparsity.CURVE if number < limit and number != cfg.document_terms]
+
+
+def _save(
+    cfg: Config,
+    model: SparseEncoder,
+    level: float,
+    terms: dict[str, dict[str, float]],
+    counted: dict[str, int],
+    points: list[sparsity.CurvePoint],
+    started: float,
+) -> None:
+    """Write the model, its card, the numbers and the drawing, all of them or none."""
+    with new_directory(cfg.output) as folder:
+        model.save_pretrained(str(folder), create_model_card=False)
+        measured: dict[str, Any] = {}
+        if points:
+            found = {
+                "before": points[0],
+                "after": next(p for p in points if p.setting == "level" and p.wanted == cfg.document_terms),
+            }
+            metrics = {name: _renamed(point.measures) for name, point in found.items()}
+            measured = {"data": cfg.data, "split": cfg.split, "metrics": metrics, "drawing": DRAWING}
+            write_file(folder / DRAWING, _drawing(cfg, points).encode())
+        export.write_trimmed_card(
+            folder,
+            title=cfg.output.resolve().name,
+            base_model=cfg.model,
+            documents=cfg.documents,
+            sampled=counted["documents"],
+            before=terms["document"]["before"],
+            wanted=cfg.document_terms,
+            reached=terms["document"]["after"],
+            level=level,
+            command=runs.launch_command(),
+            **measured,
+        )
+        settings = {
+            key: str(value) if isinstance(value, Path) else value for key, value in asdict(cfg).items()
+        }
+        content = {
+            "config": settings,
+            "level": level,
+            "counted": counted,
+            "terms": terms,
+            "curve": [asdict(point) for point in points],
+            "seconds": time.perf_counter() - started,
+        }
+        runs.write_json(folder / JSON, content)
+
+
+def _drawing(cfg: Config, points: list[sparsity.CurvePoint]) -> str:
+    """The curves of nDCG@10 over terms per document and over FLOPS."""
+    names = {"level": "level (trim)", "max_active_dims": "max_active_dims", "threshold": "threshold"}
+    panels = []
+    for cost, label in (("document_active_dims", "active terms per document"), ("flops", "FLOPS")):
+        places = {
+            setting: [
+                (p.measures[cost], p.measures["nDCG@10"])
+                for p in points
+                if p.setting == setting and p.measures[cost] > 0  # without a shared term nothing is found
+            ]
+            for setting in ("as it is", *names)
+        }
+        curves = {shown: places[setting] for setting, shown in names.items() if places[setting]}
+        single = {"as it is": places["as it is"][0]} if places["as it is"] else {}
+        panels.append(report.Panel(f"over {label}", label, "nDCG@10", curves, single))
+    text = "; ".join(
+        f"{_label(p)}: nDCG@10 {p.measures['nDCG@10']:.4f}, {p.measures['document_active_dims']:.1f} terms "
+        f"per document, FLOPS {p.measures['flops']:.3f}"
+        for p in points
+    )
+    data_name = Path(str(cfg.data)).name
+    title = f"{Path(cfg.model).name} on {data_name}, {cfg.split}: fewer terms by three settings"
+    return report.draw_curves(title, panels, text)
+
+
+def _label(point: sparsity.CurvePoint) -> str:
+    return point.setting if point.wanted is None else f"{point.setting} {point.wanted}"
+
+
+def _renamed(measures: dict[str, float]) -> dict[str, float]:
+    """The measures under the heads of a table."""
+    return {COLUMNS.get(name, name): value for name, value in measures.items()}

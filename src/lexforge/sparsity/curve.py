@@ -1,0 +1,125 @@
+"""What fewer terms cost: quality, FLOPS and speed over the number of document terms, by three settings."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from statistics import median
+from typing import Literal
+
+import numpy as np
+from sentence_transformers import SparseEncoder
+
+from lexforge.common.similarity import Similarity
+from lexforge.common.types import Qrels
+from lexforge.evaluation import measure_sparsity, score_run
+from lexforge.models.load import check_encoder
+from lexforge.retrieval import InvertedIndex
+from lexforge.retrieval.vectors import Matrix
+from lexforge.sparsity.logits import activations_of
+from lexforge.sparsity.stored_vectors import StoredVectors, largest_terms
+from lexforge.sparsity.trimming import DocumentLevels
+
+CURVE = (16, 24, 32, 48, 64, 96, 128)
+"""The numbers of document terms that a curve has by default."""
+
+Setting = Literal["as it is", "level", "max_active_dims", "threshold"]
+MEASURES = ("nDCG@10", "R@100")
+DEPTH = 100  # documents that are retrieved per query, for R@100
+REPEAT_SECONDS = 0.3  # the search of all queries is repeated so long, and the median of its times counts
+
+
+@dataclass(frozen=True)
+class CurvePoint:
+    """One setting of a model, measured.
+
+    Args:
+        setting: "as it is"; "level", a model that is trimmed; "max_active_dims", the largest terms of each
+            query and each document; or "threshold", the activations above one number.
+        wanted: Number of document terms that it is for; None for the model as it is.
+        value: The level, the largest number of terms, or the threshold; None for the model as it is.
+        measures: nDCG@10, R@100, `document_active_dims`, `query_active_dims`, `flops` and
+            `search_queries_per_s`.
+    """
+
+    setting: Setting
+    wanted: int | None
+    value: float | None
+    measures: dict[str, float]
+
+
+def trimming_curve(
+    model: SparseEncoder,
+    queries: Mapping[str, str],
+    corpus: Mapping[str, str],
+    qrels: Qrels,
+    levels: DocumentLevels,
+    *,
+    batch_size: int = 32,
+    show_progress_bar: bool = False,
+) -> list[CurvePoint]:
+    """Measure a model at several numbers of document terms, beside two settings that need no level.
+
+    The corpus is encoded once: all vectors follow from those of the loosest level. At the level and at the
+    threshold of a number, documents have the same terms, and only the weights differ. There is no threshold
+    for a number that the model as it is does not have.
+
+    Args:
+        model: The SPLADE encoder that the levels were found with. It is the same afterwards.
+        queries: Id -> text; only those that are judged are searched.
+        corpus: Id -> text of the documents that are searched.
+        qrels: The judgements, at least one query.
+        levels: What `document_levels` found for whole numbers of terms.
+        batch_size: Number of texts per forward pass.
+        show_progress_bar: Show a progress bar while encoding the corpus.
+
+    Returns:
+        The model as it is, and for each number the level, `max_active_dims` and the threshold.
+
+    Raises:
+        ValueError: If a vector is not finite, or the similarity of the model is neither dot nor cosine.
+    """
+    similarity = check_encoder(model)
+    loosest = min(levels.levels.values())
+    asked = StoredVectors(model, [queries[query] for query in qrels], "query", loosest, batch_size=batch_size)
+    searched = StoredVectors(
+        model,
+        list(corpus.values()),
+        "document",
+        loosest,
+        batch_size=batch_size,
+        show_progress_bar=show_progress_bar,
+    )
+
+    def point(setting: Setting, wanted: int | None, value: float | None, *vectors: Matrix) -> CurvePoint:
+        return CurvePoint(setting, wanted, value, _measured(*vectors, list(corpus), qrels, similarity))
+
+    whole = asked.at_level(), searched.at_level()
+    points = [point("as it is", None, None, *whole)]
+    for number in sorted(levels.levels):
+        level, most = levels.levels[number], int(number)
+        points.append(point("level", most, level, asked.at_level(level), searched.at_level(level)))
+        largest = (largest_terms(vectors, most) for vectors in whole)
+        points.append(point("max_active_dims", most, most, *largest))
+        if level > 0:
+            threshold = float(activations_of(model, np.array([level]))[0])
+            left = asked.above(threshold), searched.above(threshold)
+            points.append(point("threshold", most, threshold, *left))
+    return points
+
+
+def _measured(
+    queries: Matrix, documents: Matrix, ids: list[str], qrels: Qrels, similarity: Similarity
+) -> dict[str, float]:
+    """Search, and return the measures of `CurvePoint`."""
+    index = InvertedIndex.build(documents, ids, similarity)
+    hits = index.search(queries, DEPTH)  # also what compiles and arranges, before anything is timed
+    seconds: list[float] = []
+    while sum(seconds) < REPEAT_SECONDS:
+        started = time.perf_counter()
+        index.search(queries, DEPTH)
+        seconds.append(time.perf_counter() - started)
+    measures = score_run(hits.to_run(list(qrels)), qrels, MEASURES).mean
+    speed = {"search_queries_per_s": len(qrels) / median(seconds)}
+    return measures | asdict(measure_sparsity(queries, documents)) | speed

@@ -1,0 +1,269 @@
+"""Trimming from the command line: what is saved, what is measured, and refusals before any work."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from huggingface_hub import ModelCard
+from sentence_transformers import SparseEncoder
+
+from lexforge import cli, data
+from lexforge.commands import trim
+from lexforge.models import load_encoder
+
+WORDS = "list array search index query document vector sparse token model train file graph tree".split()
+CORPUS = {
+    f"d{n}": f"the {a} of a {b} in the {c}"
+    for n, (a, b, c) in enumerate(zip(WORDS, WORDS[3:] + WORDS[:3], WORDS[5:] + WORDS[:5], strict=True))
+}
+QUERIES = {f"q{n}": f"{a} {b}" for n, (a, b) in enumerate(zip(WORDS, WORDS[3:], strict=False))}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "data"
+    (made / "qrels").mkdir(parents=True)
+    for name, texts in (("corpus", CORPUS), ("queries", QUERIES)):
+        lines = [json.dumps({"_id": key, "title": "", "text": text}) + "\n" for key, text in texts.items()]
+        (made / f"{name}.jsonl").write_text("".join(lines))
+    for split, numbers in (("dev", range(8)), ("test", range(8, 11))):
+        rows = "".join(f"q{n}\td{n}\t1\n" for n in numbers)
+        (made / "qrels" / f"{split}.tsv").write_text(f"query-id\tcorpus-id\tscore\n{rows}")
+    return made
+
+
+@pytest.fixture
+def model(tiny_splade: SparseEncoder, tmp_path: Path) -> Path:
+    tiny_splade.save_pretrained(str(tmp_path / "model"), create_model_card=False)
+    return tmp_path / "model"
+
+
+def config(model: Path, folder: Path, output: Path, /, **changes: Any) -> trim.Config:
+    return trim.Config(**{
+        "model": str(model), "document_terms": 9, "documents": str(folder), "output": output, **changes
+    })  # fmt: skip
+
+
+def vectors(model: SparseEncoder) -> list[torch.Tensor]:
+    options: dict[str, Any] = {"convert_to_sparse_tensor": False}
+    queries, documents = list(QUERIES.values()), list(CORPUS.values())
+    return [model.encode_query(queries, **options), model.encode_document(documents, **options)]
+
+
+@pytest.mark.parametrize("limit", [None, 12])
+def test_plain_sentence_transformers_loads_the_trimmed_model(
+    model: Path, folder: Path, tmp_path: Path, limit: int | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It has the wanted number of terms, and the vectors that the fused head here gives."""
+    if limit is not None:
+        settings = json.loads((model / "config_sentence_transformers.json").read_text())
+        settings["max_active_dims"] = limit
+        (model / "config_sentence_transformers.json").write_text(json.dumps(settings))
+    trim.main(config(model, folder, tmp_path / "out"))
+    plain, ours = SparseEncoder(str(tmp_path / "out"), device="cpu"), load_encoder(str(tmp_path / "out"))
+    assert plain.max_active_dims == limit
+    for theirs, own in zip(vectors(plain), vectors(ours), strict=True):  # type: ignore[arg-type]
+        torch.testing.assert_close(theirs, own, rtol=1e-5, atol=1e-6)  # summed in another order
+    documents = vectors(plain)[1]
+    assert float((documents > 0).sum(1).float().mean()) == pytest.approx(9, abs=1 / len(CORPUS))
+    before = float((vectors(SparseEncoder(str(model), device="cpu"))[1] > 0).sum(1).float().mean())
+    found = json.loads((tmp_path / "out" / "trim.json").read_text())
+    assert found["terms"] == {"document": {"before": pytest.approx(before), "after": 9.0}}
+    assert found["curve"] == []
+    assert found["counted"] == {"documents": 14, "of": 14}
+    out = capsys.readouterr().out
+    assert f"terms per document: {before:.1f} before, 9.0 after" in out
+    assert "terms per query" not in out
+    assert not (tmp_path / "out" / "trim.svg").exists()
+
+
+def test_judged_queries_give_a_table_a_drawing_and_numbers(
+    model: Path, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The same points in all three, and the trimmed model is one of them."""
+    cfg = config(model, folder, tmp_path / "out", data=str(folder), curve=(4, 9, 100), document_terms=9)
+    trim.main(cfg)
+    found = json.loads((tmp_path / "out" / "trim.json").read_text())
+    points = {(point["setting"], point["wanted"]): point for point in found["curve"]}
+    assert [key for key in points if key[0] == "level"] == [("level", 4), ("level", 9), ("level", 100)]
+    assert points["level", 9]["value"] == found["level"]
+    after = SparseEncoder(str(tmp_path / "out"), device="cpu")
+    queries = (vectors(after)[0][:8] > 0).sum(1).float().mean()  # those of dev
+    assert points["level", 9]["measures"]["query_active_dims"] == pytest.approx(float(queries))
+    assert found["terms"]["query"]["after"] == pytest.approx(float(queries))
+    assert found["terms"]["query"]["before"] > float(queries)
+    out = capsys.readouterr().out
+    for (setting, wanted), point in points.items():
+        label = setting if wanted is None else f"{setting} {wanted}"
+        line = next(line for line in out.splitlines() if line.startswith(f"{label} "))
+        assert f"{point['measures']['nDCG@10']:.4f}" in line
+    assert "dev: 8 queries" in out
+    drawn = ElementTree.parse(tmp_path / "out" / "trim.svg").getroot()
+    lines = list(drawn.iter("{http://www.w3.org/2000/svg}polyline"))
+    assert [len(line.attrib["points"].split()) for line in lines] == [3, 3, 2] * 2  # no threshold gives 100
+    assert found["config"]["curve"] == [4, 9, 100]
+
+
+def test_the_split_is_dev_unless_another_one_is_named(
+    model: Path, folder: Path, tmp_path: Path, capsys
+) -> None:
+    """Nobody may choose a number of terms on test without having said so."""
+    trim.main(config(model, folder, tmp_path / "out", data=str(folder), split="test", curve=(4,)))
+    assert "test: 3 queries" in capsys.readouterr().out
+    (folder / "qrels" / "dev.tsv").unlink()
+    with pytest.raises(ValueError, match=r"dev.*test"):
+        trim.main(config(model, folder, tmp_path / "other", data=str(folder)))
+    assert not (tmp_path / "other").exists()
+
+
+def test_a_large_corpus_is_sampled(model: Path, folder: Path, tmp_path: Path, monkeypatch, capsys) -> None:
+    """The same documents each time, and the line says how many of how many."""
+    monkeypatch.setattr(trim, "SAMPLE", 6)
+    for name in ("one", "two"):
+        trim.main(config(model, folder, tmp_path / name))
+        assert "counted on 6 of 14 documents" in capsys.readouterr().out
+    one, two = (json.loads((tmp_path / name / "trim.json").read_text()) for name in ("one", "two"))
+    assert one["level"] == two["level"]
+    sample, total = trim._drawn(config(model, folder, tmp_path / "out"))
+    places = [list(CORPUS.values()).index(text) for text in sample]
+    assert places == sorted(places)
+    assert total == 14
+    assert places != list(range(6))  # not the first ones
+
+
+def test_the_curve_ends_where_the_model_does(tiny_splade: SparseEncoder, tmp_path: Path) -> None:
+    """A limit of the model, or a small vocabulary, must not make the defaults fail."""
+    cfg = config(tmp_path, tmp_path, tmp_path / "out", document_terms=24)
+    assert len(tiny_splade.tokenizer) > 96
+    assert trim._curve(cfg, tiny_splade) == [
+        n for n in (16, 32, 48, 64, 96, 128) if n < len(tiny_splade.tokenizer)
+    ]
+    tiny_splade.max_active_dims = 48
+    assert trim._curve(cfg, tiny_splade) == [16, 32]
+    given = config(tmp_path, tmp_path, tmp_path / "out", document_terms=24, curve=(64, 24, 64))
+    assert trim._curve(given, tiny_splade) == [64]  # which is refused, because the user has asked for it
+
+
+def test_the_card_says_what_was_done_and_keeps_that_of_the_model(
+    model: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Results of the model before must not stand as those of the trimmed one; its licence still holds. Paths
+    of this machine are nobody's business.
+    """
+    head = "license: mit\nmodel-index:\n- name: old\n  results:\n  - task:\n      type: text-retrieval\n"
+    head += "    dataset:\n      type: d\n      name: d\n    metrics:\n    - type: ndcg\n      value: 0.7\n"
+    (model / "README.md").write_text(f"---\n{head}---\n# Old\n\nIts card.\n")
+    words = ["python", "-m", "lexforge", "trim", str(model), "--output", str(tmp_path / "out")]
+    monkeypatch.setattr("sys.orig_argv", words)
+    trim.main(config(model, folder, tmp_path / "out", data=str(folder), curve=(4,)))
+    text = (tmp_path / "out" / "README.md").read_text()
+    card = ModelCard(text)
+    assert card.data.license == "mit"
+    assert card.data.eval_results is None
+    assert "lexforge" in card.data.tags
+    for part in ("# out\n", "9.0 active terms on average, 9 were wanted", "14 documents of data", "# Old\n"):
+        assert part in text
+    assert "-m lexforge trim model --output out" in text
+    assert "On the split `dev` of data" in text
+    assert "](trim.svg)" in text
+    assert str(tmp_path) not in text
+
+
+def test_a_model_without_a_card_gets_one(model: Path, folder: Path, tmp_path: Path) -> None:
+    """The hub needs its tags to load the model as what it is."""
+    trim.main(config(model, folder, tmp_path / "out"))
+    card = ModelCard.load(tmp_path / "out" / "README.md")
+    assert card.data.library_name == "sentence-transformers"
+    assert {"sparse-encoder", "lexforge"} <= set(card.data.tags)
+    assert "card of model follows" not in card.text
+
+
+def test_an_inference_free_model_is_trimmed_on_the_side_of_its_documents(
+    tiny_splade: SparseEncoder, folder: Path, tmp_path: Path
+) -> None:
+    """Its saved queries stay as they are."""
+    from lexforge.models import build_inference_free
+
+    free = build_inference_free(tiny_splade, np.linspace(0.1, 2, len(tiny_splade.tokenizer)))
+    free.save_pretrained(str(tmp_path / "free"), create_model_card=False)
+    trim.main(config(tmp_path / "free", folder, tmp_path / "out", data=str(folder), curve=(4,)))
+    before, after = (vectors(SparseEncoder(str(tmp_path / n), device="cpu")) for n in ("free", "out"))
+    torch.testing.assert_close(after[0], before[0], rtol=0, atol=0)
+    assert float((after[1] > 0).sum(1).float().mean()) == pytest.approx(9, abs=1 / len(CORPUS))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"document_terms": 0}, "must be at least 1; received 0"),
+        ({"curve": (4,)}, "--curve needs the judged queries of --data"),
+        ({"documents": "no-such-data"}, "no-such-data"),
+        ({"data": "no-such-data"}, "no-such-data"),
+        ({"model": "./no-such-model"}, "no-such-model"),
+        ({"document_terms": 5000}, "document_terms must lie between 0 and .* received 5000"),
+    ],
+)
+def test_bad_input_is_refused(change, message: str, model: Path, folder: Path, tmp_path: Path) -> None:
+    """Each mistake is named, and leaves no folder behind."""
+    with pytest.raises((ValueError, FileNotFoundError), match=message):
+        trim.main(config(model, folder, tmp_path / "out", **change))
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_output_folder_that_holds_something_is_refused_before_any_work(
+    model: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After an hour of encoding it would be too late, and nothing there may be overwritten."""
+    monkeypatch.setattr(data, "load_documents", None)  # a call would be another error
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "mine.txt").write_text("mine")
+    with pytest.raises(FileExistsError, match="not an empty directory"):
+        trim.main(config(model, folder, tmp_path / "out"))
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["mine.txt"]
+
+
+def test_a_dense_model_and_a_bare_encoder_are_refused(
+    tiny_dense, tiny_checkpoint: Path, folder: Path, tmp_path: Path
+) -> None:
+    """Neither has a SPLADE head; a bare masked language model has one."""
+    from transformers import AutoModel, AutoTokenizer
+
+    tiny_dense.save_pretrained(str(tmp_path / "dense"))
+    AutoModel.from_pretrained(tiny_checkpoint).save_pretrained(tmp_path / "bare")
+    AutoTokenizer.from_pretrained(tiny_checkpoint).save_pretrained(tmp_path / "bare")
+    for name in ("dense", "bare"):
+        with pytest.raises(ValueError, match="neither a saved SparseEncoder nor a masked language model"):
+            trim.main(config(tmp_path / name, folder, tmp_path / "out"))
+    assert not (tmp_path / "out").exists()
+    trim.main(config(tiny_checkpoint, folder, tmp_path / "out"))
+    documents = vectors(SparseEncoder(str(tmp_path / "out"), device="cpu"))[1]
+    assert float((documents > 0).sum(1).float().mean()) == pytest.approx(9, abs=1 / len(CORPUS))
+
+
+def test_a_failure_while_saving_leaves_nothing(
+    model: Path, folder: Path, tmp_path: Path, monkeypatch
+) -> None:
+    """Half a model in the folder would be loaded by somebody."""
+
+    def fail(*arguments: Any, **options: Any) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr("lexforge.export.write_trimmed_card", fail)
+    with pytest.raises(OSError, match="no space left"):
+        trim.main(config(model, folder, tmp_path / "out"))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "model"]
+
+
+def test_the_words_of_the_command_line_are_read(model: Path, folder: Path, tmp_path: Path) -> None:
+    """MODEL has no flag, and `--curve` takes several numbers."""
+    words = ["trim", str(model), "--document-terms", "9", "--documents", str(folder)]
+    words += ["--data", str(folder), "--curve", "4", "12", "--output", str(tmp_path / "out")]
+    cli.main(words)
+    found = json.loads((tmp_path / "out" / "trim.json").read_text())
+    assert [p["wanted"] for p in found["curve"] if p["setting"] == "level"] == [4, 9, 12]
