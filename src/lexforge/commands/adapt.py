@@ -148,7 +148,7 @@ def main(cfg: Config) -> None:
     # The retriever that is to be improved: the SPLADE itself, or the dense model whose transformer it has. A
     # head that was not trained for SPLADE retrieves nothing yet, so nothing of it is kept.
     start: SparseEncoder | SentenceTransformer | None = model
-    finish, terms = preset.finish, {}
+    finish, terms = preset.finish, dict[str, int]()
     if not scratch and not models.head_is_trained(model, documents):
         dense = models.model_kind(checked_name(cfg.model)) == "dense"
         start = models.load_encoder(cfg.model, tokens) if dense else None
@@ -156,6 +156,8 @@ def main(cfg: Config) -> None:
         finish = replace(finish, start_share=0.0)
         terms = preset.start.wanted_terms(models.vocabulary_size(model))
         print(f"{cfg.model} was not trained for SPLADE: its head gets its scale from the documents")
+    if cfg.document_terms is not None:
+        terms = {"document_terms": cfg.document_terms}
     if START in cfg.teacher and start is None:
         raise ValueError(f"{cfg.model} is no retriever yet, so it cannot teach; leave out --teacher start")
 
@@ -238,7 +240,8 @@ def main(cfg: Config) -> None:
         average_horizon=finish.average_horizon,
         train_positions=not scratch,
         counted_texts={"document": documents, "query": [one.text for one in held]},
-        **(terms if cfg.document_terms is None else {"document_terms": cfg.document_terms}),
+        document_terms=terms.get("document_terms"),
+        query_terms=terms.get("query_terms"),
     )
     trainer.train(resume_from_checkpoint=cfg.resume)
 

@@ -73,7 +73,7 @@ def main(cfg: Config) -> None:
         token = os.environ.get("QDRANT_API_KEY" if cfg.index == "qdrant" else "MILVUS_TOKEN", "")
         options = {"uri": cfg.uri, "collection": cfg.collection, "token": token}
     if cfg.vectors is not None:
-        index = index_vectors(cfg, options)
+        index = index_vectors(cfg, cfg.vectors, options)
     elif cfg.documents is not None and cfg.model is not None:
         model = models.load_encoder(cfg.model, cfg.max_seq_length)
         index = corpus.index_passages(
@@ -94,11 +94,11 @@ def main(cfg: Config) -> None:
     print(f"index of {len(index)} passages, {index.nbytes:,} bytes, saved to {cfg.output}")
 
 
-def index_vectors(cfg: Config, options: dict[str, str]) -> retrieval.Index:
+def index_vectors(cfg: Config, vectors: Path, options: dict[str, str]) -> retrieval.Index:
     """Make an index of vectors that `lexforge encode` wrote."""
     if cfg.model is not None or cfg.max_seq_length is not None:
         raise ValueError("--vectors name the model that made them: leave out --model and --max-seq-length")
-    encoded = corpus.EncodedCorpus(cfg.vectors)
+    encoded = corpus.EncodedCorpus(vectors)
     passages = None
     if cfg.documents is not None:
         texts = data.load_documents(cfg.documents, cfg.source)

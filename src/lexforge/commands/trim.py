@@ -19,7 +19,7 @@ from __future__ import annotations
 import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import tyro
 
@@ -76,7 +76,7 @@ def main(cfg: Config) -> None:
     judged = None if cfg.data is None else data.load_retrieval_data(cfg.data, [cfg.split], cfg.source)
     sample, total = _drawn(cfg)
 
-    model = models.load_encoder(name, cfg.max_seq_length)
+    model = cast("SparseEncoder", models.load_encoder(name, cfg.max_seq_length))  # by its files, see above
     numbers = [cfg.document_terms, *(_curve(cfg, model) if judged else ())]
     levels = sparsity.document_levels(
         model, sample, numbers, batch_size=cfg.batch_size, show_progress_bar=True

@@ -106,8 +106,15 @@ def change_index(
         parts = [index.vectors(list(kept))] if kept else []
         if new:
             texts = [passage.joined for passage in new.values()]
-            bar = {"batch_size": batch_size, "show_progress_bar": show_progress_bar}
-            parts.append(encode(model, texts, "document", **bar))
+            parts.append(
+                encode(
+                    model,
+                    texts,
+                    "document",
+                    batch_size=batch_size,
+                    show_progress_bar=show_progress_bar,
+                )
+            )
         after = {**kept, **new}
         backend = BACKENDS[source.kind]
         built = backend.index.build(join_vectors(parts), list(after), index.similarity, **backend.settings)

@@ -118,7 +118,7 @@ def exact_name(vectors: VectorType) -> IndexName:
     return "inverted" if vectors == "sparse" else "faiss-flat"
 
 
-def build_exact(documents: Any, ids: list[str], similarity: Similarity) -> Index:
+def build_exact(documents: Any, ids: list[str], similarity: Similarity) -> InvertedIndex | FaissIndex:
     """Build the exact index of vectors: inverted for sparse ones, flat FAISS for dense ones.
 
     Args:
@@ -133,5 +133,5 @@ def build_exact(documents: Any, ids: list[str], similarity: Similarity) -> Index
         TypeError: If the documents are neither a CSR matrix nor a 2-dimensional float array.
         ValueError: If `InvertedIndex.build` or `FaissIndex.build` refuses the documents or ids.
     """
-    exact = BACKENDS[exact_name("sparse" if sparse.issparse(documents) else "dense")]
-    return exact.index.build(documents, ids, similarity, **exact.settings)
+    exact: type[InvertedIndex | FaissIndex] = InvertedIndex if sparse.issparse(documents) else FaissIndex
+    return exact.build(documents, ids, similarity)

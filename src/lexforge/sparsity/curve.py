@@ -92,20 +92,22 @@ def trimming_curve(
         show_progress_bar=show_progress_bar,
     )
 
-    def point(setting: Setting, wanted: int | None, value: float | None, *vectors: Matrix) -> CurvePoint:
-        return CurvePoint(setting, wanted, value, _measured(*vectors, list(corpus), qrels, similarity))
+    def point(
+        setting: Setting, wanted: int | None, value: float | None, left: Matrix, right: Matrix
+    ) -> CurvePoint:
+        return CurvePoint(setting, wanted, value, _measured(left, right, list(corpus), qrels, similarity))
 
     whole = asked.at_level(), searched.at_level()
     points = [point("as it is", None, None, *whole)]
     for number in sorted(levels.levels):
         level, most = levels.levels[number], int(number)
         points.append(point("level", most, level, asked.at_level(level), searched.at_level(level)))
-        largest = (largest_terms(vectors, most) for vectors in whole)
-        points.append(point("max_active_dims", most, most, *largest))
+        left, right = (largest_terms(vectors, most) for vectors in whole)
+        points.append(point("max_active_dims", most, most, left, right))
         if level > 0:
             threshold = float(activations_of(model, np.array([level]))[0])
-            left = asked.above(threshold), searched.above(threshold)
-            points.append(point("threshold", most, threshold, *left))
+            above = asked.above(threshold), searched.above(threshold)
+            points.append(point("threshold", most, threshold, *above))
     return points
 
 
