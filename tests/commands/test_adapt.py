@@ -115,7 +115,8 @@ def test_a_dense_model_gives_its_transformer_and_teaches(cfg, tiny_dense, tmp_pa
     found = json.loads((cfg.output / "adapt.json").read_text())
     assert found["teachers"] == ["bm25", "start"]
     kept = (SparseEncoder if better else SentenceTransformer)(str(cfg.output / "model"), device="cpu")
-    assert len(open_index(cfg.output / "index")[0]) == 40
+    passages = open_index(cfg.output / "index")[2]
+    assert {passage.document for passage in passages.values()} == {f"{number}.md" for number in range(40)}
     assert kept.max_seq_length == tiny_dense.max_seq_length
 
 

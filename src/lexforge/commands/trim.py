@@ -102,7 +102,7 @@ def main(cfg: Config) -> None:
         after = sparsity.mean_active_terms(model, {"query": queries}, cfg.batch_size)
         terms["query"]["after"] = after["query"]
     counted = {"documents": len(sample), "of": total}
-    _save(cfg, model, levels.levels[cfg.document_terms], terms, counted, points, started)
+    _write(cfg, model, levels.levels[cfg.document_terms], terms, counted, points, started)
     if points:
         print(f"{printable(str(cfg.data))}, {cfg.split}: {len(queries)} queries")
         print(evaluation.metrics_table({_label(point): _renamed(point.measures) for point in points}))
@@ -129,7 +129,7 @@ def _curve(cfg: Config, model: SparseEncoder) -> list[int]:
     return [number for number in sparsity.CURVE if number < limit and number != cfg.document_terms]
 
 
-def _save(
+def _write(
     cfg: Config,
     model: SparseEncoder,
     level: float,
