@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         report,
         score,
         search,
+        serve,
         train,
     )
 
@@ -34,6 +35,7 @@ __all__ = [
     "report",
     "score",
     "search",
+    "serve",
     "train",
 ]
 
