@@ -3,8 +3,8 @@
     python scripts/bench/bench_serve.py --index INDEX --queries FOLDER/queries.jsonl
 
 The server runs in a process of its own and the clients in this one, each with a connection of its own that
-stays open; a client asks again as soon as it has its answer. Both share the machine. Before anything is timed,
-the first queries are asked by one client and by 32 at once, and both must get the same scores.
+stays open; a client asks again as soon as it has its answer. Both share the machine. Before that, the first
+queries are asked by one client and by 32 at once, and both must get the same scores.
 
 QUERIES holds a query per line, as text or as JSON with the field `text`. They are asked in their order, as
 often as it takes.

@@ -104,10 +104,10 @@ def test_any_query_is_answered(client: Any, query: str) -> None:
 @pytest.mark.parametrize(
     ("parameters", "sentence"),
     [
-        ("", "q is missing: /search?q=WORDS searches for words"),
-        ("?q=", "q is blank: there is nothing to search for"),
-        ("?q=%20%E3%80%80%0A", "q is blank: there is nothing to search for"),
-        ("?q=" + "a" * 2001, "q may have 2000 characters; received 2001"),
+        ("", "the query q is missing: /search?q=WORDS searches for words"),
+        ("?q=", "the query q is blank: there is nothing to search for"),
+        ("?q=%20%E3%80%80%0A", "the query q is blank: there is nothing to search for"),
+        ("?q=" + "a" * 2001, "the query q may have 2000 characters; received 2001"),
         ("?q=a&k=0", "k must be a whole number from 1 to 100; received '0'"),
         ("?q=a&k=101", "k must be a whole number from 1 to 100; received '101'"),
         ("?q=a&k=-1", "k must be a whole number from 1 to 100; received '-1'"),
@@ -161,7 +161,7 @@ def test_health_says_what_is_served(client: Any, tiny_checkpoint: Path, passages
 
 
 def test_the_schema_describes_answers_and_errors(client: Any) -> None:
-    """Clients are generated from it; the page of the schema itself needs a network, and says nothing wrong."""
+    """Clients are generated from it; the errors have the shape that they really have."""
     schema = client.get("/openapi.json").json()
     search = schema["paths"]["/search"]["get"]
     assert [parameter["name"] for parameter in search["parameters"]] == ["q", "k"]
@@ -238,6 +238,7 @@ def test_an_error_is_a_sentence_and_the_server_lives_on(
         connection.request("GET", "/search?q=tree")
         response = connection.getresponse()
         body = json.load(response)
+        connection.close()
         assert response.status == 500
         assert body == {"error": "the search failed; the log of the server says why"}
         assert "a secret path" in caplog.text

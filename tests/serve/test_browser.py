@@ -69,7 +69,7 @@ def field(browser: Any) -> Any:
 
 
 def test_a_search_by_the_keyboard(browser: Any, address: str) -> None:
-    """ "/" goes to the field, Enter searches, and the address has the query: reload and back show it again."""
+    """A slash goes to the field, Enter searches, and reloading and going back show the same query."""
     from selenium.webdriver.common.keys import Keys
 
     load(browser, address, text="Type a question")
@@ -158,7 +158,8 @@ def test_the_policy_stops_a_script_that_is_planted(browser: Any, address: str) -
     """The second fence, should text ever become HTML."""
     load(browser, address, "tree")
     browser.execute_script(
-        "document.getElementById('main').insertAdjacentHTML('beforeend', '<img src=x onerror=\"window.ran=1\">');"
+        "const image = '<img src=x onerror=\"window.ran = 1\">';"
+        "document.getElementById('main').insertAdjacentHTML('beforeend', image);"
         "const script = document.createElement('script'); script.textContent = 'window.ran = 1';"
         "document.body.append(script)"
     )
@@ -175,7 +176,9 @@ def test_refusals_and_failures_are_sentences(
     """A user sees what the server says, or that it says nothing."""
     app = create_app(index_folder, max_query_length=30)
     with serving(app) as address:
-        load(browser, address, "a" * 31, "There is no answer: q may have 30 characters; received 31.")
+        load(
+            browser, address, "a" * 31, "There is no answer: the query q may have 30 characters; received 31."
+        )
         searcher = app.state.index.current().searcher
         monkeypatch.setattr(searcher, "search", lambda queries, k: [[] for _ in queries])
         load(browser, address, "tree", "Nothing was found in 7 passages: none shares a term")
@@ -243,11 +246,13 @@ CONTRASTS = """
         const isClear = backgroundColor === "rgba(0, 0, 0, 0)";
         return isClear && element.parentElement ? behind(element.parentElement) : backgroundColor;
     };
-    const elements = [...document.querySelectorAll("body *")].filter(element =>
-        element.checkVisibility() && [...element.childNodes].some(node => node.nodeType === 3 && node.data.trim()));
+    const hasText = element => [...element.childNodes].some(node => node.nodeType === 3 && node.data.trim());
+    const elements = [...document.querySelectorAll("body *")].filter(
+        element => element.checkVisibility() && hasText(element));
     return elements.map(element => {
-        const [one, other] = [light(getComputedStyle(element).color), light(behind(element))].sort((a, b) => b - a);
-        return [element.tagName + "." + element.className, (one + 0.05) / (other + 0.05)];
+        const both = [light(getComputedStyle(element).color), light(behind(element))];
+        const contrast = (Math.max(...both) + 0.05) / (Math.min(...both) + 0.05);
+        return [`${element.tagName} ${element.className}`, contrast];
     });
 """
 

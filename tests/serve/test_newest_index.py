@@ -1,4 +1,4 @@
-"""A server follows the index on the disk: documents come while searches go on, and a broken state does not."""
+"""A server follows the index on the disk: documents come while searches go on."""
 
 from __future__ import annotations
 

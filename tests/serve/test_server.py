@@ -39,10 +39,9 @@ def started(index_folder: Path, *words: str) -> tuple[subprocess.Popen[str], str
 def test_the_command_serves_until_ctrl_c(index_folder: Path) -> None:
     """One line with the address, answers as soon as it is there, and an end at once without a traceback."""
     process, line = started(index_folder, "--port", "0")
+    connection = http.client.HTTPConnection(urlsplit(line.split()[-1]).netloc, timeout=WAIT_S)  # stays open
     try:
         assert line.startswith(f"7 passages of {index_folder} are searched at http://127.0.0.1:"), line
-        host = urlsplit(line.split()[-1]).netloc
-        connection = http.client.HTTPConnection(host, timeout=WAIT_S)  # stays open
         connection.request("GET", "/search?q=tree&k=2")
         assert len(json.load(connection.getresponse())["hits"]) == 2
         begun = time.monotonic()
@@ -50,6 +49,7 @@ def test_the_command_serves_until_ctrl_c(index_folder: Path) -> None:
         out, err = process.communicate(timeout=WAIT_S)
         assert time.monotonic() - begun < 10
     finally:
+        connection.close()
         process.kill()
     assert (process.returncode, out) == (0, "")
     assert "Traceback" not in err

@@ -50,6 +50,17 @@ def test_a_part_of_a_word_marks_the_whole_word(tiny_splade: Any) -> None:
     assert words(cut(passage, terms(key=1.0))) == [("key", True)]  # no letter joins it to what stands before
 
 
+def test_what_is_no_word_is_not_marked(tiny_splade: Any) -> None:
+    """A full stop and an unknown word match by their tokens, which says nothing to a reader."""
+    matched = [MatchedTerm(name, 1.0, True) for name in (".", "(", ">", "[UNK]", "[SEP]", "🌲", "tree")]
+    snippet = Snippets(tiny_splade).cut(Passage("", "tree 木 [SEP] tree", "d"), matched)
+    assert words(snippet) == [("tree", True), ("tree", True)]
+    backend = Tokenizer(models.WordLevel({term.term: n for n, term in enumerate(matched)}, "[UNK]"))
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    snippet = Snippets(encoder(backend)).cut(Passage("", "tree. (🌲) > tree", "d"), matched)
+    assert words(snippet) == [("tree", True), ("🌲", True), ("tree", True)]
+
+
 def test_the_heaviest_part_of_a_long_text_is_cut_where_words_end(tiny_splade: Any) -> None:
     """The beginning of a text seldom says why it was found."""
     tiny_splade.max_seq_length = None
@@ -120,7 +131,7 @@ def test_places_count_code_points(tiny_splade: Any) -> None:
 
 
 def test_scripts_without_spaces_are_marked_by_the_token() -> None:
-    """There the letters around a token belong to other words; an accent belongs to its letter all the same."""
+    """There the letters around a token belong to other words; an accent still belongs to its letter."""
     letters = "検索の木を見る가나กิ"
     backend = Tokenizer(models.WordLevel({letter: n for n, letter in enumerate(["?", *letters])}, "?"))
     backend.pre_tokenizer = pre_tokenizers.Split("", "isolated")

@@ -52,11 +52,10 @@ def create_app(
             f"max_k and max_query_length must be at least 1; received {max_k} and {max_query_length}"
         )
     try:
-        from fastapi import FastAPI, Query
+        from fastapi import FastAPI, HTTPException, Query
         from fastapi.concurrency import run_in_threadpool
         from fastapi.exceptions import RequestValidationError
         from fastapi.responses import HTMLResponse, JSONResponse
-        from starlette.exceptions import HTTPException
     except ImportError as error:
         raise missing_extra("a server", "serve", error) from None
 
@@ -106,9 +105,9 @@ def create_app(
     ) -> Answer:
         began = time.perf_counter()
         if not q.strip():
-            raise HTTPException(422, "q is blank: there is nothing to search for")
+            raise HTTPException(422, "the query q is blank: there is nothing to search for")
         if len(q) > max_query_length:
-            raise HTTPException(422, f"q may have {max_query_length} characters; received {len(q)}")
+            raise HTTPException(422, f"the query q may have {max_query_length} characters; received {len(q)}")
         try:
             result = await asyncio.wrap_future(search.submit(q.strip(), k))
         except Overloaded:
@@ -118,16 +117,19 @@ def create_app(
         return await run_in_threadpool(make_answer, q.strip(), result, began)
 
     @app.exception_handler(HTTPException)
-    async def refuse(request: Any, error: Any) -> Any:
-        sentence = error.detail
-        if error.status_code in (404, 405):
-            sentence = f"{request.method} {request.url.path} is not served; /openapi.json says what is"
+    async def refuse(_: Any, error: Any) -> Any:
+        return JSONResponse({"error": error.detail}, error.status_code, headers=error.headers)
+
+    @app.exception_handler(404)
+    @app.exception_handler(405)
+    async def refuse_address(request: Any, error: Any) -> Any:
+        sentence = f"{request.method} {request.url.path} is not served; /openapi.json says what is"
         return JSONResponse({"error": sentence}, error.status_code, headers=error.headers)
 
     @app.exception_handler(RequestValidationError)
     async def refuse_parameter(request: Any, error: Any) -> Any:
         name = error.errors()[0]["loc"][-1]
-        sentence = "q is missing: /search?q=WORDS searches for words"
+        sentence = "the query q is missing: /search?q=WORDS searches for words"
         if name == "k":
             received = request.query_params[name][:40]
             sentence = f"k must be a whole number from 1 to {max_k}; received {received!r}"

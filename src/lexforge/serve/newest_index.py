@@ -1,4 +1,4 @@
-"""The newest state of an index on the disk: what is served changes with the documents, and no search waits."""
+"""The newest state of an index on the disk: what is served follows the documents, and no search waits."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ def search_page(max_k: int, max_query_length: int) -> tuple[str, str]:
         max_query_length: The largest number of characters of a query.
 
     Returns:
-        The page, and its Content-Security-Policy, by which a browser runs the script of the page and no other.
+        The page, and its Content-Security-Policy, by which a browser runs no other script.
     """
     style, script = _source("page.css"), _source("page.js")
     page = _source("page.html")

@@ -22,6 +22,8 @@ READ_CHARACTERS = 50_000
 # Scripts without spaces between words, where a word is what the tokenizer makes one token of.
 UNSPACED = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR", "TIBETAN")
 
+SIGNS = ("P", "Sm", "Sk")  # categories of characters that are marked in no text: punctuation, mathematics
+
 Mark: TypeAlias = tuple[int, int, bool]
 """First character of a word, the one after its last, and whether the query itself holds the word."""
 
@@ -52,6 +54,7 @@ class Snippets:
 
     def __init__(self, model: BaseModel) -> None:
         self._tokenizer: Tokenizer | None = None
+        self._special: frozenset[str] = frozenset()  # the token of unknown words and others that are no words
         self._most_tokens = model.max_seq_length
         backend = getattr(model.tokenizer, "backend_tokenizer", None)
         if not isinstance(backend, Tokenizer):
@@ -60,6 +63,7 @@ class Snippets:
             )
             return
         self._tokenizer = Tokenizer.from_str(backend.to_str())
+        self._special = frozenset(model.tokenizer.all_special_tokens)
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
 
@@ -96,18 +100,21 @@ class Snippets:
         return Snippet(f"{head}{text[start:end]}{tail}", marks)
 
     def _words(self, joined: str, before: int, terms: dict[str, MatchedTerm]) -> Iterator[_Word]:
-        """Yield the words of the text that hold a token of one of the terms, in their order."""
+        """Yield the words of the text that hold a token of one of the terms, in their order.
+
+        Signs of punctuation and tokens for what the vocabulary lacks add to scores, too, but are no words.
+        """
         if self._tokenizer is None or not terms:
             return
         encoding = self._tokenizer.encode(joined[:READ_CHARACTERS], add_special_tokens=False)
         tokens = list(zip(encoding.tokens, encoding.offsets, strict=True))[: self._most_tokens]
         text, open_word = joined[before:], None
         for token, (start, end) in tokens:
-            if token not in terms:
+            if token not in terms or token in self._special:
                 continue
             start, end = _whole_word(text, start - before, end - before)
-            if start >= end:
-                continue
+            if all(unicodedata.category(letter).startswith(SIGNS) for letter in text[start:end]):
+                continue  # nothing of the text, or signs that a reader does not look for
             term = terms[token]
             if open_word is not None and start < open_word.end:  # a further token of the same word
                 found = {**open_word.terms, token: term.score}

@@ -4,7 +4,8 @@
   const [form, field, main, status, served] = ["form", "q", "main", "status", "served"].map((id) => document.getElementById(id));
   const [query, queryTerms, list, more] = ["query", "query-terms", "hits", "more"].map((id) => document.getElementById(id));
   const PAGE = 10; // hits that are asked for at first, and further ones per click
-  const SHOWN = 10; // terms that are shown at once
+  const SHOWN = 10; // terms that are shown at once, where there are several more
+  const FEW = 3; // so many more are shown, too
   const SLOW_MS = 200; // an answer that comes sooner is not announced before
   const mostHits = Number(document.body.dataset.maxK);
   const number = new Intl.NumberFormat("en");
@@ -38,10 +39,10 @@
   }
 
   function allChips(terms) {
+    if (terms.length <= SHOWN + FEW) return [chips(terms)];
     const rest = terms.slice(SHOWN);
-    if (!rest.length) return [chips(terms)];
-    const text = `${rest.length} weaker ${rest.length === 1 ? "term" : "terms"}`;
-    return [chips(terms.slice(0, SHOWN)), make("details", "", make("summary", "", text), chips(rest))];
+    const summary = make("summary", "", `${rest.length} weaker terms`);
+    return [chips(terms.slice(0, SHOWN)), make("details", "", summary, chips(rest))];
   }
 
   // The snippet with its marked words. The places count code points, and a string of JavaScript other units.
@@ -112,7 +113,7 @@
     main.setAttribute("aria-busy", String(Boolean(text)));
     if (!text) {
       clear();
-      say("Type a question or a few words. The results show which terms made them match.");
+      say("Type a question or a few words. The results show which terms made them match. The key / leads back to this field.");
       return;
     }
     const slow = setTimeout(() => say("Searching…"), SLOW_MS);
