@@ -45,8 +45,9 @@ def test_a_part_of_a_word_marks_the_whole_word(tiny_splade: Any) -> None:
     cut = Snippets(tiny_splade).cut
     passage = Passage("", "a searching tree, index_key", "d")
     assert words(cut(passage, [MatchedTerm("##ing", 1.0, False)])) == [("searching", False)]
-    both = [MatchedTerm("##ing", 1.0, False), MatchedTerm("search", 1.0, True)]
-    assert words(cut(passage, both)) == [("searching", True)]
+    for is_first_own in (True, False):
+        both = [MatchedTerm("search", 1.0, is_first_own), MatchedTerm("##ing", 1.0, not is_first_own)]
+        assert words(cut(passage, both)) == [("searching", True)]
     assert words(cut(passage, terms(key=1.0))) == [("key", True)]  # no letter joins it to what stands before
 
 
