@@ -29,6 +29,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "sparsity": {"common", "settings", "models", "losses", "retrieval", "corpus", "evaluation"},
     "runs": {"common", "settings", "storage", "kernels", "losses"},
     "report": {"common", "storage", "models", "corpus", "evaluation", "runs"},
+    "serve": {"common", "settings", "storage", "models", "retrieval", "data", "corpus"},
 }
 MAY_IMPORT["training"] = set(MAY_IMPORT)
 MAY_IMPORT["commands"] = set(MAY_IMPORT)
@@ -46,6 +47,9 @@ OWNERS = {
     "pypdf": {"data/text_files.py"},
     "fastembed": {"export/models/fastembed.py"},
     "qdrant_client": {"retrieval/engines/qdrant.py"},
+    "fastapi": {"serve/app.py"},
+    "starlette": {"serve/app.py"},
+    "uvicorn": {"serve/server.py"},
 }
 
 

@@ -20,11 +20,13 @@ from packaging.specifiers import SpecifierSet
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = {path.relative_to(ROOT / "src").as_posix() for path in (ROOT / "src").rglob("*.py")}
 TEMPLATES = {f"lexforge/report/template/page.{kind}" for kind in ("html.jinja", "css", "js")}
+TEMPLATES |= {f"lexforge/serve/template/page.{kind}" for kind in ("html", "css", "js")}
 RECIPES = {path.relative_to(ROOT / "recipes").as_posix() for path in (ROOT / "recipes").rglob("*.py")}
 RECIPES |= {path.relative_to(ROOT / "recipes").as_posix() for path in (ROOT / "recipes").rglob("*.yaml")}
 OPTIONAL = [
     "datasets",
     "faiss",
+    "fastapi",
     "lxml",
     "milvus_lite",
     "pymilvus",
@@ -32,6 +34,7 @@ OPTIONAL = [
     "qdrant_client",
     "triton",
     "tyro",
+    "uvicorn",
 ]
 
 
@@ -130,7 +133,7 @@ def messages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """What each function that needs an optional package says on a machine that has none of them."""
     code = """
         import traceback
-        import lexforge.retrieval, torch
+        import lexforge.retrieval, lexforge.serve, torch
         from lexforge.data.text_files import check_readers
         from lexforge.kernels.splade_head import splade_head
 
@@ -140,6 +143,8 @@ def messages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
             "pypdf": lambda: check_readers([".pdf"]),
             "lxml": lambda: check_readers([".html"]),
             "qdrant_client": lambda: lexforge.retrieval.QdrantIndex("x.qdrant"),
+            "fastapi": lambda: lexforge.serve.create_app("x"),
+            "uvicorn": lambda: lexforge.serve.run_server("x", "127.0.0.1", 0),
             "pymilvus": lambda: lexforge.retrieval.MilvusIndex("x.db"),
             "milvus_lite": lambda: lexforge.retrieval.MilvusIndex("x.db"),
         }
@@ -163,6 +168,8 @@ def messages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         ("pypdf", "pip install '.[documents]' (No module named 'pypdf')"),
         ("lxml", "pip install '.[documents]' (No module named 'lxml')"),
         ("qdrant_client", "pip install '.[qdrant]' (No module named 'qdrant_client')"),
+        ("fastapi", "pip install '.[serve]' (No module named 'fastapi')"),
+        ("uvicorn", "pip install '.[serve]' (No module named 'uvicorn')"),
         ("pymilvus", "pip install '.[milvus]' (No module named 'pymilvus')"),
         ("milvus_lite", "pip install '.[milvus]' (No module named 'milvus_lite')"),
     ],

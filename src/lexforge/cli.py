@@ -14,6 +14,7 @@ COMMANDS = {
     "encode": "encode a corpus to vectors on disk",
     "index": "make an index of documents, and change its documents",
     "search": "search an index, and show the terms that matched",
+    "serve": "answer searches of an index over HTTP, and serve a search page",
     "mine": "mine hard negatives for a split",
     "score": "score pairs of a query and a document with a teacher",
     "export model": "write an encoder for ONNX, Anserini, fastembed; experimental: Elasticsearch, OpenSearch",

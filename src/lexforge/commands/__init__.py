@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         report,
         score,
         search,
+        serve,
         train,
         trim,
     )
@@ -35,6 +36,7 @@ __all__ = [
     "report",
     "score",
     "search",
+    "serve",
     "train",
     "trim",
 ]

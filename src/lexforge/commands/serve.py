@@ -1,0 +1,33 @@
+"""Serve an index: searches over HTTP, and a page to search by hand.
+
+    lexforge serve --index INDEX
+    curl "http://127.0.0.1:8080/search?q=how+do+vaccines+work&k=3"
+
+INDEX is the folder that `lexforge index` has made. Documents that are added or deleted meanwhile are noticed
+within a second of the next search. Ctrl-C ends the server. There is no authentication: with another host than
+127.0.0.1, whoever reaches the port can read the documents.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Config:
+    """What to serve, and where."""
+
+    index: Path  # the folder of the index
+    host: str = "127.0.0.1"  # where connections are taken; 0.0.0.0 takes those of other machines
+    port: int = 8080  # 0 takes a free one
+    model: str | None = None  # the encoder; None takes the one that the index names
+
+
+def main(cfg: Config) -> None:
+    """Serve until the process is asked to end."""
+    with suppress(KeyboardInterrupt):  # the usual end, also while the encoder is loaded
+        from lexforge import serve  # here, because --help need not wait for torch
+
+        serve.run_server(cfg.index, cfg.host, cfg.port, cfg.model)

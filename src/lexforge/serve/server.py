@@ -1,0 +1,85 @@
+"""A process that serves one index: its address, its start and its end."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import socket
+import sys
+from pathlib import Path
+
+from lexforge.common.command_line import printable
+from lexforge.common.extras import missing_extra
+from lexforge.serve.app import create_app
+
+WAITING_CONNECTIONS = 2048
+STOP_SECONDS = 3  # answers under way when the server is asked to end may take so long
+
+
+def run_server(directory: Path, host: str, port: int, model: str | None = None) -> None:
+    """Serve an index until the process is asked to end by Ctrl-C or SIGTERM.
+
+    Prints one line with the address, as soon as searches are answered, and a warning where other machines may
+    reach it.
+
+    Args:
+        directory: The folder of the index.
+        host: The address or name of this machine at which connections are taken; `0.0.0.0` is all of them.
+        port: The port; 0 takes a free one.
+        model: The encoder, as a folder or a hub name; None takes the one that the index names.
+
+    Raises:
+        FileNotFoundError: If the folder holds no index, or there is no such model.
+        ImportError: If the extra `serve` is not installed.
+        KeyboardInterrupt: After Ctrl-C, when the server has ended.
+        OSError: If the port is in use, or the host is none of this machine.
+        ValueError: If a file is damaged, the model is not the one that made the index, or there is no such
+            port.
+    """
+    try:
+        import uvicorn
+    except ImportError as error:
+        raise missing_extra("a server", "serve", error) from None
+    app = create_app(directory, model)
+    # The port is taken first, because loading the encoder takes seconds.
+    with _take_port(host, port) as taken:
+        app.state.index.open()
+        address, port = taken.getsockname()[:2]
+        taken.listen(WAITING_CONNECTIONS)
+        url = f"http://{f'[{address}]' if ':' in address else address}:{port}"
+        documents = len(app.state.index.current().searcher)
+        print(printable(f"{documents:,} passages of {directory} are searched at {url}"), flush=True)
+        if not ipaddress.ip_address(address).is_loopback:
+            print(
+                f"warning: whoever reaches {address}:{port} can search and read these documents, because "
+                "there is no authentication",
+                file=sys.stderr,
+            )
+        config = uvicorn.Config(
+            app, log_level="warning", access_log=False, timeout_graceful_shutdown=STOP_SECONDS
+        )
+        uvicorn.Server(config).run(sockets=[taken])
+
+
+def _take_port(host: str, port: int) -> socket.socket:
+    """Return a socket that is bound to the port.
+
+    Raises:
+        OSError: If the port is in use, or the host is none of this machine.
+        ValueError: If there is no such port.
+    """
+    if not 0 <= port <= 65535:
+        raise ValueError(f"port must be from 0 to 65535; received {port}")
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    except socket.gaierror as error:
+        raise OSError(f"no address belongs to the host {host!r}: {error}") from error
+    taken = socket.socket(family, kind, protocol)
+    try:
+        if os.name == "posix":  # a server that starts again need not wait until old connections are forgotten
+            taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        taken.bind(address)
+    except OSError as error:
+        taken.close()
+        raise OSError(f"cannot listen at {host}:{port}: {error}; choose another --port or --host") from error
+    return taken

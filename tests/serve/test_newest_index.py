@@ -1,0 +1,130 @@
+"""A server follows the index on the disk: documents come while searches go on."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lexforge.serve import newest_index
+from lexforge.serve.newest_index import NewestIndex
+
+WAIT_S = 60
+
+
+@pytest.fixture
+def folder(make_index: Callable[..., Path], tmp_path: Path) -> Path:
+    """An index that a test may change."""
+    return make_index(tmp_path / "index")
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looks at the folder each time, and tries again at once."""
+    monkeypatch.setattr(newest_index, "CHECK_SECONDS", 0.0)
+    monkeypatch.setattr(newest_index, "RETRY_SECONDS", 0.0)
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait until a condition holds."""
+    limit = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < limit
+        time.sleep(0.01)
+
+
+def test_a_new_state_is_opened_while_the_old_one_is_searched(
+    folder: Path, changed: Callable[[Path, str], None], impatient: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To load an encoder takes seconds, in which clients go on searching."""
+    index = NewestIndex(folder)
+    index.open()
+    old = index.current()
+    assert (old.generation, len(old.searcher), index.is_newest) == (1, 7, True)
+    may_open, really = threading.Event(), newest_index.open_searcher
+
+    def slow(*arguments: Any) -> Any:
+        assert may_open.wait(WAIT_S)
+        return really(*arguments)
+
+    monkeypatch.setattr(newest_index, "open_searcher", slow)
+    changed(folder, "new")
+    assert index.current() is old
+    assert not index.is_newest
+    [opening] = [thread for thread in threading.enumerate() if thread.name == "lexforge-open-index"]
+    assert index.current() is old
+    assert [thread.name for thread in threading.enumerate()].count(opening.name) == 1, "opened twice"
+    assert old.searcher.search(["sort the list"], 2)[0], "files of the old state are read no more"
+    may_open.set()
+    until(lambda: index.current() is not old)
+    new = index.current()
+    assert (new.generation, len(new.searcher), index.is_newest) == (2, 8, True)
+    assert "new" in [hit.id for hit in new.searcher.search(["open the file"], 8)[0]]
+
+
+def test_a_state_that_cannot_be_opened_is_not_served(
+    folder: Path,
+    changed: Callable[[Path, str], None],
+    impatient: None,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The old state goes on, the log and the health of the server say so, and a later attempt succeeds."""
+    index = NewestIndex(folder)
+    index.open()
+    changed(folder, "new")
+    really = newest_index.open_searcher
+
+    def broken(*_: Any) -> Any:
+        raise MemoryError("no memory for a second encoder")
+
+    monkeypatch.setattr(newest_index, "open_searcher", broken)
+    with caplog.at_level(logging.ERROR, logger="lexforge"):
+        index.current()
+        until(lambda: "generation 2 cannot be opened: no memory" in caplog.text)
+    assert "generation 1 is still served" in caplog.text
+    assert (index.current().generation, index.is_newest) == (1, False)
+    monkeypatch.setattr(newest_index, "open_searcher", really)
+    until(lambda: index.current().generation == 2)
+
+
+def test_a_folder_that_is_gone_ends_no_server(
+    folder: Path, impatient: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An index that is moved away is still in memory; the next one at its place is served."""
+    index = NewestIndex(folder)
+    index.open()
+    moved = folder.rename(folder.with_name("moved"))
+    with caplog.at_level(logging.ERROR, logger="lexforge"):
+        assert index.current().generation == 1
+    assert "the state of the index cannot be read" in caplog.text
+    moved.rename(folder)
+    assert index.current().generation == 1
+
+
+def test_the_folder_is_read_at_most_once_a_second(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy server would read the file thousands of times a second."""
+    index = NewestIndex(folder)
+    now, reads, really = [100.0], [], newest_index.read_source
+    monkeypatch.setattr(newest_index.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(newest_index, "read_source", lambda path: reads.append(path) or really(path))
+    index.open()
+    for seconds, expected in ((0.0, 0), (0.9, 0), (1.1, 1), (1.5, 1), (2.2, 2)):
+        now[0] = 100.0 + seconds
+        index.current()
+        assert len(reads) == expected
+
+
+def test_an_index_must_be_opened_first_and_be_one(tmp_path: Path) -> None:
+    """Errors of the start are those of the search."""
+    index = NewestIndex(tmp_path / "nothing")
+    assert not index.is_open
+    with pytest.raises(RuntimeError, match="call open"):
+        index.current()
+    with pytest.raises(FileNotFoundError, match="holds no finished index"):
+        index.open()

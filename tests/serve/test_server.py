@@ -1,0 +1,105 @@
+"""The process that serves: its line, its port, its warning, and its end."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from lexforge import cli
+from lexforge.serve import run_server
+
+WAIT_S = 120
+
+
+def started(index_folder: Path, *words: str) -> tuple[subprocess.Popen[str], str]:
+    """The command in a process of its own, and the first line that it prints."""
+    command = [sys.executable, "-m", "lexforge", "serve", "--index", str(index_folder), *words]
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert process.stdout is not None
+    return process, process.stdout.readline()
+
+
+def test_the_command_serves_until_ctrl_c(index_folder: Path) -> None:
+    """One line with the address, answers as soon as it is there, and an end at once without a traceback."""
+    process, line = started(index_folder, "--port", "0")
+    connection = http.client.HTTPConnection(urlsplit(line.split()[-1]).netloc, timeout=WAIT_S)  # stays open
+    try:
+        assert line.startswith(f"7 passages of {index_folder} are searched at http://127.0.0.1:"), line
+        connection.request("GET", "/search?q=tree&k=2")
+        assert len(json.load(connection.getresponse())["hits"]) == 2
+        begun = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=WAIT_S)
+        assert time.monotonic() - begun < 10
+    finally:
+        connection.close()
+        process.kill()
+    assert (process.returncode, out) == (0, "")
+    assert "Traceback" not in err
+    assert "127.0.0.1 -" not in err, "what is searched for is nobody's business"
+
+
+def test_a_port_in_use_is_refused_before_the_encoder_is_loaded(index_folder: Path) -> None:
+    """The usual mistake: a second server, or another program at this port."""
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(SystemExit) as end:
+            cli.main(["serve", "--index", "no such index", "--port", str(port)])
+    assert str(end.value).startswith(f"error: cannot listen at 127.0.0.1:{port}: ")
+    assert "choose another --port" in str(end.value)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--port", "0"], "holds no finished index"),
+        (["--port", "70000"], "port must be from 0 to 65535; received 70000"),
+        (["--port", "0", "--host", "no.such.host.invalid"], "no address belongs to the host"),
+        (["--port", "0", "--host", "192.0.2.1"], "cannot listen at 192.0.2.1:0"),
+    ],
+)
+def test_a_mistake_is_one_line(words: list[str], message: str, tmp_path: Path) -> None:
+    """As for every command."""
+    with pytest.raises(SystemExit) as end:
+        cli.main(["serve", "--index", str(tmp_path), *words])
+    assert str(end.value).startswith("error: ")
+    assert message in str(end.value)
+
+
+@pytest.mark.parametrize(
+    ("host", "is_warned"), [("127.0.0.1", False), ("localhost", False), ("0.0.0.0", True)]
+)
+def test_an_open_port_is_warned_of(
+    host: str,
+    is_warned: bool,
+    index_folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """There is no authentication: whoever opens the port to others must know."""
+    import uvicorn
+
+    taken: list[Any] = []
+    monkeypatch.setattr(uvicorn.Server, "run", lambda self, sockets: taken.extend(sockets))
+    run_server(index_folder, host, 0)
+    out, err = capsys.readouterr()
+    assert out.count("\n") == 1
+    assert ("there is no authentication" in err) == is_warned
+    assert len(taken) == 1
