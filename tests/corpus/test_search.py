@@ -90,7 +90,7 @@ def test_a_searcher_opens_with_its_model(tiny_splade, tmp_path: Path) -> None:
     assert searcher.search(["search tree"], 3) == before
     assert len(searcher) == 9
     query = dict(tiny_splade.decode(tiny_splade.encode_query("search tree")))
-    found = searcher.query_terms("search tree")
+    found = searcher.answer(["search tree"], 3)[0].terms
     assert {term: score for term, score, _ in found} == pytest.approx(query, rel=1e-4)
     assert {term for term, _, own in found if own} == {"search", "tree"}
     assert not (tmp_path / "moved" / "index.vectors").exists()

@@ -51,7 +51,7 @@ def test_an_answer_is_what_the_index_finds(
     assert (answer["query"], answer["documents"], answer["generation"]) == (query, len(passages), 1)
     assert 0 < answer["seconds"] < WAIT_S
     assert [term["term"] for term in answer["query_terms"]] == [
-        term.term for term in searcher.query_terms(query)
+        term.term for term in searcher.answer([query], 1)[0].terms
     ]
     assert {term["term"] for term in answer["query_terms"] if term["own"]} <= {"search", "the", "tree"}
     assert len(answer["hits"]) == 4

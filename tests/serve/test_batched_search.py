@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from lexforge.corpus import Found, MatchedTerm
+from lexforge.corpus import Answer, Found, MatchedTerm
 from lexforge.serve import batched_search
 from lexforge.serve.batched_search import BatchedSearch, Overloaded, Result
 from lexforge.serve.newest_index import Opened
@@ -25,16 +25,16 @@ class Searcher:
         self.may_go, self.has_begun = threading.Event(), threading.Event()
         self.may_go.set()
 
-    def search(self, queries: Sequence[str], k: int) -> list[list[Found]]:
+    def answer(self, queries: Sequence[str], k: int) -> list[Answer]:
         self.batches.append((list(queries), k))
         self.has_begun.set()
         assert self.may_go.wait(WAIT_S)
         if "bad" in queries:
             raise RuntimeError("a query that the model cannot read")
-        return [[Found(f"{query}-{n}", 1.0, None, []) for n in range(k)] for query in queries]
-
-    def query_terms(self, query: str) -> list[MatchedTerm]:
-        return [MatchedTerm(query, 1.0, True)]
+        return [
+            Answer([MatchedTerm(query, 1.0, True)], [Found(f"{query}-{n}", 1.0, None, []) for n in range(k)])
+            for query in queries
+        ]
 
 
 @pytest.fixture

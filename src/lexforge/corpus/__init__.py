@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from lexforge.corpus.indexing import index_passages
     from lexforge.corpus.own_tokens import count_tokens
     from lexforge.corpus.search import (
+        Answer,
         Found,
         MatchedTerm,
         Searcher,
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from lexforge.corpus.stored_index import Source, build_index, open_index, read_source
 
 __all__ = [
+    "Answer",
     "Change",
     "CorpusEncoder",
     "EncodedCorpus",

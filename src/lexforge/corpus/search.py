@@ -62,6 +62,18 @@ class Found:
     terms: list[MatchedTerm]
 
 
+class Answer(NamedTuple):
+    """What a search tells of one query.
+
+    Args:
+        terms: The active terms of the query, the largest weight first; none for a dense model.
+        hits: The hits, best first.
+    """
+
+    terms: list[MatchedTerm]
+    hits: list[Found]
+
+
 class Searcher:
     """Searches an index by the model that made it.
 
@@ -110,6 +122,21 @@ class Searcher:
         Raises:
             ValueError: If there is no query, a query is blank, or k is below 1.
         """
+        return [answer.hits for answer in self.answer(queries, k)]
+
+    def answer(self, queries: Sequence[str], k: int) -> list[Answer]:
+        """Find the k best passages of each query, and tell what the model reads in the query.
+
+        Args:
+            queries: At least one text, none of them blank.
+            k: Number of hits wanted per query, at least 1.
+
+        Returns:
+            The terms and the hits of each query.
+
+        Raises:
+            ValueError: If there is no query, a query is blank, or k is below 1.
+        """
         for number, text in enumerate(queries, start=1):
             if not text.strip():
                 raise ValueError(f"a query must not be blank; received {text!r} as query {number}")
@@ -120,27 +147,15 @@ class Searcher:
             depth = max(k, FUSED_DEPTH)
             both = [self.index.search(vectors, depth), self._bm25.search(list(queries), depth)]
             hits = reciprocal_rank_fusion(both, k)
-        results = []
+        answers = []
         for row, (ids, scores) in enumerate(zip(hits.ids, hits.scores, strict=True)):
-            terms = self._terms(queries[row], vectors[[row]], ids)
+            query, vector = queries[row], vectors[[row]]
+            own = self._named(query, vector)[0] if isinstance(self.model, SparseEncoder) else []
+            terms = self._terms(query, vector, ids)
             passages = [None if self.passages is None else self.passages[key] for key in ids]
             found = zip(ids, scores.tolist(), passages, terms, strict=True)
-            results.append([Found(*entry) for entry in found])
-        return results
-
-    def query_terms(self, query: str) -> list[MatchedTerm]:
-        """Return the active terms of a query.
-
-        Args:
-            query: The text.
-
-        Returns:
-            The terms, the largest weight first; none for a dense model.
-        """
-        if not isinstance(self.model, SparseEncoder):
-            return []
-        [terms] = self._named(query, encode(self.model, [query], "query"))
-        return terms
+            answers.append(Answer(own, [Found(*entry) for entry in found]))
+        return answers
 
     def _terms(self, query: str, vector: Vectors, ids: list[str]) -> list[list[MatchedTerm]]:
         """Return the terms that a query shares with each of some documents."""

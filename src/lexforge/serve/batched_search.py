@@ -102,12 +102,11 @@ class BatchedSearch:
             return
         try:
             opened = self._current()
-            found = opened.searcher.search([one.query for one in batch], max(one.k for one in batch))
-            terms = [opened.searcher.query_terms(one.query) for one in batch]
+            found = opened.searcher.answer([one.query for one in batch], max(one.k for one in batch))
         except Exception as error:  # whatever it is, the next batch is searched
             logger.exception("a search for %d queries failed", len(batch))
             for one in batch:
                 one.future.set_exception(error)
             return
-        for one, hits, own_terms in zip(batch, found, terms, strict=True):
-            one.future.set_result(Result(opened, own_terms, hits[: one.k]))
+        for one, answer in zip(batch, found, strict=True):
+            one.future.set_result(Result(opened, answer.terms, answer.hits[: one.k]))
