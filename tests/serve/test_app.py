@@ -233,7 +233,7 @@ def test_an_error_is_a_sentence_and_the_server_lives_on(
         def broken(*_: Any) -> Any:
             raise RuntimeError("a secret path")
 
-        monkeypatch.setattr(searcher, "search", broken)
+        monkeypatch.setattr(searcher, "answer", broken)
         connection = http.client.HTTPConnection(urlsplit(address).netloc, timeout=WAIT_S)
         connection.request("GET", "/search?q=tree")
         response = connection.getresponse()
