@@ -52,7 +52,7 @@ def test_a_python_block_runs_as_written(block: Any, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr[-3000:]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")  # a worker may run tests of other files between those of this one
 def errors(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """The error of each Python block of the docs that is run, or an empty text."""
     return run("blocks", *map(str, DOCS), cwd=tmp_path_factory.mktemp("docs"))
