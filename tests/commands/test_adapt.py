@@ -12,6 +12,7 @@ import pytest
 from sentence_transformers import SentenceTransformer, SparseEncoder
 
 from lexforge.commands import adapt, search
+from lexforge.common.types import DataError
 from lexforge.corpus import encode, open_index
 from lexforge.models import build_splade
 from lexforge.settings import PRESETS
@@ -128,6 +129,10 @@ def test_bad_input_is_refused(cfg, tmp_path: Path, tiny_checkpoint: Path) -> Non
         adapt.main(replace(cfg, sample=1, output=tmp_path / "second"))
     with pytest.raises(ValueError, match="is no retriever yet, so it cannot teach"):
         adapt.main(replace(cfg, model=str(tiny_checkpoint), teacher=("start",), output=tmp_path / "third"))
+    (tmp_path / "one").mkdir()
+    (tmp_path / "one" / "a.txt").write_text("The only text that there is.")
+    with pytest.raises(DataError, match=r"one gives 2 queries, .* at least 20 are needed"):
+        adapt.main(replace(cfg, documents=str(tmp_path / "one"), sample=2, output=tmp_path / "fourth"))
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").touch()
     with pytest.raises(FileExistsError, match="already holds another run or other files"):

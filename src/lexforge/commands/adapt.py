@@ -28,7 +28,7 @@ import tyro
 
 from lexforge import adapt, corpus, data, evaluation, losses, models, retrieval, runs, training
 from lexforge.commands.index import read_library
-from lexforge.common.types import Passage
+from lexforge.common.types import DataError, Passage
 from lexforge.data.formats import detect
 from lexforge.models.names import checked_name
 from lexforge.settings import BM25, LEXICAL, PRESETS, START, SourceOptions, TrainingSettings
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 NOT_BETTER = 3  # the exit status where the start is kept
 HELD_OUT = 500  # pseudo-queries that the gate measures at most; a tenth of those that there are
 TRAINING = PRESETS["lexforge"].train.left_open()
+FEWEST = 20  # pseudo-queries, so that the gate has two, which is the least that a paired test compares
 DEPTH = 100  # documents of a ranking that may become candidates
 
 
@@ -164,6 +165,11 @@ def main(cfg: Config) -> None:
     # Queries. Some pseudo-queries are held out for the gate, and real queries join the others.
     stages.begin("take queries from the documents")
     taken = adapt.pseudo_queries(passages, max(cfg.pseudo_queries, 1) + HELD_OUT, seed=cfg.train.seed)
+    if len(taken) < FEWEST:
+        raise DataError(
+            f"{cfg.documents} gives {len(taken)} queries, taken from titles, sentences and keywords; at "
+            f"least {FEWEST} are needed, a tenth of which is held out"
+        )
     held, taken = taken[: min(HELD_OUT, len(taken) // 10)], taken[min(HELD_OUT, len(taken) // 10) :]
     queries = {f"pseudo-{place}": one.text for place, one in enumerate(taken[: cfg.pseudo_queries])}
     own = {f"pseudo-{place}": one.passage for place, one in enumerate(taken[: cfg.pseudo_queries])}

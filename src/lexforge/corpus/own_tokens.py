@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 from sentence_transformers import SparseEncoder
 from sentence_transformers.base.model import BaseModel
 
@@ -53,3 +54,25 @@ def count_tokens(model: BaseModel, texts: Sequence[str]) -> list[int]:
         batch = list(texts[start : start + _BATCH_TEXTS])
         counts.extend(map(len, model.tokenizer(batch, **options)["input_ids"]))
     return counts
+
+
+def unknown_share(model: BaseModel, texts: Sequence[str], *, sample: int = 1000) -> float:
+    """Measure how much of some texts a model's tokenizer does not know.
+
+    Args:
+        model: An encoder of sentence-transformers.
+        texts: N texts, at least one.
+        sample: Number of texts that are looked at, evenly spaced.
+
+    Returns:
+        The share of unknown tokens among those that are not special otherwise; 0 for a tokenizer that knows
+        every text.
+    """
+    unknown = getattr(model.tokenizer, "unk_token_id", None)
+    if unknown is None:
+        return 0.0
+    places = np.linspace(0, len(texts) - 1, min(sample, len(texts))).astype(int)
+    some = [texts[place] for place in places]
+    rows = model.tokenizer(some, add_special_tokens=False, truncation=False, verbose=False)["input_ids"]
+    total = sum(map(len, rows))
+    return sum(row.count(unknown) for row in rows) / total if total else 0.0

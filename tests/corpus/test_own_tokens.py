@@ -1,0 +1,23 @@
+"""The tokens of texts as an encoder reads them: how many there are, and how many it does not know."""
+
+from __future__ import annotations
+
+import pytest
+
+from lexforge.corpus import count_tokens, unknown_share
+
+
+def test_tokens_are_counted_beyond_the_limit_of_the_model(tiny_splade) -> None:
+    """Passages are divided by this count, so a text must not look as long as the model reads of it."""
+    long = "sort the list " * 100
+    counts = count_tokens(tiny_splade, ["sort", long, ""])
+    assert counts == [3, len(tiny_splade.tokenizer.tokenize(long)) + 2, 2]
+    assert counts[1] > tiny_splade.max_seq_length
+
+
+def test_tokens_that_the_model_does_not_know_are_counted(tiny_splade) -> None:
+    """A model of another language reads one token for every word."""
+    assert unknown_share(tiny_splade, ["sort the list", "open the file"]) == 0
+    assert unknown_share(tiny_splade, ["☃ ☃ list"]) == pytest.approx(2 / 3)
+    assert unknown_share(tiny_splade, ["☃", *["list"] * 9], sample=2) == pytest.approx(1 / 2)
+    assert unknown_share(tiny_splade, [""]) == 0
