@@ -246,6 +246,17 @@ def test_an_error_is_a_sentence_and_the_server_lives_on(
         assert answer_of(address, "tree")["hits"]
 
 
+def test_ranks_of_bm25_can_be_fused(index_folder: Path) -> None:
+    """The page of a hybrid search is the same one; scores are those of the ranks."""
+    from fastapi.testclient import TestClient
+
+    expected = [hit.id for hit in open_searcher(index_folder, hybrid=True).search(["sort the tree"], 5)[0]]
+    with TestClient(create_app(index_folder, hybrid=True)) as client:
+        hits = client.get("/search?q=sort the tree&k=5").json()["hits"]
+    assert [hit["id"] for hit in hits] == expected
+    assert hits[0]["score"] < 2 / 61 + 1e-6
+
+
 def test_an_overloaded_server_says_so(index_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """503 tells a client or a load balancer to come back."""
     from fastapi.testclient import TestClient

@@ -42,6 +42,12 @@ class Config:
     verify: bool = False  # compare every file of the index with its checksum, about a second per gigabyte
 
 
+def engine_tokens() -> dict[retrieval.IndexName, str]:
+    """Read the credentials of the servers that keep vectors from the environment."""
+    names: dict[retrieval.IndexName, str] = {"milvus": "MILVUS_TOKEN", "qdrant": "QDRANT_API_KEY"}
+    return {engine: os.environ.get(name, "") for engine, name in names.items()}
+
+
 def show(hits: list[corpus.Found], cfg: Config) -> None:
     """Print the hits of one query."""
     for rank, hit in enumerate(hits, start=1):
@@ -79,12 +85,13 @@ def main(cfg: Config, lines: Iterable[str] | None = None) -> None:
         raise ValueError(f"--terms must be >= 0 and --width >= 3; received {cfg.terms} and {cfg.width}")
     if lines is None:
         lines = (line.decode("utf-8", "surrogateescape") for line in sys.stdin.buffer)
-    tokens: dict[retrieval.IndexName, str] = {
-        "milvus": os.environ.get("MILVUS_TOKEN", ""),
-        "qdrant": os.environ.get("QDRANT_API_KEY", ""),
-    }
     searcher = corpus.open_searcher(
-        cfg.index, cfg.model, hybrid=cfg.hybrid == "bm25", verify=cfg.verify, uri=cfg.uri, tokens=tokens
+        cfg.index,
+        cfg.model,
+        hybrid=cfg.hybrid == "bm25",
+        verify=cfg.verify,
+        uri=cfg.uri,
+        tokens=engine_tokens(),
     )
     refused = []
     for number, line in enumerate(lines if cfg.query is None else [cfg.query], start=1):

@@ -5,7 +5,8 @@
 
 INDEX is the folder that `lexforge index` has made. Documents that are added or deleted meanwhile are noticed
 within a second of the next search. Ctrl-C ends the server. There is no authentication: with another host than
-127.0.0.1, whoever reaches the port can read the documents.
+127.0.0.1, whoever reaches the port can read the documents. Where Milvus or Qdrant keeps the vectors, `--uri`
+is its address, and its credentials are read from MILVUS_TOKEN or QDRANT_API_KEY.
 """
 
 from __future__ import annotations
@@ -13,6 +14,9 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
+
+from lexforge.commands.search import engine_tokens
 
 
 @dataclass(frozen=True)
@@ -23,6 +27,8 @@ class Config:
     host: str = "127.0.0.1"  # where connections are taken; 0.0.0.0 takes those of other machines
     port: int = 8080  # 0 takes a free one
     model: str | None = None  # the encoder; None takes the one that the index names
+    hybrid: Literal["bm25"] | None = None  # fuse the ranks of the index with those of BM25
+    uri: str | None = None  # the server that keeps the vectors; credentials are sent to no other address
 
 
 def main(cfg: Config) -> None:
@@ -30,4 +36,12 @@ def main(cfg: Config) -> None:
     with suppress(KeyboardInterrupt):  # the usual end, also while the encoder is loaded
         from lexforge import serve  # here, because --help need not wait for torch
 
-        serve.run_server(cfg.index, cfg.host, cfg.port, cfg.model)
+        serve.run_server(
+            cfg.index,
+            cfg.host,
+            cfg.port,
+            cfg.model,
+            hybrid=cfg.hybrid == "bm25",
+            uri=cfg.uri,
+            tokens=engine_tokens(),
+        )

@@ -28,6 +28,7 @@ def create_app(
     *,
     max_k: int = 100,
     max_query_length: int = 2000,
+    **options: Any,
 ) -> FastAPI:
     """Make the web application of an index.
 
@@ -38,6 +39,8 @@ def create_app(
         model: The encoder, as a folder or a hub name; None takes the one that the index names.
         max_k: The largest number of hits of a search.
         max_query_length: The largest number of characters of a query.
+        **options: Further arguments of `lexforge.corpus.open_searcher`: `hybrid` fuses the ranks of BM25, and
+            `uri` and `tokens` reach a server that keeps the vectors.
 
     Returns:
         The application, for any ASGI server. `app.state.index` is its `NewestIndex`; where that is open
@@ -59,7 +62,7 @@ def create_app(
     except ImportError as error:
         raise missing_extra("a server", "serve", error) from None
 
-    index = NewestIndex(Path(directory), model)
+    index = NewestIndex(Path(directory), model, **options)
     search = BatchedSearch(index.current)
     html, policy = search_page(max_k, max_query_length)
 

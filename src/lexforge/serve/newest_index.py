@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from lexforge.corpus import Searcher, open_searcher, read_source
 from lexforge.serve.snippets import Snippets
@@ -36,11 +36,12 @@ class NewestIndex:
     Args:
         directory: The folder of the index.
         model: The encoder, as a folder or a hub name; None takes the one that the index names.
+        **options: Further arguments of `lexforge.corpus.open_searcher`, such as `hybrid`.
     """
 
-    def __init__(self, directory: Path, model: str | None = None) -> None:
+    def __init__(self, directory: Path, model: str | None = None, **options: Any) -> None:
         self.directory = directory
-        self._model = model
+        self._model, self._options = model, options
         self._lock = threading.Lock()
         self._opened: Opened | None = None
         self._newest = 0  # the number that the folder named last
@@ -95,7 +96,7 @@ class NewestIndex:
             return self._opened is not None and self._opened.generation == self._newest
 
     def _open(self) -> Opened:
-        searcher = open_searcher(self.directory, self._model)
+        searcher = open_searcher(self.directory, self._model, **self._options)
         return Opened(searcher, Snippets(searcher.model))
 
     def _replace(self) -> None:

@@ -7,6 +7,7 @@ import os
 import socket
 import sys
 from pathlib import Path
+from typing import Any
 
 from lexforge.common.command_line import printable
 from lexforge.common.extras import missing_extra
@@ -16,7 +17,7 @@ WAITING_CONNECTIONS = 2048
 STOP_SECONDS = 3  # answers under way when the server is asked to end may take so long
 
 
-def run_server(directory: Path, host: str, port: int, model: str | None = None) -> None:
+def run_server(directory: Path, host: str, port: int, model: str | None = None, **options: Any) -> None:
     """Serve an index until the process is asked to end by Ctrl-C or SIGTERM.
 
     Prints one line with the address, as soon as searches are answered, and a warning where other machines may
@@ -27,6 +28,7 @@ def run_server(directory: Path, host: str, port: int, model: str | None = None) 
         host: The address or name of this machine at which connections are taken; `0.0.0.0` is all of them.
         port: The port; 0 takes a free one.
         model: The encoder, as a folder or a hub name; None takes the one that the index names.
+        **options: Further arguments of `lexforge.corpus.open_searcher`.
 
     Raises:
         FileNotFoundError: If the folder holds no index, or there is no such model.
@@ -40,7 +42,7 @@ def run_server(directory: Path, host: str, port: int, model: str | None = None) 
         import uvicorn
     except ImportError as error:
         raise missing_extra("a server", "serve", error) from None
-    app = create_app(directory, model)
+    app = create_app(directory, model, **options)
     # The port is taken first, because loading the encoder takes seconds.
     with _take_port(host, port) as taken:
         app.state.index.open()
