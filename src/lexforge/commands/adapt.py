@@ -40,6 +40,7 @@ NOT_BETTER = 3  # the exit status where the start is kept
 HELD_OUT = 500  # pseudo-queries that the gate measures at most; a tenth of those that there are
 TRAINING = PRESETS["lexforge"].train.left_open()
 FEWEST = 20  # pseudo-queries, so that the gate has two, which is the least that a paired test compares
+KEPT_TERMS = 0.75  # of the terms of documents that the start has: the teachers say which of them to keep
 DEPTH = 100  # documents of a ranking that may become candidates
 
 
@@ -87,8 +88,8 @@ class Config:
     """Passages that adaptation uses at most, drawn at random; the index holds all of them."""
 
     document_terms: int | None = None
-    """Wanted mean number of active terms per document; None leaves it to the weight of FLOPS, and is 128 for
-    a model that was not trained for SPLADE."""
+    """Wanted mean number of active terms per document. None is three quarters of what the start has, 128 for a
+    model that was not trained for SPLADE, and what the weight of FLOPS leaves for `lexical`."""
 
     resume: bool = False
     """Whether to continue the training in `output` from its last checkpoint."""
@@ -157,8 +158,6 @@ def main(cfg: Config) -> None:
         finish = replace(finish, start_share=0.0)
         terms = preset.start.wanted_terms(models.vocabulary_size(model))
         print(f"{cfg.model} was not trained for SPLADE: its head gets its scale from the documents")
-    if cfg.document_terms is not None:
-        terms = {"document_terms": cfg.document_terms}
     if START in cfg.teacher and start is None:
         raise ValueError(f"{cfg.model} is no retriever yet, so it cannot teach; leave out --teacher start")
 
@@ -190,6 +189,10 @@ def main(cfg: Config) -> None:
     bm25 = retrieval.BM25Index.of_corpus(texts, show_progress_bar=True)
     rankings = {BM25: bm25.search(list(queries.values()), DEPTH).to_run(list(queries))}
     before = adapt.measure(start, gate, judged, bm25)
+    if cfg.document_terms is not None:
+        terms = {"document_terms": cfg.document_terms}
+    elif start is model and not scratch:
+        terms = {"document_terms": round(KEPT_TERMS * before["held_out"].sparsity["document_active_dims"])}
     if start is not None:
         index = retrieval.build_exact(gate.vectors(start)[1], list(texts), models.check_encoder(start))
         vectors = corpus.encode(start, list(queries.values()), "query", show_progress_bar=True)
