@@ -88,8 +88,8 @@ class Config:
     """Passages that adaptation uses at most, drawn at random; the index holds all of them."""
 
     document_terms: int | None = None
-    """Wanted mean number of active terms per document. None is three quarters of what the start has, 128 for a
-    model that was not trained for SPLADE, and what the weight of FLOPS leaves for `lexical`."""
+    """Wanted mean number of active terms per document. None is three quarters of what the start has, 128 for
+    a model that was not trained for SPLADE, and what the weight of FLOPS leaves for `lexical`."""
 
     resume: bool = False
     """Whether to continue the training in `output` from its last checkpoint."""
