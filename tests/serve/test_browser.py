@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -12,29 +11,16 @@ from urllib.parse import quote
 import pytest
 
 from lexforge.common.types import Passage
+from lexforge.corpus import Answer
 from lexforge.serve import create_app
 
 WAIT_S = 60
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    """Headless Chromium with its driver; both are packages of the operating system."""
-    pytest.importorskip("selenium", reason="selenium is not installed")
-    chromium = shutil.which("chromium") or shutil.which("google-chrome") or shutil.which("chromium-browser")
-    driver = shutil.which("chromedriver")
-    if chromium is None or driver is None:
-        pytest.skip("no Chromium with its driver (Debian: apt-get install chromium chromium-driver)")
-    from selenium import webdriver
-
-    options = webdriver.ChromeOptions()
-    options.binary_location = chromium
-    for argument in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--window-size=1200,900"):
-        options.add_argument(argument)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    opened = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
-    yield opened
-    opened.quit()
+@pytest.fixture(scope="module", autouse=True)
+def window(browser: Any) -> None:
+    """A window as wide as that of a small screen."""
+    browser.set_window_size(1200, 900)
 
 
 def status(browser: Any) -> str:
@@ -180,9 +166,9 @@ def test_refusals_and_failures_are_sentences(
             browser, address, "a" * 31, "There is no answer: the query q may have 30 characters; received 31."
         )
         searcher = app.state.index.current().searcher
-        monkeypatch.setattr(searcher, "search", lambda queries, k: [[] for _ in queries])
+        monkeypatch.setattr(searcher, "answer", lambda queries, k: [Answer([], []) for _ in queries])
         load(browser, address, "tree", "Nothing was found in 7 passages: none shares a term")
-        monkeypatch.setattr(searcher, "search", None)
+        monkeypatch.setattr(searcher, "answer", None)
         load(browser, address, "tree", "There is no answer: the search failed")
         assert texts(browser, "#hits li") == []
         problems(browser)
