@@ -121,6 +121,28 @@ def test_a_dense_model_gives_its_transformer_and_teaches(cfg, tiny_dense, tmp_pa
     assert kept.max_seq_length == tiny_dense.max_seq_length
 
 
+def test_an_interrupted_run_goes_on(cfg, monkeypatch) -> None:
+    """It ends with the model of a run that was never stopped."""
+    cfg = replace(cfg, train=replace(cfg.train, save_steps=2))
+
+    def killed(*_) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as broken:
+        broken.setattr(adapt.adapt, "judge", killed)
+        with pytest.raises(KeyboardInterrupt):
+            adapt.main(cfg)
+    with pytest.raises(FileExistsError, match="or resume the run that it holds"):
+        adapt.main(cfg)
+    better = run(replace(cfg, resume=True))
+    whole = replace(cfg, output=cfg.output.with_name("whole"))
+    assert run(whole) is better
+    name = "model" if better else "rejected"
+    first, second = (SparseEncoder(str(folder / name), device="cpu") for folder in (cfg.output, whole.output))
+    for one, other in zip(first.parameters(), second.parameters(), strict=True):
+        assert one.equal(other)
+
+
 def test_bad_input_is_refused(cfg, tmp_path: Path, tiny_checkpoint: Path) -> None:
     """Before any work is lost, with what was received."""
     with pytest.raises(FileNotFoundError, match="there is no file or folder"):
