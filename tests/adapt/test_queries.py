@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from lexforge.adapt import QUERY_KINDS, pseudo_queries, read_queries
+from lexforge.adapt import pseudo_queries, read_queries
+from lexforge.adapt.queries import QUERY_KINDS
 from lexforge.common.types import DataError, Passage
 
 TEXT = (

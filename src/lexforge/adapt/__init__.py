@@ -9,7 +9,7 @@ from lexforge.common.lazy import load_when_used
 if TYPE_CHECKING:
     from lexforge.adapt.candidates import candidate_pools, listed_rows
     from lexforge.adapt.gate import Verdict, judge, measure
-    from lexforge.adapt.queries import QUERY_KINDS, PseudoQuery, pseudo_queries, read_queries
+    from lexforge.adapt.queries import PseudoQuery, pseudo_queries, read_queries
     from lexforge.adapt.scores import (
         average_in_spreads,
         scores_by,
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
-    "QUERY_KINDS",
     "PseudoQuery",
     "Verdict",
     "average_in_spreads",

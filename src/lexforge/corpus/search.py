@@ -32,7 +32,7 @@ FUSED_DEPTH = 100  # hits of each ranking that are fused
 class MatchedTerm(NamedTuple):
     """A term of a query, or one that a query shares with a document.
 
-    Args:
+    Attributes:
         term: The name of the term.
         score: Its weight in the query, or what it adds to the score of the document.
         own: Whether it is a token of the query itself; otherwise it is part of the expansion.
@@ -65,7 +65,7 @@ class Found:
 class Answer(NamedTuple):
     """What a search tells of one query.
 
-    Args:
+    Attributes:
         terms: The active terms of the query, the largest weight first; none for a dense model.
         hits: The hits, best first.
     """
