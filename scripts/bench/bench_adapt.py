@@ -4,11 +4,12 @@
         --runs runs/adapt --sets scifact medquad --teachers "start bm25" "start bm25 MINILM" --seeds 1 2 3
     python scripts/bench/bench_adapt.py --table
 
-Each run adapts the model to the documents of one collection, whose judged queries it does not see, and then
-measures start and result on those of `--split`. Rows go to results/adapt.csv, with the gate's verdict, so
-that its verdicts can be held against the truth. Two runs go side by side, each on one thread. A run whose
-folder is complete is not repeated. `--flags` go to each run and into its row. `--table` prints the newest
-row of each seed as markdown, seeds averaged.
+Call it from the root of the checkout. Each run adapts the model to the documents of one collection, whose
+judged queries it does not see, and then measures start and result on those of `--split`. Rows go to
+results/adapt.csv, with the gate's verdict, so that its verdicts can be held against the truth. Two runs go
+side by side, each on one thread. A run whose folder is complete is not repeated; delete that of an
+interrupted one. `--flags` go to each run and into its row. `--table` prints the newest row of each seed as
+markdown, seeds averaged.
 """
 
 from __future__ import annotations
@@ -16,41 +17,35 @@ from __future__ import annotations
 import argparse
 import csv
 import json
-import os
 import shlex
-import shutil
 import statistics
-import subprocess
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from common import RESULTS, append_rows
+from common import RESULTS, append_rows, run_command
 
 THREADS = {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 MEASURES = ("nDCG@10", "R@100", "document_active_dims", "query_active_dims", "flops")
 NOT_BETTER = 3  # the exit status of `lexforge adapt` where the start is kept
 
 
-def lexforge(*words: str, statuses: tuple[int, ...] = (0,)) -> float:
-    """Run a command of lexforge on one thread; return its CPU-seconds."""
-    before = os.times()
-    command = [sys.executable, "-m", "lexforge", *words]
-    done = subprocess.run(command, env=os.environ | THREADS, capture_output=True, text=True, check=False)
-    if done.returncode not in statuses:
-        raise RuntimeError(f"{shlex.join(command)} ended with {done.returncode}: {done.stderr[-2000:]}")
-    after = os.times()
-    return after.children_user + after.children_system - before.children_user - before.children_system
+def lexforge(*words: str, log: Path, statuses: tuple[int, ...] = (0,)) -> tuple[float, float]:
+    """Run a command of lexforge on one thread; return its seconds and CPU-seconds."""
+    line = [sys.executable, "-m", "lexforge", *words]
+    log.parent.mkdir(parents=True, exist_ok=True)
+    code, seconds, cpu_seconds = run_command(line, log, **THREADS)
+    if code not in statuses:
+        raise RuntimeError(f"{shlex.join(line)} ended with {code}; see {log}")
+    return seconds, cpu_seconds
 
 
 def measure(model: str, data: Path, split: str, length: int, file: Path) -> dict[str, float]:
     """Measure an encoder on judged queries, once for each file."""
     if not file.is_file():
-        file.parent.mkdir(parents=True, exist_ok=True)
         words = ["--model", model, "--data", str(data), "--split", split, "--max-seq-length", str(length)]
-        lexforge("evaluate", *words, "--json", str(file))
+        lexforge("evaluate", *words, "--json", str(file), log=file.with_suffix(".log"))
     found = json.loads(file.read_text(encoding="utf-8"))
     return {name: (found["metrics"] | found["sparsity"])[name] for name in MEASURES}
 
@@ -64,11 +59,10 @@ def run(args: argparse.Namespace, name: str, teachers: str, seed: int) -> dict[s
     words = ["adapt", "--documents", str(data), "--model", args.model, "--output", str(folder)]
     words += ["--max-seq-length", str(args.length), "--seed", str(seed), *shlex.split(args.flags)]
     words += ["--teacher", *teachers.split()] if teachers else []
-    started, cpu = time.perf_counter(), 0.0
     if not (folder / "adapt.json").is_file():
-        shutil.rmtree(folder, ignore_errors=True)
-        cpu = lexforge(*words, statuses=(0, NOT_BETTER))
-        measured = {"seconds": time.perf_counter() - started, "cpu_seconds": cpu}
+        log = folder.with_name(f"{folder.name}.log")  # the command wants an empty folder
+        seconds, cpu_seconds = lexforge(*words, log=log, statuses=(0, NOT_BETTER))
+        measured = {"seconds": seconds, "cpu_seconds": cpu_seconds}
         (folder / "bench.json").write_text(json.dumps(measured), encoding="utf-8")
     cost = json.loads((folder / "bench.json").read_text(encoding="utf-8"))
     verdict = json.loads((folder / "adapt.json").read_text(encoding="utf-8"))["verdict"]

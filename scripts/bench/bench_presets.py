@@ -33,14 +33,13 @@ import shutil
 import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from common import RESULTS, append_rows
+from common import RESULTS, append_rows, run_command
 
 if TYPE_CHECKING:
     from lexforge.evaluation import RunScores
@@ -177,13 +176,9 @@ def run_job(job: Job, data: Path, model: Path, teacher: str) -> dict[str, Any]:
             raise ValueError(f"{job.system} shifts a pretrained model; {job.collection} trains from scratch")
         save_shifted(model, SHIFTS[job.system], job.folder / "start")
     line = command(job, data, model, teacher)
-    began = time.perf_counter()
-    with (job.folder / "log.txt").open("w", encoding="utf-8") as log:
-        started = subprocess.Popen(line, cwd=ROOT, env=os.environ | THREADS, stdout=log, stderr=log)
-        _, status, usage = os.wait4(started.pid, 0)
-    if code := os.waitstatus_to_exitcode(status):
+    code, seconds, cpu_seconds = run_command(line, job.folder / "log.txt", **THREADS)
+    if code:
         raise RuntimeError(f"{shlex.join(line)} ended with {code}; see {job.folder / 'log.txt'}")
-    seconds = time.perf_counter() - began
     metrics = json.loads((job.folder / "run" / "metrics.json").read_text(encoding="utf-8"))
     trained = metrics["trained"]
     row: dict[str, Any] = {
@@ -200,7 +195,7 @@ def run_job(job: Job, data: Path, model: Path, teacher: str) -> dict[str, Any]:
         "bm25_nDCG@10": round(metrics["bm25"]["nDCG@10"], 5),
         "steps": int(line[line.index("--steps") + 1]),
         "seconds": round(seconds),
-        "cpu_seconds": round(usage.ru_utime + usage.ru_stime),
+        "cpu_seconds": round(cpu_seconds),
         "command": _shown(line, job, data, model, teacher),
     }
     (job.folder / "row.json").write_text(json.dumps(row), encoding="utf-8")

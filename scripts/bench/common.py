@@ -9,7 +9,7 @@ import platform
 import statistics
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from importlib.metadata import version
 from pathlib import Path
@@ -45,6 +45,26 @@ def in_own_process(function: Callable[..., dict[str, Any]], *arguments: Any, **n
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(max_workers=1, mp_context=context) as pool:
         return pool.submit(function, *arguments, **named).result()
+
+
+def run_command(line: Sequence[str], log: Path, **variables: str) -> tuple[int, float, float]:
+    """Run a command from the root of the checkout, and measure it and what it starts.
+
+    Args:
+        line: Its words.
+        log: The file that gets its output.
+        **variables: Variables of its environment beside those of this process.
+
+    Returns:
+        Its exit status, its seconds and its CPU-seconds, which those of a command beside it are no part of.
+    """
+    began = time.perf_counter()
+    with log.open("w", encoding="utf-8") as stream:
+        root = Path(__file__).resolve().parents[2]
+        started = subprocess.Popen(line, cwd=root, env=os.environ | variables, stdout=stream, stderr=stream)
+        _, status, usage = os.wait4(started.pid, 0)
+    cpu = usage.ru_utime + usage.ru_stime
+    return os.waitstatus_to_exitcode(status), time.perf_counter() - began, cpu
 
 
 def measure(function: Callable[[], object], repeats: int = 3) -> dict[str, float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -134,6 +135,10 @@ def test_an_interrupted_run_goes_on(cfg, monkeypatch) -> None:
             adapt.main(cfg)
     with pytest.raises(FileExistsError, match="or resume the run that it holds"):
         adapt.main(cfg)
+    changed = Path(cfg.documents).with_name("changed")
+    shutil.copytree(cfg.documents, changed)
+    with pytest.raises(ValueError, match="cannot resume"):
+        adapt.main(replace(cfg, resume=True, documents=str(changed)))
     better = run(replace(cfg, resume=True))
     whole = replace(cfg, output=cfg.output.with_name("whole"))
     assert run(whole) is better
@@ -147,6 +152,19 @@ def test_bad_input_is_refused(cfg, tmp_path: Path, tiny_checkpoint: Path) -> Non
     """Before any work is lost, with what was received."""
     with pytest.raises(FileNotFoundError, match="there is no file or folder"):
         adapt.main(replace(cfg, documents=str(tmp_path / "none")))
+    log, other = tmp_path / "none.txt", tmp_path / "none"
+    for wrong, error, message in (
+        ({"queries": log}, FileNotFoundError, "there is no file"),
+        ({"judged": str(other)}, FileNotFoundError, "there is no file or folder"),
+        ({"teacher": ("bm25", str(other))}, FileNotFoundError, "there is no model at"),
+        ({"pool": 3}, ValueError, "--pool must be at least the 4 documents"),
+        ({"pseudo_queries": 0}, ValueError, "leaves no query to train on"),
+        ({"document_terms": 0}, ValueError, "document_terms must be a finite number above 0"),
+        ({"train": replace(cfg.train, optim="sgdx")}, ValueError, "received 'sgdx'"),
+    ):
+        with pytest.raises(error, match=message):
+            adapt.main(replace(cfg, **wrong))
+        assert not cfg.output.exists(), "nothing was begun"
     with pytest.raises(ValueError, match="--sample must be at least 2 passages; received 1"):
         adapt.main(replace(cfg, sample=1, output=tmp_path / "second"))
     with pytest.raises(ValueError, match="is no retriever yet, so it cannot teach"):

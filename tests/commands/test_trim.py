@@ -68,7 +68,7 @@ def test_plain_sentence_transformers_loads_the_trimmed_model(
     trim.main(config(model, folder, tmp_path / "out"))
     plain, ours = SparseEncoder(str(tmp_path / "out"), device="cpu"), load_encoder(str(tmp_path / "out"))
     assert plain.max_active_dims == limit
-    for theirs, own in zip(vectors(plain), vectors(ours), strict=True):  # type: ignore[arg-type]
+    for theirs, own in zip(vectors(plain), vectors(ours), strict=True):
         torch.testing.assert_close(theirs, own, rtol=1e-5, atol=1e-6)  # summed in another order
     documents = vectors(plain)[1]
     assert float((documents > 0).sum(1).float().mean()) == pytest.approx(9, abs=1 / len(CORPUS))

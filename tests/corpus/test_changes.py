@@ -150,4 +150,4 @@ def test_bad_changes_are_refused(tiny_splade, tiny_dense, index: Path, tmp_path:
 
 def _change_while_held(folder: Path) -> None:
     with pytest.raises(BlockingIOError, match=r"process \d+ on .* is writing in .*index"):
-        change_index(folder, None)  # type: ignore[arg-type]
+        change_index(folder, None)

@@ -171,7 +171,7 @@ TEXTS = st.text(st.sampled_from(list("ab. \n!?。」é\t\u2028\xa0\x1c")), max_s
     count=st.sampled_from([words, merging, greedy]),
 )
 @example(documents=[("xxxxxxxxx", "0000\r00000")], limit=4, count=greedy)  # the space ends in the middle
-def test_cutting_loses_no_word_and_keeps_the_limit(documents, limit, count) -> None:  # type: ignore[no-untyped-def]
+def test_cutting_loses_no_word_and_keeps_the_limit(documents, limit, count) -> None:
     """Both promises, for every text and also for tokenizers whose numbers do not add up."""
     cuts = Cutter(count, limit).cut(documents)
     assert len(cuts) == len(documents)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from lexforge.corpus import Answer, Found, MatchedTerm
+from lexforge.corpus import Found, MatchedTerm, QueryResult
 from lexforge.serve import batched_search
 from lexforge.serve.batched_search import BatchedSearch, Overloaded, Result
 from lexforge.serve.newest_index import Opened
@@ -25,14 +25,16 @@ class Searcher:
         self.may_go, self.has_begun = threading.Event(), threading.Event()
         self.may_go.set()
 
-    def answer(self, queries: Sequence[str], k: int) -> list[Answer]:
+    def answer(self, queries: Sequence[str], k: int) -> list[QueryResult]:
         self.batches.append((list(queries), k))
         self.has_begun.set()
         assert self.may_go.wait(WAIT_S)
         if "bad" in queries:
             raise RuntimeError("a query that the model cannot read")
         return [
-            Answer([MatchedTerm(query, 1.0, True)], [Found(f"{query}-{n}", 1.0, None, []) for n in range(k)])
+            QueryResult(
+                [MatchedTerm(query, 1.0, True)], [Found(f"{query}-{n}", 1.0, None, []) for n in range(k)]
+            )
             for query in queries
         ]
 
@@ -45,7 +47,7 @@ def searcher() -> Searcher:
 @pytest.fixture
 def search(searcher: Searcher) -> Iterator[BatchedSearch]:
     snippets: Any = None
-    opened = Opened(searcher, snippets)  # type: ignore[arg-type]
+    opened = Opened(searcher, snippets)
     started = BatchedSearch(lambda: opened)
     started.start()
     yield started
@@ -128,7 +130,7 @@ def test_too_many_are_refused(
 def test_the_end_answers_what_waits(searcher: Searcher) -> None:
     """A server that is asked to end finishes what it has begun, and its thread ends."""
     snippets: Any = None
-    opened = Opened(searcher, snippets)  # type: ignore[arg-type]
+    opened = Opened(searcher, snippets)
     search = BatchedSearch(lambda: opened)
     waiting = [search.submit(f"q{number}", 1) for number in range(3)]
     search.start()

@@ -11,7 +11,7 @@ from urllib.parse import quote
 import pytest
 
 from lexforge.common.types import Passage
-from lexforge.corpus import Answer
+from lexforge.corpus import QueryResult
 from lexforge.serve import create_app
 
 WAIT_S = 60
@@ -166,7 +166,7 @@ def test_refusals_and_failures_are_sentences(
             browser, address, "a" * 31, "There is no answer: the query q may have 30 characters; received 31."
         )
         searcher = app.state.index.current().searcher
-        monkeypatch.setattr(searcher, "answer", lambda queries, k: [Answer([], []) for _ in queries])
+        monkeypatch.setattr(searcher, "answer", lambda queries, k: [QueryResult([], []) for _ in queries])
         load(browser, address, "tree", "Nothing was found in 7 passages: none shares a term")
         monkeypatch.setattr(searcher, "answer", None)
         load(browser, address, "tree", "There is no answer: the search failed")

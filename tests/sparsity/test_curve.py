@@ -38,7 +38,7 @@ def evaluated(model: SparseEncoder) -> dict[str, float]:
 def test_a_point_is_what_an_evaluation_of_such_a_model_gives(tiny_checkpoint: Path, similarity: str) -> None:
     """The corpus is encoded once for the whole curve, so each point must be checked against its own model."""
     model = encoder(tiny_checkpoint)
-    model.similarity_fn_name = similarity  # type: ignore[assignment]
+    model.similarity_fn_name = similarity
     levels = document_levels(model, list(CORPUS.values()), NUMBERS)
     points = trimming_curve(model, QUERIES, CORPUS, QRELS, levels)
     own = points[0].measures["document_active_dims"]
@@ -52,7 +52,7 @@ def test_a_point_is_what_an_evaluation_of_such_a_model_gives(tiny_checkpoint: Pa
     terms = {}
     for point in points:
         other = encoder(tiny_checkpoint)
-        other.similarity_fn_name = similarity  # type: ignore[assignment]
+        other.similarity_fn_name = similarity
         if point.setting == "level":
             assert point.wanted is not None
             trim_documents(other, list(CORPUS.values()), point.wanted)

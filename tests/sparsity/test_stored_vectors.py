@@ -22,7 +22,7 @@ TEXTS = [f"the {a} of a {b} {c}" for a, b, c in zip(WORDS, WORDS[3:], WORDS[5:],
 
 def encoder(checkpoint: Path, activation: str = "relu") -> SparseEncoder:
     transformer = Transformer(str(checkpoint), transformer_task="fill-mask", max_seq_length=32)
-    pooling = SpladePooling("max", activation_function=activation)  # type: ignore[arg-type]
+    pooling = SpladePooling("max", activation_function=activation)
     return SparseEncoder(modules=[transformer, pooling], device="cpu")
 
 

@@ -31,7 +31,15 @@ from lexforge.commands.index import read_library
 from lexforge.common.types import DataError, Passage
 from lexforge.data.formats import detect
 from lexforge.models.names import checked_name
-from lexforge.settings import BM25, LEXICAL, PRESETS, START, SourceOptions, TrainingSettings
+from lexforge.settings import (
+    BM25,
+    LEXICAL,
+    PRESETS,
+    START,
+    SourceOptions,
+    TrainingSettings,
+    check_wanted_terms,
+)
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer, SparseEncoder
@@ -42,6 +50,7 @@ TRAINING = PRESETS["lexforge"].train.left_open()
 FEWEST = 20  # pseudo-queries, so that the gate has two, which is the least that a paired test compares
 KEPT_TERMS = 0.75  # of the terms of documents that the start has: the teachers say which of them to keep
 DEPTH = 100  # documents of a ranking that may become candidates
+ROW_DOCUMENTS = 4  # that a training row compares
 
 
 @dataclass(frozen=True)
@@ -75,14 +84,8 @@ class Config:
     split: str = "dev"
     """The split of `judged`."""
 
-    distillation_weight: float = 1.0
-    """Weight of the teachers in the loss, beside that of FLOPS."""
-
-    row_documents: int = 4
-    """Documents that a training row compares."""
-
     pool: int = 20
-    """Documents that the teachers score for each query; a cross-encoder costs by their number."""
+    """Documents that the teachers score for each query, at least 4; a cross-encoder costs by their number."""
 
     sample: int = 10_000
     """Passages that adaptation uses at most, drawn at random; the index holds all of them."""
@@ -107,42 +110,50 @@ class Config:
 
 def main(cfg: Config) -> None:
     """Adapt the model, measure it, and make the index."""
+    check(cfg)
     import torch  # here, because neither --help nor a mistake need wait for it
 
     process = runs.start_processes(cfg.train.seed)
     if process.num_processes > 1:
         raise ValueError(f"lexforge adapt runs in one process; received {process.num_processes} of them")
     stages = runs.Stages(process)
-    detect(cfg.documents)  # a wrong path is told before anything is loaded
-    models.check_model(cfg.model)
+    for name in (cfg.model, *cfg.teacher):
+        if name not in (BM25, START):
+            models.check_model(name)
+    training.check_optimizer(cfg.train.optim)
+    training.check_trackers(cfg.train.report_to)
     runs.check_run_directory(cfg.output, cfg, resume=cfg.resume)
 
-    # Encoder and documents. The tokenizer of the encoder divides long documents into passages; an encoder
-    # that is built from the documents sees them whole first.
     scratch = cfg.model == LEXICAL
-    whole: list[str] = []
-    if scratch:
-        stages.begin("read the documents")
-        whole = list(data.load_library(cfg.documents, cfg.source, show_progress_bar=True).texts.values())
-    runs.claim_run_directory(cfg.output, cfg, resume=cfg.resume)
-    stages.begin("build the encoder" if scratch else "load the encoder")
     preset = PRESETS["lexforge-scratch" if scratch else "lexforge"]
     tokens = cfg.max_seq_length or (384 if scratch else models.default_tokens(cfg.model))
     train = preset.training_from_scratch() if scratch else preset.train
     if not scratch:
         train = replace(train, learning_rate=preset.learning_rate_of(models.own_width(cfg.model)))
-    cfg = replace(cfg, train=cfg.train.with_defaults(train))
+    settled = cfg.train.with_defaults(train)  # config.json keeps what was given, for --resume
+
+    # Encoder and documents. The tokenizer of the encoder divides long documents into passages; an encoder
+    # that is built from the documents sees them whole first. The folder is claimed when the documents are
+    # known, because a run is not resumed over others.
+    whole: dict[str, str] = {}
+    if scratch:
+        stages.begin("read the documents")
+        whole = data.load_library(cfg.documents, cfg.source, show_progress_bar=True).texts
+        claim(cfg, whole)
+    stages.begin("build the encoder" if scratch else "load the encoder")
     checkpoint = models.resolve_backbone(
         cfg.model,
-        whole,
+        list(whole.values()),
         cfg.output / "backbone",
         max_seq_length=tokens,
-        seed=cfg.train.seed,
+        seed=settled.seed,
     )
     model = models.build_splade(checkpoint, max_seq_length=tokens, similarity=preset.loss.similarity)
     stages.begin("read the documents")
     library = read_library(cfg.documents, cfg.source, model)
-    passages = sampled(library.passages, cfg.sample, cfg.train.seed)
+    if not scratch:
+        claim(cfg, library.texts)
+    passages = sampled(library.passages, cfg.sample, settled.seed)
     texts = {key: passage.joined for key, passage in passages.items()}
     documents = list(texts.values())
     print(f"{cfg.documents}: {len(library.passages)} passages, of which {len(passages)} are adapted to")
@@ -163,15 +174,16 @@ def main(cfg: Config) -> None:
 
     # Queries. Some pseudo-queries are held out for the gate, and real queries join the others.
     stages.begin("take queries from the documents")
-    taken = adapt.pseudo_queries(passages, max(cfg.pseudo_queries, 1) + HELD_OUT, seed=cfg.train.seed)
+    taken = adapt.pseudo_queries(passages, cfg.pseudo_queries + HELD_OUT, seed=settled.seed)
     if len(taken) < FEWEST:
         raise DataError(
             f"{cfg.documents} gives {len(taken)} queries, taken from titles, sentences and keywords; at "
             f"least {FEWEST} are needed, a tenth of which is held out"
         )
-    held, taken = taken[: min(HELD_OUT, len(taken) // 10)], taken[min(HELD_OUT, len(taken) // 10) :]
-    queries = {f"pseudo-{place}": one.text for place, one in enumerate(taken[: cfg.pseudo_queries])}
-    own = {f"pseudo-{place}": one.passage for place, one in enumerate(taken[: cfg.pseudo_queries])}
+    first = min(HELD_OUT, len(taken) // 10)
+    held, trained = taken[:first], taken[first : first + cfg.pseudo_queries]
+    queries = {f"pseudo-{place}": one.text for place, one in enumerate(trained)}
+    own = {f"pseudo-{place}": one.passage for place, one in enumerate(trained)}
     if cfg.queries is not None:
         queries |= {f"real-{place}": text for place, text in enumerate(adapt.read_queries(cfg.queries))}
     gate = evaluation.RetrievalEvaluator(
@@ -210,15 +222,13 @@ def main(cfg: Config) -> None:
             scores.append(adapt.scores_in_index(index, vectors, pools))
         else:
             scores.append(adapt.scores_by(name, pools, queries, texts))
-    rows = adapt.listed_rows(
-        texts, adapt.average_in_spreads(scores), queries, cfg.row_documents, cfg.train.seed
-    )
-    training.check_full_batch(len(rows), cfg.train, 1)
-    print(f"{len(rows)} training rows of {cfg.row_documents} documents, scored by {', '.join(names)}")
+    rows = adapt.listed_rows(texts, adapt.average_in_spreads(scores), queries, ROW_DOCUMENTS, settled.seed)
+    training.check_full_batch(len(rows), settled, 1)
+    print(f"{len(rows)} training rows of {ROW_DOCUMENTS} documents, scored by {', '.join(names)}")
 
     # Loss: the order of the teachers, and few terms.
     stages.begin("count the terms of the documents")
-    numbers = replace(preset.loss, infonce_weight=0.0, distillation_weight=cfg.distillation_weight)
+    numbers = replace(preset.loss, infonce_weight=0.0, distillation_weight=1.0)
     idf = data.corpus_idf(documents, model.tokenizer, tokens, vocabulary_size=models.vocabulary_size(model))
     if preset.start.idf_bias and not scratch:
         frequency, encoded = corpus.active_document_frequency(model, documents)
@@ -229,7 +239,7 @@ def main(cfg: Config) -> None:
         model,
         penalty_weights=losses.penalty_weights(numbers, torch.from_numpy(idf), special_ids, stopword_ids),
         special_token_ids=special_ids,
-        mini_batch_size=cfg.train.mini_batch_size,
+        mini_batch_size=settled.mini_batch_size,
         **numbers.arguments(),
     )
 
@@ -238,11 +248,11 @@ def main(cfg: Config) -> None:
     trainer = training.SpladeTrainer(
         model,
         loss,
-        args=cfg.train.arguments(cfg.output),
+        args=settled.arguments(cfg.output),
         train_dataset=data.rows_to_dataset(rows),
-        fastest_precision=cfg.train.precision == "auto",
-        dropout=cfg.train.dropout,
-        gradient_checkpointing=cfg.train.gradient_checkpointing,
+        fastest_precision=settled.precision == "auto",
+        dropout=settled.dropout,
+        gradient_checkpointing=settled.gradient_checkpointing,
         ramp_fraction=numbers.ramp_fraction,
         start_share=finish.start_share,
         prune_threshold=finish.prune_threshold,
@@ -287,6 +297,33 @@ def main(cfg: Config) -> None:
         sys.exit(NOT_BETTER)
 
 
+def check(cfg: Config) -> None:
+    """Refuse mistakes that show before torch is loaded, which takes seconds."""
+    detect(cfg.documents)
+    data.check_language(cfg.language)
+    check_wanted_terms(document_terms=cfg.document_terms)
+    if cfg.queries is not None:
+        adapt.read_queries(cfg.queries)
+    elif cfg.pseudo_queries < 1:
+        raise ValueError("--pseudo-queries 0 leaves no query to train on; give real ones by --queries")
+    if cfg.pseudo_queries < 0:
+        raise ValueError(f"--pseudo-queries must be 0 or more; received {cfg.pseudo_queries}")
+    if cfg.judged is not None:
+        data.check_source(cfg.judged, [cfg.split], cfg.source)
+    if cfg.sample < 2:
+        raise ValueError(f"--sample must be at least 2 passages; received {cfg.sample}")
+    if cfg.pool < ROW_DOCUMENTS:
+        raise ValueError(
+            f"--pool must be at least the {ROW_DOCUMENTS} documents that a row compares; received {cfg.pool}"
+        )
+
+
+def claim(cfg: Config, texts: Mapping[str, str]) -> None:
+    """Open the run directory, or go on in it if the documents are the same."""
+    found = data.digests({"documents": texts.items()})
+    runs.claim_run_directory(cfg.output, cfg, resume=cfg.resume, data=found)
+
+
 def numbers_of(results: Mapping[str, evaluation.RetrievalResult]) -> dict[str, dict[str, float]]:
     """Return the measures and the sparsity of what was measured, by its name."""
     return {name: result.metrics | result.sparsity for name, result in results.items()}
@@ -294,7 +331,5 @@ def numbers_of(results: Mapping[str, evaluation.RetrievalResult]) -> dict[str, d
 
 def sampled(passages: Mapping[str, Passage], most: int, seed: int) -> dict[str, Passage]:
     """Return a random sample of the passages, in their order."""
-    if most < 2:
-        raise ValueError(f"--sample must be at least 2 passages; received {most}")
     kept = set(random.Random(seed).sample(list(passages), min(most, len(passages))))
     return {key: passage for key, passage in passages.items() if key in kept}

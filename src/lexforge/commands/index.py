@@ -36,7 +36,6 @@ from lexforge import corpus, data, models, retrieval
 from lexforge.common.command_line import printable
 from lexforge.common.types import Passage
 from lexforge.data import SourceOptions
-from lexforge.retrieval.backends import exact_name
 from lexforge.storage.files import check_new
 
 if TYPE_CHECKING:
@@ -105,9 +104,8 @@ def index_vectors(cfg: Config, vectors: Path, options: dict[str, str]) -> retrie
     if cfg.documents is not None:
         texts = data.load_documents(cfg.documents, cfg.source)
         passages = {key: Passage("", text, key) for key, text in texts.items()}
-    kind = cfg.index or exact_name(encoded.manifest.kind)
     return corpus.build_index(
-        encoded, cfg.output, kind, passages=passages, rows=cfg.rows, show_progress_bar=True, **options
+        encoded, cfg.output, cfg.index, passages=passages, rows=cfg.rows, show_progress_bar=True, **options
     )
 
 

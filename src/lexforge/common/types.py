@@ -28,6 +28,11 @@ class Embeddings(Protocol):
         ...
 
 
+def joined(title: str, text: str) -> str:
+    """Return title and text joined by a space, as BEIR searches them, without white space at the ends."""
+    return f"{title} {text}".strip()
+
+
 @dataclass(frozen=True)
 class Passage:
     """A text that is searched: a document, or a part of a long one.
@@ -44,8 +49,8 @@ class Passage:
 
     @property
     def joined(self) -> str:
-        """What an encoder reads: title and text joined by a space, as BEIR joins them."""
-        return f"{self.title} {self.text}".strip()
+        """What an encoder reads: title and text."""
+        return joined(self.title, self.text)
 
 
 class DataError(ValueError):

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from lexforge.corpus.indexing import index_passages
     from lexforge.corpus.own_tokens import count_tokens, unknown_share
     from lexforge.corpus.search import (
-        Answer,
         Found,
         MatchedTerm,
+        QueryResult,
         Searcher,
         matched_terms,
         model_of,
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from lexforge.corpus.stored_index import Source, build_index, open_index, read_source
 
 __all__ = [
-    "Answer",
     "Change",
     "CorpusEncoder",
     "EncodedCorpus",
     "Found",
     "MatchedTerm",
+    "QueryResult",
     "Searcher",
     "Source",
     "Vectors",

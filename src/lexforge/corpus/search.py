@@ -62,7 +62,7 @@ class Found:
     terms: list[MatchedTerm]
 
 
-class Answer(NamedTuple):
+class QueryResult(NamedTuple):
     """What a search tells of one query.
 
     Attributes:
@@ -124,7 +124,7 @@ class Searcher:
         """
         return [answer.hits for answer in self.answer(queries, k)]
 
-    def answer(self, queries: Sequence[str], k: int) -> list[Answer]:
+    def answer(self, queries: Sequence[str], k: int) -> list[QueryResult]:
         """Find the k best passages of each query, and tell what the model reads in the query.
 
         Args:
@@ -154,7 +154,7 @@ class Searcher:
             terms = self._terms(query, vector, ids)
             passages = [None if self.passages is None else self.passages[key] for key in ids]
             found = zip(ids, scores.tolist(), passages, terms, strict=True)
-            answers.append(Answer(own, [Found(*entry) for entry in found]))
+            answers.append(QueryResult(own, [Found(*entry) for entry in found]))
         return answers
 
     def _terms(self, query: str, vector: Vectors, ids: list[str]) -> list[list[MatchedTerm]]:

@@ -19,7 +19,7 @@ from lexforge.corpus.encoded_corpus import EncodedCorpus
 from lexforge.corpus.passages import StoredPassages, write_passages
 from lexforge.models.fingerprint import text_digest
 from lexforge.retrieval import Index, IndexName
-from lexforge.retrieval.backends import BACKENDS, find_backend
+from lexforge.retrieval.backends import BACKENDS, exact_name, find_backend
 from lexforge.storage.files import check_new, new_directory, write_file
 from lexforge.storage.manifest import pack_manifest, unpack_manifest
 
@@ -58,7 +58,7 @@ class Source:
 def build_index(
     corpus: EncodedCorpus,
     directory: str | Path,
-    kind: IndexName,
+    kind: IndexName | None = None,
     *,
     passages: Mapping[str, Passage] | None = None,
     rows: int = 65536,
@@ -70,7 +70,7 @@ def build_index(
     Args:
         corpus: The encoded corpus.
         directory: A new or empty directory.
-        kind: Name of the index.
+        kind: Name of the index; None takes the exact one of such vectors.
         passages: Passage id -> the passage that was encoded, which the index keeps for people to read; None
             keeps no texts.
         rows: Number of documents that are read and added at once, in whole blocks and at least one block.
@@ -89,6 +89,7 @@ def build_index(
             that of an interrupted build.
     """
     manifest = corpus.manifest
+    kind = kind or exact_name(manifest.kind)
     backend = find_backend(kind, manifest.kind, options)
     check_new(directory)
     if passages is not None:

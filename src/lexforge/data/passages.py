@@ -13,7 +13,7 @@ from functools import partial
 from itertools import islice, pairwise
 from typing import NamedTuple
 
-from lexforge.data.retrieval_data import joined
+from lexforge.common.types import joined
 
 CountTokens = Callable[[Sequence[str]], list[int]]
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from lexforge.common.types import DataError, Qrels
+from lexforge.common.types import DataError, Qrels, joined
 from lexforge.data.splits import missing_split, with_held_out
 
 
@@ -123,11 +123,6 @@ def sample_corpus(
     items = enumerate(zip(data.corpus, data.corpus.values(), strict=True))
     corpus = {key: text for place, (key, text) in items if place in drawn or key in judged}
     return replace(data, corpus=corpus)
-
-
-def joined(title: str, text: str) -> str:
-    """Return title and text joined by a space, as BEIR searches them, without white space at the ends."""
-    return f"{title} {text}".strip()
 
 
 def join_titles(records: Iterable[tuple[object, str, str, str]]) -> Iterator[tuple[object, str, str]]:

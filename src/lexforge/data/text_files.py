@@ -90,9 +90,9 @@ def check_readers(endings: Collection[str]) -> None:
     """
     try:
         if ".pdf" in endings:
-            import pypdf  # noqa: F401
+            import pypdf  # noqa: F401 - the import is the check
         if set(_HTML_ENDINGS) & set(endings):
-            import lxml.etree  # noqa: F401
+            import lxml.etree  # noqa: F401 - so is this
     except ImportError as error:
         raise missing_extra("reading PDF and HTML files", "documents", error) from None
 

@@ -14,7 +14,13 @@ if TYPE_CHECKING:
     from lexforge.training.curriculum import phase_at, ramp_at
     from lexforge.training.dense import DenseTrainer
     from lexforge.training.hub import hub_arguments, push_model
-    from lexforge.training.recipe import check_run, early_stopping, finish_run
+    from lexforge.training.recipe import (
+        check_optimizer,
+        check_run,
+        check_trackers,
+        early_stopping,
+        finish_run,
+    )
     from lexforge.training.rows import NEGATIVE_RULE, check_triplet_rows, choose_negatives, load_rows
     from lexforge.training.trainer import SpladeTrainer
 
@@ -33,7 +39,9 @@ __all__ = [
     "SpladeTrainer",
     "TrainingSettings",
     "check_full_batch",
+    "check_optimizer",
     "check_run",
+    "check_trackers",
     "check_triplet_rows",
     "choose_negatives",
     "early_stopping",
