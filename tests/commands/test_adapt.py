@@ -123,8 +123,10 @@ def test_a_dense_model_gives_its_transformer_and_teaches(cfg, tiny_dense, tmp_pa
 
 
 def test_an_interrupted_run_goes_on(cfg, monkeypatch) -> None:
-    """It ends with the model of a run that was never stopped."""
-    cfg = replace(cfg, train=replace(cfg.train, save_steps=2))
+    """It ends with the model of a run that was never stopped, and goes on over no other documents."""
+    own = cfg.output.with_name("documents")  # one of them is changed below
+    shutil.copytree(cfg.documents, own)
+    cfg = replace(cfg, documents=str(own), train=replace(cfg.train, save_steps=2))
 
     def killed(*_) -> None:
         raise KeyboardInterrupt
@@ -135,10 +137,11 @@ def test_an_interrupted_run_goes_on(cfg, monkeypatch) -> None:
             adapt.main(cfg)
     with pytest.raises(FileExistsError, match="or resume the run that it holds"):
         adapt.main(cfg)
-    changed = Path(cfg.documents).with_name("changed")
-    shutil.copytree(cfg.documents, changed)
-    with pytest.raises(ValueError, match="cannot resume"):
-        adapt.main(replace(cfg, resume=True, documents=str(changed)))
+    text = (own / "3.md").read_text()
+    (own / "3.md").write_text(f"{text}\nOne sentence more.\n")
+    with pytest.raises(ValueError, match="documents"):
+        adapt.main(replace(cfg, resume=True))
+    (own / "3.md").write_text(text)
     better = run(replace(cfg, resume=True))
     whole = replace(cfg, output=cfg.output.with_name("whole"))
     assert run(whole) is better
