@@ -142,7 +142,7 @@ def finish_run(
     print(evaluation.metrics_table(metrics))
     if examples:
         print(examples)
-    print(f"\nDiagnosis (docs/diagnosis.md):\n{report.findings_text(report.diagnose(folder))}")
+    print(f"\nDiagnosis:\n{report.findings_text(report.diagnose(folder))}")
     print(f"\n{stages.table()}")
     print(report.run_verdict(folder))
     print(f"{folder} holds the model and the numbers.")
