@@ -1,4 +1,4 @@
-"""Corpora encoded in blocks, files of vectors, stored indexes, and searches with the terms that matched."""
+"""Corpora encoded in blocks, files of vectors, stored indexes, searches with their terms, labels of texts."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from lexforge.corpus.encoded_corpus import EncodedCorpus, encode_corpus
     from lexforge.corpus.encoding import CorpusEncoder, Vectors, encode, join_vectors, vector_type
     from lexforge.corpus.indexing import index_passages
+    from lexforge.corpus.label_classifier import LabelClassifier, label_scores, load_label_classifier
     from lexforge.corpus.own_tokens import count_tokens, unknown_share
     from lexforge.corpus.search import (
         Found,
@@ -30,6 +31,7 @@ __all__ = [
     "CorpusEncoder",
     "EncodedCorpus",
     "Found",
+    "LabelClassifier",
     "MatchedTerm",
     "QueryResult",
     "Searcher",
@@ -43,6 +45,8 @@ __all__ = [
     "encode_corpus",
     "index_passages",
     "join_vectors",
+    "label_scores",
+    "load_label_classifier",
     "matched_terms",
     "model_of",
     "named_terms",
