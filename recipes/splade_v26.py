@@ -445,6 +445,7 @@ def main(cfg: Config) -> None:
                 trainer,
                 documents,
                 searched=len(measured.corpus) + len(evaluator.query_ids),
+                first_seconds=LONGEST_FIRST_MEASURE,
                 mines=chosen == "mined",
                 compares=bool(compared),
             )

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from lexforge import corpus
 from lexforge.runs import Stages
 from lexforge.settings import EvaluationSettings, TrainingSettings
 from lexforge.training import Plan
@@ -32,6 +33,7 @@ def plan_of(settings: TrainingSettings, rows: int, **others: Any) -> Plan:
         ({"steps": 7}, 7),
         ({"epochs": 3, "batch_size": 4, "gradient_accumulation_steps": 1}, 3 * 25),
         ({"epochs": 3, "batch_size": 8, "gradient_accumulation_steps": 2}, 3 * 6),  # of 12 whole batches
+        ({"epochs": 2.5, "batch_size": 8, "gradient_accumulation_steps": 5}, 8),  # 2.5 times 3, rounded up
     ],
 )
 def test_the_steps_are_those_of_the_whole_run(settings: dict[str, Any], steps: int) -> None:
@@ -61,7 +63,10 @@ def test_what_cannot_be_planned_is_refused() -> None:
 
 
 def test_a_trainer_is_measured(
-    make_trainer: Callable[..., Any], fresh: Callable[[], Any], tmp_path: Path
+    make_trainer: Callable[..., Any],
+    fresh: Callable[[], Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The numbers of the plan are those of the run that follows, and nothing is written."""
     trainer = make_trainer(fresh(), tmp_path / "planned", arguments={"save_steps": NEVER})
@@ -72,12 +77,14 @@ def test_a_trainer_is_measured(
         evaluation=EvaluationSettings(eval_steps=10),
         output_dir=tmp_path / "planned",
     )
-    text = plan.measure(trainer, ["sort a list", "open a file"], searched=12)
+    monkeypatch.setattr(corpus, "encoding_speed", lambda *_: (2.0, None))
+    text = plan.measure(trainer, ["sort a list", "open a file"], searched=12, first_seconds=3, mines=True)
     assert trainer.state.global_step == WARM + TIMED
     assert "40, or 8.0 passes over the rows" in text
     assert re.search(r"seconds per step +[\d.e-]+, the median of 6", text)
+    # Four evaluations on dev and one at the end, 2 documents and 20 rows to mine from, and the first measure.
+    assert f"{(5 * 12 + 2 + 20) / 2 + 3:.1f} s to encode texts for evaluations" in text
     assert re.search(r"largest batch +about [\d,]+ rows", text)
-    assert f"for {(1 + 1 + 4) * 12} texts of evaluations" in text
     assert f"are free at {tmp_path}" in text
     assert not list(tmp_path.rglob("checkpoint-*"))
     told = re.search(r"2 times ([\d.]+) kB for checkpoints", text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import shutil
 import tempfile
@@ -71,7 +72,7 @@ class Plan:
             train=replace(self.cfg.train, save_steps=NEVER, logging_steps=NEVER, report_to=()),
             evaluation=replace(
                 self.cfg.evaluation,
-                eval_steps=None,
+                eval_steps=self.cfg.evaluation.eval_steps and NEVER,  # dev is held out as in the run
                 best_measure=None,
                 early_stopping=None,
                 initial_evaluation=False,
@@ -101,7 +102,8 @@ class Plan:
         if train.steps is not None:
             return int(train.steps)
         batches = self.rows // train.batch_size  # an incomplete batch is dropped
-        return max(1, int(train.epochs * max(1, batches // train.gradient_accumulation_steps)))
+        per_epoch = max(1, math.ceil(batches / train.gradient_accumulation_steps))  # as the Trainer counts
+        return math.ceil(train.epochs * per_epoch)
 
     def measure(
         self,
@@ -109,6 +111,7 @@ class Plan:
         documents: Collection[str],
         *,
         searched: int,
+        first_seconds: float = math.inf,
         mines: bool = False,
         compares: bool = False,
     ) -> str:
@@ -118,6 +121,7 @@ class Plan:
             trainer: The trainer of the run over `some` rows; it is of no use afterwards.
             documents: The documents of the run, at least one.
             searched: Texts that one evaluation encodes.
+            first_seconds: What the evaluation before training may take at most.
             mines: Whether the model mines the negatives of the run, for which it encodes all texts.
             compares: Whether the model is compared with BM25 on training queries.
 
@@ -141,15 +145,15 @@ class Plan:
         # Before training: what was done here, and what a teacher takes for the other rows.
         teacher = stages.get("prepare the teacher", 0.0) * (self.rows / self.drawn - 1)
         before = sum(stages.values()) - sum(clock.all_seconds) + teacher
-        # Texts that are encoded beside training: before it, on dev, after it, and to count active terms.
+        # Texts that are encoded beside training: on dev, after it, to count active terms, and before it.
         evaluation = self.cfg.evaluation
-        evaluations = 1 + int(evaluation.initial_evaluation)
-        if evaluation.eval_steps is not None:
-            evaluations += self.steps // evaluation.eval_steps
+        evaluations = 1 + (0 if evaluation.eval_steps is None else self.steps // evaluation.eval_steps)
         wanted = [number for number in getattr(trainer, "wanted_terms", {}).values() if number is not None]
         texts = evaluations * searched + len(wanted) * (SAMPLE + int(COUNTED_TEXTS / BETWEEN))
         texts += mines * (len(documents) + self.rows) + compares * 2 * min(self.rows, ROWS)
         encoding = texts / per_second
+        if evaluation.initial_evaluation:
+            encoding += min(searched / per_second, first_seconds)
         training = self.steps * median(clock.seconds)
 
         train = self.cfg.train
@@ -166,7 +170,7 @@ class Plan:
                 "largest batch": f"{most}; a larger batch is cut, and costs one more forward pass",
                 "documents per second": f"{per_second:,.1f}, where texts are encoded and not trained on",
                 "time": f"{duration(before + training + encoding)}: {duration(before)} before training, "
-                f"{duration(training)} of training, {duration(encoding)} for {texts:,} texts of evaluations, "
+                f"{duration(training)} of training, {duration(encoding)} to encode texts for evaluations, "
                 "mining and counts of terms",
                 "disk": self._disk(checkpoint, sum(weight.nbytes for weight in trainer.model.parameters())),
             }.items()
