@@ -20,7 +20,7 @@ shows all of it in a browser (`report.html`). `--resume` continues from the last
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -235,6 +235,8 @@ def main(cfg: Config) -> None:
     # Training. No batch holds a text twice, because the second one would count as a negative of the first.
     # No loss of this recipe reads the scores of a teacher.
     stages.begin("train")
+    if note := report.loss_note(asdict(cfg)):
+        process.print(note)
     train_dataset = data.rows_to_dataset(rows)
     if "label" in train_dataset.column_names:
         train_dataset = train_dataset.remove_columns("label")

@@ -17,21 +17,21 @@ After training they include the F1 of the classifier that the loss itself learne
 prototypes, or the linear head.
 
 The run directory holds the settings (`config.json`), the versions and the machine (`env.json`), the measures
-(`metrics.json`), the encoder with its card (`model/`), the prototypes or the linear head
-(`head.safetensors`) and the checkpoints. `--resume` continues from the last checkpoint.
+(`metrics.json`), the encoder with its card (`model/`) and the checkpoints. `model/` also holds the classifier
+that the loss learned, the names of the labels and a threshold (`label_classifier.safetensors`), by which
+`lexforge predict --model RUN --texts FILE` labels other texts. `--resume` continues from the last checkpoint.
 """
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
 import tyro
 
-from lexforge import corpus, data, evaluation, losses, models, runs, training
+from lexforge import corpus, data, evaluation, losses, models, report, runs, training
 from lexforge.common.command_line import run_recipe
 from lexforge.settings import LEXICAL, CardOptions, EvaluationSettings, MultiLabelOptions, TrainingSettings
 
@@ -52,8 +52,6 @@ SCRATCH = TrainingSettings(
 PRETRAINED = replace(SCRATCH, learning_rate=3e-4)
 LEFT_OPEN = SCRATCH.left_open()
 LabelSimilarity = Literal["npmi", "jaccard", "none"]
-# The classifier of a loss: the prototypes of NWS, or the linear head of binary cross-entropy.
-CLASSIFIER_PARAMETERS = ("prototypes", "head.weight", "head.bias")
 
 
 @dataclass(frozen=True)
@@ -163,12 +161,8 @@ def binary_cross_entropy(model: SentenceTransformer, labels: np.ndarray) -> loss
             self, embeddings: list[Tensor], features: list | None, labels: Tensor | None
         ) -> Tensor:
             """Compute the mean of the cross-entropy over texts and labels."""
-            scores = self.label_scores(embeddings[0])
+            scores = self.head(embeddings[0])  # [B, L]
             return nn.functional.binary_cross_entropy_with_logits(scores, labels.to(scores))
-
-        def label_scores(self, embeddings: Tensor) -> Tensor:
-            """Score each label for each text: `[N, D]` embeddings -> `[N, L]` logits."""
-            return self.head(embeddings)
 
     return BinaryCrossEntropyLoss()
 
@@ -197,6 +191,13 @@ def build_loss(
     )
 
 
+def classifier_of(loss: losses.EmbeddingLoss) -> tuple[np.ndarray, np.ndarray | None]:
+    """Return the weights `[L, D]` of the classifier that a loss has learned, and its bias `[L]`, if any."""
+    if isinstance(loss, losses.NWSLoss):
+        return loss.prototypes.numpy(force=True), None
+    return loss.head.weight.numpy(force=True), loss.head.bias.numpy(force=True)
+
+
 def encode_texts(model: SentenceTransformer, columns: dict[str, list]) -> evaluation.LabelledVectors:
     """Encode the texts of one split; the result holds their vectors and their labels."""
     vectors = corpus.encode(model, columns["text"], "document")
@@ -206,9 +207,7 @@ def encode_texts(model: SentenceTransformer, columns: dict[str, list]) -> evalua
 def main(cfg: Config) -> None:
     """Train a dense encoder and compare it with itself before training."""
     # Here, because --help need not wait for them.
-    import torch
     from datasets import Dataset
-    from safetensors.torch import save_file
     from sentence_transformers import SentenceTransformerTrainingArguments
     from sentence_transformers.base.training_args import BatchSamplers
 
@@ -266,6 +265,8 @@ def main(cfg: Config) -> None:
     # Training. The classifier of the loss learns faster than the encoder. A batch may hold a text twice,
     # because texts are negatives of each other by their labels.
     stages.begin("train")
+    if note := report.loss_note(asdict(cfg)):
+        process.print(note)
     arguments = cfg.train.arguments(
         cfg.output_dir,
         SentenceTransformerTrainingArguments,
@@ -297,18 +298,18 @@ def main(cfg: Config) -> None:
     # Evaluation after training, of the vectors and of the classifier that the loss has learned.
     train, dev, test = (encode_texts(model, columns) for columns in measured_columns)
     trained = evaluation.evaluate_multilabel(train, dev, test)
-    loss.cpu()  # where the vectors are
-    with torch.no_grad():
-        dev_scores = loss.label_scores(torch.from_numpy(dev.vectors)).numpy()  # [N, L]
-        test_scores = loss.label_scores(torch.from_numpy(test.vectors)).numpy()
-    head_f1 = evaluation.f1_on_test(dev_scores, dev.labels, test_scores, test.labels)
+    weights, bias = classifier_of(loss)
+    dev_scores, test_scores = (corpus.label_scores(split.vectors, weights, bias) for split in (dev, test))
+    threshold = evaluation.best_threshold(dev_scores, dev.labels)
+    head_f1 = evaluation.f1_at(threshold, test_scores, test.labels)
     trained |= {f"head_{name}": value for name, value in head_f1.items()}
     metrics["trained"] = trained
 
     # What the run leaves behind: the classifier, the card of the model, the numbers, and a page.
     stages.begin("write the results")
-    classifier = {name: tensor for name, tensor in loss.state_dict().items() if name in CLASSIFIER_PARAMETERS}
-    save_file(classifier, cfg.output_dir / "head.safetensors", {"labels": json.dumps(texts.label_names)})
+    classifier = corpus.LabelClassifier(model, texts.label_names, weights, bias, threshold)
+    classifier.save(cfg.output_dir / "model")
+    dev_f1 = evaluation.f1_at(threshold, dev_scores, dev.labels)
     training.finish_run(
         cfg,
         model,
@@ -319,6 +320,11 @@ def main(cfg: Config) -> None:
         measured=len(measured_columns[2]["text"]),
         metrics=metrics,
         settings={"loss": cfg.loss.name, "learning rate of the classifier": cfg.head_learning_rate},
+        examples=(
+            f"\nThe classifier of the loss gives a label from the score {threshold:.4g} on, chosen on dev: "
+            f"micro F1 {dev_f1['micro_f1']:.4f} and macro F1 {dev_f1['macro_f1']:.4f} there.\n"
+            f"lexforge predict --model {cfg.output_dir} --texts FILE"
+        ),
     )
 
 

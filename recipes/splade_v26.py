@@ -18,7 +18,8 @@ has seven terms. By the numbers of its notes it is:
 The run directory holds the settings (`config.json`), the versions and the machine (`env.json`), the measures
 (`metrics.json`), the log (`log.jsonl`), the documents found for each test query (`run.trec`), the model
 (`model/`, which plain sentence-transformers loads), the checkpoints, and a page that shows all of it in a
-browser (`report.html`). `--resume` continues from the last checkpoint.
+browser (`report.html`). `--resume` continues from the last checkpoint. `--plan` takes a few steps, tells what
+the run would take, and writes nothing.
 """
 
 from __future__ import annotations
@@ -132,6 +133,9 @@ class Config:
     resume: bool = False
     """Whether to continue the run in `output_dir` from its last checkpoint."""
 
+    plan: bool = False
+    """Whether to take a few steps only, tell what the run would take, and leave nothing behind."""
+
     max_seq_length: int | None = None
     """Tokens per text, special tokens included; longer texts are cut. None is 384 from scratch, and what a
     pretrained model was saved with, at most 256. V26 has 192."""
@@ -226,6 +230,9 @@ def main(cfg: Config) -> None:
     stages = runs.Stages(process)
     stages.begin("check the options")
     cfg = resolve(cfg)
+    plan = training.Plan(cfg, process, stages) if cfg.plan else None
+    if plan is not None:
+        cfg = plan.short()
     training.check_run(cfg, "SparseEncoder", evaluation.METRICS)
     of_preset = PRESETS[cfg.preset].data
     teacher_name = cfg.teacher or of_preset.teacher
@@ -264,13 +271,16 @@ def main(cfg: Config) -> None:
         bm25 = retrieval.BM25Index.of_corpus(measured.corpus, show_progress_bar=True)
     stages.begin("make the training rows")
     rule = replace(training.NEGATIVE_RULE, per_row=cfg.negatives_per_row, shortage=cfg.negatives_shortage)
-    rows = training.load_rows(loaded, bm25, chosen, rule, teacher_scores=cfg.teacher_scores)
+    taken = "bm25" if plan is not None and chosen == "mined" else chosen  # a plan mines none
+    rows = training.load_rows(loaded, bm25, taken, rule, teacher_scores=cfg.teacher_scores)
     if cfg.loss.needs_teacher and cfg.teacher_scores is None:
         rows = teachers.without_single_scores(rows, teacher_name, say=process.print)
     training.check_full_batch(len(rows), cfg.train, process.num_processes)
     teachers.check_labelled_rows(cfg.teacher, rows, needed=cfg.loss.needs_teacher, cache=cfg.teacher_cache)
     if chosen != "mined":
         training.check_triplet_rows(rows, cfg.loss.triplet_margin_weight, cfg.data)
+    if plan is not None:
+        rows = plan.some(rows)
     if bm25 is None:
         stages.begin("index the documents by BM25")
         bm25 = retrieval.BM25Index.of_corpus(measured.corpus, show_progress_bar=True)
@@ -339,7 +349,7 @@ def main(cfg: Config) -> None:
 
     # Evaluation before training, with BM25 on the same queries.
     record = report.RunRecord(cfg.output_dir)
-    if process.is_main_process:
+    if process.is_main_process and plan is None:
         stages.begin("measure BM25")
         record.add("bm25", evaluation.evaluate_bm25(bm25, evaluator))
         if cfg.evaluation.initial_evaluation:
@@ -355,7 +365,7 @@ def main(cfg: Config) -> None:
         models.shift_bias_by_idf(model, frequency, encoded, cfg.start.idf_bias)
 
     # Negatives that the model mines itself, as it is before the first step. A resumed run reads its file.
-    if chosen == "mined":
+    if chosen == "mined" and plan is None:
         stages.begin("mine the negatives")
         rule = replace(rule, seed=cfg.train.seed)
         rows = negatives.mine_once(model, loaded.retrieval, rule, cfg.output_dir / "mined.jsonl")
@@ -429,6 +439,18 @@ def main(cfg: Config) -> None:
         query_terms=cfg.query_terms,
         counted_texts={"document": documents, "query": loaded.other_queries()},
     )
+    if plan is not None:
+        print(
+            plan.measure(
+                trainer,
+                documents,
+                searched=len(measured.corpus) + len(evaluator.query_ids),
+                first_seconds=LONGEST_FIRST_MEASURE,
+                mines=chosen == "mined",
+                compares=bool(compared),
+            )
+        )
+        return
     trainer.train(resume_from_checkpoint=cfg.resume)
     if not process.is_main_process:
         return

@@ -17,13 +17,14 @@ COMMANDS = {
     "serve": "answer searches of an index over HTTP, and serve a search page",
     "mine": "mine hard negatives for a split",
     "score": "score pairs of a query and a document with a teacher",
+    "predict": "give texts the labels that a multi-label encoder has learned",
     "export model": "write an encoder for ONNX, Anserini, fastembed; experimental: Elasticsearch, OpenSearch",
     "export vectors": "write encoded vectors as files for another search engine",
     "report": "write the page of a run, or of two runs side by side",
     "recipe": "print a recipe, to copy and change it",
 }
 # What works on all cores for a while; `train` looks at the cores by itself.
-LONG_WORK = {"adapt", "trim", "evaluate", "encode", "index", "mine", "score"}
+LONG_WORK = {"adapt", "trim", "evaluate", "encode", "index", "mine", "score", "predict"}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import pairwise
@@ -456,6 +455,8 @@ class TrainingSettings:
         from sentence_transformers.base.training_args import BatchSamplers
         from sentence_transformers.sparse_encoder import SparseEncoderTrainingArguments
 
+        from lexforge.common.progress import bars_are_seen
+
         chosen: type[Any] = arguments_class or SparseEncoderTrainingArguments
         settings: dict[str, Any] = {
             "output_dir": str(output_dir),
@@ -482,7 +483,7 @@ class TrainingSettings:
             "use_cpu": not torch.accelerator.is_available(),
             "seed": self.seed,
             "report_to": list(self.report_to) or "none",
-            "disable_tqdm": not sys.stderr.isatty(),  # a file gets lines, and no thousand pictures of a bar
+            "disable_tqdm": not bars_are_seen(),  # a file gets lines, and no thousand pictures of a bar
             # The filter of the Trainer waits for the device several times per micro-batch, and would hide in
             # the log what `FiniteTraining` stops at.
             "logging_nan_inf_filter": False,

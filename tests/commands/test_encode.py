@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -54,6 +56,23 @@ def test_a_corpus_is_encoded_once(corpus_folder, tiny_checkpoint, tmp_path, caps
     encode.main(cfg)
     assert "encoded 0 blocks" in capsys.readouterr().out
     assert contents(tmp_path / "out") == before
+
+
+def test_a_plan_tells_time_and_size_and_writes_nothing(
+    corpus_folder, tiny_checkpoint, tmp_path, capsys
+) -> None:
+    """The size is that of the blocks, up to their headers."""
+    cfg = encode.Config(str(tiny_checkpoint), corpus_folder, tmp_path / "out", plan=True)
+    encode.main(cfg)
+    printed = capsys.readouterr().out
+    assert not (tmp_path / "out").exists()
+    assert "7 documents, of which 7 were encoded for this plan" in printed
+    assert "documents per second per process" in printed
+    told = re.search(r"([\d.]+) kB for the vectors; .* are free at", printed)
+    assert told is not None
+    encode.main(replace(cfg, plan=False))
+    size = (tmp_path / "out" / "block-000000.safetensors").stat().st_size
+    assert float(told[1]) * 1000 == pytest.approx(size, rel=0.1)
 
 
 def test_ranks_come_from_the_launcher(corpus_folder, tiny_checkpoint, tmp_path, monkeypatch, capsys) -> None:

@@ -96,6 +96,32 @@ def test_a_comparison_is_reported(folder: Path, tmp_path: Path, tiny_checkpoint,
     assert "1.0000 -> " in capsys.readouterr().out
 
 
+def test_a_finished_run_is_compared_by_what_it_found(
+    folder: Path, tmp_path: Path, tiny_checkpoint, monkeypatch
+) -> None:
+    """Its `run.trec` is read, and its model, which is not even there, is not encoded again."""
+    other, report = tmp_path / "a run", tmp_path / "report.json"
+    other.mkdir()
+    write_run(other / "run.trec", {query: {max(row, key=row.get): 1.0} for query, row in QRELS.items()})
+    (other / "config.json").write_text('{"eval_documents": null}')
+    config = evaluate.Config(str(tiny_checkpoint), folder, json=report, metrics=("RR@10",))
+    evaluate.main(replace(config, compare=other / "run.trec"))
+    by_file = json.loads(report.read_text())["comparison"]
+    evaluate.main(replace(config, compare=other))
+    assert json.loads(report.read_text())["comparison"] == by_file
+    assert by_file["RR@10"]["first"] == 1
+
+    monkeypatch.setattr(RetrievalEvaluator, "evaluate", lambda *_: pytest.fail("it was evaluated"))
+    (other / "config.json").write_text('{"eval_documents": 1000}')
+    with pytest.raises(ValueError, match=r"a run has searched a sample \(--eval-documents 1000\)"):
+        evaluate.main(replace(config, compare=other))
+    (other / "run.trec").unlink()
+    with pytest.raises(
+        FileNotFoundError, match=r"a run holds no run\.trec: it is no directory of a retrieval"
+    ):
+        evaluate.main(replace(config, compare=other))
+
+
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import sys
+from types import SimpleNamespace
 
 import pytest
 from tqdm import tqdm
@@ -10,6 +12,7 @@ from tqdm.auto import tqdm as tqdm_of_others
 
 from lexforge.common import progress
 from lexforge.common.progress import Progress, bars_on_a_terminal_only
+from lexforge.settings import TrainingSettings
 
 
 def count_to_ten(show: bool = True) -> None:
@@ -41,6 +44,21 @@ def test_a_terminal_gets_a_bar(caplog, capsys, monkeypatch) -> None:
         count_to_ten()
     assert "10/10" in capsys.readouterr().err
     assert not caplog.messages
+
+
+def test_a_notebook_gets_a_bar(caplog, capsys, monkeypatch) -> None:
+    """Its standard error is no terminal, and nobody sees lines of the log there."""
+    shell = SimpleNamespace(config={"IPKernelApp": {}})
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
+    with caplog.at_level(logging.INFO):
+        count_to_ten()
+    assert "10/10" in capsys.readouterr().err
+    assert not caplog.messages
+    assert progress.tqdm is tqdm_of_others  # which draws a widget where the notebook has them
+    assert TrainingSettings(precision="fp32").arguments("run").disable_tqdm is False
+    shell.config.clear()  # the shell of a terminal, whose output goes to a file
+    assert not progress.bars_are_seen()
+    assert TrainingSettings(precision="fp32").arguments("run").disable_tqdm is True
 
 
 def test_silence_when_not_wanted(caplog, capsys) -> None:

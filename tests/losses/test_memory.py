@@ -11,6 +11,7 @@ import torch
 from gradients import batch, parts_and_gradients, sparse, without_dropout
 
 from lexforge.losses import CoSENTLoss, HCLLoss, InfoNCELoss, MoCoLoss, NWSLoss, memory
+from lexforge.losses.gradient_cache import rows_of
 from lexforge.losses.memory import RowsThatFit, bytes_of_text, free_memory, memory_for_activations
 from lexforge.models.structure import checkpoint_layers
 
@@ -48,6 +49,25 @@ def test_a_batch_that_fits_is_encoded_whole_and_draws_the_same_dropout(tiny_spla
         parts, gradients = parts_and_gradients(sparse(model, mini_batch_size=size), features)
         results.append((parts, gradients, torch.rand(1)))
     torch.testing.assert_close(results[1], results[0], rtol=0, atol=0)
+
+
+def test_the_largest_batch_is_the_last_that_is_encoded_whole(tiny_splade, give) -> None:
+    """One row more and it is cut: the number that a plan names, whatever the batch it was measured on."""
+    give(2e6)
+    model = tiny_splade.train()
+    features = batch(model)
+    most = RowsThatFit().largest_batch(model, features)
+    assert most > len(features[0]["input_ids"])
+
+    def of(rows: int) -> list[dict[str, Any]]:
+        own = len(features[0]["input_ids"])
+        places = torch.arange(rows) % own
+        return [{key: rows_of(value, own, places) for key, value in column.items()} for column in features]
+
+    assert RowsThatFit()(model, of(most)) is None
+    assert RowsThatFit()(model, of(most + 1)) is not None
+    give(0.0)
+    assert RowsThatFit().largest_batch(model, features) == 0
 
 
 @pytest.mark.parametrize(("fitting", "rows"), [(1, 1), (2, 2), (3, 3), (5, 4), (10, 4), (25, None)])

@@ -10,11 +10,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from safetensors import safe_open
 from sentence_transformers import SentenceTransformer
 
-from lexforge.data import load_multilabel
+from lexforge.corpus import load_label_classifier
+from lexforge.data import load_multilabel, multi_hot
+from lexforge.evaluation import f1_at
 from lexforge.report import run_verdict
 from lexforge.training import TrainingSettings
 
@@ -76,6 +79,20 @@ def config(file: Path, model: Path | str, loss: dict[str, Any] | None = None, **
     return recipe.Config(**(settings | others))
 
 
+def check_prediction(
+    run: Path, file: Path, split: str, trained: dict[str, float], texts: int | None = None
+) -> None:
+    """The labels that a saved model predicts have exactly the F1 that its run has measured."""
+    data = load_multilabel(file)
+    data = data if texts is None else data.sample(texts, TrainingSettings().seed)
+    classifier = load_label_classifier(run, device="cpu")
+    assert classifier.label_names == data.label_names == tuple(sorted(TOPICS))
+    predicted = classifier.predict([row.text for row in data.split(split)])
+    given = np.array(multi_hot([list(labels) for labels in predicted], data.label_names))
+    measured = f1_at(1, given, np.array(data.multi_hot(split)))
+    assert measured == {name: trained[f"head_{name}"] for name in ("micro_f1", "macro_f1")}
+
+
 def flags(file: Path, model: Path, run: Path) -> list[str]:
     given = ["--data", str(file), "--model", str(model), "--output-dir", str(run), "--steps", "2"]
     return [*given, "--batch-size", "4", "--max-seq-length", "16", "--queue-size", "16"]
@@ -114,9 +131,9 @@ def test_the_command_trains_evaluates_and_leaves_its_records(file: Path, tiny_ch
     assert json.loads((run / "config.json").read_text())["train"]["steps"] == 2
     assert "torch" in json.loads((run / "env.json").read_text())["versions"]
     assert (run / "checkpoint-2" / "run_state.safetensors").is_file()
-    with safe_open(run / "head.safetensors", "pt") as head:
-        assert json.loads(head.metadata()["labels"]) == sorted(TOPICS)
-        assert head.get_tensor("prototypes").shape == (3, 32)
+    assert "The loss may rise until the queue of 16 texts is full" in done.stdout
+    assert f"lexforge predict --model {run} --texts FILE" in done.stdout
+    check_prediction(run, file, "test", metrics["trained"])
     code = (
         "import sys; sys.modules['lexforge'] = None\n"
         "from sentence_transformers import SentenceTransformer\n"
@@ -173,9 +190,9 @@ def test_every_option_of_the_recipe_runs(
     """An option that fails after an hour is worse than none."""
     recipe.main(config(file, tiny_checkpoint, loss, **others))
     run = file.parent / "run"
-    assert 0 <= json.loads((run / "metrics.json").read_text())["trained"]["head_micro_f1"] <= 1
-    with safe_open(run / "head.safetensors", "pt") as head:
-        assert set(head.keys()) == ({"head.weight", "head.bias"} if "name" in loss else {"prototypes"})
+    trained = json.loads((run / "metrics.json").read_text())["trained"]
+    check_prediction(run, file, others.get("measured_split", "test"), trained, others.get("measured_texts"))
+    assert (load_label_classifier(run).bias is not None) == ("name" in loss)
     assert SentenceTransformer(str(run / "model"), device="cpu").max_seq_length == 16
 
 
@@ -249,5 +266,5 @@ def test_resume_ends_with_the_model_of_a_run_never_stopped(file: Path, tiny_chec
         recipe.main(config(file, tiny_checkpoint, resume=True))
     file.write_text(texts)
     recipe.main(config(file, tiny_checkpoint, resume=True))
-    for name in ("model/model.safetensors", "head.safetensors"):
+    for name in ("model/model.safetensors", "model/label_classifier.safetensors"):
         assert (run / name).read_bytes() == (whole / name).read_bytes(), name

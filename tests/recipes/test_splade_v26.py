@@ -445,6 +445,32 @@ def test_a_directory_that_holds_a_run_is_not_touched(beir: Path) -> None:
     assert (run / "metrics.json").read_text() == "precious"
 
 
+@pytest.mark.parametrize("before", [True, False])
+def test_a_plan_leaves_the_run_directory_as_it_was(
+    beir: Path, before: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It tells what the run would take, in front of a finished run or of none."""
+    run = beir.parent / "run"
+    if before:
+        (run / "model").mkdir(parents=True)
+        (run / "metrics.json").write_text("precious")
+    found = {path: path.stat().st_mtime_ns for path in beir.parent.rglob("*")}
+    recipe.main(config(beir, plan=True))
+    assert {path: path.stat().st_mtime_ns for path in beir.parent.rglob("*")} == found
+    printed = capsys.readouterr().out
+    for name in ("seconds per step", "peak memory", "largest batch", "time", "disk"):
+        assert f"\n{name} " in printed
+    assert "\nrows                  8, of which a step takes 4\n" in printed
+    with pytest.raises(ValueError, match="leave --resume out"):
+        recipe.main(config(beir, plan=True, resume=True))
+
+
+def test_a_plan_mines_nothing(beir: Path, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Mining encodes all documents, which may take longer than training; negatives of BM25 stand for it."""
+    monkeypatch.setattr(recipe.negatives, "mine_once", lambda *_: pytest.fail("it mined"))
+    recipe.main(config(beir, model=str(tiny_checkpoint), negatives="mined", plan=True, train=TWO_ROWS))
+
+
 def test_resume_ends_with_the_model_of_a_run_never_stopped(beir: Path) -> None:
     """Killed after a checkpoint and started again with `--resume`, the recipe leaves the same weights. Over
     another text under the same path it would leave others, and is refused.

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -232,6 +233,23 @@ def test_a_run_without_a_corpus_shows_its_own_measure(new_run: NewRun, tmp_path:
     assert "not left everything" not in text
     assert "Parts of the loss" not in text
     assert "Queries won" not in text
+
+
+@pytest.mark.parametrize(
+    ("loss", "noted"),
+    [
+        ({"name": "nws", "queue_size": 2048}, True),
+        ({"name": "moco", "queue_size": 2048}, True),
+        ({"name": "nws", "queue_size": 0}, False),
+        ({"name": "bce", "queue_size": 2048}, False),
+    ],
+)
+def test_a_loss_that_grows_with_its_queue_says_so(run: Path, loss: dict[str, Any], noted: bool) -> None:
+    """A loss that rises looks like training that fails, until the queue is full."""
+    config = json.loads((run / "config.json").read_text())
+    (run / "config.json").write_text(json.dumps(config | {"loss": loss}))
+    text = Reader(write_page(run)).text
+    assert ("The loss may rise until the queue of 2,048 texts is full" in text) is noted
 
 
 def test_findings_are_shown_with_their_advice(run: Path) -> None:

@@ -378,7 +378,7 @@ def test_a_checkpoint_that_cannot_fit_is_not_begun(
     trainer = make_trainer(tiny_splade, tmp_path)
     numbers = sum(parameter.numel() for parameter in tiny_splade.parameters())
     counted: list[int] = []
-    trainer.add_callback(AtStep(3, lambda: counted.append(trainer._checkpoint_bytes())))
+    trainer.add_callback(AtStep(3, lambda: counted.append(trainer.checkpoint_bytes())))
     usage = shutil.disk_usage(tmp_path)
     fill = AtStep(4, lambda: monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=10_000)))
     trainer.add_callback(fill)
@@ -462,8 +462,8 @@ loss = NeuralSparseLoss(model, distillation_weight=0.0)
 arguments = settings.arguments(run, disable_tqdm=True)
 trainer = SpladeTrainer(model, loss, args=arguments, train_dataset=Dataset.from_list(rows))
 if sys.argv[3] == "surprise":  # as if the room had been taken after it was counted
-    counted = trainer._checkpoint_bytes
-    trainer._checkpoint_bytes = lambda: counted() if trainer._given.get("output_dir") else 1
+    counted = trainer.checkpoint_bytes
+    trainer.checkpoint_bytes = lambda: counted() if trainer._given.get("output_dir") else 1
 try:
     trainer.train()
 except DiskFullError as error:

@@ -87,11 +87,24 @@ def test_resume_needs_a_run_with_the_same_settings(tmp_path: Path) -> None:
         open_run(tmp_path / "run", {"steps": 4, "phases": (1, 2)}, resume=True)
 
 
+def test_a_run_that_is_to_go_on_for_longer_is_told_how(tmp_path: Path) -> None:
+    """Its schedule and the averages over its steps are those of its length, so its model starts a new run."""
+    run = tmp_path / "run"
+    open_run(run, {"train": {"steps": 200}})
+    message = r"train\.steps was 200 and is now 400\. .* To train further, "
+    with pytest.raises(ValueError, match=message + "resume it without this change to its end, then give"):
+        open_run(run, {"train": {"steps": 400}}, resume=True)
+    (run / "model").mkdir()
+    with pytest.raises(ValueError, match=message + f"give .* --model {re.escape(str(run / 'model'))}$"):
+        open_run(run, {"train": {"steps": 400}}, resume=True)
+    assert json.loads((run / "config.json").read_text()) == {"train": {"steps": 200}}
+
+
 def test_a_nested_setting_that_changed_is_named_alone(tmp_path: Path) -> None:
     """The settings of the loss are some twenty numbers; the message names the one to put back."""
     open_run(tmp_path / "run", {"loss": {"temperature": 0.1, "alpha": 1.0}})
     changed = {"loss": {"temperature": 0.2, "alpha": 1.0}}
-    with pytest.raises(ValueError, match=r"run: loss\.temperature was 0\.1 and is now 0\.2$"):
+    with pytest.raises(ValueError, match=r"run: loss\.temperature was 0\.1 and is now 0\.2\. A resumed run"):
         open_run(tmp_path / "run", changed, resume=True)
 
 

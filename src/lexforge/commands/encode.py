@@ -8,11 +8,15 @@ SPLADE encoder. FOLDER is in BEIR layout, or any other name that the recipes tak
 process and one device; the second starts one process per device, and all of them need the same folder
 `--output`. If the command is killed and started again, it encodes the blocks that are missing. The last bits
 of a vector can depend on the number of threads per process. `lexforge index` makes an index of the vectors.
+`--plan` encodes a sample, tells how long the whole will take and how large it will be, and writes nothing.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
@@ -34,6 +38,35 @@ class Config:
     batch_size: int = 32  # texts per forward pass
     source: Annotated[SourceOptions, tyro.conf.arg(name="")] = field(default_factory=SourceOptions)
     block_rows: int = 4096  # documents per block: memory holds one block, and a kill loses at most one
+    plan: bool = False  # tell time and size, measured on a sample of the documents, and write nothing
+
+
+SAMPLED = 512  # documents of a plan
+
+
+def plan(cfg: Config, documents: Mapping[str, str], ranks: int, device: str | None) -> str:
+    """Tell from a sample how long all documents will take, and how large their vectors will be."""
+    from lexforge.corpus.vector_file import write_vectors
+    from lexforge.report.verdict import byte_size, duration
+
+    model = models.load_encoder(cfg.model, cfg.max_seq_length, device)
+    per_second, vectors = corpus.encoding_speed(
+        model, documents.values(), most=SAMPLED, batch_size=cfg.batch_size
+    )
+    sampled = vectors.shape[0]
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "sample"
+        write_vectors(file, vectors, "a sample")
+        ids = sum(len(key.encode()) + 4 for key in documents)  # with quotes and a comma
+        size = file.stat().st_size * len(documents) / sampled + ids
+    place = next(path for path in (cfg.output.resolve(), *cfg.output.resolve().parents) if path.exists())
+    devices = f" by {ranks} processes" if ranks > 1 else ""
+    return (
+        f"{len(documents):,} documents, of which {sampled:,} were encoded for this plan\n"
+        f"{per_second:,.1f} documents per second per process: {duration(len(documents) / per_second / ranks)}"
+        f"{devices}\n{byte_size(size)} for the vectors; {byte_size(shutil.disk_usage(place).free)} are free "
+        f"at {place}"
+    )
 
 
 def main(cfg: Config) -> None:
@@ -44,6 +77,10 @@ def main(cfg: Config) -> None:
 
     rank, ranks = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     device = f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if torch.cuda.is_available() else None
+    if cfg.plan:
+        if rank == 0:
+            print(plan(cfg, documents, ranks, device))
+        return
     encoded = corpus.encode_corpus(
         models.load_encoder(cfg.model, cfg.max_seq_length, device),
         documents,

@@ -1,10 +1,13 @@
 """Evaluate an encoder on a retrieval set: graded measures, sparsity, speed, a TREC run and a paired test.
 
     lexforge evaluate --model MODEL --data FOLDER --max-seq-length 128 --run run.trec
+    lexforge evaluate --model MODEL --data FOLDER --compare OTHER_RUN
 
 MODEL is a saved `SparseEncoder` or `SentenceTransformer`, or a bare masked language model, which becomes a
 SPLADE encoder; a folder or a name on the hub. FOLDER is in BEIR layout, or any other name that the recipes
-take. The search is exact unless `--index` names an approximate index.
+take. The search is exact unless `--index` names an approximate index. `--compare` takes the directory of a
+finished run, whose model is not encoded again, or a TREC run of any system; a paired t-test over the queries
+tells whether the model differs from it.
 """
 
 from __future__ import annotations
@@ -41,7 +44,7 @@ class Config:
     cache_dir: Path | None = None  # keeps the vectors of the corpus for the next evaluation of the model
     run: Path | None = None  # the run is written here, in TREC format
     json: Path | None = None  # measures, sparsity and timing are written here
-    compare: Path | None = None  # the run of another system over the same data, for a paired t-test
+    compare: Path | None = None  # another system over the same data: a run directory, or a TREC run
 
 
 def server_options(cfg: Config) -> dict[str, str]:
@@ -50,6 +53,33 @@ def server_options(cfg: Config) -> dict[str, str]:
         return {}
     token = os.environ.get("QDRANT_API_KEY" if cfg.index == "qdrant" else "MILVUS_TOKEN", "")
     return {"uri": cfg.uri, "collection": cfg.collection, "token": token}
+
+
+def compared_run(path: Path) -> Path:
+    """Return the TREC run that `--compare` names: a file, or the one of a run directory.
+
+    Raises:
+        FileNotFoundError: If a folder holds no such run.
+        ValueError: If the run has searched a sample of the documents, where every system finds more.
+    """
+    if not path.is_dir():
+        return path
+    from lexforge.report.record import TRAINED, run_file  # here, because --help need not wait for it
+    from lexforge.runs.run_directory import read_json
+
+    file = path / run_file(TRAINED)
+    if not file.is_file():
+        raise FileNotFoundError(
+            f"{path} holds no {file.name}: it is no directory of a retrieval run that has measured its model"
+        )
+    sample = (read_json(path / "config.json") or {}).get("eval_documents")
+    if sample is not None:
+        raise ValueError(
+            f"{path} has searched a sample (--eval-documents {sample}), which is no comparison with all "
+            "documents; measure its model, and compare with that: "
+            f"lexforge evaluate --model {path / 'model'} --run other.trec"
+        )
+    return file
 
 
 def main(cfg: Config) -> None:
@@ -68,7 +98,9 @@ def main(cfg: Config) -> None:
         evaluation.check_run_ids(qrels, loaded.corpus)
     other = None
     if cfg.compare is not None:
-        other = evaluation.read_run(cfg.compare, queries=loaded.queries, documents=loaded.corpus)
+        other = evaluation.read_run(
+            compared_run(cfg.compare), queries=loaded.queries, documents=loaded.corpus
+        )
         if not other.keys() & qrels.keys():
             raise ValueError(f"{cfg.compare} must rank queries of the split {cfg.split!r}; it ranks none")
     evaluator = evaluation.RetrievalEvaluator(
@@ -98,6 +130,7 @@ def main(cfg: Config) -> None:
     if other is not None:
         second = evaluation.score_run(result.run, evaluator.qrels, cfg.metrics)
         compared = evaluation.compare_runs(evaluation.score_run(other, evaluator.qrels, cfg.metrics), second)
+        print(f"\n{cfg.compare} -> {cfg.model}, with the 95 % interval of the difference:")
         for name, c in compared.items():
             print(
                 f"{name:24} {c.first:.4f} -> {c.second:.4f}  {c.difference:+.4f} "

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
-from tqdm import tqdm
+from tqdm.auto import tqdm
+
+from lexforge.common.progress import bars_are_seen
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -54,7 +56,7 @@ def document_frequency(
         )
     frequency = np.zeros(size, dtype=np.int64)  # [V]
     batches = range(0, len(texts), _BATCH_TEXTS)
-    for start in tqdm(batches, desc="document frequencies", unit="batch", disable=None):
+    for start in tqdm(batches, desc="document frequencies", unit="batch", disable=not bars_are_seen()):
         batch = list(texts[start : start + _BATCH_TEXTS])
         for position, text in enumerate(batch, start=start):
             if not isinstance(text, str):

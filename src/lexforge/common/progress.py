@@ -1,4 +1,4 @@
-"""Progress of long work: a bar on a terminal, lines in the log elsewhere."""
+"""Progress of long work: a bar on a terminal or in a notebook, lines in the log elsewhere."""
 
 from __future__ import annotations
 
@@ -10,27 +10,35 @@ from contextlib import contextmanager
 from functools import partialmethod
 from types import TracebackType
 
-from tqdm import tqdm
+from tqdm import std
+from tqdm.auto import tqdm
 
 logger = logging.getLogger(__name__)
 
 LOG_SECONDS = 10.0
 
 
+def bars_are_seen() -> bool:
+    """Return whether somebody sees a bar: on a terminal, or in the kernel of a notebook."""
+    python = sys.modules.get("IPython")
+    shell = None if python is None else python.get_ipython()
+    return sys.stderr.isatty() or (shell is not None and "IPKernelApp" in shell.config)
+
+
 @contextmanager
 def bars_on_a_terminal_only() -> Iterator[None]:
-    """A block in which the bars of other packages draw nothing, unless standard error is a terminal.
+    """A block in which the bars of other packages draw nothing, unless somebody sees them.
 
     Those packages make bars without a switch of their own. A bar that is told whether to draw obeys still, as
     with `TQDM_DISABLE`, which tqdm reads too early for this: while it is imported.
     """
-    made = tqdm.__init__
-    if not sys.stderr.isatty():
-        tqdm.__init__ = partialmethod(made, disable=True)  # type: ignore[method-assign, assignment]
+    made = std.tqdm.__init__  # every other kind of bar inherits it
+    if not bars_are_seen():
+        std.tqdm.__init__ = partialmethod(made, disable=True)  # type: ignore[method-assign, assignment]
     try:
         yield
     finally:
-        tqdm.__init__ = made  # type: ignore[method-assign]
+        std.tqdm.__init__ = made  # type: ignore[method-assign]
 
 
 class Progress:
@@ -46,9 +54,9 @@ class Progress:
     def __init__(self, total: int | None, what: str, unit: str = "documents", *, show: bool = True) -> None:
         self.total, self.what, self.unit = total, what, unit
         self.done = 0
-        terminal = sys.stderr.isatty()
-        self._bar = tqdm(total=total, desc=what, unit=f" {unit}", disable=not (show and terminal))
-        self._logs = show and not terminal
+        seen = bars_are_seen()
+        self._bar = tqdm(total=total, desc=what, unit=f" {unit}", disable=not (show and seen))
+        self._logs = show and not seen
         self._logged = time.monotonic()
 
     def update(self, count: int) -> None:

@@ -1,4 +1,4 @@
-"""Corpora encoded in blocks, files of vectors, stored indexes, and searches with the terms that matched."""
+"""Corpora encoded in blocks, files of vectors, stored indexes, searches with their terms, labels of texts."""
 
 from __future__ import annotations
 
@@ -10,8 +10,16 @@ if TYPE_CHECKING:
     from lexforge.corpus.active_terms import active_document_frequency
     from lexforge.corpus.changes import Change, change_index
     from lexforge.corpus.encoded_corpus import EncodedCorpus, encode_corpus
-    from lexforge.corpus.encoding import CorpusEncoder, Vectors, encode, join_vectors, vector_type
+    from lexforge.corpus.encoding import (
+        CorpusEncoder,
+        Vectors,
+        encode,
+        encoding_speed,
+        join_vectors,
+        vector_type,
+    )
     from lexforge.corpus.indexing import index_passages
+    from lexforge.corpus.label_classifier import LabelClassifier, label_scores, load_label_classifier
     from lexforge.corpus.own_tokens import count_tokens, unknown_share
     from lexforge.corpus.search import (
         Found,
@@ -30,6 +38,7 @@ __all__ = [
     "CorpusEncoder",
     "EncodedCorpus",
     "Found",
+    "LabelClassifier",
     "MatchedTerm",
     "QueryResult",
     "Searcher",
@@ -41,8 +50,11 @@ __all__ = [
     "count_tokens",
     "encode",
     "encode_corpus",
+    "encoding_speed",
     "index_passages",
     "join_vectors",
+    "label_scores",
+    "load_label_classifier",
     "matched_terms",
     "model_of",
     "named_terms",

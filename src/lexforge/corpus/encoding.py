@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, cast
 
@@ -24,6 +26,8 @@ from lexforge.models.prompts import encode_kind
 from lexforge.retrieval import VectorType
 from lexforge.storage.files import remove_leftovers
 
+# Documents that are encoded before any is timed, because the first batch measures the head, and timed ones.
+_WARM, TIMED = 8, 64
 BATCHES_PER_BLOCK = 32  # batches per call of the model, after which the vectors leave the device
 # Only files with these names are ever deleted from a cache folder.
 _CACHED = re.compile(r"[0-9a-f]{40}-[0-9a-f]{40}\.safetensors")
@@ -107,6 +111,28 @@ def encode(
             _check_finite(rows[-1], part, kind)
             progress.update(len(part))
     return join_vectors(rows)[np.argsort(order)]
+
+
+def encoding_speed(
+    model: BaseModel, texts: Collection[str], *, most: int = TIMED, batch_size: int = 32
+) -> tuple[float, Vectors]:
+    """Measure how fast a model encodes documents, by some of them that are evenly spaced.
+
+    Args:
+        model: A SparseEncoder or a SentenceTransformer.
+        texts: All documents, at least one.
+        most: Number of documents that are timed at most.
+        batch_size: Texts per forward pass.
+
+    Returns:
+        Documents per second, and the vectors of those that were timed.
+    """
+    every = max(1, len(texts) // most)
+    some = list(islice(islice(texts, 0, None, every), most))
+    encode(model, some[:_WARM], "document", batch_size=batch_size)
+    start = time.perf_counter()
+    vectors = encode(model, some, "document", batch_size=batch_size)
+    return len(some) / (time.perf_counter() - start), vectors
 
 
 def check_batch_size(batch_size: int) -> None:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         load_docstring_topics,
         load_label_sets,
         load_multilabel,
+        load_texts,
         multi_hot,
     )
     from lexforge.data.pair_data import PairData
@@ -80,6 +81,7 @@ __all__ = [
     "load_retrieval_data",
     "load_sts",
     "load_teacher_scores",
+    "load_texts",
     "load_training_data",
     "multi_hot",
     "read_training_rows",

@@ -19,12 +19,13 @@ from lexforge.common.types import DataError
 from lexforge.data.digest import digests
 from lexforge.data.formats import OF_ROWS, detect, docstrings, read_records
 from lexforge.data.formats.docstrings import load_docstrings
-from lexforge.data.lines import excerpt, json_objects, require_texts
+from lexforge.data.lines import excerpt, json_objects, numbered_lines, require_texts
 from lexforge.data.splits import missing_split, wanted_rows
-from lexforge.data.tables import find_column
+from lexforge.data.tables import ending, find_column
 from lexforge.settings import MultiLabelOptions
 
 TEXT, LABEL = "text", "label"
+TEXT_COLUMNS = (TEXT, "sentence")  # what a column of texts is called
 _FIELDS = ("id", "text", "labels", "split")
 
 
@@ -156,6 +157,40 @@ def load_label_sets(
     return replace(loaded, splits=rows)
 
 
+def load_texts(source: str, text_column: str | None = None) -> list[tuple[str | None, str]]:
+    """Load the texts that are to get labels.
+
+    Args:
+        source: A file `.txt`, plain or compressed, with one text per line, of which blank ones are left out;
+            or rows of a format of `lexforge.data.formats.OF_ROWS` with a column of texts. Rows of all splits
+            are taken.
+        text_column: Name of that column; None recognises `text` and `sentence`.
+
+    Returns:
+        Id and text of each row, in their order; the id is None where a row has none.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        DataError: If the data are wrong, a text of a row is blank, or there is no text; the message names
+            file and line.
+    """
+    path = Path(source)
+    found: list[tuple[str | None, str]] = []
+    if path.is_file() and ending(path) == ".txt":
+        found = [(None, line.strip()) for _, line in numbered_lines(path) if line.strip()]
+    else:
+        for where, _, record in read_records(source, _FIELDS):
+            column = find_column(where, list(record), "text", TEXT_COLUMNS, text_column, "--text-column")
+            text, key = record[column], record.get("id")
+            require_texts(where, **{column: text})
+            if not text.strip():
+                raise DataError(f"{where}: the text in {column!r} is blank")
+            found.append((None if key is None else str(key), text.strip()))
+    if not found:
+        raise DataError(f"{source} holds no text")
+    return found
+
+
 def load_multilabel(path: str | Path, label_names: Sequence[str] | None = None) -> MultiLabelData:
     """Read a file of texts with label sets, whole into memory, and check it.
 
@@ -187,7 +222,7 @@ def _records(source: str, options: MultiLabelOptions) -> Iterator[tuple[object, 
     counts: Counter[str] = Counter()
     for where, split, record in read_records(source, _FIELDS):
         names = list(record)
-        text = find_column(where, names, "text", (TEXT, "sentence"), options.text_column, "--text-column")
+        text = find_column(where, names, "text", TEXT_COLUMNS, options.text_column, "--text-column")
         column = find_column(where, names, "labels", ("labels",), options.labels_column, "--labels-column")
         labels = record[column]
         if isinstance(labels, str):  # a cell of a CSV file

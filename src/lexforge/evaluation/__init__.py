@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from lexforge.evaluation.multilabel import (
         MULTILABEL_METRICS,
         LabelledVectors,
+        best_threshold,
         evaluate_multilabel,
+        f1_at,
         f1_on_test,
     )
     from lexforge.evaluation.multilabel_evaluator import MultiLabelEvaluator
@@ -47,6 +49,7 @@ __all__ = [
     "RetrievalResult",
     "RunScores",
     "Sparsity",
+    "best_threshold",
     "check_run_ids",
     "compare_runs",
     "compare_with_bm25",
@@ -58,6 +61,7 @@ __all__ = [
     "evaluator_of_split",
     "evaluators_by_split",
     "example_searches",
+    "f1_at",
     "f1_on_test",
     "measure_sparsity",
     "metrics_table",

@@ -106,15 +106,29 @@ def f1_on_test(
         test_labels: `[M, L]` integers 0 and 1.
 
     Returns:
-        `micro_f1`, over all M x L decisions, and `macro_f1`, the mean over the labels that at least one test
-        text has (0 if there is none).
+        The measures of `f1_at`.
     """
-    chosen = (test_scores >= best_threshold(dev_scores, dev_labels)).astype(np.int64)  # [M, L]
+    return f1_at(best_threshold(dev_scores, dev_labels), test_scores, test_labels)
+
+
+def f1_at(threshold: float, scores: NDArray, labels: NDArray) -> dict[str, float]:
+    """Measure micro and macro F1 where a text gets all labels whose score reaches a threshold.
+
+    Args:
+        threshold: The score from which a label is given.
+        scores: `[N, L]` floats.
+        labels: `[N, L]` integers 0 and 1.
+
+    Returns:
+        `micro_f1`, over all N x L decisions, and `macro_f1`, the mean over the labels that at least one text
+        has (0 if there is none).
+    """
+    chosen = (scores >= threshold).astype(np.int64)  # [N, L]
     # Each F1 is that of a two-class problem, which scikit-learn defines for a single label too. A label that
-    # no test text has would enter the macro mean as 0, whatever the classifier does.
-    micro = f1_score(test_labels.reshape(-1), chosen.reshape(-1), zero_division=0)
-    present = np.flatnonzero(test_labels.any(axis=0))
-    by_label = [f1_score(test_labels[:, label], chosen[:, label], zero_division=0) for label in present]
+    # no text has would enter the macro mean as 0, whatever the classifier does.
+    micro = f1_score(labels.reshape(-1), chosen.reshape(-1), zero_division=0)
+    present = np.flatnonzero(labels.any(axis=0))
+    by_label = [f1_score(labels[:, label], chosen[:, label], zero_division=0) for label in present]
     return {"micro_f1": float(micro), "macro_f1": float(np.mean(by_label)) if by_label else 0.0}
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Sequence
 
 from sentence_transformers import SentenceTransformer, SparseEncoder
 
-from lexforge.corpus import encode
+from lexforge.corpus import encoding_speed
 from lexforge.data import RetrievalData, sample_corpus
 from lexforge.evaluation.evaluator import RetrievalEvaluator, RetrievalResult
 from lexforge.evaluation.metrics import score_run
@@ -16,9 +15,6 @@ from lexforge.evaluation.trec import check_run_ids
 from lexforge.retrieval import BM25Index
 
 logger = logging.getLogger(__name__)
-
-# Documents that are encoded before any is timed, because the first batch measures the head, and timed ones.
-_WARM, _TIMED = 8, 64
 
 
 def evaluator_of_split(data: RetrievalData, split: str, name: str = "") -> RetrievalEvaluator:
@@ -80,12 +76,8 @@ def evaluate_within(
     Raises:
         ValueError: If there is no such split.
     """
-    every = max(1, len(data.corpus) // _TIMED)
-    texts = [text for place, text in enumerate(data.corpus.values()) if place % every == 0][:_TIMED]
-    encode(model, texts[:_WARM], "document")
-    start = time.perf_counter()
-    encode(model, texts, "document")
-    fit = int(len(texts) * seconds / (time.perf_counter() - start))
+    per_second, _ = encoding_speed(model, data.corpus.values())
+    fit = int(per_second * seconds)
     if fit >= len(data.corpus):
         return evaluator.evaluate(model), len(data.corpus)
     sample = sample_corpus(data, max(1, fit), [split])

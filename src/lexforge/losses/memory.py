@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import os
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -59,15 +60,8 @@ class RowsThatFit:
         Returns:
             The rows to encode at once; None encodes the whole batch at once.
         """
-        widths = [column["input_ids"].shape[1] for column in columns]
-        rows = len(columns[0]["input_ids"])
-        device = columns[0]["input_ids"].device
-        own = max(widths)
-        widest = _over_ranks(own, device, "MAX")
-        if widest > self._width:  # on all ranks, because a sharded model must be encoded by all of them
-            self._budget = self._budget or memory_for_activations(model, device)
-            kept, self._vector, self._shared = bytes_of_text(model, columns[widths.index(own)])
-            self._text, self._width = kept * widest / own, widest
+        widths = self._measure(model, columns)
+        rows, device, own = len(columns[0]["input_ids"]), columns[0]["input_ids"].device, max(widths)
         left = self._budget - self._shared - _VECTORS * self._vector * rows * len(columns)
         needed = self._text * rows * sum(widths) / self._width
         size = rows
@@ -89,6 +83,31 @@ class RowsThatFit:
             )
             self._told = size
         return size
+
+    def largest_batch(self, model: nn.Module, columns: list[Features]) -> int:
+        """Tell how many rows could be encoded at once, whatever the size of the batch.
+
+        Args:
+            model: As for a call.
+            columns: One dict per text column with `input_ids [B, L]`; other rows are taken to be like these.
+
+        Returns:
+            The number of rows; 0 if not even one fits.
+        """
+        widths = self._measure(model, columns)
+        per_row = self._text * sum(widths) / self._width + _VECTORS * self._vector * len(columns)
+        return max(0, int((self._budget - self._shared) / per_row))
+
+    def _measure(self, model: nn.Module, columns: list[Features]) -> list[int]:
+        """Measure a text, if the columns are wider than those before, and return the width of each column."""
+        widths = [column["input_ids"].shape[1] for column in columns]
+        own, device = max(widths), columns[0]["input_ids"].device
+        widest = _over_ranks(own, device, "MAX")
+        if widest > self._width:  # on all ranks, because a sharded model must be encoded by all of them
+            self._budget = self._budget or memory_for_activations(model, device)
+            kept, self._vector, self._shared = bytes_of_text(model, columns[widths.index(own)])
+            self._text, self._width = kept * widest / own, widest
+        return widths
 
 
 def bytes_of_text(model: nn.Module, column: Features) -> tuple[float, float, float]:
@@ -143,6 +162,25 @@ def free_memory(device: torch.device) -> int:
         free, _ = torch.cuda.mem_get_info(device)
         return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     return min([psutil.virtual_memory().available, *_left_in_control_groups()])
+
+
+def peak_memory(device: torch.device) -> int:
+    """Read the most memory that this process has held so far.
+
+    Args:
+        device: A GPU, whose tensors are counted, or the CPU, where all of the process counts.
+
+    Returns:
+        Bytes.
+    """
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    if sys.platform == "win32":
+        return int(psutil.Process().memory_info().peak_wset)
+    import resource  # Windows has no such module
+
+    unit = 1 if sys.platform == "darwin" else 1024
+    return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 def _one_text(model: nn.Module, column: Features) -> tuple[float, float, float]:

@@ -8,6 +8,7 @@ from lexforge.common.lazy import load_when_used
 
 if TYPE_CHECKING:
     from lexforge.report.curve_drawing import Panel, draw_curves
+    from lexforge.report.curves import loss_note
     from lexforge.report.diagnosis import Finding, diagnose, findings_text
     from lexforge.report.model_numbers import measure_symptoms, record_symptoms
     from lexforge.report.page import write_page
@@ -21,6 +22,7 @@ __all__ = [
     "diagnose",
     "draw_curves",
     "findings_text",
+    "loss_note",
     "measure_symptoms",
     "record_symptoms",
     "run_verdict",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
@@ -12,6 +12,7 @@ from lexforge.report.run_files import RunFiles
 from lexforge.report.step_charts import DASHES, Series, line_chart, share_chart
 
 Line = dict[str, Any]
+WITH_QUEUE = ("nws", "moco")  # the losses of the recipes whose denominator grows with their queue
 
 
 def training_charts(runs: Sequence[RunFiles]) -> list[Chart]:
@@ -29,6 +30,8 @@ def training_charts(runs: Sequence[RunFiles]) -> list[Chart]:
     if len(phases) > 1:
         ends = ", ".join(f"{number} to step {end:,}" for number, (_, end) in enumerate(phases, start=1))
         note = f"The shades are the phases of the curriculum: {ends}."
+    notes = dict.fromkeys([note, *(loss_note(run.config) for run in runs)])
+    note = " ".join(filter(None, notes))
     whole = _overlaid("loss", "Loss", runs, [("loss", "solid")], phases, note=note)
     parts: list[Chart] = []
     for draw in (_parts, _shares):  # those of two runs stand side by side
@@ -49,6 +52,27 @@ def training_charts(runs: Sequence[RunFiles]) -> list[Chart]:
         others.append(_overlaid("dev", title, runs, [(measured, "solid")], phases))
     charts = [whole, *parts, *others] if len(runs) == 1 else [whole, *others, *parts]
     return [chart for chart in charts if chart is not None]
+
+
+def loss_note(config: Mapping[str, Any]) -> str:
+    """Say why the loss of a run may rise while training works.
+
+    Args:
+        config: The settings of the run, as `config.json` holds them.
+
+    Returns:
+        One sentence for a loss with a queue of past texts, and nothing for others.
+    """
+    loss = config.get("loss")
+    if not isinstance(loss, Mapping) or loss.get("name") not in WITH_QUEUE:
+        return ""
+    size = loss.get("queue_size")
+    if not isinstance(size, int) or not size:
+        return ""
+    return (
+        f"The loss may rise until the queue of {size:,} texts is full, because each of them adds a term to "
+        "its denominator: compare its values only after that, and the measures on dev (--eval-steps)."
+    )
 
 
 def log_rows(run: RunFiles) -> list[Line]:

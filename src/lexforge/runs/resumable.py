@@ -158,7 +158,7 @@ class ResumableTraining(BaseTrainer):
             with new_checkpoint(
                 staged,
                 place,
-                size=self._checkpoint_bytes,
+                size=self.checkpoint_bytes,
                 writes=self.args.should_save,
                 wait=self.accelerator.wait_for_everyone,
             ):
@@ -256,7 +256,7 @@ class ResumableTraining(BaseTrainer):
         record = self.args.to_sanitized_dict() | self._given
         return record | {"save_total_limit": limit, "world_size": world_size()}
 
-    def _checkpoint_bytes(self) -> int:
+    def checkpoint_bytes(self) -> int:
         """The least size of a checkpoint: parameters, tied ones once, and the state of the optimizer."""
         tensors: list[torch.Tensor] = list(self.model.parameters())
         for state in getattr(self.optimizer, "state", {}).values():

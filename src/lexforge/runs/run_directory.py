@@ -63,7 +63,13 @@ def check_run(folder: str | Path, config: Mapping[str, Any], *, resume: bool = F
         changed = [name for name in sorted({*then, *now}) if then.get(name) != now.get(name)]
         if changed:
             differences = (f"{name} was {then.get(name)!r} and is now {now.get(name)!r}" for name in changed)
-            raise ValueError(f"cannot resume {folder}: {'; '.join(differences)}")
+            model = folder / "model"
+            first = "" if model.is_dir() else "resume it without this change to its end, then "
+            raise ValueError(
+                f"cannot resume {folder}: {'; '.join(differences)}. A resumed run ends as if it had never "
+                f"been stopped, so its settings stay, also the number of its steps. To train further, {first}"
+                f"give its model to a new run in another directory: --model {model}"
+            )
     elif folder.exists() and not (folder.is_dir() and _is_beginning(folder)):
         raise FileExistsError(
             f"{folder} already holds another run or other files; choose another output directory, "

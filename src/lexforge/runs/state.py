@@ -138,6 +138,11 @@ class RunStateCallback(TrainerCallback):
         fields = {"global_step": state.global_step, "values": values, "ranks": ranks}
         write_tensors(folder / STATE_FILE, FORMAT, fields, tensors)
 
+    def state_bytes(self) -> int:
+        """Return the bytes of the tensors that a checkpoint would keep now; every rank must call this."""
+        states = [part.state() for part in self._kept_parts().values()]
+        return sum(value.nbytes for state in states for value in state.values() if isinstance(value, Tensor))
+
     def _kept_parts(self) -> dict[str, Part]:
         """The parts, with the loss if it has a state."""
         return ({"loss": _LossPart(self.loss)} if loss_tensors(self.loss) else {}) | self.parts

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from lexforge.training.curriculum import phase_at, ramp_at
     from lexforge.training.dense import DenseTrainer
     from lexforge.training.hub import hub_arguments, push_model
+    from lexforge.training.plan import Plan
     from lexforge.training.recipe import (
         check_optimizer,
         check_run,
@@ -33,6 +34,7 @@ __all__ = [
     "DenseTrainer",
     "EvaluationSettings",
     "Phase",
+    "Plan",
     "Preset",
     "PresetName",
     "SpladeCollator",

@@ -20,8 +20,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from tqdm import tqdm
+from tqdm.auto import tqdm
 
+from lexforge.common.progress import bars_are_seen
 from lexforge.common.types import DataError, Qrels
 from lexforge.data.retrieval_data import RetrievalData, untitled
 from lexforge.settings import SourceOptions
@@ -173,7 +174,7 @@ def _extract(sources: list[tuple[str, Path]]) -> list[Pair]:
     """Parse all sources; of pairs with an equal name, query or document only the first is kept."""
     pairs: list[Pair] = []
     seen: set[str] = set()
-    for module, path in tqdm(sources, desc="reading docstrings", unit="file", disable=None):
+    for module, path in tqdm(sources, desc="reading docstrings", unit="file", disable=not bars_are_seen()):
         for name, docstring in _docstrings(module, path.read_bytes()):
             pair = _pair(module, name, docstring)
             if pair is None or not _is_text(pair):

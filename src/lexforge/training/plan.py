@@ -1,0 +1,252 @@
+"""What a run would take, measured in a few of its own steps in a folder that is removed again."""
+
+from __future__ import annotations
+
+import math
+import random
+import shutil
+import tempfile
+import time
+import weakref
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+from dataclasses import fields, replace
+from pathlib import Path
+from statistics import median
+from typing import Any, TypeVar
+
+import torch
+from accelerate import PartialState
+from datasets import Dataset
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from lexforge import corpus
+from lexforge.evaluation.training_queries import ROWS
+from lexforge.losses.base import LOSS_KEYS
+from lexforge.losses.gradient_cache import can_be_cut
+from lexforge.losses.memory import RowsThatFit, free_memory, peak_memory
+from lexforge.report.verdict import byte_size, duration
+from lexforge.runs import Stages
+from lexforge.runs.resumable import ResumableTraining
+from lexforge.sparsity.constants import BETWEEN, COUNTED_TEXTS, SAMPLE
+from lexforge.training.any_loss import losses_of
+
+Config = TypeVar("Config", bound=Any)
+WARM, TIMED = 2, 6  # steps before any is timed, the first of which measures memory and kernels; timed steps
+NEVER = 2**31 - 1  # steps
+
+
+class Plan:
+    """Measures a few steps of a run, and tells what the whole run would take.
+
+    Args:
+        cfg: The settings of the run, resolved.
+        process: This process, which must be the only one.
+        stages: The stages of the run, whose seconds before training count.
+
+    Raises:
+        ValueError: If the run is to be resumed, or has several processes.
+    """
+
+    def __init__(self, cfg: Any, process: PartialState, stages: Stages) -> None:
+        if cfg.resume:
+            raise ValueError("--plan tells what a new run would take; leave --resume out")
+        if process.num_processes > 1:
+            raise ValueError(
+                f"--plan measures one process; received {process.num_processes}. Start it without a launcher"
+            )
+        self.cfg = cfg
+        self.stages = stages
+        self.rows = self.drawn = 0
+        self._folder = Path(tempfile.mkdtemp(prefix="lexforge-plan-"))
+        weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+
+    def short(self) -> Any:
+        """Return the settings of the run with folders of their own, and without checkpoints and measures."""
+        folders: dict[str, Any] = {"output_dir": self._folder / "run"}
+        if any(field.name == "teacher_cache" for field in fields(self.cfg)):
+            folders["teacher_cache"] = self._folder / "teacher"
+        return replace(
+            self.cfg,
+            **folders,
+            train=replace(self.cfg.train, save_steps=NEVER, logging_steps=NEVER, report_to=()),
+            evaluation=replace(
+                self.cfg.evaluation,
+                eval_steps=self.cfg.evaluation.eval_steps and NEVER,  # dev is held out as in the run
+                best_measure=None,
+                early_stopping=None,
+                initial_evaluation=False,
+            ),
+            card=replace(self.cfg.card, push_to_hub=None),
+        )
+
+    def some(self, rows: Sequence[dict[str, Any]] | Dataset) -> Sequence[dict[str, Any]] | Dataset:
+        """Draw as many rows as the measured steps need, twice over, so that a teacher embeds no more.
+
+        Args:
+            rows: All training rows.
+
+        Returns:
+            Some of them in a random order, or all of a few.
+        """
+        train, self.rows = self.cfg.train, len(rows)
+        wanted = 2 * (WARM + TIMED) * train.batch_size * train.gradient_accumulation_steps
+        self.drawn = min(wanted, self.rows)
+        drawn = random.Random(train.seed).sample(range(self.rows), self.drawn)
+        return rows.select(drawn) if isinstance(rows, Dataset) else [rows[place] for place in drawn]
+
+    @property
+    def steps(self) -> int:
+        """The optimizer steps of the whole run."""
+        train = self.cfg.train
+        if train.steps is not None:
+            return int(train.steps)
+        batches = self.rows // train.batch_size  # an incomplete batch is dropped
+        per_epoch = max(1, math.ceil(batches / train.gradient_accumulation_steps))  # as the Trainer counts
+        return math.ceil(train.epochs * per_epoch)
+
+    def measure(
+        self,
+        trainer: ResumableTraining,
+        documents: Collection[str],
+        *,
+        searched: int,
+        first_seconds: float = math.inf,
+        mines: bool = False,
+        compares: bool = False,
+    ) -> str:
+        """Take the steps, encode some documents, and tell what follows for the whole run.
+
+        Args:
+            trainer: The trainer of the run over `some` rows; it is of no use afterwards.
+            documents: The documents of the run, at least one.
+            searched: Texts that one evaluation encodes.
+            first_seconds: What the evaluation before training may take at most.
+            mines: Whether the model mines the negatives of the run, for which it encodes all texts.
+            compares: Whether the model is compared with BM25 on training queries.
+
+        Returns:
+            Lines for a person.
+        """
+        device = trainer.args.device
+        trainer.args.max_steps = self.steps  # schedules and ramps begin as those of the whole run
+        fit, free = _LargestBatch(trainer), free_memory(device)
+        if device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(device)
+        clock = _Clock(min(self.steps, WARM + TIMED), device)
+        trainer.add_callback(clock)
+        with suppress(_Measured):
+            trainer.train()
+        peak = peak_memory(device)
+        checkpoint = trainer.checkpoint_bytes() + trainer.run_state.state_bytes()
+        stages = self.stages.end()
+        per_second, _ = corpus.encoding_speed(trainer.model.eval(), documents)
+
+        # Before training: what was done here, and what a teacher takes for the other rows.
+        teacher = stages.get("prepare the teacher", 0.0) * (self.rows / self.drawn - 1)
+        before = sum(stages.values()) - sum(clock.all_seconds) + teacher
+        # Texts that are encoded beside training: on dev, after it, to count active terms, and before it.
+        evaluation = self.cfg.evaluation
+        evaluations = 1 + (0 if evaluation.eval_steps is None else self.steps // evaluation.eval_steps)
+        wanted = [number for number in getattr(trainer, "wanted_terms", {}).values() if number is not None]
+        texts = evaluations * searched + len(wanted) * (SAMPLE + int(COUNTED_TEXTS / BETWEEN))
+        texts += mines * (len(documents) + self.rows) + compares * 2 * min(self.rows, ROWS)
+        encoding = texts / per_second
+        if evaluation.initial_evaluation:
+            encoding += min(searched / per_second, first_seconds)
+        training = self.steps * median(clock.seconds)
+
+        train = self.cfg.train
+        per_step = train.batch_size * train.gradient_accumulation_steps
+        most = "not measured" if fit.rows is None else f"about {fit.rows:,} rows are encoded at once"
+        return "\n".join(
+            f"{name:20}  {text}"
+            for name, text in {
+                "rows": f"{self.rows:,}, of which a step takes {per_step:,}",
+                "steps": f"{self.steps:,}, or {self.steps * per_step / self.rows:.1f} passes over the rows",
+                "seconds per step": f"{median(clock.seconds):.3g}, the median of {len(clock.seconds)} "
+                f"({min(clock.seconds):.3g} to {max(clock.seconds):.3g})",
+                "peak memory": f"{byte_size(peak)} on {device.type}; {byte_size(free)} were free",
+                "largest batch": f"{most}; a larger batch is cut, and costs one more forward pass",
+                "documents per second": f"{per_second:,.1f}, where texts are encoded and not trained on",
+                "time": f"{duration(before + training + encoding)}: {duration(before)} before training, "
+                f"{duration(training)} of training, {duration(encoding)} to encode texts for evaluations, "
+                "mining and counts of terms",
+                "disk": self._disk(checkpoint, sum(weight.nbytes for weight in trainer.model.parameters())),
+            }.items()
+        )
+
+    def _disk(self, checkpoint: int, model: int) -> str:
+        """Say what checkpoints and model will take, by the bytes of one of each."""
+        train, output = self.cfg.train, self.cfg.output_dir.resolve()
+        saved = -(-self.steps // train.save_steps)  # and one at the end
+        kept = saved if train.save_total_limit is None else min(saved, train.save_total_limit)
+        place = next(path for path in (output, *output.parents) if path.exists())
+        return (
+            f"about {byte_size((kept + 1) * checkpoint + model)}: {kept} times {byte_size(checkpoint)} for "
+            f"checkpoints, and another one while it is written, and {byte_size(model)} for the model; "
+            f"{byte_size(shutil.disk_usage(place).free)} are free at {place}"
+        )
+
+
+class _Measured(Exception):
+    """Ends a training whose steps have been timed; what follows a whole training is left out."""
+
+
+class _Clock(TrainerCallback):
+    """Times steps from end to end, with the batches that are made for them, and ends training then."""
+
+    def __init__(self, steps: int, device: torch.device) -> None:
+        self._steps = steps
+        self._device = device
+        self._ends: list[float] = []
+
+    @property
+    def all_seconds(self) -> list[float]:
+        """The seconds of each step."""
+        return [end - start for start, end in zip(self._ends, self._ends[1:], strict=False)]
+
+    @property
+    def seconds(self) -> list[float]:
+        """The seconds of the steps behind the first few, or of the last one where there are no more."""
+        return self.all_seconds[WARM:] or self.all_seconds[-1:]
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Start the clock."""
+        self._ends = [time.perf_counter()]
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Note the time, once the device has done its work."""
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        self._ends.append(time.perf_counter())
+        if state.global_step >= self._steps:
+            raise _Measured
+
+
+class _LargestBatch:
+    """Measures on the batches of a training how many rows like theirs could be encoded at once.
+
+    Args:
+        trainer: A trainer with one loss, before training.
+    """
+
+    def __init__(self, trainer: ResumableTraining) -> None:
+        self.rows: int | None = None  # None where a batch is no rows of tokens
+        self._fit = RowsThatFit()
+        self._trainer = trainer
+        (loss,) = losses_of(trainer.loss)
+        loss.register_forward_pre_hook(self._look)
+
+    def _look(self, loss: torch.nn.Module, arguments: tuple[Any, ...]) -> None:
+        """Look at the columns of a batch, before the loss encodes them."""
+        columns = [
+            {key: value for key, value in column.items() if key not in LOSS_KEYS} for column in arguments[0]
+        ]
+        if can_be_cut(columns):
+            rows = self._fit.largest_batch(self._trainer.model, columns)
+            self.rows = rows if self.rows is None else min(self.rows, rows)

@@ -1,0 +1,107 @@
+"""A plan measures a few steps of a run, says what the whole would take, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import gc
+import re
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from lexforge import corpus
+from lexforge.runs import Stages
+from lexforge.settings import EvaluationSettings, TrainingSettings
+from lexforge.training import Plan
+from lexforge.training.plan import NEVER, TIMED, WARM
+
+
+def plan_of(settings: TrainingSettings, rows: int, **others: Any) -> Plan:
+    process: Any = SimpleNamespace(num_processes=1)
+    cfg = SimpleNamespace(**({"train": settings, "resume": False} | others))
+    plan = Plan(cfg, process, Stages(process))
+    plan.some([{"anchor": str(row)} for row in range(rows)])
+    return plan
+
+
+@pytest.mark.parametrize(
+    ("settings", "steps"),
+    [
+        ({"steps": 7}, 7),
+        ({"epochs": 3, "batch_size": 4, "gradient_accumulation_steps": 1}, 3 * 25),
+        ({"epochs": 3, "batch_size": 8, "gradient_accumulation_steps": 2}, 3 * 6),  # of 12 whole batches
+        ({"epochs": 2.5, "batch_size": 8, "gradient_accumulation_steps": 5}, 8),  # 2.5 times 3, rounded up
+    ],
+)
+def test_the_steps_are_those_of_the_whole_run(settings: dict[str, Any], steps: int) -> None:
+    """Of all rows, though the plan trains on some; an incomplete batch is dropped."""
+    assert plan_of(TrainingSettings(**settings), 101).steps == steps
+
+
+def test_rows_for_the_measured_steps_are_drawn() -> None:
+    """A teacher embeds the texts of rows before training, which could be millions."""
+    settings = TrainingSettings(steps=7, batch_size=2, gradient_accumulation_steps=1)
+    plan = plan_of(settings, 101)
+    assert plan.rows == 101
+    rows = [{"anchor": str(row)} for row in range(101)]
+    some = plan.some(rows)
+    assert len(some) == plan.drawn == 2 * 2 * (WARM + TIMED)
+    assert len({row["anchor"] for row in some}) == len(some)
+    assert plan_of(settings, 5).drawn == 5
+
+
+def test_what_cannot_be_planned_is_refused() -> None:
+    """Before anything is read."""
+    with pytest.raises(ValueError, match="leave --resume out"):
+        plan_of(TrainingSettings(), 5, resume=True)
+    processes: Any = SimpleNamespace(num_processes=2)
+    with pytest.raises(ValueError, match="measures one process; received 2"):
+        Plan(SimpleNamespace(resume=False), processes, Stages(processes))
+
+
+def test_a_trainer_is_measured(
+    make_trainer: Callable[..., Any],
+    fresh: Callable[[], Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The numbers of the plan are those of the run that follows, and nothing is written."""
+    trainer = make_trainer(fresh(), tmp_path / "planned", arguments={"save_steps": NEVER})
+    settings = TrainingSettings(steps=40, batch_size=4, gradient_accumulation_steps=1, save_steps=15)
+    plan = plan_of(
+        settings,
+        20,
+        evaluation=EvaluationSettings(eval_steps=10),
+        output_dir=tmp_path / "planned",
+    )
+    monkeypatch.setattr(corpus, "encoding_speed", lambda *_: (2.0, None))
+    text = plan.measure(trainer, ["sort a list", "open a file"], searched=12, first_seconds=3, mines=True)
+    assert trainer.state.global_step == WARM + TIMED
+    assert "40, or 8.0 passes over the rows" in text
+    assert re.search(r"seconds per step +[\d.e-]+, the median of 6", text)
+    # Four evaluations on dev and one at the end, 2 documents and 20 rows to mine from, and the first measure.
+    assert f"{(5 * 12 + 2 + 20) / 2 + 3:.1f} s to encode texts for evaluations" in text
+    assert re.search(r"largest batch +about [\d,]+ rows", text)
+    assert f"are free at {tmp_path}" in text
+    assert not list(tmp_path.rglob("checkpoint-*"))
+    told = re.search(r"2 times ([\d.]+) kB for checkpoints", text)
+    assert told is not None
+    whole = make_trainer(fresh(), tmp_path / "whole")
+    whole.train()
+    tensors = ("model.safetensors", "optimizer.pt", "run_state.safetensors")
+    files = (path for path in (tmp_path / "whole" / "checkpoint-6").rglob("*") if path.name in tensors)
+    # The headers are an eighth of the files of so small a model, and the plan does not count them.
+    assert float(told[1]) * 1000 == pytest.approx(sum(path.stat().st_size for path in files), rel=0.15)
+
+
+def test_its_folder_is_removed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Also where the recipe ends with an error."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    plan = plan_of(TrainingSettings(), 5)
+    assert len(list(tmp_path.iterdir())) == 1
+    del plan
+    gc.collect()
+    assert not list(tmp_path.iterdir())
