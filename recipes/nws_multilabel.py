@@ -223,6 +223,8 @@ def main(cfg: Config) -> None:
     stages.begin("read the data")
     splits = dict.fromkeys(["train", "dev", cfg.measured_split])
     texts = data.load_label_sets(cfg.data, list(splits), cfg.source)
+    for note in texts.notes:  # what was recognised, left out and counted in the files
+        process.print(note)
     train_columns = texts.columns("train")
     training.check_full_batch(len(train_columns["text"]), cfg.train, process.num_processes)
     sample = texts.sample(cfg.measured_texts, cfg.train.seed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import math
 import sys
 from collections.abc import Sequence
@@ -39,6 +40,8 @@ Shortage: TypeAlias = Literal["random", "drop"]
 """What happens to a row with too few negatives: random documents fill it up, or it is dropped."""
 Vocabulary: TypeAlias = Literal["all", "seen"]
 """The terms that a model may use: all, or those that occur in its corpus."""
+BadRows: TypeAlias = Literal["fail", "skip"]
+"""What becomes of data with bad rows: they are refused as a whole, or such rows are left out."""
 IndexName: TypeAlias = Literal["inverted", "faiss-flat", "faiss-hnsw", "faiss-ivf", "milvus", "qdrant"]
 """The indexes that a command line can name."""
 VectorType: TypeAlias = Literal["sparse", "dense"]
@@ -732,8 +735,46 @@ def check_share(share: float | None) -> None:
         raise ValueError(f"hold_out must lie between 0 and 1; received {share}")
 
 
+@dataclass(frozen=True, kw_only=True)
+class TableOptions:
+    """How the files of tables are read, whatever their rows hold.
+
+    Args:
+        bad_rows: What becomes of rows that cannot be used (blank, not to be decoded, too many cells, wrong
+            values): `fail` refuses the data with one error that lists all of them; `skip` leaves them out
+            with one summary.
+        delimiter: What stands between the cells of a .csv or .tsv file: one character, or `tab`; None takes
+            the comma, or the tab in .tsv, and looks at the first line of a .csv file without commas.
+        encoding: Encoding of text files, such as cp1252; None takes UTF-8, and guesses where it does not fit.
+
+    Raises:
+        ValueError: If the delimiter is no single character, or Python knows no such encoding.
+    """
+
+    bad_rows: BadRows = "fail"
+    delimiter: str | None = None
+    encoding: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.bad_rows not in get_args(BadRows):
+            raise ValueError(f"bad_rows must be one of {list(get_args(BadRows))}; received {self.bad_rows!r}")
+        if self.delimiter is not None and (len(self.separator) != 1 or self.separator in '"\r\n'):
+            raise ValueError(f"delimiter must be one character, or tab; received {self.delimiter!r}")
+        try:
+            codecs.lookup(self.encoding or "utf-8")
+        except LookupError as error:
+            raise ValueError(
+                f"encoding must be one that Python knows, such as cp1252; received {self.encoding!r}"
+            ) from error
+
+    @property
+    def separator(self) -> str:
+        """The delimiter as a character; "" where none is given."""
+        return {"tab": "\t", "\\t": "\t", None: ""}.get(self.delimiter, self.delimiter or "")
+
+
 @dataclass(frozen=True)
-class SourceOptions:
+class SourceOptions(TableOptions):
     """How the data of `--data` are read.
 
     Args:
@@ -748,7 +789,7 @@ class SourceOptions:
             negative; None recognises label, score, scores and margin.
 
     Raises:
-        ValueError: If `hold_out` is out of range.
+        ValueError: If `hold_out` is out of range, or as for `TableOptions`.
     """
 
     hold_out: float | None = None
@@ -758,6 +799,7 @@ class SourceOptions:
     score_column: str | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_share(self.hold_out)
 
     @property
@@ -773,7 +815,7 @@ class SourceOptions:
 
 
 @dataclass(frozen=True)
-class StsOptions:
+class StsOptions(TableOptions):
     """How the scored pairs of `--data` are read.
 
     Args:
@@ -784,7 +826,7 @@ class StsOptions:
         score_column: Column of the scores; None recognises score, label, similarity and similarity_score.
 
     Raises:
-        ValueError: If `hold_out` is out of range.
+        ValueError: If `hold_out` is out of range, or as for `TableOptions`.
     """
 
     hold_out: float | None = None
@@ -793,11 +835,12 @@ class StsOptions:
     score_column: str | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_share(self.hold_out)
 
 
 @dataclass(frozen=True)
-class MultiLabelOptions:
+class MultiLabelOptions(TableOptions):
     """How the texts of `--data` are read.
 
     Args:
@@ -808,7 +851,7 @@ class MultiLabelOptions:
             recognises labels.
 
     Raises:
-        ValueError: If `hold_out` is out of range.
+        ValueError: If `hold_out` is out of range, or as for `TableOptions`.
     """
 
     hold_out: float | None = None
@@ -816,6 +859,7 @@ class MultiLabelOptions:
     labels_column: str | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_share(self.hold_out)
 
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from lexforge.corpus.encoded_corpus import EncodedCorpus, encode_corpus
     from lexforge.corpus.encoding import CorpusEncoder, Vectors, encode, join_vectors, vector_type
     from lexforge.corpus.indexing import index_passages
-    from lexforge.corpus.own_tokens import count_tokens, unknown_share
+    from lexforge.corpus.own_tokens import count_tokens, unknown_share, unknown_shares
     from lexforge.corpus.search import (
         Found,
         MatchedTerm,
@@ -50,6 +50,7 @@ __all__ = [
     "open_searcher",
     "read_source",
     "unknown_share",
+    "unknown_shares",
     "vector_type",
 ]
 

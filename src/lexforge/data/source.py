@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from lexforge.data.digest import digests
+from lexforge.data.faults import Faults
 from lexforge.data.formats import detect
 from lexforge.data.pair_data import PairData
 from lexforge.data.retrieval_data import RetrievalData, hold_out, sample_corpus
@@ -15,6 +17,9 @@ from lexforge.settings import SourceOptions
 
 if TYPE_CHECKING:
     from datasets import Dataset
+
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -27,12 +32,14 @@ class TrainingData:
             read from the disk.
         retrieval: The whole set, from whose judgements training rows are made; None for tables.
         pairs: The rows of tables, which stay on the disk; None where judgements name documents.
+        notes: What was guessed, left out and counted while the data were read, one line each.
     """
 
     measured: RetrievalData
     documents: Sequence[str]
     retrieval: RetrievalData | None = None
     pairs: PairData | None = None
+    notes: tuple[str, ...] = ()
 
     def training_rows(self, *, negatives: bool = True) -> Dataset:
         """Return the training rows of tables, mapped from the disk.
@@ -122,7 +129,9 @@ def load_retrieval_data(
         ValueError: If there is no such split.
         DataError: If the data cannot be used; the message names file and line.
     """
-    opened = _open(source, splits, options or SourceOptions())
+    opened, notes = _open(source, splits, options or SourceOptions())
+    for note in notes:
+        logger.warning("%s", note)
     data = opened.retrieval() if isinstance(opened, PairData) else opened
     return data if splits is None else data.only(splits)
 
@@ -174,23 +183,32 @@ def load_training_data(
         DataError: If the data cannot be used; the message names file and line.
     """
     needed = [TRAIN, *measured_splits]
-    opened = _open(source, needed, options or SourceOptions())
+    opened, notes = _open(source, needed, options or SourceOptions())
 
     # Rows of texts are trained on from the disk; only what is measured is read into memory.
     if isinstance(opened, PairData) and given_rows:
         measured = opened.retrieval(measured_splits, documents, seed)
-        return TrainingData(measured, opened.documents(), pairs=opened)
+        return TrainingData(measured, opened.documents(), pairs=opened, notes=notes)
 
     # Judgements name documents. So do those of rows in memory, for which negatives are to be mined.
     whole = (opened.retrieval() if isinstance(opened, PairData) else opened).only(needed)
     measured = sample_corpus(whole, documents, measured_splits, seed)
     texts = whole.corpus.values()
-    return TrainingData(measured, texts if isinstance(texts, Sequence) else list(texts), whole)
+    listed = texts if isinstance(texts, Sequence) else list(texts)
+    return TrainingData(measured, listed, whole, notes=notes)
 
 
-def _open(source: str, splits: Sequence[str] | None, options: SourceOptions) -> RetrievalData | PairData:
-    """Open a source, and hold out the splits that are wanted and missing; None wants those that exist."""
+def _open(
+    source: str, splits: Sequence[str] | None, options: SourceOptions
+) -> tuple[RetrievalData | PairData, tuple[str, ...]]:
+    """Open a source, and hold out the splits that are wanted and missing; None wants those that exist.
+
+    Returns:
+        The data, and what is told of them.
+    """
+    faults = Faults(source, options.bad_rows)
     # With a share to hold out, the splits that exist are known only after all have been read.
-    opened = detect(source).open(source, options, None if options.hold_out else splits)
+    opened = detect(source).open(source, options, None if options.hold_out else splits, faults)
+    notes = tuple(faults.finish())
     shares = missing_shares(opened.name, list(opened.splits), splits or (), options.hold_out)
-    return opened.hold_out(shares) if isinstance(opened, PairData) else hold_out(opened, shares)
+    return (opened.hold_out(shares) if isinstance(opened, PairData) else hold_out(opened, shares)), notes

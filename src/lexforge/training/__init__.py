@@ -21,7 +21,13 @@ if TYPE_CHECKING:
         early_stopping,
         finish_run,
     )
-    from lexforge.training.rows import NEGATIVE_RULE, check_triplet_rows, choose_negatives, load_rows
+    from lexforge.training.rows import (
+        NEGATIVE_RULE,
+        check_triplet_rows,
+        choose_negatives,
+        load_rows,
+        unknown_rows,
+    )
     from lexforge.training.trainer import SpladeTrainer
 
 __all__ = [
@@ -51,6 +57,7 @@ __all__ = [
     "phase_at",
     "push_model",
     "ramp_at",
+    "unknown_rows",
 ]
 
 __getattr__, __dir__ = load_when_used(__name__)
