@@ -249,6 +249,7 @@ def main(cfg: Config) -> None:
         args=cfg.train.arguments(
             cfg.output_dir,
             SentenceTransformerTrainingArguments,
+            **training.weighted_batches(loaded.weights),
             **cfg.evaluation.arguments(),
             **training.hub_arguments(cfg.card.push_to_hub),
         ),

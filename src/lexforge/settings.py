@@ -787,6 +787,8 @@ class SourceOptions(TableOptions):
             hard_negative, with numbers or without.
         score_column: Column of a teacher's scores: a list with the positive's first, or the margin over one
             negative; None recognises label, score, scores and margin.
+        weight_column: Column of numbers >= 0, such as counts of clicks, in proportion to which rows of texts
+            are drawn in training; None draws all alike.
 
     Raises:
         ValueError: If `hold_out` is out of range, or as for `TableOptions`.
@@ -797,10 +799,23 @@ class SourceOptions(TableOptions):
     positive_column: str | None = None
     negative_column: str | None = None
     score_column: str | None = None
+    weight_column: str | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_share(self.hold_out)
+
+    def refuse_weights(self, reason: str) -> None:
+        """Refuse a column of weights where nothing reads it.
+
+        Args:
+            reason: Why nothing reads it, for the message.
+
+        Raises:
+            ValueError: If there is one.
+        """
+        if self.weight_column is not None:
+            raise ValueError(f"--weight-column {self.weight_column} would be ignored: {reason}")
 
     @property
     def columns(self) -> dict[str, str]:
@@ -810,6 +825,7 @@ class SourceOptions(TableOptions):
             "positive": self.positive_column,
             "negative": self.negative_column,
             "scores": self.score_column,
+            "weight": self.weight_column,
         }
         return {role: name for role, name in roles.items() if name is not None}
 

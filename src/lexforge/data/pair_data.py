@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from lexforge.common.types import Qrels
+from lexforge.common.types import DataError, Qrels
 from lexforge.data.columns import ANCHOR, LABEL, POSITIVE
 from lexforge.data.faults import Faults
-from lexforge.data.pairs import SOURCE_ROW, pair_rows, with_relevant
+from lexforge.data.pairs import SOURCE_ROW, WEIGHT, pair_rows, with_relevant
 from lexforge.data.retrieval_data import RetrievalData
 from lexforge.data.splits import missing_split, with_held_out
 from lexforge.data.tables import Origin, RowPlace, Table
@@ -60,7 +60,7 @@ class PairData:
 
     Args:
         name: The name of the set in logs.
-        splits: Split -> rows, with the column `lexforge.data.pairs.SOURCE_ROW`.
+        splits: Split -> rows, with the columns that `lexforge.data.pairs.pair_rows` adds.
         origins: Split -> where the rows of its table stand.
     """
 
@@ -98,7 +98,23 @@ class PairData:
         Raises:
             ValueError: If there is no such split; the message names those that exist.
         """
-        return self._split(name).remove_columns(SOURCE_ROW)
+        rows = self._split(name)
+        return rows.remove_columns([each for each in (SOURCE_ROW, WEIGHT) if each in rows.column_names])
+
+    def weights(self, name: str) -> NDArray[np.float64] | None:
+        """Return the weight of each row of a split, `[rows]` float64; None if the rows have none.
+
+        Raises:
+            ValueError: If there is no such split.
+            DataError: If all weights are 0.
+        """
+        rows = self._split(name)
+        if WEIGHT not in rows.column_names:
+            return None
+        weights = np.array(rows[WEIGHT], dtype=np.float64)
+        if not weights.any():
+            raise DataError(f"{self.name}: no row of the split {name!r} has a weight above 0")
+        return weights
 
     def places(self, name: str) -> Callable[[int], RowPlace]:
         """Return a function from a row of a split, from 0, to where it stands in its source.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-NEGATIVE, SCORES = "negative", "scores"
+NEGATIVE, SCORES, WEIGHT = "negative", "scores", "weight"
 # The usual names of the columns; a name that the user gives replaces them.
 ALIASES: dict[str, tuple[str, ...]] = {
     ANCHOR: ("anchor", "query", "question"),
@@ -56,6 +57,7 @@ class Roles:
         negatives: The columns of the negatives, texts or one list of texts, in their order.
         scores: The column of the scores: a list for the positive and each negative, or one margin.
         split_scores: Whether the scores stand in the columns `pos_scores` and `neg_scores`.
+        weight: The column of the weights.
     """
 
     anchor: str
@@ -63,6 +65,7 @@ class Roles:
     negatives: tuple[str, ...] = ()
     scores: str | None = None
     split_scores: bool = False
+    weight: str | None = None
 
 
 def find_roles(where: str, names: Sequence[str], columns: Mapping[str, str]) -> Roles:
@@ -71,8 +74,8 @@ def find_roles(where: str, names: Sequence[str], columns: Mapping[str, str]) -> 
     Args:
         where: The source, for error messages.
         names: The columns of the table.
-        columns: Role (`anchor`, `positive`, `negative` or `scores`) -> the name of its column, for roles
-            whose column has none of the usual names.
+        columns: Role (`anchor`, `positive`, `negative`, `scores` or `weight`) -> the name of its column, for
+            roles whose column has none of the usual names. No name of a weight is usual.
 
     Returns:
         The columns by their role.
@@ -81,12 +84,14 @@ def find_roles(where: str, names: Sequence[str], columns: Mapping[str, str]) -> 
         ValueError: If `columns` names another role.
         DataError: If a query or positive column is missing, or if several could be meant.
     """
-    if unknown := set(columns) - {ANCHOR, POSITIVE, NEGATIVE, SCORES}:
-        raise ValueError(
-            f"columns may name {[ANCHOR, NEGATIVE, POSITIVE, SCORES]}; received {sorted(unknown)}"
-        )
+    known = [ANCHOR, NEGATIVE, POSITIVE, SCORES, WEIGHT]
+    if unknown := set(columns) - set(known):
+        raise ValueError(f"columns may name {known}; received {sorted(unknown)}")
     anchor = _one(where, names, ANCHOR, columns)
     positive = _one(where, names, POSITIVE, columns)
+    weight = columns.get(WEIGHT)
+    if weight is not None and weight not in names:
+        raise DataError(f"{where}: no weight column {weight!r} among {list(names)}")
     if NEGATIVE in columns:
         if columns[NEGATIVE] not in names:
             raise DataError(f"{where}: no negative column {columns[NEGATIVE]!r} among {list(names)}")
@@ -98,13 +103,13 @@ def find_roles(where: str, names: Sequence[str], columns: Mapping[str, str]) -> 
             if _NEGATIVE.fullmatch(name) or name.startswith(("negative", "hard_negative"))
         )
     if SCORES in columns:
-        return Roles(anchor, positive, negatives, _one(where, names, SCORES, columns))
+        return Roles(anchor, positive, negatives, _one(where, names, SCORES, columns), weight=weight)
     if _POSITIVE_SCORES in names and _NEGATIVE_SCORES in names:
-        return Roles(anchor, positive, negatives, split_scores=True)
+        return Roles(anchor, positive, negatives, split_scores=True, weight=weight)
     found = [name for name in ALIASES[SCORES] if name in names]
     if len(found) > 1:
         raise DataError(f"{where}: several columns may hold the scores: {found}; name it by --score-column")
-    return Roles(anchor, positive, negatives, found[0] if found else None)
+    return Roles(anchor, positive, negatives, found[0] if found else None, weight=weight)
 
 
 def _one(where: str, names: Sequence[str], role: str, columns: Mapping[str, str]) -> str:
@@ -129,8 +134,9 @@ def pair_rows(table: Table, columns: Mapping[str, str], faults: Faults) -> Datas
             out. Rows that repeat an earlier one are told, and left out where bad rows are.
 
     Returns:
-        Rows with `anchor`, `positive`, `negative_1` .. `negative_n`, `label` if the table has scores, and
-        `SOURCE_ROW`, the row of the table that each was.
+        Rows with `anchor`, `positive`, `negative_1` .. `negative_n`, `label` if the table has scores,
+        `weight` if it has weights, and `SOURCE_ROW`, the row of the table that each was. A repeated row that
+        is left out adds its weight to that of the first.
 
     Raises:
         DataError: If columns are missing or could be several, or if no row is left.
@@ -144,13 +150,15 @@ def pair_rows(table: Table, columns: Mapping[str, str], faults: Faults) -> Datas
     features = {name: datasets.Value("string") for name in _text_names(width)}
     if roles.scores is not None or roles.split_scores:
         features[LABEL] = datasets.Sequence(datasets.Value("float64"))
+    if roles.weight is not None:
+        features[WEIGHT] = datasets.Value("float64")
     features |= {name: datasets.Value("int64") for name in (_FAULT, _IDENTITY, SOURCE_ROW)}
 
     def convert(batch: dict[str, list[Any]], places: list[int]) -> dict[str, list[Any]]:
         made: dict[str, list[Any]] = {name: [] for name in features}
         for offset, place in enumerate(places):
             record = {name: cells[offset] for name, cells in batch.items()}
-            for row in _rows_or_fault(record, roles, width, scored=LABEL in features):
+            for row in _rows_or_fault(record, roles, width, LABEL in features):
                 for name, cell in zip(features, [*row, place], strict=True):
                     made[name].append(cell)
         return made
@@ -163,18 +171,32 @@ def pair_rows(table: Table, columns: Mapping[str, str], faults: Faults) -> Datas
         features=datasets.Features(features),
         desc=f"rows of {where}",
     )
-    kept = _kept(made, table, roles, width, faults)
+    kept, identities = _kept(made, table, roles, width, faults)
     if len(kept) < len(made):
-        made = made.select(kept)
+        if roles.weight is not None:
+            sums = _summed(made, identities, kept)
+            made = made.remove_columns(WEIGHT).select(kept).add_column(WEIGHT, sums)
+        else:
+            made = made.select(kept)
     return made.remove_columns([_FAULT, _IDENTITY])
+
+
+def _summed(made: Dataset, identities: NDArray[np.int64], kept: NDArray[np.int64]) -> list[float]:
+    """Return the weight of each row that stays, with those of the rows that repeat it."""
+    weights = made.data.column(WEIGHT).to_numpy()
+    unique, group = np.unique(identities, return_inverse=True)
+    sums = np.bincount(group, weights, minlength=len(unique))
+    return [float(weight) for weight in sums[group[kept]]]
 
 
 def _text_names(width: int) -> list[str]:
     return [ANCHOR, POSITIVE, *(f"negative_{rank}" for rank in range(1, width + 1))]
 
 
-def _kept(made: Dataset, table: Table, roles: Roles, width: int, faults: Faults) -> NDArray[np.int64]:
-    """Count the faults that `convert` has marked, and return the places of the rows that stay.
+def _kept(
+    made: Dataset, table: Table, roles: Roles, width: int, faults: Faults
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Count the faults that `convert` has marked; return the places of rows that stay, and all identities.
 
     The marks are columns of the converted rows, so that they are known also where `datasets` finds these in
     its cache.
@@ -196,7 +218,7 @@ def _kept(made: Dataset, table: Table, roles: Roles, width: int, faults: Faults)
     kind = "repeated rows, which count once" if faults.skips else "repeated rows, which count each time"
     for at in good[~is_first]:
         faults.told(kind, origin.place(int(places[at])))
-    return good[is_first] if faults.skips else good
+    return (good[is_first] if faults.skips else good), identities
 
 
 def _negatives_per_row(where: str, rows: Dataset, roles: Roles) -> int:
@@ -227,12 +249,12 @@ def _negatives_per_row(where: str, rows: Dataset, roles: Roles) -> int:
     return shortest
 
 
-def _rows_or_fault(record: Mapping[str, Any], roles: Roles, width: int, *, scored: bool) -> list[list[Any]]:
+def _rows_or_fault(record: Mapping[str, Any], roles: Roles, width: int, scored: bool) -> list[list[Any]]:
     """Make the rows of a record with 0 and their identity, or one row without texts and with its fault."""
     try:
         made = _rows_of("", record, roles, width)
     except DataError:
-        empty: list[Any] = [""] * (2 + width) + [[]] * scored
+        empty: list[Any] = [""] * (2 + width) + [[]] * scored + [0.0] * (roles.weight is not None)
         return [[*empty, 1 + _KINDS.index(_kind(record, roles)), 0]]
     return [[*row, 0, text_identity("\0".join(row[: 2 + width]))] for row in made]
 
@@ -290,8 +312,21 @@ def _rows_of(where: object, record: Mapping[str, Any], roles: Roles, width: int)
             row.append(_numbers(where, [*own[place : place + 1], *given[:width]], width))
         elif roles.scores is not None:
             row.append(_scores(where, roles.scores, record[roles.scores], width))
+        if roles.weight is not None:
+            row.append(_weight(where, roles.weight, record[roles.weight]))
         made.append(row)
     return made
+
+
+def _weight(where: object, name: str, value: Any) -> float:
+    """Return the weight of a row; a cell of a CSV file is a text."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = -1.0
+    if not 0 <= number < math.inf:
+        raise DataError(f"{where}: {name!r} must hold a number >= 0; received {excerpt(value)}")
+    return number
 
 
 def _scores(where: object, name: str, value: Any, width: int) -> list[float]:

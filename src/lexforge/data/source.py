@@ -16,7 +16,9 @@ from lexforge.data.splits import TEST, TRAIN, missing_shares
 from lexforge.settings import SourceOptions
 
 if TYPE_CHECKING:
+    import numpy as np
     from datasets import Dataset
+    from numpy.typing import NDArray
 
 
 logger = logging.getLogger(__name__)
@@ -55,6 +57,11 @@ class TrainingData:
             raise ValueError(f"{self.measured.name} has judgements and no rows; received no tables")
         return self.pairs.training_rows(negatives=negatives)
 
+    @property
+    def weights(self) -> NDArray[np.float64] | None:
+        """The weights of the training rows, `[rows]` float64 in their order; None if they have none."""
+        return None if self.pairs is None else self.pairs.weights(TRAIN)
+
     def digests(self, rows: Sequence[Mapping[str, Any]] | Dataset) -> dict[str, dict[str, Any]]:
         """Compute the digests of what a run trains on and measures; all texts are read once.
 
@@ -62,18 +69,19 @@ class TrainingData:
             rows: The training rows.
 
         Returns:
-            As `lexforge.data.digests`, of the documents, the queries, the judgements and the rows.
+            As `lexforge.data.digests`, of the documents, the queries, the judgements, the rows, and the
+            weights if there are any.
         """
         whole = self.retrieval or self.measured
         judgements = ((split, *judged) for split, found in whole.qrels.items() for judged in found.items())
-        return digests(
-            {
-                "documents": zip(whole.corpus, whole.corpus.values(), strict=True),
-                "queries": whole.queries.items(),
-                "judgements": judgements,
-                "rows": rows,
-            }
-        )
+        parts = {
+            "documents": zip(whole.corpus, whole.corpus.values(), strict=True),
+            "queries": whole.queries.items(),
+            "judgements": judgements,
+            "rows": rows,
+        }
+        weights = self.weights
+        return digests(parts if weights is None else parts | {"weights": weights.tolist()})
 
     def other_queries(self) -> list[str]:
         """Return the texts of queries that are neither trained on nor in the test, such as those of dev.
@@ -129,7 +137,9 @@ def load_retrieval_data(
         ValueError: If there is no such split.
         DataError: If the data cannot be used; the message names file and line.
     """
-    opened, notes = _open(source, splits, options or SourceOptions())
+    options = options or SourceOptions()
+    options.refuse_weights("they say how often a row is trained on, and nothing is trained here")
+    opened, notes = _open(source, splits, options)
     for note in notes:
         logger.warning("%s", note)
     data = opened.retrieval() if isinstance(opened, PairData) else opened
@@ -151,7 +161,9 @@ def load_documents(source: str, options: SourceOptions | None = None) -> Mapping
         FileNotFoundError: If the folder or one of its files does not exist.
         DataError: If the data cannot be used; the message names file and line.
     """
-    return detect(source).documents(source, options or SourceOptions())
+    options = options or SourceOptions()
+    options.refuse_weights("documents have none")
+    return detect(source).documents(source, options)
 
 
 def load_training_data(
@@ -179,7 +191,8 @@ def load_training_data(
 
     Raises:
         FileNotFoundError: If the folder or one of its files does not exist.
-        ValueError: If there is no such split, or if `documents` is below 1.
+        ValueError: If there is no such split, if `documents` is below 1, or if a column of weights is named
+            for rows that are not trained on as they are.
         DataError: If the data cannot be used; the message names file and line.
     """
     needed = [TRAIN, *measured_splits]
@@ -189,6 +202,10 @@ def load_training_data(
     if isinstance(opened, PairData) and given_rows:
         measured = opened.retrieval(measured_splits, documents, seed)
         return TrainingData(measured, opened.documents(), pairs=opened, notes=notes)
+
+    # Rows that are made anew have no weights of their own.
+    if options is not None:
+        options.refuse_weights("weights belong to rows of texts that are trained on as they are given")
 
     # Judgements name documents. So do those of rows in memory, for which negatives are to be mined.
     whole = (opened.retrieval() if isinstance(opened, PairData) else opened).only(needed)

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         unknown_rows,
     )
     from lexforge.training.trainer import SpladeTrainer
+    from lexforge.training.weighted_sampler import WeightedBatchSampler, weighted_batches
 
 __all__ = [
     "NEGATIVE_RULE",
@@ -44,6 +45,7 @@ __all__ = [
     "SpladeCollator",
     "SpladeTrainer",
     "TrainingSettings",
+    "WeightedBatchSampler",
     "check_full_batch",
     "check_optimizer",
     "check_run",
@@ -58,6 +60,7 @@ __all__ = [
     "push_model",
     "ramp_at",
     "unknown_rows",
+    "weighted_batches",
 ]
 
 __getattr__, __dir__ = load_when_used(__name__)
