@@ -4,8 +4,8 @@
 
 Without arguments the recipe trains a small encoder from scratch on the docstrings of the installed Python
 packages. It needs no network. The labels of a docstring are the packages that hold its object. Your own data
-is a file of JSON lines with `id`, `text`, `labels` (a list of names) and `split` (train, dev, test), plain or
-gzipped:
+is a file of rows with `text`, `labels` and `split` (train, dev, test), such as JSON lines or a table. The
+labels are a list of names, names with `|` between them, or columns of 0 and 1:
 
     accelerate launch recipes/nws_multilabel.py --data FILE --model MODEL --steps 1000 --learning-rate 1e-4
 

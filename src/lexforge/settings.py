@@ -863,8 +863,8 @@ class MultiLabelOptions(TableOptions):
         hold_out: Share of the texts of train, in (0, 1), that each missing split (dev, test) gets; None
             refuses data without the split.
         text_column: Column of the texts in tables; None recognises text and sentence.
-        labels_column: Column of the label sets in tables: lists of names, in CSV files as JSON; None
-            recognises labels.
+        labels_column: Column of the label sets in tables: lists of names, or texts with a JSON list or with
+            names that have `|`, `;` or `,` between them. None recognises labels, or else columns of 0 and 1.
 
     Raises:
         ValueError: If `hold_out` is out of range, or as for `TableOptions`.

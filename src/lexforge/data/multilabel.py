@@ -239,8 +239,9 @@ def _label_reader(
             form = f"its columns with a 1 ({counted(wide)})"
             return partial(_wide_labels, wide), form + (f"; not read: {counted(unread)}" if unread else "")
     column = find_column(where, names, "labels", (_LABELS,), options.labels_column, "--labels-column")
-    cells = [cell for record in records if isinstance(cell := record.get(column), str) and cell.strip()]
-    if not cells:
+    found = [record.get(column) for record in records]
+    cells = [cell for cell in found if isinstance(cell, str) and cell.strip()]
+    if not cells or any(isinstance(cell, list) for cell in found):
         return lambda record: record.get(column), ""
     if cells[0].lstrip().startswith("["):
         return partial(_json_labels, column), f"the JSON list in the column {column!r}"

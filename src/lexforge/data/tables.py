@@ -207,7 +207,7 @@ def read_table(path: Path, headers: Sequence[str], options: TableOptions, faults
             rows = _load(path, READERS[ending(path)], plain, **_csv_options(form))
             table = Table(rows, Origin(str(path), form))
         except DataError:
-            if _is_no_list_of_lines(path, form):
+            if _is_no_list_of_lines(path):
                 raise
             found = found or find_encoding(path)
             if options.encoding is None and found.encoding != UTF_8:
@@ -251,6 +251,8 @@ def _form(path: Path, headers: Sequence[str], options: TableOptions) -> tuple[Te
     The reader of JSON does not see bytes that are not UTF-8, so they are looked for here. That of CSV does.
     """
     if READERS[ending(path)] == "json":
+        if _is_no_list_of_lines(path):
+            return TextForm(), None
         found = find_encoding(path)
         return text_form(path, headers, options, options.encoding or found.encoding), found
     try:
@@ -292,11 +294,11 @@ def _load(path: Path, reader: str, plain: Path, **options: Any) -> Dataset:
     return loaded["train"]
 
 
-def _is_no_list_of_lines(path: Path, form: TextForm) -> bool:
+def _is_no_list_of_lines(path: Path) -> bool:
     """Return whether a file .json holds an array, or its first object stands on several lines."""
     if ending(path) != ".json":
         return False
-    _, first = next(text_records(path, form), (1, ""))
+    _, first = next(text_records(path, TextForm()), (1, ""))
     return not is_json_object(str(first))
 
 
