@@ -92,11 +92,11 @@ def resolve(cfg: Config) -> Config:
     return replace(cfg, train=train, max_seq_length=tokens)
 
 
-def load_pairs(cfg: Config, measured_splits: Sequence[str]) -> dict[str, Dataset]:
-    """Load the pairs of the splits; the columns are `sentence1`, `sentence2` and `score`."""
+def load_pairs(cfg: Config, measured_splits: Sequence[str], notes: list[str]) -> dict[str, Dataset]:
+    """Load the pairs of the splits (`sentence1`, `sentence2`, `score`), and add notes about their files."""
     from datasets import Dataset
 
-    splits = data.load_sts(cfg.data, ["train", *measured_splits], cfg.source)
+    splits = data.load_sts(cfg.data, ["train", *measured_splits], cfg.source, notes)
     for split in measured_splits:
         if len({row["score"] for row in splits[split]}) == 1:
             raise ValueError(
@@ -123,7 +123,10 @@ def main(cfg: Config) -> None:
     # Data. Training takes the split train; the split test is measured before and after training, and the
     # split dev during training.
     stages.begin("read the data")
-    pairs = load_pairs(cfg, cfg.evaluation.splits)
+    notes: list[str] = []  # what was guessed and left out in the files
+    pairs = load_pairs(cfg, cfg.evaluation.splits, notes)
+    for note in notes:
+        process.print(note)
     train = pairs["train"]
     training.check_full_batch(len(train), cfg.train, process.num_processes)
     evaluators = {

@@ -179,6 +179,8 @@ def main(cfg: Config) -> None:
             given_rows=cfg.negatives in ("given", "none"),
             documents=cfg.eval_documents,
         )
+    for note in loaded.notes:  # what was guessed, left out and counted in the files
+        process.print(note)
     documents, measured = loaded.documents, loaded.measured
     evaluators = evaluation.evaluators_by_split(measured, cfg.evaluation.splits)
     evaluator = evaluators["test"]
@@ -218,6 +220,9 @@ def main(cfg: Config) -> None:
             seed=cfg.train.seed,
         )
     model = models.build_dense(checkpoint, max_seq_length=cfg.max_seq_length)
+    if process.is_main_process:
+        for line in training.unknown_rows(model, loaded):
+            print(line)
 
     # Loss. With several processes, their batches count as one batch.
     loss = build_loss(cfg.loss, model, gather=process.num_processes > 1)
@@ -246,6 +251,7 @@ def main(cfg: Config) -> None:
         args=cfg.train.arguments(
             cfg.output_dir,
             SentenceTransformerTrainingArguments,
+            **training.weighted_batches(loaded.weights),
             **cfg.evaluation.arguments(),
             **training.hub_arguments(cfg.card.push_to_hub),
         ),

@@ -4,8 +4,8 @@
 
 Without arguments the recipe trains a small encoder from scratch on the docstrings of the installed Python
 packages. It needs no network. The labels of a docstring are the packages that hold its object. Your own data
-is a file of JSON lines with `id`, `text`, `labels` (a list of names) and `split` (train, dev, test), plain or
-gzipped:
+is a file of rows with `text`, `labels` and `split` (train, dev, test), such as JSON lines or a table. The
+labels are a list of names, names with `|` between them, or columns of 0 and 1:
 
     accelerate launch recipes/nws_multilabel.py --data FILE --model MODEL --steps 1000 --learning-rate 1e-4
 
@@ -222,6 +222,8 @@ def main(cfg: Config) -> None:
     stages.begin("read the data")
     splits = dict.fromkeys(["train", "dev", cfg.measured_split])
     texts = data.load_label_sets(cfg.data, list(splits), cfg.source)
+    for note in texts.notes:  # what was recognised, left out and counted in the files
+        process.print(note)
     train_columns = texts.columns("train")
     training.check_full_batch(len(train_columns["text"]), cfg.train, process.num_processes)
     sample = texts.sample(cfg.measured_texts, cfg.train.seed)

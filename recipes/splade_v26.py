@@ -251,6 +251,8 @@ def main(cfg: Config) -> None:
             given_rows=cfg.negatives in ("given", "none") and cfg.teacher_scores is None,
             documents=cfg.eval_documents,
         )
+    for note in loaded.notes:  # what was guessed, left out and counted in the files
+        process.print(note)
     documents, measured = loaded.documents, loaded.measured
     evaluators = evaluation.evaluators_by_split(measured, cfg.evaluation.splits)
     evaluator = evaluators["test"]
@@ -313,6 +315,10 @@ def main(cfg: Config) -> None:
             seed=cfg.train.seed,
         )
     model = models.build_splade(checkpoint, max_seq_length=cfg.max_seq_length, similarity=cfg.loss.similarity)
+
+    if process.is_main_process:
+        for line in training.unknown_rows(model, loaded):
+            print(line)
 
     # A head that was not trained for SPLADE activates a large part of the vocabulary in every text. It gets
     # another scale, so that training starts with few terms, and nothing of such a start is kept. Nor does
@@ -418,6 +424,7 @@ def main(cfg: Config) -> None:
         args=cfg.train.arguments(
             cfg.output_dir,
             router_mapping=routes,
+            **training.weighted_batches(loaded.weights),
             **cfg.evaluation.arguments(),
             **training.hub_arguments(cfg.card.push_to_hub),
         ),

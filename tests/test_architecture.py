@@ -42,7 +42,7 @@ OWNERS = {
     "onnxscript": {"export/models/files.py"},
     "bokeh": {"report"},
     "jinja2": {"report"},
-    "charset_normalizer": {"data/text_files.py"},
+    "charset_normalizer": {"data/encodings.py"},
     "lxml": {"data/text_files.py"},
     "pypdf": {"data/text_files.py"},
     "fastembed": {"export/models/fastembed.py"},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
@@ -38,6 +39,8 @@ Shortage: TypeAlias = Literal["random", "drop"]
 """What happens to a row with too few negatives: random documents fill it up, or it is dropped."""
 Vocabulary: TypeAlias = Literal["all", "seen"]
 """The terms that a model may use: all, or those that occur in its corpus."""
+BadRows: TypeAlias = Literal["fail", "skip"]
+"""What becomes of data with bad rows: they are refused as a whole, or such rows are left out."""
 IndexName: TypeAlias = Literal["inverted", "faiss-flat", "faiss-hnsw", "faiss-ivf", "milvus", "qdrant"]
 """The indexes that a command line can name."""
 VectorType: TypeAlias = Literal["sparse", "dense"]
@@ -733,8 +736,46 @@ def check_share(share: float | None) -> None:
         raise ValueError(f"hold_out must lie between 0 and 1; received {share}")
 
 
+@dataclass(frozen=True, kw_only=True)
+class TableOptions:
+    """How the files of tables are read, whatever their rows hold.
+
+    Args:
+        bad_rows: What becomes of rows that cannot be used (blank, not to be decoded, too many cells, wrong
+            values): `fail` refuses the data with one error that lists all of them; `skip` leaves them out
+            with one summary.
+        delimiter: What stands between the cells of a .csv or .tsv file: one character, or `tab`; None takes
+            the comma, or the tab in .tsv, and looks at the first line of a .csv file without commas.
+        encoding: Encoding of text files, such as cp1252; None takes UTF-8, and guesses where it does not fit.
+
+    Raises:
+        ValueError: If the delimiter is no single character, or Python knows no such encoding.
+    """
+
+    bad_rows: BadRows = "fail"
+    delimiter: str | None = None
+    encoding: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.bad_rows not in get_args(BadRows):
+            raise ValueError(f"bad_rows must be one of {list(get_args(BadRows))}; received {self.bad_rows!r}")
+        if self.delimiter is not None and (len(self.separator) != 1 or self.separator in '"\r\n'):
+            raise ValueError(f"delimiter must be one character, or tab; received {self.delimiter!r}")
+        try:
+            codecs.lookup(self.encoding or "utf-8")
+        except LookupError as error:
+            raise ValueError(
+                f"encoding must be one that Python knows, such as cp1252; received {self.encoding!r}"
+            ) from error
+
+    @property
+    def separator(self) -> str:
+        """The delimiter as a character; "" where none is given."""
+        return {"tab": "\t", "\\t": "\t", None: ""}.get(self.delimiter, self.delimiter or "")
+
+
 @dataclass(frozen=True)
-class SourceOptions:
+class SourceOptions(TableOptions):
     """How the data of `--data` are read.
 
     Args:
@@ -747,9 +788,11 @@ class SourceOptions:
             hard_negative, with numbers or without.
         score_column: Column of a teacher's scores: a list with the positive's first, or the margin over one
             negative; None recognises label, score, scores and margin.
+        weight_column: Column of numbers >= 0, such as counts of clicks, in proportion to which rows of texts
+            are drawn in training; None draws all alike.
 
     Raises:
-        ValueError: If `hold_out` is out of range.
+        ValueError: If `hold_out` is out of range, or as for `TableOptions`.
     """
 
     hold_out: float | None = None
@@ -757,9 +800,23 @@ class SourceOptions:
     positive_column: str | None = None
     negative_column: str | None = None
     score_column: str | None = None
+    weight_column: str | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_share(self.hold_out)
+
+    def refuse_weights(self, reason: str) -> None:
+        """Refuse a column of weights where nothing reads it.
+
+        Args:
+            reason: Why nothing reads it, for the message.
+
+        Raises:
+            ValueError: If there is one.
+        """
+        if self.weight_column is not None:
+            raise ValueError(f"--weight-column {self.weight_column} would be ignored: {reason}")
 
     @property
     def columns(self) -> dict[str, str]:
@@ -769,12 +826,13 @@ class SourceOptions:
             "positive": self.positive_column,
             "negative": self.negative_column,
             "scores": self.score_column,
+            "weight": self.weight_column,
         }
         return {role: name for role, name in roles.items() if name is not None}
 
 
 @dataclass(frozen=True)
-class StsOptions:
+class StsOptions(TableOptions):
     """How the scored pairs of `--data` are read.
 
     Args:
@@ -785,7 +843,7 @@ class StsOptions:
         score_column: Column of the scores; None recognises score, label, similarity and similarity_score.
 
     Raises:
-        ValueError: If `hold_out` is out of range.
+        ValueError: If `hold_out` is out of range, or as for `TableOptions`.
     """
 
     hold_out: float | None = None
@@ -794,22 +852,23 @@ class StsOptions:
     score_column: str | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_share(self.hold_out)
 
 
 @dataclass(frozen=True)
-class MultiLabelOptions:
+class MultiLabelOptions(TableOptions):
     """How the texts of `--data` are read.
 
     Args:
         hold_out: Share of the texts of train, in (0, 1), that each missing split (dev, test) gets; None
             refuses data without the split.
         text_column: Column of the texts in tables; None recognises text and sentence.
-        labels_column: Column of the label sets in tables: lists of names, in CSV files as JSON; None
-            recognises labels.
+        labels_column: Column of the label sets in tables: lists of names, or texts with a JSON list or with
+            names that have `|`, `;` or `,` between them. None recognises labels, or else columns of 0 and 1.
 
     Raises:
-        ValueError: If `hold_out` is out of range.
+        ValueError: If `hold_out` is out of range, or as for `TableOptions`.
     """
 
     hold_out: float | None = None
@@ -817,6 +876,7 @@ class MultiLabelOptions:
     labels_column: str | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_share(self.hold_out)
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from lexforge.commands import predict
 from lexforge.corpus import LabelClassifier, load_label_classifier
+from lexforge.settings import TableOptions
 
 
 @pytest.fixture
@@ -87,3 +88,11 @@ def test_a_wrong_row_is_named(line: str, message: str, run: Path, tmp_path: Path
     rows.write_text('{"text": "a"}\n' + line + "\n", encoding="utf-8")
     with pytest.raises(ValueError, match=message):
         predict.main(predict.Config("./no-such-model", str(rows)))
+
+
+def test_bad_rows_are_left_out_where_the_user_says_so(run: Path, tmp_path: Path, capsys) -> None:
+    """The options of tables are those of the recipes."""
+    rows = tmp_path / "rows.csv"
+    rows.write_text("id;text\na;sort a list\nb;\nc;open the file\n", encoding="utf-8")
+    predict.main(predict.Config(str(run), str(rows), tables=TableOptions(bad_rows="skip")))
+    assert [json.loads(line)["id"] for line in capsys.readouterr().out.splitlines()] == ["a", "c"]

@@ -8,7 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from lexforge.data import DataError, load_docstring_topics, load_multilabel, multi_hot
+from lexforge.data import (
+    DataError,
+    MultiLabelOptions,
+    load_docstring_topics,
+    load_label_sets,
+    load_multilabel,
+    multi_hot,
+)
 from lexforge.data import multilabel as module
 from lexforge.data.retrieval_data import RetrievalData
 
@@ -143,3 +150,104 @@ def test_real_files(shared_folder: Path, name: str, labels: int) -> None:
     data = load_multilabel(shared_folder / "data" / "multilabel" / f"{name}.jsonl.gz")
     assert len(data.label_names) == labels
     assert set(data.splits) == {"train", "dev", "test"}
+
+
+# Labels of tables.
+
+SETS = [("a", "b"), ("b",), (), ("a", "b", "c")]
+
+
+def table(path: Path, header: str, cells: list[str]) -> str:
+    lines = [f'text {place},"{cell}"' for place, cell in enumerate(cells)]
+    path.write_text("\n".join([header, *lines]) + "\n")
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("cells", "form"),
+    [
+        (["a|b", "b", "", " a | b|c"], "the names in the column 'labels' with '|' between them"),
+        (["a;b", "b", "", "a; b;c"], "the names in the column 'labels' with ';' between them"),
+        (["a,b", "b", "", "a, b, c"], "the names in the column 'labels' with ',' between them"),
+        (
+            ['[""a"", ""b""]', '[""b""]', "[]", '[""a"", ""b"", ""c""]'],
+            "the JSON list in the column 'labels'",
+        ),
+    ],
+)
+def test_cells_of_labels_are_recognised(cells: list[str], form: str, tmp_path: Path) -> None:
+    """Published tables agree on no form; what was recognised is told, because a name may hold a comma."""
+    data = load_label_sets(table(tmp_path / "x.csv", "text,labels", cells), ["train"])
+    assert [row.labels for row in data.split("train")] == SETS
+    assert data.notes == (f"{tmp_path}/x.csv: the labels of a text are {form}",)
+
+
+def test_a_mark_inside_names_is_no_separator(tmp_path: Path) -> None:
+    """The first mark that occurs counts, so names may hold the later ones."""
+    source = table(tmp_path / "x.csv", "text,labels", ["joy, love|anger", "joy, love"])
+    assert load_label_sets(source, ["train"]).label_names == ("anger", "joy, love")
+    source = table(tmp_path / "y.csv", "text,labels", ["joy", "anger"])
+    assert load_label_sets(source, ["train"]).notes[0].endswith("are the names in the column 'labels'")
+
+
+@pytest.mark.parametrize("form", ["csv", "jsonl", "parquet"])
+def test_columns_of_0_and_1_are_labels(form: str, tmp_path: Path) -> None:
+    """The form of scikit-learn and of GoEmotions; a column of other values is told and not read."""
+    rows = [
+        {"text": f"text {place}", "author": "me", **{name: int(name in names) for name in "abc"}}
+        for place, names in enumerate(SETS)
+    ]
+    path = tmp_path / f"x.{form}"
+    if form == "csv":
+        lines = [",".join(map(str, row)) for row in (rows[0], *(row.values() for row in rows))]
+        path.write_text("\n".join(lines) + "\n")
+    elif form == "jsonl":
+        write(path, rows)
+    else:
+        import pyarrow
+        from pyarrow import parquet
+
+        parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+    data = load_label_sets(str(path), ["train"])
+    assert [row.labels for row in data.split("train")] == SETS
+    assert data.notes == (
+        f"{path}: the labels of a text are its columns with a 1 (3, namely a, b, c); "
+        "not read: 1, namely author",
+    )
+
+
+def test_all_mistakes_of_a_file_are_told_at_once(tmp_path: Path) -> None:
+    """And `bad_rows="skip"` leaves such rows out."""
+    rows = ["id,text,split,a,b", "1,one,train,0,1", "2,two,train,2,0", "3,,train,1,0", "1,four,train,1,1"]
+    path = tmp_path / "x.csv"
+    path.write_text("\n".join([*rows, "5,five,train,x,1", "6,six,train,1,0"]) + "\n")
+    with pytest.raises(DataError) as raised:
+        load_label_sets(str(path), ["train"])
+    assert str(raised.value) == (
+        f"{path}:3: 'a' must hold 0 or 1; received '2'\nIn all 4 of 6 rows of {path} are bad:\n"
+        "  wrong values: 2, namely line 3, line 6\n  blank texts: 1, namely line 4\n"
+        "  repeated ids: 1, namely line 5 (1)"
+    )
+    data = load_label_sets(str(path), ["train"], MultiLabelOptions(bad_rows="skip"))
+    assert [row.id for row in data.split("train")] == ["1", "6"]
+    assert f"{path}: 4 of 6 rows are bad and left out:" in data.notes
+    lines = [*ROWS[:2], {**ROWS[0], "id": "d", "text": 5}, {**ROWS[0], "id": "e", "labels": {}}]
+    with pytest.raises(DataError, match=r"set\.jsonl:3: 'text' must be a string; received 5\nIn all 2 of 4"):
+        load_label_sets(str(write(tmp_path / "set.jsonl", lines)), ["train"])
+
+
+def test_a_text_among_lists_is_a_mistake(tmp_path: Path) -> None:
+    """A file has one form of labels."""
+    path = write(tmp_path / "set.jsonl", [*ROWS, {**ROWS[0], "id": "d", "labels": "x|y"}])
+    with pytest.raises(DataError, match=r"set\.jsonl:4: 'labels' must be a list of names; received 'x\|y'"):
+        load_label_sets(str(path), ["train"])
+
+
+def test_other_delimiters_and_encodings(tmp_path: Path) -> None:
+    """The tables of labels are read as those of pairs."""
+    path = tmp_path / "x.csv"
+    path.write_bytes("text;labels\nschön;grün|rot\nhäßlich;rot\n".encode("cp1252"))
+    data = load_label_sets(str(path), ["train"])
+    assert data.label_names == ("grün", "rot")
+    assert "the delimiter ';'" in data.notes[0]
+    assert "cp1252" in data.notes[0]

@@ -371,7 +371,7 @@ def spoil(path: str, line: str) -> Callable[[Path], None]:
     [
         (lambda folder: (folder / "corpus.jsonl").write_text(""), {}, r"corpus\.jsonl"),
         (lambda folder: (folder / "qrels" / "test.tsv").unlink(), {}, "no split 'test'"),
-        (spoil("qrels/train.tsv", "q1\tnowhere\t1"), {}, r"train\.tsv:18.*nowhere"),
+        (spoil("qrels/test.tsv", "q9\tnowhere\t1"), {}, r"test\.tsv:10.*nowhere"),
         (spoil("qrels/test.tsv", "q9\td1\tnan"), {}, r"test\.tsv:10.*nan"),
         (spoil("qrels/train.tsv", "q9\td1\t0"), {}, "q9"),
         (spoil("corpus.jsonl", '{"_id": "x", "title": "", "text": 3}'), {}, r"corpus\.jsonl:13"),

@@ -11,7 +11,7 @@ import pytest
 from lexforge.data import RetrievalData, TrainingData, load_training_data, write_training_rows
 from lexforge.retrieval import BM25Index
 from lexforge.settings import check_negatives
-from lexforge.training import check_triplet_rows, choose_negatives, load_rows
+from lexforge.training import check_triplet_rows, choose_negatives, load_rows, unknown_rows
 
 CORPUS = {"d0": "red apple", "d1": "red pear", "d2": "green apple", "d3": "blue sky", "d4": "red apple tree"}
 QUERIES = {"q0": "red apple", "q1": "blue"}
@@ -132,3 +132,23 @@ def test_a_triplet_needs_a_third_text() -> None:
     check_triplet_rows([{"anchor": "a", "positive": "b", "negative_1": "c"}], 1.0, "fruit")
     with pytest.raises(ValueError, match="the rows of fruit have none"):
         check_triplet_rows([{"anchor": "a", "positive": "b"}], 1.0, "fruit")
+
+
+def test_rows_in_an_unknown_script_are_told_with_their_lines(tmp_path: Path, tiny_splade) -> None:
+    """A multilingual file and a model of one language: nothing else would say why a part is not learned."""
+    path = tmp_path / "x.csv"
+    path.write_text(
+        "query,positive\nsort list,sort the list\n☃ ☂ ☁,read file\nopen,☃ ☃ file\n☃ open file,read\n"
+    )
+    [line] = unknown_rows(tiny_splade, load_training_data(str(path), []))
+    assert f"in 2 of 4 rows that were looked at, namely {path}:3, {path}:4: it may" in line
+    path.write_text("query,positive\nsort list,sort the list\n")
+    assert unknown_rows(tiny_splade, load_training_data(str(path), [])) == []
+
+
+def test_judged_queries_in_an_unknown_script_are_told_by_their_ids(tiny_splade) -> None:
+    """Judgements have no rows with lines."""
+    queries = {"q0": "☃ ☂", "q1": "open file"}
+    judged = RetrievalData("set", {"d0": "read file"}, queries, {"train": {"q0": {"d0": 1}, "q1": {"d0": 2}}})
+    [line] = unknown_rows(tiny_splade, TrainingData(judged, ["read file"], judged))
+    assert "in 1 of 2 rows that were looked at, namely the query q0: " in line

@@ -14,12 +14,15 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import tyro
 
 from lexforge import corpus, data
 from lexforge.common.progress import Progress
+from lexforge.settings import TableOptions
 from lexforge.storage.files import errors_name, write_file
 
 BLOCK = 8192  # texts whose vectors are in memory at a time
@@ -35,6 +38,7 @@ class Config:
     text_column: str | None = None  # column of the texts; None recognises text and sentence
     threshold: float | None = None  # the score from which a label is given; None is the one chosen on dev
     batch_size: int = 32  # texts per forward pass
+    tables: Annotated[TableOptions, tyro.conf.arg(name="")] = field(default_factory=TableOptions)
 
 
 def labelled(
@@ -59,7 +63,7 @@ def main(cfg: Config) -> None:
         raise FileNotFoundError(f"the folder of {cfg.output} does not exist")
     if cfg.output is not None and cfg.output.is_dir():
         raise IsADirectoryError(f"--output must name a file; {cfg.output} is a folder")
-    texts = data.load_texts(cfg.texts, cfg.text_column)
+    texts = data.load_texts(cfg.texts, cfg.text_column, cfg.tables)
     classifier = corpus.load_label_classifier(cfg.model)
     if cfg.threshold is not None:
         classifier = replace(classifier, threshold=cfg.threshold)

@@ -14,6 +14,8 @@ from dataclasses import make_dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
+from lexforge.common.types import DataError
+
 Config = TypeVar("Config")
 # What a user can mend: wrong data or options, a file that is missing or cannot be written, a missing package.
 MISTAKES = (ValueError, OSError, ImportError)
@@ -122,7 +124,7 @@ def program_name() -> str:
 
 @contextmanager
 def one_line_errors(*, debug: bool) -> Iterator[None]:
-    """A block in which one of `MISTAKES` ends the process with one line.
+    """A block in which one of `MISTAKES` ends the process with one line, or a list of what is wrong in data.
 
     Args:
         debug: Whether such an error passes on with its traceback instead.
@@ -135,7 +137,10 @@ def one_line_errors(*, debug: bool) -> Iterator[None]:
     except MISTAKES as error:
         if debug:
             raise
-        message = printable(" ".join(str(error).split())) or type(error).__name__
+        # Errors of data list what is wrong, one line each; those of libraries are cut into lines anyhow.
+        lines = str(error).splitlines() if isinstance(error, DataError) else [" ".join(str(error).split())]
+        shown = [printable(line) for line in [*lines, *getattr(error, "__notes__", ())]]
+        message = "\n".join(shown) or type(error).__name__
         sys.exit(f"error: {message} (--debug shows the traceback)")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 from sentence_transformers import SparseEncoder
 from sentence_transformers.base.model import BaseModel
 
@@ -68,11 +69,30 @@ def unknown_share(model: BaseModel, texts: Sequence[str], *, sample: int = 1000)
         The share of unknown tokens among those that are not special otherwise; 0 for a tokenizer that knows
         every text.
     """
-    unknown = getattr(model.tokenizer, "unk_token_id", None)
-    if unknown is None:
-        return 0.0
     places = np.linspace(0, len(texts) - 1, min(sample, len(texts))).astype(int)
-    some = [texts[place] for place in places]
-    rows = model.tokenizer(some, add_special_tokens=False, truncation=False, verbose=False)["input_ids"]
-    total = sum(map(len, rows))
-    return sum(row.count(unknown) for row in rows) / total if total else 0.0
+    unknown, tokens = _count_unknown(model, [texts[place] for place in places])
+    return float(unknown.sum() / max(1, tokens.sum()))
+
+
+def unknown_shares(model: BaseModel, texts: Sequence[str]) -> NDArray[np.float64]:
+    """Measure how much of each text a model's tokenizer does not know.
+
+    Args:
+        model: An encoder of sentence-transformers.
+        texts: N texts.
+
+    Returns:
+        `[N]` float64, the share of unknown tokens of each text, as for `unknown_share`.
+    """
+    unknown, tokens = _count_unknown(model, texts)
+    return unknown / np.maximum(1, tokens)
+
+
+def _count_unknown(model: BaseModel, texts: Sequence[str]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Count the unknown tokens and all tokens of each text, both `[N]`, without special tokens."""
+    unknown = getattr(model.tokenizer, "unk_token_id", None)
+    if unknown is None or not len(texts):
+        return np.zeros(len(texts), np.int64), np.ones(len(texts), np.int64)
+    options = {"add_special_tokens": False, "truncation": False, "verbose": False}
+    rows = model.tokenizer(list(texts), **options)["input_ids"]
+    return np.array([row.count(unknown) for row in rows]), np.array([len(row) for row in rows])

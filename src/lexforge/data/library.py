@@ -78,7 +78,9 @@ def load_library(
     cutter = None if count_tokens is None or max_tokens is None else Cutter(count_tokens, max_tokens)
     shelf = _Shelf(max_tokens)
     notes: list[str] = []
-    records = detect(source).titled(source, options or SourceOptions(), notes)
+    options = options or SourceOptions()
+    options.refuse_weights("documents have none")
+    records = detect(source).titled(source, options, notes)
     with Progress(None, "reading documents", show=show_progress_bar) as progress:
         for block in _blocks(_checked(records, shelf.documents)):
             texts = [(title, text) for _, title, text in block]

@@ -77,18 +77,36 @@ def lines_of(stream: BinaryIO, path: Path) -> Iterator[tuple[int, bytes]]:
     Raises:
         DataError: As for `numbered_lines`.
     """
+    for number, line in bounded_lines(stream, path):
+        if number == 1:
+            line = line.removeprefix(BYTE_ORDER_MARK.encode())
+        try:
+            line.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise DataError(f"{path}:{number}: not UTF-8: {error}") from error
+        yield number, line
+
+
+def bounded_lines(stream: BinaryIO, path: Path) -> Iterator[tuple[int, bytes]]:
+    """Yield the lines of an open file in any encoding, as they are.
+
+    Args:
+        stream: The file.
+        path: Its name, for error messages.
+
+    Yields:
+        The line's number, from 1, and its bytes with the line end.
+
+    Raises:
+        DataError: If a line is longer than `MAX_LINE_BYTES`, or if the compressed data are broken.
+    """
     number = 0
     try:
         while line := stream.readline(MAX_LINE_BYTES + 1):
             number += 1
             if len(line) > MAX_LINE_BYTES:
                 raise DataError(f"{path}:{number}: the line is longer than {MAX_LINE_BYTES:,} bytes")
-            if number == 1:
-                line = line.removeprefix(BYTE_ORDER_MARK.encode())
-            line.decode("utf-8")
             yield number, line
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path}:{number}: not UTF-8: {error}") from error
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise DataError(f"{path}: broken gzip data after line {number}: {error}") from error
     except OSError as error:

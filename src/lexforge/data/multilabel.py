@@ -10,23 +10,27 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from lexforge.common.types import DataError
 from lexforge.data.digest import digests
+from lexforge.data.faults import BLANK, Faults
 from lexforge.data.formats import OF_ROWS, detect, docstrings, read_records
 from lexforge.data.formats.docstrings import load_docstrings
-from lexforge.data.lines import excerpt, json_objects, numbered_lines, require_texts
+from lexforge.data.lines import counted, excerpt, json_objects, numbered_lines, require_texts
 from lexforge.data.splits import missing_split, wanted_rows
 from lexforge.data.tables import ending, find_column
-from lexforge.settings import MultiLabelOptions
+from lexforge.settings import MultiLabelOptions, TableOptions
 
 TEXT, LABEL = "text", "label"
 TEXT_COLUMNS = (TEXT, "sentence")  # what a column of texts is called
-_FIELDS = ("id", "text", "labels", "split")
+_LABELS = "labels"
+_FIELDS = ("id", "text", _LABELS, "split")
+_MARKS = "|;,"  # between names in a cell; the first that occurs counts, because names may hold the others
 
 
 @dataclass(frozen=True)
@@ -46,11 +50,13 @@ class MultiLabelData:
         name: What the set is called in logs and run directories.
         label_names: The names of the L labels; a name's position is its column.
         splits: Split -> its texts.
+        notes: What was recognised, guessed and left out while the data were read, one line each.
     """
 
     name: str
     label_names: tuple[str, ...]
     splits: dict[str, list[LabelledText]]
+    notes: tuple[str, ...] = ()
 
     def split(self, name: str) -> list[LabelledText]:
         """Return the texts of one split.
@@ -136,7 +142,8 @@ def load_label_sets(
     Args:
         source: `docstrings` (embedded), or rows of a format of `lexforge.data.formats.OF_ROWS`. A row has a
             text and its labels; it may also have `id`, and in a file `split`, which is `train` where it is
-            missing.
+            missing. The labels are a list of names, a JSON list in a cell of text, names with `|`, `;` or
+            `,` between them, or columns of 0 and 1 that are named after the labels.
         splits: The splits that the caller needs.
         options: Names of columns, and the share that is held out for a missing split.
 
@@ -152,12 +159,16 @@ def load_label_sets(
     if detect(source, (*OF_ROWS, docstrings)) is docstrings:
         loaded = load_docstring_topics()
     else:
-        loaded = _gather(source, Path(source).name.split(".")[0], _records(source, options), None)
+        faults = Faults(source, options.bad_rows)
+        records = _records(source, options, faults)
+        loaded = _gather(source, Path(source).name.split(".")[0], records, None, faults)
     rows = wanted_rows(source, loaded.splits, splits, options.hold_out, lambda row: row.text)
     return replace(loaded, splits=rows)
 
 
-def load_texts(source: str, text_column: str | None = None) -> list[tuple[str | None, str]]:
+def load_texts(
+    source: str, text_column: str | None = None, options: TableOptions | None = None
+) -> list[tuple[str | None, str]]:
     """Load the texts that are to get labels.
 
     Args:
@@ -165,6 +176,7 @@ def load_texts(source: str, text_column: str | None = None) -> list[tuple[str | 
             or rows of a format of `lexforge.data.formats.OF_ROWS` with a column of texts. Rows of all splits
             are taken.
         text_column: Name of that column; None recognises `text` and `sentence`.
+        options: How tables are read; None refuses bad rows and finds delimiter and encoding.
 
     Returns:
         Id and text of each row, in their order; the id is None where a row has none.
@@ -179,13 +191,17 @@ def load_texts(source: str, text_column: str | None = None) -> list[tuple[str | 
     if path.is_file() and ending(path) == ".txt":
         found = [(None, line.strip()) for _, line in numbered_lines(path) if line.strip()]
     else:
-        for where, _, record in read_records(source, _FIELDS):
+        options = options or TableOptions()
+        faults = Faults(source, options.bad_rows)
+        for where, _, record in read_records(source, _FIELDS, options, faults):
             column = find_column(where, list(record), "text", TEXT_COLUMNS, text_column, "--text-column")
             text, key = record[column], record.get("id")
             require_texts(where, **{column: text})
             if not text.strip():
-                raise DataError(f"{where}: the text in {column!r} is blank")
+                faults.bad(BLANK, where, f"the text in {column!r} is blank")
+                continue
             found.append((None if key is None else str(key), text.strip()))
+        faults.log()
     if not found:
         raise DataError(f"{source} holds no text")
     return found
@@ -214,53 +230,136 @@ def load_multilabel(path: str | Path, label_names: Sequence[str] | None = None) 
         raise FileNotFoundError(f"{path} is not a file; expected JSON lines (.jsonl or .jsonl.gz)")
     records = ((f"{path}:{number}", record) for number, record in json_objects(path, _FIELDS))
     name = path.name.removesuffix(".gz").removesuffix(".zst").removesuffix(".jsonl")
-    return _gather(str(path), name, records, label_names)
+    return _gather(str(path), name, records, label_names, Faults(str(path)))
 
 
-def _records(source: str, options: MultiLabelOptions) -> Iterator[tuple[object, dict[str, Any]]]:
+def _records(
+    source: str, options: MultiLabelOptions, faults: Faults
+) -> Iterator[tuple[object, dict[str, Any]]]:
     """Yield (where it stands, record with `id`, `text`, `labels` and `split`) for each row of tables."""
+    rows = list(read_records(source, _FIELDS, options, faults))
+    if not rows:
+        return
+    where, _, first = rows[0]
+    text = find_column(where, list(first), "text", TEXT_COLUMNS, options.text_column, "--text-column")
+    read_labels, form = _label_reader(where, [record for _, _, record in rows], text, options)
+    if form:
+        faults.note(f"{source}: the labels of a text are {form}")
     counts: Counter[str] = Counter()
-    for where, split, record in read_records(source, _FIELDS):
-        names = list(record)
-        text = find_column(where, names, "text", TEXT_COLUMNS, options.text_column, "--text-column")
-        column = find_column(where, names, "labels", ("labels",), options.labels_column, "--labels-column")
-        labels = record[column]
-        if isinstance(labels, str):  # a cell of a CSV file
-            try:
-                labels = json.loads(labels)
-            except (ValueError, RecursionError) as error:
-                raise DataError(
-                    f"{where}: {column!r} must hold a JSON list of names; received {excerpt(labels)}"
-                ) from error
+    for where, split, record in rows:
         key = record.get("id", f"{split}-{counts[split]}")
         key = str(key) if isinstance(key, (int, float)) else key
         counts[split] += 1
-        yield where, {"id": key, "text": record[text], "labels": labels, "split": split}
+        found = None
+        with faults.counted(where):
+            found = {"id": key, "text": record.get(text), "labels": read_labels(record), "split": split}
+        if found is not None:
+            yield where, found
+
+
+def _label_reader(
+    where: object, records: Sequence[Mapping[str, Any]], text: str, options: MultiLabelOptions
+) -> tuple[Callable[[Mapping[str, Any]], Any], str]:
+    """Find out how rows hold their labels.
+
+    Args:
+        where: Where the first row stands, for messages.
+        records: The rows, at least one.
+        text: The column of the texts.
+        options: The column of the labels, if the user names it.
+
+    Returns:
+        A function from a row to its labels, which refuses cells of another form; and the form in words, ""
+        for lists.
+    """
+    names = list(records[0])
+    if options.labels_column is None and _LABELS not in names:
+        others = [name for name in names if name not in (*_FIELDS, text)]
+        wide = [name for name in others if _mostly_bits(name, records[:100])]
+        if wide:
+            unread = [name for name in others if name not in wide]
+            form = f"its columns with a 1 ({counted(wide)})"
+            return partial(_wide_labels, wide), form + (f"; not read: {counted(unread)}" if unread else "")
+    column = find_column(where, names, "labels", (_LABELS,), options.labels_column, "--labels-column")
+    found = [record.get(column) for record in records]
+    cells = [cell for cell in found if isinstance(cell, str) and cell.strip()]
+    if not cells or any(isinstance(cell, list) for cell in found):
+        return lambda record: record.get(column), ""
+    if cells[0].lstrip().startswith("["):
+        return partial(_json_labels, column), f"the JSON list in the column {column!r}"
+    mark = next((mark for mark in _MARKS if any(mark in cell for cell in cells)), "")
+    between = f" with {mark!r} between them" if mark else ""
+    return partial(_joined_labels, column, mark), f"the names in the column {column!r}{between}"
+
+
+def _mostly_bits(name: str, records: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether more than half of the cells of a column are 0 or 1; the others are then mistakes."""
+    return 2 * sum(_bit(record.get(name)) is not None for record in records) > len(records)
+
+
+def _bit(cell: Any) -> bool | None:
+    """Return what a cell of 0 or 1 says, as a number or as a text; None for another cell."""
+    text = str(cell).strip()
+    return {"0": False, "1": True, "0.0": False, "1.0": True, "False": False, "True": True}.get(text)
+
+
+def _wide_labels(columns: Sequence[str], record: Mapping[str, Any]) -> list[str]:
+    wrong = [name for name in columns if _bit(record.get(name)) is None]
+    if wrong:
+        raise DataError(f"{wrong[0]!r} must hold 0 or 1; received {excerpt(record.get(wrong[0]))}")
+    return [name for name in columns if _bit(record[name])]
+
+
+def _json_labels(column: str, record: Mapping[str, Any]) -> Any:
+    cell = record.get(column)
+    if not isinstance(cell, str):
+        return cell
+    try:
+        return json.loads(cell)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{column!r} must hold a JSON list of names; received {excerpt(cell)}") from error
+
+
+def _joined_labels(column: str, mark: str, record: Mapping[str, Any]) -> Any:
+    cell = record.get(column)
+    if not isinstance(cell, str):
+        return cell
+    parts = cell.split(mark) if mark else [cell]
+    return [part.strip() for part in parts if part.strip()]
 
 
 def _gather(
-    source: str, name: str, records: Iterable[tuple[object, Any]], label_names: Sequence[str] | None
+    source: str,
+    name: str,
+    records: Iterable[tuple[object, Any]],
+    label_names: Sequence[str] | None,
+    faults: Faults,
 ) -> MultiLabelData:
-    """Check records and gather them by split."""
+    """Check records and gather them by split; the faults are finished here."""
     allowed = None if label_names is None else set(label_names)
     splits: dict[str, list[LabelledText]] = {}
     ids: set[str] = set()
     for where, record in records:
-        require_texts(where, id=record["id"], text=record["text"], split=record["split"])
-        if record["id"] in ids:
-            raise DataError(f"{where}: the id {record['id']!r} occurs a second time")
-        if not record["text"].strip():
-            raise DataError(f"{where}: {record['id']!r} has no text")
-        labels = _checked_labels(where, record["labels"])
-        if allowed is not None and (unknown := [label for label in labels if label not in allowed]):
-            raise DataError(f"{where}: unknown label {unknown[0]!r}; {_known(label_names or ())}")
-        ids.add(record["id"])
-        text = LabelledText(record["id"], record["text"].strip(), labels)
-        splits.setdefault(record["split"], []).append(text)
+        with faults.counted(where):
+            require_texts("", id=record["id"], text=record["text"], split=record["split"])
+            labels = _checked_labels(record["labels"])
+            key, text = record["id"], record["text"].strip()
+            unknown = [] if allowed is None else [label for label in labels if label not in allowed]
+            if key in ids:
+                faults.bad("repeated ids", where, f"the id {key!r} occurs a second time", key)
+            elif not text:
+                faults.bad(BLANK, where, f"{key!r} has no text")
+            elif unknown:
+                known = _known(label_names or ())
+                faults.bad("unknown labels", where, f"unknown label {unknown[0]!r}; {known}", unknown[0])
+            else:
+                ids.add(key)
+                splits.setdefault(record["split"], []).append(LabelledText(key, text, labels))
+    notes = tuple(faults.finish())
     found = {label for rows in splits.values() for row in rows for label in row.labels}
     if not found:
-        raise DataError(f"{source} holds no text with a label")
-    return MultiLabelData(name, tuple(sorted(found) if label_names is None else label_names), splits)
+        raise DataError("\n".join([f"{source} holds no text with a label", *notes]))
+    return MultiLabelData(name, tuple(sorted(found) if label_names is None else label_names), splits, notes)
 
 
 def load_docstring_topics(max_labels: int = 30, cache_dir: str | Path | None = None) -> MultiLabelData:
@@ -303,12 +402,12 @@ def load_docstring_topics(max_labels: int = 30, cache_dir: str | Path | None = N
     return MultiLabelData("docstring-topics", label_names, labelled)
 
 
-def _checked_labels(where: object, labels: object) -> tuple[str, ...]:
-    """Return the label names of one line, each once."""
+def _checked_labels(labels: object) -> tuple[str, ...]:
+    """Return the label names of one row, each once."""
     if not isinstance(labels, list) or not all(isinstance(name, str) and name for name in labels):
-        raise DataError(f"{where}: 'labels' must be a list of names; received {excerpt(labels)}")
+        raise DataError(f"'labels' must be a list of names; received {excerpt(labels)}")
     for name in labels:
-        require_texts(where, labels=name)
+        require_texts("", labels=name)
     return tuple(dict.fromkeys(labels))  # for example, Reuters-21578 names "corn" twice in one story
 
 

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lexforge.common.types import Qrels
+from lexforge.common.types import DataError, Qrels
 from lexforge.data.columns import ANCHOR, LABEL, POSITIVE
-from lexforge.data.pairs import pair_rows, with_relevant
+from lexforge.data.faults import Faults
+from lexforge.data.pairs import SOURCE_ROW, WEIGHT, pair_rows, with_relevant
 from lexforge.data.retrieval_data import RetrievalData
 from lexforge.data.splits import missing_split, with_held_out
-from lexforge.data.tables import Table
+from lexforge.data.tables import Origin, RowPlace, Table
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -59,20 +60,25 @@ class PairData:
 
     Args:
         name: The name of the set in logs.
-        splits: Split -> rows.
+        splits: Split -> rows, with the columns that `lexforge.data.pairs.pair_rows` adds.
+        origins: Split -> where the rows of its table stand.
     """
 
     name: str
     splits: dict[str, Dataset]
+    origins: dict[str, Origin]
 
     @classmethod
-    def of_tables(cls, name: str, tables: Mapping[str, Table], columns: Mapping[str, str]) -> PairData:
+    def of_tables(
+        cls, name: str, tables: Mapping[str, Table], columns: Mapping[str, str], faults: Faults | None = None
+    ) -> PairData:
         """Recognise the columns of tables; see `pair_rows`.
 
         Args:
             name: The name of the set.
             tables: Split -> table.
             columns: Names of columns by their role.
+            faults: Counts what is wrong, and is finished by the caller; None refuses any bad row.
 
         Returns:
             The set.
@@ -80,14 +86,46 @@ class PairData:
         Raises:
             DataError: If `pair_rows` refuses a table.
         """
-        return cls(name, {split: pair_rows(table, columns) for split, table in tables.items()})
+        counted = faults or Faults(name)
+        splits = {split: pair_rows(table, columns, counted) for split, table in tables.items()}
+        if faults is None:
+            counted.log()
+        return cls(name, splits, {split: table.origin for split, table in tables.items()})
 
     def split(self, name: str) -> Dataset:
-        """Return the rows of one split.
+        """Return the rows of one split under the column contract.
 
         Raises:
             ValueError: If there is no such split; the message names those that exist.
         """
+        rows = self._split(name)
+        return rows.remove_columns([each for each in (SOURCE_ROW, WEIGHT) if each in rows.column_names])
+
+    def weights(self, name: str) -> NDArray[np.float64] | None:
+        """Return the weight of each row of a split, `[rows]` float64; None if the rows have none.
+
+        Raises:
+            ValueError: If there is no such split.
+            DataError: If all weights are 0.
+        """
+        rows = self._split(name)
+        if WEIGHT not in rows.column_names:
+            return None
+        weights = np.array(rows[WEIGHT], dtype=np.float64)
+        if not weights.any():
+            raise DataError(f"{self.name}: no row of the split {name!r} has a weight above 0")
+        return weights
+
+    def places(self, name: str) -> Callable[[int], RowPlace]:
+        """Return a function from a row of a split, from 0, to where it stands in its source.
+
+        Raises:
+            ValueError: If there is no such split.
+        """
+        rows, origin = self._split(name), self.origins[name]
+        return lambda row: origin.place(rows[row][SOURCE_ROW])
+
+    def _split(self, name: str) -> Dataset:
         if name not in self.splits:
             raise missing_split(self.name, name, list(self.splits))
         return self.splits[name]
@@ -112,7 +150,9 @@ class PairData:
         def select(rows: Dataset, places: NDArray[np.int64]) -> Dataset:
             return rows.select(places)
 
-        return replace(self, splits=with_held_out(self.name, self.splits, fractions, texts, select, split))
+        held_out = with_held_out(self.name, self.splits, fractions, texts, select, split)
+        origins = self.origins | dict.fromkeys(fractions, self.origins[split])
+        return replace(self, splits=held_out, origins=origins)
 
     def training_rows(self, split: str = "train", *, negatives: bool = True) -> Dataset:
         """Return the rows of a split for a trainer, with `relevant` where a query has several positives.

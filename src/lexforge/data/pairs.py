@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 from lexforge.common.text_identity import text_identity
 from lexforge.common.types import DataError
 from lexforge.data.columns import ANCHOR, LABEL, POSITIVE, RELEVANT
+from lexforge.data.faults import BLANK, WRONG, Faults
 from lexforge.data.lines import excerpt, is_finite, require_texts
 from lexforge.data.tables import Table, find_column
 
@@ -27,13 +29,18 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-NEGATIVE, SCORES = "negative", "scores"
+NEGATIVE, SCORES, WEIGHT = "negative", "scores", "weight"
 # The usual names of the columns; a name that the user gives replaces them.
 ALIASES: dict[str, tuple[str, ...]] = {
     ANCHOR: ("anchor", "query", "question"),
     POSITIVE: ("positive", "positives", "pos", "document", "passage", "answer"),
     SCORES: ("label", "labels", "score", "scores", "margin"),
 }
+SOURCE_ROW = "source_row"
+"""The column with the row of the table that each training row was made of."""
+_FAULT, _IDENTITY = "fault", "identity"  # what is wrong with a converted row, and the identity of its texts
+IDENTICAL = "query and text identical"
+_KINDS = (BLANK, IDENTICAL, WRONG)
 _NEGATIVE = re.compile(r"(hard_)?neg(ative)?s?(_?\d+)?")
 # FlagEmbedding writes the scores of positives and negatives into two columns.
 _POSITIVE_SCORES, _NEGATIVE_SCORES = "pos_scores", "neg_scores"
@@ -50,6 +57,7 @@ class Roles:
         negatives: The columns of the negatives, texts or one list of texts, in their order.
         scores: The column of the scores: a list for the positive and each negative, or one margin.
         split_scores: Whether the scores stand in the columns `pos_scores` and `neg_scores`.
+        weight: The column of the weights.
     """
 
     anchor: str
@@ -57,6 +65,7 @@ class Roles:
     negatives: tuple[str, ...] = ()
     scores: str | None = None
     split_scores: bool = False
+    weight: str | None = None
 
 
 def find_roles(where: str, names: Sequence[str], columns: Mapping[str, str]) -> Roles:
@@ -65,8 +74,8 @@ def find_roles(where: str, names: Sequence[str], columns: Mapping[str, str]) -> 
     Args:
         where: The source, for error messages.
         names: The columns of the table.
-        columns: Role (`anchor`, `positive`, `negative` or `scores`) -> the name of its column, for roles
-            whose column has none of the usual names.
+        columns: Role (`anchor`, `positive`, `negative`, `scores` or `weight`) -> the name of its column, for
+            roles whose column has none of the usual names. No name of a weight is usual.
 
     Returns:
         The columns by their role.
@@ -75,12 +84,14 @@ def find_roles(where: str, names: Sequence[str], columns: Mapping[str, str]) -> 
         ValueError: If `columns` names another role.
         DataError: If a query or positive column is missing, or if several could be meant.
     """
-    if unknown := set(columns) - {ANCHOR, POSITIVE, NEGATIVE, SCORES}:
-        raise ValueError(
-            f"columns may name {[ANCHOR, NEGATIVE, POSITIVE, SCORES]}; received {sorted(unknown)}"
-        )
+    known = [ANCHOR, NEGATIVE, POSITIVE, SCORES, WEIGHT]
+    if unknown := set(columns) - set(known):
+        raise ValueError(f"columns may name {known}; received {sorted(unknown)}")
     anchor = _one(where, names, ANCHOR, columns)
     positive = _one(where, names, POSITIVE, columns)
+    weight = columns.get(WEIGHT)
+    if weight is not None and weight not in names:
+        raise DataError(f"{where}: no weight column {weight!r} among {list(names)}")
     if NEGATIVE in columns:
         if columns[NEGATIVE] not in names:
             raise DataError(f"{where}: no negative column {columns[NEGATIVE]!r} among {list(names)}")
@@ -92,13 +103,13 @@ def find_roles(where: str, names: Sequence[str], columns: Mapping[str, str]) -> 
             if _NEGATIVE.fullmatch(name) or name.startswith(("negative", "hard_negative"))
         )
     if SCORES in columns:
-        return Roles(anchor, positive, negatives, _one(where, names, SCORES, columns))
+        return Roles(anchor, positive, negatives, _one(where, names, SCORES, columns), weight=weight)
     if _POSITIVE_SCORES in names and _NEGATIVE_SCORES in names:
-        return Roles(anchor, positive, negatives, split_scores=True)
+        return Roles(anchor, positive, negatives, split_scores=True, weight=weight)
     found = [name for name in ALIASES[SCORES] if name in names]
     if len(found) > 1:
         raise DataError(f"{where}: several columns may hold the scores: {found}; name it by --score-column")
-    return Roles(anchor, positive, negatives, found[0] if found else None)
+    return Roles(anchor, positive, negatives, found[0] if found else None, weight=weight)
 
 
 def _one(where: str, names: Sequence[str], role: str, columns: Mapping[str, str]) -> str:
@@ -108,7 +119,7 @@ def _one(where: str, names: Sequence[str], role: str, columns: Mapping[str, str]
     return find_column(where, names, role, usual, columns.get(role), f"{flag} (columns= in Python)")
 
 
-def pair_rows(table: Table, columns: Mapping[str, str]) -> Dataset:
+def pair_rows(table: Table, columns: Mapping[str, str], faults: Faults) -> Dataset:
     """Turn a table into rows under the column contract; memory holds a thousand rows at a time.
 
     A row with a list of positives becomes one row for each of them. Of lists of negatives each row keeps as
@@ -118,13 +129,17 @@ def pair_rows(table: Table, columns: Mapping[str, str]) -> Dataset:
     Args:
         table: The table.
         columns: Names of columns by their role, as for `find_roles`.
+        faults: Counts the rows that cannot be used: a text is missing, blank, no text or the same as its
+            query, negatives are missing that other rows have, or scores do not fit the texts. They are left
+            out. Rows that repeat an earlier one are told, and left out where bad rows are.
 
     Returns:
-        Rows with `anchor`, `positive`, `negative_1` .. `negative_n`, and `label` if the table has scores.
+        Rows with `anchor`, `positive`, `negative_1` .. `negative_n`, `label` if the table has scores,
+        `weight` if it has weights, and `SOURCE_ROW`, the row of the table that each was. A repeated row that
+        is left out adds its weight to that of the first.
 
     Raises:
-        DataError: If a text is missing, blank or no text, if a row lacks the negatives that others have, or
-            if scores do not fit the texts; the message names file and line, or the row.
+        DataError: If columns are missing or could be several, or if no row is left.
     """
     import datasets
 
@@ -132,22 +147,23 @@ def pair_rows(table: Table, columns: Mapping[str, str]) -> Dataset:
     where = origin.name
     roles = find_roles(where, rows.column_names, columns)
     width = _negatives_per_row(where, rows, roles)
-    names = [ANCHOR, POSITIVE, *(f"negative_{rank}" for rank in range(1, width + 1))]
-    features = {name: datasets.Value("string") for name in names}
-    scored = roles.scores is not None or roles.split_scores
-    if scored:
+    features = {name: datasets.Value("string") for name in _text_names(width)}
+    if roles.scores is not None or roles.split_scores:
         features[LABEL] = datasets.Sequence(datasets.Value("float64"))
+    if roles.weight is not None:
+        features[WEIGHT] = datasets.Value("float64")
+    features |= {name: datasets.Value("int64") for name in (_FAULT, _IDENTITY, SOURCE_ROW)}
 
     def convert(batch: dict[str, list[Any]], places: list[int]) -> dict[str, list[Any]]:
         made: dict[str, list[Any]] = {name: [] for name in features}
         for offset, place in enumerate(places):
             record = {name: cells[offset] for name, cells in batch.items()}
-            for row in _rows_of(origin.place(place), record, roles, width):
-                for name, cell in zip(features, row, strict=True):
+            for row in _rows_or_fault(record, roles, width, LABEL in features):
+                for name, cell in zip(features, [*row, place], strict=True):
                     made[name].append(cell)
         return made
 
-    return rows.map(
+    made = rows.map(
         convert,
         batched=True,
         with_indices=True,
@@ -155,10 +171,58 @@ def pair_rows(table: Table, columns: Mapping[str, str]) -> Dataset:
         features=datasets.Features(features),
         desc=f"rows of {where}",
     )
+    kept, identities = _kept(made, table, roles, width, faults)
+    if len(kept) < len(made):
+        if roles.weight is not None:
+            sums = _summed(made, identities, kept)
+            made = made.remove_columns(WEIGHT).select(kept).add_column(WEIGHT, sums)
+        else:
+            made = made.select(kept)
+    return made.remove_columns([_FAULT, _IDENTITY])
+
+
+def _summed(made: Dataset, identities: NDArray[np.int64], kept: NDArray[np.int64]) -> list[float]:
+    """Return the weight of each row that stays, with those of the rows that repeat it."""
+    weights = made.data.column(WEIGHT).to_numpy()
+    unique, group = np.unique(identities, return_inverse=True)
+    sums = np.bincount(group, weights, minlength=len(unique))
+    return [float(weight) for weight in sums[group[kept]]]
+
+
+def _text_names(width: int) -> list[str]:
+    return [ANCHOR, POSITIVE, *(f"negative_{rank}" for rank in range(1, width + 1))]
+
+
+def _kept(
+    made: Dataset, table: Table, roles: Roles, width: int, faults: Faults
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Count the faults that `convert` has marked; return the places of rows that stay, and all identities.
+
+    The marks are columns of the converted rows, so that they are known also where `datasets` finds these in
+    its cache.
+    """
+    rows, origin = table
+    columns = (_FAULT, _IDENTITY, SOURCE_ROW)
+    marks, identities, places = (made.data.column(name).to_numpy() for name in columns)
+    faults.rows += len(rows)
+    for at in np.flatnonzero(marks):
+        kind, place = _KINDS[marks[at] - 1], int(places[at])
+        message = _message(rows[place], roles, width) if faults.shows_next(kind) else ""
+        faults.bad(kind, origin.place(place), message)
+    good = np.flatnonzero(marks == 0)
+    if not len(good):
+        faults.refuse_nothing_left()
+    _, first = np.unique(identities[good], return_index=True)
+    is_first = np.zeros(len(good), dtype=bool)
+    is_first[first] = True
+    kind = "repeated rows, which count once" if faults.skips else "repeated rows, which count each time"
+    for at in good[~is_first]:
+        faults.told(kind, origin.place(int(places[at])))
+    return (good[is_first] if faults.skips else good), identities
 
 
 def _negatives_per_row(where: str, rows: Dataset, roles: Roles) -> int:
-    """Return how many negatives every row of a table has."""
+    """Return how many negatives every row of a table has; rows with an empty list are not counted."""
     if not roles.negatives:
         return 0
     lists = [name for name in roles.negatives if hasattr(rows.features[name], "feature")]
@@ -172,10 +236,12 @@ def _negatives_per_row(where: str, rows: Dataset, roles: Roles) -> int:
     shortest, longest = 2**31, 0
     for batch in column.iter(10_000):
         lengths = pyarrow.compute.fill_null(pyarrow.compute.list_value_length(batch[lists[0]]), 0)
-        limits = pyarrow.compute.min_max(lengths).as_py()
-        shortest, longest = min(shortest, limits["min"]), max(longest, limits["max"])
-    if shortest == 0 < longest:
-        raise DataError(f"{where}: some lists of {lists[0]!r} are empty, others hold up to {longest}")
+        filled = pyarrow.compute.filter(lengths, pyarrow.compute.greater(lengths, 0))
+        if len(filled):
+            limits = pyarrow.compute.min_max(filled).as_py()
+            shortest, longest = min(shortest, limits["min"]), max(longest, limits["max"])
+    if not longest:
+        return 0
     if shortest < longest:
         logger.info(
             "%s: each row keeps its first %d negatives; the lists hold up to %d", where, shortest, longest
@@ -183,10 +249,47 @@ def _negatives_per_row(where: str, rows: Dataset, roles: Roles) -> int:
     return shortest
 
 
+def _rows_or_fault(record: Mapping[str, Any], roles: Roles, width: int, scored: bool) -> list[list[Any]]:
+    """Make the rows of a record with 0 and their identity, or one row without texts and with its fault."""
+    try:
+        made = _rows_of("", record, roles, width)
+    except DataError:
+        empty: list[Any] = [""] * (2 + width) + [[]] * scored + [0.0] * (roles.weight is not None)
+        return [[*empty, 1 + _KINDS.index(_kind(record, roles)), 0]]
+    return [[*row, 0, text_identity("\0".join(row[: 2 + width]))] for row in made]
+
+
+def _kind(record: Mapping[str, Any], roles: Roles) -> str:
+    """Return what is wrong with a record that `_rows_of` refused."""
+    positives = _positives(record, roles)
+    texts = [record[roles.anchor], *positives]
+    if not positives or any(text is None or (isinstance(text, str) and not text.strip()) for text in texts):
+        return BLANK
+    return IDENTICAL if any(_same(texts[0], positive) for positive in positives) else WRONG
+
+
+def _positives(record: Mapping[str, Any], roles: Roles) -> list[Any]:
+    found = record[roles.positive]
+    return found if isinstance(found, list) else [found]
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Return whether two texts are equal up to white space."""
+    return isinstance(one, str) and isinstance(other, str) and one.split() == other.split()
+
+
+def _message(record: Mapping[str, Any], roles: Roles, width: int) -> str:
+    """Return why `_rows_of` refuses a record."""
+    try:
+        _rows_of("", record, roles, width)
+    except DataError as error:
+        return str(error).removeprefix(": ")
+    raise AssertionError("the record is good")
+
+
 def _rows_of(where: object, record: Mapping[str, Any], roles: Roles, width: int) -> list[list[Any]]:
     """Make the rows of one record: the cells of `anchor`, `positive`, the negatives and `label`."""
-    anchor, found = record[roles.anchor], record[roles.positive]
-    positives = found if isinstance(found, list) else [found]
+    anchor, positives = record[roles.anchor], _positives(record, roles)
     cells = [record[name] for name in roles.negatives]
     listed = bool(cells) and isinstance(cells[0], list)
     negatives = (cells[0] if listed else cells)[:width]
@@ -197,16 +300,33 @@ def _rows_of(where: object, record: Mapping[str, Any], roles: Roles, width: int)
         require_texts(where, **{roles.negatives[0 if listed else place]: text})
     if not positives or not all(text.strip() for _, text in named):
         raise DataError(f"{where}: the {roles.anchor} or {roles.positive} is blank")
+    if any(_same(anchor, positive) for positive in positives):
+        raise DataError(f"{where}: the {roles.anchor} and the {roles.positive} are the same text")
+    if len(negatives) < width:
+        raise DataError(f"{where}: some lists of {roles.negatives[0]!r} are empty, others hold texts")
     made = []
     for place, positive in enumerate(positives):
         row = [anchor.strip(), positive.strip(), *(negative.strip() for negative in negatives)]
         if roles.split_scores:
-            given = record[_NEGATIVE_SCORES]
-            row.append(_numbers(where, [record[_POSITIVE_SCORES][place], *given[:width]], width))
+            given, own = record[_NEGATIVE_SCORES], record[_POSITIVE_SCORES]
+            row.append(_numbers(where, [*own[place : place + 1], *given[:width]], width))
         elif roles.scores is not None:
             row.append(_scores(where, roles.scores, record[roles.scores], width))
+        if roles.weight is not None:
+            row.append(_weight(where, roles.weight, record[roles.weight]))
         made.append(row)
     return made
+
+
+def _weight(where: object, name: str, value: Any) -> float:
+    """Return the weight of a row; a cell of a CSV file is a text."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = -1.0
+    if not 0 <= number < math.inf:
+        raise DataError(f"{where}: {name!r} must hold a number >= 0; received {excerpt(value)}")
+    return number
 
 
 def _scores(where: object, name: str, value: Any, width: int) -> list[float]:

@@ -10,7 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lexforge.common.types import DataError, Qrels, joined
+from lexforge.data.faults import Faults
 from lexforge.data.splits import missing_split, with_held_out
+
+_MISSING = "judgements of documents that the corpus lacks"
 
 
 @dataclass(frozen=True)
@@ -175,6 +178,7 @@ def collect_judgements(
     queries: Mapping[str, str],
     *,
     training: bool,
+    faults: Faults,
 ) -> Qrels:
     """Gather the judgements of one split.
 
@@ -183,34 +187,52 @@ def collect_judgements(
         rows: (where it stands, query id, document id, grade) in order, as for `collect_texts`.
         corpus: The known documents.
         queries: The known queries.
-        training: Whether every query must have a positive. Evaluation keeps a query that has none, as
-            ir-measures does; no training row can be made of it.
+        training: Whether the split is trained on. Every query must then have a positive; evaluation keeps a
+            query that has none, as ir-measures does. A judgement about a document that the corpus lacks is
+            left out and told, with a query that has no positive but such; evaluation refuses it, because its
+            measures would change.
+        faults: Counts unknown ids, pairs that are judged twice, and queries of a training split without a
+            positive.
 
     Returns:
         Query id -> document id -> grade.
 
     Raises:
-        DataError: If an id is unknown, if a pair is judged twice, if there is no positive at all, or if a
-            query of a training split has none.
+        DataError: If there is no positive at all.
     """
     judgements: Qrels = {}
     first: dict[str, object] = {}  # query id -> where its first judgement stands
+    lost: dict[str, str] = {}  # query id -> the first message about a document that is missing
     for where, query_id, document_id, grade in rows:
-        if query_id not in queries:
-            raise DataError(f"{where}: the query id {query_id!r} is not among the queries")
-        if document_id not in corpus:
-            raise DataError(f"{where}: the document id {document_id!r} is not in the corpus")
-        grades = judgements.setdefault(query_id, {})
-        if document_id in grades:
-            raise DataError(f"{where}: query {query_id!r} judges {document_id!r} a second time")
-        grades[document_id] = grade
+        faults.rows += 1
         first.setdefault(query_id, where)
+        if query_id not in queries:
+            message = f"the query id {query_id!r} is not among the queries"
+            faults.bad("judgements of unknown queries", where, message, query_id)
+        elif document_id not in corpus:
+            message = f"the document id {document_id!r} is not in the corpus"
+            lost.setdefault(query_id, f"{where}: {message}")
+            if training:
+                faults.told(f"{_MISSING}, left out of train", where, document_id)
+            else:
+                faults.bad(_MISSING, where, message, document_id)
+        elif document_id in (grades := judgements.setdefault(query_id, {})):
+            message = f"query {query_id!r} judges {document_id!r} a second time"
+            faults.bad("repeated judgements", where, message, f"{query_id}, {document_id}")
+        else:
+            grades[document_id] = grade
     if not any(max(grades.values()) > 0 for grades in judgements.values()):
+        faults.finish()  # names the first line that is wrong
+        if lost:
+            raise DataError(f"{next(iter(lost.values()))}, and no positive judgement is left")
         raise DataError(f"{source} holds no positive judgement (a grade above 0)")
-    for query_id, grades in judgements.items() if training else ():
-        if max(grades.values()) <= 0:
-            raise DataError(
-                f"{first[query_id]}: query {query_id!r} has no positive (a grade above 0); "
-                "a training split needs one for each of its queries"
-            )
+    for query_id in list(first) if training else ():
+        if max(judgements.get(query_id, {}).values(), default=0) > 0:
+            continue
+        message = f"query {query_id!r} has no positive (a grade above 0); a training split needs one for each"
+        if query_id in lost:
+            faults.told("queries of train without a document that is left", first[query_id], query_id)
+        elif query_id in judgements:
+            faults.bad("queries of train without a positive", first[query_id], message, query_id)
+        judgements.pop(query_id, None)
     return judgements

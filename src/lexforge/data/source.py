@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from lexforge.data.digest import digests
+from lexforge.data.faults import Faults
 from lexforge.data.formats import detect
 from lexforge.data.pair_data import PairData
 from lexforge.data.retrieval_data import RetrievalData, hold_out, sample_corpus
@@ -14,7 +16,12 @@ from lexforge.data.splits import TEST, TRAIN, missing_shares
 from lexforge.settings import SourceOptions
 
 if TYPE_CHECKING:
+    import numpy as np
     from datasets import Dataset
+    from numpy.typing import NDArray
+
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -27,12 +34,14 @@ class TrainingData:
             read from the disk.
         retrieval: The whole set, from whose judgements training rows are made; None for tables.
         pairs: The rows of tables, which stay on the disk; None where judgements name documents.
+        notes: What was guessed, left out and counted while the data were read, one line each.
     """
 
     measured: RetrievalData
     documents: Sequence[str]
     retrieval: RetrievalData | None = None
     pairs: PairData | None = None
+    notes: tuple[str, ...] = ()
 
     def training_rows(self, *, negatives: bool = True) -> Dataset:
         """Return the training rows of tables, mapped from the disk.
@@ -48,6 +57,11 @@ class TrainingData:
             raise ValueError(f"{self.measured.name} has judgements and no rows; received no tables")
         return self.pairs.training_rows(negatives=negatives)
 
+    @property
+    def weights(self) -> NDArray[np.float64] | None:
+        """The weights of the training rows, `[rows]` float64 in their order; None if they have none."""
+        return None if self.pairs is None else self.pairs.weights(TRAIN)
+
     def digests(self, rows: Sequence[Mapping[str, Any]] | Dataset) -> dict[str, dict[str, Any]]:
         """Compute the digests of what a run trains on and measures; all texts are read once.
 
@@ -55,18 +69,19 @@ class TrainingData:
             rows: The training rows.
 
         Returns:
-            As `lexforge.data.digests`, of the documents, the queries, the judgements and the rows.
+            As `lexforge.data.digests`, of the documents, the queries, the judgements, the rows, and the
+            weights if there are any.
         """
         whole = self.retrieval or self.measured
         judgements = ((split, *judged) for split, found in whole.qrels.items() for judged in found.items())
-        return digests(
-            {
-                "documents": zip(whole.corpus, whole.corpus.values(), strict=True),
-                "queries": whole.queries.items(),
-                "judgements": judgements,
-                "rows": rows,
-            }
-        )
+        parts = {
+            "documents": zip(whole.corpus, whole.corpus.values(), strict=True),
+            "queries": whole.queries.items(),
+            "judgements": judgements,
+            "rows": rows,
+        }
+        weights = self.weights
+        return digests(parts if weights is None else parts | {"weights": weights.tolist()})
 
     def other_queries(self) -> list[str]:
         """Return the texts of queries that are neither trained on nor in the test, such as those of dev.
@@ -122,7 +137,11 @@ def load_retrieval_data(
         ValueError: If there is no such split.
         DataError: If the data cannot be used; the message names file and line.
     """
-    opened = _open(source, splits, options or SourceOptions())
+    options = options or SourceOptions()
+    options.refuse_weights("they say how often a row is trained on, and nothing is trained here")
+    opened, notes = _open(source, splits, options)
+    for note in notes:
+        logger.warning("%s", note)
     data = opened.retrieval() if isinstance(opened, PairData) else opened
     return data if splits is None else data.only(splits)
 
@@ -142,7 +161,9 @@ def load_documents(source: str, options: SourceOptions | None = None) -> Mapping
         FileNotFoundError: If the folder or one of its files does not exist.
         DataError: If the data cannot be used; the message names file and line.
     """
-    return detect(source).documents(source, options or SourceOptions())
+    options = options or SourceOptions()
+    options.refuse_weights("documents have none")
+    return detect(source).documents(source, options)
 
 
 def load_training_data(
@@ -170,27 +191,41 @@ def load_training_data(
 
     Raises:
         FileNotFoundError: If the folder or one of its files does not exist.
-        ValueError: If there is no such split, or if `documents` is below 1.
+        ValueError: If there is no such split, if `documents` is below 1, or if a column of weights is named
+            for rows that are not trained on as they are.
         DataError: If the data cannot be used; the message names file and line.
     """
     needed = [TRAIN, *measured_splits]
-    opened = _open(source, needed, options or SourceOptions())
+    opened, notes = _open(source, needed, options or SourceOptions())
 
     # Rows of texts are trained on from the disk; only what is measured is read into memory.
     if isinstance(opened, PairData) and given_rows:
         measured = opened.retrieval(measured_splits, documents, seed)
-        return TrainingData(measured, opened.documents(), pairs=opened)
+        return TrainingData(measured, opened.documents(), pairs=opened, notes=notes)
+
+    # Rows that are made anew have no weights of their own.
+    if options is not None:
+        options.refuse_weights("weights belong to rows of texts that are trained on as they are given")
 
     # Judgements name documents. So do those of rows in memory, for which negatives are to be mined.
     whole = (opened.retrieval() if isinstance(opened, PairData) else opened).only(needed)
     measured = sample_corpus(whole, documents, measured_splits, seed)
     texts = whole.corpus.values()
-    return TrainingData(measured, texts if isinstance(texts, Sequence) else list(texts), whole)
+    listed = texts if isinstance(texts, Sequence) else list(texts)
+    return TrainingData(measured, listed, whole, notes=notes)
 
 
-def _open(source: str, splits: Sequence[str] | None, options: SourceOptions) -> RetrievalData | PairData:
-    """Open a source, and hold out the splits that are wanted and missing; None wants those that exist."""
+def _open(
+    source: str, splits: Sequence[str] | None, options: SourceOptions
+) -> tuple[RetrievalData | PairData, tuple[str, ...]]:
+    """Open a source, and hold out the splits that are wanted and missing; None wants those that exist.
+
+    Returns:
+        The data, and what is told of them.
+    """
+    faults = Faults(source, options.bad_rows)
     # With a share to hold out, the splits that exist are known only after all have been read.
-    opened = detect(source).open(source, options, None if options.hold_out else splits)
+    opened = detect(source).open(source, options, None if options.hold_out else splits, faults)
+    notes = tuple(faults.finish())
     shares = missing_shares(opened.name, list(opened.splits), splits or (), options.hold_out)
-    return opened.hold_out(shares) if isinstance(opened, PairData) else hold_out(opened, shares)
+    return (opened.hold_out(shares) if isinstance(opened, PairData) else hold_out(opened, shares)), notes

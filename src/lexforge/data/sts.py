@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from lexforge.common.types import DataError
+from lexforge.data.faults import BLANK, Faults
 from lexforge.data.formats import OF_ROWS, detect, docstrings, read_records
 from lexforge.data.formats.docstrings import load_docstrings
 from lexforge.data.lines import excerpt, is_finite, require_texts
@@ -15,6 +17,7 @@ from lexforge.data.splits import wanted_rows
 from lexforge.data.tables import find_column
 from lexforge.settings import StsOptions
 
+logger = logging.getLogger(__name__)
 ScoredPair = dict[str, str | float]
 FIELDS = ("sentence1", "sentence2", "score")
 # The score of two docstrings, by how close their objects stand in the code.
@@ -22,7 +25,10 @@ SAME_OBJECT, SAME_PARENT, SAME_PACKAGE, APART = 3.0, 2.0, 1.0, 0.0
 
 
 def load_sts(
-    source: str, splits: Sequence[str] | None = None, options: StsOptions | None = None
+    source: str,
+    splits: Sequence[str] | None = None,
+    options: StsOptions | None = None,
+    notes: list[str] | None = None,
 ) -> dict[str, list[ScoredPair]]:
     """Load scored pairs of sentences by the name that a command line takes.
 
@@ -32,6 +38,7 @@ def load_sts(
             more similar sentences; a row of a file may also have `split`.
         splits: The splits that the caller needs; None takes those that exist.
         options: Names of columns, and the share that is held out for a missing split.
+        notes: What was guessed and left out is added here, one line each; None logs it.
 
     Returns:
         Split -> rows with the columns `sentence1`, `sentence2` and `score`; `validation` is called `dev`.
@@ -46,7 +53,13 @@ def load_sts(
     if detect(source, (*OF_ROWS, docstrings)) is docstrings:
         found = docstring_pairs(load_docstrings())
     else:
-        found = _scored_pairs(source, options)
+        faults = Faults(source, options.bad_rows)
+        found = _scored_pairs(source, options, faults)
+        summary = faults.finish()
+        for line in summary if notes is None else ():
+            logger.warning("%s", line)
+        notes = [] if notes is None else notes
+        notes += summary
     if splits is None:
         return found
     return wanted_rows(source, found, splits, options.hold_out, lambda row: str(row["sentence1"]))
@@ -113,22 +126,31 @@ def _package(name: str) -> str:
     return name.partition(".")[0]
 
 
-def _scored_pairs(source: str, options: StsOptions) -> dict[str, list[ScoredPair]]:
+def _scored_pairs(source: str, options: StsOptions, faults: Faults) -> dict[str, list[ScoredPair]]:
     """Read and check rows, and gather them by split."""
     splits: dict[str, list[ScoredPair]] = {}
-    for where, split, record in read_records(source, FIELDS):
-        first, second, score = (record[column] for column in _columns(where, list(record), options))
-        require_texts(where, sentence1=first, sentence2=second)
-        if not first.strip() or not second.strip():
-            raise DataError(f"{where}: a sentence is blank")
-        number = _as_number(score)
-        if not is_finite(number):
-            raise DataError(f"{where}: the score must be a finite number; received {excerpt(score)}")
-        pair: ScoredPair = {"sentence1": first, "sentence2": second, "score": float(number)}
-        splits.setdefault(split, []).append(pair)
-    if not splits:
+    columns: list[str] = []
+    for where, split, record in read_records(source, FIELDS, options, faults):
+        columns = columns or _columns(where, list(record), options)
+        first, second, score = (record.get(column) for column in columns)
+        if any(isinstance(text, str) and not text.strip() for text in (first, second)):
+            faults.bad(BLANK, where, "a sentence is blank")
+            continue
+        with faults.counted(where):
+            splits.setdefault(split, []).append(_pair(first, second, score))
+    if not any(splits.values()):
+        faults.finish()
         raise DataError(f"{source} holds no pair of sentences")
     return splits
+
+
+def _pair(first: object, second: object, score: object) -> ScoredPair:
+    """Check the cells of a row; a message names no place."""
+    require_texts("", sentence1=first, sentence2=second)
+    number = _as_number(score)
+    if not is_finite(number):
+        raise DataError(f"the score must be a finite number; received {excerpt(score)}")
+    return {"sentence1": str(first), "sentence2": str(second), "score": float(number)}
 
 
 def _columns(where: object, names: Sequence[str], options: StsOptions) -> list[str]:

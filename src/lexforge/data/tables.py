@@ -2,18 +2,19 @@
 
 A table is not read into memory: `datasets` converts it once to an Arrow file in its cache and maps that file.
 The columns have the names that the file gives them; `lexforge.data.pairs` recognises them. What `datasets`
-does not give is added here: the line of a wrong row, the line for which a file cannot be read, files of tabs
-without a header, and .zst.
+does not give is added here: the line of a wrong row, files with lines that cannot be read or in another
+encoding, files of tabs without a header, and .zst.
 """
 
 from __future__ import annotations
 
 import csv
 import hashlib
-import io
 import json
+import logging
 import shutil
-import sys
+import zlib
+from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,25 +24,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lexforge.common.types import DataError
+from lexforge.data.faults import Faults
 from lexforge.data.lines import excerpt, numbered_lines, open_bytes
 from lexforge.data.splits import split_name
+from lexforge.data.text_tables import (
+    READERS,
+    UTF_8,
+    FoundEncoding,
+    TextForm,
+    ending,
+    find_encoding,
+    good_records,
+    is_json_object,
+    is_not_utf_8,
+    line_of,
+    text_form,
+    text_records,
+)
+from lexforge.settings import TableOptions
 from lexforge.storage.files import cache_folder, write_file
 
 if TYPE_CHECKING:
     from datasets import Dataset
-
-# File ending -> reader of `datasets`. Each file may also end in .gz or .zst.
-READERS = {
-    ".csv": "csv",
-    ".tsv": "csv",
-    ".parquet": "parquet",
-    ".jsonl": "json",
-    ".ndjson": "json",
-    ".json": "json",
-}
-SPLIT = "split"
-# MS MARCO publishes triples of texts without a header.
-_HEADERLESS = ("anchor", "positive", "negative")
 
 
 @dataclass(frozen=True)
@@ -50,12 +54,15 @@ class Origin:
 
     Args:
         name: The path of a file, or the name of a data set with its split.
-        header: Number of records before the first row: 1 in a CSV file with a header.
+        form: How the lines of a text file are cut into rows; None for other sources.
+        lines: `[all rows]` int64, the line at which each row of the source begins; None where it is counted
+            when an error is written.
         chosen: `[rows]` int64, the row of the source that each row was; None where they are all its rows.
     """
 
     name: str
-    header: int = 0
+    form: TextForm | None = None
+    lines: NDArray[np.int64] | None = None
     chosen: NDArray[np.int64] | None = None
 
     def place(self, row: int) -> RowPlace:
@@ -71,12 +78,12 @@ class RowPlace(NamedTuple):
 
     def __str__(self) -> str:
         """Return `file:line`, or the number of the row where the source has no lines."""
-        path = Path(self.origin.name)
-        if READERS.get(ending(path)) in ("csv", "json") and path.is_file():
-            line = _line_of(path, self.origin.header + self.row)
-            if line is not None:
-                return f"{path}:{line}"
-        return f"{self.origin.name}, row {self.row + 1} (counted from 1)"
+        name, form, lines, line = self.origin.name, self.origin.form, self.origin.lines, None
+        if lines is not None:
+            line = int(lines[self.row])
+        elif form is not None:
+            line = line_of(Path(name), form, self.row)
+        return f"{name}, row {self.row + 1} (counted from 1)" if line is None else f"{name}:{line}"
 
 
 class Table(NamedTuple):
@@ -86,23 +93,31 @@ class Table(NamedTuple):
     origin: Origin
 
 
-def first_columns(path: Path, headers: Sequence[str] = ()) -> list[str]:
+def first_columns(path: Path, headers: Sequence[str], options: TableOptions) -> list[str]:
     """Return the columns that the beginning of a file names; no row is converted.
 
     Args:
         path: A file with an ending of `READERS`.
-        headers: Column names that count as a header, as for `read_table`.
+        headers: Column names that count as a header, as for `text_form`.
+        options: The delimiter and the encoding, where the user names them.
 
     Returns:
         The names in the header of a CSV file, the schema of a parquet file or the first line of JSON lines;
         none where more of the file must be read.
     """
     reader = READERS[ending(path)]
-    if reader == "csv":
-        return _header(path, headers)[0]
+    try:
+        if reader == "csv":
+            return list(text_form(path, headers, options).header)
+        if reader == "json" and options.encoding is None:
+            line = next((line for _, line in numbered_lines(path) if line.strip()), "")
+            return list(json.loads(line)) if is_json_object(line) else []
+    except DataError as error:
+        if is_not_utf_8(error):
+            return []
+        raise
     if reader == "json":
-        line = next((line for _, line in numbered_lines(path) if line.strip()), "")
-        return list(json.loads(line)) if _is_json_object(line) else []
+        return []
     from pyarrow import parquet
 
     return [] if path.suffix in (".gz", ".zst") else parquet.read_schema(path).names
@@ -135,8 +150,8 @@ def load_by_datasets(path: str, load: Callable[..., Any], *arguments: Any, **opt
     except StopIteration as error:  # what the JSON reader raises for an empty file
         raise DataError(f"the data set {path!r} holds no row: it is empty") from error
     except (OSError, EOFError, ValueError, DatasetsError) as error:  # EOFError: a .gz file that was cut
-        reason = error if error.__cause__ is None else f"{error}: {error.__cause__}"
-        raise DataError(f"the data set {path!r} cannot be loaded: {reason}") from error
+        reason = str(error) if error.__cause__ is None else f"{error}: {error.__cause__}"
+        raise DataError(f"the data set {path!r} cannot be loaded: {' '.join(reason.split())}") from error
 
 
 def find_column(
@@ -165,149 +180,196 @@ def find_column(
     return found[0]
 
 
-def ending(path: Path) -> str:
-    """Return the file ending without .gz or .zst, such as ".jsonl"."""
-    return (path.with_suffix("") if path.suffix in (".gz", ".zst") else path).suffix.lower()
-
-
-def read_table(path: Path, headers: Sequence[str] = ()) -> Table:
+def read_table(path: Path, headers: Sequence[str], options: TableOptions, faults: Faults) -> Table:
     """Open a file as a table.
 
     Args:
         path: A file with an ending of `READERS`.
-        headers: Column names that count as a header in a .tsv file. A .tsv file of two or three columns whose
-            first line holds none of them has no header: it holds queries, positives and negatives.
+        headers: Column names that count as a header in a .tsv file, as for `text_form`.
+        options: The delimiter and the encoding, where the user names them.
+        faults: Counts the lines that cannot be read, and takes a note of what was guessed.
 
     Returns:
-        The table; every cell of a CSV file is a text.
+        The table; every cell of a CSV file is a text. Lines that cannot be read are left out.
 
     Raises:
         DataError: If `datasets` cannot read the file, or if it holds no row. The message names the line where
             that is known.
     """
-    import datasets
+    if READERS[ending(path)] == "parquet":
+        plain = _decompressed(path) if path.suffix == ".zst" else path
+        return Table(_load(path, "parquet", plain), Origin(str(path)))
+    form, found = _form(path, headers, options)
+    table = None
+    if form.encoding == UTF_8 and not (found and found.wrong) and not _first_row_is_wide(path, form):
+        plain = _decompressed(path) if path.suffix == ".zst" else path
+        try:
+            rows = _load(path, READERS[ending(path)], plain, **_csv_options(form))
+            table = Table(rows, Origin(str(path), form))
+        except DataError:
+            if _is_no_list_of_lines(path):
+                raise
+            found = found or find_encoding(path)
+            if options.encoding is None and found.encoding != UTF_8:
+                form = text_form(path, headers, options, found.encoding)
+            before = faults.rows
+            table = _readable_rows(path, form, faults, found.fitting)
+            if form.encoding == UTF_8 and faults.rows == before:
+                raise  # no line is wrong
+    if table is None:
+        table = _readable_rows(path, form, faults, found.fitting if found else "")
+    if note := _guesses(path, form, options):
+        faults.note(note)
+    return table
 
-    plain = _decompressed(path) if path.suffix == ".zst" else path
-    reader, header, options = READERS[ending(path)], 0, {}
-    if reader == "csv":
-        options = _csv_options(path, headers)
-        header = int("header" not in options)
-    try:
-        loaded = load_by_datasets(
-            str(path), datasets.load_dataset, reader, data_files={"train": str(plain)}, **options
-        )
-    except DataError as error:
-        if reader != "parquet":
-            _name_the_line(path, str(error))
-        raise
-    if not len(loaded["train"]):
-        raise DataError(f"{path} holds no row")
-    return Table(loaded["train"], Origin(str(path), header))
 
-
-def _name_the_line(path: Path, reason: str) -> None:
-    """Find the line of a text file for which `datasets` refused it.
+def read_json_lines(
+    path: Path, options: TableOptions, faults: Faults
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the objects of a file of JSON lines, without `datasets`.
 
     Args:
         path: The file.
-        reason: What `datasets` says.
+        options: The encoding, where the user names one.
+        faults: Counts the lines that cannot be read, and takes a note of an encoding that was guessed.
 
-    Raises:
-        DataError: If a line is not UTF-8, is no JSON object, has more cells than the first one, or begins a
-            quoted cell that never ends; other faults are left to the message of `datasets`.
+    Yields:
+        The line's number, from 1, and the object.
     """
-    for _ in numbered_lines(path):
-        pass
-    line = width = 0
-    for number, (line, record) in enumerate(_text_records(path)):
-        if isinstance(record, list):
-            width = width or len(record)
-            if len(record) > width:
-                raise DataError(
-                    f"{path}:{line}: expected {width} cells, as in the first line; received {excerpt(record)}"
-                )
-        elif not _is_json_object(record):
-            if number == 0 and ending(path) == ".json":
-                return  # an array, or objects over several lines
-            raise DataError(f"{path}:{line}: expected a JSON object; received {excerpt(record.strip())}")
-    if "EOF inside string" in reason:
-        raise DataError(f"{path}:{line}: a quoted cell begins here and does not end")
+    found = find_encoding(path)
+    form = TextForm(options.encoding or found.encoding)
+    for line, record in good_records(path, form, faults, found.fitting):
+        assert isinstance(record, dict)
+        yield line, record
+    if note := _guesses(path, form, options):
+        faults.note(note)
 
 
-def _line_of(path: Path, number: int) -> int | None:
-    """Return the first line of a record of a text file, both from 1 and 0; None if lines are no records."""
-    for place, (line, record) in enumerate(_text_records(path)):
-        if isinstance(record, str) and not _is_json_object(record):
-            return None  # an array, or objects over several lines
-        if place == number:
-            return line
-    return None
+def _form(path: Path, headers: Sequence[str], options: TableOptions) -> tuple[TextForm, FoundEncoding | None]:
+    """Return how a text file is cut, and its encoding if the file had to be read for it.
 
-
-def _text_records(path: Path) -> Iterator[tuple[int, list[str] | str]]:
-    """Yield the first line of each record of a text file, and its cells (CSV) or its text (JSON lines).
-
-    Blank lines are left out, as the readers of `datasets` do.
+    The reader of JSON does not see bytes that are not UTF-8, so they are looked for here. That of CSV does.
     """
-    limit = csv.field_size_limit(sys.maxsize)
+    if READERS[ending(path)] == "json":
+        if _is_no_list_of_lines(path):
+            return TextForm(), None
+        found = find_encoding(path)
+        return text_form(path, headers, options, options.encoding or found.encoding), found
     try:
-        with open_bytes(path) as stream:
-            text = io.TextIOWrapper(stream, encoding="utf-8-sig", errors="replace", newline="")
-            if READERS[ending(path)] == "json":
-                yield from ((number, line) for number, line in enumerate(text, 1) if line.strip())
-                return
-            reader, line = csv.reader(text, **_csv_dialect(path)), 1
-            for cells in reader:
-                if len(cells) > 1 or "".join(cells).strip():
-                    yield line, cells
-                line = reader.line_num + 1
+        return text_form(path, headers, options), None
+    except DataError as error:
+        if not is_not_utf_8(error) or options.encoding is not None:
+            raise
+        found = find_encoding(path)
+        if found.encoding == UTF_8:
+            such = f", such as --encoding {found.fitting}" if found.fitting else ""
+            raise DataError(f"{error}; name the encoding by --encoding{such}") from error
+        return text_form(path, headers, options, found.encoding), found
+
+
+def _guesses(path: Path, form: TextForm, options: TableOptions) -> str:
+    """Return one line about what the user did not say and what is not usual; "" if there is nothing."""
+    usual = "\t" if ending(path) == ".tsv" else ","
+    found = []
+    if form.delimiter not in ("", usual, options.separator):
+        found.append(f"the delimiter {form.delimiter!r} (--delimiter names another)")
+    if form.encoding != UTF_8 and options.encoding is None:
+        found.append(f"the encoding {form.encoding} (--encoding names another)")
+    return f"{path} was read with {' and '.join(found)}" if found else ""
+
+
+def _load(path: Path, reader: str, plain: Path, **options: Any) -> Dataset:
+    """Open a file by `datasets`; `plain` is the file that is read, `path` the one that messages name."""
+    import datasets
+
+    files, log = {"train": str(plain)}, logging.getLogger("datasets")
+    level = log.level
+    log.setLevel(logging.CRITICAL)  # it would also print the error that is raised
+    try:
+        loaded = load_by_datasets(str(path), datasets.load_dataset, reader, data_files=files, **options)
     finally:
-        csv.field_size_limit(limit)
+        log.setLevel(level)
+    if not len(loaded["train"]):
+        raise DataError(f"{path} holds no row")
+    return loaded["train"]
 
 
-def _is_json_object(line: str) -> bool:
+def _is_no_list_of_lines(path: Path) -> bool:
+    """Return whether a file .json holds an array, or its first object stands on several lines."""
+    if ending(path) != ".json":
+        return False
+    _, first = next(text_records(path, TextForm()), (1, ""))
+    return not is_json_object(str(first))
+
+
+def _first_row_is_wide(path: Path, form: TextForm) -> bool:
+    """Return whether the first row of a CSV file has more cells than columns.
+
+    pandas would take the first cells of each row for its name.
+    """
+    if not form.delimiter:
+        return False
+    records = text_records(path, form)
+    rows = (cells for place, (_, cells) in enumerate(records) if place >= form.written)
     try:
-        return isinstance(json.loads(line), dict)
-    except (ValueError, RecursionError):
+        return len(next(rows, [])) > len(form.header)
+    except (OSError, EOFError, zlib.error):  # broken data, which the reader of the file tells
         return False
 
 
-def _csv_dialect(path: Path) -> dict[str, Any]:
-    """Return how a file is cut into cells; a .tsv file has no quoting."""
-    return {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if ending(path) == ".tsv" else {}
+def _readable_rows(path: Path, form: TextForm, faults: Faults, fitting: str) -> Table:
+    """Open the lines of a text file that can be read, from a copy in the cache that has no others."""
+    lines = array("q", (line for line, _ in good_records(path, form, faults, fitting)))
+    if not lines:
+        faults.refuse_nothing_left()
+
+    def write(place: Path) -> None:
+        records = (record for _, record in good_records(path, form, Faults(str(path))))
+        with place.open("w", encoding="utf-8", newline="") as out:
+            if form.delimiter:
+                writer = csv.writer(out, lineterminator="\n")
+                writer.writerow(form.header)
+                writer.writerows(record for record in records if isinstance(record, list))
+            else:
+                out.writelines(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
+
+    copy = _copy_of(path, repr(form), ".csv" if form.delimiter else ".jsonl")
+    if not copy.is_file():
+        write_file(copy, write)
+    plain = form._replace(encoding=UTF_8, delimiter=form.delimiter and ",", quoted=True, written=True)
+    rows = _load(path, "csv" if form.delimiter else "json", copy, **_csv_options(plain))
+    if len(rows) != len(lines):
+        raise DataError(f"{path}: {len(lines)} rows were found, and `datasets` read {len(rows)} of them")
+    return Table(rows, Origin(str(path), form, np.frombuffer(lines, np.int64)))
 
 
-def _csv_options(path: Path, headers: Sequence[str]) -> dict[str, Any]:
+def _csv_options(form: TextForm) -> dict[str, Any]:
     """Return what the CSV reader is told: every cell is text, and nothing is a missing value.
 
     Without this, pandas reads an answer "1984" as a number and "NA" as nothing.
     """
     import datasets
 
-    header, written = _header(path, headers)
-    options = _csv_dialect(path) | ({} if written else {"header": None, "names": header})
-    features = datasets.Features({name: datasets.Value("string") for name in header})
+    if not form.delimiter:
+        return {}
+    options = form.dialect | ({} if form.written else {"header": None, "names": list(form.header)})
+    features = datasets.Features({name: datasets.Value("string") for name in form.header})
     return options | {"features": features, "keep_default_na": False, "na_filter": False}
 
 
-def _header(path: Path, headers: Sequence[str]) -> tuple[list[str], bool]:
-    """Return the columns of a CSV file, and whether they are written in its first line."""
-    tabs = ending(path) == ".tsv"
-    first = next((line for _, line in numbered_lines(path)), "")
-    header = first.split("\t") if tabs else next(csv.reader([first]), [])
-    if tabs and 2 <= len(header) <= 3 and not set(header) & {*headers, SPLIT}:
-        return list(_HEADERLESS[: len(header)]), False
-    return header, True
+def _copy_of(path: Path, form: str, suffix: str) -> Path:
+    """Return the place in the cache for a copy of a file in another form."""
+    status = path.stat()
+    key = f"{path.resolve()} {status.st_size} {status.st_mtime_ns} {form}"
+    copy = cache_folder() / "tables" / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}{suffix}"
+    copy.parent.mkdir(parents=True, exist_ok=True)
+    return copy
 
 
 def _decompressed(path: Path) -> Path:
     """Return a copy of a .zst file without compression, made once: `datasets` would need another package."""
-    status = path.stat()
-    key = f"{path.resolve()} {status.st_size} {status.st_mtime_ns}"
-    name = f"{hashlib.sha256(key.encode()).hexdigest()[:16]}{ending(path)}"
-    copy = cache_folder() / "tables" / name
+    copy = _copy_of(path, "", ending(path))
     if not copy.is_file():
-        copy.parent.mkdir(parents=True, exist_ok=True)
 
         def write(place: Path) -> None:
             with open_bytes(path) as stream, place.open("wb") as out:

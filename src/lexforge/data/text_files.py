@@ -17,18 +17,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lexforge.common.extras import missing_extra
+from lexforge.data.encodings import SAMPLE_BYTES, fitting_encoding
 
 if TYPE_CHECKING:
     import pypdf
 
 ENDINGS = (".txt", ".md", ".markdown", ".rst", ".html", ".htm", ".pdf")
 _HTML_ENDINGS = (".html", ".htm")
-# The usual encodings before Unicode. Of two that fit a text equally well, the first is taken: the detector
-# of all encodings reads French in cp1252 as cp1250, and short Russian in KOI8-R as Japanese.
-_ENCODINGS = (
-    "cp1252 cp932 euc_jp cp949 gb18030 big5 cp1251 koi8_r cp1250 cp1253 cp1254 cp1255 cp1256"
-).split()
-_SAMPLE_BYTES = 2**16  # what the detector sees
 _DECLARED = re.compile(rb"""charset\s{0,9}=\s{0,9}["']?([A-Za-z0-9_-]{2,40})""")
 
 # Words in brackets and a target in parentheses, which may hold one pair of them. Behind a letter or a bracket
@@ -194,25 +189,10 @@ def _decode_other(data: bytes, start: int, *, html: bool) -> tuple[str, str]:
 
 def _detect_encoding(data: bytes, start: int) -> str:
     """Return the encoding that fits the lines beyond ASCII behind a place; "" if none does."""
-    try:
-        from charset_normalizer import from_bytes
-    except ImportError as error:
-        raise missing_extra("reading text files that are not UTF-8", "documents", error) from None
     # No byte of a letter is a line feed in any of the encodings, so lines are safe places to cut.
-    begin = data.rfind(b"\n", max(0, start - _SAMPLE_BYTES), start) + 1 or start
-    lines = (line for line in data[begin : begin + 16 * _SAMPLE_BYTES].split(b"\n") if not line.isascii())
-    sample = b"\n".join(lines)[:_SAMPLE_BYTES]
-    found = list(from_bytes(sample, cp_isolation=_ENCODINGS))
-    if not found:
-        return ""
-    best = (found[0].chaos, found[0].coherence)
-    equal = {
-        name
-        for match in found
-        if (match.chaos, match.coherence) == best
-        for name in (match.encoding, *match.could_be_from_charset)
-    }
-    return next((name for name in _ENCODINGS if name in equal), found[0].encoding)
+    begin = data.rfind(b"\n", max(0, start - SAMPLE_BYTES), start) + 1 or start
+    lines = (line for line in data[begin : begin + 16 * SAMPLE_BYTES].split(b"\n") if not line.isascii())
+    return fitting_encoding(b"\n".join(lines))
 
 
 def _plain(text: str) -> tuple[str, str]:

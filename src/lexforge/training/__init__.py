@@ -22,8 +22,15 @@ if TYPE_CHECKING:
         early_stopping,
         finish_run,
     )
-    from lexforge.training.rows import NEGATIVE_RULE, check_triplet_rows, choose_negatives, load_rows
+    from lexforge.training.rows import (
+        NEGATIVE_RULE,
+        check_triplet_rows,
+        choose_negatives,
+        load_rows,
+        unknown_rows,
+    )
     from lexforge.training.trainer import SpladeTrainer
+    from lexforge.training.weighted_sampler import WeightedBatchSampler, weighted_batches
 
 __all__ = [
     "NEGATIVE_RULE",
@@ -40,6 +47,7 @@ __all__ = [
     "SpladeCollator",
     "SpladeTrainer",
     "TrainingSettings",
+    "WeightedBatchSampler",
     "check_full_batch",
     "check_optimizer",
     "check_run",
@@ -53,6 +61,8 @@ __all__ = [
     "phase_at",
     "push_model",
     "ramp_at",
+    "unknown_rows",
+    "weighted_batches",
 ]
 
 __getattr__, __dir__ = load_when_used(__name__)

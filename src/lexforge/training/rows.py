@@ -7,8 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from sentence_transformers.base.model import BaseModel
+
+from lexforge.common.command_line import printable
 from lexforge.common.types import Run
+from lexforge.corpus import unknown_shares
 from lexforge.data import TrainingData, load_teacher_scores, read_training_rows
+from lexforge.data.columns import ANCHOR, POSITIVE
 from lexforge.data.pairs import NEGATIVE
 from lexforge.data.splits import TRAIN
 from lexforge.negatives import NegativeRule, judged_run, rankings, training_rows
@@ -21,6 +27,8 @@ if TYPE_CHECKING:
 NEGATIVE_RULE = NegativeRule(last_rank=50, margin=0.05)
 """Negatives stand among the first 50 documents of their query and score at most 95 % of the positive's score,
 because a document that scores higher may well be an answer that nobody judged."""
+LOOKED_AT = 1000  # rows whose tokens are counted
+MOSTLY_UNKNOWN = 0.5  # share of unknown tokens of a text in a script that a tokenizer does not know
 BATCHES = 4  # in a collection that is large enough for the negatives of a preset
 
 
@@ -138,3 +146,47 @@ def check_triplet_rows(rows: Sequence[Mapping[str, Any]] | Dataset, weight: floa
             f"the triplet margin needs negatives, and the rows of {source} have none: give --negatives, or "
             "--loss.triplet-margin-weight 0"
         )
+
+
+def unknown_rows(model: BaseModel, loaded: TrainingData) -> list[str]:
+    """Tell of training rows in a script that the tokenizer of a model does not know.
+
+    Args:
+        model: The encoder that is to be trained.
+        loaded: The data. At most `LOOKED_AT` rows, evenly spaced, are looked at.
+
+    Returns:
+        One line with the number of rows of which half of the tokens of the query or of the document are
+        unknown, and up to three places; no line if there are none.
+    """
+    if loaded.pairs is not None:
+        rows, place = loaded.pairs.split(TRAIN), loaded.pairs.places(TRAIN)
+        chosen = _evenly_spaced(len(rows))
+        pairs = [(rows[row][ANCHOR], rows[row][POSITIVE]) for row in chosen]
+    elif loaded.retrieval is not None:
+        texts, corpus = loaded.retrieval.queries, loaded.retrieval.corpus
+        judged = list(loaded.retrieval.split(TRAIN).items())
+        chosen = _evenly_spaced(len(judged))
+        best = [(judged[at][0], max(judged[at][1], key=judged[at][1].__getitem__)) for at in chosen]
+        pairs = [(texts[query], corpus[document]) for query, document in best]
+    else:
+        return []
+    queries, documents = zip(*pairs, strict=True)
+    shares = np.maximum(unknown_shares(model, queries), unknown_shares(model, documents))  # [rows]
+    unknown = np.flatnonzero(shares >= MOSTLY_UNKNOWN)
+    if not len(unknown):
+        return []
+    if loaded.pairs is not None:
+        places = [str(place(chosen[at])) for at in unknown[:3]]
+    else:
+        places = [f"the query {best[at][0]}" for at in unknown[:3]]
+    shown = f"{'namely' if len(unknown) <= 3 else 'such as'} {', '.join(map(printable, places))}"
+    return [
+        f"the tokenizer of the model does not know half of the tokens or more in {len(unknown):,} of "
+        f"{len(chosen):,} rows that were looked at, {shown}: it may not know their script"
+    ]
+
+
+def _evenly_spaced(rows: int) -> list[int]:
+    """Return the places of at most `LOOKED_AT` rows."""
+    return np.linspace(0, rows - 1, min(LOOKED_AT, rows)).astype(int).tolist()

@@ -196,7 +196,7 @@ def test_columns_of_pairs_are_found_or_named(tmp_path: Path) -> None:
 )
 def test_wrong_pairs_are_refused(tmp_path: Path, record: dict[str, Any], message: str) -> None:
     """A text column that is not text must not reach the tokenizer."""
-    first = {key: (0 if isinstance(value, int) else "text") for key, value in record.items()}
+    first = {key: (0 if isinstance(value, int) else f"text of {key}") for key, value in record.items()}
     write(tmp_path / "toy" / "train.jsonl", [first, record])
     if isinstance(record["positive"], int):
         message = rf"\[train\]{FIRST}'positive' must be a string; received 0"

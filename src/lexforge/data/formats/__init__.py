@@ -10,13 +10,15 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from lexforge.common.types import DataError
+from lexforge.data.faults import Faults
 from lexforge.data.formats import beir, docstrings, hub, msmarco, rows, texts
-from lexforge.data.lines import json_objects, require_texts
+from lexforge.data.lines import require_texts
 from lexforge.data.pair_data import PairData
 from lexforge.data.retrieval_data import RetrievalData
 from lexforge.data.splits import TRAIN, split_name
-from lexforge.data.tables import SPLIT, ending
-from lexforge.settings import SourceOptions
+from lexforge.data.tables import read_json_lines
+from lexforge.data.text_tables import SPLIT, ending
+from lexforge.settings import SourceOptions, TableOptions
 
 
 class Format(Protocol):
@@ -34,7 +36,7 @@ class Format(Protocol):
         """
 
     def open(
-        self, source: str, options: SourceOptions, splits: Sequence[str] | None = None
+        self, source: str, options: SourceOptions, splits: Sequence[str] | None, faults: Faults
     ) -> RetrievalData | PairData:
         """Open a source, and check it.
 
@@ -43,6 +45,7 @@ class Format(Protocol):
             options: Names of columns.
             splits: The splits that are needed; a format with a file for each may leave others unread. None
                 needs all.
+            faults: Counts what is wrong in rows and judgements. The caller finishes it.
 
         Returns:
             Documents and judgements by id, or rows of texts.
@@ -97,15 +100,18 @@ def detect(source: str, allowed: Collection[Format] = FORMATS) -> Format:
     raise DataError(f"{source} {received}; expected {expected}")
 
 
-def read_records(source: str, headers: Sequence[str]) -> Iterator[tuple[object, str, dict[str, Any]]]:
+def read_records(
+    source: str, headers: Sequence[str], options: TableOptions, faults: Faults
+) -> Iterator[tuple[object, str, dict[str, Any]]]:
     """Read the rows of tables one by one, such as labelled texts and scored pairs.
 
-    JSON lines are not read by `datasets`: it gives all values of a column one type, and its error for a value
-    of another type names no line.
+    JSON lines are not read by `datasets`: it gives all values of a column one type.
 
     Args:
         source: Rows of texts, as a file, a folder or on the hub.
         headers: Column names that count as a header in a .tsv file.
+        options: The delimiter and the encoding of text files, where the user names them.
+        faults: Counts the rows, and those lines that cannot be read, which are left out.
 
     Yields:
         Where the row stands (its text names file and line), its split, and its cells by column. A row without
@@ -116,13 +122,19 @@ def read_records(source: str, headers: Sequence[str]) -> Iterator[tuple[object, 
     """
     found, path = detect(source, OF_ROWS), Path(source)
     if found is rows and path.is_file() and ending(path) in (".jsonl", ".ndjson"):
-        for number, record in json_objects(path, ()):
+        for number, record in read_json_lines(path, options, faults):
+            faults.rows += 1
             where = f"{path}:{number}"
             split = record.get(SPLIT, TRAIN)
-            require_texts(where, split=split)
-            yield where, split_name(split), record
+            good = False
+            with faults.counted(where):
+                require_texts("", split=split)
+                good = True
+            if good:
+                yield where, split_name(split), record
         return
-    tables = hub.tables(source) if found is hub else rows.tables(source, headers)
+    tables = hub.tables(source) if found is hub else rows.tables(source, headers, options, faults)
     for split, (records, origin) in tables.items():
         for row, record in enumerate(records):
+            faults.rows += 1
             yield origin.place(row), split, record

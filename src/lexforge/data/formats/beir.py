@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from lexforge.common.types import DataError
+from lexforge.data.faults import Faults
 from lexforge.data.lines import excerpt, json_objects, numbered_lines, parse_grade, require_texts
 from lexforge.data.retrieval_data import RetrievalData, collect_judgements, collect_texts, join_titles
 from lexforge.data.splits import TRAIN, missing_split, no_judgements
@@ -42,9 +43,9 @@ def split_names(source: str, options: SourceOptions) -> list[str]:
     return list(_qrels_files(Path(source)))
 
 
-def open(source: str, options: SourceOptions, splits: Sequence[str] | None = None) -> RetrievalData:
+def open(source: str, options: SourceOptions, splits: Sequence[str] | None, faults: Faults) -> RetrievalData:
     """Read a folder; see `Format.open`."""
-    return load_beir(source, splits)
+    return _load(Path(source), splits, faults)
 
 
 def documents(source: str, options: SourceOptions) -> dict[str, str]:
@@ -75,9 +76,17 @@ def load_beir(folder: str | Path, splits: Sequence[str] | None = None) -> Retrie
         ValueError: If a split does not exist.
         DataError: If anything inside a file is wrong: bytes that are not UTF-8, malformed JSON, a missing
             field or one of another type, a repeated id, a grade that `check_grade` refuses, an unknown id, or
-            a query of the split "train" without a positive. The message names file and line.
+            a query of the split "train" without a positive. The message names file and line. Judgements of
+            "train" about documents that the corpus lacks are left out, which the log tells.
     """
-    folder = Path(folder)
+    faults = Faults(str(folder))
+    data = _load(Path(folder), splits, faults)
+    faults.log()
+    return data
+
+
+def _load(folder: Path, splits: Sequence[str] | None, faults: Faults) -> RetrievalData:
+    """Read a folder; `faults` count what is wrong in the judgements."""
     qrels_files = _qrels_files(folder)
     for split in splits or ():
         if split not in qrels_files:
@@ -87,7 +96,7 @@ def load_beir(folder: str | Path, splits: Sequence[str] | None = None) -> Retrie
     for split in qrels_files if splits is None else splits:
         file = qrels_files[split]
         rows, training = judgements_of_file(file), split == TRAIN
-        qrels[split] = collect_judgements(str(file), rows, corpus, queries, training=training)
+        qrels[split] = collect_judgements(str(file), rows, corpus, queries, training=training, faults=faults)
     return RetrievalData(folder.resolve().name, corpus, queries, qrels)
 
 

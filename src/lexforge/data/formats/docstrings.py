@@ -24,6 +24,7 @@ from tqdm.auto import tqdm
 
 from lexforge.common.progress import bars_are_seen
 from lexforge.common.types import DataError, Qrels
+from lexforge.data.faults import Faults
 from lexforge.data.retrieval_data import RetrievalData, untitled
 from lexforge.settings import SourceOptions
 from lexforge.storage.files import cache_folder, remove_leftovers, write_file
@@ -72,7 +73,7 @@ def split_names(source: str, options: SourceOptions) -> None:
     """Return None: the splits are known once the sources have been parsed; see `Format.split_names`."""
 
 
-def open(source: str, options: SourceOptions, splits: Sequence[str] | None = None) -> RetrievalData:
+def open(source: str, options: SourceOptions, splits: Sequence[str] | None, faults: Faults) -> RetrievalData:
     """Load the set with all its splits; see `Format.open`."""
     return load_docstrings()
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from lexforge.common.types import DataError, Qrels
+from lexforge.data.faults import Faults
 from lexforge.data.formats.beir import record_parts
 from lexforge.data.lines import check_grade
 from lexforge.data.pair_data import PairData
@@ -56,7 +57,9 @@ def load_hub(
             configuration and row.
         ValueError: If a split is unknown.
     """
-    opened = _open(name, columns or {}, qrels)
+    faults = Faults(name)
+    opened = _open(name, columns or {}, faults, qrels)
+    faults.log()
     data = opened.retrieval() if isinstance(opened, PairData) else opened
     return data if splits is None else data.only(splits)
 
@@ -71,15 +74,18 @@ def split_names(source: str, options: SourceOptions) -> None:
 
 
 def open(
-    source: str, options: SourceOptions, splits: Sequence[str] | None = None
+    source: str, options: SourceOptions, splits: Sequence[str] | None, faults: Faults
 ) -> RetrievalData | PairData:
     """Open a data set in either layout, with all its splits; see `Format.open`."""
-    return _open(source, options.columns)
+    return _open(source, options.columns, faults)
 
 
 def documents(source: str, options: SourceOptions) -> Mapping[str, str]:
-    """Read the documents of a data set; see `Format.documents`."""
-    return load_hub(source, columns=options.columns).corpus
+    """Read the documents of a data set, and log what was left out; see `Format.documents`."""
+    faults = Faults(source, options.bad_rows)
+    opened = _open(source, options.columns, faults)
+    faults.log()
+    return (opened.retrieval() if isinstance(opened, PairData) else opened).corpus
 
 
 def titled(source: str, options: SourceOptions, notes: list[str]) -> Iterator[tuple[object, str, str, str]]:
@@ -108,7 +114,9 @@ def tables(source: str) -> dict[str, Table]:
     return named_tables(path, load_by_datasets(path, datasets.load_dataset, *arguments))
 
 
-def _open(name: str, columns: Mapping[str, str], qrels: str | None = None) -> RetrievalData | PairData:
+def _open(
+    name: str, columns: Mapping[str, str], faults: Faults, qrels: str | None = None
+) -> RetrievalData | PairData:
     """Open a data set; without a configuration, those that it has tell its layout."""
     import datasets
 
@@ -116,8 +124,8 @@ def _open(name: str, columns: Mapping[str, str], qrels: str | None = None) -> Re
     if configuration is None:
         configurations = load_by_datasets(path, datasets.get_dataset_config_names, path)
         if {"corpus", "queries"} <= set(configurations):
-            return _beir_layout(path, configurations, qrels)
-    return PairData.of_tables(path, tables(name), columns)
+            return _beir_layout(path, configurations, qrels, faults)
+    return PairData.of_tables(path, tables(name), columns, faults)
 
 
 def _parts(name: str) -> tuple[str, str | None]:
@@ -126,7 +134,9 @@ def _parts(name: str) -> tuple[str, str | None]:
     return path, configuration or None
 
 
-def _beir_layout(path: str, configurations: Sequence[str], qrels: str | None) -> RetrievalData:
+def _beir_layout(
+    path: str, configurations: Sequence[str], qrels: str | None, faults: Faults
+) -> RetrievalData:
     """Load texts and judgements from the configurations that BEIR uses on the hub."""
     import datasets
 
@@ -147,7 +157,12 @@ def _beir_layout(path: str, configurations: Sequence[str], qrels: str | None) ->
     for split, rows in load_by_datasets(source, datasets.load_dataset, source, *configuration).items():
         where = f"{source} [{split}]"
         judged[split_name(split)] = collect_judgements(
-            where, _grades(where, rows), texts["corpus"], texts["queries"], training=split == TRAIN
+            where,
+            _grades(where, rows),
+            texts["corpus"],
+            texts["queries"],
+            training=split == TRAIN,
+            faults=faults,
         )
     return RetrievalData(path, texts["corpus"], texts["queries"], judged)
 

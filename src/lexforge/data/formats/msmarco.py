@@ -13,6 +13,7 @@ from pathlib import Path
 
 from lexforge.common.types import DataError, Qrels
 from lexforge.data.collection import Collection
+from lexforge.data.faults import Faults
 from lexforge.data.formats.beir import judgements_of_file
 from lexforge.data.lines import excerpt, numbered_lines
 from lexforge.data.retrieval_data import RetrievalData, collect_judgements, collect_texts, untitled
@@ -36,9 +37,9 @@ def split_names(source: str, options: SourceOptions) -> list[str]:
     return list(_qrels_files(Path(source)))
 
 
-def open(source: str, options: SourceOptions, splits: Sequence[str] | None = None) -> RetrievalData:
+def open(source: str, options: SourceOptions, splits: Sequence[str] | None, faults: Faults) -> RetrievalData:
     """Read queries and judgements, and open the collection; see `Format.open`."""
-    return load_msmarco(source, splits)
+    return _load(Path(source), splits, faults)
 
 
 def documents(source: str, options: SourceOptions) -> Collection:
@@ -70,7 +71,14 @@ def load_msmarco(path: str | Path, splits: Sequence[str] | None = None) -> Retri
         ValueError: If there is no such split.
         DataError: If anything inside a file is wrong; the message names file and line.
     """
-    path = Path(path)
+    faults = Faults(str(path))
+    data = _load(Path(path), splits, faults)
+    faults.log()
+    return data
+
+
+def _load(path: Path, splits: Sequence[str] | None, faults: Faults) -> RetrievalData:
+    """Read queries and judgements; `faults` count what is wrong in the judgements."""
     folder = path.parent if path.is_file() else path
     qrels_files = _qrels_files(path)
     for split in splits or ():
@@ -88,9 +96,10 @@ def load_msmarco(path: str | Path, splits: Sequence[str] | None = None) -> Retri
         if file == path:
             qrels[split] = _judgements_of_triples(file, corpus, queries)
         else:
-            training = split == TRAIN
-            rows = judgements_of_file(file)
-            qrels[split] = collect_judgements(str(file), rows, corpus, queries, training=training)
+            rows, training = judgements_of_file(file), split == TRAIN
+            qrels[split] = collect_judgements(
+                str(file), rows, corpus, queries, training=training, faults=faults
+            )
     return RetrievalData(folder.resolve().name, corpus, queries, qrels)
 
 

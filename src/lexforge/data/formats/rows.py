@@ -12,23 +12,15 @@ from pathlib import Path
 import numpy as np
 
 from lexforge.common.types import DataError
+from lexforge.data.faults import Faults
 from lexforge.data.formats.beir import is_corpus
 from lexforge.data.pair_data import PairData
 from lexforge.data.pairs import HEADERS, find_roles
 from lexforge.data.retrieval_data import untitled
 from lexforge.data.splits import DEV, TEST, TRAIN, split_name
-from lexforge.data.tables import (
-    READERS,
-    SPLIT,
-    Origin,
-    Table,
-    ending,
-    first_columns,
-    load_by_datasets,
-    named_tables,
-    read_table,
-)
-from lexforge.settings import SourceOptions
+from lexforge.data.tables import Origin, Table, first_columns, load_by_datasets, named_tables, read_table
+from lexforge.data.text_tables import READERS, SPLIT, ending
+from lexforge.settings import SourceOptions, TableOptions
 
 NAME = (
     "rows of texts (a file .csv, .tsv, .parquet or .jsonl, also .gz or .zst; a folder of such files by "
@@ -44,13 +36,15 @@ def matches(source: str) -> bool:
     return not any(path.glob("corpus.jsonl*")) and (_is_saved(path) or bool(_files_by_split(path)))
 
 
-def tables(source: str, headers: Sequence[str] = ()) -> dict[str, Table]:
+def tables(source: str, headers: Sequence[str], options: TableOptions, faults: Faults) -> dict[str, Table]:
     """Open the tables of a source.
 
     Args:
         source: What `matches` accepts. A file is the split `train`, unless it has a column `split`. In a
             folder the name of a file begins with that of its split: train, dev or validation, test.
         headers: Column names that count as a header in a .tsv file, as for `lexforge.data.tables.read_table`.
+        options: The delimiter and the encoding of text files, where the user names them.
+        faults: Counts the lines that cannot be read.
 
     Returns:
         Split -> table; `validation` is called `dev`.
@@ -61,9 +55,10 @@ def tables(source: str, headers: Sequence[str] = ()) -> dict[str, Table]:
     """
     path = Path(source)
     if not path.is_dir():
-        return _by_split_column(read_table(path, headers))
+        return _by_split_column(read_table(path, headers, options, faults))
     if not _is_saved(path):
-        return {split: read_table(file, headers) for split, file in _files_by_split(path).items()}
+        files = _files_by_split(path).items()
+        return {split: read_table(file, headers, options, faults) for split, file in files}
     import datasets
 
     loaded = load_by_datasets(source, datasets.load_from_disk, source)
@@ -72,19 +67,26 @@ def tables(source: str, headers: Sequence[str] = ()) -> dict[str, Table]:
     return _by_split_column(Table(loaded, Origin(source)))
 
 
-def open(source: str, options: SourceOptions, splits: Sequence[str] | None = None) -> PairData:
+def open(source: str, options: SourceOptions, splits: Sequence[str] | None, faults: Faults) -> PairData:
     """Open the rows of all splits; see `Format.open`."""
-    return PairData.of_tables(source, tables(source, _headers(options)), options.columns)
+    found = tables(source, _headers(options), options, faults)
+    return PairData.of_tables(source, found, options.columns, faults)
 
 
 def documents(source: str, options: SourceOptions) -> Mapping[str, str]:
-    """Read the positives and negatives of all rows; see `Format.documents`."""
-    return open(source, options).retrieval().corpus
+    """Read the positives and negatives of all rows, and log what was left out; see `Format.documents`."""
+    faults = Faults(source, options.bad_rows)
+    found = open(source, options, None, faults)
+    faults.log()
+    return found.retrieval().corpus
 
 
 def titled(source: str, options: SourceOptions, notes: list[str]) -> Iterator[tuple[object, str, str, str]]:
     """Yield the positives and negatives, which have no titles; see `Format.titled`."""
-    return untitled(source, documents(source, options))
+    faults = Faults(source, options.bad_rows)
+    found = open(source, options, None, faults)
+    notes += faults.finish()
+    return untitled(source, found.retrieval().corpus)
 
 
 def split_names(source: str, options: SourceOptions) -> list[str] | None:
@@ -94,7 +96,7 @@ def split_names(source: str, options: SourceOptions) -> list[str] | None:
         return None
     files = _files_by_split(path) if path.is_dir() else {TRAIN: path}
     for file in files.values():
-        names = first_columns(file, _headers(options))
+        names = first_columns(file, _headers(options), options)
         if not names:
             return None
         find_roles(str(file), names, options.columns)

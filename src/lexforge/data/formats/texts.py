@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from lexforge.common.types import DataError
+from lexforge.data.faults import Faults
 from lexforge.data.lines import counted
 from lexforge.data.retrieval_data import collect_texts, join_titles
 from lexforge.data.splits import no_judgements
@@ -34,7 +35,7 @@ def split_names(source: str, options: SourceOptions) -> NoReturn:
     _refuse(source)
 
 
-def open(source: str, options: SourceOptions, splits: Sequence[str] | None = None) -> NoReturn:
+def open(source: str, options: SourceOptions, splits: Sequence[str] | None, faults: Faults) -> NoReturn:
     """Refuse the source, because nothing says what a query is; see `Format.open`."""
     _refuse(source)
 

@@ -1,0 +1,141 @@
+"""What is wrong in the rows of a source, all of it at once: one error, or one summary of what is left out."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import NoReturn
+
+from lexforge.common.command_line import printable
+from lexforge.common.types import DataError
+from lexforge.settings import BadRows
+
+logger = logging.getLogger(__name__)
+
+BLANK = "blank texts"
+"""Kinds of faults that several readers find."""
+WRONG = "wrong values"
+_SHOWN = 3  # examples of each kind
+HINT = '--bad-rows skip leaves such rows out (bad_rows="skip" in Python)'
+
+
+@dataclass
+class _Kind:
+    """How many rows have one fault, and where the first of them stand."""
+
+    number: int = 0
+    examples: list[str] = field(default_factory=list)
+
+
+class Faults:
+    """Counts what is wrong in the rows of a source, by kind and with up to three examples of each.
+
+    Args:
+        source: The name of the source, for messages.
+        bad_rows: `fail` refuses a source that holds a bad row, once all of it has been read; `skip` leaves
+            bad rows out and tells it.
+
+    Attributes:
+        rows: Number of rows that were read, with the bad ones.
+    """
+
+    def __init__(self, source: str, bad_rows: BadRows = "fail") -> None:
+        self.source = source
+        self.skips = bad_rows == "skip"
+        self.rows = 0
+        self._notes: list[str] = []
+        self._first = ""  # the message of the first bad row
+        self._bad: dict[str, _Kind] = {}
+        self._told: dict[str, _Kind] = {}
+
+    def note(self, line: str) -> None:
+        """Add a line that is told whatever the rows hold, such as an encoding that was guessed."""
+        self._notes.append(line)
+
+    def shows_next(self, kind: str) -> bool:
+        """Return whether the next bad row of a kind would be shown; for others no message need be made."""
+        return kind not in self._bad or self._bad[kind].number < _SHOWN
+
+    def bad(self, kind: str, where: object, message: str, detail: str = "") -> None:
+        """Count a row that cannot be used.
+
+        Args:
+            kind: What is wrong, as a heading of the summary.
+            where: Where the row stands; its text is made for examples only.
+            message: What is wrong with this row; it follows the place where this is the first bad row.
+            detail: What the summary says behind the place.
+        """
+        if not self._first:
+            self._first = f"{where}: {message}"
+        self._count(self._bad, kind, where, detail)
+
+    @contextmanager
+    def counted(self, where: object, kind: str = WRONG) -> Iterator[None]:
+        """A block that reads one row: what it refuses is counted as a bad row, and the block ends.
+
+        Args:
+            where: Where the row stands. The messages of the block leave it out, because it may take long.
+            kind: What is wrong.
+        """
+        try:
+            yield
+        except DataError as error:
+            self.bad(kind, where, str(error).removeprefix(": "))
+
+    def told(self, kind: str, where: object, detail: str = "") -> None:
+        """Count a row that is told of and not refused; the arguments are those of `bad`."""
+        self._count(self._told, kind, where, detail)
+
+    def finish(self) -> list[str]:
+        """Return the summary once all has been read, one line each; nothing if there is nothing to tell.
+
+        Raises:
+            DataError: If a row is bad and bad rows are refused. The message begins with the first of them.
+        """
+        bad = sum(kind.number for kind in self._bad.values())
+        lines = [*_lines(self._bad), *_lines(self._told)]
+        if bad and not self.skips:
+            head = f"In all {bad:,} of {self.rows:,} rows of {self.source} are bad:"
+            error = DataError("\n".join([self._first, *([head, *lines] if bad > 1 else [])]))
+            for note in [*self._notes, HINT]:
+                error.add_note(note)
+            raise error
+        if bad:
+            lines.insert(0, f"{self.source}: {bad:,} of {self.rows:,} rows are bad and left out:")
+        elif lines:
+            lines.insert(0, f"{self.source}: {self.rows:,} rows, among them")
+        return [printable(line) for line in [*self._notes, *lines]]
+
+    def log(self) -> None:
+        """Log the summary; see `finish`."""
+        for line in self.finish():
+            logger.warning("%s", line)
+
+    def refuse_nothing_left(self) -> NoReturn:
+        """Refuse a source of which no row is left, with the summary."""
+        summary = self.finish()
+        raise DataError("\n".join([f"{self.source} holds no row that can be used", *summary]))
+
+    def _count(self, kinds: dict[str, _Kind], kind: str, where: object, detail: str) -> None:
+        found = kinds.setdefault(kind, _Kind())
+        found.number += 1
+        if found.number <= _SHOWN:
+            found.examples.append(self._place(where) + (f" ({detail})" if detail else ""))
+
+    def _place(self, where: object) -> str:
+        """Return a place without the name of the source: `line 4`, or `train.csv:4` in a folder."""
+        text = str(where)
+        rest = text.removeprefix(f"{self.source}:")
+        if rest != text and rest.isdigit():
+            return f"line {rest}"
+        return text.removeprefix(self.source).lstrip("/, ")
+
+
+def _lines(kinds: dict[str, _Kind]) -> Sequence[str]:
+    return [
+        f"  {kind}: {found.number:,}, {'namely' if found.number <= _SHOWN else 'such as'} "
+        + ", ".join(found.examples)
+        for kind, found in kinds.items()
+    ]

@@ -1,0 +1,293 @@
+"""Text files of rows: how they are decoded and cut into cells, and the line at which each row begins.
+
+The rows themselves are read by the package `datasets` (`lexforge.data.tables`). Its readers stop at the first
+line that they cannot read; what stands here reads on, and counts all such lines.
+"""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import io
+import json
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+from lexforge.common.types import DataError
+from lexforge.data.encodings import SAMPLE_BYTES, fitting_encoding
+from lexforge.data.faults import Faults
+from lexforge.data.lines import bounded_lines, excerpt, numbered_lines, open_bytes
+from lexforge.settings import TableOptions
+
+# File ending -> reader of `datasets`. Each file may also end in .gz or .zst.
+READERS = {
+    ".csv": "csv",
+    ".tsv": "csv",
+    ".parquet": "parquet",
+    ".jsonl": "json",
+    ".ndjson": "json",
+    ".json": "json",
+}
+SPLIT = "split"
+UTF_8 = "utf-8"
+# MS MARCO publishes triples of texts without a header.
+_HEADERLESS = ("anchor", "positive", "negative")
+_SEPARATORS = ";\t|"  # beside the comma
+_END = "\ufdd0"  # no character of any text; a last line of it shows whether the quote before it was closed
+_ESCAPED = re.compile("[\udc80-\udcff]")  # what "surrogateescape" makes of a byte
+_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+
+
+class TextForm(NamedTuple):
+    """How a text file is decoded and cut into cells.
+
+    Args:
+        encoding: The encoding, as Python names it.
+        delimiter: What stands between cells; "" for JSON lines.
+        quoted: Whether cells may stand in quotation marks, as they do not in a .tsv file.
+        header: The columns; none for JSON lines.
+        written: Whether the first record of the file names them.
+    """
+
+    encoding: str = UTF_8
+    delimiter: str = ""
+    quoted: bool = True
+    header: tuple[str, ...] = ()
+    written: bool = False
+
+    @property
+    def dialect(self) -> dict[str, Any]:
+        """What the readers of Python and pandas are told; nothing where it is their default."""
+        quoting = {} if self.quoted else {"quoting": csv.QUOTE_NONE}
+        return quoting | ({} if self.delimiter == "," else {"delimiter": self.delimiter})
+
+
+def ending(path: Path) -> str:
+    """Return the file ending without .gz or .zst, such as ".jsonl"."""
+    return (path.with_suffix("") if path.suffix in (".gz", ".zst") else path).suffix.lower()
+
+
+def text_form(path: Path, headers: Sequence[str], options: TableOptions, encoding: str = "") -> TextForm:
+    """Find out how a file is cut into cells, by its first line.
+
+    Args:
+        path: A .csv, .tsv or JSON file.
+        headers: Column names that count as a header in a .tsv file. One of two or three columns whose first
+            line holds none of them has no header: it holds queries, positives and negatives.
+        options: The delimiter and the encoding, where the user names them.
+        encoding: The encoding that was found; "" takes that of the options, or UTF-8.
+
+    Returns:
+        The form.
+
+    Raises:
+        DataError: If the first line is not in that encoding, or if nothing tells the delimiter.
+    """
+    encoding = encoding or options.encoding or UTF_8
+    if READERS[ending(path)] == "json":
+        return TextForm(encoding)
+    tabs = ending(path) == ".tsv" and options.delimiter is None
+    first = _first_line(path, encoding)
+    if not first.strip():
+        raise DataError(f"{path} holds no row: its first line is blank")
+    delimiter = options.separator or ("\t" if tabs else _delimiter(path, first))
+    form = TextForm(encoding, delimiter, not tabs)
+    header = tuple(next(csv.reader([first], **form.dialect), []))
+    if tabs and 2 <= len(header) <= 3 and not set(header) & {*headers, SPLIT}:
+        return form._replace(header=_HEADERLESS[: len(header)])
+    return form._replace(header=header, written=True)
+
+
+def _delimiter(path: Path, first: str) -> str:
+    """Return what stands between the cells of the first line: the comma wherever there is one."""
+    if len(next(csv.reader([first]), [])) > 1:
+        return ","
+    try:
+        return csv.Sniffer().sniff(first, _SEPARATORS).delimiter
+    except csv.Error as error:
+        raise DataError(
+            f"{path}:1: expected names of columns with a delimiter between them, and found none; received "
+            f"{excerpt(first)}. Name it by --delimiter (delimiter= in Python)"
+        ) from error
+
+
+def _first_line(path: Path, encoding: str) -> str:
+    if encoding == UTF_8:
+        return next((line for _, line in numbered_lines(path)), "")
+    with open_bytes(path) as stream, io.TextIOWrapper(stream, encoding, newline="\n") as text:
+        try:
+            return text.readline().rstrip("\r\n")
+        except UnicodeError as error:
+            raise DataError(f"{path}:1: not {encoding}: {error}") from error
+
+
+def is_not_utf_8(error: DataError) -> bool:
+    """Return whether an error of `numbered_lines` says that a line is not UTF-8."""
+    return isinstance(error.__cause__, UnicodeDecodeError)
+
+
+class FoundEncoding(NamedTuple):
+    """What the bytes of a text file tell.
+
+    Args:
+        encoding: The encoding of the file, as Python names it.
+        fitting: The encoding that fits its lines which are not UTF-8; "" if there are none, or none fits.
+        wrong: Number of lines that are not UTF-8.
+    """
+
+    encoding: str
+    fitting: str = ""
+    wrong: int = 0
+
+
+def find_encoding(path: Path) -> FoundEncoding:
+    """Read a whole file to find its encoding.
+
+    Args:
+        path: A text file.
+
+    Returns:
+        What was found. A file is UTF-8 if at least as many of its lines beyond ASCII are as are not, or if
+        no more than one is not: one line is too few to guess by.
+
+    Raises:
+        DataError: If a line is longer than `lexforge.data.lines.MAX_LINE_BYTES`, or the compressed data are
+            broken.
+    """
+    right = wrong = 0
+    sample = bytearray()
+    with open_bytes(path) as stream:
+        for number, line in bounded_lines(stream, path):
+            if number == 1 and line.startswith(_MARKS):
+                return FoundEncoding("utf-16")
+            if line.isascii():
+                continue
+            try:
+                line.decode(UTF_8)
+                right += 1
+            except UnicodeDecodeError:
+                wrong += 1
+                if len(sample) < SAMPLE_BYTES:
+                    sample += line
+    fitting = fitting_encoding(bytes(sample)) if wrong else ""
+    guessed = bool(fitting) and wrong > 1 and wrong > right
+    return FoundEncoding(fitting if guessed else UTF_8, fitting, wrong)
+
+
+def text_records(path: Path, form: TextForm) -> Iterator[tuple[int, list[str] | str]]:
+    """Yield the first line of each record of a text file, and its cells (CSV) or its text (JSON lines).
+
+    Blank lines are left out, as the readers of `datasets` do. A byte that cannot be decoded becomes half of a
+    surrogate pair.
+    """
+    limit = csv.field_size_limit(sys.maxsize)
+    try:
+        with open_bytes(path) as stream:
+            text = _decoded(stream, form.encoding)
+            if READERS[ending(path)] == "json":
+                yield from ((number, line) for number, line in enumerate(text, 1) if line.strip())
+                return
+            reader, line = csv.reader(chain(text, [_END]), **form.dialect), 1
+            for cells in reader:
+                if cells != [_END] and (len(cells) > 1 or "".join(cells).strip()):
+                    yield line, cells
+                line = reader.line_num + 1
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: not {form.encoding}: {error}") from error
+    finally:
+        csv.field_size_limit(limit)
+
+
+def _decoded(stream: BinaryIO, encoding: str) -> io.TextIOWrapper:
+    codec = "utf-8-sig" if encoding == UTF_8 else encoding
+    return io.TextIOWrapper(stream, codec, errors="surrogateescape", newline="")
+
+
+def good_records(
+    path: Path, form: TextForm, faults: Faults, fitting: str = ""
+) -> Iterator[tuple[int, list[str] | dict[str, Any]]]:
+    """Yield the records that can be read, and count the others.
+
+    Args:
+        path: A text file.
+        form: How it is decoded and cut.
+        faults: Counts the lines that are not in the encoding, are no JSON object, have more cells than there
+            are columns, or begin a quoted cell that never ends.
+        fitting: The encoding that fits the lines which are not in the encoding.
+
+    Yields:
+        The first line of the record, and its cells (CSV, as many as there are columns) or its object.
+    """
+    is_header = form.written
+    for line, record in text_records(path, form):
+        if is_header:
+            is_header = False
+            continue
+        found = _checked(record, form, fitting)
+        if isinstance(found, tuple):
+            faults.rows += 1
+            faults.bad(found[0], f"{path}:{line}", found[1])
+        else:
+            yield line, found
+
+
+def _checked(
+    record: list[str] | str, form: TextForm, fitting: str
+) -> list[str] | dict[str, Any] | tuple[str, str]:
+    """Return the cells or the object of a record, or what is wrong: its kind and a message."""
+    whole = record if isinstance(record, str) else "\n".join(record)
+    if (byte := _wrong_byte(whole)) is not None:
+        name = "UTF-8" if form.encoding == UTF_8 else form.encoding
+        hint = f"; if the whole file is in another encoding, name it, such as --encoding {fitting}"
+        return f"not {name}", f"not {name}: the byte 0x{byte:02x}{hint if fitting else ''}"
+    if isinstance(record, str):
+        found = _json_object(record)
+        if found is None:
+            return "no JSON object", f"expected a JSON object; received {excerpt(record.strip())}"
+        return found
+    if record[-1].endswith(_END):
+        lines = record[-1].removesuffix(_END).rstrip("\r\n").count("\n")
+        return (
+            f"a quoted cell that does not end, with {lines:,} lines behind it",
+            "a quoted cell begins here and does not end",
+        )
+    width = len(form.header)
+    if len(record) > width:
+        return (
+            "more cells than columns",
+            f"expected {width} cells, as in the first line; received {excerpt(record)}",
+        )
+    return record + [""] * (width - len(record))
+
+
+def _wrong_byte(text: str) -> int | None:
+    """Return the first byte that could not be decoded, or None."""
+    found = _ESCAPED.search(text)
+    return None if found is None else ord(found[0]) - 0xDC00
+
+
+def is_json_object(line: str) -> bool:
+    """Return whether a line holds one JSON object."""
+    return _json_object(line) is not None
+
+
+def _json_object(line: str) -> dict[str, Any] | None:
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def line_of(path: Path, form: TextForm, row: int) -> int | None:
+    """Return the first line of a row of a text file, both from 1 and 0; None if lines are no records."""
+    for place, (line, record) in enumerate(text_records(path, form)):
+        if isinstance(record, str) and not is_json_object(record):
+            return None  # an array, or objects over several lines
+        if place == row + form.written:
+            return line
+    return None

@@ -1,0 +1,98 @@
+"""Batches of rows that are drawn in proportion to their weights, such as counts of clicks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sentence_transformers.base.sampler import DefaultBatchSampler, NoDuplicatesBatchSampler
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+
+class WeightedBatchSampler(DefaultBatchSampler):
+    """Draws as many rows per epoch as there are, in proportion to their weights, and makes batches of them.
+
+    A row with the share p of the weight of N rows is drawn N p times per epoch, rounded up or down, so a row
+    of a small weight is left out of some epochs. The draw follows from the seed and the epoch alone: it is
+    the same on all ranks and in a resumed run. No batch holds a text twice, so a row stands in a batch at
+    most once, however much it weighs.
+
+    Args:
+        dataset: The N training rows.
+        batch_size: Rows per batch.
+        drop_last: Whether an incomplete last batch is dropped.
+        weights: `[N]` float64, >= 0, in the order of the rows; at least one is above 0.
+        seed: Seed of the draw and of the order.
+        **kwargs: What `NoDuplicatesBatchSampler` takes beside these.
+
+    Raises:
+        ValueError: If there is not one weight per row.
+
+    Source: Madow, "On the Theory of Systematic Sampling, II" (1949), for the draw.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        batch_size: int,
+        drop_last: bool,
+        *,
+        weights: NDArray[np.float64],
+        seed: int = 0,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(dataset, batch_size, drop_last, seed=seed, **kwargs)
+        if len(weights) != len(dataset):
+            raise ValueError(f"each row needs a weight; received {len(weights)} for {len(dataset)} rows")
+        self._rows, self._weights, self._options = dataset, weights, {"seed": seed, **kwargs}
+        # Without a generator of its own the order would follow from the global one.
+        self._options["generator"] = kwargs.get("generator") or torch.Generator()
+
+    def __len__(self) -> int:
+        """Return the number of batches per epoch."""
+        return len(self._batches(self._rows))
+
+    def __iter__(self) -> Iterator[list[int]]:
+        """Yield the places of the rows of each batch of the epoch."""
+        drawn = draw_rows(self._weights, self.seed or 0, self.epoch)
+        batches = self._batches(self._rows.select(drawn))
+        batches.set_epoch(self.epoch)
+        for batch in batches:
+            yield drawn[batch].tolist()
+
+    def _batches(self, rows: Dataset) -> NoDuplicatesBatchSampler:
+        return NoDuplicatesBatchSampler(rows, self.batch_size, self.drop_last, **self._options)
+
+
+def draw_rows(weights: NDArray[np.float64], seed: int, epoch: int) -> NDArray[np.int64]:
+    """Draw as many rows as there are, in proportion to their weights.
+
+    Args:
+        weights: `[N]` float64, >= 0; at least one is above 0.
+        seed: Seed of the draw.
+        epoch: Number of the epoch, which changes the draw.
+
+    Returns:
+        `[N]` int64, ascending places of rows. A row with the share p of all weight stands there N p times,
+        rounded up or down.
+    """
+    ends = np.cumsum(weights)  # row i owns the interval from ends[i - 1] to ends[i]
+    start = np.random.default_rng([seed, epoch]).random()
+    points = (np.arange(len(weights)) + start) * (ends[-1] / len(weights))  # evenly spaced, [N]
+    drawn = np.searchsorted(ends, points, side="right")
+    return np.minimum(drawn, np.flatnonzero(weights)[-1])  # a last point may be rounded up to the end
+
+
+def weighted_batches(weights: NDArray[np.float64] | None) -> dict[str, Callable[..., WeightedBatchSampler]]:
+    """Return the training argument that draws rows by weight; none without weights.
+
+    Args:
+        weights: `[N]` float64, as for `WeightedBatchSampler`; None draws each row once per epoch.
+    """
+    return {} if weights is None else {"batch_sampler": partial(WeightedBatchSampler, weights=weights)}

@@ -1,0 +1,121 @@
+"""Rows drawn by weight: the shares, the same draw everywhere, and batches without repeated texts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from datasets import Dataset
+
+from lexforge.data import DataError, SourceOptions, load_retrieval_data, load_training_data
+from lexforge.training import WeightedBatchSampler, weighted_batches
+from lexforge.training.weighted_sampler import draw_rows
+
+
+def rows(number: int) -> Dataset:
+    return Dataset.from_list([{"anchor": f"q{i}", "positive": f"p{i}"} for i in range(number)])
+
+
+def sampler(weights: list[float], batch_size: int = 4, seed: int = 3) -> WeightedBatchSampler:
+    return WeightedBatchSampler(
+        rows(len(weights)), batch_size, True, weights=np.array(weights, dtype=float), seed=seed
+    )
+
+
+def test_each_row_is_drawn_by_its_share() -> None:
+    """Rounded up or down in each epoch, exact over many, and never for the weight 0; by a naive loop."""
+    weights = np.array([0.0, 1, 2, 3, 10, 0.5, 0, 3.5])
+    total: Counter[int] = Counter()
+    for epoch in range(400):
+        drawn = draw_rows(weights, 7, epoch)
+        assert len(drawn) == len(weights)
+        counts = Counter(drawn.tolist())
+        for row, weight in enumerate(weights):
+            expected = len(weights) * weight / weights.sum()
+            assert int(expected) <= counts[row] <= int(expected) + 1 if weight else row not in counts
+        total += counts
+    shares = np.array([total[row] for row in range(len(weights))]) / sum(total.values())
+    # 400 epochs: the starts are uniform, so a count of 0 or 1 more has a deviation below .5 / 20 per epoch.
+    np.testing.assert_allclose(shares, weights / weights.sum(), atol=0.01)
+
+
+def test_equal_weights_draw_each_row_once() -> None:
+    """Then nothing differs from training without weights."""
+    for epoch in range(20):
+        assert draw_rows(np.full(37, 2.5), 1, epoch).tolist() == list(range(37))
+
+
+def test_the_draw_follows_from_seed_and_epoch() -> None:
+    """Two ranks and a resumed run make the sampler anew, and must get the same batches."""
+    weights = [float(1 + i % 5) for i in range(40)]
+    first = sampler(weights)
+    batches = {}
+    for epoch in (0, 1, 2):
+        first.set_epoch(epoch)
+        batches[epoch] = list(first)
+    other = sampler(weights)
+    other.set_epoch(2)
+    assert list(other) == batches[2] != batches[1]
+    assert batches[0] != batches[1]
+    assert len(first) == 10
+    third = sampler(weights, seed=4)
+    assert list(third) != batches[0]
+
+
+def test_no_batch_holds_a_text_twice() -> None:
+    """Its second place would count as a negative of the first, however much the row weighs."""
+    found = list(sampler([50.0, *[1.0] * 39]))
+    assert len(found) == 10
+    assert all(len(set(batch)) == len(batch) == 4 for batch in found)
+    assert sum(0 in batch for batch in found) >= 9
+
+
+def test_weights_that_do_not_fit_are_refused() -> None:
+    """Rows that were dropped after the weights were read would get those of others."""
+    with pytest.raises(ValueError, match="received 3 for 4 rows"):
+        WeightedBatchSampler(rows(4), 2, True, weights=np.ones(3))
+
+
+def write(path: Path, *lines: str) -> str:
+    path.write_text("\n".join(["query,positive,clicks", *lines]) + "\n")
+    return str(path)
+
+
+CLICKS = SourceOptions(weight_column="clicks", bad_rows="skip")
+
+
+def test_weights_are_read_with_the_rows(tmp_path: Path) -> None:
+    """They follow rows that are held out or left out; a repeated row adds its weight to the first."""
+    source = write(tmp_path / "x.csv", "a,b,2", "c,d,1.5", "a,b,3", "e,f,many", "g,h,-1", "i,j,", "k,l,0")
+    loaded = load_training_data(source, [], CLICKS)
+    assert loaded.weights is not None
+    assert loaded.weights.tolist() == [5.0, 1.5, 0.0]
+    assert loaded.training_rows().column_names == ["anchor", "positive"]
+    assert "  wrong values: 3, namely line 5, line 6, line 7" in loaded.notes
+    assert weighted_batches(loaded.weights)["batch_sampler"](loaded.training_rows(), 1, True).batch_size == 1
+    with pytest.raises(DataError, match=r":5: 'clicks' must hold a number >= 0; received 'many'\nIn all 3"):
+        load_training_data(source, [], SourceOptions(weight_column="clicks"))
+    assert load_training_data(source, []).weights is None
+    assert weighted_batches(None) == {}
+
+    source = write(tmp_path / "y.csv", *(f"q{i},p{i},{i}" for i in range(1, 40)))
+    held_out = load_training_data(source, ["test"], SourceOptions(weight_column="clicks", hold_out=0.3))
+    trained = held_out.training_rows()
+    assert held_out.weights is not None
+    assert held_out.weights.tolist() == [float(row["anchor"][1:]) for row in trained]
+    assert held_out.digests(trained)["weights"]["count"] == len(trained)
+
+
+def test_weights_that_nothing_reads_are_refused(tmp_path: Path) -> None:
+    """An option without an effect misleads."""
+    source = write(tmp_path / "x.csv", "a,b,0", "c,d,0")
+    with pytest.raises(DataError, match="no row of the split 'train' has a weight above 0"):
+        _ = load_training_data(source, [], CLICKS).weights
+    with pytest.raises(DataError, match="no weight column 'views' among"):
+        load_training_data(source, [], SourceOptions(weight_column="views"))
+    with pytest.raises(ValueError, match="--weight-column clicks would be ignored: weights belong to rows"):
+        load_training_data(source, [], CLICKS, given_rows=False)
+    with pytest.raises(ValueError, match="would be ignored: they say how often"):
+        load_retrieval_data(source, None, CLICKS)
