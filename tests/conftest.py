@@ -148,9 +148,11 @@ def tiny_m3(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tokenizer.save_pretrained(folder)
     modules = [Transformer(str(folder)), Pooling(32, pooling_mode="cls"), Normalize()]
     SentenceTransformer(modules=modules, device="cpu").save_pretrained(str(folder), create_model_card=False)
-    heads = {"sparse_linear.pt": 1, "colbert_linear.pt": 16}
+    heads = {"sparse_linear.pt": 1, "colbert_linear.pt": 16}  # weights of about .2, as BGE-M3 gives tokens
     for file, width in heads.items():
-        torch.save({"weight": 0.2 * torch.randn(width, 32), "bias": torch.full((width,), 1.0)}, folder / file)
+        torch.save(
+            {"weight": 0.04 * torch.randn(width, 32), "bias": torch.full((width,), 0.2)}, folder / file
+        )
     return folder
 
 

@@ -59,7 +59,7 @@ class DenseAndSparseLoss(NeuralSparseLoss):
                 f"builds it from a folder with sparse_linear.pt; received one with {len(heads)}"
             )
         self.width = heads[0].in_features
-        self.dense_weight = dense_weight
+        self.weights["dense"] = dense_weight
         self.dense_temperature = dense_temperature
 
     def embed(self, inputs: list[Features]) -> list[Tensor]:
@@ -96,16 +96,18 @@ class DenseAndSparseLoss(NeuralSparseLoss):
         sparse = [rows[:, : -self.width] for rows in embeddings]
         dense = [rows[:, -self.width :] for rows in embeddings]
         parts = super().compute_loss(sparse, features, labels)
+        if not self.weights["dense"]:
+            return parts
         anchor, *documents = dense
         scores = scores_of_columns(anchor, [self._rows(rows) for rows in documents], "cosine")  # [B, N]
         target = self._own_columns(anchor, len(documents))[:, 0]
         left_out = BatchTexts.of(features, self.gather_across_devices)
-        parts["dense"] = self.dense_weight * ranking_cross_entropy(
+        parts["dense"] = self.weights["dense"] * ranking_cross_entropy(
             scores, target, self.dense_temperature, None if left_out is None else left_out.left_out()
         )
         return parts
 
     def get_config_dict(self) -> dict[str, Any]:
         """Return the settings, for the model card."""
-        own = {"dense_weight": self.dense_weight, "dense_temperature": self.dense_temperature}
+        own = {"dense_weight": self.weights["dense"], "dense_temperature": self.dense_temperature}
         return super().get_config_dict() | own
