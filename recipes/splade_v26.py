@@ -306,7 +306,7 @@ def main(cfg: Config) -> None:
         )
     model = models.build_splade(checkpoint, max_seq_length=cfg.max_seq_length, similarity=cfg.loss.similarity)
 
-    if cfg.start.idf_bias or cfg.finish.prune_threshold:
+    if cfg.start.idf_bias or cfg.finish.prune_threshold or cfg.document_terms:
         models.decoder_biases(model)  # an error says early what has no bias to shift
 
     # A head that was not trained for SPLADE activates a large part of the vocabulary in every text. It gets

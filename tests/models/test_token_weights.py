@@ -201,6 +201,16 @@ def test_a_file_of_another_layer_is_refused(
         build_splade(folder, device="cpu")
 
 
+@pytest.mark.parametrize("content", [b"", b"garbage", b"cut short"])
+def test_a_damaged_file_is_named(content: bytes, tiny_m3: Path, tmp_path: Path) -> None:
+    """A download that broke off must not end in an error of pickle."""
+    folder = shutil.copytree(tiny_m3, tmp_path / "m3")
+    file = folder / "colbert_linear.pt"
+    file.write_bytes(file.read_bytes()[:500] if content == b"cut short" else content)
+    with pytest.raises(ValueError, match=r"colbert_linear.pt of .* is no file of tensors"):
+        build_splade(folder, device="cpu")
+
+
 def test_what_needs_a_bias_per_term_says_so(tiny_m3: Path, tiny_splade: SparseEncoder) -> None:
     """The head has none; the message must name it, and not ask for a SPLADE head."""
     model = build_splade(tiny_m3, device="cpu")

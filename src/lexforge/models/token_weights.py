@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -176,7 +177,8 @@ def build_token_weights(name: str) -> tuple[list[nn.Module], dict[str, str]]:
         Transformer and TokenWeights, with the length and the tokenizer of the model; and its prompts.
 
     Raises:
-        ValueError: If a file holds something else than a linear layer for the states of the encoder.
+        ValueError: If a file is damaged, or holds something else than a linear layer for the states of the
+            encoder.
     """
     prompts: dict[str, str] = {}
     if saved_class(name) is None:
@@ -265,7 +267,10 @@ def _parts(model: SparseEncoder) -> tuple[Transformer, TokenWeights]:
 
 def _linear_layer(name: str, file: str, width: int) -> dict[str, Tensor]:
     """Read the weight `[N, D]` and the bias `[N]` of a linear layer, in float32."""
-    state: Any = torch.load(str(load_file_path(name, file)), map_location="cpu", weights_only=True)
+    try:
+        state: Any = torch.load(str(load_file_path(name, file)), map_location="cpu", weights_only=True)
+    except (UnpicklingError, EOFError, RuntimeError) as error:  # RuntimeError: a zip file that is cut short
+        raise ValueError(f"{file} of {name} is no file of tensors that torch.save wrote") from error
     shapes = {
         key: list(getattr(value, "shape", ()))
         for key, value in (state if isinstance(state, dict) else {}).items()
