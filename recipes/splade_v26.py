@@ -61,6 +61,7 @@ from lexforge.settings import (
     check_negatives,
     check_wanted_terms,
     find_preset,
+    preset_of_model,
 )
 
 LONGEST_FIRST_MEASURE = 180.0  # seconds to encode documents for a measure that training does not need
@@ -73,8 +74,8 @@ class Config:
     """The settings of the run."""
 
     preset: PresetName = "lexforge-scratch"
-    """The preset that gives the numbers of all groups; by default the one of the two of lexforge that suits
-    the model: `lexforge` for a pretrained one, `lexforge-scratch` for the lexical backbone."""
+    """The preset that gives the numbers of all groups; by default the one that suits the model: `lexforge`
+    for a pretrained one, `lexforge-scratch` for the lexical backbone, `bge-m3` for a folder of BGE-M3."""
 
     loss: LossSettings = SCRATCH.loss
     """The numbers of the loss; docs/losses.md defines the terms."""
@@ -93,7 +94,8 @@ class Config:
     source: Annotated[SourceOptions, tyro.conf.arg(name="")] = SourceOptions()
 
     model: str = "lexical"
-    """A masked language model, or `lexical`: a small one built from the corpus, at first a bag of words."""
+    """A masked language model; `lexical`: a small one built from the corpus, at first a bag of words; or a
+    model with the sparse head of BGE-M3 beside it, which is trained then."""
 
     teacher: str | None = None
     """Teacher of a preset that distils: `bm25`, a SentenceTransformer, `lsa-char` or `lsa`; None is that of
@@ -165,7 +167,7 @@ class Config:
 
 def defaults(model: str = LEXICAL, preset: PresetName | None = None) -> Config:
     """Return the settings of a run where the command line gives none: they follow its model and preset."""
-    name = preset or ("lexforge-scratch" if model == LEXICAL else "lexforge")
+    name = preset or preset_of_model(model)
     chosen = find_preset(name)
     cfg = Config(preset=name, loss=chosen.loss, start=chosen.start, finish=chosen.finish, model=model)
     if model == LEXICAL:
@@ -316,6 +318,8 @@ def main(cfg: Config) -> None:
         )
     model = models.build_splade(checkpoint, max_seq_length=cfg.max_seq_length, similarity=cfg.loss.similarity)
 
+    if cfg.start.idf_bias or cfg.finish.prune_threshold or cfg.document_terms:
+        models.decoder_biases(model)  # an error says early what has no bias to shift
     if process.is_main_process:
         for line in training.unknown_rows(model, loaded):
             print(line)

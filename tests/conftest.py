@@ -118,6 +118,44 @@ def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_tiny_checkpoint(tmp_path_factory.mktemp("tiny-mlm"))
 
 
+@pytest.fixture(scope="session")
+def tiny_m3(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random XLM-R in the layout of BAAI/bge-m3: a dense encoder with its two other heads beside it."""
+    import torch
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
+    from transformers import XLMRobertaConfig, XLMRobertaModel, XLMRobertaTokenizerFast
+
+    folder = tmp_path_factory.mktemp("tiny-m3")
+    special = ["<s>", "<pad>", "</s>", "<unk>"]
+    # Words that begin with a space, and letters for the rest, by the log probability of each.
+    pieces = [f"\u2581{word}" for word in dict.fromkeys(WORDS) if not word.startswith("##")]
+    pieces += ["\u2581", *"abcdefghijklmnopqrstuvwxyz", "<mask>"]
+    vocabulary = [(token, 0.0) for token in special] + [(token, -len(special) - 1.0) for token in pieces]
+    tokenizer = XLMRobertaTokenizerFast(vocab=vocabulary, model_max_length=32)
+    torch.manual_seed(0)
+    config = XLMRobertaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=64,
+        max_position_embeddings=34,
+        type_vocab_size=1,
+        initializer_range=0.2,
+    )
+    XLMRobertaModel(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    modules = [Transformer(str(folder)), Pooling(32, pooling_mode="cls"), Normalize()]
+    SentenceTransformer(modules=modules, device="cpu").save_pretrained(str(folder), create_model_card=False)
+    heads = {"sparse_linear.pt": 1, "colbert_linear.pt": 16}  # weights of about .2, as BGE-M3 gives tokens
+    for file, width in heads.items():
+        torch.save(
+            {"weight": 0.04 * torch.randn(width, 32), "bias": torch.full((width,), 0.2)}, folder / file
+        )
+    return folder
+
+
 @pytest.fixture
 def tiny_splade(tiny_checkpoint: Path):
     """A fresh plain `SparseEncoder` (no fused head) over the tiny checkpoint."""

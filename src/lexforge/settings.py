@@ -32,7 +32,7 @@ UNKNOWN = "unknown"
 
 NegativesName: TypeAlias = Literal["given", "none", "mined", "judged", "bm25"]
 PresetNegatives: TypeAlias = Literal["none", "mined", "bm25"]
-PresetName: TypeAlias = Literal["lexforge", "lexforge-scratch", "plain", "v22", "v23", "v25", "v26"]
+PresetName: TypeAlias = Literal["lexforge", "lexforge-scratch", "plain", "bge-m3", "v22", "v23", "v25", "v26"]
 """The names of the presets in `PRESETS`."""
 Precision: TypeAlias = Literal["auto", "fp32", "bf16", "fp16"]
 Shortage: TypeAlias = Literal["random", "drop"]
@@ -635,16 +635,38 @@ LEXFORGE_SCRATCH = replace(
     scratch_learning_rate=5e-4,
 )
 
+# FlagEmbedding's temperature for BGE-M3. A text has no terms but its own, so no sparsity term is needed, and
+# the head has no bias per term for idf or a threshold.
+BGE_M3 = replace(PLAIN, loss=replace(PLAIN.loss, temperature=0.02, flops_weight=0.0))
+
 PRESETS: dict[PresetName, Preset] = {
     "lexforge": LEXFORGE,
     "lexforge-scratch": LEXFORGE_SCRATCH,
     "plain": PLAIN,
+    "bge-m3": BGE_M3,
     "v22": V22,
     "v23": V23,
     "v25": V25,
     "v26": V26,
 }
 """The presets by name; docs/losses.md, section 8, shows their numbers side by side."""
+
+
+def preset_of_model(model: str) -> PresetName:
+    """Return the preset that suits a model, seen from its folder without loading it.
+
+    Args:
+        model: `lexical`, a folder, or a hub name, of which no file is read.
+
+    Returns:
+        "lexforge-scratch" for `lexical`; "bge-m3" for a folder with the sparse head of BGE-M3, in the layout
+        of FlagEmbedding or as an encoder with that head is saved; else "lexforge".
+    """
+    if model == LEXICAL:
+        return "lexforge-scratch"
+    modules = Path(model) / "modules.json"
+    saved = modules.is_file() and "TokenWeights" in modules.read_text(encoding="utf-8")
+    return "bge-m3" if saved or (Path(model) / "sparse_linear.pt").is_file() else "lexforge"
 
 
 def find_preset(name: str) -> Preset:

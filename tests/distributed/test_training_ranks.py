@@ -22,6 +22,7 @@ from small_runs import CONTRASTIVE, JOINT_BATCH, LABELS, QUIET, ROWS, RandomTeac
 from transformers import TrainerCallback
 
 from lexforge.losses import NeuralSparseLoss, loss_tensors, penalty_weights
+from lexforge.models import TokenWeights
 from lexforge.training import PRESETS, DenseTrainer, SpladeTrainer, TrainingSettings
 
 STEPS = 20
@@ -76,8 +77,17 @@ def train(checkpoint: str, preset: str, ranks: int, **wanted: float) -> dict[str
     end is left out of the weights: vectors are float32, which rounds other sums of float64 to other numbers.
     """
     numbers = PRESETS[preset].loss  # type: ignore[index]
-    transformer = Transformer(checkpoint, transformer_task="fill-mask", max_seq_length=32)
-    model = exact(SparseEncoder(modules=[transformer, SpladePooling("max")], device="cpu"))
+    modules: list[Any]
+    if preset == "bge-m3":  # it has a head of its own
+        torch.manual_seed(0)  # of that head, and of the pooler, which the checkpoint lacks
+        transformer = Transformer(checkpoint, max_seq_length=32)
+        transformer.model.pooler.requires_grad_(False)
+        tokenizer: Any = transformer.tokenizer
+        modules = [transformer, TokenWeights(32, len(tokenizer), tokenizer.all_special_ids, 8)]
+    else:
+        transformer = Transformer(checkpoint, transformer_task="fill-mask", max_seq_length=32)
+        modules = [transformer, SpladePooling("max")]
+    model = exact(SparseEncoder(modules=modules, device="cpu"))
     model.similarity_fn_name = numbers.similarity
     special = model.tokenizer.all_special_ids
     idf = torch.linspace(0.1, 3, len(model.tokenizer))

@@ -260,8 +260,11 @@ def test_gradient_checkpointing(plain: SparseEncoder) -> None:
     assert_same_gradients(grads, expected)
 
 
-def test_cached_splade_loss(plain: SparseEncoder) -> None:
-    """The cached loss runs the model twice, once without a graph: loss and gradients stay."""
+@pytest.mark.parametrize("cut", [{"mini_batch_size": 2}, {"mini_batch_num_tokens": 16}])
+def test_cached_splade_loss(plain: SparseEncoder, cut: dict[str, int]) -> None:
+    """The cached loss runs the model twice, once without a graph: loss and gradients stay. It cuts a batch by
+    texts, or by their tokens without padding.
+    """
     results = []
     for model in (plain, fuse_splade_head(copy.deepcopy(plain))):
         loss = CachedSpladeLoss(
@@ -269,7 +272,7 @@ def test_cached_splade_loss(plain: SparseEncoder) -> None:
             SparseMultipleNegativesRankingLoss(model),
             document_regularizer_weight=0.01,
             query_regularizer_weight=0.01,
-            mini_batch_size=2,
+            **cut,
         )
         model.train()
         model.zero_grad()

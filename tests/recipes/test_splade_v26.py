@@ -21,8 +21,8 @@ from sentence_transformers import SparseEncoder
 
 from lexforge.data import read_training_rows
 from lexforge.evaluation import read_scores
-from lexforge.models import build_splade, scale_head
-from lexforge.report import RunRecord, run_verdict
+from lexforge.models import TokenWeights, build_splade, load_encoder, scale_head
+from lexforge.report import RunRecord, diagnose, run_verdict
 from lexforge.settings import (
     PRESETS,
     CardOptions,
@@ -632,3 +632,25 @@ def test_bm25_stays_the_teacher_of_what_else_needs_one(
     recipe.main(config(beir, negatives="none", **settings))
     state = json.loads((beir.parent / "run" / "checkpoint-4" / "trainer_state.json").read_text())
     assert state["log_history"][0]["loss/margin_mse"] > 0
+
+
+def test_the_sparse_head_of_bge_m3_is_trained_from_its_folder(beir: Path, tiny_m3: Path) -> None:
+    """The folder names its preset, the saved model is trained further by the same one, and a preset that
+    shifts the bias of terms is refused by the name of the head.
+    """
+    settings = recipe.defaults(str(tiny_m3))
+    assert settings.preset == "bge-m3"
+    numbers = of_preset("bge-m3")
+    recipe.main(config(beir, model=str(tiny_m3), evaluation=settings.evaluation, **numbers))
+    run = beir.parent / "run"
+    assert recipe.defaults(str(run / "model")).preset == "bge-m3"
+    model = load_encoder(str(run / "model"), device="cpu")
+    assert isinstance(model[1], TokenWeights)
+    start = build_splade(tiny_m3, device="cpu")
+    assert model[1].sparse_linear.weight.tolist() != start[1].sparse_linear.weight.tolist()
+    # A text has no other terms, which is no symptom.
+    found = {finding.symptom.name: finding.ok for finding in diagnose(run)}
+    assert found["expansion"] is None
+    other = config(beir, model=str(tiny_m3), output_dir=beir.parent / "other", **of_preset("lexforge"))
+    with pytest.raises(ValueError, match=r"TokenWeights.*--preset bge-m3"):
+        recipe.main(other)

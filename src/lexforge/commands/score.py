@@ -38,6 +38,7 @@ class Config:
     depth: int = 50  # of --run: the number of documents per query
     batch_size: int = 32  # pairs or texts per forward pass
     max_seq_length: int | None = None  # in tokens; None keeps what the model was saved with
+    m3_weights: tuple[float, float, float] | None = None  # of BGE-M3's dense, sparse and several vectors
     cache: Path | None = None  # the folder of the scores; None takes the teacher's own in the user's cache
     block_pairs: int = 1024  # pairs per block of the cache, which is what a killed run can lose
 
@@ -61,7 +62,12 @@ def main(cfg: Config) -> None:
             run = evaluation.read_run(cfg.run, retrieval.queries, retrieval.corpus)
         ids = teachers.listed_pairs(retrieval, cfg.split, run, cfg.depth)
         pairs = [(retrieval.queries[query], retrieval.corpus[document]) for query, document in ids]
-    scorer = teachers.load_scorer(cfg.teacher, batch_size=cfg.batch_size, max_seq_length=cfg.max_seq_length)
+    scorer = teachers.load_scorer(
+        cfg.teacher,
+        batch_size=cfg.batch_size,
+        max_seq_length=cfg.max_seq_length,
+        m3_weights=cfg.m3_weights,
+    )
     scores = teachers.score_pairs(scorer, pairs, cfg.cache, block_pairs=cfg.block_pairs)
     if cfg.rows is not None:
         data.write_training_rows(cfg.output, teachers.label_rows(rows, scores))

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from lexforge.losses import functional
     from lexforge.losses.base import EmbeddingLoss, load_loss_tensors, loss_parameters, loss_tensors
     from lexforge.losses.cosent import CoSENTLoss
+    from lexforge.losses.dense_and_sparse import DenseAndSparseLoss
     from lexforge.losses.flops import penalty_weights
     from lexforge.losses.hcl import HCLLoss
     from lexforge.losses.infonce import InfoNCELoss
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CoSENTLoss",
+    "DenseAndSparseLoss",
     "EmbeddingLoss",
     "HCLLoss",
     "InfoNCELoss",

@@ -7,7 +7,12 @@ from typing import TYPE_CHECKING
 from lexforge.common.lazy import load_when_used
 
 if TYPE_CHECKING:
-    from lexforge.models.decoder_bias import lower_bias, restrict_output_vocabulary, shift_bias_by_idf
+    from lexforge.models.decoder_bias import (
+        decoder_biases,
+        lower_bias,
+        restrict_output_vocabulary,
+        shift_bias_by_idf,
+    )
     from lexforge.models.dense import build_dense
     from lexforge.models.dimension import embedding_dimension
     from lexforge.models.fused import fuse_splade_head, unfuse_splade_head
@@ -22,6 +27,7 @@ if TYPE_CHECKING:
     from lexforge.models.prompts import column_prompts, encode_kind, saved_prompt
     from lexforge.models.splade import build_splade
     from lexforge.models.structure import vocabulary_size
+    from lexforge.models.token_weights import TokenWeights, dense_encoder, save_flag_embedding
     from lexforge.models.vocabulary import (
         foreign_script_ids,
         special_token_ids,
@@ -32,6 +38,7 @@ if TYPE_CHECKING:
 __all__ = [
     "LEXICAL",
     "MomentumEncoder",
+    "TokenWeights",
     "build_dense",
     "build_inference_free",
     "build_lexical_backbone",
@@ -40,7 +47,9 @@ __all__ = [
     "check_model",
     "checked_name",
     "column_prompts",
+    "decoder_biases",
     "default_tokens",
+    "dense_encoder",
     "embedding_dimension",
     "encode_kind",
     "foreign_script_ids",
@@ -55,6 +64,7 @@ __all__ = [
     "own_width",
     "resolve_backbone",
     "restrict_output_vocabulary",
+    "save_flag_embedding",
     "saved_prompt",
     "scale_head",
     "shift_bias_by_idf",

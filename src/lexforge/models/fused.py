@@ -26,6 +26,7 @@ from torch import Tensor, nn
 
 from lexforge.kernels import splade_head
 from lexforge.models.structure import module_sequences, token_decoder
+from lexforge.models.token_weights import TokenWeights
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +41,7 @@ def fuse_splade_head(model: SparseEncoder) -> SparseEncoder:
     long as the output embedding belongs to the root's group. FSDP1, DeepSpeed ZeRO-3 and `nn.DataParallel`
     hide the parameters of a layer outside its own forward, so they need the plain head. `torch.compile` takes
     a fused model; where it is traced or exported, the graph holds the plain head, and one line of the log
-    says so.
+    says so. The head of BGE-M3 (`TokenWeights`) makes no logits, so a model with it stays as it is.
 
     Args:
         model: A SPLADE model on a masked language model whose logits are the output of its output embedding.
@@ -55,6 +56,8 @@ def fuse_splade_head(model: SparseEncoder) -> SparseEncoder:
             are anything else than the output of the output embedding.
     """
     pairs = list(_pairs(model))
+    if not pairs and any(isinstance(module, TokenWeights) for module in model.modules()):
+        return model
     if not pairs:
         raise ValueError(
             "fuse_splade_head needs a Transformer (transformer_task='fill-mask') followed by SpladePooling, "

@@ -17,7 +17,7 @@ from sentence_transformers.sparse_encoder.modules import SpladePooling, Transfor
 from torch import Tensor, nn
 from transformers import AutoModel, AutoModelForCausalLM, PreTrainedConfig
 
-from lexforge.models.prompts import saved_prompt
+from lexforge.models.prompts import own_prompts
 
 logger = logging.getLogger(__name__)
 
@@ -115,11 +115,7 @@ def build_from_dense(name: str) -> tuple[list[nn.Module], dict[str, str]]:
     assert isinstance(transformer, Transformer)  # `check_saved_class` has looked
     left_out = ", ".join(type(module).__name__ for module in others)
     logger.info("%s is a dense encoder: its transformer is taken, without %s", name, left_out)
-    prompts = {kind: prompt for kind, prompt in dense.prompts.items() if prompt}
-    # Without one of this name, sentence-transformers gives documents an empty prompt.
-    if prompt := saved_prompt(dense, "document"):
-        prompts["document"] = prompt
-    return _decoded_by_embeddings(transformer, f"{name} is a dense encoder"), prompts
+    return _decoded_by_embeddings(transformer, f"{name} is a dense encoder"), own_prompts(dense)
 
 
 def _decoded_by_embeddings(transformer: Transformer, what: str) -> list[nn.Module]:

@@ -11,6 +11,7 @@ from sentence_transformers.util import load_file_path
 from lexforge.common.similarity import Similarity, check_similarity
 from lexforge.models.names import checked_name, model_kind
 from lexforge.models.splade import build_splade
+from lexforge.models.token_weights import TokenWeights, load_sparse_encoder
 
 
 def load_encoder(
@@ -41,10 +42,10 @@ def load_encoder(
             f"{name} is a MultiVectorEncoder, whose texts have many vectors; no index holds those"
         )
     modules = load_file_path(name, "modules.json")
-    if modules is None or "SpladePooling" in Path(modules).read_text(encoding="utf-8"):
+    written = "" if modules is None else Path(modules).read_text(encoding="utf-8")
+    if modules is None or "SpladePooling" in written or TokenWeights.__name__ in written:
         return build_splade(name, max_seq_length=max_seq_length, device=device)
-    encoder = SparseEncoder if kind == "sparse" else SentenceTransformer
-    model = encoder(name, device=device)
+    model = (load_sparse_encoder if kind == "sparse" else SentenceTransformer)(name, device=device)
     if max_seq_length is not None:
         model.max_seq_length = max_seq_length
     return model

@@ -36,6 +36,22 @@ def saved_prompt(model: SentenceTransformer | SparseEncoder, kind: TextKind | No
     return model.prompts.get(model.default_prompt_name) or ""
 
 
+def own_prompts(model: SentenceTransformer | SparseEncoder) -> dict[str, str]:
+    """Return the prompts of a model by name, for an encoder that is built from it.
+
+    Args:
+        model: A dense or sparse encoder.
+
+    Returns:
+        Name -> prompt, of those that are not empty; that of documents also under the name "document", without
+        which sentence-transformers would give documents an empty prompt.
+    """
+    prompts = {name: prompt for name, prompt in model.prompts.items() if prompt}
+    if prompt := saved_prompt(model, "document"):
+        prompts["document"] = prompt
+    return prompts
+
+
 def encode_kind(
     model: SentenceTransformer | SparseEncoder, texts: Sequence[str], kind: TextKind, **options: Any
 ) -> Any:

@@ -27,6 +27,7 @@ from lexforge.models.headless import (
 from lexforge.models.model_card import RetrieverCard
 from lexforge.models.names import check_saved_class, check_saved_similarity, checked_name
 from lexforge.models.structure import position_limit, splade_transformers
+from lexforge.models.token_weights import build_token_weights, has_token_weights, load_sparse_encoder
 
 logger = logging.getLogger(__name__)
 
@@ -42,11 +43,14 @@ def build_splade(
 ) -> SparseEncoder:
     """Build or load a SPLADE encoder, whose vectors are the maximum over tokens of log1p(relu(logits)).
 
+    A model that holds the heads of BGE-M3 becomes an encoder with its sparse head instead (`TokenWeights`).
+
     Args:
         name_or_path: A folder or a hub name: a checkpoint that `AutoModelForMaskedLM` and `AutoTokenizer`
             load, a decoder LM (Llama, Mistral, Qwen2, Qwen3), an encoder without a head (such as a
             `BertModel`), a saved SPLADE `SparseEncoder` (symmetric, or asymmetric with a `Router`), or a
-            saved dense `SentenceTransformer`, whose transformer and prompts are taken.
+            saved dense `SentenceTransformer`, whose transformer and prompts are taken. With the two heads of
+            BGE-M3 beside it (`sparse_linear.pt`, `colbert_linear.pt`), either gets that sparse head.
         max_seq_length: Texts are cut after this many tokens, special tokens included. None keeps what the
             saved encoder or the tokenizer says, limited to what the model has positions for.
         similarity: How queries and documents are compared. It is saved with the model as
@@ -74,12 +78,15 @@ def build_splade(
     name = checked_name(name_or_path)
     saved = check_saved_class(name, "SparseEncoder")
     if saved == "SparseEncoder":
-        model = SparseEncoder(
+        model = load_sparse_encoder(
             name, device=device, similarity_fn_name=similarity, model_card_data=RetrieverCard()
         )
         check_saved_similarity(name, model.similarity_fn_name)
     else:
-        modules, prompts = build_from_dense(name) if saved else (_modules_of_checkpoint(name), {})
+        if has_token_weights(name):
+            modules, prompts = build_token_weights(name)
+        else:
+            modules, prompts = build_from_dense(name) if saved else (_modules_of_checkpoint(name), {})
         model = SparseEncoder(
             modules=modules,
             device=device,

@@ -11,6 +11,8 @@ from sentence_transformers.base.modules import Dense, Router, Transformer
 from sentence_transformers.sparse_encoder.modules import SpladePooling
 from torch import Tensor, nn
 
+from lexforge.models.token_weights import TokenWeights
+
 POSITION_EMBEDDINGS = ("position_embeddings", "wpe", "embed_positions")  # of BERT and its kin, GPT-2 and OPT
 
 
@@ -31,13 +33,14 @@ def module_sequences(model: SparseEncoder) -> list[list[nn.Module]]:
 
 
 def splade_transformers(model: SparseEncoder) -> list[Transformer]:
-    """Find the language models of a SPLADE encoder: one, or those of the routes of its `Router`.
+    """Find the transformers of a sparse encoder: one, or those of the routes of its `Router`.
 
     Args:
         model: A symmetric or asymmetric encoder, fused or plain.
 
     Returns:
-        Each `Transformer` that feeds a `SpladePooling`, directly or through a `Dense`, once.
+        Each `Transformer` that feeds a `SpladePooling`, directly or through a `Dense`, or a `TokenWeights`,
+        once.
 
     Raises:
         ValueError: If there is none.
@@ -49,7 +52,8 @@ def splade_transformers(model: SparseEncoder) -> list[Transformer]:
             following = modules[place + 1 :]
             if following and isinstance(following[0], Dense):
                 following = following[1:]
-            if isinstance(module, Transformer) and following and isinstance(following[0], SpladePooling):
+            heads = SpladePooling | TokenWeights
+            if isinstance(module, Transformer) and following and isinstance(following[0], heads):
                 found.append(module)
     if not found:
         raise ValueError(
@@ -91,11 +95,16 @@ def splade_decoders(model: SparseEncoder) -> list[Any]:
         for module, follower in pairwise(modules)
         if isinstance(module, Transformer | Dense) and isinstance(follower, SpladePooling)
     ]
+    if not found:
+        raise ValueError(
+            "the head of BGE-M3 (TokenWeights) weighs the tokens of a text and has no decoder: no term has a "
+            "bias, so there is none to shift, scale, ban or trim (--preset bge-m3 needs none)"
+        )
     return list(dict.fromkeys(found))
 
 
 def vocabulary_size(model: SparseEncoder) -> int:
-    """Return the width V of a SPLADE encoder's vectors, which may exceed the entries of its tokenizer.
+    """Return the width V of a sparse encoder's vectors, which may exceed the entries of its tokenizer.
 
     Args:
         model: A symmetric or asymmetric encoder, fused or plain.
@@ -104,8 +113,11 @@ def vocabulary_size(model: SparseEncoder) -> int:
         V.
 
     Raises:
-        ValueError: If the model is no SPLADE encoder.
+        ValueError: If the model has neither a SPLADE head nor that of BGE-M3.
     """
+    for module in model.modules():
+        if isinstance(module, TokenWeights):
+            return module.embedding_dimension
     return int(splade_decoders(model)[0].weight.shape[0])
 
 

@@ -14,7 +14,7 @@ from sentence_transformers import SparseEncoder
 from lexforge.common.types import TextKind
 from lexforge.corpus.encoding import encode
 from lexforge.corpus.own_tokens import own_token_ids
-from lexforge.models import special_token_ids
+from lexforge.models import TokenWeights, special_token_ids
 from lexforge.models.load import check_encoder
 from lexforge.runs.run_directory import write_json
 
@@ -69,7 +69,8 @@ def measure_symptoms(
 
     Returns:
         Plain numbers by name under `queries` and `documents` (`numbers_of_texts`), and `vocabulary_size`
-        and `stop_words`, the sizes of the vocabulary and of its part that is stop words.
+        and `stop_words`, the sizes of the vocabulary and of its part that is stop words. A model with the
+        head of BGE-M3 has no number of expansion.
 
     Raises:
         ValueError: If there is no query or no document, or idf is not `[V]`.
@@ -97,6 +98,8 @@ def measure_symptoms(
     for kind, texts in sample.items():
         own = [np.setdiff1d(np.asarray(row, np.int64), special) for row in own_token_ids(model, texts)]
         sides[kind] = numbers_of_texts(vectors[kind], own, idf, stop)
+        if any(isinstance(module, TokenWeights) for module in model.modules()):
+            sides[kind]["expansion"] = None  # by its nature, and not for a want of training
     return {
         "vocabulary_size": size,
         "stop_words": int(stop.sum()),

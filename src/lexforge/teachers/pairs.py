@@ -21,6 +21,7 @@ from lexforge.data.columns import ANCHOR, LABEL, text_columns, validate_columns
 from lexforge.data.retrieval_data import RetrievalData
 from lexforge.storage.blocks import BlockCache, hash_keys
 from lexforge.storage.files import cache_folder
+from lexforge.teachers.bge_m3 import BGEM3Scorer, ScoreWeights
 
 if TYPE_CHECKING:
     from sentence_transformers import (
@@ -195,8 +196,13 @@ class MultiVectorScorer:
 
 
 def load_scorer(
-    name: str, *, batch_size: int = 32, max_seq_length: int | None = None, device: str | None = None
-) -> CrossEncoderScorer | EncoderScorer | MultiVectorScorer:
+    name: str,
+    *,
+    batch_size: int = 32,
+    max_seq_length: int | None = None,
+    device: str | None = None,
+    m3_weights: ScoreWeights | None = None,
+) -> CrossEncoderScorer | EncoderScorer | MultiVectorScorer | BGEM3Scorer:
     """Load a teacher of pairs as what its files say it is.
 
     Args:
@@ -206,6 +212,8 @@ def load_scorer(
         batch_size: The number of pairs or texts per forward pass.
         max_seq_length: Texts are cut after this many tokens; None keeps what the model was saved with.
         device: Where the model is put; None leaves the choice to sentence-transformers.
+        m3_weights: Weights of the three scores of BGE-M3 (`BGEM3Scorer`); None takes the model as what its
+            own files say, which is a dense one for `BAAI/bge-m3`.
 
     Returns:
         The scorer.
@@ -213,7 +221,8 @@ def load_scorer(
     Raises:
         ValueError: If `batch_size` is below 1.
         DataError: If the model cannot be loaded, if it is a bare transformer of another kind (whose mean over
-            tokens would be no teacher), or if it gives more than one score per pair.
+            tokens would be no teacher), if it gives more than one score per pair, or if three scores are
+            weighed of a model that has not the heads of BGE-M3.
     """
     from sentence_transformers import CrossEncoder
 
@@ -227,6 +236,8 @@ def load_scorer(
         kind = model_kind(name)
     except (FileNotFoundError, ValueError):  # nothing is there, or a file instead of a folder
         kind = "unknown"
+    if m3_weights is not None:
+        return _load_m3(name, m3_weights, batch_size, max_seq_length, device)
     if kind == "unknown":
         raise DataError(
             f"the teacher {name!r} is missing or a bare transformer; pass the folder or hub name of a "
@@ -247,6 +258,18 @@ def load_scorer(
     except (OSError, ValueError) as error:
         raise DataError(f"the teacher {name!r} cannot be loaded: {error}") from error
     return CrossEncoderScorer(model, batch_size)
+
+
+def _load_m3(
+    name: str, weights: ScoreWeights, batch_size: int, max_seq_length: int | None, device: str | None
+) -> BGEM3Scorer:
+    from lexforge.models.splade import build_splade
+
+    try:
+        model = build_splade(name, max_seq_length=max_seq_length, device=device)
+    except (OSError, ValueError) as error:
+        raise DataError(f"the teacher {name!r} cannot be loaded: {error}") from error
+    return BGEM3Scorer(model, weights, batch_size)
 
 
 def score_pairs(

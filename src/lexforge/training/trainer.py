@@ -20,7 +20,7 @@ from transformers.trainer_utils import EvalLoopOutput, TrainOutput
 from lexforge.common.ranks import from_first_rank
 from lexforge.common.types import Embeddings, TextKind
 from lexforge.losses import NeuralSparseLoss
-from lexforge.models import fuse_splade_head, vocabulary_size
+from lexforge.models import decoder_biases, fuse_splade_head, vocabulary_size
 from lexforge.models.structure import freeze_positions
 from lexforge.runs.checkpoints import step_of
 from lexforge.runs.finite import FiniteTraining
@@ -149,6 +149,8 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, AnyLossTraining, SparseEn
         check_training_length(self.training_seq_length, model.max_seq_length)
         if self._wants_terms():
             check_terms_of_model(model, **self.wanted_terms)
+        if self.prune_threshold:
+            decoder_biases(model)  # an error now, and not after the last step
         self.finishing = Finishing(model, self.start_share, self.prune_threshold, self.weight_average)
         fuse_splade_head(model)
         super().prepare_model(model)

@@ -1,0 +1,85 @@
+"""Dense and sparse vectors of BGE-M3 trained together: the parts, their gradients, and the trainer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from datasets import Dataset
+from sentence_transformers import SparseEncoder
+
+from lexforge.losses import DenseAndSparseLoss, NeuralSparseLoss
+from lexforge.losses.functional import info_nce
+from lexforge.models import build_splade, dense_encoder
+from lexforge.settings import PRESETS
+from lexforge.training import SpladeTrainer, TrainingSettings
+
+COLUMNS = [["sort a list", "search the index"], ["list of words", "index of a graph"], ["a tree", "an array"]]
+NUMBERS: dict[str, Any] = PRESETS["bge-m3"].loss.arguments()
+
+
+@pytest.fixture
+def model(tiny_m3: Path) -> SparseEncoder:
+    return build_splade(tiny_m3, device="cpu")
+
+
+def features_of(model: SparseEncoder) -> list[dict[str, Any]]:
+    return [dict(model.preprocess(texts)) for texts in COLUMNS]
+
+
+def test_the_parts_are_those_of_each_kind_alone(model: SparseEncoder) -> None:
+    """The dense part is InfoNCE of what the dense encoder gives, the others are those of NeuralSparseLoss."""
+    both = DenseAndSparseLoss(model, dense_weight=0.5, dense_temperature=0.1, **NUMBERS)
+    parts = both(features_of(model))
+    alone = NeuralSparseLoss(model, **NUMBERS)(features_of(model))
+    assert parts.keys() == alone.keys() | {"dense"}
+    for name, value in alone.items():
+        torch.testing.assert_close(parts[name], value)
+    dense = dense_encoder(model)
+    anchor, positive, negative = (torch.from_numpy(dense.encode(texts)) for texts in COLUMNS)
+    expected = 0.5 * info_nce(anchor, positive, negative.unsqueeze(1), temperature=0.1)
+    torch.testing.assert_close(parts["dense"], expected, atol=1e-5, rtol=1e-5)
+
+
+def test_the_dense_part_moves_the_encoder_and_not_the_sparse_head(model: SparseEncoder) -> None:
+    """Both kinds share the transformer; the linear layer belongs to one of them."""
+    DenseAndSparseLoss(model, **NUMBERS)(features_of(model))["dense"].backward()
+    assert model[0].model.embeddings.word_embeddings.weight.grad.abs().sum() > 0
+    gradient = model[1].sparse_linear.weight.grad
+    assert gradient is None or not gradient.any()
+
+
+def test_the_trainer_takes_it(
+    model: SparseEncoder, tmp_path: Path, training_rows: list[dict[str, str]]
+) -> None:
+    """Both parts stand in the log, and both fall."""
+    settings = TrainingSettings(
+        steps=12, batch_size=6, gradient_accumulation_steps=1, learning_rate=1e-3, precision="fp32",
+        logging_steps=1,
+    )  # fmt: skip
+    trainer = SpladeTrainer(
+        model,
+        DenseAndSparseLoss(model, dense_temperature=0.05, **NUMBERS | {"temperature": 0.05}),
+        args=settings.arguments(tmp_path, disable_tqdm=True),
+        train_dataset=Dataset.from_list(training_rows),
+        dropout=0.0,
+    )
+    trainer.train()
+    lines = [line for line in trainer.state.log_history if "loss/dense" in line]
+    for name in ("loss/dense", "loss/infonce"):
+        assert lines[-1][name] < lines[0][name], name
+    assert 0 < lines[0]["share/dense"] < 1
+
+
+def test_what_it_cannot_do_is_refused(model: SparseEncoder, tiny_splade: SparseEncoder) -> None:
+    """Each of these would train something else than asked for."""
+    with pytest.raises(ValueError, match="mini_batch_size must be None; received 2"):
+        DenseAndSparseLoss(model, mini_batch_size=2, **NUMBERS)
+    with pytest.raises(ValueError, match=r"one head of BGE-M3 .* received one with 0"):
+        DenseAndSparseLoss(tiny_splade, **NUMBERS)
+    with pytest.raises(ValueError, match="dense_weight must be at least 0; received -1"):
+        DenseAndSparseLoss(model, dense_weight=-1, **NUMBERS)
+    with pytest.raises(ValueError, match="pass it to the trainer directly"):
+        DenseAndSparseLoss(model, **NUMBERS).compute_loss_from_embeddings([torch.ones(2, 90)] * 2)
