@@ -79,36 +79,14 @@ SETS = {
     "korquad": Collection((*FROM_SCRATCH, "--max-seq-length", "512"), 100, language="ko", by_article=True),
     "docstrings": Collection((*FROM_SCRATCH, "--max-seq-length", "384"), 300, batch=64),
 }
-# Each system is a preset with its flags; `lexforge` is the default, which the kind of model chooses.
-# `plain-far` has the learning rate of `lexforge` and nothing else of it, and `plain-mined` also its mined
-# negatives. `no-teacher` and `dense-teacher` are `lexforge` without BM25 as its teacher, and with the encoder
-# `--teacher` in its place. `float32` is `lexforge` with an encoder that is never trained in bfloat16.
+# What a run begins with, before `--flags`. `lexforge` is the default preset, which the kind of model chooses.
 SYSTEMS: dict[str, tuple[str, ...]] = {
     "start": (),
-    "plain": ("--preset", "plain"),
-    "plain-far": ("--preset", "plain", "--learning-rate", "3e-4"),
-    "plain-mined": ("--preset", "plain", "--learning-rate", "3e-4", "--negatives", "mined"),
     "stock": (),
+    "plain": ("--preset", "plain"),
     "v26": ("--preset", "v26"),
-    "v26-anchor": ("--preset", "v26", "--loss.regularized", "anchor"),
     "lexforge": (),
-    "float32": ("--precision", "fp32"),
-    "no-dropout": ("--dropout", "0"),
-    "no-teacher": ("--loss.distillation-weight", "0"),
-    "dense-teacher": ("--loss.distillation-weight", "0.5"),
 }
-# Wanted numbers of terms. Documents alone have one too, to be compared with FLOPS weights set by hand.
-# `above` and `below` begin with a model that has far too many or far too few terms, because the bias of its
-# decoder is shifted first.
-SHIFTS: dict[str, float] = {}
-for terms in (32, 64, 128):
-    SYSTEMS[f"documents-{terms}"] = ("--document-terms", str(terms))
-    SYSTEMS[f"terms-{terms}"] = ("--document-terms", str(terms), "--query-terms", str(terms // 4))
-    for side, shift in (("above", 0.6), ("below", -3.0)):
-        SHIFTS[f"terms-{terms}-{side}"] = shift
-        SYSTEMS[f"terms-{terms}-{side}"] = SYSTEMS[f"terms-{terms}"]
-WEIGHTS = ("1e-4", "2e-3", "8e-3", "1e-2", "1.4e-2", "2e-2", "3e-2", "5e-2", "1e-1", "3e-1", "1")
-SYSTEMS |= {f"flops-{weight}": ("--loss.flops-weight", weight) for weight in WEIGHTS}
 PLAIN_RATES = {"scratch": "1e-3", "pretrained": "1e-4"}
 SCORES = RESULTS / "presets_scores.jsonl.gz"
 MEASURES = ("nDCG@10", "R@100")  # whose values of each query are kept
@@ -131,12 +109,11 @@ class Job:
         return (self.folder / "row.json").is_file()
 
 
-def command(job: Job, data: Path, model: Path, teacher: str) -> list[str]:
+def command(job: Job, data: Path, model: Path) -> list[str]:
     """The command line of a job: of the recipe, or of the stock trainer."""
     collection = SETS[job.collection]
     source = job.collection if job.collection == "docstrings" else str(data / job.collection)
-    start = job.folder / "start" if job.system in SHIFTS else model
-    shared = ["--data", source, *(collection.flags or ("--model", str(start)))]
+    shared = ["--data", source, *(collection.flags or ("--model", str(model)))]
     shared += ["--steps", str(collection.steps), "--batch-size", str(collection.batch)]
     shared += ["--seed", str(job.seed), "--output-dir", str(job.folder / "run")]
     if "--max-seq-length" not in collection.flags:
@@ -147,10 +124,8 @@ def command(job: Job, data: Path, model: Path, teacher: str) -> list[str]:
         line = [sys.executable, "scripts/bench/stock_splade.py", "--system", job.system, *shared]
         return with_flags(line, job.flags)
     flags = [*SYSTEMS[job.system], "--language", collection.language]  # of the stop words
-    if job.system in ("plain", "v26", "v26-anchor"):
+    if job.system in ("plain", "v26"):
         flags += rate
-    if job.system == "dense-teacher":
-        flags += ["--teacher", teacher]
     line = [sys.executable, "recipes/splade_v26.py", *flags, "--no-initial-evaluation", *shared]
     return with_flags(line, job.flags)
 
@@ -164,18 +139,14 @@ def with_flags(line: list[str], flags: Sequence[str]) -> list[str]:
     return [*line, *flags]
 
 
-def run_job(job: Job, data: Path, model: Path, teacher: str) -> dict[str, Any]:
+def run_job(job: Job, data: Path, model: Path) -> dict[str, Any]:
     """Run a job on one thread, measure what it left, and return its row, which its folder holds too.
 
     What an interrupted run left in the folder is deleted first.
     """
     shutil.rmtree(job.folder, ignore_errors=True)
     job.folder.mkdir(parents=True)
-    if job.system in SHIFTS:
-        if SETS[job.collection].scratch:
-            raise ValueError(f"{job.system} shifts a pretrained model; {job.collection} trains from scratch")
-        save_shifted(model, SHIFTS[job.system], job.folder / "start")
-    line = command(job, data, model, teacher)
+    line = command(job, data, model)
     code, seconds, cpu_seconds = run_command(line, job.folder / "log.txt", **THREADS)
     if code:
         raise RuntimeError(f"{shlex.join(line)} ended with {code}; see {job.folder / 'log.txt'}")
@@ -196,7 +167,7 @@ def run_job(job: Job, data: Path, model: Path, teacher: str) -> dict[str, Any]:
         "steps": int(line[line.index("--steps") + 1]),
         "seconds": round(seconds),
         "cpu_seconds": round(cpu_seconds),
-        "command": _shown(line, job, data, model, teacher),
+        "command": _shown(line, job, data, model),
     }
     (job.folder / "row.json").write_text(json.dumps(row), encoding="utf-8")
     return row
@@ -226,25 +197,10 @@ def search_dev(collection: Path, folder: Path) -> None:
         (folder / link).symlink_to(collection / file)
 
 
-def save_shifted(model: Path, shift: float, folder: Path) -> None:
-    """Save a copy of a SPLADE model with another bias of the decoder, so with more or fewer active terms."""
-    import torch
-    from sentence_transformers import SparseEncoder
-
-    encoder = SparseEncoder(str(model), device="cpu")
-    with torch.no_grad():
-        encoder[0].model.get_output_embeddings().bias.add_(shift)
-    encoder.save_pretrained(str(folder), create_model_card=False)
-
-
-def _shown(line: list[str], job: Job, data: Path, model: Path, teacher: str) -> str:
+def _shown(line: list[str], job: Job, data: Path, model: Path) -> str:
     """The command as anyone can repeat it: folders by the names of the options, not those of a machine."""
     shown = shlex.join(["python", *line[1:]])
     folders = {str(data): "DATA", str(model): "MODEL", str(job.folder / "run"): "RUN"}
-    if job.system in SHIFTS:
-        folders[str(job.folder / "start")] = f"MODEL{SHIFTS[job.system]:+}"
-    if teacher:
-        folders[teacher] = "TEACHER"
     for folder, name in folders.items():
         shown = shown.replace(folder, name)
     return shown
@@ -259,7 +215,8 @@ def measure_outside(job: Job, data: Path) -> list[dict[str, Any]]:
     )
     rows = []
     for name, measured in json.loads(done.stdout.splitlines()[-1]).items():
-        row: dict[str, Any] = {"system": job.system, "trained_on": job.collection, "seed": job.seed}
+        row: dict[str, Any] = {"system": job.system, "flags": shlex.join(job.flags)}
+        row |= {"trained_on": job.collection, "seed": job.seed}
         row |= {"measured_on": name, **{key: round(measured[key], 5) for key in ("nDCG@10", "R@100")}}
         row |= {
             "query_terms": round(measured["query_active_dims"], 1),
@@ -378,7 +335,6 @@ def main() -> None:
     parser.add_argument("action", choices=("run", "outside", "table"))
     parser.add_argument("--data", type=Path, required=True, help="folder of collections in BEIR layout")
     parser.add_argument("--model", type=Path, help="pretrained SPLADE for the sets that fine-tune one")
-    parser.add_argument("--teacher", default="", help="dense encoder, the teacher of `dense-teacher`")
     parser.add_argument("--runs", type=Path, help="folder of the runs")
     parser.add_argument("--flags", default="", help="further flags of each run, as one word")
     parser.add_argument("--systems", nargs="+", choices=SYSTEMS, default=["plain", "lexforge"])
@@ -413,10 +369,8 @@ def main() -> None:
         if arguments.action == "run":
             if arguments.model is None and any(not SETS[name].scratch for name in arguments.sets):
                 parser.error("--model is needed for the sets that fine-tune a pretrained model")
-            if not arguments.teacher and "dense-teacher" in arguments.systems:
-                parser.error("--teacher is needed for the system dense-teacher")
             waiting = [job for job in jobs if not job.done]
-            started = {pool.submit(run_job, job, data, model, arguments.teacher): job for job in waiting}
+            started = {pool.submit(run_job, job, data, model): job for job in waiting}
             failed = []
             for ended in as_completed(started):
                 if ended.exception() is None:
