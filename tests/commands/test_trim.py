@@ -130,7 +130,7 @@ def test_a_large_corpus_is_sampled(model: Path, folder: Path, tmp_path: Path, mo
         assert "counted on 6 of 14 documents" in capsys.readouterr().out
     one, two = (json.loads((tmp_path / name / "trim.json").read_text()) for name in ("one", "two"))
     assert one["level"] == two["level"]
-    sample, total = trim._drawn(config(model, folder, tmp_path / "out"))
+    sample, total = trim.drawn_documents(config(model, folder, tmp_path / "out"))
     places = [list(CORPUS.values()).index(text) for text in sample]
     assert places == sorted(places)
     assert total == 14
@@ -141,13 +141,15 @@ def test_the_curve_ends_where_the_model_does(tiny_splade: SparseEncoder, tmp_pat
     """A limit of the model, or a small vocabulary, must not make the defaults fail."""
     cfg = config(tmp_path, tmp_path, tmp_path / "out", document_terms=24)
     assert len(tiny_splade.tokenizer) > 96
-    assert trim._curve(cfg, tiny_splade) == [
+    assert trim.numbers_of_curve(cfg, tiny_splade) == [
         n for n in (16, 32, 48, 64, 96, 128) if n < len(tiny_splade.tokenizer)
     ]
     tiny_splade.max_active_dims = 48
-    assert trim._curve(cfg, tiny_splade) == [16, 32]
+    assert trim.numbers_of_curve(cfg, tiny_splade) == [16, 32]
     given = config(tmp_path, tmp_path, tmp_path / "out", document_terms=24, curve=(64, 24, 64))
-    assert trim._curve(given, tiny_splade) == [64]  # which is refused, because the user has asked for it
+    assert trim.numbers_of_curve(given, tiny_splade) == [
+        64
+    ]  # which is refused, because the user has asked for it
 
 
 def test_the_card_says_what_was_done_and_keeps_that_of_the_model(

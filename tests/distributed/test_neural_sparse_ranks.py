@@ -99,7 +99,7 @@ def parts_and_gradients(checkpoint: str, setting: str, rows: slice, wrap=lambda 
     loss.model = wrap(model)
     parts = loss(features, None if with_embeddings else scores)
     if "memory" in setting:
-        chosen = loss._rows_that_fit(loss.model, features)
+        chosen = loss.rows_that_fit(loss.model, features)
         assert chosen == (1 if dist.is_initialized() else None), chosen
     sum(parts.values()).backward()
     gradients = {name: parameter.grad for name, parameter in model.named_parameters()}

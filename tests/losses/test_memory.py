@@ -82,7 +82,7 @@ def test_a_batch_that_does_not_fit_is_encoded_as_many_rows_at_a_time_as_fit(
     give(text * (fitting + 0.5) + shared + 4 * vector * 7 * 3)
     expected = parts_and_gradients(sparse(model), features)
     loss = sparse(model, mini_batch_size="auto")
-    assert loss._rows_that_fit(model, features) == rows
+    assert loss.rows_that_fit(model, features) == rows
     found = parts_and_gradients(loss, features)
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-11)
     assert loss.get_config_dict()["mini_batch_size"] == "auto"

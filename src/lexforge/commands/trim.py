@@ -74,10 +74,10 @@ def main(cfg: Config) -> None:
             "masked language model with its head"
         )
     judged = None if cfg.data is None else data.load_retrieval_data(cfg.data, [cfg.split], cfg.source)
-    sample, total = _drawn(cfg)
+    sample, total = drawn_documents(cfg)
 
     model = cast("SparseEncoder", models.load_encoder(name, cfg.max_seq_length))  # by its files, see above
-    numbers = [cfg.document_terms, *(_curve(cfg, model) if judged else ())]
+    numbers = [cfg.document_terms, *(numbers_of_curve(cfg, model) if judged else ())]
     levels = sparsity.document_levels(
         model, sample, numbers, batch_size=cfg.batch_size, show_progress_bar=True
     )
@@ -112,7 +112,7 @@ def main(cfg: Config) -> None:
     print(f"{cfg.output} holds the trimmed model")
 
 
-def _drawn(cfg: Config) -> tuple[list[str], int]:
+def drawn_documents(cfg: Config) -> tuple[list[str], int]:
     """The documents that are counted, and the number of all."""
     import numpy as np  # here, because --help need not wait for it
 
@@ -121,7 +121,7 @@ def _drawn(cfg: Config) -> tuple[list[str], int]:
     return [documents[id] for id in ids], len(documents)
 
 
-def _curve(cfg: Config, model: SparseEncoder) -> list[int]:
+def numbers_of_curve(cfg: Config, model: SparseEncoder) -> list[int]:
     """The numbers of the curve besides the wanted one; those of the default that cannot be are left out."""
     if cfg.curve is not None:
         return [number for number in dict.fromkeys(cfg.curve) if number != cfg.document_terms]

@@ -63,7 +63,7 @@ class EmbeddingLoss(nn.Module):
         self.model = model
         self.mini_batch_size = mini_batch_size
         self.metrics: dict[str, Tensor] = {}
-        self._rows_that_fit = RowsThatFit()
+        self.rows_that_fit = RowsThatFit()
 
     def forward(
         self, sentence_features: Iterable[Features], labels: Tensor | None = None
@@ -127,7 +127,7 @@ class EmbeddingLoss(nn.Module):
         size = self.mini_batch_size
         if size == "auto":
             measured = inputs and torch.is_grad_enabled() and self.model.training and can_be_cut(inputs)
-            size = self._rows_that_fit(self.model, inputs) if measured else None
+            size = self.rows_that_fit(self.model, inputs) if measured else None
         return embed_in_mini_batches(self.model, inputs, size)
 
     def compute_loss(

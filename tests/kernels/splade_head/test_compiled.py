@@ -97,12 +97,12 @@ def test_the_operator_keeps_the_rules_of_operators(training: bool) -> None:
         hidden, weight, bias = (tensor.detach() for tensor in (hidden, weight, bias))
     arguments = (hidden, weight, bias, mask, False, torch.float32, training)
     utilities = ["test_schema", "test_autograd_registration", "test_faketensor"]
-    torch.library.opcheck(operators._head, arguments, test_utils=utilities)
+    torch.library.opcheck(operators.head_operator, arguments, test_utils=utilities)
     with torch.no_grad():
-        out, winner, divisor = operators._head(*arguments[:-1], True)
+        out, winner, divisor = operators.head_operator(*arguments[:-1], True)
     backward = (out, hidden, weight, winner, divisor, torch.float32, torch.float32, [True, training, True])
     frozen = tuple(value.detach() if isinstance(value, Tensor) else value for value in backward)
-    torch.library.opcheck(operators._head_backward, frozen, test_utils=utilities)
+    torch.library.opcheck(operators.head_backward_operator, frozen, test_utils=utilities)
 
 
 def test_the_eager_head_calls_no_operator(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,10 +48,10 @@ def inputs(seed: int, bias: float, scale: float = 1.0, terms: int = 130) -> tupl
 def screen(hidden: Tensor, weight: Tensor, bias: Tensor | None, mask: Tensor, training: bool = True):
     """`screened_maximum` of a batch, None if it refuses a part; a group takes two rows."""
     flat = hidden.reshape(-1, hidden.shape[2])
-    groups = tiled._groups(mask)
+    groups = tiled.token_groups(mask)
     maximum = torch.full((len(hidden), len(weight)), -torch.inf)
     winner = torch.full(maximum.shape, -1, dtype=torch.int32) if training else None
-    parts = tiled._parts(len(weight), len(groups), first=20)
+    parts = tiled.vocabulary_parts(len(weight), len(groups), first=20)
     maxima = Maxima(maximum, winner)
     refused = screened_maximum(maxima, flat, groups, weight, bias, chosen, parts)
     return None if refused else maxima

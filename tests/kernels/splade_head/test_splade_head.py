@@ -179,7 +179,7 @@ def test_sums_in_blocks_equal_plain_sums(counts: list[int], block: int, at_once:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tiled_head, "_ROWS_IN_BLOCK", block)
         patch.setattr(tiled_head, "_ROWS_AT_ONCE", at_once)
-        received = tiled_head._sum_of_rows(table, index, bag, scale, len(counts), table.dtype)
+        received = tiled_head.sum_of_rows(table, index, bag, scale, len(counts), table.dtype)
     # float64, sums of at most 30 numbers below 20
     torch.testing.assert_close(received, expected, rtol=0, atol=1e-12)
 
@@ -190,7 +190,7 @@ def test_the_sums_of_blocks_take_little_memory(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(tiled_head, "_ROWS_AT_ONCE", 128)
     table, bag = torch.ones(100, 16), torch.arange(200).repeat_interleave(64)
     with _Sizes() as seen:
-        total = tiled_head._sum_of_rows(table, bag % 100, bag, torch.ones(len(bag)), 200, table.dtype)
+        total = tiled_head.sum_of_rows(table, bag % 100, bag, torch.ones(len(bag)), 200, table.dtype)
     assert (total == 64).all()
     assert max(seen.sizes) == len(bag)  # the sums of all blocks would be 16 / 2 times as many numbers
 

@@ -28,11 +28,11 @@ def splade_head_compiled(
     """The implementation "tiled" of `splade_head` within `torch.compile`; arguments as there."""
     inputs = [tensor for tensor in (hidden, weight, bias) if tensor is not None]
     training = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)
-    return _head(hidden, weight, bias, attention_mask, double_log1p, product_dtype, training)[0]
+    return head_operator(hidden, weight, bias, attention_mask, double_log1p, product_dtype, training)[0]
 
 
 @torch.library.custom_op("lexforge::splade_head", mutates_args=())
-def _head(
+def head_operator(
     hidden: Tensor,
     weight: Tensor,
     bias: Tensor | None,
@@ -48,7 +48,7 @@ def _head(
     return out, _or_empty(winner, out, torch.int32), _or_empty(divisor, out, out.dtype)
 
 
-@_head.register_fake
+@head_operator.register_fake
 def _(
     hidden: Tensor,
     weight: Tensor,
@@ -65,7 +65,7 @@ def _(
 
 
 @torch.library.custom_op("lexforge::splade_head_backward", mutates_args=())
-def _head_backward(
+def head_backward_operator(
     grad_out: Tensor,
     hidden: Tensor,
     weight: Tensor,
@@ -84,7 +84,7 @@ def _head_backward(
     )
 
 
-@_head_backward.register_fake
+@head_backward_operator.register_fake
 def _(
     grad_out: Tensor,
     hidden: Tensor,
@@ -117,12 +117,14 @@ def _gradients(ctx: Any, grad_out: Tensor | None, *_: None) -> tuple[Tensor | No
     wanted = list(ctx.needs_input_grad[:3])
     if grad_out is None:
         return (None,) * 7
-    gradients = _head_backward(grad_out, *ctx.saved_tensors, ctx.product_dtype, ctx.bias_dtype, wanted)
+    gradients = head_backward_operator(
+        grad_out, *ctx.saved_tensors, ctx.product_dtype, ctx.bias_dtype, wanted
+    )
     asked = (gradient if want else None for gradient, want in zip(gradients, wanted, strict=True))
     return *asked, None, None, None, None
 
 
-_head.register_autograd(_gradients, setup_context=_keep)
+head_operator.register_autograd(_gradients, setup_context=_keep)
 
 
 def _or_empty(tensor: Tensor | None, like: Tensor, dtype: torch.dtype) -> Tensor:

@@ -22,7 +22,7 @@ def plain_maximum(
     Args:
         maxima: -inf and -1 in what `parts` name.
         flat: `[B * L, D]`, tokens and padding, in the dtype of the products.
-        groups: What `_groups` returns.
+        groups: What `token_groups` returns.
         weight: `[V, D]` of any float dtype.
         bias: `[V]` or None.
         parts: What is to be filled; those of a tile stand together.

@@ -125,7 +125,7 @@ def tiled_forward(
         The activations `[B, V]`, and for training the winning places int32 `[B, V]` (-1: inactive) and the
         inverse slopes of the activation `[B, V]`, None otherwise.
     """
-    groups = _groups(attention_mask.bool())
+    groups = token_groups(attention_mask.bool())
     flat = hidden.reshape(-1, hidden.shape[2])
     states = flat.to(product_dtype)  # [B * L, D]; the weight is cast tile by tile
     rows, terms = attention_mask.shape[0], len(weight)
@@ -134,7 +134,7 @@ def tiled_forward(
     winner = torch.full(maximum.shape, -1, dtype=torch.int32, device=weight.device) if training else None
     maxima = Maxima(maximum, winner)
     screens = chosen_screens(states, weight, groups)
-    left = _parts(terms, len(groups), first=_FIRST_TERMS if screens else _TILE_TERMS)
+    left = vocabulary_parts(terms, len(groups), first=_FIRST_TERMS if screens else _TILE_TERMS)
     for screen in screens:  # each leaves what it is no good for to the next
         left = screened_maximum(maxima, states, groups, weight, bias, screen, left)
     plain_maximum(maxima, states, groups, weight, bias, left)
@@ -181,17 +181,17 @@ def tiled_backward(
     if wanted[0]:
         by_place, order = places.sort(stable=True)
         factor = weight.to(product_dtype)  # [V, D], as the products rounded it
-        grad_flat = _sum_of_rows(factor, terms[order], by_place, grad[order], len(flat), flat.dtype)
+        grad_flat = sum_of_rows(factor, terms[order], by_place, grad[order], len(flat), flat.dtype)
         grad_hidden = grad_flat.view(hidden.shape)
     if wanted[1]:
         factor = flat.to(product_dtype)  # [B * L, D], as the products rounded it
-        grad_weight = _sum_of_rows(factor, places, terms, grad, len(weight), weight.dtype)
+        grad_weight = sum_of_rows(factor, places, terms, grad, len(weight), weight.dtype)
     if wanted[2]:
         grad_bias = grad_logits.sum(0).to(bias_dtype)
     return grad_hidden, grad_weight, grad_bias
 
 
-def _groups(mask: Tensor) -> Groups:
+def token_groups(mask: Tensor) -> Groups:
     """Gather the rows of a bool mask `[B, L]`, longest first, into groups of like length.
 
     Returns:
@@ -221,7 +221,7 @@ def _groups(mask: Tensor) -> Groups:
     ]
 
 
-def _parts(terms: int, groups: int, first: int) -> list[Part]:
+def vocabulary_parts(terms: int, groups: int, first: int) -> list[Part]:
     """Every tile of `terms` terms, the first one of `first`, with every group; those of a tile in turn."""
     ends = range(min(first, terms), terms + _TILE_TERMS, _TILE_TERMS)
     starts = [0, *ends[:-1]]
@@ -229,7 +229,7 @@ def _parts(terms: int, groups: int, first: int) -> list[Part]:
     return [(tile, index) for tile in tiles for index in range(groups)]
 
 
-def _sum_of_rows(
+def sum_of_rows(
     table: Tensor, index: Tensor, bag: Tensor, scale: Tensor, bags: int, dtype: torch.dtype
 ) -> Tensor:
     """out[k] = sum of scale[i] * table[index[i]] over bag[i] == k, in blocks.
@@ -267,7 +267,7 @@ def _sum_of_rows(
 
 
 def _sum_in_blocks(table: Tensor, index: Tensor, counts: Tensor, scale: Tensor | None) -> Tensor:
-    """The sums of `_sum_of_rows`, `[bags, D]`, for bags of `counts` rows in turn; no scale means ones."""
+    """The sums of `sum_of_rows`, `[bags, D]`, for bags of `counts` rows in turn; no scale means ones."""
     starts = _offsets(counts)
     blocks = (counts + _ROWS_IN_BLOCK - 1) // _ROWS_IN_BLOCK  # [bags]
     several = bool((blocks > 1).any())
