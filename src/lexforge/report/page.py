@@ -189,7 +189,7 @@ def _empty_terms_remark(strong: Sequence[tuple[str, float, bool]]) -> str:
         return ""
     be = "is punctuation or a stop word" if len(empty) == 1 else "are punctuation or stop words"
     return (
-        f"{len(empty)} of these {len(shown)} {be}. Nearly every text has such terms, so they tell texts "
+        f"{len(empty)} of these {len(shown)} {be}. Most texts have such terms, so they tell texts "
         "apart little and make each search longer. A few low in the list are usual. If they lead it, raise "
         "--loss.flops-weight or --loss.stopword-penalty."
     )
