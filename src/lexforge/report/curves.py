@@ -146,7 +146,7 @@ def _shares(run: RunFiles, suffix: str, of: str, phases: Sequence[tuple[float, f
         for name, colour in parts.items()
     ]
     title = f"Share of each part{of}"
-    note = "The axis is logarithmic, so that small parts can be seen. A share of 0 is a gap."
+    note = "The axis is logarithmic, so that small parts can be seen. A share below 0.0001 % is not drawn."
     return [
         line_chart(
             f"shares{suffix}", title, series, phases=phases, logarithmic=True, unit="percent", note=note
