@@ -280,7 +280,7 @@ def make_trainer(training_rows: list[dict[str, str]]) -> Callable[..., Any]:
             logging_steps=1,
         )
         given = {"train_dataset": Dataset.from_list(training_rows), "phases": V26.loss.phases} | others
-        arguments = settings.arguments(folder, disable_tqdm=True, **given.pop("arguments", {}))
+        arguments = settings.arguments(folder, **{"disable_tqdm": True} | given.pop("arguments", {}))
         return SpladeTrainer(model, loss, args=arguments, teacher=RandomTeacher(), **given)
 
     return make

@@ -71,7 +71,7 @@ def test_the_page_loads_and_draws_every_chart(browser: Any, page: Path) -> None:
     drawn = browser.execute_script(
         "return [...document.querySelectorAll('.plot')].map(place => place.firstElementChild.offsetHeight)"
     )
-    assert len(drawn) == 11
+    assert len(drawn) == 12
     assert min(drawn) > 60
     requests = browser.execute_script("return performance.getEntriesByType('resource').length")
     assert requests == 0
@@ -161,11 +161,11 @@ def test_a_line_can_be_hidden(browser: Any, page: Path) -> None:
         const drawn = models.filter(model => model.type === "GlyphRenderer");
         return drawn.filter(model => model.name === "flops document").map(model => model.visible)
     """
-    assert browser.execute_script(lines) == [True, True, True]  # line, points, and the band of the shares
+    assert browser.execute_script(lines) == [True] * 4  # line and points, of parts and of shares
     click(browser, '[data-chart="parts"][data-series="flops document"]')
     pressed = "[...document.querySelectorAll('[data-chart=parts]')].map(button => button.ariaPressed)"
     assert browser.execute_script(f"return {pressed}") == ["true", "false"]
-    assert sorted(browser.execute_script(lines)) == [False, False, True]
+    assert sorted(browser.execute_script(lines)) == [False, False, True, True]
 
 
 def test_colours_follow_the_system_and_the_switch(browser: Any, page: Path) -> None:

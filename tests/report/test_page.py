@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from lexforge.report import write_page
+from lexforge.report.charts import value_range
 
 NewRun = Callable[..., Path]
 VOID = {"meta", "link", "input", "br", "hr", "img"}
@@ -56,11 +57,12 @@ def test_the_page_answers_the_questions_in_order(run: Path) -> None:
     headings = re.findall(r"<h2[^>]*>([^<]*)<", reader.source)
     assert headings == [
         "Did it work?",
+        "Explorer",
         "The way there",
         "Queries won and lost",
         "Sparsity",
-        "Explorer",
         "Diagnosis",
+        "Time and speed",
         "Settings and commands",
     ]
     text = reader.text
@@ -233,6 +235,110 @@ def test_a_run_without_a_corpus_shows_its_own_measure(new_run: NewRun, tmp_path:
     assert "not left everything" not in text
     assert "Parts of the loss" not in text
     assert "Queries won" not in text
+
+
+def charts_of(page: Path) -> dict[str, dict[str, Any]]:
+    """Id of a chart -> its figure, as Bokeh reads it."""
+    data = re.search(r'id="data">(.*?)</script>', Reader(page).source, re.DOTALL)
+    assert data is not None
+    charts: dict[str, Any] = json.loads(data[1])["charts"]
+    return {id: item["doc"]["roots"][0]["attributes"] for id, item in charts.items()}
+
+
+def axis(chart: dict[str, Any], name: str) -> tuple[float, float]:
+    """Where an axis begins and ends; Bokeh writes no value that is its default."""
+    attributes = chart[f"{name}_range"]["attributes"]
+    return attributes.get("start", 0), attributes.get("end", 1)
+
+
+def test_axes_begin_where_a_reader_expects_it(run: Path) -> None:
+    """A measure that begins at .6 makes of a small difference a large one, and steps begin at 0."""
+    charts = charts_of(write_page(run))
+    assert axis(charts["headline"], "x")[0] == 0
+    for name in ("loss", "parts", "terms-document", "terms-query", "rate", "grad_norm", "histogram-queries"):
+        assert axis(charts[name], "y")[0] == 0, name
+    for name in ("loss", "shares", "rate"):
+        start, end = axis(charts[name], "x")
+        assert start == 0
+        assert end == pytest.approx(40, rel=0.03)
+    assert axis(charts["histogram-documents"], "x")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("values", "from_zero", "expected"),
+    [
+        ([0.2, 0.8], False, (0, 0.848)),
+        ([6.13, 6.42], False, (6.1, 6.4392)),  # a small change of large values
+        ([6.13, 6.42], True, (0, 6.8052)),
+        ([5.0], False, (0, 5.3)),
+        ([0.0, 0.0], False, (0, 1)),
+        ([-0.25, 0.75], False, (-1, 0.855)),
+        ([-2.0, -1.5], False, (-2, 0.12)),
+        ([float("inf"), 0.5], False, (0, 0.53)),
+    ],
+)
+def test_the_range_of_an_axis(values: list[float], from_zero: bool, expected: tuple[float, float]) -> None:
+    """Worked out by hand: 0 where it can be, and else a round number below the lowest value."""
+    found = value_range(values, from_zero=from_zero)
+    assert (found.start, found.end) == pytest.approx(expected)
+
+
+def test_a_part_below_a_thousandth_of_the_loss_is_seen(run: Path) -> None:
+    """On a plain axis it lies on the line of 0, and in bands it has no height; a share of 0 is a gap."""
+    lines = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+    for line in lines[1:]:
+        line |= {"share/infonce": 0.9998, "share/flops_document": 0.0 if line["step"] == 3 else 0.0002}
+    (run / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    page = write_page(run)
+    shares = charts_of(page)["shares"]
+    assert shares["y_scale"]["name"] == "LogScale"
+    start, end = axis(shares, "y")
+    assert 0 < start < 0.02  # percent
+    assert end > 99.98
+    [drawn] = [
+        renderer["attributes"]["data_source"]["attributes"]["data"]
+        for renderer in shares["renderers"]
+        if renderer["attributes"].get("name") == "flops document"
+        and renderer["attributes"]["glyph"]["name"] == "Line"
+    ]
+    values = next(value for key, value in drawn["entries"] if key == "y")
+    assert values[0] == 0.02
+    assert values[2] == {"type": "number", "value": "nan"}
+
+
+def test_a_dense_run_shows_its_curves(new_run: NewRun, tmp_path: Path) -> None:
+    """Its log has neither parts nor terms, but loss, rate, gradient, what was left out and dev."""
+    folder = new_run(tmp_path / "run")
+    (folder / "terms.json").unlink()
+    line = {"epoch": 0.1, "time": 1_700_000_000, "loss": 2.0, "learning_rate": 1e-4, "grad_norm": 7.0}
+    lines: list[dict[str, Any]] = [
+        line | {"step": step, "candidates/left_out": 0.01 * step} for step in (1, 2, 3)
+    ]
+    dev = {"step": 3, "epoch": 0.1, "time": 1_700_000_000, "eval_dev_nDCG@10": 0.97}
+    (folder / "log.jsonl").write_text("".join(json.dumps(one) + "\n" for one in (*lines, dev)))
+    page = write_page(folder)
+    charts = charts_of(page)
+    assert {"loss", "rate", "grad_norm", "candidates-left_out", "dev"} <= charts.keys()
+    assert not {"parts", "shares", "terms-document", "histogram-documents"} & charts.keys()
+    assert axis(charts["dev"], "y")[0] == 0
+    text = Reader(page).text
+    assert "Norm of the gradient" in text
+    for one in lines:
+        one["candidates/left_out"] = 0.0
+    (folder / "log.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines))
+    assert "candidates-left_out" not in charts_of(write_page(folder))
+
+
+def test_strong_punctuation_and_stop_words_are_explained(run: Path) -> None:
+    """A reader who sees "." and "the" on top wonders whether the model is broken."""
+    terms = json.loads((run / "terms.json").read_text())
+    terms["documents"]["strong"] = [["##.", 0.9, False], ["the", 0.8, True], ["heart", 0.7, False]]
+    terms["queries"]["strong"] = [["heart", 0.7, False], ["##2", 0.6, False]]
+    (run / "terms.json").write_text(json.dumps(terms))
+    text = Reader(write_page(run)).text
+    assert "##. punctuation" in text
+    assert "2 of these 3 are punctuation or stop words." in text
+    assert text.count("Most texts have such terms") == 1  # nothing is said of the queries
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,13 @@ of 3 or more with white and with the dark background alike; the script colours a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from bokeh.embed import json_item
+from bokeh.models import Range1d
 from bokeh.plotting import figure
 
 # Blue, orange, green, purple, red, teal, brown, pink, olive, grey.
@@ -71,6 +73,30 @@ def empty_figure(height: int, **ranges: Any) -> figure:
         axis.major_tick_line_color = None
     plot.xgrid.visible = False
     return plot
+
+
+def value_range(values: Iterable[float], *, from_zero: bool = False) -> Range1d:
+    """The range of an axis, which begins where a reader expects it.
+
+    An axis begins at 0, unless all values lie in the upper quarter of it. There it begins at a round number
+    below the lowest value, so that a small change of large values can be seen.
+
+    Args:
+        values: What is drawn along the axis; infinite values and NaN do not count.
+        from_zero: Whether the axis begins at 0 for large values too; negative values begin below it.
+
+    Returns:
+        The range. It ends a little above the highest value, or 0 where all values are negative.
+    """
+    drawn = [value for value in values if math.isfinite(value)] or [0.0]
+    low, high = min(drawn), max(drawn)
+    if low >= 0 and (from_zero or low <= 0.75 * high or low == high):
+        low = 0.0
+    else:
+        high = max(high, 0.0) if low < 0 else high
+        step = 10 ** math.floor(math.log10((high - low) or 1))
+        low = math.floor(low / step) * step
+    return Range1d(low, high + 0.06 * (high - low) if high > low else low + 1)
 
 
 def in_json(plot: figure) -> dict[str, Any]:

@@ -9,9 +9,14 @@ from typing import Any
 
 from lexforge.report.charts import COLOURS, Chart
 from lexforge.report.run_files import RunFiles
-from lexforge.report.step_charts import DASHES, Series, line_chart, share_chart
+from lexforge.report.step_charts import DASHES, Series, line_chart
 
 Line = dict[str, Any]
+# Values of the log that dense and sparse runs share -> the heading of their chart.
+OTHER_CURVES = {
+    "grad_norm": "Norm of the gradient",
+    "candidates/left_out": "Share of the candidates that are left out",
+}
 WITH_QUEUE = ("nws", "moco")  # the losses of the recipes whose denominator grows with their queue
 
 
@@ -46,10 +51,14 @@ def training_charts(runs: Sequence[RunFiles]) -> list[Chart]:
     others.append(
         _overlaid("rate", "Learning rate", runs, [("learning_rate", "solid")], phases, from_zero=True)
     )
+    for key, title in OTHER_CURVES.items():
+        if not any(line.get(key) for run in runs for line in run.log):  # nothing but zeros
+            continue
+        others.append(_overlaid(key.replace("/", "-"), title, runs, [(key, "solid")], phases, from_zero=True))
     measured = _dev_measure(runs)
     if measured is not None:
         title = f"{measured.removeprefix('eval_').removeprefix('dev_')} on dev"
-        others.append(_overlaid("dev", title, runs, [(measured, "solid")], phases))
+        others.append(_overlaid("dev", title, runs, [(measured, "solid")], phases, from_zero=True))
     charts = [whole, *parts, *others] if len(runs) == 1 else [whole, *others, *parts]
     return [chart for chart in charts if chart is not None]
 
@@ -127,14 +136,22 @@ def _parts(run: RunFiles, suffix: str, of: str, phases: Sequence[tuple[float, fl
 
 
 def _shares(run: RunFiles, suffix: str, of: str, phases: Sequence[tuple[float, float]]) -> list[Chart]:
-    """The share of each part of the loss; no chart for a loss without parts."""
+    """The share of each part of the loss, over a logarithmic axis that shows small parts too."""
     lines, parts = _lines_with_parts(run)
-    if not parts:
+    if len(parts) < 2:  # one part alone is all of the loss
         return []
     steps = [line["step"] for line in lines]
-    shares = {_words(name): [line.get(f"share/{name}", 0.0) for line in lines] for name in parts}
-    colours = {_words(name): colour for name, colour in parts.items()}
-    return [share_chart(f"shares{suffix}", f"Share of each part{of}", steps, shares, colours)]
+    series = [
+        Series(_words(name), steps, [100 * line.get(f"share/{name}", 0.0) for line in lines], colour)
+        for name, colour in parts.items()
+    ]
+    title = f"Share of each part{of}"
+    note = "The axis is logarithmic, so that small parts can be seen. A share below 0.0001 % is not drawn."
+    return [
+        line_chart(
+            f"shares{suffix}", title, series, phases=phases, logarithmic=True, unit="percent", note=note
+        )
+    ]
 
 
 def _lines_with_parts(run: RunFiles) -> tuple[list[Line], dict[str, str]]:

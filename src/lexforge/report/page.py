@@ -19,6 +19,7 @@ from lexforge.report.query_charts import duels
 from lexforge.report.record import METRICS_FILE
 from lexforge.report.result_charts import headline_chart, histogram_chart
 from lexforge.report.run_files import SYSTEMS, RunFiles, read_run_files
+from lexforge.report.term_statistics import is_punctuation
 from lexforge.report.verdict import (
     byte_size,
     duration,
@@ -41,6 +42,7 @@ SPEEDS = {
     "search_p95_ms": "milliseconds per search, 95th percentile",
     "search_p99_ms": "milliseconds per search, 99th percentile",
 }
+SHOWN_TERMS = 15  # terms of each list of the vocabulary
 FACTS = {"data": "Data", "model": "Model", "preset": "Preset", "loss.name": "Loss", "teacher": "Teacher"}
 
 
@@ -89,6 +91,8 @@ def _render(runs: Sequence[RunFiles]) -> str:
     # Bokeh reads a figure in the order in which it was written, so keys are not sorted.
     environment.policies["json.dumps_kwargs"] = {"ensure_ascii": False, "separators": (",", ":")}
     environment.filters |= {"number": number, "bytes": byte_size, "duration": duration}
+    environment.filters["empty_terms_remark"] = _empty_terms_remark
+    environment.tests["punctuation"] = is_punctuation
     page = environment.get_template("page.html.jinja").render(
         nonce=secrets.token_urlsafe(24),
         title=" and ".join(run.name for run in runs),
@@ -96,6 +100,7 @@ def _render(runs: Sequence[RunFiles]) -> str:
         runs=runs,
         systems=SYSTEMS,
         speeds=SPEEDS,
+        shown_terms=SHOWN_TERMS,
         facts=[_facts(run) for run in runs],
         verdicts=[sentences(run) for run in runs],
         versus=versus(*runs) if len(runs) == 2 else None,
@@ -174,6 +179,20 @@ def _histograms(runs: Sequence[RunFiles]) -> list[Chart]:
         )
         for side in ("documents", "queries")
     ]
+
+
+def _empty_terms_remark(strong: Sequence[tuple[str, float, bool]]) -> str:
+    """Say what it means that punctuation or stop words are among the strongest terms; empty if none is."""
+    shown = strong[:SHOWN_TERMS]
+    empty = [term for term, _, stop in shown if stop or is_punctuation(term)]
+    if not empty:
+        return ""
+    be = "is punctuation or a stop word" if len(empty) == 1 else "are punctuation or stop words"
+    return (
+        f"{len(empty)} of these {len(shown)} {be}. Most texts have such terms, so they tell texts "
+        "apart little and make each search longer. A few low in the list are usual. If they lead it, raise "
+        "--loss.flops-weight or --loss.stopword-penalty."
+    )
 
 
 def _facts(run: RunFiles) -> list[tuple[str, str]]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from bokeh.models import ColumnDataSource, HoverTool, Range1d, Slope, TapTool
 
-from lexforge.report.charts import COLOURS, HEIGHT, Chart, empty_figure, in_json
+from lexforge.report.charts import COLOURS, HEIGHT, Chart, empty_figure, in_json, value_range
 from lexforge.report.run_files import RunFiles
 from lexforge.report.verdict import interval, number, system_name
 
@@ -54,6 +54,10 @@ def interval_chart(
     # Bokeh reads a tooltip of one text as HTML, but shows the label of a row as it is.
     plot.add_tools(HoverTool(renderers=[points], tooltips=[("system", "@y"), (measure, "@x{0.000}")]))
     plot.xaxis.axis_label = measure
+    plot.x_range = value_range(
+        [*(mean for _, mean, _ in means), *(bound for _, bounds in bounded for bound in bounds)],
+        from_zero=True,
+    )
     plot.ygrid.visible = False
     text = " ".join(
         f"{name}: {number(mean)}" + (f", from {number(b[0])} to {number(b[1])}." if b else ".")
@@ -184,6 +188,7 @@ def histogram_chart(
             for low, high, count in zip(edges, edges[1:], counts, strict=False)
         ]
     plot.y_range.start = 0
+    plot.x_range = value_range(edge for _, side in histograms for edge in side["histogram"]["edges"])
     plot.xaxis.axis_label = "active terms"
     plot.yaxis.axis_label = what
     return Chart(id, title, " ".join(texts), in_json(plot), ["", "active terms", what], rows, legend)

@@ -1,13 +1,14 @@
-"""Charts over the steps of training: lines, and shares of a whole."""
+"""Charts over the steps of training: lines over a plain or a logarithmic axis."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bokeh.models import BoxAnnotation, ColumnDataSource, HoverTool, PrintfTickFormatter, Range1d
 
-from lexforge.report.charts import HEIGHT, Chart, empty_figure, in_json
+from lexforge.report.charts import HEIGHT, Chart, empty_figure, in_json, value_range
 from lexforge.report.verdict import number
 
 DASHES = ("solid", "dashed")  # of the first and the second run
@@ -43,6 +44,8 @@ def line_chart(
     *,
     phases: Sequence[tuple[float, float]] = (),
     from_zero: bool = False,
+    logarithmic: bool = False,
+    unit: str = "",
     note: str = "",
 ) -> Chart:
     """Draw lines over the steps of training.
@@ -52,13 +55,16 @@ def line_chart(
         title: Its heading.
         series: Its lines, at least one, each with at least one value.
         phases: First and last step of each phase of the curriculum; every second one is shaded.
-        from_zero: Whether the vertical axis begins at 0.
+        from_zero: Whether the vertical axis begins at 0 for large values too (`value_range`).
+        logarithmic: Whether the vertical axis has a logarithmic scale, where a value of 0 has no place: it
+            leaves a gap in its line.
+        unit: Unit of the values, which the vertical axis names.
         note: A remark below the heading.
 
     Returns:
         The chart.
     """
-    plot = empty_figure(HEIGHT)
+    plot = empty_figure(HEIGHT, y_axis_type="log" if logarithmic else "linear")
     for place, (start, end) in enumerate(phases):
         shade = 0.10 if place % 2 else 0.0
         plot.add_layout(
@@ -70,7 +76,7 @@ def line_chart(
         source = ColumnDataSource(
             {
                 "x": [line.steps[place] for place in kept],
-                "y": [_short(line.values[place]) for place in kept],
+                "y": [_short(line.values[place], positive=logarithmic) for place in kept],
                 "name": [line.name] * len(kept),
             }
         )
@@ -89,11 +95,16 @@ def line_chart(
             plot.scatter("x", "y", source=source, size=4, color=line.colour, line_color=None, name=line.name)
     plot.add_tools(HoverTool(renderers=lines, tooltips="@name: @y{0.[0000]} at step @x{0,0}", mode="mouse"))
     plot.xaxis.axis_label = "step"
-    top = max(max(line.values) for line in series)
-    if top < 0.01:
+    plot.x_range = Range1d(0, 1.02 * max(max(line.steps) for line in series))
+    values = [value for line in series for value in line.values]
+    if logarithmic:
+        plot.y_range = _log_range(values)
+    else:
+        plot.y_range = value_range(values, from_zero=from_zero)
+    if logarithmic or max(values) < 0.01:
         plot.yaxis.formatter = PrintfTickFormatter(format="%.2g")
-    if from_zero:
-        plot.y_range = Range1d(0, top * 1.08 if top > 0 else 1)
+    if unit:
+        plot.yaxis.axis_label = unit
     text = " ".join(
         f"{line.name}: {number(line.values[0])} at step {line.steps[0]:,.0f}, "
         f"{number(line.values[-1])} at step {line.steps[-1]:,.0f}."
@@ -105,54 +116,10 @@ def line_chart(
     )
 
 
-def share_chart(
-    id: str,
-    title: str,
-    steps: Sequence[float],
-    shares: Mapping[str, Sequence[float]],
-    colours: Mapping[str, str],
-    note: str = "",
-) -> Chart:
-    """Draw shares of a whole as bands that fill the chart.
-
-    Args:
-        id: Id of its place in the page.
-        title: Its heading.
-        steps: Where the values stand.
-        shares: Name of a part -> its shares, from 0 to 1, one per step.
-        colours: Name of a part -> its colour.
-        note: A remark below the heading.
-
-    Returns:
-        The chart.
-    """
-    plot = empty_figure(HEIGHT)
-    kept = _evenly(len(steps), POINTS)
-    columns = {name: [_short(100 * values[place]) for place in kept] for name, values in shares.items()}
-    source = ColumnDataSource({"step": [steps[place] for place in kept]} | columns)
-    names = list(shares)
-    bands = plot.varea_stack(
-        names, x="step", source=source, color=[colours[name] for name in names], fill_alpha=0.75
-    )
-    for name, band in zip(names, bands, strict=True):
-        band.name = name
-    plot.y_range = Range1d(0, 100)
-    plot.xaxis.axis_label = "step"
-    plot.yaxis.axis_label = "percent"
-    last = ", ".join(f"{name} {columns[name][-1]:.0f} %" for name in names)
-    first = ", ".join(f"{name} {columns[name][0]:.0f} %" for name in names)
-    series = [Series(f"{name} (%)", steps, [100 * value for value in shares[name]], "") for name in names]
-    heads, rows = _table(series)
-    return Chart(
-        id,
-        title,
-        f"At first {first}. At the end {last}.",
-        in_json(plot),
-        heads,
-        rows,
-        [(name, colours[name], "area") for name in names],
-        note,
-    )
+def _log_range(values: Sequence[float]) -> Range1d:
+    """From below the smallest positive value, but at most six powers of ten, to above the largest one."""
+    positive = [value for value in values if 0 < value < math.inf] or [1.0]
+    return Range1d(max(0.7 * min(positive), 1e-6 * max(positive)), 1.3 * max(positive))
 
 
 def _table(series: Sequence[Series]) -> tuple[list[str], list[list[str]]]:
@@ -174,6 +141,6 @@ def _evenly(count: int, most: int) -> list[int]:
     return [round(place * (count - 1) / (most - 1)) for place in range(most)]
 
 
-def _short(value: float) -> float:
-    """A number with six digits, which a chart cannot tell from all of them."""
-    return float(f"{value:.6g}")
+def _short(value: float, *, positive: bool = False) -> float:
+    """A number with six digits, which a chart cannot tell from all of them; NaN, a gap, if it must be > 0."""
+    return math.nan if positive and value <= 0 else float(f"{value:.6g}")

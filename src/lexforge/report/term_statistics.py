@@ -53,6 +53,11 @@ def term_statistics(
     }
 
 
+def is_punctuation(term: str) -> bool:
+    """Whether a term has no letter and no digit, apart from what marks a piece of a word ("##", "▁", "Ġ")."""
+    return not any(letter.isalnum() for letter in term.removeprefix("Ġ"))
+
+
 def _side(model: SparseEncoder, vectors: Vectors, stop_words: frozenset[int] | None) -> dict[str, Any]:
     texts, width = vectors.shape
     active = np.diff(vectors.indptr)  # [texts]; a stored entry of a SPLADE vector is above 0

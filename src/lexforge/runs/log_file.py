@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import logging
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from transformers import PrinterCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer_callback import ProgressCallback
 
 from lexforge.storage.files import write_file
 
@@ -76,7 +78,11 @@ class LogFile(TrainerCallback):
 
 
 class LogLines(PrinterCallback):
-    """Print each entry of the log as a line that begins with its step, where no progress bar shows that."""
+    """Print each entry of the log as a short line that begins with its step, where no progress bar shows it.
+
+    A line of training has the loss, those of its parts that are not 0, and the active terms. `log.jsonl` has
+    all values.
+    """
 
     def on_log(
         self,
@@ -88,12 +94,46 @@ class LogLines(PrinterCallback):
     ) -> None:
         """Print one entry of the log; ranks other than the first print nothing."""
         if state.is_world_process_zero and logs:
-            values = (
-                f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}"
-                for name, value in logs.items()
-                if name != "total_flos"
-            )
-            print(f"step {state.global_step} of {state.max_steps}: {', '.join(values)}", flush=True)
+            print(short_line(logs, state), flush=True)
+
+
+class LogLinesAboveBar(ProgressCallback):
+    """The bar of the Trainer, with the lines of `LogLines` above it."""
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Write one entry of the log above the bar."""
+        if state.is_world_process_zero and logs and self.training_bar is not None:
+            self.training_bar.write(short_line(logs, state))
+
+
+def short_line(logs: Mapping[str, Any], state: TrainerState) -> str:
+    """Write an entry of the log for the screen.
+
+    Args:
+        logs: Its values by name.
+        state: Where training is.
+
+    Returns:
+        One line, with four digits per number. An entry of training gives the loss, those of its parts that
+        are not 0 and the active terms, and another entry all values.
+    """
+    if "loss" in logs:
+        parts = {name: value for name, value in logs.items() if name.startswith("loss/") and value}
+        terms = {name: value for name, value in logs.items() if name.startswith("terms/")}
+        logs = {"loss": logs["loss"]} | parts | terms
+    values = (
+        f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}"
+        for name, value in logs.items()
+        if name != "total_flos"
+    )
+    return f"step {state.global_step} of {state.max_steps}: {', '.join(values)}"
 
 
 def read_log(folder: str | Path) -> list[dict[str, Any]]:

@@ -22,18 +22,20 @@ import torch
 from sentence_transformers.base.trainer import BaseTrainer
 from transformers import PrinterCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer import TRAINER_STATE_NAME, TRAINING_ARGS_NAME
-from transformers.trainer_callback import CallbackHandler
+from transformers.trainer_callback import CallbackHandler, ProgressCallback
 from transformers.trainer_utils import TrainOutput
 
 from lexforge.common.ranks import world_size
 from lexforge.runs.checkpoints import UNFINISHED, check_seal, last_checkpoint, new_checkpoint, rotate
-from lexforge.runs.log_file import LogFile, LogLines
+from lexforge.runs.log_file import LogFile, LogLines, LogLinesAboveBar
 from lexforge.runs.resume import ARGUMENTS, SamplerEpoch, changed_batches, has_finished, resume_command
 from lexforge.runs.run_directory import complete_environment, write_json
 from lexforge.runs.sharded import ShardedCopy
 from lexforge.runs.signals import StopCallback, StopRequest, TrainingInterrupted
 from lexforge.runs.state import RunStateCallback
 
+# A callback of the Trainer that shows the log -> what shows shorter lines instead.
+LINES = {PrinterCallback: LogLines, ProgressCallback: LogLinesAboveBar}
 logger = logging.getLogger(__name__)
 
 
@@ -79,9 +81,9 @@ class ResumableTraining(BaseTrainer):
         self.add_callback(SamplerEpoch())
         self.add_callback(LogFile())
         for callback in list(self.callback_handler.callbacks):
-            if type(callback) is PrinterCallback:  # the Trainer adds it with `disable_tqdm`
+            if type(callback) in LINES:  # the Trainer adds one of them, by `disable_tqdm`
                 self.remove_callback(callback)
-                self.add_callback(LogLines())
+                self.add_callback(LINES[type(callback)]())
         self.callback_handler = _SavesOnce(self.callback_handler)
 
     def train(

@@ -201,14 +201,29 @@ class AnyLossTraining(BaseTrainer):
         if kind:
             sums = self.accum_loss_components[kind]
             for name, (total, count) in self._metrics[kind].items():
-                # `log` of sentence-transformers divides each sum by the number of batches that gave parts.
+                # Below, each sum is divided by the number of batches that gave parts.
                 if not int(sums.get("steps", 0)):
                     sums["steps"] = torch.tensor(count, device=total.device)
                 sums[name] = total * sums["steps"] / count
+            if sums:
+                # The parent would round to four decimals, where a small part of the loss becomes 0.
+                gathered = self.accelerator.gather(sums)  # name -> [ranks]
+                count = gathered["steps"].sum()
+                prefix = "eval_" if kind == "eval" else ""
+                logs = logs | {
+                    f"{prefix}{name}": float(f"{(total.sum() / count).item():.6g}")
+                    for name, total in gathered.items()
+                    if name != "steps"
+                }
+            self.accum_loss_components[kind] = {}  # the parent finds nothing more to log
         super().log(logs, start_time)
         if kind:
-            for name in self._metrics[kind]:
-                del self.accum_loss_components[kind][name]
+            # The names of parts stay, so that all ranks gather the same ones the next time.
+            self.accum_loss_components[kind] = {
+                name: torch.zeros_like(total)
+                for name, total in sums.items()
+                if name not in self._metrics[kind]
+            }
             self._metrics[kind].clear()
 
     def _check_rows(self, given: Any, losses: Losses) -> None:

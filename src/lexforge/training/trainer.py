@@ -323,7 +323,7 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, AnyLossTraining, SparseEn
             weights = [loss.weights for loss in self.losses if isinstance(loss, NeuralSparseLoss)]
             parts = [name for name in dict.fromkeys(chain(*weights)) if f"loss/{name}" in sums]
             if parts:
-                # `log` of sentence-transformers divides every sum by the number of micro-batches.
+                # `log` of `AnyLossTraining` divides every sum by the number of micro-batches.
                 count = sums["steps"]
                 sizes = torch.stack([sums[f"loss/{name}"].abs() for name in parts])  # [parts]
                 shares = count * sizes / sizes.sum().clamp_min(torch.finfo(sizes.dtype).tiny)
