@@ -62,7 +62,8 @@ def test_formats_without_titles_give_blank_ones(tmp_path: Path, monkeypatch: pyt
     (tmp_path / "rows.csv").write_text("frage,antwort\nq1,one\nq2,two\n")
     options = SourceOptions(query_column="frage", positive_column="antwort")
     library = load_library(f"{tmp_path}/rows.csv", options)
-    assert library.passages == {"d0": Passage("", "one", "d0"), "d1": Passage("", "two", "d1")}
+    assert [passage.text for passage in library.passages.values()] == ["one", "two"]
+    assert all(passage == Passage("", passage.text, key) for key, passage in library.passages.items())
     (tmp_path / "collection.tsv").write_text("7\tpassage seven\n8\tpassage eight\n")
     assert load_library(str(tmp_path)).texts == {"7": "passage seven", "8": "passage eight"}
 

@@ -268,3 +268,16 @@ def test_a_source_without_rows_says_so(tmp_path: Path) -> None:
     rows = datasets.Dataset.from_list(ROWS[:2])
     with pytest.raises(ValueError, match=r"toy has no split 'test'; its splits are \['train'\]"):
         PairData.of_tables("toy", {"train": Table(rows, Origin("toy"))}, {}).split("test")
+
+
+def test_an_id_does_not_depend_on_the_splits_that_are_read(tmp_path: Path) -> None:
+    """A recipe reads the measured splits alone, and `lexforge evaluate --compare` must find their queries."""
+    rows = [{"anchor": f"query {place}", "positive": f"text {place % 7}"} for place in range(40)]
+    file = tmp_path / "pairs.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    options = SourceOptions(hold_out=0.2)
+    measured = load_training_data(str(file), ["test"], options).measured
+    whole = load_retrieval_data(str(file), None, options)
+    assert measured.split_queries("test") == whole.split_queries("test")
+    assert measured.split("test") == whole.split("test")
+    assert measured.corpus.items() <= whole.corpus.items()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from lexforge.common.text_identity import text_identity
 from lexforge.common.types import DataError, Qrels
 from lexforge.data.columns import ANCHOR, LABEL, POSITIVE
 from lexforge.data.faults import Faults
@@ -183,7 +184,8 @@ class PairData:
             seed: Seed of the draw.
 
         Returns:
-            The set. A document's id is `d` and a number, that of a query `q` and a number.
+            The set. The id of a document is `d`, and that of a query `q`, with 16 hexadecimal digits of its
+            text's hash. So it is the same whichever splits are read, and runs can be compared.
 
         Raises:
             ValueError: If there is no such split, or if `documents` is below 1.
@@ -197,11 +199,11 @@ class PairData:
         for split in chosen:
             judgements = judged.setdefault(split, {})
             for record in self.split(split):
-                query_id = query_ids.setdefault(record[ANCHOR], f"q{len(query_ids)}")
+                query_id = query_ids.setdefault(record[ANCHOR], _id("q", record[ANCHOR]))
                 grades = judgements.setdefault(query_id, {})
                 for column, text in record.items():
                     if column not in (ANCHOR, LABEL):
-                        document_id = document_ids.setdefault(text, f"d{len(document_ids)}")
+                        document_id = document_ids.setdefault(text, _id("d", text))
                         # A text that is a positive of the query in any row stays a positive.
                         grade = int(column == POSITIVE)
                         grades[document_id] = max(grade, grades.get(document_id, 0))
@@ -226,8 +228,12 @@ class PairData:
                 for text in cells:
                     if documents is not None and len(ids) >= documents:
                         return
-                    ids.setdefault(text, f"d{len(ids)}")
+                    ids.setdefault(text, _id("d", text))
 
     def documents(self, split: str = "train") -> TextColumn:
         """Return the positives of a split as a sequence that reads them from the disk."""
         return TextColumn(self.split(split), POSITIVE)
+
+
+def _id(role: str, text: str) -> str:
+    return f"{role}{text_identity(text) & (2**64 - 1):016x}"
