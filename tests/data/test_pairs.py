@@ -277,7 +277,7 @@ def test_an_id_does_not_depend_on_the_splits_that_are_read(tmp_path: Path) -> No
     file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     options = SourceOptions(hold_out=0.2)
     measured = load_training_data(str(file), ["test"], options).measured
-    whole = load_retrieval_data(str(file), None, options)
+    whole = load_retrieval_data(str(file), ["train", "test"], options)
     assert measured.split_queries("test") == whole.split_queries("test")
     assert measured.split("test") == whole.split("test")
     assert measured.corpus.items() <= whole.corpus.items()
