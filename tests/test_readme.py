@@ -43,6 +43,14 @@ def test_the_readme_has_python_blocks() -> None:
     assert sum(len(pages.blocks(page, "python")) for page in DOCS) >= 15
 
 
+@pytest.mark.parametrize("notebook", pages.NOTEBOOKS, ids=lambda notebook: notebook.stem)
+def test_a_notebook_holds_no_outputs(notebook: Path) -> None:
+    """Outputs make each change unreadable, and they may hold paths of the machine that ran it."""
+    cells = [cell for cell in json.loads(notebook.read_text())["cells"] if cell["cell_type"] == "code"]
+    assert len(cells) > 3
+    assert all(cell["outputs"] == [] and cell["execution_count"] is None for cell in cells)
+
+
 @pytest.mark.parametrize("block", pages.blocks(README, "python"), ids=lambda block: block.name)
 def test_a_python_block_runs_as_written(block: Any, tmp_path: Path) -> None:
     """The first thing a new user does is to copy it: each block of the README runs alone."""
