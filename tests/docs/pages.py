@@ -31,7 +31,8 @@ from lexforge.cli import COMMANDS, main
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
-PAGES = [README, ROOT / "recipes" / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *NOTEBOOKS]
+OUTSIDE = [ROOT / "recipes" / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md"]
+PAGES = [README, *OUTSIDE, *sorted((ROOT / "docs").rglob("*.md")), *NOTEBOOKS]
 # `<!-- not run: reason -->` above a block says why no test runs it. A reader of the page does not see it.
 FENCE = re.compile(
     r"(?:^<!-- not run: (?P<reason>.+?) -->\n)?^```(?P<language>\w*)\n(?P<code>.*?)^```$", re.DOTALL | re.M
