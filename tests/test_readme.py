@@ -1,4 +1,4 @@
-"""README and docs: Python blocks run as written, commands name what exists, links lead somewhere."""
+"""README, docs, notebooks: Python blocks run as written, commands name what exists, links lead somewhere."""
 
 from __future__ import annotations
 
@@ -41,6 +41,24 @@ def test_the_readme_has_python_blocks() -> None:
     """A renamed fence would leave the next tests without anything to run."""
     assert len(pages.blocks(README, "python")) >= 2
     assert sum(len(pages.blocks(page, "python")) for page in DOCS) >= 15
+
+
+@pytest.mark.parametrize("notebook", pages.NOTEBOOKS, ids=lambda notebook: notebook.stem)
+def test_a_notebook_holds_no_outputs(notebook: Path) -> None:
+    """Outputs make each change unreadable, and they may hold paths of the machine that ran it."""
+    cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+    cells = [cell for cell in cells if cell["cell_type"] == "code"]
+    assert len(cells) > 3
+    assert all(cell["outputs"] == [] and cell["execution_count"] is None for cell in cells)
+
+
+@pytest.mark.parametrize("notebook", pages.NOTEBOOKS, ids=lambda notebook: notebook.stem)
+def test_a_code_cell_has_its_line_of_the_file(notebook: Path) -> None:
+    """An error must lead to the cell: the line after that of the block is the cell's first."""
+    lines = notebook.read_text(encoding="utf-8").splitlines()
+    for block in pages.blocks(notebook, "python"):
+        first = json.dumps(block.code.splitlines(keepends=True)[0], ensure_ascii=False)
+        assert lines[block.line].strip().rstrip(",") == first
 
 
 @pytest.mark.parametrize("block", pages.blocks(README, "python"), ids=lambda block: block.name)

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import textwrap
 import tomllib
 import zipfile
@@ -23,6 +24,7 @@ TEMPLATES = {f"lexforge/report/template/page.{kind}" for kind in ("html.jinja", 
 TEMPLATES |= {f"lexforge/serve/template/page.{kind}" for kind in ("html", "css", "js")}
 RECIPES = {path.relative_to(ROOT / "recipes").as_posix() for path in (ROOT / "recipes").rglob("*.py")}
 RECIPES |= {path.relative_to(ROOT / "recipes").as_posix() for path in (ROOT / "recipes").rglob("*.yaml")}
+UNWANTED = shutil.ignore_patterns("*.egg-info", "__pycache__")
 OPTIONAL = [
     "datasets",
     "faiss",
@@ -66,11 +68,30 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, copy / name)
     for name in ("src", "recipes"):
-        unwanted = shutil.ignore_patterns("*.egg-info", "__pycache__")
-        shutil.copytree(ROOT / name, copy / name, ignore=unwanted)
+        shutil.copytree(ROOT / name, copy / name, ignore=UNWANTED)
     run("import sys, setuptools.build_meta as b; b.build_wheel(sys.argv[1])", str(built), cwd=copy)
     (found,) = built.glob("*.whl")
     return found
+
+
+def test_the_source_distribution_holds_what_the_tests_and_the_documentation_need(tmp_path: Path) -> None:
+    """Who packages lexforge has only this archive, and runs `make docs` and the tests from it."""
+    copy, built, expected = tmp_path / "checkout", tmp_path / "built", set()
+    built.mkdir()
+    for name in (".ci", "docs", "notebooks", "recipes", "scripts", "src", "tests"):
+        shutil.copytree(ROOT / name, copy / name, ignore=UNWANTED)
+        expected |= {path.relative_to(copy).as_posix() for path in (copy / name).rglob("*") if path.is_file()}
+    files = "pyproject.toml setup.py MANIFEST.in Makefile mkdocs.yml constraints.txt constraints-oldest.txt "
+    files += ".pre-commit-config.yaml README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md CITATION.cff LICENSE"
+    for name in files.split():
+        shutil.copy(ROOT / name, copy / name)
+        expected.add(name)
+    run("import sys, setuptools.build_meta as b; b.build_sdist(sys.argv[1])", str(built), cwd=copy)
+    (found,) = built.glob("*.tar.gz")
+    with tarfile.open(found) as archive:
+        inside = {name.partition("/")[2] for name in archive.getnames()}
+    assert len(expected) > 600
+    assert not expected - inside
 
 
 def test_the_wheel_holds_every_module_the_recipes_and_the_command(wheel: Path) -> None:

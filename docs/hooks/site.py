@@ -34,7 +34,8 @@ def site_path(target: str) -> str:
         return target.removeprefix("docs/")
     if not (ROOT / target).is_file():
         raise PluginError(f"a link leads to {target}, which is no file of the repository")
-    return f"source/{target}.txt"  # a browser shows text and would save a Python file
+    # A browser shows text and would save a Python file; a notebook is to be saved.
+    return f"source/{target}" if target.endswith(".ipynb") else f"source/{target}.txt"
 
 
 def links(markdown: str, source: str) -> list[str]:

@@ -1,5 +1,7 @@
 """The pages of the documentation, with their code blocks and their commands; and a program that runs them.
 
+A notebook is a page too, and its code cells are Python blocks.
+
     python tests/docs/pages.py blocks PAGE ...     # runs the Python blocks; prints {block: error} as JSON
     python tests/docs/pages.py help PROGRAM ...    # prints {program: help} as JSON
 
@@ -28,7 +30,9 @@ from lexforge.cli import COMMANDS, main
 
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
-PAGES = [README, ROOT / "recipes" / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+OUTSIDE = [ROOT / "recipes" / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md"]
+PAGES = [README, *OUTSIDE, *sorted((ROOT / "docs").rglob("*.md")), *NOTEBOOKS]
 # `<!-- not run: reason -->` above a block says why no test runs it. A reader of the page does not see it.
 FENCE = re.compile(
     r"(?:^<!-- not run: (?P<reason>.+?) -->\n)?^```(?P<language>\w*)\n(?P<code>.*?)^```$", re.DOTALL | re.M
@@ -36,7 +40,7 @@ FENCE = re.compile(
 
 
 class Block(NamedTuple):
-    """A fenced block of a page; `reason` says why it is not run, and is None if it is."""
+    """A fenced block of a page or a code cell; `reason` says why it is not run, and is None if it is."""
 
     page: Path
     line: int
@@ -52,6 +56,8 @@ class Block(NamedTuple):
 
 def blocks(page: Path, language: str) -> list[Block]:
     """The blocks of a page in one language, in order."""
+    if page.suffix == ".ipynb":
+        return code_cells(page) if language == "python" else []
     text = page.read_text(encoding="utf-8")
     found = []
     for match in FENCE.finditer(text):
@@ -60,8 +66,22 @@ def blocks(page: Path, language: str) -> list[Block]:
     return [block for block in found if block.language == language]
 
 
+def code_cells(notebook: Path) -> list[Block]:
+    """The code cells of a notebook in order; their lines are those of the file, one per line of source."""
+    text = notebook.read_text(encoding="utf-8")
+    starts = [number for number, line in enumerate(text.splitlines(), 1) if line.strip() == '"source": [']
+    return [
+        Block(notebook, line, "python", "".join(cell["source"]), None)
+        for line, cell in zip(starts, json.loads(text)["cells"], strict=True)
+        if cell["cell_type"] == "code"
+    ]
+
+
 def prose(page: Path) -> str:
     """The text of a page without its blocks."""
+    if page.suffix == ".ipynb":
+        cells = json.loads(page.read_text(encoding="utf-8"))["cells"]
+        return "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown")
     return FENCE.sub("", page.read_text(encoding="utf-8"))
 
 

@@ -36,6 +36,7 @@ def site() -> Any:
         ("docs/notebook/index.md", "../../recipes/README.md#presets", "../recipes.md#presets"),
         ("recipes/README.md", "../docs/losses.md", "losses.md"),
         ("README.md", "recipes/splade_v26.py", "source/recipes/splade_v26.py.txt"),
+        ("docs/train.md", "../notebooks/dense-to-splade.ipynb", "source/notebooks/dense-to-splade.ipynb"),
         ("docs/train.md", "https://sbert.net", "https://sbert.net"),
         ("docs/train.md", "#from-pairs", "#from-pairs"),
     ],
