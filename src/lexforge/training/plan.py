@@ -8,16 +8,15 @@ import shutil
 import tempfile
 import time
 import weakref
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import fields, replace
 from pathlib import Path
 from statistics import median
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from accelerate import PartialState
-from datasets import Dataset
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from lexforge import corpus
@@ -30,6 +29,9 @@ from lexforge.runs import Stages
 from lexforge.runs.resumable import ResumableTraining
 from lexforge.sparsity.constants import BETWEEN, COUNTED_TEXTS, SAMPLE
 from lexforge.training.any_loss import losses_of
+
+if TYPE_CHECKING:
+    from datasets import Dataset
 
 Config = TypeVar("Config", bound=Any)
 WARM, TIMED = 2, 6  # steps before any is timed, the first of which measures memory and kernels; timed steps
@@ -80,7 +82,7 @@ class Plan:
             card=replace(self.cfg.card, push_to_hub=None),
         )
 
-    def some(self, rows: Sequence[dict[str, Any]] | Dataset) -> Sequence[dict[str, Any]] | Dataset:
+    def some(self, rows: list[dict[str, Any]] | Dataset) -> list[dict[str, Any]] | Dataset:
         """Draw as many rows as the measured steps need, twice over, so that a teacher embeds no more.
 
         Args:
@@ -93,7 +95,7 @@ class Plan:
         wanted = 2 * (WARM + TIMED) * train.batch_size * train.gradient_accumulation_steps
         self.drawn = min(wanted, self.rows)
         drawn = random.Random(train.seed).sample(range(self.rows), self.drawn)
-        return rows.select(drawn) if isinstance(rows, Dataset) else [rows[place] for place in drawn]
+        return [rows[place] for place in drawn] if isinstance(rows, list) else rows.select(drawn)
 
     @property
     def steps(self) -> int:
