@@ -111,5 +111,5 @@ def test_the_eager_head_calls_no_operator(monkeypatch: pytest.MonkeyPatch) -> No
     def refuse(*_: object) -> None:
         raise AssertionError("the operator was called outside a compiler")
 
-    monkeypatch.setattr(operators, "_head", refuse)
+    monkeypatch.setattr(operators, "head_operator", refuse)
     assert splade_head(*inputs(3, 4, torch.float32, True)).shape == (3, 11)
