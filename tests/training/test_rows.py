@@ -134,6 +134,8 @@ def test_a_triplet_needs_a_third_text() -> None:
         check_triplet_rows([{"anchor": "a", "positive": "b"}], 1.0, "fruit")
 
 
+# The oldest `datasets` leaves a CSV file open until it is collected.
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 def test_rows_in_an_unknown_script_are_told_with_their_lines(tmp_path: Path, tiny_splade) -> None:
     """A multilingual file and a model of one language: nothing else would say why a part is not learned."""
     path = tmp_path / "x.csv"
