@@ -25,6 +25,7 @@ from lexforge.settings import (
     SourceOptions,
     SparseLossNumbers,
     TrainingSettings,
+    preset_of_model,
 )
 
 # Typed from the table of docs/losses.md, section 8: infonce, self, positive, margin, flops, min_act, kd.
@@ -198,3 +199,13 @@ def test_one_change_leaves_the_rest_of_a_preset() -> None:
     changed = replace(V26, loss=replace(V26.loss, flops_weight=0.003))
     assert changed.loss.flops_weight == 0.003
     assert (changed.train, changed.loss.phases) == (V26.train, V26.loss.phases)
+
+
+def test_the_preset_follows_from_the_files_of_a_model(tmp_path: Path) -> None:
+    """The encoder is built by the same rule: both heads of BGE-M3, or a saved encoder with that head."""
+    assert preset_of_model("lexical") == "lexforge-scratch"
+    assert preset_of_model(str(tmp_path)) == preset_of_model("organisation/name") == "lexforge"
+    (tmp_path / "sparse_linear.pt").touch()
+    assert preset_of_model(str(tmp_path)) == "lexforge"
+    (tmp_path / "colbert_linear.pt").touch()
+    assert preset_of_model(str(tmp_path)) == "bge-m3"

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 Arguments = TypeVar("Arguments", bound="BaseTrainingArguments")
 
+SPARSE_FILE, VECTORS_FILE = "sparse_linear.pt", "colbert_linear.pt"
+"""The two heads of BGE-M3 in FlagEmbedding's layout, beside the encoder."""
 LEXICAL = "lexical"
 """The name of the backbone that is built from the corpus."""
 BM25, LSA, LSA_CHAR = FITTED_TEACHERS = ("bm25", "lsa", "lsa-char")
@@ -664,9 +666,11 @@ def preset_of_model(model: str) -> PresetName:
     """
     if model == LEXICAL:
         return "lexforge-scratch"
-    modules = Path(model) / "modules.json"
+    folder = Path(model)
+    modules = folder / "modules.json"
     saved = modules.is_file() and "TokenWeights" in modules.read_text(encoding="utf-8")
-    return "bge-m3" if saved or (Path(model) / "sparse_linear.pt").is_file() else "lexforge"
+    layout = all((folder / file).is_file() for file in (SPARSE_FILE, VECTORS_FILE))
+    return "bge-m3" if saved or layout else "lexforge"
 
 
 def find_preset(name: str) -> Preset:

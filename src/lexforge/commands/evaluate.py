@@ -58,6 +58,12 @@ def server_options(cfg: Config) -> dict[str, str]:
 def compared_run(path: Path) -> Path:
     """Return the TREC run that `--compare` names: a file, or the one of a run directory.
 
+    Args:
+        path: A file, or the directory of a finished run.
+
+    Returns:
+        The file.
+
     Raises:
         FileNotFoundError: If a folder holds no such run.
         ValueError: If the run has searched a sample of the documents, where every system finds more.

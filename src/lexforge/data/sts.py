@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -17,7 +16,6 @@ from lexforge.data.splits import wanted_rows
 from lexforge.data.tables import find_column
 from lexforge.settings import StsOptions
 
-logger = logging.getLogger(__name__)
 ScoredPair = dict[str, str | float]
 FIELDS = ("sentence1", "sentence2", "score")
 # The score of two docstrings, by how close their objects stand in the code.
@@ -55,11 +53,10 @@ def load_sts(
     else:
         faults = Faults(source, options.bad_rows)
         found = _scored_pairs(source, options, faults)
-        summary = faults.finish()
-        for line in summary if notes is None else ():
-            logger.warning("%s", line)
-        notes = [] if notes is None else notes
-        notes += summary
+        if notes is None:
+            faults.log()
+        else:
+            notes += faults.finish()
     if splits is None:
         return found
     return wanted_rows(source, found, splits, options.hold_out, lambda row: str(row["sentence1"]))

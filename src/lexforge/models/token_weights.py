@@ -24,12 +24,10 @@ from torch import Tensor, nn
 
 from lexforge.models.names import saved_class
 from lexforge.models.prompts import own_prompts
+from lexforge.settings import SPARSE_FILE, VECTORS_FILE
 from lexforge.storage.files import new_directory
 
 logger = logging.getLogger(__name__)
-
-SPARSE_FILE, VECTORS_FILE = "sparse_linear.pt", "colbert_linear.pt"
-"""The two heads of BGE-M3 in FlagEmbedding's layout, beside the encoder."""
 
 
 class TokenWeights(Module):
@@ -255,13 +253,14 @@ def dense_encoder(model: SparseEncoder) -> SentenceTransformer:
 
 
 def _parts(model: SparseEncoder) -> tuple[Transformer, TokenWeights]:
-    modules = list(model.children())
-    if [type(module) for module in modules] != [Transformer, TokenWeights]:
-        raise ValueError(
-            "FlagEmbedding's layout holds a Transformer followed by TokenWeights; received the modules "
-            f"{[type(module).__name__ for module in modules]}"
-        )
-    return modules[0], modules[1]  # type: ignore[return-value]  # checked above
+    match list(model.children()):
+        case [Transformer() as transformer, TokenWeights() as head]:
+            return transformer, head
+        case modules:
+            raise ValueError(
+                "FlagEmbedding's layout holds a Transformer followed by TokenWeights; received the modules "
+                f"{[type(module).__name__ for module in modules]}"
+            )
 
 
 def _linear_layer(name: str, file: str, width: int) -> dict[str, Tensor]:

@@ -21,7 +21,8 @@ class WeightedBatchSampler(DefaultBatchSampler):
     A row with the share p of the weight of N rows is drawn N p times per epoch, rounded up or down, so a row
     of a small weight is left out of some epochs. The draw follows from the seed and the epoch alone: it is
     the same on all ranks and in a resumed run. No batch holds a text twice, so a row stands in a batch at
-    most once, however much it weighs.
+    most once, however much it weighs. Where one row weighs so much that the others do not fill the batches,
+    sentence-transformers says so, and takes rows a second time; version 6.0 ends the epoch early.
 
     Args:
         dataset: The N training rows.
