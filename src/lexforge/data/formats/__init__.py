@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from lexforge.common.types import DataError
-from lexforge.data.faults import WRONG, Faults
+from lexforge.data.faults import Faults
 from lexforge.data.formats import beir, docstrings, hub, msmarco, rows, texts
-from lexforge.data.lines import excerpt
+from lexforge.data.lines import require_texts
 from lexforge.data.pair_data import PairData
 from lexforge.data.retrieval_data import RetrievalData
 from lexforge.data.splits import TRAIN, split_name
@@ -126,10 +126,9 @@ def read_records(
             faults.rows += 1
             where = f"{path}:{number}"
             split = record.get(SPLIT, TRAIN)
-            if isinstance(split, str):
+            with faults.counted(where):
+                require_texts("", split=split)
                 yield where, split_name(split), record
-            else:
-                faults.bad(WRONG, where, f"the field {SPLIT!r} must be a string; received {excerpt(split)}")
         return
     tables = hub.tables(source) if found is hub else rows.tables(source, headers, options, faults)
     for split, (records, origin) in tables.items():
