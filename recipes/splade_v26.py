@@ -98,14 +98,15 @@ class Config:
     model with the sparse head of BGE-M3 beside it, which is trained then."""
 
     teacher: str | None = None
-    """Teacher of a preset that distils: `bm25`, a SentenceTransformer, `lsa-char` or `lsa`; None is that of
-    the preset, which is `bm25` for lexforge and `lsa` for the others."""
+    """Teacher of a preset that distils: `bm25`, `lsa-char`, `lsa`, a SentenceTransformer; or a CrossEncoder,
+    a MultiVectorEncoder or a SPLADE encoder, which score the documents of each row, and so need negatives.
+    None is that of the preset, which is `bm25` for lexforge and `lsa` for the others."""
 
     teacher_scores: Path | None = None
     """File in qrels format with the scores of a teacher, which replace the teacher."""
 
     teacher_cache: Path | None = None
-    """Folder that keeps the embeddings of the teacher; None is a folder in the user's cache."""
+    """Folder that keeps the embeddings or scores of the teacher; None is a folder in the user's cache."""
 
     negatives: NegativesName | Path = "given"
     """Hard negatives: those `given` in rows of texts, and without any as the preset says; `none`; those
@@ -280,7 +281,13 @@ def main(cfg: Config) -> None:
     if cfg.loss.needs_teacher and cfg.teacher_scores is None:
         rows = teachers.without_single_scores(rows, teacher_name, say=process.print)
     training.check_full_batch(len(rows), cfg.train, process.num_processes)
-    teachers.check_labelled_rows(cfg.teacher, rows, needed=cfg.loss.needs_teacher, cache=cfg.teacher_cache)
+    teachers.check_taught_rows(
+        cfg.teacher,
+        rows,
+        needed=cfg.loss.needs_teacher,
+        cache=cfg.teacher_cache,
+        mined=chosen == "mined",
+    )
     if chosen != "mined":
         training.check_triplet_rows(rows, cfg.loss.triplet_margin_weight, cfg.data)
     if plan is not None:
@@ -294,7 +301,7 @@ def main(cfg: Config) -> None:
     if cfg.loss.needs_teacher and "label" not in rows[0]:
         stages.begin("load the teacher")
         with process.main_process_first():
-            teacher_model = teachers.load_teacher(teacher_name, documents)
+            teacher_model = teachers.load_any_teacher(teacher_name, documents)
     process.print(
         f"{cfg.data}: {len(rows)} training rows, {len(evaluator.query_ids)} test queries, "
         f"{len(documents)} documents, {len(measured.corpus)} of them searched",
@@ -396,13 +403,14 @@ def main(cfg: Config) -> None:
         if not leads:
             teacher_model, cfg = None, replace(cfg, loss=untaught)
 
-    # Embeddings of the teacher. The main process computes those of all texts that training may read once, and
-    # keeps them on disk for the next run. BM25 needs none: it scores the texts of a batch as they come.
-    teacher = None
+    # What the teacher says. The main process computes the embeddings of all texts that training may read, or
+    # the scores of the pairs of each row, once, and keeps them on disk for the next run. BM25 needs neither:
+    # it scores the texts of a batch as they come.
+    teacher, used_teacher = None, teachers.teacher_name(teacher_name, cfg.teacher_scores, rows)
     if teacher_model is not None:
         stages.begin("prepare the teacher")
         with process.main_process_first():
-            teacher = teachers.embed_by_teacher(teacher_model, rows, cfg.teacher_cache)
+            rows, teacher = teachers.teach_rows(teacher_model, rows, cfg.teacher_cache)
 
     # Loss. The preset gives its numbers; the penalty of each term follows from the vocabulary above.
     loss = losses.NeuralSparseLoss(
@@ -492,7 +500,6 @@ def main(cfg: Config) -> None:
     searches = evaluation.example_searches(
         model, queries, measured.corpus, trained.run, relevant=measured.split("test")
     )
-    used_teacher = teachers.teacher_name(teacher_name, cfg.teacher_scores, rows)
     training.finish_run(
         cfg,
         model,

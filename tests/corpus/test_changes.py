@@ -73,10 +73,10 @@ def test_only_new_texts_are_encoded(tiny_splade, index: Path, monkeypatch) -> No
 @pytest.mark.parametrize("kind", ["faiss-flat", "faiss-hnsw"])
 def test_dense_indexes_change_as_well(kind, tiny_dense, tmp_path: Path) -> None:
     """The vectors come out of FAISS as they went in, and are searched by the similarity of the model."""
-    index_passages(tiny_dense, PASSAGES, tmp_path / "index", name="tiny", kind=kind)
+    index_passages(tiny_dense, PASSAGES, tmp_path / "index", name="tiny", index_name=kind)
     change_index(tmp_path / "index", tiny_dense, {"e": Passage("", "sort of key", "e")}, ["d3"])
     index, source, _ = open_index(tmp_path / "index")
-    assert source.kind == kind
+    assert source.index_name == kind
     expected = encode(tiny_dense, [TEXTS[0], "sort of key"], "document")
     expected /= np.linalg.norm(expected, axis=1, keepdims=True)
     np.testing.assert_allclose(index.vectors(["d0", "e"]), expected, atol=1e-5)

@@ -47,7 +47,7 @@ def test_blocks_hold_the_rows_of_the_corpus_in_order(kind: str, tiny_splade, tin
     assert vectors.dtype == np.float32
     assert ids == list(CORPUS)
     assert len(stored) == 9
-    assert (stored.manifest.kind, stored.manifest.model) == (kind, "tiny")
+    assert (stored.manifest.vector_type, stored.manifest.model) == (kind, "tiny")
 
 
 @pytest.mark.parametrize(("rows", "sizes"), [(1, [2, 2, 2, 2, 1]), (5, [4, 4, 1]), (100, [9])])

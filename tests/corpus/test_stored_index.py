@@ -56,7 +56,7 @@ def test_a_sparse_index_finds_what_its_vectors_say(kind, rows, sparse_corpus, ti
         assert ids == [f"d{place}" for place in best]
         np.testing.assert_allclose(scores, products[row][best], rtol=1e-5)  # summed in another order
     assert len(index) == 9
-    assert (source.kind, source.model, source.max_seq_length) == (kind, "tiny", 32)
+    assert (source.index_name, source.model, source.max_seq_length) == (kind, "tiny", 32)
     assert source.fingerprint == fingerprint(tiny_splade)
 
 

@@ -9,7 +9,7 @@ import pytest
 from sentence_transformers import CrossEncoder
 from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification, BertModel
 
-from lexforge.models import load_encoder, model_kind
+from lexforge.models import load_encoder, model_type
 
 
 @pytest.fixture(scope="module")
@@ -30,10 +30,10 @@ def test_the_kind_is_read_from_the_files(
     """Nothing is loaded for it, and no class is guessed."""
     tiny_splade.save_pretrained(str(tmp_path / "sparse"))
     tiny_dense.save_pretrained(str(tmp_path / "dense"))
-    assert model_kind(str(tmp_path / "sparse")) == model_kind(str(tiny_checkpoint)) == "sparse"
-    assert model_kind(str(tmp_path / "dense")) == "dense"
-    assert model_kind(str(folders["cross"])) == model_kind(str(folders["classifier"])) == "cross-encoder"
-    assert model_kind(str(folders["bare"])) == model_kind(str(tmp_path / "nothing")) == "unknown"
+    assert model_type(str(tmp_path / "sparse")) == model_type(str(tiny_checkpoint)) == "sparse"
+    assert model_type(str(tmp_path / "dense")) == "dense"
+    assert model_type(str(folders["cross"])) == model_type(str(folders["classifier"])) == "cross-encoder"
+    assert model_type(str(folders["bare"])) == model_type(str(tmp_path / "nothing")) == "unknown"
 
 
 @pytest.mark.parametrize("kind", ["sparse", "dense"])
@@ -46,7 +46,7 @@ def test_models_of_older_versions_are_told_by_their_modules(
     settings = json.loads(file.read_text())
     del settings["model_type"]
     file.write_text(json.dumps(settings))
-    assert model_kind(str(tmp_path)) == kind
+    assert model_type(str(tmp_path)) == kind
 
 
 def test_a_cross_encoder_is_no_encoder(folders: dict[str, Path]) -> None:

@@ -14,7 +14,7 @@ from sentence_transformers import CrossEncoder, SentenceTransformer
 from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification
 
 from lexforge.common.types import DataError
-from lexforge.models import build_dense, build_splade, load_encoder, model_kind
+from lexforge.models import build_dense, build_splade, load_encoder, model_type
 from lexforge.models.names import checked_name
 from lexforge.teachers import load_teacher
 
@@ -112,6 +112,6 @@ def test_a_model_of_another_class_is_no_splade_encoder(
 def test_a_model_with_many_vectors_per_text_is_no_encoder(tiny_checkpoint: Path, tmp_path: Path) -> None:
     """No index here holds them, and their mean was not trained."""
     folder = saved_as("MultiVectorEncoder", tiny_checkpoint, tmp_path)
-    assert model_kind(str(folder)) == "multi-vector"
+    assert model_type(str(folder)) == "multi-vector"
     with pytest.raises(ValueError, match="is a MultiVectorEncoder, whose texts have many vectors"):
         load_encoder(str(folder))

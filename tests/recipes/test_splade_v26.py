@@ -16,8 +16,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from huggingface_hub import HfApi
-from sentence_transformers import SparseEncoder
+from sentence_transformers import CrossEncoder, SparseEncoder
+from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification
 
 from lexforge.data import read_training_rows
 from lexforge.evaluation import read_scores
@@ -330,13 +332,9 @@ def test_a_query_without_a_candidate_is_trained_on(
     ]
 
 
-def test_mined_rows_are_trained_on(
-    beir: Path, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The rows of the file, and no others, reach the trainer."""
-    rows = [{"anchor": word, "positive": f"the {word}", "negative_1": f"no {word}"} for word in WORDS]
-    write_lines(beir.parent / "mined.jsonl", rows)
-    found: list[dict[str, str]] = []
+def rows_of_run(cfg: Any) -> list[dict[str, Any]]:
+    """The rows that reach the trainer, which is not started."""
+    found: list[dict[str, Any]] = []
 
     class Seen(Exception):
         pass
@@ -345,17 +343,19 @@ def test_mined_rows_are_trained_on(
         found.extend(train_dataset)
         raise Seen
 
-    monkeypatch.setattr(recipe.training, "SpladeTrainer", record)
-    with pytest.raises(Seen):
-        recipe.main(
-            config(
-                beir,
-                **of_preset("plain"),
-                model=str(tiny_checkpoint),
-                negatives=beir.parent / "mined.jsonl",
-            )
-        )
-    assert found == rows
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(recipe.training, "SpladeTrainer", record)
+        with pytest.raises(Seen):
+            recipe.main(cfg)
+    return found
+
+
+def test_mined_rows_are_trained_on(beir: Path, tiny_checkpoint: Path) -> None:
+    """The rows of the file, and no others, reach the trainer."""
+    rows = [{"anchor": word, "positive": f"the {word}", "negative_1": f"no {word}"} for word in WORDS]
+    write_lines(beir.parent / "mined.jsonl", rows)
+    settings = {"model": str(tiny_checkpoint), **of_preset("plain")}
+    assert rows_of_run(config(beir, negatives=beir.parent / "mined.jsonl", **settings)) == rows
 
 
 def spoil(path: str, line: str) -> Callable[[Path], None]:
@@ -598,6 +598,47 @@ def test_a_named_teacher_scores_the_negatives_that_are_mined(beir: Path, tiny_ch
     recipe.main(config(beir, negatives="mined", teacher="lsa", train=train, **settings))
     state = json.loads((beir.parent / "run" / "checkpoint-1" / "trainer_state.json").read_text())
     assert state["log_history"][0]["loss/distillation"] > 0
+
+
+@pytest.fixture
+def tiny_cross(tiny_checkpoint: Path, tmp_path: Path) -> Path:
+    """A random cross-encoder with one output."""
+    config = BertConfig.from_pretrained(tiny_checkpoint, num_labels=1)
+    BertForSequenceClassification(config).save_pretrained(tmp_path / "classifier")
+    AutoTokenizer.from_pretrained(tiny_checkpoint).save_pretrained(tmp_path / "classifier")
+    CrossEncoder(str(tmp_path / "classifier"), device="cpu").save_pretrained(str(tmp_path / "cross"))
+    return tmp_path / "cross"
+
+
+@pytest.mark.parametrize("negatives", ["mined", "judged"])
+def test_a_cross_encoder_as_teacher_scores_the_documents_of_each_row(
+    beir: Path, tiny_checkpoint: Path, tiny_cross: Path, negatives: Any
+) -> None:
+    """The oracle is the cross-encoder's own logits of the rows that were trained on."""
+    settings = {"model": str(tiny_checkpoint), "train": TWO_ROWS, **of_preset("lexforge")}
+    cfg = config(beir, negatives=negatives, teacher=str(tiny_cross), **settings)
+    rows = rows_of_run(cfg)
+    assert len(rows) == 8
+    cross = CrossEncoder(str(tiny_cross), device="cpu")
+    for row in rows:
+        pairs = [(row["anchor"], row[column]) for column in ("positive", "negative_1")]
+        expected = cross.predict(pairs, activation_fn=torch.nn.Identity()).tolist()
+        assert row["label"] == pytest.approx(expected, abs=1e-5)  # padding changes float32 sums
+    shutil.rmtree(cfg.output_dir)
+    recipe.main(cfg)
+    state = json.loads((cfg.output_dir / "checkpoint-2" / "trainer_state.json").read_text())
+    assert state["log_history"][0]["loss/distillation"] > 0
+    assert f"| teacher | {tiny_cross} |" in (cfg.output_dir / "model" / "README.md").read_text()
+
+
+def test_a_teacher_that_scores_pairs_needs_negatives(
+    beir: Path, tiny_checkpoint: Path, tiny_cross: Path
+) -> None:
+    """Said before the run directory is made."""
+    others = {"model": str(tiny_checkpoint), "teacher": str(tiny_cross), **of_preset("lexforge")}
+    with pytest.raises(ValueError, match=r"cross scores pairs of texts\. .* give --negatives mined"):
+        recipe.main(config(beir, negatives="none", **others))
+    assert not (beir.parent / "run").exists()
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,9 @@ from lexforge.teachers import (
     LsaTeacher,
     SentenceTransformerTeacher,
     TeacherCache,
-    embed_by_teacher,
     load,
     load_teacher,
+    teach_rows,
 )
 
 TOPICS = {
@@ -245,7 +245,8 @@ def test_bm25_needs_no_cache_and_others_have_one(tmp_path: Path) -> None:
     documents = [row["positive"] for row in rows] * 3
     bm25 = load_teacher("bm25", documents)
     assert isinstance(bm25, BM25Teacher)
-    assert embed_by_teacher(bm25, rows, tmp_path / "bm25") is bm25
+    assert teach_rows(bm25, rows, tmp_path / "bm25") == (rows, bm25)
     lsa = load_teacher("lsa", [f"{text} {n}" for n, text in enumerate(documents)])
-    kept = embed_by_teacher(lsa, rows, tmp_path)
+    same, kept = teach_rows(lsa, rows, tmp_path)
+    assert same is rows
     assert np.isfinite(kept.lookup(["sort"], "query")).all()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from datasets import Dataset
 
-from lexforge.teachers import check_labelled_rows, check_teacher, teacher_name, without_single_scores
+from lexforge.teachers import check_taught_rows, check_teacher, teacher_name, without_single_scores
 
 ROWS = [
     {"anchor": "sort", "positive": "sort a list", "label": 1.0},
@@ -59,9 +59,9 @@ def test_a_teacher_and_its_cache_pass() -> None:
 def test_a_cache_beside_rows_with_scores_is_refused() -> None:
     """The scores of the rows take the place of a teacher, so nothing would be cached."""
     rows = [{"anchor": "a", "positive": "b", "negative_1": "c", "label": [1.0, 0.5]}]
-    check_labelled_rows(None, rows, needed=True)
+    check_taught_rows(None, rows, needed=True)
     with pytest.raises(ValueError, match="so --teacher-cache c would be ignored"):
-        check_labelled_rows(None, rows, needed=True, cache=Path("c"))
+        check_taught_rows(None, rows, needed=True, cache=Path("c"))
 
 
 def test_the_card_names_the_teacher_that_was_used() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 
 from lexforge.common.types import Run
 from lexforge.corpus import Vectors
-from lexforge.models.names import checked_name, model_kind
+from lexforge.models.names import checked_name, model_type
 from lexforge.retrieval import FaissIndex, InvertedIndex
 from lexforge.teachers import SentenceTransformerTeacher, TeacherCache, load_scorer, score_pairs
 
@@ -33,7 +33,7 @@ def scores_by(
     Raises:
         DataError: If the teacher cannot be loaded.
     """
-    if model_kind(checked_name(name)) == "dense":
+    if model_type(checked_name(name)) == "dense":
         teacher = SentenceTransformerTeacher(name)
         cache = TeacherCache.build(teacher, queries.values(), texts.values())
         documents = cache.lookup(list(texts.values()), "document").astype(np.float32)  # [N, D]

@@ -164,7 +164,7 @@ def main(cfg: Config) -> None:
     start: SparseEncoder | SentenceTransformer | None = model
     finish, terms = preset.finish, dict[str, int]()
     if not scratch and not models.head_is_trained(model, documents):
-        dense = models.model_kind(checked_name(cfg.model)) == "dense"
+        dense = models.model_type(checked_name(cfg.model)) == "dense"
         start = models.load_encoder(cfg.model, tokens) if dense else None
         models.scale_head(model, documents)
         finish = replace(finish, start_share=0.0)

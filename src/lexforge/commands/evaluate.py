@@ -122,8 +122,8 @@ def main(cfg: Config) -> None:
     )
     model = models.load_encoder(cfg.model, cfg.max_seq_length)
     if cfg.index is not None or cfg.uri is not None:
-        kind = corpus.vector_type(model)
-        evaluator.build_index = retrieval.index_builder(cfg.index, kind, **server_options(cfg))
+        vector_type = corpus.vector_type(model)
+        evaluator.build_index = retrieval.index_builder(cfg.index, vector_type, **server_options(cfg))
     result = evaluator.evaluate(model)
     report: dict[str, dict[str, Any]] = {
         "metrics": result.metrics,

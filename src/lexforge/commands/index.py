@@ -82,7 +82,7 @@ def main(cfg: Config) -> None:
             read_library(cfg.documents, cfg.source, model).passages,
             cfg.output,
             name=cfg.model,
-            kind=cfg.index,
+            index_name=cfg.index,
             batch_size=cfg.batch_size,
             show_progress_bar=True,
             **options,

@@ -68,7 +68,7 @@ def main(cfg: Config) -> None:
         if number < 1:
             raise ValueError(f"--document-terms and --curve must be at least 1; received {number}")
     name = models.checked_name(cfg.model)
-    if models.model_kind(name) != "sparse":
+    if models.model_type(name) != "sparse":
         raise ValueError(
             f"only a SPLADE encoder can be trimmed; {cfg.model} is neither a saved SparseEncoder nor a "
             "masked language model with its head"

@@ -75,7 +75,7 @@ class Progress:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self, error_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Close the bar, whether or not the work went well, and log the sum that nobody knew before."""
         self._bar.close()

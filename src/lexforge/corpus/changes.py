@@ -72,8 +72,8 @@ def change_index(
         index, source, passages = open_index(directory)
         if not isinstance(index, InvertedIndex | FaissIndex):
             raise ValueError(
-                f"a server keeps the vectors of the index {source.kind!r}: change them by its own client, or "
-                "make the index again"
+                f"a server keeps the vectors of the index {source.index_name!r}: change them by its own "
+                "client, or make the index again"
             )
         if passages is None:
             raise ValueError(
@@ -116,7 +116,7 @@ def change_index(
                 )
             )
         after = {**kept, **new}
-        backend = BACKENDS[source.kind]
+        backend = BACKENDS[source.index_name]
         built = backend.index.build(join_vectors(parts), list(after), index.similarity, **backend.settings)
         _remove_other_generations(directory, source.folder)  # one that a killed call left
         source = replace(source, generation=source.generation + 1)

@@ -39,7 +39,7 @@ class Manifest:
     Args:
         model: Name of the encoder, for people who read the manifest.
         fingerprint: Digest of everything that decides the vectors of the encoder.
-        kind: Whether the vectors are `sparse` or `dense`.
+        vector_type: Whether the vectors are `sparse` or `dense`.
         similarity: The similarity that the model was trained for.
         max_seq_length: Number of tokens after which a text is cut; None if the model sets no limit.
         corpus: Digest of all ids and texts.
@@ -50,7 +50,7 @@ class Manifest:
 
     model: str
     fingerprint: str
-    kind: VectorType
+    vector_type: VectorType
     similarity: Similarity
     max_seq_length: int | None
     corpus: str

@@ -24,7 +24,7 @@ def index_passages(
     directory: str | Path,
     *,
     name: str,
-    kind: IndexName | None = None,
+    index_name: IndexName | None = None,
     batch_size: int = 32,
     show_progress_bar: bool = False,
     **options: Any,
@@ -40,7 +40,7 @@ def index_passages(
         directory: A new or empty directory.
         name: The folder or hub name of the encoder, by which a search loads it. A folder is kept with its
             whole path.
-        kind: Name of the index; None takes the exact one of the model's vectors.
+        index_name: Name of the index; None takes the exact one of the model's vectors.
         batch_size: Number of texts per forward pass.
         show_progress_bar: Show progress bars.
         options: Options of the index, such as the `uri` of Milvus.
@@ -53,10 +53,10 @@ def index_passages(
         ValueError: If there is no passage, or `encode_corpus` or `build_index` refuses what it is given.
     """
     directory, vectors_are = Path(directory), vector_type(model)
-    kind = kind or exact_name(vectors_are)
+    index_name = index_name or exact_name(vectors_are)
     # What would fail after the long work is checked before it.
     check_new(directory)
-    find_backend(kind, vectors_are, options)
+    find_backend(index_name, vectors_are, options)
     blocks = directory.with_name(f"{directory.name}.vectors")
     encode_corpus(
         model,
@@ -67,6 +67,6 @@ def index_passages(
         show_progress_bar=show_progress_bar,
     )
     bar = {"show_progress_bar": show_progress_bar}
-    index = build_index(EncodedCorpus(blocks), directory, kind, passages=passages, **bar, **options)
+    index = build_index(EncodedCorpus(blocks), directory, index_name, passages=passages, **bar, **options)
     shutil.rmtree(blocks)
     return index

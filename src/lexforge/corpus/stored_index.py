@@ -34,7 +34,7 @@ class Source:
     """What an index was made of.
 
     Args:
-        kind: Name of the index.
+        index_name: Name of the index.
         model: Name of the encoder when the corpus was encoded.
         fingerprint: Digest of everything that decides the vectors of the encoder.
         max_seq_length: Number of tokens after which a text was cut; None if the model set no limit.
@@ -42,7 +42,7 @@ class Source:
         generation: Number of the state of the documents; each change of them adds 1.
     """
 
-    kind: IndexName
+    index_name: IndexName
     model: str
     fingerprint: str
     max_seq_length: int | None
@@ -58,7 +58,7 @@ class Source:
 def build_index(
     corpus: EncodedCorpus,
     directory: str | Path,
-    kind: IndexName | None = None,
+    index_name: IndexName | None = None,
     *,
     passages: Mapping[str, Passage] | None = None,
     rows: int = 65536,
@@ -70,7 +70,7 @@ def build_index(
     Args:
         corpus: The encoded corpus.
         directory: A new or empty directory.
-        kind: Name of the index; None takes the exact one of such vectors.
+        index_name: Name of the index; None takes the exact one of such vectors.
         passages: Passage id -> the passage that was encoded, which the index keeps for people to read; None
             keeps no texts.
         rows: Number of documents that are read and added at once, in whole blocks and at least one block.
@@ -89,8 +89,8 @@ def build_index(
             that of an interrupted build.
     """
     manifest = corpus.manifest
-    kind = kind or exact_name(manifest.kind)
-    backend = find_backend(kind, manifest.kind, options)
+    index_name = index_name or exact_name(manifest.vector_type)
+    backend = find_backend(index_name, manifest.vector_type, options)
     check_new(directory)
     if passages is not None:
         encoded = text_digest(part for key, one in passages.items() for part in (key, one.joined))
@@ -108,7 +108,7 @@ def build_index(
         for vectors, ids in chain([first], blocks):
             index.add(vectors, ids)
             progress.update(len(ids))
-    source = Source(kind, manifest.model, manifest.fingerprint, manifest.max_seq_length, None)
+    source = Source(index_name, manifest.model, manifest.fingerprint, manifest.max_seq_length, None)
     with new_directory(directory) as path:
         write_generation(path, source, index, passages)
     return index
@@ -149,8 +149,10 @@ def read_source(directory: str | Path) -> Source:
         raise FileNotFoundError(f"{directory} holds no finished index: {SOURCE} is missing")
     try:
         source = Source(**unpack_manifest(path.read_bytes(), FORMAT))
-        if source.kind not in BACKENDS:
-            raise ValueError(f"kind must be one of {', '.join(BACKENDS)}; received {source.kind!r}")
+        if source.index_name not in BACKENDS:
+            raise ValueError(
+                f"index_name must be one of {', '.join(BACKENDS)}; received {source.index_name!r}"
+            )
         if not isinstance(source.generation, int):
             raise TypeError(f"generation must be a number; received {source.generation!r}")
     except (ValueError, TypeError) as error:
@@ -200,13 +202,13 @@ def _open(
     folder: Path, source: Source, verify: bool, uri: str | None, tokens: Mapping[IndexName, str]
 ) -> tuple[Index, Source, StoredPassages | None]:
     """Load one generation."""
-    backend = BACKENDS[source.kind]
+    backend = BACKENDS[source.index_name]
     if "uri" in backend.options:
-        address = {"uri": uri, "token": tokens.get(source.kind, "")}
+        address = {"uri": uri, "token": tokens.get(source.index_name, "")}
         index = backend.index.load(folder / INDEX, verify, **address)
     elif uri is not None:
         raise ValueError(
-            f"{folder.parent} holds the index {source.kind!r}, which has no address; received {uri!r}"
+            f"{folder.parent} holds the index {source.index_name!r}, which has no address; received {uri!r}"
         )
     else:
         index = backend.index.load(folder / INDEX, verify)

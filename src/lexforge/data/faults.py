@@ -15,14 +15,14 @@ from lexforge.settings import BadRows
 logger = logging.getLogger(__name__)
 
 BLANK = "blank texts"
-"""Kinds of faults that several readers find."""
+"""Faults that several readers find."""
 WRONG = "wrong values"
-_SHOWN = 3  # examples of each kind
+_SHOWN = 3  # examples of each fault
 HINT = '--bad-rows skip leaves such rows out (bad_rows="skip" in Python)'
 
 
 @dataclass
-class _Kind:
+class _Fault:
     """How many rows have one fault, and where the first of them stand."""
 
     number: int = 0
@@ -30,7 +30,7 @@ class _Kind:
 
 
 class Faults:
-    """Counts what is wrong in the rows of a source, by kind and with up to three examples of each.
+    """Counts what is wrong in the rows of a source, by fault and with up to three examples of each.
 
     Args:
         source: The name of the source, for messages.
@@ -47,46 +47,46 @@ class Faults:
         self.rows = 0
         self._notes: list[str] = []
         self._first = ""  # the message of the first bad row
-        self._bad: dict[str, _Kind] = {}
-        self._told: dict[str, _Kind] = {}
+        self._bad: dict[str, _Fault] = {}
+        self._told: dict[str, _Fault] = {}
 
     def note(self, line: str) -> None:
         """Add a line that is told whatever the rows hold, such as an encoding that was guessed."""
         self._notes.append(line)
 
-    def shows_next(self, kind: str) -> bool:
-        """Return whether the next bad row of a kind would be shown; for others no message need be made."""
-        return kind not in self._bad or self._bad[kind].number < _SHOWN
+    def shows_next(self, fault: str) -> bool:
+        """Return whether the next bad row of a fault would be shown; for others no message need be made."""
+        return fault not in self._bad or self._bad[fault].number < _SHOWN
 
-    def bad(self, kind: str, where: object, message: str, detail: str = "") -> None:
+    def bad(self, fault: str, where: object, message: str, detail: str = "") -> None:
         """Count a row that cannot be used.
 
         Args:
-            kind: What is wrong, as a heading of the summary.
+            fault: What is wrong, as a heading of the summary.
             where: Where the row stands; its text is made for examples only.
             message: What is wrong with this row; it follows the place where this is the first bad row.
             detail: What the summary says behind the place.
         """
         if not self._first:
             self._first = f"{where}: {message}"
-        self._count(self._bad, kind, where, detail)
+        self._count(self._bad, fault, where, detail)
 
     @contextmanager
-    def counted(self, where: object, kind: str = WRONG) -> Iterator[None]:
+    def counted(self, where: object, fault: str = WRONG) -> Iterator[None]:
         """A block that reads one row: what it refuses is counted as a bad row, and the block ends.
 
         Args:
             where: Where the row stands. The messages of the block leave it out, because it may take long.
-            kind: What is wrong.
+            fault: What is wrong.
         """
         try:
             yield
         except DataError as error:
-            self.bad(kind, where, str(error).removeprefix(": "))
+            self.bad(fault, where, str(error).removeprefix(": "))
 
-    def told(self, kind: str, where: object, detail: str = "") -> None:
+    def told(self, fault: str, where: object, detail: str = "") -> None:
         """Count a row that is told of and not refused; the arguments are those of `bad`."""
-        self._count(self._told, kind, where, detail)
+        self._count(self._told, fault, where, detail)
 
     def finish(self) -> list[str]:
         """Return the summary once all has been read, one line each; nothing if there is nothing to tell.
@@ -94,7 +94,7 @@ class Faults:
         Raises:
             DataError: If a row is bad and bad rows are refused. The message begins with the first of them.
         """
-        bad = sum(kind.number for kind in self._bad.values())
+        bad = sum(fault.number for fault in self._bad.values())
         lines = [*_lines(self._bad), *_lines(self._told)]
         if bad and not self.skips:
             head = f"In all {bad:,} of {self.rows:,} rows of {self.source} are bad:"
@@ -118,8 +118,8 @@ class Faults:
         summary = self.finish()
         raise DataError("\n".join([f"{self.source} holds no row that can be used", *summary]))
 
-    def _count(self, kinds: dict[str, _Kind], kind: str, where: object, detail: str) -> None:
-        found = kinds.setdefault(kind, _Kind())
+    def _count(self, faults: dict[str, _Fault], fault: str, where: object, detail: str) -> None:
+        found = faults.setdefault(fault, _Fault())
         found.number += 1
         if found.number <= _SHOWN:
             found.examples.append(self._place(where) + (f" ({detail})" if detail else ""))
@@ -133,9 +133,9 @@ class Faults:
         return text.removeprefix(self.source).lstrip("/, ")
 
 
-def _lines(kinds: dict[str, _Kind]) -> Sequence[str]:
+def _lines(faults: dict[str, _Fault]) -> Sequence[str]:
     return [
-        f"  {kind}: {found.number:,}, {'namely' if found.number <= _SHOWN else 'such as'} "
+        f"  {fault}: {found.number:,}, {'namely' if found.number <= _SHOWN else 'such as'} "
         + ", ".join(found.examples)
-        for kind, found in kinds.items()
+        for fault, found in faults.items()
     ]

@@ -40,7 +40,7 @@ SOURCE_ROW = "source_row"
 """The column with the row of the table that each training row was made of."""
 _FAULT, _IDENTITY = "fault", "identity"  # what is wrong with a converted row, and the identity of its texts
 IDENTICAL = "query and text identical"
-_KINDS = (BLANK, IDENTICAL, WRONG)
+_FAULTS = (BLANK, IDENTICAL, WRONG)
 _NEGATIVE = re.compile(r"(hard_)?neg(ative)?s?(_?\d+)?")
 # FlagEmbedding writes the scores of positives and negatives into two columns.
 _POSITIVE_SCORES, _NEGATIVE_SCORES = "pos_scores", "neg_scores"
@@ -206,18 +206,18 @@ def _kept(
     marks, identities, places = (made.data.column(name).to_numpy() for name in columns)
     faults.rows += len(rows)
     for at in np.flatnonzero(marks):
-        kind, place = _KINDS[marks[at] - 1], int(places[at])
-        message = _message(rows[place], roles, width) if faults.shows_next(kind) else ""
-        faults.bad(kind, origin.place(place), message)
+        fault, place = _FAULTS[marks[at] - 1], int(places[at])
+        message = _message(rows[place], roles, width) if faults.shows_next(fault) else ""
+        faults.bad(fault, origin.place(place), message)
     good = np.flatnonzero(marks == 0)
     if not len(good):
         faults.refuse_nothing_left()
     _, first = np.unique(identities[good], return_index=True)
     is_first = np.zeros(len(good), dtype=bool)
     is_first[first] = True
-    kind = "repeated rows, which count once" if faults.skips else "repeated rows, which count each time"
+    fault = "repeated rows, which count once" if faults.skips else "repeated rows, which count each time"
     for at in good[~is_first]:
-        faults.told(kind, origin.place(int(places[at])))
+        faults.told(fault, origin.place(int(places[at])))
     return (good[is_first] if faults.skips else good), identities
 
 
@@ -255,11 +255,11 @@ def _rows_or_fault(record: Mapping[str, Any], roles: Roles, width: int, scored: 
         made = _rows_of("", record, roles, width)
     except DataError:
         empty: list[Any] = [""] * (2 + width) + [[]] * scored + [0.0] * (roles.weight is not None)
-        return [[*empty, 1 + _KINDS.index(_kind(record, roles)), 0]]
+        return [[*empty, 1 + _FAULTS.index(_fault_of(record, roles)), 0]]
     return [[*row, 0, text_identity("\0".join(row[: 2 + width]))] for row in made]
 
 
-def _kind(record: Mapping[str, Any], roles: Roles) -> str:
+def _fault_of(record: Mapping[str, Any], roles: Roles) -> str:
     """Return what is wrong with a record that `_rows_of` refused."""
     positives = _positives(record, roles)
     texts = [record[roles.anchor], *positives]

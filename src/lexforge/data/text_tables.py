@@ -238,7 +238,7 @@ def good_records(
 def _checked(
     record: list[str] | str, form: TextForm, fitting: str
 ) -> list[str] | dict[str, Any] | tuple[str, str]:
-    """Return the cells or the object of a record, or what is wrong: its kind and a message."""
+    """Return the cells or the object of a record, or what is wrong: its fault and a message."""
     whole = record if isinstance(record, str) else "\n".join(record)
     if (byte := _wrong_byte(whole)) is not None:
         name = "UTF-8" if form.encoding == UTF_8 else form.encoding

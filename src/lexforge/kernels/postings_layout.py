@@ -56,7 +56,7 @@ class Postings(NamedTuple):
 
 # The dtype and the number of dimensions of each array. `terms` and `weights`, which have two dtypes each, are
 # checked by themselves.
-_KINDS = {
+_DTYPES = {
     "positions": ("<i8", 1),
     "starts": ("<i8", 1),
     "first_blocks": ("<i8", 1),
@@ -80,7 +80,7 @@ def frozen(array: NDArray, dtype: Any) -> NDArray:
 def of_arrays(block_size: int, **arrays: Any) -> Postings:
     """Return postings of read-only arrays with the dtypes that the compiled search expects."""
     made = {
-        name: frozen(np.asarray(array), _KINDS[name][0] if name in _KINDS else array.dtype)
+        name: frozen(np.asarray(array), _DTYPES[name][0] if name in _DTYPES else array.dtype)
         for name, array in arrays.items()
     }
     return Postings(block_size, **made)
@@ -102,11 +102,11 @@ def check_postings(postings: Postings, documents: int, terms: int) -> None:
     Raises:
         ValueError: If an array has another dtype, size or order than `Postings` says.
     """
-    kinds = {name: (getattr(postings, name).dtype.str, getattr(postings, name).ndim) for name in _KINDS}
-    term_kind, weight_kind = postings.terms.dtype.str, postings.weights.dtype.str
-    if kinds != _KINDS or term_kind not in ("<u2", "<u4") or weight_kind not in ("<f4", "|u1"):
+    dtypes = {name: (getattr(postings, name).dtype.str, getattr(postings, name).ndim) for name in _DTYPES}
+    term_dtype, weight_dtype = postings.terms.dtype.str, postings.weights.dtype.str
+    if dtypes != _DTYPES or term_dtype not in ("<u2", "<u4") or weight_dtype not in ("<f4", "|u1"):
         raise ValueError(
-            f"the arrays have the wrong dtypes {kinds}, terms {term_kind}, weights {weight_kind}"
+            f"the arrays have the wrong dtypes {dtypes}, terms {term_dtype}, weights {weight_dtype}"
         )
     if not isinstance(postings.block_size, int) or not 1 <= postings.block_size < 2**31:
         raise ValueError(

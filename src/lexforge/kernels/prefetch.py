@@ -28,8 +28,8 @@ def prefetch(typing_context: Any, array: Any, index: Any) -> Any:
         data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
         address = builder.bitcast(builder.gep(data, [arguments[1]]), cgutils.voidptr_t)
         number = cgutils.int32_t
-        kind = cgutils.ir.FunctionType(cgutils.ir.VoidType(), [address.type, number, number, number])
-        hint = builder.module.declare_intrinsic("llvm.prefetch", (address.type,), kind)
+        signature = cgutils.ir.FunctionType(cgutils.ir.VoidType(), [address.type, number, number, number])
+        hint = builder.module.declare_intrinsic("llvm.prefetch", (address.type,), signature)
         # The constants say: for reading, into every level of the cache, as data.
         builder.call(hint, [address, number(0), number(3), number(1)])
         return context.get_dummy_value()

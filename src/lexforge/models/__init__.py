@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from lexforge.models.lexical_init import build_lexical_backbone, resolve_backbone
     from lexforge.models.load import check_encoder, load_encoder
     from lexforge.models.momentum import MomentumEncoder, is_training
-    from lexforge.models.names import check_model, checked_name, model_kind
+    from lexforge.models.names import check_model, checked_name, model_type
     from lexforge.models.normalized import normalize_vectors
     from lexforge.models.own_settings import default_tokens, own_width
     from lexforge.models.prompts import column_prompts, encode_kind, saved_prompt
@@ -59,7 +59,7 @@ __all__ = [
     "is_training",
     "load_encoder",
     "lower_bias",
-    "model_kind",
+    "model_type",
     "normalize_vectors",
     "own_width",
     "resolve_backbone",

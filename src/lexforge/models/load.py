@@ -9,7 +9,7 @@ from sentence_transformers.base.model import BaseModel
 from sentence_transformers.util import load_file_path
 
 from lexforge.common.similarity import Similarity, check_similarity
-from lexforge.models.names import checked_name, model_kind
+from lexforge.models.names import checked_name, model_type
 from lexforge.models.splade import build_splade
 from lexforge.models.token_weights import TokenWeights, load_sparse_encoder
 
@@ -34,10 +34,10 @@ def load_encoder(
             `lexforge.models.build_splade` refuses it.
     """
     name = checked_name(name)
-    kind = model_kind(name)
-    if kind == "cross-encoder":
+    found = model_type(name)
+    if found == "cross-encoder":
         raise ValueError(f"{name} is a CrossEncoder, which scores pairs and gives no vectors to search with")
-    if kind == "multi-vector":
+    if found == "multi-vector":
         raise ValueError(
             f"{name} is a MultiVectorEncoder, whose texts have many vectors; no index holds those"
         )
@@ -45,7 +45,7 @@ def load_encoder(
     written = "" if modules is None else Path(modules).read_text(encoding="utf-8")
     if modules is None or "SpladePooling" in written or TokenWeights.__name__ in written:
         return build_splade(name, max_seq_length=max_seq_length, device=device)
-    model = (load_sparse_encoder if kind == "sparse" else SentenceTransformer)(name, device=device)
+    model = (load_sparse_encoder if found == "sparse" else SentenceTransformer)(name, device=device)
     if max_seq_length is not None:
         model.max_seq_length = max_seq_length
     return model

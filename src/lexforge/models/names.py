@@ -13,8 +13,8 @@ from sentence_transformers.util import load_file_path
 from lexforge.common.similarity import Similarity
 from lexforge.settings import LEXICAL
 
-ModelKind = Literal["dense", "sparse", "cross-encoder", "multi-vector", "unknown"]
-_KINDS: dict[str, ModelKind] = {
+ModelType = Literal["dense", "sparse", "cross-encoder", "multi-vector", "unknown"]
+_TYPES: dict[str, ModelType] = {
     "SentenceTransformer": "dense",
     "SparseEncoder": "sparse",
     "CrossEncoder": "cross-encoder",
@@ -151,7 +151,7 @@ def check_saved_class(name: str, wanted: Literal["SparseEncoder", "SentenceTrans
     )
 
 
-def model_kind(name: str) -> ModelKind:
+def model_type(name: str) -> ModelType:
     """Read from a model's files what it is, without loading it.
 
     Args:
@@ -165,7 +165,7 @@ def model_kind(name: str) -> ModelKind:
     """
     saved = saved_class(name)
     if saved is not None:
-        return _KINDS.get(saved, "unknown")
+        return _TYPES.get(saved, "unknown")
     architectures = model_settings(name, "config.json").get("architectures") or []
     if any(architecture.endswith("ForSequenceClassification") for architecture in architectures):
         return "cross-encoder"

@@ -79,9 +79,11 @@ class NegativeRule:
                 raise ValueError(
                     f"{name} is a share of the positive's score and must lie in [0, 1); received {value}"
                 )
-        for name, kind in (("choice", Choice), ("shortage", Shortage)):
-            if getattr(self, name) not in get_args(kind):
-                raise ValueError(f"{name} must be one of {get_args(kind)}; received {getattr(self, name)!r}")
+        for name, allowed in (("choice", Choice), ("shortage", Shortage)):
+            if getattr(self, name) not in get_args(allowed):
+                raise ValueError(
+                    f"{name} must be one of {get_args(allowed)}; received {getattr(self, name)!r}"
+                )
 
 
 class NegativeMiner:

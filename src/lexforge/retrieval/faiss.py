@@ -262,7 +262,7 @@ class FaissIndex:
             index = cls(fields["width"], fields["similarity"], layout)
             index._ids = read_ids(path)
             read = faiss.read_index(str(path / "index.faiss"))
-            _check_kind(read, type(index._index))
+            _check_class(read, type(index._index))
             index._index = read
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
             raise ValueError(f"{path} is not a FAISS index of lexforge: {error}") from error
@@ -290,7 +290,7 @@ class FaissIndex:
         return int(faiss.serialize_index(self._index).nbytes)
 
 
-def _check_kind(index: Any, wanted: Any) -> None:
+def _check_class(index: Any, wanted: Any) -> None:
     """Refuse what FAISS reads from a file as gladly as an index of this package.
 
     Raises:

@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from lexforge.teachers.bm25 import BM25Teacher
     from lexforge.teachers.cache import Teacher, TeacherCache
     from lexforge.teachers.dense import SentenceTransformerTeacher
-    from lexforge.teachers.load import embed_by_teacher, load_teacher
+    from lexforge.teachers.load import load_any_teacher, load_teacher, teach_rows
     from lexforge.teachers.lsa import LsaTeacher
     from lexforge.teachers.options import (
-        check_labelled_rows,
+        check_taught_rows,
         check_teacher,
         teacher_name,
         without_single_scores,
@@ -29,15 +29,16 @@ __all__ = [
     "SentenceTransformerTeacher",
     "Teacher",
     "TeacherCache",
-    "check_labelled_rows",
+    "check_taught_rows",
     "check_teacher",
-    "embed_by_teacher",
     "label_rows",
     "listed_pairs",
+    "load_any_teacher",
     "load_scorer",
     "load_teacher",
     "row_pairs",
     "score_pairs",
+    "teach_rows",
     "teacher_name",
     "without_single_scores",
 ]

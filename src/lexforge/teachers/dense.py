@@ -55,12 +55,12 @@ class SentenceTransformerTeacher:
         from sentence_transformers import SentenceTransformer
 
         from lexforge.models.fingerprint import fingerprint
-        from lexforge.models.names import checked_name, model_kind
+        from lexforge.models.names import checked_name, model_type
 
         try:
             name = checked_name(model_name_or_path)
             # SentenceTransformer loads anything and takes the mean over its tokens, which is no teacher.
-            refused = _REFUSED.get(model_kind(name))
+            refused = _REFUSED.get(model_type(name))
             if refused is None:
                 self._encoder = SentenceTransformer(
                     name, device=device, model_kwargs=model_kwargs, prompts=prompts

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,8 @@ from lexforge.teachers.bm25 import BM25Teacher
 from lexforge.teachers.cache import Teacher, TeacherCache
 from lexforge.teachers.dense import SentenceTransformerTeacher
 from lexforge.teachers.lsa import LsaTeacher
+from lexforge.teachers.options import scores_pairs
+from lexforge.teachers.pairs import PairScorer, label_rows, load_scorer, row_pairs, score_pairs
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -48,6 +50,24 @@ def load_teacher(name: str, documents: Sequence[str]) -> Teacher | BM25Teacher:
     return SentenceTransformerTeacher(name)
 
 
+def load_any_teacher(name: str, documents: Sequence[str]) -> Teacher | BM25Teacher | PairScorer:
+    """Load a teacher that gives embeddings, or one that scores pairs of texts, by what its files say.
+
+    Args:
+        name: A name of `load_teacher`, or the hub name or folder of a `CrossEncoder`, a `MultiVectorEncoder`
+            or a SPLADE encoder.
+        documents: The texts of the corpus, as in `load_teacher`.
+
+    Returns:
+        The teacher. What scores pairs teaches rows that have negatives.
+
+    Raises:
+        DataError: If the model cannot be loaded, or is no teacher.
+        ValueError: If the corpus is too small to fit on.
+    """
+    return load_scorer(name) if scores_pairs(name) else load_teacher(name, documents)
+
+
 def texts_to_fit(documents: Sequence[str]) -> Sequence[str]:
     """Return the texts on which a teacher is fitted: of more than `LARGEST_FIT` that many, evenly spaced."""
     if len(documents) <= LARGEST_FIT:
@@ -56,22 +76,25 @@ def texts_to_fit(documents: Sequence[str]) -> Sequence[str]:
     return [documents[place] for place in places]
 
 
-def embed_by_teacher(
-    teacher: Teacher | BM25Teacher,
-    rows: Sequence[Mapping[str, Any]] | Dataset,
+def teach_rows(
+    teacher: Teacher | BM25Teacher | PairScorer,
+    rows: list[dict[str, Any]] | Dataset,
     cache: Path | None,
-) -> Embeddings:
-    """Return what the collator looks the texts of the rows up in.
+) -> tuple[list[dict[str, Any]] | Dataset, Embeddings | None]:
+    """Return the rows and what the collator looks their texts up in, so that a loss can read the teacher.
 
     Args:
-        teacher: The teacher. BM25 looks any text up by itself; the embeddings of another one are computed
-            once and kept.
+        teacher: The teacher. BM25 looks any text up by itself. The embeddings of a dense model are computed
+            once and kept. A model that scores pairs scores those of each row, which are kept as well.
         rows: Training rows under the column contract.
-        cache: The folder that keeps them; None is a folder in the user's cache.
+        cache: The folder that keeps embeddings or scores; None is a folder in the user's cache.
 
     Returns:
-        The teacher itself, or the open cache of its embeddings.
+        The rows, with the scores of a teacher of pairs in their column `label`; and BM25 itself, the open
+        cache of the embeddings, or None where the rows hold the scores.
     """
     if isinstance(teacher, BM25Teacher):
-        return teacher
-    return TeacherCache.build_for_rows(teacher, rows, cache)
+        return rows, teacher
+    if not isinstance(teacher, PairScorer):
+        return rows, TeacherCache.build_for_rows(teacher, rows, cache)
+    return label_rows(rows, score_pairs(teacher, row_pairs(rows), cache)), None

@@ -13,6 +13,12 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
 
+_NEEDS_NEGATIVES = (
+    "The scores of a teacher are compared within a row, and these rows have a positive and no negative: give "
+    "--negatives mined, --negatives bm25 or --negatives judged, or a file of rows with negatives"
+)
+
+
 def check_teacher(
     named: str | None,
     of_preset: str,
@@ -65,22 +71,33 @@ def check_teacher(
         check_model(name)
 
 
-def check_labelled_rows(
-    teacher: str | None, rows: Sequence[Mapping[str, Any]], *, needed: bool, cache: Path | None = None
+def check_taught_rows(
+    teacher: str | None,
+    rows: Sequence[Mapping[str, Any]],
+    *,
+    needed: bool,
+    cache: Path | None = None,
+    mined: bool = False,
 ) -> None:
-    """Refuse training rows whose teacher scores cannot be used as the options say.
+    """Refuse training rows that the teacher of the options cannot teach, or whose scores it would replace.
 
     Args:
         teacher: The value of `--teacher`; None if it was not given.
         rows: Training rows under the column contract, at least one.
         needed: Whether the loss reads a teacher.
         cache: The value of `--teacher-cache`; None if it was not given.
+        mined: Whether the rows get negatives later.
 
     Raises:
         ValueError: If the rows carry the scores of a teacher and `--teacher` names another or a cache is
-            given, or if they carry one score each, with which nothing can be compared.
+            given, or if a row has or would get a single score, with which nothing can be compared.
     """
-    if not needed or LABEL not in rows[0]:
+    if not needed:
+        return
+    has_negatives = mined or len(text_columns(rows[0])) > 2
+    if LABEL not in rows[0]:
+        if teacher is not None and not has_negatives and scores_pairs(teacher):
+            raise ValueError(f"{teacher} scores pairs of texts. {_NEEDS_NEGATIVES}")
         return
     if teacher is not None or cache is not None:
         given = f"--teacher {teacher}" if teacher is not None else f"--teacher-cache {cache}"
@@ -88,11 +105,21 @@ def check_labelled_rows(
             f"the rows carry the scores of a teacher in their column {LABEL!r}, so {given} would be ignored; "
             "leave the option out, or pass rows without that column"
         )
-    if len(text_columns(rows[0])) < 3:
-        raise ValueError(
-            "a teacher's scores are compared within a row, and these rows have a positive and no negative: "
-            "give --negatives judged or --negatives bm25, or a file of rows with negatives and their scores"
-        )
+    if not has_negatives:
+        raise ValueError(_NEEDS_NEGATIVES)
+
+
+def scores_pairs(teacher: str) -> bool:
+    """Return whether a teacher scores pairs of texts, because its files say that it has no dense embeddings.
+
+    Args:
+        teacher: A name that `--teacher` takes.
+    """
+    if teacher in FITTED_TEACHERS:
+        return False
+    from lexforge.models.names import checked_name, model_type
+
+    return model_type(checked_name(teacher)) in ("cross-encoder", "multi-vector", "sparse")
 
 
 def teacher_name(teacher: str, scores: Path | None, rows: Sequence[Mapping[str, Any]]) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 import scipy.sparse as sp
@@ -24,6 +24,7 @@ from lexforge.storage.files import cache_folder
 from lexforge.teachers.bge_m3 import BGEM3Scorer, ScoreWeights
 
 if TYPE_CHECKING:
+    from datasets import Dataset
     from sentence_transformers import (
         CrossEncoder,
         MultiVectorEncoder,
@@ -36,6 +37,7 @@ Pair = tuple[str, str]
 """A query's text and a document's text."""
 
 
+@runtime_checkable
 class PairScorer(Protocol):
     """Anything that scores pairs of texts.
 
@@ -227,32 +229,32 @@ def load_scorer(
     from sentence_transformers import CrossEncoder
 
     from lexforge.models.load import load_encoder
-    from lexforge.models.names import checked_name, model_kind
+    from lexforge.models.names import checked_name, model_type
 
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1; received {batch_size}")
     try:
         name = checked_name(name)
-        kind = model_kind(name)
+        found = model_type(name)
     except (FileNotFoundError, ValueError):  # nothing is there, or a file instead of a folder
-        kind = "unknown"
+        found = "unknown"
     if m3_weights is not None:
         return _load_m3(name, m3_weights, batch_size, max_seq_length, device)
-    if kind == "unknown":
+    if found == "unknown":
         raise DataError(
             f"the teacher {name!r} is missing or a bare transformer; pass the folder or hub name of a "
             "CrossEncoder, a SparseEncoder, a SentenceTransformer, a MultiVectorEncoder, a bare sequence "
             "classifier with one output or a bare masked language model"
         )
     try:
-        if kind == "multi-vector":
+        if found == "multi-vector":
             from sentence_transformers import MultiVectorEncoder
 
             late = MultiVectorEncoder(name, device=device)
             if max_seq_length is not None:
                 late.max_seq_length = max_seq_length
             return MultiVectorScorer(late, batch_size)
-        if kind != "cross-encoder":
+        if found != "cross-encoder":
             return EncoderScorer(load_encoder(name, max_seq_length, device), batch_size)
         model = CrossEncoder(name, device=device, max_length=max_seq_length)
     except (OSError, ValueError) as error:
@@ -321,12 +323,14 @@ def score_pairs(
     return dict(zip(wanted, cache.rows(keys)[:, 0].tolist(), strict=True))
 
 
-def row_pairs(rows: Iterable[Mapping[str, Any]]) -> list[Pair]:
+def row_pairs(rows: Iterable[Mapping[str, Any]] | Dataset) -> list[Pair]:
     """List the (anchor, document) pairs of training rows, row by row, the positive first."""
     return [(row[ANCHOR], row[column]) for row in rows for column in text_columns(row) if column != ANCHOR]
 
 
-def label_rows(rows: Sequence[Mapping[str, Any]], scores: Mapping[Pair, float]) -> list[dict[str, Any]]:
+def label_rows(
+    rows: Sequence[Mapping[str, Any]] | Dataset, scores: Mapping[Pair, float]
+) -> list[dict[str, Any]]:
     """Write a teacher's scores into training rows.
 
     Args:

@@ -197,10 +197,10 @@ class AnyLossTraining(BaseTrainer):
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Log what the losses measured, as means over the batches that measured it, with the parts."""
-        kind = "train" if "loss" in logs else "eval" if "eval_loss" in logs else None
-        if kind:
-            sums = self.accum_loss_components[kind]
-            for name, (total, count) in self._metrics[kind].items():
+        mode = "train" if "loss" in logs else "eval" if "eval_loss" in logs else None
+        if mode:
+            sums = self.accum_loss_components[mode]
+            for name, (total, count) in self._metrics[mode].items():
                 # Below, each sum is divided by the number of batches that gave parts.
                 if not int(sums.get("steps", 0)):
                     sums["steps"] = torch.tensor(count, device=total.device)
@@ -209,22 +209,22 @@ class AnyLossTraining(BaseTrainer):
                 # The parent would round to four decimals, where a small part of the loss becomes 0.
                 gathered = self.accelerator.gather(sums)  # name -> [ranks]
                 count = gathered["steps"].sum()
-                prefix = "eval_" if kind == "eval" else ""
+                prefix = "eval_" if mode == "eval" else ""
                 logs = logs | {
                     f"{prefix}{name}": float(f"{(total.sum() / count).item():.6g}")
                     for name, total in gathered.items()
                     if name != "steps"
                 }
-            self.accum_loss_components[kind] = {}  # the parent finds nothing more to log
+            self.accum_loss_components[mode] = {}  # the parent finds nothing more to log
         super().log(logs, start_time)
-        if kind:
+        if mode:
             # The names of parts stay, so that all ranks gather the same ones the next time.
-            self.accum_loss_components[kind] = {
+            self.accum_loss_components[mode] = {
                 name: torch.zeros_like(total)
                 for name, total in sums.items()
-                if name not in self._metrics[kind]
+                if name not in self._metrics[mode]
             }
-            self._metrics[kind].clear()
+            self._metrics[mode].clear()
 
     def _check_rows(self, given: Any, losses: Losses) -> None:
         """Call `check_rows` for each data set that was given, with its loss."""

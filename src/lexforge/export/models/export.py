@@ -18,7 +18,7 @@ from lexforge.export.models.check import Agreement, Written, compare, refuse_dif
 from lexforge.export.models.files import OPSET, quantize_int8
 from lexforge.export.models.measure import measure_export
 from lexforge.export.models.sides import EncodedSide, EncoderSide, read_sides
-from lexforge.models import build_splade, check_model, model_kind
+from lexforge.models import build_splade, check_model, model_type
 from lexforge.settings import ModelTargetName, Quantization
 from lexforge.storage.files import check_new, new_directory
 
@@ -66,12 +66,12 @@ def check_model_export(name: str, target: str, output: str | Path, quantize: str
         raise ValueError(f"only ONNX targets are quantized; received quantize={quantize!r} for {target!r}")
     check_new(output)
     check_model(name)
-    model_type = model_kind(name)
-    if model_type != "sparse":
+    found = model_type(name)
+    if found != "sparse":
         raise ValueError(
             f"an export needs a SPLADE encoder, and {name} is "
             + {"dense": "a dense model", "cross-encoder": "a CrossEncoder"}.get(
-                model_type, "no masked language model"
+                found, "no masked language model"
             )
         )
 

@@ -83,10 +83,10 @@ def check_vector_export(
     """
     if target not in VECTOR_TARGETS:
         raise ValueError(f"the target must be one of {', '.join(VECTOR_TARGETS)}; received {target!r}")
-    if corpus.manifest.kind != "sparse":
+    if corpus.manifest.vector_type != "sparse":
         raise ValueError(
-            f"only sparse vectors are exported; {corpus.directory} holds {corpus.manifest.kind} ones, of "
-            f"{corpus.manifest.model}"
+            f"only sparse vectors are exported; {corpus.directory} holds {corpus.manifest.vector_type} ones, "
+            f"of {corpus.manifest.model}"
         )
     folder = Path(directory)
     if folder.exists() and not folder.is_dir():

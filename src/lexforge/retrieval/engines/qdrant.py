@@ -90,7 +90,7 @@ class QdrantIndex(ServerIndex):
 
     def _description(self) -> dict[str, Any]:
         fields = (self._call("get_collection").config.metadata or {})[PROPERTY]
-        return {**fields, "kind": "sparse"}
+        return {**fields, "vector_type": "sparse"}
 
     @property
     def _drop(self) -> str:

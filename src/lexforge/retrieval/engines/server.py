@@ -375,11 +375,11 @@ class ServerIndex(ABC):
 
     def _described(self, vector_type: VectorType, width: int) -> dict[str, Any]:
         """Return the description that every collection carries."""
-        return {"kind": vector_type, "width": width, "similarity": self.similarity}
+        return {"vector_type": vector_type, "width": width, "similarity": self.similarity}
 
     def _read_fields(self, fields: Mapping[str, Any]) -> None:
         """Take over what `_description` returned."""
-        self._vector_type, self._width = fields["kind"], int(fields["width"])
+        self._vector_type, self._width = fields["vector_type"], int(fields["width"])
         self.similarity = check_similarity(fields["similarity"])
 
     def _read_ids(self) -> None:
