@@ -160,7 +160,7 @@ def test_buffers_are_copied_and_tied_parameters_kept_once() -> None:
     tensors = encoder.tensors()
     assert "second.weight" not in tensors
     torch.testing.assert_close(tensors["norm.running_mean"], model.norm.running_mean)
-    assert encoder._average.second.weight is encoder._average.first.weight
+    assert encoder.average.second.weight is encoder.average.first.weight
 
 
 def test_one_changed_number_is_seen() -> None:

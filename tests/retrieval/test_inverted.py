@@ -52,7 +52,7 @@ def test_additions_keep_the_block_size_of_the_first(monkeypatch: pytest.MonkeyPa
         index = InvertedIndex(6)
         index.add(csr(documents[:cut]), ids[:cut])
         index.add(csr(documents[cut:]), ids[cut:])
-        assert index._postings().block_size == block_size
+        assert index.postings().block_size == block_size
         assert pairs(index.search(csr(queries), 5)) == expected
 
 
@@ -135,7 +135,7 @@ def test_a_loaded_index_is_memory_mapped(tmp_path: Path) -> None:
     """An index larger than memory can be searched only if its arrays stay on disk."""
     InvertedIndex.build(csr(DOCUMENTS), IDS).save(tmp_path / "index")
     index = InvertedIndex.load(tmp_path / "index")
-    assert isinstance(index._postings().weights.base, np.memmap)
+    assert isinstance(index.postings().weights.base, np.memmap)
     index.add(csr([[9, 0, 0]]), ["f"])
     assert index.search(csr([[1, 0, 0]]), 1).ids == [["f"]]
 

@@ -131,11 +131,11 @@ def test_half_precision_overflow_is_the_scalers_business(
     trainer = make_trainer(tiny_splade, tmp_path)
     scale = 65536.0
     trainer.accelerator.scaler = SimpleNamespace(get_scale=lambda: scale)
-    assert trainer._scaler_will_skip()
+    assert trainer.scaler_will_skip()
     scale = 0.5
-    assert not trainer._scaler_will_skip()
+    assert not trainer.scaler_will_skip()
     trainer.accelerator.scaler = None
-    assert not trainer._scaler_will_skip()
+    assert not trainer.scaler_will_skip()
 
 
 def test_a_loss_with_parameters_and_one_number_in_any_trainer(tiny_dense: Any, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from lexforge.runs.launch import _program, launch_command
+from lexforge.runs.launch import program_words, launch_command
 
 SCRIPT = """
 import json, sys
@@ -145,7 +145,7 @@ def test_a_secret_in_the_command_is_not_kept(
 )
 def test_the_options_of_python_are_no_part_of_what_it_runs(words: list[str], program: list[str]) -> None:
     """A launcher starts its ranks with options of its own, such as -u."""
-    assert _program(words) == program
+    assert program_words(words) == program
 
 
 def test_without_a_launcher_it_is_the_scripts(script: str) -> None:

@@ -82,10 +82,10 @@ def test_training_arguments_that_are_not_supported(
     """Set after construction, as some need a GPU or an evaluation to be accepted at all."""
     under_fsdp()
     trainer = make_trainer(tiny_splade, tmp_path)
-    trainer._sharded.refuse_settings()
+    trainer.sharded.refuse_settings()
     setattr(trainer.args, name, True)
     with pytest.raises(ValueError, match=rf"not supported: {name}\. "):
-        trainer._sharded.refuse_settings()
+        trainer.sharded.refuse_settings()
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_other_shards_are_refused(
     trainer = make_trainer(tiny_splade, tmp_path)
     trainer.args._n_gpu = 2
     with pytest.raises(ValueError, match=r"^nn\.DataParallel over the GPUs .*multi_gpu\.yaml"):
-        trainer._sharded.refuse_other_shards()
+        trainer.sharded.refuse_other_shards()
 
 
 def test_a_checkpoint_of_the_other_kind_is_refused(

@@ -275,14 +275,14 @@ def test_a_client_that_goes_breaks_nothing(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """A browser that types on closes its connections while they are answered."""
-    has_begun, may_go, really = threading.Event(), threading.Event(), BatchedSearch._answer
+    has_begun, may_go, really = threading.Event(), threading.Event(), BatchedSearch.answer
 
     def slow(self: BatchedSearch, batch: Any) -> None:
         has_begun.set()
         assert may_go.wait(WAIT_S)
         really(self, batch)
 
-    monkeypatch.setattr(BatchedSearch, "_answer", slow)
+    monkeypatch.setattr(BatchedSearch, "answer", slow)
     with serving(create_app(index_folder)) as address:
         host, port = urlsplit(address).netloc.split(":")
         for _ in range(5):

@@ -82,7 +82,7 @@ def test_where_numbers_break_the_rows_are_named(
 
     encoders = [trainer.model]
     if isinstance(trainer.loss, MoCoLoss):
-        encoders.append(trainer.loss.momentum_encoder._average)
+        encoders.append(trainer.loss.momentum_encoder.average)
     for encoder in encoders:
         encoder[0].register_forward_hook(spoil)
     with pytest.raises(

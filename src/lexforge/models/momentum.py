@@ -60,8 +60,8 @@ class MomentumEncoder:
             )
         self.momentum = momentum
         self.train_mode = train_mode
-        self._average = copy.deepcopy(model).requires_grad_(False)
-        self._average.to(torch.promote_types(first.dtype, torch.float32))
+        self.average = copy.deepcopy(model).requires_grad_(False)
+        self.average.to(torch.promote_types(first.dtype, torch.float32))
         self._followed: list[int] | None = None
 
     def encode(self, model: nn.Module, features: Mapping[str, Any]) -> Tensor:
@@ -80,9 +80,9 @@ class MomentumEncoder:
             self.follow(model)
         elif self._followed is None:
             self._restart(model)
-        self._average.train(self.train_mode and training)
+        self.average.train(self.train_mode and training)
         with torch.no_grad():
-            return self._average(dict(features))["sentence_embedding"]
+            return self.average(dict(features))["sentence_embedding"]
 
     def follow(self, model: nn.Module) -> None:
         """Move the average if the model has changed since it last moved; the first call copies the model.
@@ -106,7 +106,7 @@ class MomentumEncoder:
     def tensors(self) -> dict[str, Tensor]:
         """Return the parameters and persistent buffers by name, without copies; tied ones stand once."""
         found: dict[int, tuple[str, Tensor]] = {}
-        for name, tensor in self._average.state_dict(keep_vars=True).items():
+        for name, tensor in self.average.state_dict(keep_vars=True).items():
             if isinstance(tensor, Tensor):
                 found.setdefault(id(tensor), (name, tensor))
         return dict(found.values())
@@ -120,17 +120,17 @@ class MomentumEncoder:
     @torch.no_grad()
     def _copy_buffers(self, model: nn.Module) -> None:
         self._place(model)
-        for own, buffer in zip(self._average.buffers(), model.buffers(), strict=True):
+        for own, buffer in zip(self.average.buffers(), model.buffers(), strict=True):
             own.copy_(buffer)
 
     def _place(self, model: nn.Module) -> None:
         device = next(model.parameters()).device
-        if next(self._average.parameters()).device != device:
-            self._average.to(device)
+        if next(self.average.parameters()).device != device:
+            self.average.to(device)
 
     def _pairs(self, model: nn.Module) -> list[tuple[Tensor, Tensor]]:
         pairs: list[tuple[Tensor, Tensor]] = list(
-            zip(self._average.parameters(), model.parameters(), strict=True)
+            zip(self.average.parameters(), model.parameters(), strict=True)
         )
         for average, parameter in pairs:
             if average.shape != parameter.shape:

@@ -138,7 +138,7 @@ class InvertedIndex:
         """
         wanted = check_k(k)
         vectors = sparse_vectors(queries, "queries", self.num_terms, self.similarity)
-        positions, scores, counts = top_k(vectors, self._postings(), wanted, keeper=self._keeper)
+        positions, scores, counts = top_k(vectors, self.postings(), wanted, keeper=self._keeper)
         return self._ids.hits(positions, scores, counts)
 
     def vectors(self, ids: Sequence[str] | None = None) -> sparse.csr_array:
@@ -154,7 +154,7 @@ class InvertedIndex:
         Raises:
             KeyError: If the index has no document of an id.
         """
-        postings = self._postings()
+        postings = self.postings()
         places = None if ids is None else np.array([self._ids.position(name) for name in ids], np.int64)
         return documents_of(postings, places)
 
@@ -168,7 +168,7 @@ class InvertedIndex:
             FileExistsError: If the directory is not empty.
         """
         with new_directory(directory) as path:
-            postings = self._postings()
+            postings = self.postings()
             for name in ARRAYS:
                 np.save(path / f"{name}.npy", getattr(postings, name), allow_pickle=False)
             write_ids(path, self.ids[: postings.num_documents])  # more may have been added meanwhile
@@ -222,7 +222,7 @@ class InvertedIndex:
         """The number of bytes of the arrays."""
         return sum(getattr(part, name).nbytes for part in self._parts for name in ARRAYS)
 
-    def _postings(self) -> Postings:
+    def postings(self) -> Postings:
         """Return the postings of all documents, joined into one set first where several calls added them."""
         with self._adding:
             self._parts = [join_postings(self._parts)]

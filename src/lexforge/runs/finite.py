@@ -62,7 +62,7 @@ class FiniteTraining(BaseTrainer):
         self._rows += rows
         loss = super().training_step(model, inputs, *args, **kwargs)
         if self.accelerator.sync_gradients:
-            gradients = [] if self._scaler_will_skip() else self._named_gradients()
+            gradients = [] if self.scaler_will_skip() else self._named_gradients()
             numbers = [loss, norm_of(gradients)] if gradients else [loss]
             if any_non_finite(*numbers):
                 self._check_loss(loss, rows)  # first, because a broken loss breaks the gradients
@@ -131,7 +131,7 @@ class FiniteTraining(BaseTrainer):
             if parameter.grad is not None
         ]
 
-    def _scaler_will_skip(self) -> bool:
+    def scaler_will_skip(self) -> bool:
         """Whether the gradient scaler of fp16 answers for gradients that are not finite."""
         scaler = getattr(self.accelerator, "scaler", None)
         return scaler is not None and scaler.get_scale() >= 1

@@ -114,13 +114,13 @@ def _launcher() -> list[str]:
         command = os.fsdecode(Path(f"/proc/{os.getppid()}/cmdline").read_bytes()).split("\0")[:-1]
     except OSError:
         return []
-    own, parents = _program(sys.orig_argv), _program(command)
+    own, parents = program_words(sys.orig_argv), program_words(command)
     names = [Path(word).name for word in parents[:1]] + parents[1:]
     known = any(names[: len(launcher)] == launcher for launcher in LAUNCHERS)
     return command if known and own and command[-len(own) :] == own else []
 
 
-def _program(words: list[str]) -> list[str]:
+def program_words(words: list[str]) -> list[str]:
     """What a command of Python runs: a file, a module or code, and its arguments; options are left out."""
     place = 1
     while place < len(words) and words[place].startswith("-"):

@@ -70,7 +70,7 @@ class ResumableTraining(BaseTrainer):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._sharded = ShardedCopy(self)
+        self.sharded = ShardedCopy(self)
         self._stop = StopRequest()
         self._given: dict[str, Any] = {}  # the user's values of arguments that are replaced for the moment
         self._newest: Path | None = None  # the last checkpoint that this training wrote
@@ -111,7 +111,7 @@ class ResumableTraining(BaseTrainer):
         self._newest = None
         # At the end of training the Trainer would delete the newest checkpoint in favour of the best, so the
         # limit is hidden from it; `_save_checkpoint` applies it.
-        sharded = self._sharded.in_training(checkpoint, self._load_from_checkpoint)
+        sharded = self.sharded.in_training(checkpoint, self._load_from_checkpoint)
         with self._stop, self._replaced(save_total_limit=None), sharded:
             output = super().train(str(checkpoint) if checkpoint else None, *args, **kwargs)
         if self.is_world_process_zero():
@@ -122,7 +122,7 @@ class ResumableTraining(BaseTrainer):
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
         """Evaluate the whole model, also while shards of it are trained."""
-        with self._sharded.whole_in_place(self.args.device):
+        with self.sharded.whole_in_place(self.args.device):
             return super().evaluate(*args, **kwargs)
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
@@ -131,7 +131,7 @@ class ResumableTraining(BaseTrainer):
         Under FSDP2 every rank must call this, because every rank holds a share of the model. One rank per
         folder writes: transformers 5.23 would let every rank write the model of sentence-transformers.
         """
-        with self._sharded.whole_in_place("cpu"):
+        with self.sharded.whole_in_place("cpu"):
             if self.args.should_save:
                 super().save_model(output_dir, _internal_call)
                 folder = Path(str(output_dir or self.args.output_dir))
@@ -140,7 +140,7 @@ class ResumableTraining(BaseTrainer):
 
     def autocast_smart_context_manager(self, *args: Any, **kwargs: Any) -> AbstractContextManager[Any]:
         """Autocast; accelerate does so itself for a model that it wraps, but not for one that it shards."""
-        if self._sharded.whole is None:
+        if self.sharded.whole is None:
             return super().autocast_smart_context_manager(*args, **kwargs)
         return self.accelerator.autocast()
 
@@ -177,15 +177,15 @@ class ResumableTraining(BaseTrainer):
 
     def _load_from_checkpoint(self, checkpoint_path: str, model: Any = None) -> None:
         """Load the model, except into shards: they were copied from a model that had been loaded."""
-        if self._sharded.whole is None:
+        if self.sharded.whole is None:
             super()._load_from_checkpoint(checkpoint_path)
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         """Save both; under FSDP2 the Trainer would also save the sharded model a second time."""
-        if self._sharded.whole is None:
+        if self.sharded.whole is None:
             super()._save_optimizer_and_scheduler(output_dir)
         else:
-            self._sharded.save_optimizer_and_scheduler(output_dir)
+            self.sharded.save_optimizer_and_scheduler(output_dir)
 
     def _find_checkpoint(self, resume_from_checkpoint: str | bool | None) -> Path | None:
         """The checkpoint that the argument of `train` asks for, checked against its seal."""

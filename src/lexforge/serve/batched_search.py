@@ -94,9 +94,9 @@ class BatchedSearch:
             while len(batch) < BATCH_QUERIES and not self._waiting.empty():  # no other thread takes one out
                 batch.append(self._waiting.get())
             has_ended = None in batch
-            self._answer([one for one in batch if one and one.future.set_running_or_notify_cancel()])
+            self.answer([one for one in batch if one and one.future.set_running_or_notify_cancel()])
 
-    def _answer(self, batch: Sequence[_Asked]) -> None:
+    def answer(self, batch: Sequence[_Asked]) -> None:
         """Search for a batch, and give each its own hits, or to all the error."""
         if not batch:
             return

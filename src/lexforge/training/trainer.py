@@ -209,7 +209,7 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, AnyLossTraining, SparseEn
         if self._counted is None:
             self._counted = self._sample(COUNTED_TEXTS)
         texts, batch_size = self._counted, self.args.per_device_eval_batch_size
-        with self._sharded.whole_in_place(self.args.device), self.finishing.in_place(self.model):
+        with self.sharded.whole_in_place(self.args.device), self.finishing.in_place(self.model):
             return from_first_rank(lambda: mean_active_terms(self.model, texts, batch_size))
 
     def _sample(self, most: int) -> dict[TextKind, list[str]]:

@@ -175,7 +175,7 @@ def test_the_cache_is_used_and_follows_the_sources(
     first = load_docstrings(roots=sources)
     (cache_file,) = (tmp_path / "xdg" / "lexforge").iterdir()
     with monkeypatch.context() as patch:
-        patch.setattr("lexforge.data.formats.docstrings._extract", None)
+        patch.setattr("lexforge.data.formats.docstrings.extract_pairs", None)
         assert load_docstrings(roots=sources) == first
     changed = sources["pack"] / "escape.py"
     changed.write_text(f'"""Match one letter of a word.\n\n{REST} Once."""\n', encoding="utf-8")

@@ -176,7 +176,7 @@ def test_a_killed_build_is_dropped_and_made_again(file: str) -> None:
 
 def fail(index: MilvusIndex, monkeypatch, failures: int, code: object) -> list[int]:
     """The next upserts fail, after they have reached the server, as when an answer is lost."""
-    real, calls = index._client.upsert, []
+    real, calls = index.client.upsert, []
 
     def upsert(collection: str, data: list, **options):
         calls.append(len(data))
@@ -184,7 +184,7 @@ def fail(index: MilvusIndex, monkeypatch, failures: int, code: object) -> list[i
         if len(calls) <= failures:
             raise MilvusException(code, "no\n answer")
 
-    monkeypatch.setattr(index._client, "upsert", upsert)
+    monkeypatch.setattr(index.client, "upsert", upsert)
     return calls
 
 
@@ -226,7 +226,7 @@ def test_a_collection_that_lacks_a_position_is_not_opened(file: str, tmp_path: P
     """When half of a batch was kept, an answer from the rest would be wrong."""
     with MilvusIndex.build(sparse_rows(30), names(30), uri=file) as index:
         index.save(tmp_path / "saved")
-        index._client.delete(index.collection, filter="position == 12")
+        index.client.delete(index.collection, filter="position == 12")
     for call in (partial(MilvusIndex, file), partial(MilvusIndex.load, tmp_path / "saved")):
         with pytest.raises(ValueError, match=r"lacks position 12, .* interrupted: drop it \(MilvusClient"):
             call()
@@ -246,7 +246,7 @@ def test_a_collection_of_something_else_is_refused(file: str) -> None:
             index.add(np.zeros((1, WIDTH), np.float32), ["new"])
         with pytest.raises(ValueError, match="queries have 11 columns; the index has 12"):
             index.search(sparse_rows(2)[:, :11], 1)
-        index._client.create_collection("foreign", dimension=4)
+        index.client.create_collection("foreign", dimension=4)
     with pytest.raises(ValueError, match=r"collection 'foreign' .* was not made by lexforge"):
         MilvusIndex(file, "foreign")
     with MilvusIndex(file, "other") as index:
@@ -263,7 +263,7 @@ def test_bad_weights_create_no_collection(weight: float, file: str) -> None:
     with pytest.raises(ValueError, match="3 ids for 4 documents"):
         MilvusIndex.build(sparse_rows(4), names(3), uri=file)
     with MilvusIndex(file) as index:
-        assert index._client.list_collections() == []
+        assert index.client.list_collections() == []
 
 
 def test_a_saved_index_notices_what_happened_to_its_collection(file: str, tmp_path: Path) -> None:

@@ -85,7 +85,7 @@ def test_an_interrupted_build_is_dropped_and_made_again(folder: str) -> None:
     with QdrantIndex.build(documents, names(30), uri=folder, batch_rows=7) as index:
         with pytest.raises(ValueError, match=r"holds 30 documents, .* or choose another name"):
             QdrantIndex.build(documents, names(30), uri=folder)
-        index._client.delete(index.collection, points_selector=[12, 13])
+        index.client.delete(index.collection, points_selector=[12, 13])
     with pytest.raises(ValueError, match="lacks position 12, so its build was interrupted") as refused:
         QdrantIndex(folder)
     (drop,) = re.findall(r"QdrantClient\(.*?\)\.delete_collection\(.*?\)", str(refused.value))
@@ -116,7 +116,7 @@ def test_a_request_is_repeated_while_that_may_help(folder: str, monkeypatch) -> 
     ):
         calls.clear()
         with monkeypatch.context() as patch:
-            patch.setattr(index._client, "query_batch_points", failing(error))
+            patch.setattr(index.client, "query_batch_points", failing(error))
             with pytest.raises(raised, match="query_batch_points"):
                 index.search(sparse_rows(2), 3)
         assert len(calls) == sent
@@ -127,7 +127,7 @@ def test_what_is_not_this_index_is_refused(folder: str, tmp_path: Path) -> None:
     """Another corpus, another similarity, or somebody else's collection."""
     with QdrantIndex.create(WIDTH, "dot", uri=folder) as index:
         index.add(sparse_rows(4), names(4))
-        index._client.create_collection("foreign", vectors_config={})
+        index.client.create_collection("foreign", vectors_config={})
         with pytest.raises(ValueError, match="has similarity 'dot'; received 'cosine'"):
             QdrantIndex(folder, similarity="cosine")
         with pytest.raises(ValueError, match="was not made by lexforge"):

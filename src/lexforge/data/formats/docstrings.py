@@ -127,7 +127,7 @@ def load_docstrings(
     if cache_file.exists():
         pairs = _read_cache(cache_file)
     else:
-        pairs = _extract(sources)
+        pairs = extract_pairs(sources)
         _write_cache(cache_file, pairs)
     if max_pairs is not None:
         chosen = {pair.name for pair in sorted(pairs, key=lambda pair: _hash(pair.name))[:max_pairs]}
@@ -171,7 +171,7 @@ def _sources(roots: Mapping[str, Path]) -> Iterator[tuple[str, Path]]:
                     yield ".".join(part for part in (package, *parts) if part), path
 
 
-def _extract(sources: list[tuple[str, Path]]) -> list[Pair]:
+def extract_pairs(sources: list[tuple[str, Path]]) -> list[Pair]:
     """Parse all sources; of pairs with an equal name, query or document only the first is kept."""
     pairs: list[Pair] = []
     seen: set[str] = set()

@@ -191,7 +191,7 @@ class MilvusIndex(ServerIndex):
             if not is_transient(error):
                 raise RuntimeError(f"Milvus at {self.uri} refused {method}: {message(error)}") from error
 
-        send = partial(getattr(self._client, method), self.collection, timeout=self.timeout_s, **arguments)
+        send = partial(getattr(self.client, method), self.collection, timeout=self.timeout_s, **arguments)
         try:
             return send_repeatedly(send, check, (MilvusException, RpcError), FIRST_DELAY_S)
         except (MilvusException, RpcError) as error:

@@ -164,7 +164,7 @@ class QdrantIndex(ServerIndex):
                 text = " ".join(str(error).split())
                 raise RuntimeError(f"Qdrant at {self.uri} refused {method}: {text}") from error
 
-        send = partial(getattr(self._client, method), self.collection, **arguments)
+        send = partial(getattr(self.client, method), self.collection, **arguments)
         failures = (
             ResponseHandlingException,
             UnexpectedResponse,

@@ -83,7 +83,7 @@ class ServerIndex(ABC):
         self._width = 0
         self.similarity: Similarity = check_similarity(wanted["similarity"] or "dot")
         self.close: Callable[[], object]
-        self._client, self.close = self._connect(token)
+        self.client, self.close = self._connect(token)
         try:
             if self._exists():
                 self._read_description(wanted)
