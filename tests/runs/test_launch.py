@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from lexforge.runs.launch import program_words, launch_command
+from lexforge.runs.launch import launch_command, program_words
 
 SCRIPT = """
 import json, sys
