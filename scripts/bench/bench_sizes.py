@@ -2,6 +2,7 @@
 
     python scripts/bench/bench_sizes.py --data ../shared/data/scifact --tiny ../shared/models/splade-tiny
     python scripts/bench/bench_sizes.py --data DIR --tiny DIR --sizes xlmr large --only largest
+    python scripts/bench/bench_sizes.py --data DIR --minilm DIR --sizes minilm --only run --run-steps 60
     python scripts/bench/bench_sizes.py --table
 
 `lexforge` is `SpladeTrainer` with the loss of the preset lexforge, without a teacher and without wanted
@@ -14,7 +15,9 @@ without where it encodes. Sizes without a folder have random weights and the tok
 Each measurement has a process of its own, which is killed when it holds more than `--memory-limit`, and
 `lexforge` chooses the rows that it encodes at once as on a machine with so much memory. The first
 step is no part of the times. The largest batch takes two steps, because from the second on the optimizer's
-states stand beside the activations. Rows go to results/sizes.csv; `--table` prints the last number of each
+states stand beside the activations. `--only run` times a whole run instead: loading, `--run-steps` steps, a
+search of all queries of the split test by each side's own evaluator, and saving; its rows go to
+results/whole_run.csv. All other rows go to results/sizes.csv; `--table` prints the last number of each
 cell as markdown, of the setting of the newest row. `profile_step.py` shows where a step spends its time.
 """
 
@@ -39,6 +42,7 @@ from typing import Any, NamedTuple
 import torch
 from common import RESULTS, append_rows, peak_mb, reset_peak
 from sentence_transformers import SparseEncoder, SparseEncoderTrainer
+from sentence_transformers.sparse_encoder.evaluation import SparseInformationRetrievalEvaluator
 from sentence_transformers.sparse_encoder.losses import SparseMultipleNegativesRankingLoss, SpladeLoss
 from transformers import (
     AutoTokenizer,
@@ -49,15 +53,16 @@ from transformers import (
     XLMRobertaForMaskedLM,
 )
 
-from lexforge import data, losses, models, training
+from lexforge import data, evaluation, losses, models, training
 from lexforge.corpus import encode
 from lexforge.losses import memory
 from lexforge.models.structure import set_dropout
 
 OURS, PEER = "lexforge", "sentence-transformers"
 PARTS = ("train", "largest", "encode")
+WHOLE_RUN = "run"
 ACTIVE_TERMS = 150  # per text, as a trained SPLADE encoder has
-MOST_ROWS = 256  # of the largest batch that is tried
+MOST_ROWS = 256  # of the largest batch that is tried, unless --most-rows says less
 WARM, TRIED = 8, 2  # documents that warm up the encoding; steps that a batch must survive
 TOLERANCE = 1e-4  # between two orders of float32 sums in up to 24 layers; activations are near 1
 
@@ -272,6 +277,51 @@ def train(task: Task) -> dict[str, Any]:
     }
 
 
+def whole_run(task: Task, data_folder: str) -> dict[str, Any]:
+    """Load, train, search the test queries and save; time and peak memory of all of it."""
+    started, cpu, before = time.perf_counter(), time.process_time(), reset_peak()
+    with tempfile.TemporaryDirectory() as output_dir:
+        model = models.lower_bias(load(task.folder, task.side, task.length), task.threshold)
+        trainer = make_trainer(task, model, output_dir, Clock())
+        memory.free_memory = lambda device: int(task.memory_limit * 1e9 - reset_peak() * 1e6)
+        loaded = time.perf_counter()
+        trainer.train()
+        trained, peak = time.perf_counter(), peak_mb()
+        found = search_test_queries(model, task.side, data.load_retrieval_data(data_folder))
+        model.save_pretrained(output_dir)
+    return {
+        "seconds": round(time.perf_counter() - started, 1),
+        "cpu_seconds": round(time.process_time() - cpu, 1),
+        "training_seconds": round(trained - loaded, 1),
+        "training_peak_gb": round(peak / 1e3, 2),
+        "training_peak_above_start_gb": round((peak - before) / 1e3, 2),
+        **found,
+    }
+
+
+def search_test_queries(model: SparseEncoder, side: str, task: data.RetrievalData) -> dict[str, float]:
+    """nDCG@10 on the split test and mean numbers of terms, by each side's own evaluator."""
+    if side == OURS:
+        result = evaluation.evaluator_of_split(task, "test").evaluate(model)
+        return {
+            "nDCG@10": round(result.metrics["nDCG@10"], 4),
+            "document_terms": round(result.sparsity["document_active_dims"], 1),
+            "query_terms": round(result.sparsity["query_active_dims"], 1),
+        }
+    relevant = {
+        query: {key for key, grade in grades.items() if grade > 0}
+        for query, grades in task.split("test").items()
+    }
+    found = SparseInformationRetrievalEvaluator(
+        {query: task.queries[query] for query in relevant}, dict(task.corpus), relevant, write_csv=False
+    )(model)
+    return {
+        "nDCG@10": round(found["dot_ndcg@10"], 4),
+        "document_terms": round(found["corpus_active_dims"], 1),
+        "query_terms": round(found["query_active_dims"], 1),
+    }
+
+
 def encode_documents(
     folder: str, side: str, texts: list[str], length: int, batch_size: int
 ) -> dict[str, Any]:
@@ -436,7 +486,7 @@ def measure_size(name: str, folder: str, facts: dict[str, Any], texts: Any, args
         )
 
     for side in (OURS, PEER):
-        row: dict[str, Any] = {
+        setting: dict[str, Any] = {
             "size": name,
             **facts,
             "side": side,
@@ -446,6 +496,16 @@ def measure_size(name: str, folder: str, facts: dict[str, Any], texts: Any, args
             "precision": args.precision,
             "dropout": "kept" if args.dropout is None else args.dropout,
             "memory_limit_gb": limit,
+        }
+        if args.only == [WHOLE_RUN]:
+            job = task(side, args.rows, args.run_steps)
+            found = within(limit, whole_run, job, args.data)
+            if found is None:
+                raise RuntimeError(f"the run of {side} was killed, because it held more than {limit:g} GB")
+            append_rows("whole_run", [{**setting, "steps": args.run_steps, **found}])
+            continue
+        row: dict[str, Any] = {
+            **setting,
             **dict.fromkeys(
                 ("seconds_per_step", "cpu_seconds_per_step", "peak_gb", "peak_above_model_gb"), ""
             ),
@@ -459,7 +519,7 @@ def measure_size(name: str, folder: str, facts: dict[str, Any], texts: Any, args
             }
         if "largest" in args.only:
             start = 1 if SIZES[name].width >= 1024 else 4 if SIZES[name].terms > 100_000 else args.rows
-            most = min(MOST_ROWS, len(rows) // TRIED)
+            most = min(args.most_rows, len(rows) // TRIED)
 
             def fits(batch_size: int, side: str = side) -> bool:
                 print(f"{name} {side}: {batch_size} rows", flush=True)
@@ -483,8 +543,10 @@ def main() -> None:
     parser.add_argument("--tiny", help="folder of the SPLADE encoder of 4.4 million parameters")
     parser.add_argument("--minilm", help="folder of MiniLM with 6 layers")
     parser.add_argument("--sizes", nargs="+", choices=SIZES, default=list(SIZES))
-    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))
+    parser.add_argument("--only", nargs="+", choices=(*PARTS, WHOLE_RUN), default=list(PARTS))
+    parser.add_argument("--run-steps", type=int, default=60, help="steps of --only run")
     parser.add_argument("--rows", type=int, default=32, help="rows of three texts in a batch")
+    parser.add_argument("--most-rows", type=int, default=MOST_ROWS, help="of the largest batch")
     parser.add_argument("--length", type=int, default=128, help="tokens per text")
     parser.add_argument("--steps", type=int, default=4, help="of which the first is not timed")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
@@ -498,6 +560,8 @@ def main() -> None:
     if args.table:
         print(sizes_table(read_rows()))
         return
+    if WHOLE_RUN in args.only and len(args.only) > 1:
+        parser.error(f"--only {WHOLE_RUN} stands alone; received {' '.join(args.only)}")
     given = {"tiny": args.tiny, "minilm": args.minilm}
     tokenizer = args.tiny or args.minilm
     if args.data is None or tokenizer is None:
@@ -506,7 +570,8 @@ def main() -> None:
         parser.error(f"--steps must be 2 or more, because the first is not timed; received {args.steps}")
     # The processes inherit these, and the libraries read them when they are loaded.
     os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "NUMBA_NUM_THREADS"), str(args.threads))
-    texts = read_texts(args.data, max(args.rows * args.steps, MOST_ROWS * TRIED))
+    most = max(args.rows * (args.run_steps if WHOLE_RUN in args.only else args.steps), MOST_ROWS * TRIED)
+    texts = read_texts(args.data, most)
     if len(texts[0]) < args.rows * args.steps:
         parser.error(
             f"{args.steps} steps need {args.rows * args.steps} rows; {args.data} has {len(texts[0])}"
