@@ -27,21 +27,25 @@ def threads() -> int:
     return 1 if _forked() else numba.get_num_threads()
 
 
-def parallel(function: Callable[..., Any]) -> Callable[..., Any]:
+def parallel(function: Callable[..., Any] | None = None, **options: Any) -> Callable[..., Any]:
     """Compile a loop over `numba.prange` twice: for all threads, and for one thread in a forked process.
 
     Args:
         function: The loop, called from Python only. Each version is compiled at its first call and cached.
+        options: Further ones of `numba.njit`, as `@parallel(fastmath=...)`.
 
     Returns:
-        A function that runs the right version; its `__wrapped__` is the one for all threads.
+        A function that runs the right version; its `__wrapped__` is the one for all threads. Without a loop,
+        a decorator with the options.
     """
+    if function is None:
+        return functools.partial(parallel, **options)
     assert isinstance(function, FunctionType)
-    on_threads = numba.njit(parallel=True, cache=True)(function)
+    on_threads = numba.njit(parallel=True, cache=True, **options)(function)
     # The cache of numba tells functions apart by their names, and not by how they were compiled.
     copy = FunctionType(function.__code__, function.__globals__)
     copy.__qualname__ = f"{function.__qualname__}_on_one_thread"
-    on_one_thread = numba.njit(cache=True)(copy)
+    on_one_thread = numba.njit(cache=True, **options)(copy)
 
     @functools.wraps(on_threads)
     def run(*arguments: Any) -> Any:

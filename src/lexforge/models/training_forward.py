@@ -1,4 +1,7 @@
-"""How the transformer of an encoder runs while it is trained on a CPU: without padding, in a fast format.
+"""How the transformer of an encoder runs while it is trained on a CPU: a fast format, and no wasted work.
+
+Texts are encoded without their padding, the products may be bfloat16, and attention and dropout are those of
+`lexforge.kernels.encoder`.
 
 The module gets another `forward` on the instance, as the fused head does: its class, parameters and names
 stay as they are, and so does what is saved. Outside training it runs as before.
@@ -7,6 +10,7 @@ stay as they are, and so does what is saved. Outside training it runs as before.
 from __future__ import annotations
 
 import time
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -15,12 +19,35 @@ import torch.nn.functional as F
 from sentence_transformers.base.modules import Transformer
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
+from torch.overrides import TorchFunctionMode
+
+from lexforge.kernels.encoder import attention, draw_seed, dropout
 
 # Measured on one Zen 3 core with MiniLM: 4,096 tokens in 16 pieces instead of 4 took 0.35 s of 3.4 s longer.
 _TOKENS_OF_A_PIECE = 32
 _TEXTS, _TOKENS, _TURNS = 4, 64, 3  # of the batch that is timed; the first turn prepares
 
 Features = dict[str, Any]
+
+
+class FastOperators(TorchFunctionMode):
+    """Within it, dropout and attention on a CPU are those of `lexforge.kernels.encoder`, where they can be.
+
+    Other calls of PyTorch, other devices and formats, and what those two do not offer, such as a mask that is
+    no bool, are left as they are.
+    """
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Call the fast operator or the function itself."""
+        kwargs = kwargs or {}
+        fast: Any = None
+        if func is F.dropout:
+            fast = _dropout(*args, **kwargs)
+        elif func is F.scaled_dot_product_attention:
+            fast = _attention(*args, **kwargs)
+        return func(*args, **kwargs) if fast is None else fast
 
 
 class TrainingForward:
@@ -44,12 +71,18 @@ class TrainingForward:
         if not transformer.training or not isinstance(mask, Tensor) or mask.device.type != "cpu":
             return plain(transformer, features, **kwargs)
         if self.dtype == torch.float32:
-            return self._in_pieces(features, mask, **kwargs)
-        with torch.autocast("cpu", self.dtype):
+            with self._operators():
+                return self._in_pieces(features, mask, **kwargs)
+        with torch.autocast("cpu", self.dtype), self._operators():
             features = self._in_pieces(features, mask, **kwargs)
         name = transformer.module_output_name
         features[name] = features[name].float()  # in place, as the transformer writes it
         return features
+
+    def _operators(self) -> AbstractContextManager[Any]:
+        # Checkpointing encodes a layer again in the backward pass, where this context has ended.
+        checkpoints = getattr(self.transformer.model, "is_gradient_checkpointing", False)
+        return nullcontext() if checkpoints or not _runs_eagerly() else FastOperators()
 
     def _in_pieces(self, features: Features, mask: Tensor, **kwargs: Any) -> Features:
         plain = type(self.transformer).forward
@@ -78,8 +111,7 @@ class TrainingForward:
         return (
             transformer.module_output_name == "token_embeddings"
             and not getattr(transformer.model.config, "output_hidden_states", False)
-            and not torch.jit.is_tracing()
-            and not torch.compiler.is_compiling()
+            and _runs_eagerly()
             # The ranks gather a layer's parts in each forward, and would not have equally many pieces.
             and not any(isinstance(module, FSDPModule) for module in transformer.modules())
         )
@@ -181,6 +213,54 @@ def seconds_of_formats(transformer: Transformer) -> dict[str, float]:
     for module in resting:
         module.training = False
     return {str(dtype).removeprefix("torch."): min(seconds) for dtype, seconds in turns.items()}
+
+
+def _runs_eagerly() -> bool:
+    return not torch.jit.is_tracing() and not torch.compiler.is_compiling()
+
+
+def _dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor | None:
+    """`F.dropout`, or None where the fast one does not apply."""
+    if not training or inplace or not 0 < p < 1 or not _is_fast(input):
+        return None
+    return dropout(input, p, draw_seed())
+
+
+def _attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor | None:
+    """`F.scaled_dot_product_attention`, or None where the fast one does not apply."""
+    if torch.is_autocast_enabled("cpu"):
+        dtype = torch.get_autocast_dtype("cpu")
+        query, key, value = (tensor.to(dtype) for tensor in (query, key, value))
+    if is_causal or query.dim() != 4 or not query.shape[:2] == key.shape[:2] == value.shape[:2]:
+        return None
+    if not query.dtype == key.dtype == value.dtype or not _is_fast(query) or not dropout_p < 1:
+        return None
+    if attn_mask is not None and (attn_mask.dtype != torch.bool or not _is_of_texts(attn_mask, query, key)):
+        return None
+    factor = query.shape[-1] ** -0.5 if scale is None else scale
+    return attention(query, key, value, attn_mask, factor, dropout_p, draw_seed())
+
+
+def _is_fast(tensor: Tensor) -> bool:
+    return tensor.device.type == "cpu" and tensor.dtype in (torch.float32, torch.bfloat16)
+
+
+def _is_of_texts(mask: Tensor, query: Tensor, key: Tensor) -> bool:
+    """Whether a mask says of each text, or of all, which keys count for each query, or for all."""
+    wanted = (query.shape[0], 1, query.shape[2], key.shape[2])
+    return mask.dim() == 4 and all(
+        size in (1, most) if place < 3 else size == most
+        for place, (size, most) in enumerate(zip(mask.shape, wanted, strict=True))
+    )
 
 
 def _are_rows(features: Features, mask: Tensor) -> bool:

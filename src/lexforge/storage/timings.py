@@ -20,7 +20,7 @@ from lexforge.storage.files import cache_folder, write_file
 
 logger = logging.getLogger(__name__)
 
-FORMAT = 3  # of the cached file; raised when what is measured changes
+FORMAT = 4  # of the cached file; raised when what is measured changes
 _TIMINGS: dict[str, dict[str, dict[str, float]]] = {}  # machine -> what was timed -> way -> seconds
 
 
