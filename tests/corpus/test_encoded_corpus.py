@@ -145,7 +145,7 @@ def test_another_model_is_refused(tiny_splade, tiny_dense, tmp_path: Path) -> No
     tiny_splade.max_seq_length = 7
     with pytest.raises(ValueError, match=r"fingerprint was .*max_seq_length was 32 and is now 7"):
         write(tiny_splade, tmp_path)
-    with pytest.raises(ValueError, match="kind was 'sparse' and is now 'dense'"):
+    with pytest.raises(ValueError, match="vector_type was 'sparse' and is now 'dense'"):
         write(tiny_dense, tmp_path)
 
 

@@ -1,4 +1,4 @@
-"""Training without padding is training with it: same states, same gradients, for every kind of batch."""
+"""Training without padding and with fast operators gives the states and gradients of plain training."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from sentence_transformers import SentenceTransformer, SparseEncoder
 from torch import Tensor
 
-from lexforge.models import fuse_splade_head
-from lexforge.models.training_forward import cut, seconds_of_formats, training_forwards
+from lexforge.kernels.encoder import attention, dropout
+from lexforge.models import fuse_splade_head, training_forward
+from lexforge.models.structure import checkpoint_layers
+from lexforge.models.training_forward import FastOperators, cut, seconds_of_formats, training_forwards
 
 # In an order that is not its own inverse, so that vectors which came back in the wrong order would show.
 TEXTS = [
@@ -115,6 +118,109 @@ def test_what_cannot_be_cut_runs_as_before(fresh: Any) -> None:
     model[0].model.config.output_hidden_states = True
     model(dict(features))
     assert seen == [features["input_ids"].shape[1]] * 4
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+def test_dropout_and_attention_are_those_of_the_formulas(
+    fresh: Any, monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype
+) -> None:
+    """With the dropout of the model: the compiled passes and PyTorch's operators, for the same seeds."""
+    model = fuse_splade_head(fresh()).train()
+    (forward,) = training_forwards(model)
+    forward.dtype = dtype
+    features = model.preprocess(TEXTS)
+    calls = []
+
+    def vectors(impl: str) -> Tensor:
+        for name, function in (("attention", attention), ("dropout", dropout)):
+
+            def call(*arguments: Any, name: str = name, function: Any = function) -> Tensor:
+                calls.append(name)
+                return function(*arguments, impl=impl).to(arguments[0].dtype)
+
+            monkeypatch.setattr(training_forward, name, call)
+        torch.manual_seed(0)
+        return model(dict(features))["sentence_embedding"]
+
+    found, expected = vectors("compiled"), vectors("reference")
+    assert calls.count("attention") == 2 * len(widths_of_pieces(features)) * 2  # both ways, two layers
+    assert calls.count("dropout") == 2 * len(widths_of_pieces(features)) * 5  # embeddings, and two a layer
+    close = {"rtol": 1e-4, "atol": 1e-5} if dtype == torch.float32 else {"rtol": 0.05, "atol": 0.05}
+    torch.testing.assert_close(found, expected, **close)
+    torch.manual_seed(1)
+    other = model(dict(features))["sentence_embedding"]
+    assert (other - found).abs().max() > 0.1
+
+
+def widths_of_pieces(features: dict[str, Any]) -> list[int]:
+    lengths = np.sort(features["attention_mask"].sum(dim=1).numpy())
+    return [width for _, _, width in cut(lengths, training_forward.TOKENS_OF_A_PIECE)]
+
+
+def test_the_random_state_repeats_a_batch(fresh: Any) -> None:
+    """Gradient caching encodes a batch twice, first without gradients, and must drop the same elements."""
+    model = fuse_splade_head(fresh()).train()
+    training_forwards(model)
+    features = model.preprocess(TEXTS)
+    torch.manual_seed(0)
+    with torch.no_grad():
+        first = model(dict(features))["sentence_embedding"]
+    torch.manual_seed(0)
+    assert torch.equal(model(dict(features))["sentence_embedding"], first)
+
+
+def test_checkpointed_layers_are_encoded_by_the_same_operators_twice(fresh: Any) -> None:
+    """The backward pass encodes a layer again; other operators there would drop other elements."""
+    found = []
+    for checkpoints in (False, True):
+        model = fuse_splade_head(fresh()).train()
+        training_forwards(model)
+        if checkpoints:
+            checkpoint_layers(model)
+        features = model.preprocess(TEXTS)
+        torch.manual_seed(0)
+        vectors = model(dict(features))["sentence_embedding"]
+        vectors.sum().backward()
+        again = model[0].model.get_input_embeddings().weight.grad.clone()
+        model.zero_grad()
+        torch.manual_seed(0)
+        model(dict(features))["sentence_embedding"].sum().backward()
+        assert torch.equal(model[0].model.get_input_embeddings().weight.grad, again)
+        found.append(again)
+    assert (found[0] - found[1]).abs().max() > 0  # other random numbers, and so another gradient
+
+
+def test_what_the_fast_operators_do_not_offer_is_left_to_pytorch() -> None:
+    """Masks that are no bool, other formats, grouped queries and a causal flag give PyTorch's own results."""
+    torch.manual_seed(0)
+    query, key = torch.randn(2, 4, 5, 8), torch.randn(2, 2, 5, 8)
+    wide = key.repeat_interleave(2, dim=1)
+    bias = torch.randn(2, 4, 5, 5)
+    per_head = torch.rand(2, 4, 5, 5) > 0.3
+    per_head[..., 0] = True
+    calls: list[tuple[tuple[Tensor, ...], dict[str, Any]]] = [
+        ((query, wide, wide), {"attn_mask": bias}),
+        ((query, wide, wide), {"attn_mask": per_head}),
+        ((query, wide, wide), {"is_causal": True}),
+        ((query, key, key), {"enable_gqa": True}),
+        ((query.double(), wide.double(), wide.double()), {}),
+        ((query[0], wide[0], wide[0]), {}),
+    ]
+    for tensors, options in calls:
+        expected = F.scaled_dot_product_attention(*tensors, **options)
+        with FastOperators():
+            found = F.scaled_dot_product_attention(*tensors, **options)
+        assert torch.equal(found, expected)
+    x = torch.randn(6, 50)
+    for function, options in ((F.dropout, {"training": False}), (F.dropout, {"p": 0.0}), (F.dropout1d, {})):
+        torch.manual_seed(1)
+        expected = function(x, **options)
+        torch.manual_seed(1)
+        with FastOperators():
+            assert torch.equal(function(x, **options), expected)
+    with FastOperators():
+        y = x.clone()
+        assert F.dropout(y, 0.5, True, True) is y
 
 
 def test_a_model_stays_what_it_was(fresh: Any, tmp_path: Path) -> None:

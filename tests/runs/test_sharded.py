@@ -118,7 +118,7 @@ def test_the_output_embedding_stays_with_the_root(
 ) -> None:
     """A class that holds it, or the input embedding tied to it, is refused; the layers' class is not."""
     under_fsdp(transformer_cls_names_to_wrap=["BertLayer"])
-    make_trainer(tiny_splade, tmp_path)._sharded.refuse_layers()
+    make_trainer(tiny_splade, tmp_path).sharded.refuse_layers()
     under_fsdp(transformer_cls_names_to_wrap=["BertLayer", layer])
     with pytest.raises(ValueError, match=f"fsdp_transformer_layer_cls_to_wrap: {layer} holds the output"):
         make_trainer(tiny_splade, tmp_path).train()
