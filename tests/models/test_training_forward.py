@@ -157,6 +157,35 @@ def widths_of_pieces(features: dict[str, Any]) -> list[int]:
     return [width for _, _, width in cut(lengths, training_forward.TOKENS_OF_A_PIECE)]
 
 
+def test_linear_layers_share_the_cast_of_one_input() -> None:
+    """Their results are those of autocast; a tensor that was changed in place is cast again."""
+    torch.manual_seed(0)
+    layers = [torch.nn.Linear(8, 8) for _ in range(3)]
+    x = torch.randn(4, 8)
+
+    def results() -> list[Tensor]:
+        y = x.clone().requires_grad_() * 1  # autocast itself keeps the cast of a leaf, even a stale one
+        found = [layer(y) for layer in layers]
+        (gradient,) = torch.autograd.grad(sum(one.float().square().sum() for one in found), y)
+        with torch.no_grad():
+            y.mul_(2)
+        return [gradient, *found, layers[0](y)]
+
+    with torch.autocast("cpu", torch.bfloat16):
+        expected = results()
+        casts: list[Tensor] = []
+        with (
+            torch.autograd.graph.saved_tensors_hooks(lambda t: casts.append(t) or t, lambda t: t),
+            FastOperators(),
+        ):
+            found = results()
+    torch.testing.assert_close(found[0], expected[0], rtol=0.02, atol=0.02)  # summed in bfloat16
+    for one, other in zip(found[1:], expected[1:], strict=True):
+        assert torch.equal(one, other)
+    inputs = {t.data_ptr() for t in casts if t.dtype == torch.bfloat16 and t.shape == (4, 8)}
+    assert len(inputs) == 2  # of seven that autocast alone would make: before and after the change
+
+
 def test_the_random_state_repeats_a_batch(fresh: Any) -> None:
     """Gradient caching encodes a batch twice, first without gradients, and must drop the same elements."""
     model = fuse_splade_head(fresh()).train()

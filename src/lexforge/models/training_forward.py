@@ -34,8 +34,14 @@ class FastOperators(TorchFunctionMode):
     """Within it, dropout and attention on a CPU are those of `lexforge.kernels.encoder`, where they can be.
 
     Other calls of PyTorch, other devices and formats, and what those two do not offer, such as a mask that is
-    no bool, are left as they are.
+    no bool, are left as they are. Under autocast, linear layers that read one tensor, such as those of
+    queries, keys and values, share its cast.
     """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._read: tuple[Tensor, int] | None = None  # the last input of a linear layer, and its version
+        self._cast: Tensor | None = None
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -47,7 +53,18 @@ class FastOperators(TorchFunctionMode):
             fast = _dropout(*args, **kwargs)
         elif func is F.scaled_dot_product_attention:
             fast = _attention(*args, **kwargs)
+        elif func is F.linear and args and torch.is_autocast_enabled("cpu"):
+            args = (self._cast_once(args[0]), *args[1:])
         return func(*args, **kwargs) if fast is None else fast
+
+    def _cast_once(self, x: Tensor) -> Tensor:
+        """The input of a linear layer in the format of autocast, which the layers that read it share."""
+        if x.dtype != torch.float32 or x.device.type != "cpu":
+            return x
+        if self._read is None or self._read[0] is not x or self._read[1] != x._version:
+            self._read, self._cast = (x, x._version), x.to(torch.get_autocast_dtype("cpu"))
+        assert self._cast is not None
+        return self._cast
 
 
 class TrainingForward:
