@@ -11,8 +11,8 @@ from __future__ import annotations
 import functools
 import os
 import threading
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import FunctionType
 from typing import Any
 
@@ -25,6 +25,24 @@ _own_process: int | None = None  # the process that ran the first loop, which st
 def threads() -> int:
     """Return how many threads the loops of `parallel` run on in this process."""
     return 1 if _forked() else numba.get_num_threads()
+
+
+@contextmanager
+def at_most(number: int) -> Iterator[None]:
+    """Let the loops of `parallel` run on no more than so many threads, those of this thread within the block.
+
+    Args:
+        number: At least 1.
+    """
+    if _forked():  # one thread, and numba must not be asked for others
+        yield
+        return
+    before = numba.get_num_threads()
+    numba.set_num_threads(min(number, before))
+    try:
+        yield
+    finally:
+        numba.set_num_threads(before)
 
 
 def parallel(function: Callable[..., Any] | None = None, **options: Any) -> Callable[..., Any]:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import numba
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lexforge.kernels.encoder import attention, draw_seed, dropout
+from lexforge.kernels import parallel
+from lexforge.kernels.encoder import attention, compiled, draw_seed, dropout
 from lexforge.kernels.encoder.reference import kept
 
 SEED = (1234567, 4000000000)
@@ -129,6 +131,26 @@ def test_dropout_keeps_the_share_that_it_should(p: float) -> None:
         assert abs(((stays - 1 + p) * (other - 1 + p)).mean()) < bound
     parts = stays.view(64, -1).mean(dim=1)
     assert (parts - 1 + p).abs().max() < 5 * 8 * (p * (1 - p) / count) ** 0.5
+
+
+def test_the_passes_take_no_more_threads_than_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks share the cores of a machine; a search afterwards has its own number again."""
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    used: list[int] = []
+    monkeypatch.setattr(compiled, "drop", lambda *_: used.append(numba.get_num_threads()))
+    before = numba.get_num_threads()
+    dropout(torch.zeros(8), 0.5, SEED)
+    assert used == [1]
+    assert numba.get_num_threads() == before
+
+
+def test_a_forked_process_drops_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its loops run on one thread, because those of numba may not be asked for there."""
+    x = torch.randn(20_000, generator=torch.Generator().manual_seed(0))
+    expected = dropout(x, 0.5, SEED)
+    monkeypatch.setattr(parallel, "_forked", lambda: True)
+    monkeypatch.setattr(numba, "set_num_threads", pytest.fail)
+    assert torch.equal(dropout(x, 0.5, SEED), expected)
 
 
 def test_the_random_state_decides_the_seed() -> None:

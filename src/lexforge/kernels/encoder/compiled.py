@@ -1,4 +1,8 @@
-"""Dropout and attention on a CPU: compiled passes over the elements, and products by PyTorch."""
+"""Dropout and attention on a CPU: compiled passes over the elements, and products by PyTorch.
+
+The passes take no more threads than PyTorch may, so that ranks on one machine do not get into each other's
+way.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +15,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from lexforge.kernels.encoder.passes import drop, softmax, softmax_backward
+from lexforge.kernels.parallel import at_most
 
 _LOG2_E = 1.4426950408889634
 
@@ -55,15 +60,16 @@ class CompiledAttention(torch.autograd.Function):
             bias = torch.zeros(mask.shape).masked_fill_(~mask, -torch.inf)[:, 0]  # [B or 1, L or 1, K]
         dropped = torch.empty_like(weights)
         texts_of_bias = batch // bias.shape[0]  # that share the rows of one
-        softmax(
-            _flat(weights),
-            bias.flatten(0, 1).numpy(),
-            heads * length * texts_of_bias,
-            length if bias.shape[1] == length else 1,
-            np.float32(scale * _LOG2_E),
-            _flat(dropped),
-            *_numbers(p, seed),
-        )
+        with at_most(torch.get_num_threads()):
+            softmax(
+                _flat(weights),
+                bias.flatten(0, 1).numpy(),
+                heads * length * texts_of_bias,
+                length if bias.shape[1] == length else 1,
+                np.float32(scale * _LOG2_E),
+                _flat(dropped),
+                *_numbers(p, seed),
+            )
         ctx.save_for_backward(*rows, weights)
         ctx.settings = scale, p, seed, heads
         return torch.bmm(dropped, rows[2]).unflatten(0, (batch, heads))
@@ -77,9 +83,10 @@ class CompiledAttention(torch.autograd.Function):
         gradient = gradient.flatten(0, 1)  # [B * H, L, E]
         of_scores = torch.bmm(gradient, value.mT)  # those of the weights, in place of which the pass writes
         dropped = torch.empty_like(weights)
-        softmax_backward(
-            _flat(weights), _flat(of_scores), np.float32(scale), _flat(dropped), *_numbers(p, seed)
-        )
+        with at_most(torch.get_num_threads()):
+            softmax_backward(
+                _flat(weights), _flat(of_scores), np.float32(scale), _flat(dropped), *_numbers(p, seed)
+            )
         gradients = (
             torch.bmm(of_scores, key),
             torch.bmm(of_scores.mT, query),
@@ -91,7 +98,8 @@ class CompiledAttention(torch.autograd.Function):
 def _dropped(x: Tensor, p: float, seed: tuple[int, int]) -> Tensor:
     x = x.detach().contiguous()
     result = torch.empty_like(x)
-    drop(_array(x).reshape(-1), _array(result).reshape(-1), *_numbers(p, seed))
+    with at_most(torch.get_num_threads()):
+        drop(_array(x).reshape(-1), _array(result).reshape(-1), *_numbers(p, seed))
     return result
 
 
