@@ -11,7 +11,7 @@ WORKERS := 2
 PYTEST := -m pytest -n $(WORKERS) --dist loadgroup
 test test-slow test-processors test-oldest test-engines: export OMP_WAIT_POLICY = passive
 
-.PHONY: quickstart test test-slow test-all test-processors test-oldest test-engines docs lint format clean
+.PHONY: quickstart test test-slow test-all test-processors test-oldest test-engines docs lint loops format clean
 
 # What it takes to train, measure and search, and nothing else; `make test` adds the developers' tools.
 $(RUNNABLE): pyproject.toml constraints.txt
@@ -44,7 +44,12 @@ lint: $(INSTALLED)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-test: lint
+# A fresh checkout compiles its loops on one core, while the types are checked on the other.
+loops: $(INSTALLED)
+	$(BIN)/python tests/compile_loops.py
+
+test: $(INSTALLED)
+	$(MAKE) --no-print-directory --jobs 2 --output-sync lint loops
 	$(BIN)/python $(PYTEST)
 
 test-slow: $(INSTALLED)

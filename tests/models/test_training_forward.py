@@ -12,11 +12,14 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from sentence_transformers import SentenceTransformer, SparseEncoder
+from datasets import Dataset
+from sentence_transformers import SentenceTransformer, SparseEncoder, SparseEncoderTrainer
+from sentence_transformers.sparse_encoder import SparseEncoderTrainingArguments
+from sentence_transformers.sparse_encoder.losses import SparseMultipleNegativesRankingLoss, SpladeLoss
 from torch import Tensor
 
 from lexforge.kernels.encoder import attention, dropout
-from lexforge.models import fuse_splade_head, training_forward
+from lexforge.models import fuse_encoder, fuse_splade_head, training_forward
 from lexforge.models.structure import checkpoint_layers
 from lexforge.models.training_forward import FastOperators, cut, seconds_of_formats, training_forwards
 
@@ -101,6 +104,39 @@ def test_a_training_has_the_losses_of_a_padded_one(fresh: Any, make_trainer: Any
         return [line["loss"] for line in trainer.state.log_history if "loss" in line]
 
     assert losses(padded=False) == pytest.approx(losses(padded=True), rel=1e-4)
+
+
+@pytest.mark.parametrize("bf16", [False, True])
+def test_it_serves_the_stock_trainer(
+    fresh: Any, tmp_path: Path, training_rows: list[dict[str, str]], bf16: bool
+) -> None:
+    """Two lines in a script of sentence-transformers; the losses of the plain model are the oracle."""
+
+    def losses(fused: bool) -> list[float]:
+        model = fresh()
+        for module in model.modules():
+            if isinstance(module, torch.nn.Dropout):
+                module.p = 0.0
+        if fused:
+            assert fuse_splade_head(fuse_encoder(model)) is model
+        arguments = SparseEncoderTrainingArguments(
+            str(tmp_path),
+            max_steps=3,
+            logging_steps=1,
+            learning_rate=1e-4,
+            report_to="none",
+            save_strategy="no",
+            use_cpu=True,
+            bf16=bf16,
+        )
+        loss = SpladeLoss(model, SparseMultipleNegativesRankingLoss(model), 1e-3)
+        trainer = SparseEncoderTrainer(
+            model, arguments, train_dataset=Dataset.from_list(training_rows), loss=loss
+        )
+        trainer.train()
+        return [line["loss"] for line in trainer.state.log_history if "loss" in line]
+
+    assert losses(True) == pytest.approx(losses(False), rel=0.03 if bf16 else 1e-3)
 
 
 def test_what_cannot_be_cut_runs_as_before(fresh: Any) -> None:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from lexforge.models.splade import build_splade
     from lexforge.models.structure import vocabulary_size
     from lexforge.models.token_weights import TokenWeights, dense_encoder, save_flag_embedding
+    from lexforge.models.training_forward import fuse_encoder
     from lexforge.models.vocabulary import (
         foreign_script_ids,
         special_token_ids,
@@ -53,6 +54,7 @@ __all__ = [
     "embedding_dimension",
     "encode_kind",
     "foreign_script_ids",
+    "fuse_encoder",
     "fuse_splade_head",
     "has_language_model_head",
     "head_is_trained",
