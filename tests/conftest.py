@@ -26,7 +26,7 @@ WORDS = (
     "한국 서울 검색 문서 단어 질문 대답 ##s ##ing ##ed ##er 어 은 는 이 가"
 ).split()
 EXPENSIVE = {"on_ranks", "run", "warm", "train", "errors", "wheel", "half_way", "browser"}
-EXPENSIVE |= {"bert_onnx", "inference_free"}
+EXPENSIVE |= {"bert_onnx", "inference_free", "messages"}
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
 
@@ -38,6 +38,7 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["XDG_CACHE_HOME"] = cache.name
 
 
+@pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the marks in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Let one worker run all tests of a file that share what is expensive to make (`--dist loadgroup`)."""
     for item in items:

@@ -628,7 +628,7 @@ def test_a_cross_encoder_as_teacher_scores_the_documents_of_each_row(
     recipe.main(cfg)
     state = json.loads((cfg.output_dir / "checkpoint-2" / "trainer_state.json").read_text())
     assert state["log_history"][0]["loss/distillation"] > 0
-    assert f"| teacher | {tiny_cross} |" in (cfg.output_dir / "model" / "README.md").read_text()
+    assert "| teacher | cross |" in (cfg.output_dir / "model" / "README.md").read_text()
 
 
 def test_a_teacher_that_scores_pairs_needs_negatives(
