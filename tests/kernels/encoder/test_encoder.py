@@ -110,11 +110,13 @@ def test_dropout_is_that_of_the_formula(dtype: torch.dtype, shape: tuple[int, ..
 
 
 def test_rounding_to_bfloat16_is_that_of_pytorch() -> None:
-    """Ties go to the even number, as in every cast; p = 0 leaves the rounding of the product alone."""
+    """To the nearest number, as in every cast of PyTorch; ties, of a factor of 1.5, go to the even one."""
     x = torch.randn(10_000, generator=torch.Generator().manual_seed(0)).bfloat16()
     assert torch.equal(dropout(x, 0.0, SEED), x)
-    halved = dropout(x, 0.5, SEED)
-    assert torch.equal(halved[halved != 0], (x * 2)[halved != 0])
+    for p in (0.3, 1 / 3):
+        found, stays = dropout(x, p, SEED), kept(x.shape, p, SEED)
+        expected = (x.float() * torch.tensor(1 / (1 - p))).bfloat16()
+        assert torch.equal(found[stays], expected[stays])
 
 
 @pytest.mark.parametrize("p", [0.05, 0.1, 0.5])
