@@ -145,7 +145,7 @@ def fuse_encoder(model: Encoder) -> Encoder:
     trainers of lexforge do this themselves.
 
     Args:
-        model: A `SparseEncoder`, a `SentenceTransformer` or a `MultiVectorEncoder`.
+        model: A `SparseEncoder` or a `SentenceTransformer`.
 
     Returns:
         The same model.
