@@ -1,9 +1,9 @@
 """Attention and dropout of a transformer that is trained on a CPU, in passes that are compiled once.
 
 In PyTorch these two take more of a step than all products of matrices on a processor with AMX: random numbers
-come one by one, and the fused attention has no dropout and, in bfloat16, a slow backward pass. Here a counter is hashed to one random number per
-element, so the backward pass makes the same numbers again and no mask is stored, and scaling, mask, softmax
-and dropout are one pass over the scores. Two implementations agree:
+come one by one, and the fused attention has no dropout and, in bfloat16, a slow backward pass. Here a counter
+is hashed to one random number per element, so the backward pass makes the same numbers again and no mask is
+stored, and scaling, mask, softmax and dropout are one pass over the scores. Two implementations agree:
 
 - `reference` says the formulas with PyTorch's own operators;
 - `compiled` runs loops of numba.
