@@ -6,9 +6,10 @@ INSTALLED := $(VENV)/.installed
 RUNNABLE := $(VENV)/.runnable
 OLDEST := .venv-oldest
 ENGINES := .venv-engines
-# Tests run in this many processes; their threads sleep while they wait for each other's.
+# Tests run in this many processes; their threads sleep while they wait for each other's. All tests of a file run in
+# one process, because they share what is expensive to make.
 WORKERS := 2
-PYTEST := -m pytest -n $(WORKERS) --dist loadgroup
+PYTEST := -m pytest -n $(WORKERS) --dist loadfile
 test test-slow test-processors test-oldest test-engines: export OMP_WAIT_POLICY = passive
 
 .PHONY: quickstart test test-slow test-all test-processors test-oldest test-engines docs lint loops format clean

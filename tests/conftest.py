@@ -25,8 +25,6 @@ WORDS = (
     "tree graph node edge parse build save load cache hash key value error raise return yield class function "
     "한국 서울 검색 문서 단어 질문 대답 ##s ##ing ##ed ##er 어 은 는 이 가"
 ).split()
-EXPENSIVE = {"on_ranks", "run", "warm", "train", "errors", "wheel", "half_way", "browser"}
-EXPENSIVE |= {"bert_onnx", "inference_free", "messages"}
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
 
@@ -36,14 +34,6 @@ def pytest_configure(config: pytest.Config) -> None:
         cache = tempfile.TemporaryDirectory(prefix="lexforge-tests-")
         config.add_cleanup(cache.cleanup)
         os.environ["XDG_CACHE_HOME"] = cache.name
-
-
-@pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the marks in the same hook
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let one worker run all tests of a file that share what is expensive to make (`--dist loadgroup`)."""
-    for item in items:
-        if EXPENSIVE & set(getattr(item, "fixturenames", ())):
-            item.add_marker(pytest.mark.xdist_group(item.path.stem))
 
 
 def pytest_collection_finish() -> None:
