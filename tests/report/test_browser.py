@@ -46,6 +46,11 @@ def visible_text(browser: Any, selector: str) -> str:
     return str(browser.execute_script(f"return document.querySelector({selector!r}).innerText"))
 
 
+def page_width(browser: Any) -> int:
+    """The width of what can be scrolled to, in pixels."""
+    return int(browser.execute_script("return document.documentElement.scrollWidth"))
+
+
 def point_of(browser: Any, plot: Any) -> tuple[int, int]:
     """Where Bokeh has drawn the first point of a chart, in pixels from its middle."""
     x, y = browser.execute_script(
@@ -194,11 +199,14 @@ def test_colours_follow_the_system_and_the_switch(browser: Any, page: Path) -> N
 
 def test_nothing_is_wider_than_the_screen(browser: Any, new_run: Callable[..., Path], tmp_path: Path) -> None:
     """A telephone that scrolls sideways loses its reader; two runs are the widest page."""
+    from selenium.webdriver.support.ui import WebDriverWait
+
     runs = [new_run(tmp_path / name, lift=lift) for name, lift in (("first", 0.3), ("second", 0.2))]
     load(browser, write_page(*runs))
     for width in (1400, 400):
         size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
         browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-        assert browser.execute_script("return document.documentElement.scrollWidth") <= width
+        # Bokeh draws its charts anew some time after the window has changed.
+        WebDriverWait(browser, WAIT_S).until(lambda _, width=width: page_width(browser) <= width)
     browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
     assert problems(browser) == []
