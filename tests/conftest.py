@@ -25,6 +25,7 @@ WORDS = (
     "tree graph node edge parse build save load cache hash key value error raise return yield class function "
     "한국 서울 검색 문서 단어 질문 대답 ##s ##ing ##ed ##er 어 은 는 이 가"
 ).split()
+frozen_modules = 0  # how many were loaded when their objects were last left out of the search for garbage
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
 
@@ -37,10 +38,18 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Leave what is loaded by now out of every search for garbage, which took half of some tests' time."""
-    import hypothesis  # noqa: F401 - when it is loaded, it looks for what refers to generators of numbers
+    """Load what looks for all objects of one type when it is loaded."""
+    import hypothesis  # noqa: F401 - it looks for what refers to generators of numbers
 
-    gc.freeze()
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown() -> None:
+    """Leave what is loaded by now out of every search for garbage, which took a third of some tests' time."""
+    global frozen_modules
+    if len(sys.modules) > frozen_modules + 50:
+        gc.collect()
+        gc.freeze()
+        frozen_modules = len(sys.modules)
 
 
 def pytest_unconfigure() -> None:

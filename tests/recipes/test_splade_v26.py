@@ -20,6 +20,7 @@ import torch
 from huggingface_hub import HfApi
 from sentence_transformers import CrossEncoder, SparseEncoder
 from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification
+from warm_processes import WarmProcesses
 
 from lexforge.data import read_training_rows
 from lexforge.evaluation import read_scores
@@ -178,16 +179,13 @@ def test_the_command_of_the_readme_trains_evaluates_and_leaves_its_records(
     subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "HF_HUB_OFFLINE": "1"})
 
 
-def test_two_ranks_are_one_run(beir: Path, tiny_checkpoint: Path) -> None:
+def test_two_ranks_are_one_run(warm: WarmProcesses, beir: Path, tiny_checkpoint: Path) -> None:
     """On CPUs, ranks that do not find each other would train two models into one directory."""
     run = beir.parent / "run"
-    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", str(RECIPE)]
-    launch += ["--data", str(beir), "--model", str(tiny_checkpoint), "--output-dir", str(run), "--steps", "2"]
-    launch += ["--batch-size", "2", "--max-seq-length", "16", "--preset", "plain"]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
-    done = subprocess.run(launch, capture_output=True, text=True, env=environment, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stdout.count("\ntrained ") == 1, "one rank reports"
+    arguments = ["--data", str(beir), "--model", str(tiny_checkpoint), "--output-dir", str(run)]
+    arguments += ["--steps", "2", "--batch-size", "2", "--max-seq-length", "16", "--preset", "plain"]
+    assert warm.run(RECIPE, arguments, ranks=2) == [0, 0], warm.log.read_text()[-3000:]
+    assert warm.log.read_text().count("\ntrained ") == 1, "one rank reports"
     assert json.loads((run / "env.json").read_text())["ranks"] == 2
 
 

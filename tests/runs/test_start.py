@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 import random
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from warm_processes import WarmProcesses
 
 from lexforge.runs import claim_run_directory, open_run, start_processes
 
@@ -37,16 +37,15 @@ def test_the_seed_makes_every_generator_repeat_itself() -> None:
 
 
 @pytest.mark.parametrize("taken", [True, pytest.param(False, marks=pytest.mark.slow)])
-def test_the_first_rank_opens_the_directory_for_all(
-    taken: bool, run_script: Callable[..., None], tmp_path: Path
-) -> None:
+def test_the_first_rank_opens_the_directory_for_all(taken: bool, warm: WarmProcesses, tmp_path: Path) -> None:
     """Two ranks that both open it would refuse each other's files; a refusal must reach the ranks that wait,
     or they would wait for ever.
     """
     run = tmp_path / "run"
     if taken:
         open_run(run, {"of": "this process"})
-    run_script(SCRIPT, run, tmp_path, ranks=2)
+    ended = warm.run(SCRIPT, [str(run), str(tmp_path)], ranks=2)
+    assert ended == [0, 0], warm.log.read_text()[-3000:]
     said = [(tmp_path / str(rank)).read_text().splitlines() for rank in range(2)]
     assert said[0] == said[1]
     assert said[0][-3:] == ["config.json", "env.json", "run.lock"]

@@ -91,10 +91,10 @@ def test_the_example_query_of_pgvector_runs_as_it_stands(store, tmp_path: Path) 
     searcher = engine(tmp_path / "out", tmp_path)
     try:
         searcher.build()
-        first = searcher._sql((tmp_path / "out" / "example-query.sql").read_text()).splitlines()[2]
+        first = searcher.sql((tmp_path / "out" / "example-query.sql").read_text()).splitlines()[2]
         assert first.split("|")[0].strip() == "doc-7"
         assert float(first.split("|")[1]) == pytest.approx(float((documents[7] ** 2).sum()), rel=1e-5)
-        searcher._sql((tmp_path / "out" / "index.sql").read_text())
+        searcher.sql((tmp_path / "out" / "index.sql").read_text())
     finally:
         searcher.close()
 
@@ -112,7 +112,7 @@ def test_ids_that_text_formats_escape_survive_in_postgresql(store, tmp_path: Pat
     try:
         searcher.build()
         select = "SELECT json_agg(id ORDER BY position)::text FROM lexforge"
-        kept = searcher._sql(f"COPY ({select}) TO STDOUT (FORMAT csv, QUOTE '~');")
+        kept = searcher.sql(f"COPY ({select}) TO STDOUT (FORMAT csv, QUOTE '~');")
         assert json.loads(kept.strip("~")) == ids
     finally:
         searcher.close()
