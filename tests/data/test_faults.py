@@ -338,3 +338,22 @@ def test_evaluation_refuses_documents_that_are_missing(tmp_path: Path) -> None:
         "judgements of unknown queries",
         "repeated judgements",
     ]
+
+
+def test_all_lines_of_a_file_of_judgements_are_told_at_once(tmp_path: Path) -> None:
+    """One error a run would take as many runs as a file has wrong lines."""
+    rows = "q0\td0\t1\nq2\td2\thigh\nq2 d2\nq2\td2\t1\nq2\td1\t0.5\nq9\td1\t1\n"
+    folder = write_beir(tmp_path / "set", train=rows, test="q3\td1\t1\n")
+    with pytest.raises(DataError) as raised:
+        load_retrieval_data(str(folder), ["train"])
+    first, *summary = str(raised.value).splitlines()
+    assert first.startswith(f"{folder}/qrels/train.tsv:3: the score must be an integer grade from")
+    assert summary == [
+        f"In all 4 of 6 rows of {folder} are bad:",
+        "  wrong grades: 2, namely qrels/train.tsv:3 ('high'), qrels/train.tsv:6 ('0.5')",
+        "  judgements of other columns: 1, namely qrels/train.tsv:4 ('q2 d2')",
+        "  judgements of unknown queries: 1, namely qrels/train.tsv:7 (q9)",
+    ]
+    loaded = load_training_data(str(folder), ["test"], SKIP)
+    assert loaded.retrieval is not None
+    assert loaded.retrieval.split("train") == {"q0": {"d0": 1}, "q2": {"d2": 1}}

@@ -95,7 +95,7 @@ def _load(folder: Path, splits: Sequence[str] | None, faults: Faults) -> Retriev
     qrels = {}
     for split in qrels_files if splits is None else splits:
         file = qrels_files[split]
-        rows, training = judgements_of_file(file), split == TRAIN
+        rows, training = judgements_of_file(file, faults), split == TRAIN
         qrels[split] = collect_judgements(str(file), rows, corpus, queries, training=training, faults=faults)
     return RetrievalData(folder.resolve().name, corpus, queries, qrels)
 
@@ -261,20 +261,24 @@ def record_parts(where: object, record: Mapping[str, Any]) -> tuple[str, str]:
     return title, record["text"]
 
 
-def _triples(path: Path) -> Iterator[tuple[int, str, str, str]]:
+def _triples(path: Path, faults: Faults | None = None) -> Iterator[tuple[int, str, str, str]]:
     """Yield (line, query id, document id, third field) for each row of a table.
 
-    A first row whose third field is no number is a header, which must be BEIR's.
+    A first row whose third field is no number is a header, which must be BEIR's. `faults` count rows of other
+    columns, which are then left out; without them the first is refused.
     """
     for number, line in numbered_lines(path):
         fields = line.split("\t")
         if len(fields) != 3 and len(words := line.split()) == 4:  # TREC: query, iteration, document, grade
             fields = [words[0], words[2], words[3]]
         if len(fields) != 3:
-            raise DataError(
-                f"{path}:{number}: expected query id, document id and score with tabs between them, or the "
-                f"four columns of TREC; received {excerpt(line)}"
-            )
+            message = "expected query id, document id and score with tabs between them, or the four columns "
+            message += f"of TREC; received {excerpt(line)}"
+            if faults is None:
+                raise DataError(f"{path}:{number}: {message}")
+            faults.rows += 1
+            faults.bad("judgements of other columns", f"{path}:{number}", message, excerpt(line))
+            continue
         if number == 1 and not _is_number(fields[2]):
             if tuple(fields) != _HEADER:
                 raise DataError(
@@ -294,15 +298,22 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def judgements_of_file(path: Path) -> Iterator[tuple[str, str, str, int]]:
+def judgements_of_file(path: Path, faults: Faults) -> Iterator[tuple[str, str, str, int]]:
     """Yield (file and line, query id, document id, grade) for each judgement of a file.
 
     Args:
         path: A table of three columns with BEIR's header or none, or of TREC's four columns.
+        faults: Counts lines of other columns and grades that `check_grade` refuses, which are left out.
 
     Raises:
-        DataError: If a line has other columns, or a grade that `check_grade` refuses.
+        DataError: If the header is another one.
     """
-    for number, query_id, document_id, score in _triples(path):
+    for number, query_id, document_id, score in _triples(path, faults):
         where = f"{path}:{number}"
-        yield where, query_id, document_id, parse_grade(where, score)
+        try:
+            grade = parse_grade("", score)
+        except DataError as error:
+            faults.rows += 1
+            faults.bad("wrong grades", where, str(error).removeprefix(": "), excerpt(score))
+        else:
+            yield where, query_id, document_id, grade

@@ -96,7 +96,7 @@ def _load(path: Path, splits: Sequence[str] | None, faults: Faults) -> Retrieval
         if file == path:
             qrels[split] = _judgements_of_triples(file, corpus, queries)
         else:
-            rows, training = judgements_of_file(file), split == TRAIN
+            rows, training = judgements_of_file(file, faults), split == TRAIN
             qrels[split] = collect_judgements(
                 str(file), rows, corpus, queries, training=training, faults=faults
             )
