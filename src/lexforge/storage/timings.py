@@ -35,9 +35,14 @@ def timed(name: str, measure: Callable[[], dict[str, float]]) -> dict[str, float
         Way -> seconds.
     """
     if name not in timings():
-        timings()[name] = measure()
-        logger.debug("%s took %s", name, timings()[name])
-        _write()
+        times = _stored().get(name)
+        if times is None:
+            times = measure()
+            logger.debug("%s took %s", name, times)
+            _store(name, times)
+            # What another process stored meanwhile counts: later processes go by it.
+            times = _stored().get(name, times)
+        timings()[name] = times
     return timings()[name]
 
 
@@ -45,7 +50,7 @@ def timings() -> dict[str, dict[str, float]]:
     """What is known of this machine: what was timed -> way -> seconds."""
     machine = _machine()
     if machine not in _TIMINGS:
-        _TIMINGS[machine] = _read().get(machine, {})
+        _TIMINGS[machine] = _stored()
     return _TIMINGS[machine]
 
 
@@ -77,8 +82,16 @@ def _machine() -> str:
     return f"{processor_name()}, {instructions}, torch {torch.__version__}, {torch.get_num_threads()} threads"
 
 
-def _write() -> None:
-    content = {"format": FORMAT, "machines": _read() | {_machine(): timings()}}
+def _stored() -> dict[str, dict[str, float]]:
+    """What the cached file knows of this machine."""
+    return _read().get(_machine(), {})
+
+
+def _store(name: str, times: dict[str, float]) -> None:
+    """Add what was timed, and what this process goes by, to the cached file; what stands there stays."""
+    machines = _read()
+    machines[_machine()] = timings() | {name: times} | machines.get(_machine(), {})
+    content = {"format": FORMAT, "machines": machines}
     try:
         cache_file().parent.mkdir(parents=True, exist_ok=True)
         write_file(cache_file(), json.dumps(content, indent=1).encode())

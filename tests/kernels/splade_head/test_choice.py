@@ -208,3 +208,18 @@ def test_a_later_process_goes_by_the_state_of_an_earlier_one(monkeypatch: pytest
     forget(monkeypatch)
     known.load_state(state | {"machine": "another processor"})
     assert known.state() == {}
+
+
+def test_processes_that_time_at_once_go_by_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A later process reads what the first has stored, and would end with other digits than the second."""
+
+    def measure_late() -> dict[str, float]:
+        forget(monkeypatch)  # another process, which is done sooner
+        known.timed("other", lambda: {"here": 3.0})
+        known.timed("product", lambda: {"here": 1.0})
+        forget(monkeypatch)
+        return {"here": 2.0}
+
+    assert known.timed("product", measure_late) == {"here": 1.0}
+    forget(monkeypatch)
+    assert known.timed("other", dict) == {"here": 3.0}
