@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from safetensors import safe_open
 from sentence_transformers import SentenceTransformer
+from warm_processes import WarmProcesses
 
 from lexforge.corpus import load_label_classifier
 from lexforge.data import load_multilabel, multi_hot
@@ -98,27 +99,12 @@ def flags(file: Path, model: Path, run: Path) -> list[str]:
     return [*given, "--batch-size", "4", "--max-seq-length", "16", "--queue-size", "16"]
 
 
-def test_the_command_trains_evaluates_and_leaves_its_records(file: Path, tiny_checkpoint: Path) -> None:
-    """`accelerate launch` with flags, in its own process; the model loads where lexforge is not."""
+def test_the_command_trains_evaluates_and_leaves_its_records(
+    warm: WarmProcesses, file: Path, tiny_checkpoint: Path
+) -> None:
+    """With flags, in its own process; the model loads where lexforge is not."""
     run = file.parent / "run"
-    launch = [sys.executable, "-m", "accelerate.commands.launch", "--num_processes", "1"]
-    launch += [
-        "--num_machines",
-        "1",
-        "--mixed_precision",
-        "no",
-        "--dynamo_backend",
-        "no",
-        "--cpu",
-        str(RECIPE),
-    ]
-    done = subprocess.run(
-        [*launch, *flags(file, tiny_checkpoint, run)],
-        capture_output=True,
-        text=True,
-        cwd=file.parent,
-        check=False,
-    )
+    done = warm.completed(RECIPE, *flags(file, tiny_checkpoint, run))
     assert done.returncode == 0, done.stderr[-3000:]
     metrics = json.loads((run / "metrics.json").read_text())
     assert metrics.pop("timing")["stage_seconds"]["train"] > 0
