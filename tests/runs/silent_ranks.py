@@ -1,4 +1,4 @@
-"""Two ranks of which one is stopped for six seconds while the other waits for it: run by its test.
+"""Two ranks of which one is stopped for eight seconds while the other waits for it: run by its test.
 
 silent_ranks.py STOPPED, with the variables of `torch.distributed` for two ranks
 """
@@ -21,8 +21,9 @@ def main(stopped: str) -> None:
     process = join_processes(silent_s=3)
     from_first_rank(lambda: None)
     print(f"rank {process.process_index} is process {os.getpid()}", flush=True)
+    time.sleep(2)  # each rank has given its first signs, which tell its process
     if process.process_index == int(stopped):
-        subprocess.Popen(["sh", "-c", f"sleep 6; kill -CONT {os.getpid()}"])
+        subprocess.Popen(["sh", "-c", f"sleep 8; kill -CONT {os.getpid()}"])
         os.kill(os.getpid(), signal.SIGSTOP)
     process.wait_for_everyone()
     time.sleep(2)  # for the word that it answers again
