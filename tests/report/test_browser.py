@@ -207,6 +207,7 @@ def test_nothing_is_wider_than_the_screen(browser: Any, new_run: Callable[..., P
         size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
         browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
         # Bokeh draws its charts anew some time after the window has changed.
-        WebDriverWait(browser, WAIT_S).until(lambda _, width=width: page_width(browser) <= width)
+        fits = WebDriverWait(browser, WAIT_S)
+        fits.until(lambda _, width=width: page_width(browser) <= width, f"wider than {width} pixels")
     browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
     assert problems(browser) == []
