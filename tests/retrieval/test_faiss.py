@@ -114,7 +114,7 @@ def test_refusals(action, error: type[Exception], message: str) -> None:
         action(FaissIndex.build(np.eye(2), ["a", "b"]))
 
 
-@pytest.mark.parametrize("name", ["index.faiss", "ids.json"])
+@pytest.mark.parametrize("name", ["index.faiss", "ids.npy"])
 def test_a_damaged_file_is_refused(name: str, tmp_path: Path) -> None:
     """FAISS reads what it is given."""
     FaissIndex.build(np.eye(2), ["a", "b"]).save(tmp_path / "index")

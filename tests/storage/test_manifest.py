@@ -7,9 +7,10 @@ import os
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from lexforge.retrieval.base import DocumentIds, read_ids, write_ids
+from lexforge.retrieval.base import read_ids, write_ids
 from lexforge.storage import manifest as module
 from lexforge.storage.manifest import pack_manifest, read_manifest, unpack_manifest, write_manifest
 
@@ -76,14 +77,26 @@ def test_a_changed_field_of_the_manifest_is_refused(saved: Path) -> None:
 
 def test_ids_are_stored_as_they_are(tmp_path: Path) -> None:
     """An id can hold anything JSON can, also half a surrogate pair from a damaged corpus."""
-    ids = DocumentIds()
-    ids.extend(["한국", "a\nb", "\ud800", '"'])
-    write_ids(tmp_path, ids.names)
-    assert read_ids(tmp_path).names == ids.names
-    for text in ('["a", "a"]', '["a", ""]', "[1]", '{"a": 1}', '"abc"'):
-        (tmp_path / "ids.json").write_text(text)
-        with pytest.raises(ValueError, match="ids"):
-            read_ids(tmp_path)
+    names = ["한국", "a\nb", "\ud800", '"']
+    write_ids(tmp_path, names)
+    ids = read_ids(tmp_path)
+    assert [list(ids.names), ids.names[1:3], ids.names[-1]] == [names, names[1:3], '"']
+    with pytest.raises(IndexError):
+        ids.names[4]
+    assert ids.position("\ud800") == 2
+    assert "b" not in ids
+    ids.extend(["b"])
+    assert list(ids.names) == [*names, "b"]
+    assert ids.position("b") == 4
+
+
+@pytest.mark.parametrize("ends", [[1, 1], [2, 1], [1], [1, 3], [-1, 2], [0, 2]])
+def test_ids_whose_ends_do_not_fit_are_refused(ends: list[int], tmp_path: Path) -> None:
+    """They would be read from other memory, or name no document."""
+    write_ids(tmp_path, ["a", "b"])
+    np.save(tmp_path / "id_ends.npy", np.array(ends))
+    with pytest.raises(ValueError, match="the ids must have a character each and end at 2"):
+        read_ids(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ class Config:
     delete: tuple[str, ...] = ()  # ids of documents or passages that leave the index
     vectors: Path | None = None  # the folder that `lexforge encode` wrote
     index: retrieval.IndexName | None = None  # None takes the exact index of such vectors
-    rows: int = 65536  # of --vectors: documents that are added at once; memory holds their vectors
+    rows: int = 262_144  # of --vectors: documents that are added at once; memory holds their vectors
     uri: str | None = None  # for Milvus and Qdrant: http://host:port, or a name that ends in .db or .qdrant
     collection: str = "lexforge"  # for Milvus and Qdrant: name of the new collection
 

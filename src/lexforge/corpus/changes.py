@@ -120,7 +120,7 @@ def change_index(
         built = backend.index.build(join_vectors(parts), list(after), index.similarity, **backend.settings)
         _remove_other_generations(directory, source.folder)  # one that a killed call left
         source = replace(source, generation=source.generation + 1)
-        write_generation(directory, source, built, after)
+        write_generation(directory, source, built.save, after)
         _remove_other_generations(directory, source.folder)
     return change
 

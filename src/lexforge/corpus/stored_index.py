@@ -7,11 +7,11 @@ the new one, and a killed change leaves the old one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from lexforge.common.progress import Progress
 from lexforge.common.types import Passage
@@ -20,6 +20,7 @@ from lexforge.corpus.passages import StoredPassages, write_passages
 from lexforge.models.fingerprint import text_digest
 from lexforge.retrieval import Index, IndexName
 from lexforge.retrieval.backends import BACKENDS, exact_name, find_backend
+from lexforge.retrieval.inverted import InvertedIndex
 from lexforge.storage.files import check_new, new_directory, write_file
 from lexforge.storage.manifest import pack_manifest, unpack_manifest
 
@@ -27,6 +28,8 @@ SOURCE = "source.json"
 INDEX = "index"
 PASSAGES = "corpus.jsonl"
 FORMAT = "lexforge-stored-index"
+ROWS = 262_144  # documents whose vectors memory holds: a segment of a large inverted index
+Saved = TypeVar("Saved")
 
 
 @dataclass(frozen=True)
@@ -61,7 +64,7 @@ def build_index(
     index_name: IndexName | None = None,
     *,
     passages: Mapping[str, Passage] | None = None,
-    rows: int = 65536,
+    rows: int = ROWS,
     show_progress_bar: bool = False,
     **options: Any,
 ) -> Index:
@@ -103,35 +106,57 @@ def build_index(
     blocks = corpus.blocks(rows)
     first = next(blocks)
     width = first[0].shape[1]
-    index = backend.index.create(width, manifest.similarity, **backend.settings, **options)
-    with Progress(len(corpus), "Index", show=show_progress_bar) as progress:
-        for vectors, ids in chain([first], blocks):
-            index.add(vectors, ids)
-            progress.update(len(ids))
+
+    def save(path: Path) -> Index | None:
+        """Write the index, and return it if memory holds it anyway."""
+        with Progress(len(corpus), "Index", show=show_progress_bar) as progress:
+
+            def counted() -> Iterator[tuple[Any, list[str]]]:
+                for vectors, ids in chain([first], blocks):
+                    yield vectors, ids
+                    progress.update(len(ids))
+
+            if issubclass(backend.index, InvertedIndex):
+                settings = {**backend.settings, **options}
+                InvertedIndex.write(path, counted(), width, len(corpus), manifest.similarity, **settings)
+                return None
+            index = backend.index.create(width, manifest.similarity, **backend.settings, **options)
+            for vectors, ids in counted():
+                index.add(vectors, ids)
+        index.save(path)
+        return index
+
     source = Source(index_name, manifest.model, manifest.fingerprint, manifest.max_seq_length, None)
     with new_directory(directory) as path:
-        write_generation(path, source, index, passages)
-    return index
+        index = write_generation(path, source, save, passages)
+    return open_index(directory)[0] if index is None else index
 
 
 def write_generation(
-    directory: Path, source: Source, index: Index, passages: Mapping[str, Passage] | None
-) -> None:
+    directory: Path,
+    source: Source,
+    save: Callable[[Path], Saved],
+    passages: Mapping[str, Passage] | None,
+) -> Saved:
     """Write a state of an index, and then make it the current one.
 
     Args:
         directory: The directory of the index.
         source: What the index was made of; its digest of the passages is filled in.
-        index: The index.
+        save: Writes the index to the folder that it is given.
         passages: The texts of its documents, in their order; None keeps none.
+
+    Returns:
+        What `save` returned.
     """
     digest = None
     with new_directory(directory / source.folder) as path:
-        index.save(path / INDEX)
+        saved = save(path / INDEX)
         if passages is not None:
             digest = write_passages(path / PASSAGES, passages)
     text = pack_manifest(FORMAT, {**vars(source), "passages": digest}) + "\n"
     write_file(directory / SOURCE, text.encode())
+    return saved
 
 
 def read_source(directory: str | Path) -> Source:

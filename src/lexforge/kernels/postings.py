@@ -39,6 +39,7 @@ from lexforge.kernels.postings_build import fill_bounds, measure_terms, reorder
 from lexforge.kernels.postings_exhaustive import Arranged, arrange, search_exhaustively
 from lexforge.kernels.postings_layout import (
     Postings,
+    check_terms,
     documents_of,
     frozen,
     join_postings,
@@ -90,7 +91,7 @@ def build_postings(
         ValueError: If an argument is outside its range.
     """
     if block_size is None:
-        block_size = LARGE_BLOCK if documents.shape[0] > LARGE_CORPUS else SMALL_BLOCK
+        block_size = block_size_for(documents.shape[0])
     if block_size < 1:
         raise ValueError(f"block_size must be at least 1; received {block_size}")
     if not 1 <= segment_blocks <= SEGMENT_BLOCKS:
@@ -99,6 +100,11 @@ def build_postings(
     matrix, size = sparse.csr_array(documents), block_size * segment_blocks
     firsts = range(0, max(1, matrix.shape[0]), size)
     return join_postings([_segment(_rows(matrix, first, size), block_size, impacts) for first in firsts])
+
+
+def block_size_for(documents: int) -> int:
+    """Return the documents per block that suit a number of documents."""
+    return LARGE_BLOCK if documents > LARGE_CORPUS else SMALL_BLOCK
 
 
 def _rows(matrix: sparse.csr_array, first: int, size: int) -> sparse.csr_array:
@@ -178,7 +184,7 @@ class KeptArrangement:
         """Return the arranged postings; they are arranged anew if they are not those of the last call."""
         kept = self._kept  # read once, because another thread may replace it by those of its own postings
         if kept is None or kept[0] is not postings:
-            self._kept = kept = (postings, arrange(postings, 0, postings.num_documents, TILE))
+            self._kept = kept = (postings, _arranged(postings, 0, postings.num_documents))
         return kept[1]
 
 
@@ -245,7 +251,13 @@ def _arranged_anew(postings: Postings, together: int) -> Iterator[Arranged]:
     """Yield the arranged postings of a few tiles at a time, so that they need little memory."""
     size = together * TILE
     for first in range(0, postings.num_documents, size):
-        yield arrange(postings, first, min(first + size, postings.num_documents), TILE)
+        yield _arranged(postings, first, min(first + size, postings.num_documents))
+
+
+def _arranged(postings: Postings, first: int, last: int) -> Arranged:
+    """Arrange the documents `first` to `last - 1`, whose terms may come unchecked from a file."""
+    check_terms(postings.terms[postings.offsets[first] : postings.offsets[last]], postings.num_terms)
+    return arrange(postings, first, last, TILE)
 
 
 def exhaustive_pays(rows: int, k: int, documents: int, block_size: int, *, kept: bool) -> bool:

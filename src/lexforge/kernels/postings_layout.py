@@ -1,8 +1,12 @@
-"""The arrays of an inverted index: what they hold, how parts are joined, and how files are checked."""
+"""The arrays of an inverted index: what they hold, how parts are joined, written and checked."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -121,7 +125,10 @@ def check_postings(postings: Postings, documents: int, terms: int) -> None:
         raise ValueError(f"the arrays have the shapes {shapes} for {segments} segments and {terms} terms")
     if not np.array_equal(postings.first_blocks, starts_of(blocks)):
         raise ValueError("first_blocks must be the sums of the segments' blocks, and are not")
-    if not np.array_equal(np.sort(postings.positions), np.arange(documents)):
+    held = np.zeros(documents, bool)
+    if len(postings.positions) == documents:
+        held[postings.positions[(postings.positions >= 0) & (postings.positions < documents)]] = True
+    if not held.all():
         raise ValueError(f"positions must hold each of 0 to {documents - 1} once, and do not")
     if len(postings.offsets) != documents + 1 or postings.terms.shape != postings.weights.shape:
         raise ValueError(
@@ -139,8 +146,24 @@ def check_postings(postings: Postings, documents: int, terms: int) -> None:
     last_rows = len(postings.dense) - blocks[:, None]  # [S, 1]
     if ((postings.dense_starts >= 0) & (postings.dense_starts > last_rows)).any():
         raise ValueError("a row of bounds must end within the array `dense`, and does not")
-    if len(postings.terms) and int(postings.terms.max()) >= terms:
-        raise ValueError(f"a term must be below {terms}; received {postings.terms.max()}")
+    # To read all terms of a large file takes long. The pruned search has a weight for whatever 16 bits can
+    # say, and who else reads such terms checks those that it reads.
+    if term_dtype != "<u2" or weight_dtype != "<f4":
+        check_terms(postings.terms, terms)
+
+
+def check_terms(found: NDArray[np.unsignedinteger], terms: int) -> None:
+    """Refuse terms of a file that lie outside the vocabulary.
+
+    Args:
+        found: Terms of postings.
+        terms: The number of terms V.
+
+    Raises:
+        ValueError: If one is not below V.
+    """
+    if len(found) and int(found.max()) >= terms:
+        raise ValueError(f"a term must be below {terms}; received {found.max()}")
 
 
 def _check_starts(name: str, starts: NDArray[np.int64], last: int) -> None:
@@ -170,6 +193,25 @@ def join_postings(parts: list[Postings]) -> Postings:
         """Return the arrays of all parts one after the other."""
         return np.concatenate([getattr(part, name) for part in parts])
 
+    return of_arrays(
+        parts[0].block_size, **_joined_starts(parts), **{name: chained(name) for name in CHAINED}
+    )
+
+
+CHAINED = ("terms", "weights", "scales", "dense", "list_blocks", "list_levels")
+"""The arrays that parts hold one after the other, unchanged: nearly all bytes of an index."""
+
+
+def _joined_starts(parts: Sequence[Postings]) -> dict[str, NDArray]:
+    """Join the arrays that count documents, blocks and postings, which go on counting in the next part.
+
+    Args:
+        parts: At least one part; of the arrays in `CHAINED` only the lengths are read.
+
+    Returns:
+        Name -> array, of all that are not in `CHAINED`.
+    """
+
     def shifted(name: str, lengths: list[int]) -> NDArray:
         """Return the arrays of all parts, with the lengths of the parts before added to their values."""
         firsts = starts_of(np.array(lengths))
@@ -188,15 +230,74 @@ def join_postings(parts: list[Postings]) -> Postings:
         np.where(part.dense_starts >= 0, part.dense_starts + row, -1)
         for part, row in zip(parts, rows, strict=False)
     ]
-    names = ("terms", "weights", "scales", "dense", "list_blocks", "list_levels")
-    return of_arrays(
-        parts[0].block_size,
-        positions=shifted("positions", [part.num_documents for part in parts]),
-        dense_starts=np.concatenate(dense_starts),
-        list_starts=shifted("list_starts", [len(part.list_blocks) for part in parts]),
+    return {
+        "positions": shifted("positions", [part.num_documents for part in parts]),
+        "dense_starts": np.concatenate(dense_starts),
+        "list_starts": shifted("list_starts", [len(part.list_blocks) for part in parts]),
         **{name: ends(name) for name in ("starts", "first_blocks", "offsets")},
-        **{name: chained(name) for name in names},
-    )
+    }
+
+
+class PostingsFiles:
+    """Files of postings, one `.npy` per array, to which parts are added one at a time: memory holds one part.
+
+    Used in a `with` block, at the end of which the files are complete: as if all parts had been joined.
+
+    Args:
+        directory: An existing folder without such files.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._parts: list[Postings] = []  # with stand-ins for the arrays that are in the files
+        self._empty: Postings | None = None  # the last part without documents
+        self._files: dict[str, BinaryIO] = {}
+        self._open = ExitStack()
+
+    def __enter__(self) -> PostingsFiles:
+        """Return this object."""
+        return self
+
+    def add(self, part: Postings) -> None:
+        """Write a part behind those before it, which have the same block size, terms and impacts."""
+        if part.num_documents:
+            self._write(part)
+        else:
+            self._empty = part
+
+    def _write(self, part: Postings) -> None:
+        stand_ins: dict[str, Any] = {}
+        for name in CHAINED:
+            array = getattr(part, name)
+            if name not in self._files:
+                file = self._open.enter_context((self._directory / f"{name}.npy").open("wb"))
+                self._files[name] = file
+                _write_header(file, array.dtype, array.shape)
+            array.tofile(self._files[name])
+            stand_ins[name] = np.broadcast_to(array.dtype.type(0), array.shape)
+        self._parts.append(part._replace(**stand_ins))
+
+    def __exit__(
+        self, error: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Complete the files, unless the block ended with an error, and close them."""
+        with self._open:
+            if error is not None:
+                return
+            if not self._parts and self._empty is not None:
+                self._write(self._empty)
+            for name, array in _joined_starts(self._parts).items():
+                np.save(self._directory / f"{name}.npy", frozen(array, _DTYPES[name][0]), allow_pickle=False)
+            for name, file in self._files.items():
+                arrays = [getattr(part, name) for part in self._parts]
+                file.seek(0)
+                _write_header(file, arrays[0].dtype, (sum(map(len, arrays)), *arrays[0].shape[1:]))
+
+
+def _write_header(file: BinaryIO, dtype: np.dtype, shape: tuple[int, ...]) -> None:
+    """Write the header of an `.npy` file; numpy leaves room in it for a longer first dimension."""
+    header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(file, header)
 
 
 def documents_of(postings: Postings, places: NDArray[np.int64] | None = None) -> sparse.csr_array:
@@ -208,6 +309,9 @@ def documents_of(postings: Postings, places: NDArray[np.int64] | None = None) ->
 
     Returns:
         CSR `[n, V] float32`.
+
+    Raises:
+        ValueError: If a term of the documents lies outside the vocabulary.
     """
     positions, offsets = postings.positions, postings.offsets
     if places is None:
@@ -220,6 +324,7 @@ def documents_of(postings: Postings, places: NDArray[np.int64] | None = None) ->
     starts = starts_of(lengths)  # [n + 1]
     taken = np.arange(starts[-1]) + np.repeat(offsets[stored] - starts[:-1], lengths)  # [postings of the n]
     terms, weights = postings.terms[taken].astype(np.int64), postings.weights[taken]
+    check_terms(terms, postings.num_terms)
     if weights.dtype == np.uint8:
         segments = np.searchsorted(postings.starts, stored, side="right") - 1  # [n]
         weights = weights * postings.scales[np.repeat(segments, lengths), terms]

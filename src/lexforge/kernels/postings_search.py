@@ -18,6 +18,8 @@ SMALLEST = np.float32(1.2e-38)
 AHEAD = 4  # documents that are asked for before they are scored, at least one block
 LINE = 64  # bytes that a processor reads at a time
 MOST_ASKED = 1024  # postings of a block that are asked for; a longer block follows by itself
+STRETCH = 4096  # blocks whose bounds are filled at a time; they take 16 KiB
+NAMEABLE = 65536  # the blocks or terms that 16 bits can name, also in a damaged file
 INFINITE = np.int64(0x7F800000)  # the bits of the largest score
 
 
@@ -67,19 +69,87 @@ def _offer(hits, count, key):
     return count
 
 
+@numba.njit(cache=True, fastmath={"contract"})
+def _add_rows(dense, starts, factors, first, bounds):
+    """Add the rows of frequent terms to the bounds of a stretch of blocks, four rows at a time.
+
+    Args:
+        dense: `[R] uint8`, the levels of all rows.
+        starts: `[r]`, where each of the rows has its level of the segment's first block.
+        factors: `[r] float32`, what a level of each row counts.
+        first: The first block of the stretch.
+        bounds: `[blocks] float32`, of the stretch.
+    """
+    size = len(bounds)
+    row = 0
+    while row + 4 <= len(starts):
+        one, two = dense[starts[row] + first :][:size], dense[starts[row + 1] + first :][:size]
+        three, four = dense[starts[row + 2] + first :][:size], dense[starts[row + 3] + first :][:size]
+        first_factor, second_factor = factors[row], factors[row + 1]
+        third_factor, fourth_factor = factors[row + 2], factors[row + 3]
+        for block in range(size):
+            bounds[block] += (
+                first_factor * np.float32(one[block])
+                + second_factor * np.float32(two[block])
+                + third_factor * np.float32(three[block])
+                + fourth_factor * np.float32(four[block])
+            )
+        row += 4
+    for rest in range(row, len(starts)):
+        one, first_factor = dense[starts[rest] + first :][:size], factors[rest]
+        for block in range(size):
+            bounds[block] += first_factor * np.float32(one[block])
+
+
 @numba.njit(cache=True)
-def _add_bounds(postings, segment, term, factor, low, high, bounds):
-    """Add the part of a query term to the bounds of the blocks `low` to `high - 1` of a segment."""
-    start = postings.dense_starts[segment, term]
-    if start >= 0:
-        row = postings.dense[start + low : start + high]
-        for block in range(high - low):
-            bounds[block] += factor * np.float32(row[block])
-        return
-    for entry in range(postings.list_starts[segment, term], postings.list_starts[segment, term + 1]):
-        held = np.int64(postings.list_blocks[entry])
-        if low <= held < high:
-            bounds[held - low] += factor * np.float32(postings.list_levels[entry])
+def _add_list(blocks, levels, factor, bounds):
+    """Add the entries of a list to the bounds of their blocks, whose 16 bits need no check of the sign."""
+    for entry in range(len(blocks)):
+        bounds[blocks[entry]] += factor * np.float32(levels[entry])
+
+
+@numba.njit(cache=True)
+def _fill_bounds(postings, segment, low, high, query, buffers, bounds):
+    """Write the bounds of the blocks `low` to `high - 1` of a segment.
+
+    They are filled in stretches that stay in the first-level cache while all terms are added.
+
+    Args:
+        postings: The postings.
+        segment: The segment.
+        low: The first block.
+        high: The block after the last one.
+        query: Terms `[t]` and weights `[t]`.
+        buffers: For the terms of a query: `[t] int64`, `[t] float32`, `[t, 2] int64`, `[t] float32`.
+        bounds: `[65536] float32`, of all blocks of the segment.
+    """
+    query_terms, query_weights = query
+    row_starts, row_factors, entries, list_factors = buffers
+    rows, lists = 0, 0
+    for place in range(len(query_terms)):
+        term = query_terms[place]
+        scale = postings.scales[segment, term]
+        if scale > 0:  # otherwise no document of the segment holds the term
+            factor = min(query_weights[place] * scale + SMALLEST, LARGEST_FACTOR)
+            if postings.dense_starts[segment, term] >= 0:
+                row_starts[rows], row_factors[rows] = postings.dense_starts[segment, term], factor
+                rows += 1
+            else:
+                entries[lists, 0] = postings.list_starts[segment, term]
+                entries[lists, 1] = postings.list_starts[segment, term + 1]
+                list_factors[lists] = factor
+                lists += 1
+    for first in range(low, high, STRETCH):
+        last = min(first + STRETCH, high)
+        bounds[first:last] = 0
+        _add_rows(postings.dense, row_starts[:rows], row_factors[:rows], first, bounds[first:last])
+        for place in range(lists):
+            start, end = entries[place]
+            blocks, levels = postings.list_blocks[start:end], postings.list_levels[start:end]
+            begin = np.searchsorted(blocks, first) if first == low > 0 else 0
+            stop = np.searchsorted(blocks, last)
+            _add_list(blocks[begin:stop], levels[begin:stop], list_factors[place], bounds)
+            entries[place, 0] = start + stop
 
 
 @numba.njit(cache=True)
@@ -189,28 +259,23 @@ def _visit(postings, segment, low, floor, slack, bounds, buffers, hits, count):
 @numba.njit(cache=True)
 def _search_segment(postings, segment, low, high, query, buffers, hits, count):
     """Search the blocks `low` to `high - 1` of a segment, those with the highest bounds first."""
-    query_terms, query_weights = query
-    bounds = buffers[0][: high - low]
-    bounds[:] = 0
-    for entry in range(len(query_terms)):
-        scale = postings.scales[segment, query_terms[entry]]
-        if scale > 0:  # otherwise no document of the segment holds the term
-            factor = min(query_weights[entry] * scale + SMALLEST, LARGEST_FACTOR)
-            _add_bounds(postings, segment, query_terms[entry], factor, low, high, bounds)
+    terms, bounds, buffers = buffers[0], buffers[1], buffers[2:]
+    _fill_bounds(postings, segment, low, high, query, terms, bounds)
+    bounds = bounds[low:high]
     # A bound and a score are two sums of rounded products, which can differ by this factor.
-    slack = np.float32(1 + 2.4e-7 * (len(query_terms) + 8))
+    slack = np.float32(1 + 2.4e-7 * (len(query[0]) + 8))
     if count < len(hits):
         floor = max(_starting_floor(bounds, len(hits)), SMALLEST)
-        count = _visit(postings, segment, low, floor, slack, bounds, buffers[1:], hits, count)
+        count = _visit(postings, segment, low, floor, slack, bounds, buffers, hits, count)
     floor = _floor(_worst(hits, count), slack)
-    return _visit(postings, segment, low, floor, slack, bounds, buffers[1:], hits, count)
+    return _visit(postings, segment, low, floor, slack, bounds, buffers, hits, count)
 
 
 @numba.njit(cache=True)
 def _search_query(postings, query, piece, ranges, buffers, hits):
     """Write the hits of a query in one range of the blocks, in any order."""
     query_terms, query_weights = query
-    weight_of = buffers[1]
+    weight_of = buffers[2]
     for entry in range(len(query_terms)):
         weight_of[query_terms[entry]] = query_weights[entry]
     blocks = postings.first_blocks[-1]
@@ -231,9 +296,16 @@ def _search_chunk(postings, queries, chunk, part, piece, hits):
     """Search a chunk of the queries in one range of the blocks."""
     offsets, terms, weights = queries
     widest = np.diff(postings.first_blocks).max()
+    longest = np.diff(offsets).max()
     buffers = (
-        np.zeros(widest, np.float32),  # the bounds of a segment's blocks
-        np.zeros(postings.scales.shape[1], np.float32),  # the query's weight of each term
+        (
+            np.empty(longest, np.int64),
+            np.empty(longest, np.float32),
+            np.empty((longest, 2), np.int64),
+            np.empty(longest, np.float32),
+        ),
+        np.zeros(NAMEABLE, np.float32),  # the bounds of a segment's blocks
+        np.zeros(max(postings.scales.shape[1], NAMEABLE), np.float32),  # the query's weight of each term
         np.zeros(widest, np.int32),  # the blocks to be scored
     )
     for row in range(part * chunk, min(len(hits), (part + 1) * chunk)):

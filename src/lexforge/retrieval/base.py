@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import operator
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, SupportsIndex, TypeAlias
+from typing import Any, Protocol, SupportsIndex, TypeAlias, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -130,12 +129,59 @@ def check_k(k: SupportsIndex) -> int:
     return number
 
 
-class DocumentIds:
-    """The ids of an index's documents, in the order of their positions; every id occurs once."""
+class StoredNames(Sequence[str]):
+    """The ids of documents in files that are memory-mapped: processes share them, and none is read at first.
 
-    def __init__(self) -> None:
-        self.names: list[str] = []
-        self._known: dict[str, int] = {}  # id -> position
+    Args:
+        text: `[B] uint8`, the ids in UTF-8, one after the other.
+        ends: `[N] int64`, where each id ends.
+
+    Raises:
+        ValueError: If the ends do not ascend to the end of the text.
+    """
+
+    def __init__(self, text: NDArray[np.uint8], ends: NDArray[np.int64]) -> None:
+        if (ends.dtype, ends.ndim, text.dtype, text.ndim) != (np.int64, 1, np.uint8, 1):
+            raise ValueError(f"the ids must be bytes and their ends; received {text.dtype} and {ends.dtype}")
+        starts = np.append(0, ends)
+        if (starts[1:] <= starts[:-1]).any() or starts[-1] != len(text):
+            raise ValueError(f"the ids must have a character each and end at {len(text)}, and do not")
+        self._text, self._ends = text, ends
+
+    def __len__(self) -> int:
+        """Return the number of ids."""
+        return len(self._ends)
+
+    @overload
+    def __getitem__(self, place: int) -> str: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[str]: ...
+    def __getitem__(self, place: int | slice) -> str | list[str]:
+        """Return the id at a position, or those of a slice."""
+        if isinstance(place, slice):
+            return [self[each] for each in range(*place.indices(len(self)))]
+        position = range(len(self))[place]  # raises IndexError beyond the last one
+        start = self._ends[position - 1] if position else 0
+        return self._text[start : self._ends[position]].tobytes().decode("utf-8", "surrogatepass")
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield all ids, which is faster than one after the other."""
+        text, start = self._text.tobytes(), 0
+        for end in self._ends.tolist():
+            yield text[start:end].decode("utf-8", "surrogatepass")
+            start = end
+
+
+class DocumentIds:
+    """The ids of an index's documents, in the order of their positions; every id occurs once.
+
+    Args:
+        names: Distinct ids, as they were stored.
+    """
+
+    def __init__(self, names: Sequence[str] = ()) -> None:
+        self.names: Sequence[str] = names or []
+        self._known: dict[str, int] | None = None  # id -> position, once it is needed
 
     def __len__(self) -> int:
         """Return the number of documents."""
@@ -143,7 +189,7 @@ class DocumentIds:
 
     def __contains__(self, name: object) -> bool:
         """Return whether the index holds a document of this id."""
-        return name in self._known
+        return name in self._positions()
 
     def position(self, name: str) -> int:
         """Return the position of a document.
@@ -151,7 +197,12 @@ class DocumentIds:
         Raises:
             KeyError: If there is none of that id.
         """
-        return self._known[name]
+        return self._positions()[name]
+
+    def _positions(self) -> dict[str, int]:
+        if self._known is None:
+            self._known = {name: position for position, name in enumerate(self.names)}
+        return self._known
 
     def check(self, names: list[str], rows: int) -> None:
         """Refuse ids that are not one distinct, new string per document; this changes nothing.
@@ -164,11 +215,14 @@ class DocumentIds:
             ValueError: If the number of ids is not `rows`, or an id is not a string, is empty, occurs twice
                 or is in the index already.
         """
-        check_ids(names, rows, self._known)
+        check_ids(names, rows, self._positions())
 
     def extend(self, names: list[str]) -> None:
         """Append ids that `check` has accepted, once their documents are in the index."""
-        self._known.update(zip(names, range(len(self.names), len(self.names) + len(names)), strict=True))
+        first = len(self)
+        self._positions().update(zip(names, range(first, first + len(names)), strict=True))
+        if not isinstance(self.names, list):
+            self.names = list(self.names)
         self.names.extend(names)
 
     def hits(
@@ -184,12 +238,13 @@ class DocumentIds:
         Returns:
             The hits by id.
         """
-        lengths, names = counts.tolist(), self.names
+        lengths = counts.tolist()
+        rows = [row[:length] for row, length in zip(positions, lengths, strict=True)]
+        names: Sequence[str] | Mapping[int, str] = self.names
+        if isinstance(names, StoredNames) and rows:  # each is read once, however many queries found it
+            names = {position: names[position] for position in np.unique(np.concatenate(rows)).tolist()}
         return Hits(
-            [
-                [names[position] for position in row[:length].tolist()]
-                for row, length in zip(positions, lengths, strict=True)
-            ],
+            [[names[position] for position in row.tolist()] for row in rows],
             [row[:length] for row, length in zip(scores, lengths, strict=True)],
         )
 
@@ -260,21 +315,19 @@ def complete_ties(
     return positions, scores, counts
 
 
-def write_ids(directory: Path, names: list[str]) -> None:
-    """Write the ids of an index's documents, in the order of their positions."""
-    (directory / "ids.json").write_text(json.dumps(names), encoding="utf-8")
+def write_ids(directory: Path, names: Iterable[str]) -> None:
+    """Write the ids of an index's documents, in the order of their positions, as `StoredNames` reads them."""
+    texts = [name.encode("utf-8", "surrogatepass") for name in names]
+    ends = np.cumsum(np.fromiter(map(len, texts), np.int64, len(texts)))
+    np.save(directory / "ids.npy", np.frombuffer(b"".join(texts), np.uint8), allow_pickle=False)
+    np.save(directory / "id_ends.npy", ends, allow_pickle=False)
 
 
 def read_ids(directory: Path) -> DocumentIds:
     """Read what `write_ids` wrote.
 
     Raises:
-        ValueError: If the file holds anything but a list of distinct strings.
+        ValueError: If the files do not fit each other.
     """
-    names = json.loads((directory / "ids.json").read_text(encoding="utf-8"))
-    if not isinstance(names, list):
-        raise ValueError(f"ids.json must hold a list of ids; received a {type(names).__name__}")
-    ids = DocumentIds()
-    ids.check(names, len(names))
-    ids.extend(names)
-    return ids
+    text, ends = (np.asarray(np.load(directory / name, mmap_mode="r")) for name in ("ids.npy", "id_ends.npy"))
+    return DocumentIds(StoredNames(text, ends))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, SupportsIndex
 
@@ -11,8 +11,22 @@ import numpy as np
 from scipy import sparse
 
 from lexforge.common.similarity import Similarity, check_similarity
-from lexforge.kernels.postings import Impacts, KeptArrangement, build_postings, check_impacts, top_k
-from lexforge.kernels.postings_layout import Postings, check_postings, documents_of, join_postings
+from lexforge.kernels.postings import (
+    Impacts,
+    KeptArrangement,
+    block_size_for,
+    build_postings,
+    check_impacts,
+    top_k,
+)
+from lexforge.kernels.postings_layout import (
+    CHAINED,
+    Postings,
+    PostingsFiles,
+    check_postings,
+    documents_of,
+    join_postings,
+)
 from lexforge.retrieval.base import DocumentIds, Hits, check_k, read_ids, write_ids
 from lexforge.retrieval.vectors import Matrix, sparse_vectors, sparse_width
 from lexforge.storage.files import new_directory
@@ -22,7 +36,7 @@ FORMAT = "lexforge-inverted-index"
 ARRAYS = Postings._fields[1:]  # the first field is the block size, a number
 # The large arrays, which are memory-mapped because a search reads only parts of them. `check_postings` makes
 # sure that none of their values points outside an array.
-MAPPED = {f"{name}.npy" for name in ("terms", "weights", "scales", "dense", "list_blocks", "list_levels")}
+MAPPED = {f"{name}.npy" for name in CHAINED}
 
 
 class InvertedIndex:
@@ -167,13 +181,57 @@ class InvertedIndex:
         Raises:
             FileExistsError: If the directory is not empty.
         """
+        with self._adding:
+            parts = list(self._parts)
+        documents = sum(part.num_documents for part in parts)  # more may be added meanwhile
         with new_directory(directory) as path:
-            postings = self.postings()
-            for name in ARRAYS:
-                np.save(path / f"{name}.npy", getattr(postings, name), allow_pickle=False)
-            write_ids(path, self.ids[: postings.num_documents])  # more may have been added meanwhile
-            fields = {"num_terms": self.num_terms, "similarity": self.similarity, "impacts": self.impacts}
-            write_manifest(path, FORMAT, {**fields, "block_size": postings.block_size})
+            with PostingsFiles(path) as files:
+                for part in parts:
+                    files.add(part)
+            self._write_rest(path, self._ids.names[:documents], parts[0].block_size)
+
+    @classmethod
+    def write(
+        cls,
+        directory: str | Path,
+        blocks: Iterable[tuple[Matrix, list[str]]],
+        num_terms: int,
+        documents: int,
+        similarity: Similarity = "dot",
+        impacts: Impacts = "float32",
+    ) -> None:
+        """Write an index of documents that come in blocks, as `save` does; memory holds one block at a time.
+
+        Args:
+            directory: A new or empty directory.
+            blocks: CSR `[n, V]` with finite weights >= 0, and n ids, of each block. The index searches
+                fastest with blocks of 262,144 documents, and well with tens of thousands.
+            num_terms: Width V of the vectors.
+            documents: Number of all documents, which decides the layout.
+            similarity: `dot` or `cosine`.
+            impacts: `float32` or `uint8`.
+
+        Raises:
+            FileExistsError: If the directory is not empty.
+            TypeError: If a block is not a scipy CSR matrix.
+            ValueError: If `add` would refuse a block.
+        """
+        index, block_size = cls(num_terms, similarity, impacts), block_size_for(documents)
+        with new_directory(directory) as path:
+            with PostingsFiles(path) as files:
+                files.add(index._parts[0]._replace(block_size=block_size))  # for an index without documents
+                for matrix, ids in blocks:
+                    vectors = sparse_vectors(matrix, "documents", num_terms, index.similarity)
+                    index._ids.check(ids, vectors.shape[0])
+                    files.add(build_postings(vectors, block_size, impacts=impacts))
+                    index._ids.extend(ids)
+            index._write_rest(path, index._ids.names, block_size)
+
+    def _write_rest(self, path: Path, names: Sequence[str], block_size: int) -> None:
+        """Write what a saved index has beside its postings."""
+        write_ids(path, names)
+        fields = {"num_terms": self.num_terms, "similarity": self.similarity, "impacts": self.impacts}
+        write_manifest(path, FORMAT, {**fields, "block_size": block_size})
 
     @classmethod
     def load(cls, directory: str | Path, verify: bool = False) -> InvertedIndex:

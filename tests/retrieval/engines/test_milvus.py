@@ -276,8 +276,8 @@ def test_a_saved_index_notices_what_happened_to_its_collection(file: str, tmp_pa
     Path(file).rename(tmp_path / "moved.db")
     with pytest.raises(FileNotFoundError, match=r"vectors\.db .* does not exist"):
         MilvusIndex.load(tmp_path / "saved")
-    (tmp_path / "saved" / "ids.json").write_text("[]")
-    with pytest.raises(ValueError, match=r"ids\.json has 2 bytes"):
+    (tmp_path / "saved" / "ids.npy").write_bytes(b"[]")
+    with pytest.raises(ValueError, match=r"ids\.npy has 2 bytes"):
         MilvusIndex.load(tmp_path / "saved")
 
 

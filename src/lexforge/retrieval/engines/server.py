@@ -262,7 +262,7 @@ class ServerIndex(ABC):
         if local and address == saved and not Path(saved).exists():
             raise FileNotFoundError(f"the {cls.local_name} {saved} of {directory} does not exist")
         index = cls._open({"uri": address, "collection": collection, "token": token})
-        if index._ids.names != ids.names:
+        if list(index._ids.names) != list(ids.names):
             index.close()
             raise ValueError(
                 f"{index.where} must hold the {len(ids)} documents that {directory} names; it holds "
