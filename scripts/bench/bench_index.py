@@ -4,11 +4,11 @@
     python scripts/bench/bench_index.py --vectors FILE --model MODEL --data FOLDER FOLDER ...
 
 With `--model` the vectors are recorded first: MODEL encodes the corpora and queries of the BEIR folders into
-FILE. Without it FILE is read. The documents are shuffled and repeated up to each of `--sizes`; every repeated
-weight is multiplied by a random factor in [.8, 1.2]. An exact search must find the k best documents before it
-is timed. For an approximate one the recall is recorded: the share of the k best that it finds, where any
-document of equal score counts. A search whose package is not installed is named and left out. `--searches`
-and `--sizes` select a part of the work; lexforge is timed in every part.
+FILE. Without it FILE is read. A size of `--sizes` up to the number of recorded documents takes the first of
+them, shuffled; a larger one takes simulated documents (`simulated.py`). An exact search must find the k best
+documents before it is timed. For an approximate one the recall is recorded: the share of the k best that it
+finds, where any document of equal score counts. A search whose package is not installed is named and left
+out. `--searches` and `--sizes` select a part of the work; lexforge is timed in every part.
 
 FAISS is not compared, because it has no sparse vectors: as dense rows of vocabulary width, the smaller corpus
 alone would take 5 GB.
@@ -34,6 +34,7 @@ import tyro
 from scipy import sparse
 from seismic_search import SeismicSearch
 from sentence_transformers.util import dot_score, semantic_search
+from simulated import Simulation
 
 from lexforge.corpus import encode
 from lexforge.data import load_beir
@@ -55,7 +56,7 @@ class Config:
     model: str | None = None  # the encoder that records them; None reads the file
     data: tuple[Path, ...] = ()  # BEIR folders to encode
     queries: int = 1000  # queries that are recorded and searched
-    sizes: tuple[int, ...] = (43_688, 349_504)
+    sizes: tuple[int, ...] = (43_113, 262_144, 1_048_576)
     searches: tuple[str, ...] = SEARCHES
     k: int = 10
     max_seq_length: int = 128
@@ -119,17 +120,11 @@ def read(path: Path, name: str) -> sparse.csr_array:
     return matrix
 
 
-def repeated(vectors: sparse.csr_array, rows: int, seed: int) -> sparse.csr_array:
-    """Return the shuffled vectors, followed by copies with jittered weights, up to a number of rows."""
-    rng = np.random.default_rng(seed)
-    vectors = vectors[rng.permutation(vectors.shape[0])]
-    copies = [vectors]
-    for _ in range(1, -(-rows // vectors.shape[0])):
-        factors = rng.uniform(0.8, 1.2, vectors.nnz).astype(np.float32)
-        copies.append(
-            sparse.csr_array((vectors.data * factors, vectors.indices, vectors.indptr), shape=vectors.shape)
-        )
-    return sparse.csr_array(sparse.vstack(copies, format="csr"))[:rows]
+def documents_of_size(vectors: sparse.csr_array, rows: int, seed: int) -> sparse.csr_array:
+    """Return some of the real documents, or as many simulated ones as there are not of these."""
+    if rows <= vectors.shape[0]:
+        return vectors[np.random.default_rng(seed).permutation(vectors.shape[0])[:rows]]
+    return sparse.csr_array(sparse.vstack(list(Simulation(vectors).blocks(rows, seed)), format="csr"))
 
 
 def timed(call: Callable[[], Any]) -> tuple[Any, float]:
@@ -331,7 +326,7 @@ def main(cfg: Config) -> None:
     rng = np.random.default_rng(cfg.seed)
     queries = queries[np.sort(rng.permutation(queries.shape[0])[: cfg.queries])]
     for size in cfg.sizes:
-        bench(queries, repeated(documents, size, cfg.seed), cfg)
+        bench(queries, documents_of_size(documents, size, cfg.seed), cfg)
 
 
 if __name__ == "__main__":

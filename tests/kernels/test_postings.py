@@ -79,6 +79,24 @@ def test_equals_the_plain_loop_with_ties(impl: str, data, blocks: tuple[int, int
         assert found(queries, postings, k, impl) == naive_hits(queries, documents, k)
 
 
+@pytest.mark.parametrize("order", ["best first", "best last", "mixed", "best in the middle"])
+@pytest.mark.parametrize("k", [5, 40, 300])
+def test_many_segments_in_any_order_of_their_documents(order: str, k: int) -> None:
+    """The k-th score of all segments is guessed from the first ones, wrongly where these hold the best hits."""
+    rng = np.random.default_rng(0)
+    documents = np.where(rng.random((800, 12)) < 0.5, rng.random((800, 12)), 0).astype(np.float32)
+    asked = rng.random((20, 12)).astype(np.float32)
+    totals = documents.sum(axis=1)
+    places = {
+        "best first": np.argsort(-totals),
+        "best last": np.argsort(totals),
+        "mixed": np.arange(800),
+        "best in the middle": np.roll(np.argsort(-totals), 400),
+    }[order]
+    postings = build_postings(csr(documents[places]), 2, 10)  # 40 segments of 20 documents
+    assert found(asked, postings, k, "pruned") == found(asked, postings, k, "reference")
+
+
 @pytest.mark.parametrize("impl", COMPILED)
 @pytest.mark.parametrize("impacts", ["float32", "uint8"])
 @settings(max_examples=25, deadline=None)

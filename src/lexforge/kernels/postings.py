@@ -56,6 +56,7 @@ Impl = Literal["auto", "pruned", "exhaustive", "reference"]
 # per block k = 100 and k = 1,000 take half the time of two at 43,688, and k = 10 takes a twentieth more.
 SMALL_BLOCK, LARGE_BLOCK, LARGE_CORPUS = 1, 4, 131_072
 SEGMENT_BLOCKS = 65536  # the number of a block within its segment is stored in 16 bits
+STRETCHES = 4  # of a segment's blocks, which the threads share while the bounds are filled
 LEVELS = 255  # the number of levels of a bound and of an 8-bit impact
 DENSE = 8  # a term in more than an eighth of a segment's blocks has a row, which is added faster than a list
 CHUNKS_PER_THREAD = 8  # chunks of queries per thread, so that no thread waits long for the others
@@ -132,7 +133,12 @@ def _segment(documents: sparse.csr_array, block_size: int, impacts: Impacts) -> 
     terms = np.empty(documents.nnz, np.uint16 if width <= 65536 else np.uint32)
     weights: NDArray = np.empty(documents.nnz, np.float32)
     reorder(documents.indptr, documents.indices, documents.data, order, offsets, terms, weights)
-    largest, blocks_of_term = measure_terms(offsets, terms, weights, block_size, width)  # [V] each
+    stretches = min(STRETCHES, max(blocks, 1))
+    edges = np.minimum(np.arange(stretches + 1) * blocks // stretches * block_size, count)
+    largest_each, blocks_each = measure_terms(
+        offsets, terms, weights, block_size, edges, width
+    )  # [S, V] each
+    largest, blocks_of_term = largest_each.max(axis=0), blocks_each.sum(axis=0)  # [V] each
     # The scale of a term is its largest weight by 255, rounded up, so that no level exceeds 255.
     upwards = np.nextafter(largest / np.float32(LEVELS), np.float32(np.inf))
     scales = np.where(largest > 0, upwards, np.float32(0))
@@ -144,8 +150,10 @@ def _segment(documents: sparse.csr_array, block_size: int, impacts: Impacts) -> 
     list_starts = starts_of(np.where(frequent, 0, blocks_of_term))
     list_blocks, list_levels = np.empty(list_starts[-1], np.uint16), np.empty(list_starts[-1], np.uint8)
     rounded = np.empty(len(weights) if impacts == "uint8" else 0, np.uint8)
-    bounds = (rows, list_starts, dense, list_blocks, list_levels)
-    fill_bounds(offsets, terms, weights, block_size, scales, *bounds, rounded)
+    # Where the part of each list begins that is of a stretch; a frequent term has no list.
+    parts = list_starts[:-1] + np.cumsum(blocks_each, axis=0) - blocks_each  # [S, V]
+    bounds = (rows, parts, dense, list_blocks, list_levels)
+    fill_bounds(offsets, terms, weights, block_size, edges, scales, *bounds, rounded)
     return of_arrays(
         block_size,
         positions=order,

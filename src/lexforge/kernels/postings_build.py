@@ -1,7 +1,8 @@
 """The compiled construction of the arrays that `lexforge.kernels.postings` describes.
 
 Everything is read document by document in the stored order, in which blocks ascend. So the last block of each
-term says whether a posting opens a new entry of its list, and no copy of the postings by term is needed.
+term says whether a posting opens a new entry of its list, and no copy of the postings by term is needed. The
+blocks are divided into a few stretches, which the threads share; each stretch has a part of every list.
 """
 
 from __future__ import annotations
@@ -32,38 +33,57 @@ def reorder(offsets, terms, weights, order, new_offsets, new_terms, new_weights)
             new_weights[target + posting] = weights[source + posting]
 
 
-@numba.njit(cache=True)
-def measure_terms(offsets, terms, weights, block_size, width):
-    """Find the largest weight of each term and the number of blocks that hold it.
+@parallel
+def measure_terms(offsets, terms, weights, block_size, edges, width):
+    """Find the largest weight of each term and the number of blocks that hold it, in stretches of blocks.
 
     Args:
         offsets: `[N + 1] int64`, the place of each document's first posting; documents in the stored order.
         terms: `[P]`, the term of each posting.
         weights: `[P] float32`, > 0.
         block_size: Documents per block.
+        edges: `[S + 1] int64`, the first document of each stretch, where a block begins, and N.
         width: The number of terms V.
 
     Returns:
-        `[V] float32`, 0 for a term that no document holds, and `[V] int64`.
+        `[S, V] float32`, 0 for a term that no document of the stretch holds, and `[S, V] int64`.
     """
-    largest = np.zeros(width, np.float32)
-    counts, last = np.zeros(width, np.int64), np.full(width, -1)
-    for document in range(len(offsets) - 1):
-        block = document // block_size
-        for posting in range(offsets[document], offsets[document + 1]):
-            term = terms[posting]
-            largest[term] = max(largest[term], weights[posting])
-            counts[term] += block != last[term]
-            last[term] = block
+    largest = np.zeros((len(edges) - 1, width), np.float32)
+    counts = np.zeros((len(edges) - 1, width), np.int64)
+    for stretch in numba.prange(len(edges) - 1):
+        _measure(
+            offsets,
+            terms,
+            weights,
+            block_size,
+            edges[stretch],
+            edges[stretch + 1],
+            largest[stretch],
+            counts[stretch],
+        )
     return largest, counts
 
 
 @numba.njit(cache=True)
+def _measure(offsets, terms, weights, block_size, first, last, largest, counts):
+    """Measure the documents `first` to `last - 1`."""
+    held = np.full(len(counts), -1)  # the last block of each term
+    for document in range(first, last):
+        block = document // block_size
+        for posting in range(offsets[document], offsets[document + 1]):
+            term = terms[posting]
+            largest[term] = max(largest[term], weights[posting])
+            counts[term] += block != held[term]
+            held[term] = block
+
+
+@parallel
 def fill_bounds(
     offsets,
     terms,
     weights,
     block_size,
+    edges,
     scales,
     dense_row,
     list_starts,
@@ -83,17 +103,28 @@ def fill_bounds(
         terms: `[P]`, the term of each posting.
         weights: `[P] float32`, > 0.
         block_size: Documents per block.
+        edges: `[S + 1] int64`, the first document of each stretch, where a block begins, and N.
         scales: `[V] float32`, the scale of each term.
         dense_row: `[V]`, the row of each frequent term in `dense`, -1 for the other terms.
-        list_starts: `[V + 1]`, where the list of each other term starts.
+        list_starts: `[S, V] int64`, where the part of each other term's list starts that is of the stretch.
         dense: `[R, B] uint8`, zeros at first; it receives the levels of frequent terms.
         list_blocks: `[L] uint16`, receives the blocks of the other terms.
         list_levels: `[L] uint8`, receives the levels of the other terms.
         impacts: `[P] uint8`, receives the levels of all postings; empty if they are not wanted.
     """
-    entries = list_starts[:-1] - 1  # the last entry of each list that was written
+    for stretch in numba.prange(len(edges) - 1):
+        documents, entries = (edges[stretch], edges[stretch + 1]), list_starts[stretch] - 1
+        postings, targets = (offsets, terms, weights), (dense, list_blocks, list_levels, impacts)
+        _fill(postings, block_size, documents, scales, dense_row, entries, targets)
+
+
+@numba.njit(cache=True)
+def _fill(postings, block_size, documents, scales, dense_row, entries, targets):
+    """Write the levels of some documents; `entries` has the last entry of each list that was written."""
+    offsets, terms, weights = postings
+    dense, list_blocks, list_levels, impacts = targets
     last = np.full(len(scales), -1)  # the block of that entry
-    for document in range(len(offsets) - 1):
+    for document in range(documents[0], documents[1]):
         block = document // block_size
         for posting in range(offsets[document], offsets[document + 1]):
             term = np.int64(terms[posting])

@@ -257,8 +257,11 @@ def _visit(postings, segment, low, floor, slack, bounds, buffers, hits, count):
 
 
 @numba.njit(cache=True)
-def _search_segment(postings, segment, low, high, query, buffers, hits, count):
-    """Search the blocks `low` to `high - 1` of a segment, those with the highest bounds first."""
+def _search_segment(postings, segment, low, high, query, sought, buffers, hits, count):
+    """Search the blocks `low` to `high - 1` of a segment, those with the highest bounds first.
+
+    Blocks whose bound does not reach the score `sought` are left out.
+    """
     terms, bounds, buffers = buffers[0], buffers[1], buffers[2:]
     _fill_bounds(postings, segment, low, high, query, terms, bounds)
     bounds = bounds[low:high]
@@ -267,8 +270,45 @@ def _search_segment(postings, segment, low, high, query, buffers, hits, count):
     if count < len(hits):
         floor = max(_starting_floor(bounds, len(hits)), SMALLEST)
         count = _visit(postings, segment, low, floor, slack, bounds, buffers, hits, count)
-    floor = _floor(_worst(hits, count), slack)
+    floor = _floor(max(_worst(hits, count), sought), slack)
     return _visit(postings, segment, low, floor, slack, bounds, buffers, hits, count)
+
+
+@numba.njit(cache=True)
+def _likely_worst(hits, share):
+    """Guess the k-th score of all blocks from the k best hits of a share of them; 0 is no guess.
+
+    Of the k best of all, about `share * k` lie in the share, and hardly ever three standard deviations more.
+    So the score at this rank in the share is likely to be no higher than the k-th score of all.
+    """
+    expected = share * len(hits)
+    rank = np.int64(expected + 3 * np.sqrt(expected)) + 2
+    if rank >= len(hits):
+        return np.float32(0)
+    return _as_float(INFINITE - (np.partition(hits, rank - 1)[rank - 1] >> 32))
+
+
+@numba.njit(cache=True)
+def _search_range(postings, lowest, highest, query, guesses, buffers, hits):
+    """Search the blocks `lowest` to `highest - 1` of all.
+
+    With guesses, the segments after the first ones are searched for scores that are likely to be among the k
+    best at the end, and not for all that are among the k best so far. This leaves out three quarters of the
+    documents that would be scored in an index of 34 segments.
+
+    Returns:
+        The number of hits, and whether they are the best: whether the guesses were right.
+    """
+    count, sought = 0, np.float32(0)
+    for segment in range(len(postings.starts) - 1):
+        start, end = postings.first_blocks[segment], postings.first_blocks[segment + 1]
+        low, high = max(lowest, start) - start, min(highest, end) - start
+        if low < high:
+            count = _search_segment(postings, segment, low, high, query, sought, buffers, hits, count)
+            searched = start + high - lowest
+            if guesses and count == len(hits) and start + high < highest:
+                sought = max(sought, _likely_worst(hits, searched / (highest - lowest)))
+    return count, _worst(hits, count) >= sought
 
 
 @numba.njit(cache=True)
@@ -280,12 +320,9 @@ def _search_query(postings, query, piece, ranges, buffers, hits):
         weight_of[query_terms[entry]] = query_weights[entry]
     blocks = postings.first_blocks[-1]
     lowest, highest = blocks * piece // ranges, blocks * (piece + 1) // ranges
-    count = 0
-    for segment in range(len(postings.starts) - 1):
-        start, end = postings.first_blocks[segment], postings.first_blocks[segment + 1]
-        low, high = max(lowest, start) - start, min(highest, end) - start
-        if low < high:
-            count = _search_segment(postings, segment, low, high, query, buffers, hits, count)
+    count, certain = _search_range(postings, lowest, highest, query, True, buffers, hits)
+    if not certain:
+        count, certain = _search_range(postings, lowest, highest, query, False, buffers, hits)
     hits[count:] = NO_HIT
     for entry in range(len(query_terms)):
         weight_of[query_terms[entry]] = 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, SupportsIndex
 
@@ -200,7 +201,7 @@ class InvertedIndex:
         similarity: Similarity = "dot",
         impacts: Impacts = "float32",
     ) -> None:
-        """Write an index of documents that come in blocks, as `save` does; memory holds one block at a time.
+        """Write an index of documents that come in blocks, as `save` does; memory holds two blocks at a time.
 
         Args:
             directory: A new or empty directory.
@@ -218,13 +219,18 @@ class InvertedIndex:
         """
         index, block_size = cls(num_terms, similarity, impacts), block_size_for(documents)
         with new_directory(directory) as path:
-            with PostingsFiles(path) as files:
-                files.add(index._parts[0]._replace(block_size=block_size))  # for an index without documents
+            # A part is written while the next one is built.
+            with PostingsFiles(path) as files, ThreadPoolExecutor(1) as writer:
+                # The first part is that of an index without documents.
+                writing = writer.submit(files.add, index._parts[0]._replace(block_size=block_size))
                 for matrix, ids in blocks:
                     vectors = sparse_vectors(matrix, "documents", num_terms, index.similarity)
                     index._ids.check(ids, vectors.shape[0])
-                    files.add(build_postings(vectors, block_size, impacts=impacts))
+                    part = build_postings(vectors, block_size, impacts=impacts)
+                    writing.result()
+                    writing = writer.submit(files.add, part)
                     index._ids.extend(ids)
+                writing.result()
             index._write_rest(path, index._ids.names, block_size)
 
     def _write_rest(self, path: Path, names: Sequence[str], block_size: int) -> None:

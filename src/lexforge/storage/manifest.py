@@ -19,6 +19,7 @@ import json
 import os
 import time
 from collections.abc import Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -84,13 +85,17 @@ def write_manifest(
     Raises:
         ValueError: If the folder holds a link.
     """
-    files = {}
-    for name, path in sorted(_files(directory).items()):
-        if durable:
+    found = dict(sorted(_files(directory).items()))
+    if durable:
+        for path in found.values():
             sync(path)
-        status = path.stat()
-        entry = {"bytes": status.st_size, "modified_ns": status.st_mtime_ns}
-        files[name] = {**entry, "sha256": file_sha256(path)}
+    statuses = [path.stat() for path in found.values()]
+    with ThreadPoolExecutor(2) as pool:  # the files of an index are large
+        digests = pool.map(file_sha256, found.values())
+        files = {
+            name: {"bytes": status.st_size, "modified_ns": status.st_mtime_ns, "sha256": digest}
+            for name, status, digest in zip(found, statuses, digests, strict=True)
+        }
     manifest = _signed(format_name, {"written_ns": time.time_ns(), "fields": dict(fields), "files": files})
     path = directory / MANIFEST
     path.write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
