@@ -41,7 +41,7 @@ def draw(axis: plt.Axes, rows: list[Row], names: list[str]) -> None:
     axis.set_yscale("log")
     axis.set_xlabel(f"recall@{first['k']} against exact search")
     axis.set_ylabel("queries per second")
-    axis.set_title(f"{int(first['documents']):,} documents, {first['device']}", fontsize=10, loc="left")
+    axis.set_title(f"{int(first['documents']):,} documents", fontsize=10, loc="left")
     axis.grid(alpha=0.3)
     axis.spines[["top", "right"]].set_visible(False)
 
@@ -55,6 +55,7 @@ def main() -> None:
     for axis, size in zip(axes[0], sizes, strict=True):
         draw(axis, [row for row in rows if int(row["documents"]) == size], names)
     axes[0][0].legend(fontsize=8, frameon=False, loc="lower left")
+    figure.suptitle(rows[-1]["device"], fontsize=9, x=0.01, ha="left")
     figure.tight_layout()
     OUTPUT.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(OUTPUT, dpi=130)
