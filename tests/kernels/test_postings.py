@@ -82,7 +82,7 @@ def test_equals_the_plain_loop_with_ties(impl: str, data, blocks: tuple[int, int
 @pytest.mark.parametrize("order", ["best first", "best last", "mixed", "best in the middle"])
 @pytest.mark.parametrize("k", [5, 40, 300])
 def test_many_segments_in_any_order_of_their_documents(order: str, k: int) -> None:
-    """The k-th score of all segments is guessed from the first ones, wrongly where these hold the best hits."""
+    """The k-th score is guessed from the first segments, and wrongly where these hold the best hits."""
     rng = np.random.default_rng(0)
     documents = np.where(rng.random((800, 12)) < 0.5, rng.random((800, 12)), 0).astype(np.float32)
     asked = rng.random((20, 12)).astype(np.float32)
