@@ -320,9 +320,10 @@ def _search_query(postings, query, piece, ranges, buffers, hits):
         weight_of[query_terms[entry]] = query_weights[entry]
     blocks = postings.first_blocks[-1]
     lowest, highest = blocks * piece // ranges, blocks * (piece + 1) // ranges
-    count, certain = _search_range(postings, lowest, highest, query, True, buffers, hits)
-    if not certain:
-        count, certain = _search_range(postings, lowest, highest, query, False, buffers, hits)
+    count, guesses, certain = 0, True, False
+    while not certain:
+        count, certain = _search_range(postings, lowest, highest, query, guesses, buffers, hits)
+        guesses = False
     hits[count:] = NO_HIT
     for entry in range(len(query_terms)):
         weight_of[query_terms[entry]] = 0
