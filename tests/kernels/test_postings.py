@@ -97,6 +97,20 @@ def test_many_segments_in_any_order_of_their_documents(order: str, k: int) -> No
     assert found(asked, postings, k, "pruned") == found(asked, postings, k, "reference")
 
 
+@pytest.mark.parametrize("queries", [1, 9])
+def test_a_segment_of_more_blocks_than_the_cache_holds(queries: int) -> None:
+    """Rows and lists go on in the next stretch; one query is divided among the threads, within a stretch."""
+    rng = np.random.default_rng(0)
+    shares = np.array(
+        [0.5, 0.4, 0.3, 0.3, 0.2, 0.2, *[0.02] * 14]
+    )  # six terms with rows, fourteen with lists
+    documents = np.where(rng.random((13_001, 20)) < shares, rng.random((13_001, 20)), 0).astype(np.float32)
+    asked = rng.random((queries, 20)).astype(np.float32)
+    postings = build_postings(csr(documents), 1)
+    for k in (3, 200):
+        assert found(asked, postings, k, "pruned") == found(asked, postings, k, "reference")
+
+
 @pytest.mark.parametrize("impl", COMPILED)
 @pytest.mark.parametrize("impacts", ["float32", "uint8"])
 @settings(max_examples=25, deadline=None)

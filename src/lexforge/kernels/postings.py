@@ -9,7 +9,9 @@ documents themselves are stored in the same order, term by term, for the exact s
 
 Search. First the bounds of a query in all blocks are added up, one row at a time, which uses the cache and
 the vector registers well. Two sweeps follow. The first scores the documents in the blocks with the 1.1 k to
-1.5 k highest bounds. The second scores every other block whose bound reaches the k-th score found so far.
+1.5 k highest bounds. The second scores every other block whose bound reaches the k-th score found so far. In
+later segments it asks for more: for the k-th score that the first segments let expect of all. If that was too
+much, the query is searched again without it.
 This is block-max pruning (Mallia, Suel and Tonellotto, "Faster learned sparse retrieval with block-max
 pruning", SIGIR 2024), but without its approximations and its queue of blocks, with smaller blocks and with
 float32 weights.
