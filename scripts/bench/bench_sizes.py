@@ -40,7 +40,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from common import RESULTS, append_rows, peak_mb, reset_peak
+from common import RESULTS, SIZES, Size, append_rows, peak_mb, reset_peak
 from sentence_transformers import SparseEncoder, SparseEncoderTrainer
 from sentence_transformers.sparse_encoder.evaluation import SparseInformationRetrievalEvaluator
 from sentence_transformers.sparse_encoder.losses import SparseMultipleNegativesRankingLoss, SpladeLoss
@@ -65,25 +65,6 @@ ACTIVE_TERMS = 150  # per text, as a trained SPLADE encoder has
 MOST_ROWS = 256  # of the largest batch that is tried, unless --most-rows says less
 WARM, TRIED = 8, 2  # documents that warm up the encoding; steps that a batch must survive
 TOLERANCE = 1e-4  # between two orders of float32 sums in up to 24 layers; activations are near 1
-
-
-class Size(NamedTuple):
-    """The shape of an encoder."""
-
-    layers: int
-    width: int
-    heads: int
-    terms: int = 30_522
-
-
-SIZES = {
-    "tiny": Size(2, 128, 2),
-    "minilm": Size(6, 384, 12),
-    "small": Size(12, 384, 12),
-    "base": Size(12, 768, 12),
-    "xlmr": Size(12, 768, 12, 250_002),
-    "large": Size(24, 1024, 16, 250_002),
-}
 
 
 class Task(NamedTuple):

@@ -13,12 +13,31 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from lexforge.common.processor import processor_name
 
 RESULTS = Path(__file__).resolve().parent / "results"
 PACKAGES = ("torch", "transformers", "sentence-transformers", "numpy", "numba")
+
+
+class Size(NamedTuple):
+    """The shape of an encoder."""
+
+    layers: int
+    width: int
+    heads: int
+    terms: int = 30_522
+
+
+SIZES = {
+    "tiny": Size(2, 128, 2),
+    "minilm": Size(6, 384, 12),
+    "small": Size(12, 384, 12),
+    "base": Size(12, 768, 12),
+    "xlmr": Size(12, 768, 12, 250_002),
+    "large": Size(24, 1024, 16, 250_002),
+}
 
 
 def environment() -> dict[str, str]:

@@ -3,7 +3,8 @@
 #
 #   bash scripts/bench/gpu.sh [FOLDER]     FOLDER takes the CSV files (default: scripts/bench/results)
 #
-# Needs torch, triton, transformers, sentence-transformers and pytest; installs nothing.
+# Needs torch, triton, transformers, sentence-transformers and pytest; installs nothing. With pytest-xdist six
+# processes compile and check at once.
 # BUDGET_S: seconds for everything (default 540). PYTHON: the interpreter (default python3).
 # COMMIT: what the rows call this version where there is no git. Exit status: 0 only if every check passed.
 set -uo pipefail
@@ -15,12 +16,15 @@ ends=$((SECONDS + ${BUDGET_S:-540}))
 "$python" -c 'import sys, torch; sys.exit(None if torch.cuda.is_available() else "gpu.sh: no CUDA device")' || exit 1
 
 status=0
+workers=()
+"$python" -c 'import xdist' 2>/dev/null && workers=(-n 6)
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 left() { echo $((ends - SECONDS)); }
 
 echo "== kernels against float64"
-timeout $(($(left) * 4 / 10)) "$python" -m pytest -m gpu -W default tests/kernels --durations=5 -p no:cacheprovider || {
+timeout $(($(left) * 4 / 10)) "$python" -m pytest -m gpu -W default tests/kernels "${workers[@]}" --durations=5 \
+  -p no:cacheprovider || {
   status=1
   echo "| CHECKS FAILED (or ran out of time): the numbers below are of unchecked kernels" >>"$log"
 }

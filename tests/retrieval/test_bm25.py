@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import logging
 import math
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -107,3 +111,24 @@ def test_it_is_quiet(capfd: pytest.CaptureFixture, caplog: pytest.LogCaptureFixt
         BM25Index.build(TEXTS, IDS).search(["cat"], 2)
     assert capfd.readouterr() == ("", "")
     assert not caplog.records
+
+
+def test_it_leaves_the_gpu_to_others(tmp_path: Path) -> None:
+    """bm25s searches by JAX when it is imported, and JAX then takes most of the memory of a GPU."""
+    (tmp_path / "jax").mkdir()
+    (tmp_path / "jax" / "__init__.py").touch()
+    (tmp_path / "jax" / "lax.py").write_text("print('JAX takes the GPU')\ntop_k = lambda *_: None\n")
+    code = (
+        "import sys{}; from lexforge.retrieval import BM25Index; index = BM25Index.build(['a tree'], ['1']); "
+        "assert index.search(['tree'], 1).ids == [['1']]; import jax; assert jax is sys.modules['jax']; "
+        "import jax.lax"
+    )
+    for before in ("", ", jax"):
+        done = subprocess.run(
+            [sys.executable, "-c", code.format(before)],
+            env={**os.environ, "PYTHONPATH": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert (done.returncode, done.stdout) == (0, "JAX takes the GPU\n"), done.stderr

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import re
+import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from types import ModuleType
 from typing import Literal, SupportsIndex
 
 import numpy as np
@@ -71,11 +73,6 @@ class BM25Index:
             ValueError: If no document holds a token, a parameter is outside its range, or
                 `InvertedIndex.build` would refuse the ids.
         """
-        # Imported here because importing bm25s sets the level of its logger to DEBUG, which is undone at
-        # once: the logger follows the root logger again.
-        import bm25s
-
-        logging.getLogger("bm25s").setLevel(logging.NOTSET)
         if tokenize not in ("auto", "words", "bigrams"):
             raise ValueError(f"tokenize must be 'auto', 'words' or 'bigrams'; received {tokenize!r}")
         if not k1 >= 0 or not 0 <= b <= 1:
@@ -94,7 +91,7 @@ class BM25Index:
             raise ValueError(
                 f"at least one document must hold a token; received {len(texts)} documents without any"
             )
-        model = bm25s.BM25(k1=k1, b=b, method="lucene")
+        model = _bm25s().BM25(k1=k1, b=b, method="lucene")
         model.index((corpus, vocabulary), create_empty_token=False, show_progress=False)
         weights = sparse.csc_array(  # [documents, tokens]
             (model.scores["data"], model.scores["indices"], model.scores["indptr"]),
@@ -156,6 +153,25 @@ class BM25Index:
     def nbytes(self) -> int:
         """The number of bytes of the inverted index."""
         return self._index.nbytes
+
+
+def _bm25s() -> ModuleType:
+    """The module bm25s, imported without two things that its import does to a process.
+
+    It lets JAX search for the top k once, where JAX is installed, and JAX then takes three quarters of the
+    GPU's memory, 60 GB of an H100. And it sets the level of its logger to DEBUG.
+    """
+    jax = sys.modules.get("jax")
+    sys.modules["jax"] = None  # type: ignore[assignment] # an import of it fails, and bm25s goes without
+    try:
+        import bm25s
+    finally:
+        if jax is None:
+            del sys.modules["jax"]
+        else:
+            sys.modules["jax"] = jax
+    logging.getLogger("bm25s").setLevel(logging.NOTSET)
+    return bm25s
 
 
 def tokenization_of(texts: Iterable[str]) -> Tokenization:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import triton
+import triton.language as tl
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
@@ -27,15 +28,16 @@ from lexforge.kernels.splade_head.triton import kernels
 
 FLAGS = {
     "HAS_BIAS": True, "KEEP_WINNER": True, "EVEN_D": True, "DOUBLE": False, "LIST": True, "BIAS": True,
-    "ROWS": 1, "BUCKET": kernels.BUCKET,
+    "ROWS": 1, "BUCKET": kernels.BUCKET, "PLACE": True,
 }  # fmt: skip
 POINTERS = {
     "bias_ptr": "*fp32", "order_ptr": "*i64", "positions_ptr": "*i32", "lengths_ptr": "*i32",
     "score_ptr": "*fp32", "winner_ptr": "*i16", "activation_ptr": "*fp32", "grad_ptr": "*fp32",
-    "terms_ptr": "*i32", "starts_ptr": "*i32", "rows_ptr": "*i16", "count_ptr": "*i32",
+    "terms_ptr": "*i32", "cells_ptr": "*i32", "ends_ptr": "*i32", "rows_ptr": "*i16", "count_ptr": "*i32",
     "grad_hidden_ptr": "*fp32", "grad_weight_ptr": "*fp32", "grad_bias_ptr": "*fp32",
 }  # fmt: skip
 BLOCKS = {"terms_by_token": kernels.LIST_BLOCK, "rows_by_term": kernels.ROWS_BLOCK}
+DTYPES = {"bf16": tl.bfloat16, "fp32": tl.float32}
 MATRIX = ("HGMMA", "HMMA")  # the instruction of Hopper's groups of four warps, and that of one warp
 TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
 
@@ -46,14 +48,16 @@ def compile_for(capability: int, name: str, config: Any, **flags: Any) -> Any:
     while not isinstance(kernel, triton.JITFunction):
         kernel = kernel.fn
     floats, precision = dtype_of(config)
-    flags = {"BLOCK": BLOCKS.get(name), "PRECISION": precision, **FLAGS, **flags}
+    flags = {"BLOCK": BLOCKS.get(name), "PRECISION": precision, "DTYPE": DTYPES[floats], **FLAGS, **flags}
     constants = {**flags, **(config.kwargs if config else {})}
     constants = {argument: value for argument, value in constants.items() if argument in kernel.arg_names}
     pointers = POINTERS | dict.fromkeys(("hidden_ptr", "weight_ptr"), f"*{floats}")
+    if name == "grad_hidden":  # of a float32 model under autocast
+        pointers["weight_ptr"] = "*fp32"
     signature = {argument: pointers.get(argument, "i32") for argument in kernel.arg_names}
     signature |= dict.fromkeys(constants, "constexpr")
     # As Triton finds at the launch: pointers, strides and D are multiples of 16, V and the batch are not.
-    odd = {*constants, "V", "B", "L", "tiles", "rows_per_group"}
+    odd = {*constants, "V", "B", "L", "buckets", "blocks", "rows_per_group"}
     divisible = [i for i, argument in enumerate(kernel.arg_names) if argument not in odd]
     source = ASTSource(kernel, signature, constants, {(i,): [["tt.divisibility", 16]] for i in divisible})
     options = {"num_warps": config.num_warps, "num_stages": config.num_stages} if config else {}

@@ -9,7 +9,6 @@ import subprocess
 import sys
 from importlib.metadata import version
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -163,10 +162,10 @@ def test_configs_fit_the_dtype_and_the_row_length() -> None:
     )
 
     for dtype in (torch.float32, torch.bfloat16):
-        weight = SimpleNamespace(element_size=lambda dtype=dtype: dtype.itemsize)
-        found = configs_of_dtype(FORWARD_CONFIGS, {"weight_ptr": weight})
+        precision = "tf32x3" if dtype == torch.float32 else "ieee"
+        found = configs_of_dtype(FORWARD_CONFIGS, {"PRECISION": precision})
         for bucket in (1, 16, 64, 128, 512):
-            fitting = fitting_configs(GRAD_HIDDEN_CONFIGS, {"weight_ptr": weight, "length_bucket": bucket})
+            fitting = fitting_configs(GRAD_HIDDEN_CONFIGS, {"PRECISION": precision, "length_bucket": bucket})
             assert fitting
             assert all(one.kwargs["BLOCK_T"] <= max(16, bucket) for one in fitting)
             found += fitting

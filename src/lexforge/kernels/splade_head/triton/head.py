@@ -8,7 +8,9 @@ import torch
 from torch import Tensor
 
 from lexforge.kernels.splade_head.triton import kernels
-from lexforge.kernels.splade_head.triton.kernels import triton
+from lexforge.kernels.splade_head.triton.kernels import tl, triton
+
+_OF_TRITON = {torch.float16: tl.float16, torch.bfloat16: tl.bfloat16, torch.float32: tl.float32}
 
 
 def splade_head_triton(
@@ -71,9 +73,9 @@ def _check_shapes_and_devices(
         raise ValueError(f"the Triton SPLADE head takes tensors on one CUDA device, got {sorted(devices)}")
 
 
-def _precision(tensor: Tensor) -> str:
+def _precision(dtype: torch.dtype) -> str:
     """How float32 is multiplied: as tf32 where PyTorch is told so, else as three products of tf32."""
-    if tensor.dtype != torch.float32:
+    if dtype != torch.float32:
         return "ieee"  # products of 16 bits are exact
     return "tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "tf32x3"
 
@@ -152,31 +154,35 @@ def _best(
             hidden, weight, weight if bias is None else bias.contiguous(), order, positions[order],
             lengths[order], score, winner,
             B, L, V, D, hidden.stride(0), hidden.stride(1), weight.stride(0), rows_per_group, segment,
-            HAS_BIAS=bias is not None, KEEP_WINNER=keep_winner, PRECISION=_precision(weight),
+            HAS_BIAS=bias is not None, KEEP_WINNER=keep_winner, PRECISION=_precision(weight.dtype),
         )  # fmt: skip
     return score, winner
 
 
 def _grad_hidden(ctx: Any, grad: Tensor) -> Tensor:
     activation, winner, _, weight = ctx.saved_tensors
-    weight = _for_products(weight, ctx.product_dtype)
+    # The kernel narrows the rows that it reads, which are those of active terms.
+    weight = weight if weight.stride(-1) == 1 else weight.contiguous()
     (B, L, D), V = ctx.shape, weight.shape[0]
     grad_hidden = torch.empty(B, L, D, dtype=ctx.input_dtypes[0], device=grad.device)
     if not V:
         return grad_hidden.zero_()
     if grad_hidden.numel():
-        buckets = triton.cdiv(L, kernels.BUCKET)
+        buckets, blocks = triton.cdiv(L, kernels.BUCKET), triton.cdiv(V, kernels.LIST_BLOCK)
         terms = torch.empty(B, V, dtype=torch.int32, device=grad.device)
-        starts = torch.empty(B, buckets + 1, dtype=torch.int32, device=grad.device)
-        kernels.terms_by_token_kernel[(B * buckets,)](
-            winner, terms, starts, V, buckets, BUCKET=kernels.BUCKET, BLOCK=kernels.LIST_BLOCK
-        )
+        counts = torch.empty(B, buckets * blocks, dtype=torch.int32, device=grad.device)
+        sizes = {"BUCKET": kernels.BUCKET, "BLOCK": kernels.LIST_BLOCK}
+        list_terms = kernels.terms_by_token_kernel[(B * blocks,)]
+        list_terms(winner, counts, terms, V, buckets, PLACE=False, **sizes)
+        ends = counts.cumsum(1, dtype=torch.int32)
+        list_terms(winner, ends, terms, V, buckets, PLACE=True, **sizes)
         kernels.grad_hidden_kernel[
             lambda config: (triton.cdiv(L, config["BLOCK_T"]) * triton.cdiv(D, config["BLOCK_D"]) * B,)
         ](
-            grad, activation, winner, terms, starts, weight, grad_hidden,
-            L, V, D, weight.stride(0), triton.next_power_of_2(L),
-            DOUBLE=ctx.double_log1p, PRECISION=_precision(weight), BUCKET=kernels.BUCKET,
+            grad, activation, winner, terms, ends, weight, grad_hidden,
+            L, V, D, weight.stride(0), blocks, triton.next_power_of_2(L),
+            DTYPE=_OF_TRITON[ctx.product_dtype], DOUBLE=ctx.double_log1p,
+            PRECISION=_precision(ctx.product_dtype), BUCKET=kernels.BUCKET,
         )  # fmt: skip
     return grad_hidden
 

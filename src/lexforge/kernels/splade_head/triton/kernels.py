@@ -120,8 +120,8 @@ GROUP_BYTES = 16 * 2**20  # hidden states that stay in L2 while all terms pass: 
 
 
 def configs_of_dtype(configs: list[Any], arguments: dict[str, Any], **constants: Any) -> list[Any]:
-    """The configs that are meant for the dtype of weight."""
-    for_fp32 = {**arguments, **constants}["weight_ptr"].element_size() == 4
+    """The configs that are meant for the dtype of the products."""
+    for_fp32 = {**arguments, **constants}["PRECISION"] != "ieee"
     return [config for config in configs if INTERPRETING or (config.kwargs["BLOCK_D"] == 32) == for_fp32]
 
 
@@ -261,47 +261,49 @@ def forward_kernel(
 
 @triton.jit
 def terms_by_token_kernel(
-    winner_ptr, terms_ptr, starts_ptr, V, tiles, BUCKET: tl.constexpr, BLOCK: tl.constexpr
-):
-    """The active terms of a row whose winners lie in one bucket of tokens, in order; grid: B * buckets.
+    winner_ptr, cells_ptr, terms_ptr, V, buckets,
+    PLACE: tl.constexpr, BUCKET: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """A counting sort of the active terms of each row by the bucket of tokens that holds their winner.
 
-    `terms` [B, V] holds those of the first bucket, then those of the second; `starts` [B, buckets + 1] says
-    where each begins.
+    Runs twice; grid: B * blocks of terms. First the terms of each block are counted into `cells`
+    [B, buckets, blocks]. Then, with PLACE, `cells` holds the running sums of each row, and a term is written
+    to its place in `terms` [B, V]: the terms of the first bucket in order, then those of the second.
     """
-    row = (tl.program_id(0) // tiles).to(tl.int64)
-    tile = tl.program_id(0) % tiles
-    first = tile * BUCKET
-    block = tl.arange(0, BLOCK)
-    earlier = tl.zeros([BLOCK], tl.int32)
-    for start in range(0, tl.where(tile > 0, V, 0), BLOCK):
-        winner = tl.load(winner_ptr + row * V + start + block, mask=start + block < V, other=-1)
-        earlier += ((winner >= 0) & (winner < first)).to(tl.int32)
-    count = tl.sum(earlier, 0)
-    tl.store(starts_ptr + row * (tiles + 1) + tile, count)
-    for start in range(0, V, BLOCK):
-        winner = tl.load(winner_ptr + row * V + start + block, mask=start + block < V, other=-1)
-        mine = (winner >= first) & (winner < first + BUCKET)
-        slots = count + tl.cumsum(mine.to(tl.int32), 0) - 1
-        tl.store(terms_ptr + row * V + slots, start + block, mask=mine)
-        count += tl.sum(mine.to(tl.int32), 0)
-    if tile == tiles - 1:
-        tl.store(starts_ptr + row * (tiles + 1) + tiles, count)
+    blocks = tl.cdiv(V, BLOCK)
+    row = (tl.program_id(0) // blocks).to(tl.int64)
+    block = tl.program_id(0) % blocks
+    terms = block * BLOCK + tl.arange(0, BLOCK)
+    winner = tl.load(winner_ptr + row * V + terms, mask=terms < V, other=-1).to(tl.int32)
+    cell_ptr = cells_ptr + row * buckets * blocks + block
+    for bucket in range(0, buckets):
+        mine = ((winner >= bucket * BUCKET) & (winner < (bucket + 1) * BUCKET)).to(tl.int32)
+        if PLACE:
+            # those of this row before: of earlier buckets, and of earlier blocks of this one
+            before = tl.load(cell_ptr - 1, mask=bucket + block > 0, other=0)
+            tl.store(terms_ptr + row * V + before + tl.cumsum(mine, 0) - 1, terms, mask=mine != 0)
+        else:
+            tl.store(cell_ptr, tl.sum(mine, 0))
+        cell_ptr += blocks
 
 
 @triton.autotune(
     GRAD_HIDDEN_CONFIGS,
-    key=["V", "D", "length_bucket"],
+    key=["V", "D", "length_bucket", "PRECISION"],
     prune_configs_by={"early_config_prune": fitting_configs},
 )
 @triton.heuristics({"EVEN_D": lambda arguments: arguments["D"] % arguments["BLOCK_D"] == 0})
 @triton.jit
 def grad_hidden_kernel(
-    grad_ptr, activation_ptr, winner_ptr, terms_ptr, starts_ptr, weight_ptr, grad_hidden_ptr,
-    L, V, D, stride_weight, length_bucket,
-    DOUBLE: tl.constexpr, PRECISION: tl.constexpr, BUCKET: tl.constexpr,
+    grad_ptr, activation_ptr, winner_ptr, terms_ptr, ends_ptr, weight_ptr, grad_hidden_ptr,
+    L, V, D, stride_weight, blocks, length_bucket,
+    DTYPE: tl.constexpr, DOUBLE: tl.constexpr, PRECISION: tl.constexpr, BUCKET: tl.constexpr,
     BLOCK_T: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_D: tl.constexpr, EVEN_D: tl.constexpr,
 ):  # fmt: skip
-    """grad_hidden of BLOCK_T positions of a row and BLOCK_D features; grid: B * tiles of L * tiles of D."""
+    """grad_hidden of BLOCK_T positions of a row and BLOCK_D features; grid: B * tiles of L * tiles of D.
+
+    Products run in DTYPE. `ends` [B, buckets, blocks] are the sums by which `terms_by_token_kernel` placed.
+    """
     tiles_of_d = tl.cdiv(D, BLOCK_D)
     tiles = tl.cdiv(L, BLOCK_T) * tiles_of_d
     row = (tl.program_id(0) // tiles).to(tl.int64)
@@ -309,9 +311,10 @@ def grad_hidden_kernel(
     position = first + tl.arange(0, BLOCK_T)
     features = tl.program_id(0) % tiles_of_d * BLOCK_D + tl.arange(0, BLOCK_D)
     buckets = tl.cdiv(L, BUCKET)
-    starts_ptr += row * (buckets + 1)
-    begin = tl.load(starts_ptr + first // BUCKET)
-    end = tl.load(starts_ptr + tl.minimum(tl.cdiv(first + BLOCK_T, BUCKET), buckets))
+    ends_ptr += row * buckets * blocks - 1  # of the last block of the bucket before
+    following = tl.minimum(tl.cdiv(first + BLOCK_T, BUCKET), buckets)
+    begin = tl.load(ends_ptr + (first // BUCKET).to(tl.int64) * blocks, mask=first >= BUCKET, other=0)
+    end = tl.load(ends_ptr + following.to(tl.int64) * blocks)
 
     total = tl.zeros([BLOCK_T, BLOCK_D], tl.float32)
     for start in range(begin, end, BLOCK_P):
@@ -326,8 +329,8 @@ def grad_hidden_kernel(
             weight = tl.load(weight_tile, mask=(pairs < end)[:, None], other=0.0)
         else:
             weight = tl.load(weight_tile, mask=(pairs < end)[:, None] & (features < D)[None, :], other=0.0)
-        select = tl.where(chosen, g[None, :], 0.0).to(weight.dtype)
-        total = _dot(select, weight, total, PRECISION)
+        select = tl.where(chosen, g[None, :], 0.0).to(DTYPE)
+        total = _dot(select, weight.to(DTYPE), total, PRECISION)
 
     out = grad_hidden_ptr + (row * L + position)[:, None] * D + features[None, :]
     tl.store(out, total, mask=(position < L)[:, None] & (features < D)[None, :])
