@@ -156,6 +156,8 @@ def main(cfg: Config) -> None:
             seed=cfg.train.seed,
         )
     model = models.build_dense(checkpoint, max_seq_length=cfg.max_seq_length)
+    for line in training.widen_weights(model):
+        process.print(line)
 
     # Loss. It compares all pairs of a batch, and with several processes those of all their batches.
     loss = losses.CoSENTLoss(

@@ -220,6 +220,8 @@ def main(cfg: Config) -> None:
             seed=cfg.train.seed,
         )
     model = models.build_dense(checkpoint, max_seq_length=cfg.max_seq_length)
+    for line in training.widen_weights(model):
+        process.print(line)
     if process.is_main_process:
         for line in training.unknown_rows(model, loaded):
             print(line)

@@ -249,6 +249,8 @@ def main(cfg: Config) -> None:
             seed=cfg.train.seed,
         )
     model = models.build_dense(checkpoint, max_seq_length=cfg.max_seq_length)
+    for line in training.widen_weights(model):
+        process.print(line)
 
     # Loss. It takes the similarity of the labels, or their frequency, from all training texts.
     loss = build_loss(cfg.loss, model, np.array(train_columns["label"]))

@@ -324,6 +324,8 @@ def main(cfg: Config) -> None:
             seed=cfg.train.seed,
         )
     model = models.build_splade(checkpoint, max_seq_length=cfg.max_seq_length, similarity=cfg.loss.similarity)
+    for line in training.widen_weights(model):
+        process.print(line)
 
     if cfg.start.idf_bias or cfg.finish.prune_threshold or cfg.document_terms:
         models.decoder_biases(model)  # an error says early what has no bias to shift

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import AutoModelForMaskedLM, AutoTokenizer
 
+from lexforge import models, training
 from lexforge.models.training_forward import training_forwards
 from lexforge.storage import timings
 from lexforge.training import precision
@@ -104,3 +106,32 @@ def test_a_resumed_run_keeps_the_choice(timed: Any, make_trainer: Any, fresh: An
     trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
     assert calls == []
     assert {forward.dtype for forward in training_forwards(model)} == {torch.bfloat16}
+
+
+@pytest.mark.parametrize("saved", [torch.float16, torch.bfloat16])
+def test_half_weights_are_widened(saved: torch.dtype, tiny_checkpoint: Path, tmp_path: Path) -> None:
+    """transformers loads weights as they were saved, and a run in float16 ends in NaN after a few steps."""
+    half = AutoModelForMaskedLM.from_pretrained(tiny_checkpoint, dtype=saved)
+    half.save_pretrained(tmp_path)
+    AutoTokenizer.from_pretrained(tiny_checkpoint).save_pretrained(tmp_path)
+    model = models.build_splade(tmp_path)
+    assert {parameter.dtype for parameter in model.parameters()} == {saved}
+    (line,) = training.widen_weights(model)
+    assert f"saved in {str(saved).removeprefix('torch.')} and are trained" in line
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
+    assert training.widen_weights(model) == []
+    weight = model[0].model.get_output_embeddings().weight
+    assert torch.equal(weight, half.get_output_embeddings().weight.float())
+    assert model.encode(["a tree"]).dtype == torch.float32
+
+
+def test_trained_float16_weights_are_refused(tiny_splade: Any, make_trainer: Any, tmp_path: Path) -> None:
+    """Frozen ones may stay so, as those under an adapter."""
+    tiny_splade.half()
+    with pytest.raises(
+        ValueError, match=r"^\d+ weights of the model are float16 \(0\.model\..*model\.float\(\)"
+    ):
+        make_trainer(tiny_splade, tmp_path)
+    for parameter in tiny_splade.parameters():
+        parameter.requires_grad = False
+    make_trainer(tiny_splade, tmp_path)

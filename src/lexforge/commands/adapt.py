@@ -149,6 +149,8 @@ def main(cfg: Config) -> None:
         seed=settled.seed,
     )
     model = models.build_splade(checkpoint, max_seq_length=tokens, similarity=preset.loss.similarity)
+    for line in training.widen_weights(model):
+        process.print(line)
     models.decoder_biases(model)  # an error says early what has no bias to shift
     stages.begin("read the documents")
     library = read_library(cfg.documents, cfg.source, model)

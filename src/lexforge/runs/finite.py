@@ -42,11 +42,18 @@ class FiniteTraining(BaseTrainer):
     stops.
 
     Raises:
+        ValueError: If weights that are to be trained are float16, whose gradients overflow.
         NonFiniteError: If `train` or `evaluate` meets a number that is not finite.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        narrow = [name for name, one in self._named_parameters() if one.dtype == torch.float16]
+        if narrow:
+            raise ValueError(
+                f"{len(narrow)} weights of the model are float16 ({narrow[0]}), whose gradients overflow: "
+                "train it in float32 (model.float()), and let fp16=True or bf16=True set the format of products"
+            )
         self._parts: dict[str, Tensor] = {}  # the parts of the last loss, if it came in parts
         self._rows: list[Row] = []  # the rows of all micro-batches of the step under way
         self.add_callback(_ParameterCheck(self))

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from lexforge.training.dense import DenseTrainer
     from lexforge.training.hub import hub_arguments, push_model
     from lexforge.training.plan import Plan
+    from lexforge.training.precision import widen_weights
     from lexforge.training.recipe import (
         check_optimizer,
         check_run,
@@ -63,6 +64,7 @@ __all__ = [
     "ramp_at",
     "unknown_rows",
     "weighted_batches",
+    "widen_weights",
 ]
 
 __getattr__, __dir__ = load_when_used(__name__)

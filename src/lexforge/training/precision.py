@@ -1,4 +1,4 @@
-"""The format in which a processor computes an encoder fastest, measured once and kept in checkpoints."""
+"""The formats of a training: float32 for the weights, and what is fastest for the encoder's products."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch import nn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from lexforge.common.ranks import from_first_rank
@@ -17,6 +18,27 @@ from lexforge.storage.timings import timed
 logger = logging.getLogger(__name__)
 
 _GAIN = 0.9  # bfloat16 must be this fast, in units of float32, to be chosen
+
+
+def widen_weights(model: nn.Module) -> list[str]:
+    """Turn the weights of a model that is to be trained into float32, in place.
+
+    transformers loads a checkpoint in the format in which it was saved. In float16 the gradients overflow,
+    and in bfloat16 most steps of an optimizer are smaller than what the format can tell apart.
+
+    Args:
+        model: As it was loaded.
+
+    Returns:
+        A line that says what was done, or nothing where all weights have 32 bits.
+    """
+    floats = [parameter for parameter in model.parameters() if parameter.is_floating_point()]
+    formats = {parameter.dtype for parameter in floats if parameter.dtype.itemsize < 4}
+    if not formats:
+        return []
+    model.float()
+    saved = " and ".join(sorted(str(dtype).removeprefix("torch.") for dtype in formats))
+    return [f"the weights were saved in {saved} and are trained, and saved at the end, in float32"]
 
 
 class EncoderPrecision(TrainerCallback):
