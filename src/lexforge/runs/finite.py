@@ -52,7 +52,7 @@ class FiniteTraining(BaseTrainer):
         if narrow:
             raise ValueError(
                 f"{len(narrow)} weights of the model are float16 ({narrow[0]}), whose gradients overflow: "
-                "train it in float32 (model.float()), and let fp16=True or bf16=True set the format of products"
+                "train it in float32 (model.float()), and let fp16=True or bf16=True narrow its products"
             )
         self._parts: dict[str, Tensor] = {}  # the parts of the last loss, if it came in parts
         self._rows: list[Row] = []  # the rows of all micro-batches of the step under way
