@@ -79,7 +79,7 @@ class Bench:
             return [round((time.perf_counter() - start) * 1e3, 3)] * 3
         from triton.testing import do_bench
 
-        return [round(value, 3) for value in do_bench(call, warmup=20, rep=150, quantiles=[0.5, 0.2, 0.8])]
+        return [round(value, 3) for value in do_bench(call, warmup=100, rep=500, quantiles=[0.5, 0.2, 0.8])]
 
     def peak_mb(self, call: Callable[[], object]) -> float:
         """The most device memory a call holds above what is held before it, in MB (10^6 bytes)."""

@@ -39,7 +39,7 @@ TILE_V, TILE_T, FILL = 128, 256, 1_000  # the forward's tile; clocks until the f
 EPILOGUE = 490 * 2  # clocks of a tile: instructions of a warp x warps of a scheduler
 PAIRS_STEP = 800 * 8  # grad_hidden: instructions for 64 pairs and 256 features, in 8 warps
 ROW_STEP = 160 * 4  # grad_weight: instructions for one row, 16 terms and 128 features, in 4 warps
-LIST_STEP, WAIT = 3_100, 700  # clocks of a block of terms that waits for the one before it; of a load
+LIST_STEP, WAIT = 3_100, 700  # clocks of a block of terms that is sorted; of a load
 SPARTON = "Sparton reports for its kernel up to 4.8x of eager PyTorch and a tenth of its memory"
 
 
@@ -64,12 +64,12 @@ def passes(card: Card, V: int, D: int, B: int, L: int, active: int) -> dict[str,
     slots = B * ceil(L / segment) * segment
     tiles = ceil(V / TILE_V) * ceil(slots / TILE_T)
     groups = ceil(B / max(1, GROUP_BYTES // (L * D * 2)))
-    gathered, buckets = B * active * D * 2 / 1e6, ceil(L / BUCKET)
+    gathered, buckets = B * active * D / 1e6, ceil(L / BUCKET)
     chances = [comb(B, k) * (active / V) ** k * (1 - active / V) ** (B - k) for k in range(B + 1)]
     # the most rows in which one of 16 terms is active, on average
     rows = sum(1 - sum(chances[: n + 1]) ** 16 for n in range(B))
     cast_states, cast_weight = Kernel("cast", memory=6 * states), Kernel("cast", memory=6 * weights)
-    listed = ceil(V / LIST_BLOCK) * LIST_STEP / per_ms
+    listed = 2 * ceil(B * ceil(V / LIST_BLOCK) / (4 * card.processors)) * LIST_STEP / per_ms
     for_hidden = B * ceil(D / 256) * (active / 64 + buckets / 2) * PAIRS_STEP / issued
     for_weight = ceil(V / 16) * ceil(D / 128) * rows * ROW_STEP / issued
     once = 2 * weights * groups + 2 * states + 6 * pairs
@@ -77,22 +77,23 @@ def passes(card: Card, V: int, D: int, B: int, L: int, active: int) -> dict[str,
     waits = tiles / card.processors * (FILL + EPILOGUE) / per_ms
     forward = Kernel("forward", 2e-9 * slots * V * D, once, operands, waits)
     backward = [
-        cast_weight,
-        Kernel("terms_by_token", 0, 6 * pairs, 4 * pairs * buckets, listed),
-        Kernel("grad_hidden", 2e-9 * B * active * BUCKET * D, 4 * states, gathered, for_hidden),
+        Kernel("terms_by_token", 0, 4 * pairs + 4e-6 * B * active, 0, listed),
+        Kernel("grad_hidden", 2e-9 * B * active * BUCKET * D, 4 * states, 4 * gathered, for_hidden),
         cast_states,
         Kernel("rows_by_term", 0, 8 * pairs + 2e-6 * B * active, 0, B * WAIT / per_ms),
-        Kernel("grad_weight", 0, 4 * weights, gathered, for_weight),
+        Kernel("grad_weight", 0, 4 * weights, 2 * gathered, for_weight),
     ]
     return {"forward": [cast_states, cast_weight, forward], "backward": backward}
 
 
 def summary(card: Card, V: int, D: int, B: int, L: int, active: int) -> dict[str, tuple[float, float, float]]:
     """Ideal, fastest and slowest expected ms of each pass."""
-    floats = B * L * D + V * D  # read once in bf16 forward; read, and written in float32, backward
+    floats = B * L * D + V * D  # read once in bf16 forward
+    # float32 states and the weights of active terms are read, and both gradients are written
+    moved = 8 * B * L * D + 4 * V * D + 4 * active * D
     ideal = {
         "forward": max(2e-9 * B * L * V * D / card.bf16, 1e-9 * (2 * floats + 6 * B * V) / card.memory),
-        "backward": max(4e-9 * B * active * D / card.bf16, 1e-9 * (6 * floats + 10 * B * V) / card.memory),
+        "backward": max(4e-9 * B * active * D / card.bf16, 1e-9 * (moved + 10 * B * V) / card.memory),
     }
     times = {
         name: [sum(step.ms(card, l2) for step in steps) for l2 in card.l2]

@@ -50,12 +50,12 @@ Counts. Forward: 2*T*V*D operations (T kept tokens, each row's rounded up to BLO
 A active pairs: 2*A*D for grad_weight, 2*A*BUCKET*D for grad_hidden. Memory: per pair (b,v) 4 bytes for the
 activation, 2 for `winner` (4 where L > 32,768), and 4 for a list of active terms, then 2 for one of rows,
 during the backward. Nothing of size B*L*V exists.
-Precision: products of fp16 and bf16 accumulate in fp32;
-`select` is rounded to the dtype of weight, as the plain path rounds its gradient of the logits. fp32 is
-multiplied as tf32 where PyTorch is told so. Else each number is a sum of two tf32 numbers and three of the
-four products are taken ("tf32x3"). The tensor cores truncate their sums, which over 768 features would err
-28 times as much as an fp32 product; so they sum over BLOCK_D = 32 features only, and ordinary additions,
-which round, do the rest.
+Precision: products of fp16 and bf16 accumulate in fp32; `select` is rounded to their dtype, as the plain path
+rounds its gradient of the logits, and so is an fp32 weight, in the forward pass by a copy and in the backward
+pass row by row as it is read. fp32 is multiplied as tf32 where PyTorch is told so. Else each number is a sum
+of two tf32 numbers and three of the four products are taken ("tf32x3"). The tensor cores truncate their sums,
+which over 768 features would err 28 times as much as an fp32 product; so they sum over BLOCK_D = 32 features
+only, and ordinary additions, which round, do the rest.
 """
 
 # mypy: allow-untyped-defs
