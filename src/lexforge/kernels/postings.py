@@ -58,7 +58,7 @@ Impl = Literal["auto", "pruned", "exhaustive", "reference"]
 # per block k = 100 and k = 1,000 take half the time of two at 43,688, and k = 10 takes a twentieth more.
 SMALL_BLOCK, LARGE_BLOCK, LARGE_CORPUS = 1, 4, 131_072
 MOST_BLOCKS = 65536  # per segment: the number of a block within it is stored in 16 bits
-# A large corpus gets shorter segments: the k-th score of the first ones prunes those after them, and the bounds
+# A large corpus gets shorter segments: the k-th score of the first ones prunes those after them, and bounds
 # of a short one stay in the cache. A million documents in 32 segments answered 908, 450 and 137 queries a
 # second at k 10, 100 and 1,000, and in 4 segments 832, 378 and 118. With blocks of one document a single
 # segment is faster.
