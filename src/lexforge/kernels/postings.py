@@ -99,6 +99,29 @@ def build_postings(
     Raises:
         ValueError: If an argument is outside its range.
     """
+    return join_postings(list(segments_of(documents, block_size, segment_blocks, impacts)))
+
+
+def segments_of(
+    documents: sparse.csr_matrix | sparse.csr_array,
+    block_size: int | None = None,
+    segment_blocks: int | None = None,
+    impacts: Impacts = "float32",
+) -> Iterator[Postings]:
+    """Build the postings of a document matrix, segment by segment, for a caller that joins them later.
+
+    Args:
+        documents: As for `build_postings`.
+        block_size: As for `build_postings`.
+        segment_blocks: As for `build_postings`.
+        impacts: As for `build_postings`.
+
+    Yields:
+        The postings of each segment; one without documents if the matrix has none.
+
+    Raises:
+        ValueError: If an argument is outside its range.
+    """
     if block_size is None:
         block_size = block_size_for(documents.shape[0])
     if block_size < 1:
@@ -109,8 +132,8 @@ def build_postings(
         raise ValueError(f"segment_blocks must be from 1 to {MOST_BLOCKS}; received {segment_blocks}")
     check_impacts(impacts)
     matrix, size = sparse.csr_array(documents), block_size * segment_blocks
-    firsts = range(0, max(1, matrix.shape[0]), size)
-    return join_postings([_segment(_rows(matrix, first, size), block_size, impacts) for first in firsts])
+    for first in range(0, max(1, matrix.shape[0]), size):
+        yield _segment(_rows(matrix, first, size), block_size, impacts)
 
 
 def block_size_for(documents: int) -> int:

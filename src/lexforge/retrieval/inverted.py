@@ -18,6 +18,7 @@ from lexforge.kernels.postings import (
     block_size_for,
     build_postings,
     check_impacts,
+    segments_of,
     top_k,
 )
 from lexforge.kernels.postings_layout import (
@@ -129,10 +130,10 @@ class InvertedIndex:
         vectors = sparse_vectors(documents, "documents", self.num_terms, self.similarity)
         with self._adding:
             self._ids.check(ids, vectors.shape[0])
-            if len(self):
-                self._parts.append(build_postings(vectors, self._parts[0].block_size, impacts=self.impacts))
-            else:  # the number of the first documents decides how large the blocks are
-                self._parts = [build_postings(vectors, impacts=self.impacts)]
+            # The number of the first documents decides how large the blocks are.
+            block_size = self._parts[0].block_size if len(self) else None
+            segments = list(segments_of(vectors, block_size, impacts=self.impacts))
+            self._parts = [*self._parts, *segments] if len(self) else segments
             self._ids.extend(ids)
 
     def search(self, queries: Matrix, k: SupportsIndex) -> Hits:
@@ -206,7 +207,7 @@ class InvertedIndex:
         Args:
             directory: A new or empty directory.
             blocks: CSR `[n, V]` with finite weights >= 0, and n ids, of each block. The index searches
-                fastest with blocks of 262,144 documents, and well with tens of thousands.
+                fastest with blocks of a multiple of 32,768 documents.
             num_terms: Width V of the vectors.
             documents: Number of all documents, which decides the layout.
             similarity: `dot` or `cosine`.
@@ -219,16 +220,16 @@ class InvertedIndex:
         """
         index, block_size = cls(num_terms, similarity, impacts), block_size_for(documents)
         with new_directory(directory) as path:
-            # A part is written while the next one is built.
+            # A segment is written while the next one is built.
             with PostingsFiles(path) as files, ThreadPoolExecutor(1) as writer:
                 # The first part is that of an index without documents.
                 writing = writer.submit(files.add, index._parts[0]._replace(block_size=block_size))
                 for matrix, ids in blocks:
                     vectors = sparse_vectors(matrix, "documents", num_terms, index.similarity)
                     index._ids.check(ids, vectors.shape[0])
-                    part = build_postings(vectors, block_size, impacts=impacts)
-                    writing.result()
-                    writing = writer.submit(files.add, part)
+                    for segment in segments_of(vectors, block_size, impacts=impacts):
+                        writing.result()
+                        writing = writer.submit(files.add, segment)
                     index._ids.extend(ids)
                 writing.result()
             index._write_rest(path, index._ids.names, block_size)
