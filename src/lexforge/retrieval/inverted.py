@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -39,6 +40,7 @@ ARRAYS = Postings._fields[1:]  # the first field is the block size, a number
 # The large arrays, which are memory-mapped because a search reads only parts of them. `check_postings` makes
 # sure that none of their values points outside an array.
 MAPPED = {f"{name}.npy" for name in CHAINED}
+SEGMENTS_AHEAD = 8  # that wait to be written, in about 300 MB
 
 
 class InvertedIndex:
@@ -220,18 +222,20 @@ class InvertedIndex:
         """
         index, block_size = cls(num_terms, similarity, impacts), block_size_for(documents)
         with new_directory(directory) as path:
-            # A segment is written while the next one is built.
+            # Segments are written while the next ones are built, and while the next documents come.
             with PostingsFiles(path) as files, ThreadPoolExecutor(1) as writer:
                 # The first part is that of an index without documents.
-                writing = writer.submit(files.add, index._parts[0]._replace(block_size=block_size))
+                writing = deque([writer.submit(files.add, index._parts[0]._replace(block_size=block_size))])
                 for matrix, ids in blocks:
                     vectors = sparse_vectors(matrix, "documents", num_terms, index.similarity)
                     index._ids.check(ids, vectors.shape[0])
                     for segment in segments_of(vectors, block_size, impacts=impacts):
-                        writing.result()
-                        writing = writer.submit(files.add, segment)
+                        if len(writing) == SEGMENTS_AHEAD:
+                            writing.popleft().result()
+                        writing.append(writer.submit(files.add, segment))
                     index._ids.extend(ids)
-                writing.result()
+                for one in writing:
+                    one.result()
             index._write_rest(path, index._ids.names, block_size)
 
     def _write_rest(self, path: Path, names: Sequence[str], block_size: int) -> None:
