@@ -283,3 +283,10 @@ def test_an_unknown_implementation_is_refused() -> None:
     """An explicit request never falls back."""
     with pytest.raises(ValueError, match=r"impl must be one of .*; received 'fast'"):
         top_k(csr([[1]]), build_postings(csr([[1]])), 1, impl="fast")
+
+
+@pytest.mark.parametrize(("block_size", "segments"), [(1, 1), (4, 2)])
+def test_large_corpora_get_short_segments(block_size: int, segments: int) -> None:
+    """The score of the first segment prunes those after it; blocks of one document are faster in one."""
+    documents = sparse.csr_array(np.ones((4 * 8192 + 1, 1), np.float32))
+    assert len(build_postings(documents, block_size).starts) - 1 == segments

@@ -19,7 +19,7 @@ import pytest
 import torch
 from huggingface_hub import HfApi
 from sentence_transformers import CrossEncoder, SparseEncoder
-from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification
+from transformers import AutoModelForMaskedLM, AutoTokenizer, BertConfig, BertForSequenceClassification
 from warm_processes import WarmProcesses
 
 from lexforge.data import read_training_rows
@@ -177,6 +177,19 @@ def test_the_command_of_the_readme_trains_evaluates_and_leaves_its_records(
         "assert model.similarity_fn_name == 'cosine' and model.encode(['sort a list']).shape[1] > 0"
     )
     subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "HF_HUB_OFFLINE": "1"})
+
+
+def test_a_checkpoint_in_half_precision_is_trained_in_float32(
+    beir: Path, tiny_checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In bfloat16 a run loses most small steps, and no error says so."""
+    half = tmp_path / "half"
+    AutoModelForMaskedLM.from_pretrained(tiny_checkpoint, dtype=torch.bfloat16).save_pretrained(half)
+    AutoTokenizer.from_pretrained(tiny_checkpoint).save_pretrained(half)
+    recipe.main(config(beir, model=str(half), train=TWO_ROWS, **of_preset("plain")))
+    assert capsys.readouterr().out.count("saved in bfloat16 and are trained") == 1
+    model = build_splade(beir.parent / "run" / "model")
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
 
 
 def test_two_ranks_are_one_run(warm: WarmProcesses, beir: Path, tiny_checkpoint: Path) -> None:

@@ -14,6 +14,7 @@ from scipy import sparse
 
 from lexforge.kernels import postings
 from lexforge.kernels.postings import top_k
+from lexforge.kernels.postings_layout import Postings, PostingsFiles
 from lexforge.retrieval import Hits, InvertedIndex
 
 DOCUMENTS = np.array([[1, 0, 2], [0, 3, 0], [1, 1, 1], [0, 0, 0], [1, 0, 2]])
@@ -172,6 +173,26 @@ def test_a_block_that_is_refused_leaves_no_index(tmp_path: Path) -> None:
     (tmp_path / "a file").touch()
     with pytest.raises(FileExistsError):
         InvertedIndex.write(tmp_path, blocks[:1], 2, 1)
+
+
+@pytest.mark.parametrize("failing", [2, 12])
+def test_a_segment_that_cannot_be_written_leaves_no_index(
+    failing: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk is met in another thread, up to eight segments later, or only at the end."""
+    add, written = PostingsFiles.add, []
+
+    def fail(files: PostingsFiles, part: Postings) -> None:
+        written.append(part)
+        if len(written) == failing + 1:  # the first is the empty part
+            raise OSError("no space left on device")
+        add(files, part)
+
+    monkeypatch.setattr(PostingsFiles, "add", fail)
+    blocks = ((csr(DOCUMENTS), [f"{block}-{name}" for name in IDS]) for block in range(12))
+    with pytest.raises(OSError, match="no space left"):
+        InvertedIndex.write(tmp_path / "index", blocks, csr(DOCUMENTS).shape[1], 12 * len(IDS))
+    assert not list(tmp_path.iterdir())
 
 
 def replaced(row: int, column: int, value: float) -> sparse.csr_array:
