@@ -9,7 +9,8 @@
 `run` starts the recipe (or the stock trainer of sentence-transformers) once per system, set and seed, each on
 one thread, two side by side, and appends one row per run to results/presets.csv, with the recipe's command,
 and the scores of each query to results/presets_scores.jsonl.gz. A run whose folder is complete is not
-repeated, so an interrupted call goes on where it stopped. `start` is the model before training. `--flags`
+repeated, so an interrupted call goes on where it stopped. `start` is the model before training, and `dense`
+the dense encoder that `--model` names, trained by InfoNCE (`recipes/infonce_retrieval.py`). `--flags`
 go to each run, and into its row: so a rival is tuned as any user would. With `--split dev` the queries of dev
 are searched in place of those of test: so settings are chosen. `outside` measures the models that were
 trained on English sets on collections that none of them has seen, and appends one row per model and
@@ -86,6 +87,7 @@ SYSTEMS: dict[str, tuple[str, ...]] = {
     "plain": ("--preset", "plain"),
     "v26": ("--preset", "v26"),
     "lexforge": (),
+    "dense": (),
 }
 PLAIN_RATES = {"scratch": "1e-3", "pretrained": "1e-4"}
 SCORES = RESULTS / "presets_scores.jsonl.gz"
@@ -123,10 +125,13 @@ def command(job: Job, data: Path, model: Path) -> list[str]:
         shared += rate if job.system == "stock" else []
         line = [sys.executable, "scripts/bench/stock_splade.py", "--system", job.system, *shared]
         return with_flags(line, job.flags)
-    flags = [*SYSTEMS[job.system], "--language", collection.language]  # of the stop words
+    recipe, flags = "recipes/infonce_retrieval.py", []
+    if job.system != "dense":
+        recipe = "recipes/splade_v26.py"
+        flags = [*SYSTEMS[job.system], "--language", collection.language]  # of the stop words
     if job.system in ("plain", "v26"):
         flags += rate
-    line = [sys.executable, "recipes/splade_v26.py", *flags, "--no-initial-evaluation", *shared]
+    line = [sys.executable, recipe, *flags, "--no-initial-evaluation", *shared]
     return with_flags(line, job.flags)
 
 
@@ -160,9 +165,7 @@ def run_job(job: Job, data: Path, model: Path) -> dict[str, Any]:
         "split": job.split,
         "seed": job.seed,
         **{name: round(trained[name], 5) for name in ("nDCG@10", "RR@10", "R@100")},
-        "query_terms": round(trained["query_active_dims"], 1),
-        "document_terms": round(trained["document_active_dims"], 1),
-        "flops": round(trained["flops"], 3),
+        **sparsity(trained),
         "bm25_nDCG@10": round(metrics["bm25"]["nDCG@10"], 5),
         "steps": int(line[line.index("--steps") + 1]),
         "seconds": round(seconds),
@@ -171,6 +174,17 @@ def run_job(job: Job, data: Path, model: Path) -> dict[str, Any]:
     }
     (job.folder / "row.json").write_text(json.dumps(row), encoding="utf-8")
     return row
+
+
+def sparsity(trained: Mapping[str, float]) -> dict[str, float | str]:
+    """The active terms and FLOPS of a sparse model; a dense one has none."""
+    if "flops" not in trained:
+        return dict.fromkeys(("query_terms", "document_terms", "flops"), "")
+    return {
+        "query_terms": round(trained["query_active_dims"], 1),
+        "document_terms": round(trained["document_active_dims"], 1),
+        "flops": round(trained["flops"], 3),
+    }
 
 
 def keep_scores(row: Mapping[str, Any], run: Path, source: str) -> None:
