@@ -114,7 +114,8 @@ class Config:
     of `lexforge mine`."""
 
     negatives_per_row: int = 1
-    """Number of negatives in each training row; a file of negatives has its own number."""
+    """Number of negatives in each training row, 3 in the preset `lexforge`; a file of negatives has its own
+    number."""
 
     negatives_shortage: Shortage = "random"
     """What happens to a row with too few negatives: `random` documents fill it up, or it is dropped."""
@@ -170,7 +171,14 @@ def defaults(model: str = LEXICAL, preset: PresetName | None = None) -> Config:
     """Return the settings of a run where the command line gives none: they follow its model and preset."""
     name = preset or preset_of_model(model)
     chosen = find_preset(name)
-    cfg = Config(preset=name, loss=chosen.loss, start=chosen.start, finish=chosen.finish, model=model)
+    cfg = Config(
+        preset=name,
+        loss=chosen.loss,
+        start=chosen.start,
+        finish=chosen.finish,
+        model=model,
+        negatives_per_row=chosen.data.negatives_per_row,
+    )
     if model == LEXICAL:
         return cfg
     return replace(cfg, train=chosen.train.left_open(), evaluation=EvaluationSettings())

@@ -1,6 +1,6 @@
-"""Sparse search: the inverted index beside scipy, sparse_dot_topn, Seismic, BMP and sentence-transformers.
+"""Sparse search: the inverted index, scipy, sparse_dot_topn, PISA, Seismic, BMP and sentence-transformers.
 
-    pip install sparse_dot_topn pyseismic-lsr
+    pip install sparse_dot_topn pyseismic-lsr pyterrier-pisa bmp
     python scripts/bench/bench_index.py --vectors FILE --model MODEL --data FOLDER FOLDER ...
 
 With `--model` the vectors are recorded first: MODEL encodes the corpora and queries of the BEIR folders into
@@ -31,6 +31,7 @@ import numba
 import numpy as np
 import torch
 import tyro
+from engine_runners import pisa_bytes, pisa_index
 from scipy import sparse
 from seismic_search import SeismicSearch
 from sentence_transformers.util import dot_score, semantic_search
@@ -43,8 +44,9 @@ from lexforge.retrieval import InvertedIndex
 
 SLOW_QUERIES = 64  # queries for semantic_search, which would take minutes for all of them
 CHUNK = 64  # queries per product of scipy; the scores of all queries at once would not fit into memory
-SEARCHES = ("uint8", "scipy", "semantic_search", "sparse_dot_topn", "seismic", "bmp")
+SEARCHES = ("uint8", "scipy", "semantic_search", "sparse_dot_topn", "pisa", "seismic", "bmp")
 FIELDS = ("data", "indices", "indptr", "shape")
+PISA = ("maxscore", "block_max_wand")  # its ways to leave out documents
 SEISMIC = tuple(itertools.product((5, 10, 20), (0.9, 0.7)))  # query terms, heap factor
 
 
@@ -213,6 +215,49 @@ def seismic_searches(queries: sparse.csr_array, documents: sparse.csr_array, k: 
         yield Search("seismic", setting, rows, call, positions, build_s, size, False)
 
 
+def pisa_searches(
+    queries: sparse.csr_array, documents: sparse.csr_array, k: int, folder: Path
+) -> Iterator[Search]:
+    """Yield searches of PISA over weights of 8 bits, which it finds the best of exactly."""
+    import pandas as pd
+
+    scale, threads = documents.data.max() / 255, numba.get_num_threads()
+
+    def build() -> Any:
+        by_term = sparse.csr_array(documents.T.tocsr())
+        levels = np.maximum(np.rint(by_term.data / scale), 1).astype(np.int64)
+        spans = {str(term): pair for term, pair in enumerate(itertools.pairwise(by_term.indptr))}
+        postings = {
+            term: (by_term.indices[first:last], levels[first:last])
+            for term, (first, last) in sorted(spans.items())  # PISA looks a term up by halving
+            if first < last
+        }
+        lengths = np.bincount(by_term.indices, weights=levels, minlength=documents.shape[0]).astype(np.int64)
+        index = pisa_index(folder, postings, dict(zip(map(str, range(len(lengths))), lengths, strict=True)))
+        index.quantized(num_results=k, threads=threads)(frame[:1])  # compresses, and computes the bounds
+        return index
+
+    rows = [
+        dict(zip(map(str, queries.indices[first:last]), queries.data[first:last].tolist(), strict=True))
+        for first, last in itertools.pairwise(queries.indptr)
+    ]
+    frame = pd.DataFrame({"qid": [str(row) for row in range(len(rows))], "query_toks": rows})
+    index, build_s = timed(build)
+    size = pisa_bytes(folder)
+
+    def positions(found: Any) -> list[list[int]]:
+        hits: list[list[int]] = [[] for _ in rows]
+        for row, name in zip(found.qid, found.docno, strict=True):
+            hits[int(row)].append(int(name))
+        return hits
+
+    for algorithm in PISA:
+        call = functools.partial(
+            index.quantized(num_results=k, threads=threads, query_algorithm=algorithm), frame
+        )
+        yield Search("pisa", f"8-bit {algorithm}", len(rows), call, positions, build_s, size, False)
+
+
 def bmp_search(queries: sparse.csr_array, documents: sparse.csr_array, k: int, folder: Path) -> Search:
     """Return a search by BMP over weights of 8 bits, on one thread, because a call takes a single query."""
     from bmp import Indexer, Searcher
@@ -258,6 +303,7 @@ def searches(queries: Any, documents: Any, cfg: Config, folder: Path) -> Iterato
         "scipy": ("scipy", lambda: [scipy_search(queries, documents, cfg.k)]),
         "semantic_search": ("torch", lambda: [semantic_searches(queries, documents, cfg.k)]),
         "sparse_dot_topn": ("sparse_dot_topn", lambda: [topn_search(queries, documents, cfg.k)]),
+        "pisa": ("pyterrier_pisa", lambda: pisa_searches(queries, documents, cfg.k, folder)),
         "seismic": ("seismic", lambda: seismic_searches(queries, documents, cfg.k)),
         "bmp": ("bmp", lambda: [bmp_search(queries, documents, cfg.k, folder)]),
     }

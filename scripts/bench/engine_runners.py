@@ -192,31 +192,24 @@ class Pisa(Engine):
         by Google's protocol buffers, which know nothing of lexforge.
         """
         import numpy as np
-        from pyterrier_pisa import PisaIndex, _pisathon
 
         types = _ciff_messages()
         messages = _messages((self.export / "index.ciff").read_bytes())
         header = types["Header"].FromString(next(messages))
         lists = [types["PostingsList"].FromString(next(messages)) for _ in range(header.num_postings_lists)]
         records = [types["DocRecord"].FromString(next(messages)) for _ in range(header.num_docs)]
-        places = [np.cumsum([posting.docid for posting in entry.postings]) for entry in lists]
-        weights = [[posting.tf for posting in entry.postings] for entry in lists]
-        # Each sequence of 32-bit numbers stands after its length; the first of .docs counts the documents.
-        parts = {
-            "docs": [[len(records)], *places],
-            "freqs": weights,
-            "sizes": [[r.doclength for r in records]],
-        }
-        for name, sequences in parts.items():
-            numbers = [number for part in sequences for number in (len(part), *part)]
-            np.array(numbers, "<u4").tofile(self.work / f"inv.{name}")
-        names = {"documents": [r.collection_docid for r in records], "terms": [entry.term for entry in lists]}
-        for name, lexicon in (("terms", "termlex"), ("documents", "doclex")):
-            (self.work / f"fwd.{name}").write_text("".join(f"{line}\n" for line in names[name]))
-            _pisathon.build_binlex(str(self.work / f"fwd.{name}"), str(self.work / f"fwd.{lexicon}"))
-        meta = {"type": "sparse_index", "format": "pisa", "package_hint": "pyterrier-pisa", "stemmer": "none"}
-        (self.work / "pt_meta.json").write_text(json.dumps(meta))
-        self.index = PisaIndex(str(self.work), stemmer="none", threads=1)
+        postings = [
+            (
+                np.cumsum([posting.docid for posting in entry.postings]),
+                np.array([posting.tf for posting in entry.postings]),
+            )
+            for entry in lists
+        ]
+        self.index = pisa_index(
+            self.work,
+            {entry.term: found for entry, found in zip(lists, postings, strict=True)},
+            {record.collection_docid: record.doclength for record in records},
+        )
         self.search(1)  # PISA compresses the index and computes its bounds at the first search
 
     def search(self, k: int) -> tuple[Found, float]:
@@ -237,8 +230,44 @@ class Pisa(Engine):
 
     def nbytes(self) -> int:
         """Return the bytes of the compressed index with its bounds and lexicons."""
-        names = [*self.work.glob("quantized.*"), *self.work.glob("fwd.*lex")]
-        return sum(path.stat().st_size for path in names)
+        return pisa_bytes(self.work)
+
+
+def pisa_index(folder: Path, postings: dict[str, tuple[Any, Any]], lengths: dict[str, int]) -> Any:
+    """Write PISA's own collection, and open it.
+
+    Args:
+        folder: An empty folder.
+        postings: Term -> the positions of its documents, ascending, and their whole weights; terms in order.
+        lengths: Id of a document -> its length, in the order of the positions.
+
+    Returns:
+        The `PisaIndex`, which is compressed and gets its bounds at the first search.
+    """
+    import numpy as np
+    from pyterrier_pisa import PisaIndex, _pisathon
+
+    # Each sequence of 32-bit numbers stands after its length; the first of .docs counts the documents.
+    parts = {
+        "docs": [[len(lengths)], *(places for places, _ in postings.values())],
+        "freqs": [weights for _, weights in postings.values()],
+        "sizes": [list(lengths.values())],
+    }
+    for name, sequences in parts.items():
+        with (folder / f"inv.{name}").open("wb") as stream:
+            for part in sequences:
+                np.array([len(part), *part], "<u4").tofile(stream)
+    for name, lexicon, lines in (("terms", "termlex", postings), ("documents", "doclex", lengths)):
+        (folder / f"fwd.{name}").write_text("".join(f"{line}\n" for line in lines))
+        _pisathon.build_binlex(str(folder / f"fwd.{name}"), str(folder / f"fwd.{lexicon}"))
+    meta = {"type": "sparse_index", "format": "pisa", "package_hint": "pyterrier-pisa", "stemmer": "none"}
+    (folder / "pt_meta.json").write_text(json.dumps(meta))
+    return PisaIndex(str(folder), stemmer="none", threads=1)
+
+
+def pisa_bytes(folder: Path) -> int:
+    """Return the bytes of PISA's compressed index with its bounds and lexicons."""
+    return sum(path.stat().st_size for path in [*folder.glob("quantized.*"), *folder.glob("fwd.*lex")])
 
 
 ENGINES: list[type[Engine]] = [Lucene, PgVector, Pisa]

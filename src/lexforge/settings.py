@@ -316,11 +316,13 @@ class DataSettings:
 
     Args:
         negatives: Hard negatives: none; those that the model mines before the first step; or those of BM25.
+        negatives_per_row: Number of hard negatives in each row.
         teacher: Teacher of distillation: the fitted `lsa`; or `bm25`, which teaches only if it ranks training
             queries better than the model before training.
     """
 
     negatives: PresetNegatives = "none"
+    negatives_per_row: int = 1
     teacher: Literal["lsa", "bm25"] = "lsa"
 
 
@@ -621,8 +623,8 @@ LEXFORGE = replace(
     ),
     train=replace(PLAIN.train, learning_rate=3e-4, lr_scheduler_type="constant_with_warmup"),
     start=StartSettings(scale_head=True, idf_bias=0.35, document_terms=128, query_terms=40),
-    finish=FinishSettings(start_share=0.45, prune_threshold=0.3, average_horizon=1 / 6),
-    data=DataSettings(negatives="mined", teacher="bm25"),
+    finish=FinishSettings(start_share=0.35, prune_threshold=0.3, average_horizon=1 / 6),
+    data=DataSettings(negatives="mined", negatives_per_row=3, teacher="bm25"),
 )
 # The lexical backbone has idf in its weights and smaller scores from the start. It starts as BM25, so that it
 # takes the documents that BM25 ranks best for answers itself. A small collection soon teaches it noise. The
