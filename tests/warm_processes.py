@@ -5,12 +5,12 @@ python warm_processes.py
 A test of what a program does need not wait ten seconds for the imports of a new interpreter. A test of how a
 program starts does: what it loads, what it takes from variables at its start, how a launcher starts it.
 
-Reads one JSON object a line: `{"words": [...], "folder": folder, "environment": {...}, "forget": [package, ...],
-"ranks": n, "log": file, "errors": file, "kill": {...}}`; forks one process, or so many ranks, each of which is
-what `python WORDS` would be in that folder: a script, `-m module` or `-c code` with its arguments. Only
-modules are loaded already, except those of the packages to forget. Answers the process ids in one line, and
-in the next how each of them ended (negative: by that signal). When one rank fails, the others are killed, as
-a launcher does it. `kill` is empty or one of
+Reads one JSON object a line: `{"words": [...], "folder": folder, "environment": {...}, "forget": [...],
+"ranks": n, "log": file, "errors": file, "kill": {...}}`; forks one process, or so many ranks, each of which
+is what `python WORDS` would be in that folder: a script, `-m module` or `-c code` with its arguments. Only
+the modules are loaded already, except those of the packages to forget. Answers the process ids in one line,
+and in the next how each of them ended (negative: by that signal). When one rank fails, the others are killed,
+as a launcher does it. `kill` is empty or one of
 
 - `{"operation": n}`: SIGKILL at the n-th operation on files of a checkpoint (open, rename, remove, ...);
 - `{"bytes": n}`: SIGKILL while a checkpoint is written, once n bytes of it are on the disk;
