@@ -6,14 +6,13 @@ import importlib.util
 import json
 import re
 import runpy
-import subprocess
 import sys
 import tomllib
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
+from warm_processes import WarmProcesses
 
 HELPER = Path(__file__).parent / "docs" / "pages.py"
 _spec = importlib.util.spec_from_file_location("documentation_pages", HELPER)
@@ -28,11 +27,9 @@ DOCS = [page for page in PAGES if page != README]
 ALL_TEXT = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
 
 
-def run(*arguments: str, cwd: Path) -> dict[str, str]:
+def printed(warm: WarmProcesses, *arguments: str, folder: Path) -> dict[str, str]:
     """What the helper prints as JSON in its last line."""
-    done = subprocess.run(
-        [sys.executable, str(HELPER), *arguments], cwd=cwd, capture_output=True, text=True, check=False
-    )
+    done = warm.completed(HELPER, *arguments, folder=folder)
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -62,18 +59,16 @@ def test_a_code_cell_has_its_line_of_the_file(notebook: Path) -> None:
 
 
 @pytest.mark.parametrize("block", pages.blocks(README, "python"), ids=lambda block: block.name)
-def test_a_python_block_runs_as_written(block: Any, tmp_path: Path) -> None:
+def test_a_python_block_runs_as_written(block: Any, warm: WarmProcesses, tmp_path: Path) -> None:
     """The first thing a new user does is to copy it: each block of the README runs alone."""
-    done = subprocess.run(
-        [sys.executable, "-c", block.code], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+    done = warm.completed("-c", block.code, folder=tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
 
 
 @pytest.fixture(scope="session")  # a worker may run tests of other files between those of this one
-def errors(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def errors(warm: WarmProcesses, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """The error of each Python block of the docs that is run, or an empty text."""
-    return run("blocks", *map(str, DOCS), cwd=tmp_path_factory.mktemp("docs"))
+    return printed(warm, "blocks", *map(str, DOCS), folder=tmp_path_factory.mktemp("docs"))
 
 
 @pytest.mark.parametrize(
@@ -116,11 +111,11 @@ def test_the_map_of_the_rooms_has_the_order_of_the_architecture() -> None:
 COMMANDS = [command for page in PAGES for command in pages.commands(page)]  # (where, words)
 
 
-@cache
-def helps() -> dict[str, str]:
+@pytest.fixture(scope="session")
+def helps(warm: WarmProcesses) -> dict[str, str]:
     """The help of every recipe, script and command that a page calls, benchmarks excepted."""
     programs = {pages.called_program(words) for _, words in COMMANDS} - {""}
-    return run("help", *sorted(name for name in programs if "/bench/" not in name), cwd=ROOT)
+    return printed(warm, "help", *sorted(name for name in programs if "/bench/" not in name), folder=ROOT)
 
 
 def test_the_commands_name_files_targets_and_extras_that_exist() -> None:
@@ -143,13 +138,13 @@ def test_the_commands_name_files_targets_and_extras_that_exist() -> None:
         assert set(extras.split(",")) <= project["optional-dependencies"].keys(), extras
 
 
-def test_the_commands_have_flags_that_their_programs_know() -> None:
+def test_the_commands_have_flags_that_their_programs_know(helps: dict[str, str]) -> None:
     """A renamed flag leaves pages behind that nobody would notice."""
     checked = 0
     for where, words in COMMANDS:
         program = pages.called_program(words)
-        if program in helps():
-            known = set(re.findall(r"--[\w.-]+", helps()[program]))
+        if program in helps:
+            known = set(re.findall(r"--[\w.-]+", helps[program]))
             own = words[words.index(program.split()[0]) :]  # what stands before belongs to the launcher
             flags = {word.split("=")[0] for word in own if word.startswith("--")}
             assert flags <= known, f"{where}: {program} does not know {sorted(flags - known)}"
@@ -161,9 +156,9 @@ def test_the_commands_have_flags_that_their_programs_know() -> None:
 OTHER_FLAGS = {"--machine_rank", "--loss.NAME", "--k"}
 
 
-def test_flags_in_a_sentence_are_flags_of_some_program() -> None:
+def test_flags_in_a_sentence_are_flags_of_some_program(helps: dict[str, str]) -> None:
     """A flag that a sentence names must exist as well as one in a command."""
-    known = set(re.findall(r"--[\w.-]+", "".join(helps().values()))) | OTHER_FLAGS
+    known = set(re.findall(r"--[\w.-]+", "".join(helps.values()))) | OTHER_FLAGS
     for page in PAGES:
         named = set(re.findall(r"`(--[\w.-]+)[ `]", pages.prose(page)))
         assert named <= known, f"{page.name} names {sorted(named - known)}"

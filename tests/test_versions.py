@@ -149,9 +149,14 @@ WITHOUT = f"""
 """
 
 
+SKIPPED = ["lexforge.kernels.splade_head.triton", "lexforge.commands"]  # need an optional package
+
+
 @pytest.fixture(scope="module")
-def messages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """What each function that needs an optional package says on a machine that has none of them."""
+def without_optional(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """What a machine without the optional packages prints: the file of each module that imports there, and
+    what each function says that needs such a package.
+    """
     code = """
         import traceback
         import lexforge.retrieval, lexforge.serve, torch
@@ -178,8 +183,14 @@ def messages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
                 shown = "".join(traceback.format_exception(error))
                 print(name, shown.count("Traceback (most recent call last)"), error, sep="\\t")
     """
-    output = run(textwrap.dedent(WITHOUT) + textwrap.dedent(code), cwd=tmp_path_factory.mktemp("without"))
-    return dict(line.split("\t", 1) for line in output.splitlines() if line.count("\t") == 2)
+    programs = "".join(map(textwrap.dedent, (WITHOUT, IMPORT_ALL, code)))
+    return run(programs, *SKIPPED, cwd=tmp_path_factory.mktemp("without")).splitlines()
+
+
+@pytest.fixture(scope="module")
+def messages(without_optional: list[str]) -> dict[str, str]:
+    """What each function that needs an optional package says on a machine that has none of them."""
+    return dict(line.split("\t", 1) for line in without_optional if line.count("\t") == 2)
 
 
 @pytest.mark.parametrize(
@@ -207,11 +218,10 @@ def test_a_missing_package_gives_one_line_that_names_it(
     assert tracebacks == "1", "another error's traceback stands above it"
 
 
-def test_every_module_imports_without_the_optional_packages(tmp_path: Path) -> None:
+def test_every_module_imports_without_the_optional_packages(without_optional: list[str]) -> None:
     """Nothing but the Triton kernels and the commands, which need tyro, may need more than a machine has."""
-    skipped = ["lexforge.kernels.splade_head.triton", "lexforge.commands"]
-    files = run(textwrap.dedent(WITHOUT) + textwrap.dedent(IMPORT_ALL), *skipped, cwd=tmp_path).split()
-    folders = tuple(name.replace(".", "/") + "/" for name in skipped)
+    files = [line for line in without_optional if "\t" not in line]
+    folders = tuple(name.replace(".", "/") + "/" for name in SKIPPED)
     assert len(files) == len([name for name in SOURCES if not name.startswith(folders)])
 
 

@@ -2,10 +2,15 @@
 
 python warm_processes.py
 
-Reads one JSON object a line: `{"script": file, "arguments": [...], "ranks": n, "log": file, "errors": file,
-"kill": {...}}`; forks one process, or so many ranks, each of which is the script with those arguments.
-Answers their process ids in one line, and in the next how each of them ended (negative: by that signal).
-When one rank fails, the others are killed, as a launcher does it. `kill` is empty or one of
+A test of what a program does need not wait ten seconds for the imports of a new interpreter. A test of how a
+program starts does: what it loads, what it takes from variables at its start, how a launcher starts it.
+
+Reads one JSON object a line: `{"words": [...], "folder": folder, "environment": {...}, "forget": [...],
+"ranks": n, "log": file, "errors": file, "kill": {...}}`; forks one process, or so many ranks, each of which
+is what `python WORDS` would be in that folder: a script, `-m module` or `-c code` with its arguments. Only
+the modules are loaded already, except those of the packages to forget. Answers the process ids in one line,
+and in the next how each of them ended (negative: by that signal). When one rank fails, the others are killed,
+as a launcher does it. `kill` is empty or one of
 
 - `{"operation": n}`: SIGKILL at the n-th operation on files of a checkpoint (open, rename, remove, ...);
 - `{"bytes": n}`: SIGKILL while a checkpoint is written, once n bytes of it are on the disk;
@@ -25,37 +30,52 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 ROOMS = ("data", "evaluation", "export", "losses", "models", "negatives", "report", "retrieval", "runs")
 ROOMS += ("sparsity", "teachers", "training")
+SETTINGS = {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+SETTINGS |= {"TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
 
 
 class WarmProcesses:
     """The process that has loaded the package, seen from a test."""
 
     def __init__(self, log: Path) -> None:
-        environment = os.environ | {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
-        environment |= {"TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
         self.log = log
         self.process = subprocess.Popen(
             [sys.executable, __file__],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env=environment,
+            env=os.environ | SETTINGS,
         )
         assert self._line() == "ready"
 
     def start(
-        self, script: Path, arguments: list[str], errors: Path | None = None, ranks: int = 1, **kill: Any
+        self,
+        program: Path | str,
+        arguments: Sequence[object],
+        *,
+        errors: Path | None = None,
+        ranks: int = 1,
+        folder: Path | None = None,
+        forget: Sequence[str] = (),
+        **kill: Any,
     ) -> list[int]:
-        """Start a script, whose errors stand in its log unless they have a file; returns the process ids."""
+        """Start what `python PROGRAM ARGUMENTS` would start; returns the process ids.
+
+        Its errors stand in the log unless they have a file. It works in the folder and with the variables of
+        the test, unless it is given a folder. Packages to forget are not loaded when it begins.
+        """
         assert self.process.stdin is not None
         log = str(self.log)
-        order = {"script": str(script), "arguments": arguments, "ranks": ranks, "kill": kill}
-        order |= {"log": log, "errors": str(errors or log)}
+        order = {"words": [str(word) for word in (program, *arguments)], "ranks": ranks, "kill": kill}
+        order |= {"folder": str(folder or Path.cwd()), "environment": os.environ | SETTINGS}
+        order |= {"forget": list(forget), "log": log, "errors": str(errors or log)}
         self.process.stdin.write(json.dumps(order) + "\n")
         self.process.stdin.flush()
         return json.loads(self._line())
@@ -64,16 +84,20 @@ class WarmProcesses:
         """Wait for the processes; returns their exit codes, or minus the signals that killed them."""
         return json.loads(self._line())
 
-    def run(self, script: Path, arguments: list[str], **others: Any) -> list[int]:
-        """Start a script, and wait for its end."""
-        self.start(script, arguments, **others)
+    def run(self, program: Path | str, arguments: Sequence[object], **others: Any) -> list[int]:
+        """Start a program, and wait for its end."""
+        self.start(program, arguments, **others)
         return self.end()
 
-    def completed(self, script: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
-        """Run a script as `subprocess.run` would."""
+    def completed(
+        self, program: Path | str, *arguments: object, **others: Any
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a program as `subprocess.run` would, with what it prints and its errors apart."""
         errors = self.log.with_suffix(".errors")
-        (code,) = self.run(script, list(map(str, arguments)), errors=errors)
-        return subprocess.CompletedProcess(arguments, code, self.log.read_text(), errors.read_text())
+        (code,) = self.run(program, arguments, errors=errors, **others)
+        return subprocess.CompletedProcess(
+            [program, *arguments], code, self.log.read_text(), errors.read_text()
+        )
 
     def _line(self) -> str:
         assert self.process.stdout is not None
@@ -123,23 +147,37 @@ def kill_at_bytes(run: Path, number: int) -> None:
 
 
 def be(order: dict[str, Any], environment: dict[str, str]) -> None:
-    """Be the script of an order."""
-    os.environ |= environment
+    """Be the program of an order."""
+    os.environ.clear()
+    os.environ |= order["environment"] | environment
+    os.chdir(order["folder"])
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     log, errors = (os.open(order[name], os.O_WRONLY | os.O_CREAT | os.O_APPEND) for name in ("log", "errors"))
     os.dup2(log, 1)
     os.dup2(log if order["errors"] == order["log"] else errors, 2)
-    sys.argv = [order["script"], *order["arguments"]]
-    sys.orig_argv = [sys.executable, *sys.argv]  # as if Python had been started with them
-    sys.path.insert(0, str(Path(order["script"]).parent))
-    kill = order["kill"]
+    for name in [name for name in sys.modules if name.split(".")[0] in order["forget"]]:
+        del sys.modules[name]
+    words, kill = order["words"], order["kill"]
+    sys.orig_argv = [sys.executable, *words]  # as if Python had been started with them
     if "operation" in kill:
         kill_at_operation(kill["operation"])
     elif "bytes" in kill:
-        folder = order["arguments"][order["arguments"].index("--output-dir") + 1]
-        kill_at_bytes(Path(folder), kill["bytes"])
+        kill_at_bytes(Path(words[words.index("--output-dir") + 1]), kill["bytes"])
     elif "seconds" in kill:
         threading.Timer(kill["seconds"], die).start()
-    runpy.run_path(order["script"], run_name="__main__")
+    if words[0] in ("-c", "-m"):
+        option, program, *arguments = words
+        sys.path.insert(0, "")
+        sys.argv = ["-c" if option == "-c" else program, *arguments]
+        if option == "-m":
+            runpy.run_module(program, run_name="__main__", alter_sys=True)
+        else:
+            sys.modules["__main__"] = main_module = ModuleType("__main__")
+            exec(compile(program, "<string>", "exec"), main_module.__dict__)
+    else:
+        sys.path.insert(0, str(Path(words[0]).parent))
+        sys.argv = words
+        runpy.run_path(words[0], run_name="__main__")
 
 
 def environments(ranks: int) -> list[dict[str, str]]:
@@ -163,7 +201,7 @@ def fork(order: dict[str, Any], environment: dict[str, str]) -> int:
         be(order, environment)
         code = 0
     except SystemExit as end:
-        code = end.code if isinstance(end.code, int) else 1
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
         if isinstance(end.code, str):  # as Python itself would end
             print(end.code, file=sys.stderr)
     except BaseException:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
+import re
 import signal
 from pathlib import Path
 
 import numpy as np
 import pytest
+from warm_processes import WarmProcesses
 
 from lexforge.common.types import Passage
 from lexforge.corpus import Change, change_index, encode, index_passages, open_index, read_source
@@ -94,25 +94,22 @@ def test_a_reader_keeps_the_state_that_it_has_opened(tiny_splade, index: Path) -
     assert "d2" not in open_index(index)[0].ids
 
 
-def _die_before_the_end(folder: Path, model_folder: str) -> None:
-    from sentence_transformers import SparseEncoder
+DIES_BEFORE_THE_END = """
+import os, signal, sys
+from sentence_transformers import SparseEncoder
+from lexforge.corpus import change_index, stored_index
+stored_index.write_file = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+change_index(sys.argv[1], SparseEncoder(sys.argv[2], device="cpu"), None, ["d0"])
+"""
 
-    from lexforge.corpus import stored_index
 
-    stored_index.write_file = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
-    change_index(folder, SparseEncoder(model_folder, device="cpu"), None, ["d0"])
-
-
-def test_a_killed_change_changes_nothing(tiny_splade, tmp_path: Path) -> None:
+def test_a_killed_change_changes_nothing(warm: WarmProcesses, tiny_splade, tmp_path: Path) -> None:
     """The last step makes the new state the current one; before it there is the old one, and a next call."""
     tiny_splade.save_pretrained(str(tmp_path / "model"))
     model = str(tmp_path / "model")
     index = tmp_path / "index"
     index_passages(tiny_splade, PASSAGES, index, name=model)
-    child = multiprocessing.get_context("spawn").Process(target=_die_before_the_end, args=(index, model))
-    child.start()
-    child.join()
-    assert child.exitcode == -signal.SIGKILL
+    assert warm.run("-c", [DIES_BEFORE_THE_END, index, model]) == [-signal.SIGKILL], warm.log.read_text()
     assert (index / "generation-2").is_dir()
     assert open_index(index)[0].ids == list(PASSAGES)
     change_index(index, tiny_splade, None, ["d1"])
@@ -120,7 +117,9 @@ def test_a_killed_change_changes_nothing(tiny_splade, tmp_path: Path) -> None:
     assert [path.name for path in index.glob("generation-*")] == ["generation-2"]
 
 
-def test_bad_changes_are_refused(tiny_splade, tiny_dense, index: Path, tmp_path: Path) -> None:
+def test_bad_changes_are_refused(
+    warm: WarmProcesses, tiny_splade, tiny_dense, index: Path, tmp_path: Path
+) -> None:
     """Each names what it received, and the index stays as it was."""
     with pytest.raises(ValueError, match=r"has no document 'x', 'y'$"):
         change_index(index, tiny_splade, None, ["x", "d1", "y"])
@@ -139,15 +138,11 @@ def test_bad_changes_are_refused(tiny_splade, tiny_dense, index: Path, tmp_path:
     with pytest.raises(ValueError, match="keeps no texts"):
         change_index(tmp_path / "bare", tiny_splade, None, ["a"])
     with lock.held(index):
-        child = multiprocessing.get_context("spawn").Process(target=_change_while_held, args=(index,))
-        child.start()
-        child.join()
-    assert child.exitcode == 0
+        code = "import sys; from lexforge.corpus import change_index; change_index(sys.argv[1], None)"
+        refused = warm.completed("-c", code, index)
+    assert refused.returncode == 1
+    said = refused.stderr.splitlines()[-1]
+    assert re.match(r"BlockingIOError: process \d+ on .* is writing in .*index", said), said
     with lock.held(index):  # it was given back
         pass
     assert read_source(index).generation == 1
-
-
-def _change_while_held(folder: Path) -> None:
-    with pytest.raises(BlockingIOError, match=r"process \d+ on .* is writing in .*index"):
-        change_index(folder, None)

@@ -126,33 +126,49 @@ def test_what_only_the_rows_tell_is_left_to_the_loader(tmp_path: Path) -> None:
         check_source(name, ["train", "test"])
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--data", "rows.csv", "--query-column", "wrong"], "rows.csv: expected one anchor column out of"),
-        (["--data", "rows.csv", *NAMES], "rows.csv has no split 'test'; its splits are ['train']"),
-        (["--data", "set"], "neither set/queries.jsonl nor queries.jsonl.gz exists"),
-        (
-            ["--data", "nowhere"],
-            "there is no file or folder nowhere; expected docstrings (the embedded corpus)",
-        ),
-        (["--teacher", "lsa", "--preset", "v22"], "reads no teacher, so --teacher lsa would be ignored"),
-        (["--negatives", "nowhere.jsonl"], "there is no such file"),
-        (["--query-terms", "8", "--inference-free"], "--query-terms needs a query encoder"),
-        (["--language", "xx"], "there are no stop words for the language 'xx'"),
-    ],
-)
+MISTAKES = [
+    (["--data", "rows.csv", "--query-column", "wrong"], "rows.csv: expected one anchor column out of"),
+    (["--data", "rows.csv", *NAMES], "rows.csv has no split 'test'; its splits are ['train']"),
+    (["--data", "set"], "neither set/queries.jsonl nor queries.jsonl.gz exists"),
+    (["--data", "nowhere"], "there is no file or folder nowhere; expected docstrings (the embedded corpus)"),
+    (["--teacher", "lsa", "--preset", "v22"], "reads no teacher, so --teacher lsa would be ignored"),
+    (["--negatives", "nowhere.jsonl"], "there is no such file"),
+    (["--query-terms", "8", "--inference-free"], "--query-terms needs a query encoder"),
+    (["--language", "xx"], "there are no stop words for the language 'xx'"),
+]
+# Makes each mistake of its argument in turn; prints how the command ended, and what it has loaded by then.
+MISTAKEN = """
+import json, sys
+from lexforge.cli import main
+for words in json.loads(sys.argv[1]):
+    try:
+        main(["train", *words])
+    except SystemExit as end:
+        print(json.dumps([end.code, [name for name in sys.modules if "." not in name]]))
+"""
+
+
+@pytest.fixture(scope="module")
+def mistaken(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, set[str]]]:
+    """How `lexforge train` ended after each mistake, and the packages that were loaded by then."""
+    folder = tmp_path_factory.mktemp("mistaken")
+    write_rows(folder / "rows.csv", ROWS)
+    (write_beir(folder / "set") / "queries.jsonl").unlink()
+    command = [sys.executable, "-c", MISTAKEN, json.dumps([words for words, _ in MISTAKES])]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    ends = [json.loads(line) for line in done.stdout.splitlines()]
+    return [(code, set(loaded)) for code, loaded in ends]
+
+
+@pytest.mark.parametrize("place", range(len(MISTAKES)), ids=lambda place: " ".join(MISTAKES[place][0]))
 def test_training_tells_a_mistake_before_it_loads_torch(
-    words: list[str], message: str, tmp_path: Path
+    place: int, mistaken: list[tuple[str, set[str]]]
 ) -> None:
     """Loading torch and transformers takes many times as long as finding a mistake in the options."""
-    write_rows(tmp_path / "rows.csv", ROWS)
-    (write_beir(tmp_path / "set") / "queries.jsonl").unlink()
-    command = [sys.executable, "-X", "importtime", "-m", "lexforge", "train", *words]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    lines = done.stderr.splitlines()
-    assert done.returncode != 0
-    assert any(line.startswith("error: ") and message in line for line in lines)
-    imported = {line.rpartition("|")[2].strip() for line in lines if line.startswith("import time:")}
-    assert "numpy" in imported
-    assert not {"torch", "transformers", "datasets", "sentence_transformers"} & imported
+    assert len(mistaken) == len(MISTAKES)
+    said, loaded = mistaken[place]
+    assert said.startswith("error: ")
+    assert MISTAKES[place][1] in said
+    assert "numpy" in loaded
+    assert not {"torch", "transformers", "datasets", "sentence_transformers"} & loaded

@@ -7,7 +7,7 @@ import pytest
 from scipy import sparse
 
 from lexforge.kernels.postings import build_postings, top_k
-from lexforge.kernels.postings_layout import check_postings, documents_of, join_postings
+from lexforge.kernels.postings_layout import check_postings, documents_of, frozen, join_postings
 
 
 def csr(dense) -> sparse.csr_array:
@@ -78,7 +78,7 @@ def test_a_term_that_does_not_exist_is_refused_where_it_is_read() -> None:
     queries, message = csr(np.ones((3, 9))), "a term must be below 9; received 65535"
     postings, rounded = build_postings(csr(dense), 4), build_postings(csr(dense), 4, impacts="uint8")
     terms = np.where(postings.terms == 8, 65_535, postings.terms)
-    damaged = postings._replace(terms=terms.astype(np.uint16))
+    damaged = postings._replace(terms=frozen(terms, np.uint16))
     for other in (postings._replace(terms=terms.astype(np.uint32)), rounded._replace(terms=damaged.terms)):
         with pytest.raises(ValueError, match=message):
             check_postings(other, 70, 9)

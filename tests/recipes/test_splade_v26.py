@@ -126,7 +126,7 @@ def test_wrong_rows_are_told_before_bm25_indexes_the_documents(
 
 
 def test_the_command_of_the_readme_trains_evaluates_and_leaves_its_records(
-    beir: Path, tiny_checkpoint: Path
+    warm: WarmProcesses, beir: Path, tiny_checkpoint: Path
 ) -> None:
     """`accelerate launch` with flags, in a process of its own; the model loads where lexforge is not
     installed.
@@ -176,7 +176,8 @@ def test_the_command_of_the_readme_trains_evaluates_and_leaves_its_records(
         f"model = SparseEncoder({str(run / 'model')!r}, device='cpu')\n"
         "assert model.similarity_fn_name == 'cosine' and model.encode(['sort a list']).shape[1] > 0"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "HF_HUB_OFFLINE": "1"})
+    loaded = warm.completed("-c", code, forget=["lexforge"])
+    assert loaded.returncode == 0, loaded.stderr[-3000:]
 
 
 def test_a_checkpoint_in_half_precision_is_trained_in_float32(

@@ -72,11 +72,18 @@ def test_every_layout_finds_and_is_stored(layout, similarity: str, tmp_path: Pat
 
 
 def test_search_settings_reach_faiss() -> None:
-    """One probe of ten lists must see less than all of them."""
+    """One probe of ten lists must see less than all of them, and a narrow search of a graph miss some."""
     documents = np.random.default_rng(1).normal(size=(300, 4)).astype(np.float32)
     index = FaissIndex.build(documents, IDS[:300], layout=IVF(lists=10, probes=1))
     assert len(index.search(documents[:1], 300).ids[0]) < 300
-    assert FaissIndex(4, layout=HNSW(8, 40, 64))._index.hnsw.efSearch == 64
+    queries = np.random.default_rng(2).normal(size=(50, 4)).astype(np.float32)
+    best = FaissIndex.build(documents, IDS[:300]).search(queries, 1).ids
+    narrow, wide = (
+        FaissIndex.build(documents, IDS[:300], layout=HNSW(2, 40, width)).search(queries, 1).ids
+        for width in (1, 300)
+    )
+    assert np.mean([one == other for one, other in zip(narrow, best, strict=True)]) < 0.9
+    assert np.mean([one == other for one, other in zip(wide, best, strict=True)]) > 0.95
 
 
 def test_an_empty_index_finds_nothing() -> None:

@@ -11,12 +11,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from warm_processes import WarmProcesses
 
-from lexforge.runs.launch import launch_command, program_words
+from lexforge.runs.launcher import launch_command, program_words
 
 SCRIPT = """
 import json, sys
-from lexforge.runs.launch import launch_command
+from lexforge.runs.launcher import launch_command
 sys.argv = ["lexforge train", "--changed"]  # as a command does that runs a recipe
 print(json.dumps(launch_command()))
 """
@@ -156,9 +157,11 @@ def test_without_a_launcher_it_is_the_scripts(script: str) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux lists the threads of a process by name")
-def test_a_process_that_leaves_has_no_thread_of_its_group(tmp_path: Path) -> None:
+def test_a_process_that_leaves_has_no_thread_of_its_group(warm: WarmProcesses, tmp_path: Path) -> None:
     """A wrapped model in a cycle of references kept them alive, and one of them could abort the process."""
-    before, after = json.loads(subprocess.check_output([sys.executable, "-c", LEAVING, str(tmp_path)]))
+    done = warm.completed("-c", LEAVING, tmp_path)
+    assert done.returncode == 0, done.stderr
+    before, after = json.loads(done.stdout)
     assert any("gloo" in name for name in before)
     assert not [name for name in after if "gloo" in name]
 

@@ -7,11 +7,11 @@ import os
 import re
 import signal
 import socket
-import subprocess
-import sys
+import time
 from pathlib import Path
 
 import pytest
+from warm_processes import WarmProcesses
 
 from lexforge.runs.run_directory import check_run, open_run
 
@@ -122,25 +122,27 @@ def test_resume_needs_a_run_over_the_same_data(tmp_path: Path, caplog: pytest.Lo
     assert "kept no digest of its data" in caplog.text
 
 
-def test_a_folder_has_one_run_at_a_time(tmp_path: Path) -> None:
+def test_a_folder_has_one_run_at_a_time(warm: WarmProcesses, tmp_path: Path) -> None:
     """Two runs in one folder replaced each other's checkpoints; and after a SIGKILL, which leaves nobody to
     give the folder back, the run must be resumed all the same.
     """
     run = tmp_path / "run"
-    command = [sys.executable, "-c", OWNER, str(run)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as owner:
-        try:
-            assert owner.stdout is not None
-            assert owner.stdout.readline() == "open\n"
-            before = {path.name: path.read_bytes() for path in run.iterdir()}
-            writing = re.escape(f"process {owner.pid} on {socket.gethostname()} is writing in {run}")
-            for resume in (False, True):
-                with pytest.raises(BlockingIOError, match=writing):
-                    check_run(run, {"steps": 3}, resume=resume)
-                with pytest.raises(BlockingIOError, match=writing):
-                    open_run(run, {"steps": 3}, resume=resume)
-            assert {path.name: path.read_bytes() for path in run.iterdir()} == before
-        finally:
-            os.kill(owner.pid, signal.SIGKILL)
+    (owner,) = warm.start("-c", [OWNER, run])
+    try:
+        deadline = time.monotonic() + 120
+        while warm.log.read_text() != "open\n":
+            assert time.monotonic() < deadline, warm.log.read_text()
+            time.sleep(0.01)
+        before = {path.name: path.read_bytes() for path in run.iterdir()}
+        writing = re.escape(f"process {owner} on {socket.gethostname()} is writing in {run}")
+        for resume in (False, True):
+            with pytest.raises(BlockingIOError, match=writing):
+                check_run(run, {"steps": 3}, resume=resume)
+            with pytest.raises(BlockingIOError, match=writing):
+                open_run(run, {"steps": 3}, resume=resume)
+        assert {path.name: path.read_bytes() for path in run.iterdir()} == before
+    finally:
+        os.kill(owner, signal.SIGKILL)
+        warm.end()
     check_run(run, {"steps": 3}, resume=True)
     open_run(run, {"steps": 3}, resume=True)

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import time
+import tracemalloc
 import zlib
 from collections.abc import Iterator, Sequence
 from multiprocessing import get_context
@@ -95,8 +96,15 @@ def test_the_texts_of_training_rows_have_the_kind_of_their_column(tmp_path: Path
 
 def test_embeddings_stay_on_disk(tmp_path: Path) -> None:
     """The ranks of a machine share the pages of one file; a copy each would not fit."""
-    cache = TeacherCache.build(CountingTeacher(), [], TEXTS, tmp_path)
-    assert all(isinstance(block, np.memmap) for block in cache._blocks._rows)
+    teacher = CountingTeacher(dimension=100_000)
+    size = len(TEXTS) * teacher.dimension * np.dtype(np.float16).itemsize
+    for make in (lambda: TeacherCache.build(teacher, [], TEXTS, tmp_path), lambda: TeacherCache(tmp_path)):
+        tracemalloc.start()
+        cache = make()
+        kept, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert kept < size / 4
+        assert cache.lookup(TEXTS, "document").nbytes == size
 
 
 def test_a_killed_run_keeps_its_finished_blocks(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ from lexforge.kernels.postings_layout import (
     check_postings,
     documents_of,
     join_postings,
+    of_arrays,
 )
 from lexforge.retrieval.base import DocumentIds, Hits, check_k, read_ids, write_ids
 from lexforge.retrieval.vectors import Matrix, sparse_vectors, sparse_width
@@ -302,5 +303,9 @@ class InvertedIndex:
         return {name: value for name, value in self.__dict__.items() if name != "_adding"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Take what was pickled, with a lock of its own."""
-        self.__dict__ = {**state, "_adding": threading.Lock()}
+        """Take what was pickled, with a lock of its own.
+
+        Unpickled arrays can be written to, and the search would be compiled once more for such arrays.
+        """
+        parts = [of_arrays(**part._asdict()) for part in state["_parts"]]
+        self.__dict__ = {**state, "_parts": parts, "_adding": threading.Lock()}

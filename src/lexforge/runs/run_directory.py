@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from lexforge.common.processor import processor_name
-from lexforge.runs.launch import launch_command
+from lexforge.runs.launcher import launch_command
 from lexforge.runs.log_file import LOG_FILE
 from lexforge.storage.files import leftover, remove_leftovers, write_file
 from lexforge.storage.lock import LOCK_FILE, hold
