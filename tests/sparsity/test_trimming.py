@@ -113,7 +113,7 @@ def test_memory_holds_the_vectors_of_a_part_of_the_documents(tiny_checkpoint: Pa
     the 3,000 documents of a run would fill tens of gigabytes.
     """
     documents = [f"the {a} of {b}" for a in WORDS for b in WORDS][::2]
-    config = BertConfig.from_pretrained(tiny_checkpoint, vocab_size=40_000, hidden_size=8)
+    config = BertConfig.from_pretrained(tiny_checkpoint, vocab_size=100_000, hidden_size=8)
     torch.manual_seed(0)
     BertForMaskedLM(config).save_pretrained(tmp_path)
     AutoTokenizer.from_pretrained(tiny_checkpoint).save_pretrained(tmp_path)
