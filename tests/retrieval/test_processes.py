@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
+from lexforge.kernels.postings_search import search
 from lexforge.retrieval import InvertedIndex
 
 INDEX = """
@@ -137,3 +138,13 @@ def test_an_index_is_sent_to_another_process() -> None:
     index = pickle.loads(pickle.dumps(InvertedIndex.build(documents, ["a", "b", "c"])))
     index.add(documents[[0]] * 2, ["d"])
     assert index.search(documents, 2).ids == [["d", "a"], ["b"], ["c"]]
+
+
+def test_an_index_that_was_sent_is_searched_by_the_loop_that_is_there() -> None:
+    """Each process of a pool compiled the search anew for half a minute: its arrays had another type."""
+    index = InvertedIndex.build(sparse.csr_array(np.eye(300, dtype=np.float32)), [str(n) for n in range(300)])
+    query = sparse.csr_array(np.eye(300, dtype=np.float32)[:1])
+    index.search(query, 1)
+    compiled = list(search.__wrapped__.signatures)
+    assert pickle.loads(pickle.dumps(index)).search(query, 1).ids == [["0"]]
+    assert search.__wrapped__.signatures == compiled != []
