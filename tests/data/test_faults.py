@@ -290,8 +290,11 @@ def test_what_cannot_be_found_says_what_to_pass(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"z\.csv:1: not UTF-8.* name the encoding by --encoding"):
         load_training_data(source, [])
     (tmp_path / "empty.csv").touch()
-    with pytest.raises(DataError, match="holds no row"):
+    with pytest.raises(DataError, match=r"empty\.csv holds no row: it is empty"):
         load_training_data(str(tmp_path / "empty.csv"), [])
+    source = write(tmp_path / "blank.csv", "\nquery,positive\na,b\n")
+    with pytest.raises(DataError, match=r"blank\.csv:1: expected names of columns; the first line is blank"):
+        load_training_data(source, [])
 
 
 @pytest.mark.parametrize(
