@@ -438,7 +438,7 @@ def main(cfg: Config) -> None:
         args=cfg.train.arguments(
             cfg.output_dir,
             router_mapping=routes,
-            **training.weighted_batches(loaded.weights),
+            **training.weighted_batches(loaded.weights if plan is None else None),  # their draw costs nothing
             **cfg.evaluation.arguments(),
             **training.hub_arguments(cfg.card.push_to_hub),
         ),
@@ -461,7 +461,7 @@ def main(cfg: Config) -> None:
         counted_texts={"document": documents, "query": loaded.other_queries()},
     )
     if plan is not None:
-        print(
+        process.print(
             plan.measure(
                 trainer,
                 documents,

@@ -6,6 +6,7 @@ import ast
 import importlib.util
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -31,6 +32,7 @@ from lexforge.settings import (
     CardOptions,
     EvaluationSettings,
     PresetName,
+    SourceOptions,
     StartSettings,
     TrainingSettings,
 )
@@ -474,6 +476,43 @@ def test_a_plan_leaves_the_run_directory_as_it_was(
     assert "\nrows                  8, of which a step takes 4\n" in printed
     with pytest.raises(ValueError, match="leave --resume out"):
         recipe.main(config(beir, plan=True, resume=True))
+
+
+def test_two_ranks_plan_together(warm: WarmProcesses, beir: Path, tiny_checkpoint: Path) -> None:
+    """They share a temporary folder, and one of them reports what a step of both takes."""
+    arguments = [
+        "--data",
+        str(beir),
+        "--model",
+        str(tiny_checkpoint),
+        "--output-dir",
+        str(beir.parent / "run"),
+    ]
+    arguments += [
+        "--steps",
+        "4",
+        "--batch-size",
+        "2",
+        "--max-seq-length",
+        "16",
+        "--preset",
+        "plain",
+        "--plan",
+    ]
+    assert warm.run(RECIPE, arguments, ranks=2) == [0, 0], warm.log.read_text()[-3000:]
+    printed = warm.log.read_text()
+    assert printed.count("\nrows                  8, of which a step takes 4\n") == 1
+    assert "on cpu, in each of 2 processes" in printed
+    assert not (beir.parent / "run").exists()
+
+
+def test_rows_with_weights_are_planned(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The drawn rows are fewer than the weights."""
+    rows = "".join(f"ask for {i},the text {i} answers,{i}\n" for i in range(120))
+    (tmp_path / "clicks.csv").write_text(f"query,positive,clicks\n{rows}", encoding="utf-8")
+    source = SourceOptions(hold_out=0.1, weight_column="clicks")
+    recipe.main(config(tmp_path / "clicks.csv", plan=True, source=source, train=TWO_ROWS))
+    assert re.search(r"\nrows +1\d\d, of which a step takes 2\n", capsys.readouterr().out)
 
 
 def test_a_plan_mines_nothing(beir: Path, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
