@@ -14,7 +14,7 @@ score says how near the two stand in the code. Your own data are JSON lines with
 The run directory holds the settings (`config.json`), the versions and the machine (`env.json`), the measures
 (`metrics.json`: Spearman's and Pearson's correlation of the cosine with the scores, before and after
 training), the model with its card (`model/`) and the checkpoints. `--resume` continues from the last
-checkpoint.
+checkpoint. `--plan` takes a few steps, tells what the run would take, and writes nothing.
 """
 
 from __future__ import annotations
@@ -74,6 +74,9 @@ class Config:
     resume: bool = False
     """Whether to continue the run in `output_dir` from its last checkpoint."""
 
+    plan: bool = False
+    """Whether to take a few steps only, tell what the run would take, and leave nothing behind."""
+
     max_seq_length: int | None = None
     """Tokens per sentence, special tokens included; longer sentences are cut. None is 128 from scratch, and
     what a pretrained model was saved with, at most 256."""
@@ -118,6 +121,9 @@ def main(cfg: Config) -> None:
     stages = runs.Stages(process)
     stages.begin("check the options")
     cfg = resolve(cfg)
+    plan = training.Plan(cfg, process, stages) if cfg.plan else None
+    if plan is not None:
+        cfg = plan.short()
     training.check_run(cfg, "SentenceTransformer", MEASURES)
 
     # Data. Training takes the split train; the split test is measured before and after training, and the
@@ -186,13 +192,16 @@ def main(cfg: Config) -> None:
         model,
         loss,
         args=arguments,
-        train_dataset=train,
+        train_dataset=train if plan is None else plan.some(train),
         fastest_precision=cfg.train.precision == "auto",
         dropout=cfg.train.dropout,
         gradient_checkpointing=cfg.train.gradient_checkpointing,
         evaluator=evaluators.get("dev"),
         callbacks=training.early_stopping(cfg.evaluation),
     )
+    if plan is not None:
+        process.print(plan.measure(trainer, pairs["test"]["sentence1"], searched=2 * len(pairs["test"])))
+        return
     trainer.train(resume_from_checkpoint=cfg.resume)
     if not process.is_main_process:
         return

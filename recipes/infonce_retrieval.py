@@ -15,7 +15,8 @@ those that are in fact positives.
 The run directory holds the settings (`config.json`), the versions and the machine (`env.json`), the measures
 of BM25 and of the model before and after training (`metrics.json`), the documents found for each test query
 (`run.trec`), the log (`log.jsonl`), the model with its card (`model/`), the checkpoints, and a page that
-shows all of it in a browser (`report.html`). `--resume` continues from the last checkpoint.
+shows all of it in a browser (`report.html`). `--resume` continues from the last checkpoint. `--plan` takes a
+few steps, tells what the run would take, and writes nothing.
 """
 
 from __future__ import annotations
@@ -111,6 +112,9 @@ class Config:
     resume: bool = False
     """Whether to continue the run in `output_dir` from its last checkpoint."""
 
+    plan: bool = False
+    """Whether to take a few steps only, tell what the run would take, and leave nothing behind."""
+
     max_seq_length: int | None = None
     """Tokens per text, special tokens included; longer texts are cut. None is 128 from scratch, and what a
     pretrained model was saved with, at most 256."""
@@ -166,6 +170,9 @@ def main(cfg: Config) -> None:
     stages = runs.Stages(process)
     stages.begin("check the options")
     cfg = resolve(cfg)
+    plan = training.Plan(cfg, process, stages) if cfg.plan else None
+    if plan is not None:
+        cfg = plan.short()
     training.check_run(cfg, "SentenceTransformer", evaluation.METRICS)
 
     # Data. The train split gives the rows; the test split is measured before and after training, and the dev
@@ -196,6 +203,8 @@ def main(cfg: Config) -> None:
     rule = replace(training.NEGATIVE_RULE, shortage=cfg.negatives_shortage)
     rows = training.load_rows(loaded, bm25, negatives, rule)
     training.check_full_batch(len(rows), cfg.train, process.num_processes)
+    if plan is not None:
+        rows = plan.some(rows)
     if bm25 is None:
         stages.begin("index the documents by BM25")
         bm25 = retrieval.BM25Index.of_corpus(measured.corpus, show_progress_bar=True)
@@ -232,7 +241,7 @@ def main(cfg: Config) -> None:
 
     # Evaluation before training, with BM25 on the same queries.
     record = report.RunRecord(cfg.output_dir)
-    if process.is_main_process:
+    if process.is_main_process and plan is None:
         stages.begin("measure BM25")
         record.add("bm25", evaluation.evaluate_bm25(bm25, evaluator))
         if cfg.evaluation.initial_evaluation:
@@ -253,7 +262,7 @@ def main(cfg: Config) -> None:
         args=cfg.train.arguments(
             cfg.output_dir,
             SentenceTransformerTrainingArguments,
-            **training.weighted_batches(loaded.weights),
+            **training.weighted_batches(loaded.weights if plan is None else None),  # their draw costs nothing
             **cfg.evaluation.arguments(),
             **training.hub_arguments(cfg.card.push_to_hub),
         ),
@@ -264,6 +273,10 @@ def main(cfg: Config) -> None:
         evaluator=evaluators.get("dev"),
         callbacks=training.early_stopping(cfg.evaluation),
     )
+    if plan is not None:
+        searched = len(measured.corpus) + len(evaluator.query_ids)
+        process.print(plan.measure(trainer, documents, searched=searched))
+        return
     trainer.train(resume_from_checkpoint=cfg.resume)
     if not process.is_main_process:
         return

@@ -20,6 +20,7 @@ The run directory holds the settings (`config.json`), the versions and the machi
 (`metrics.json`), the encoder with its card (`model/`) and the checkpoints. `model/` also holds the classifier
 that the loss learned, the names of the labels and a threshold (`label_classifier.safetensors`), by which
 `lexforge predict --model RUN --texts FILE` labels other texts. `--resume` continues from the last checkpoint.
+`--plan` takes a few steps, tells what the run would take, and writes nothing.
 """
 
 from __future__ import annotations
@@ -114,6 +115,9 @@ class Config:
 
     resume: bool = False
     """Whether to continue the run in `output_dir` from its last checkpoint."""
+
+    plan: bool = False
+    """Whether to take a few steps only, tell what the run would take, and leave nothing behind."""
 
     max_seq_length: int | None = None
     """Tokens per text, special tokens included; longer texts are cut. None is 128 from scratch, and what a
@@ -216,6 +220,9 @@ def main(cfg: Config) -> None:
     stages = runs.Stages(process)
     stages.begin("check the options")
     cfg = resolve(cfg)
+    plan = training.Plan(cfg, process, stages) if cfg.plan else None
+    if plan is not None:
+        cfg = plan.short()
     training.check_run(cfg, "SentenceTransformer", evaluation.MULTILABEL_METRICS)
 
     # Data. Training takes all texts of its split; the measures take a sample of each split.
@@ -279,17 +286,22 @@ def main(cfg: Config) -> None:
         **cfg.evaluation.arguments(),
         **training.hub_arguments(cfg.card.push_to_hub),
     )
+    rows = Dataset.from_dict(train_columns)
     trainer = training.DenseTrainer(
         model,
         loss,
         args=arguments,
-        train_dataset=Dataset.from_dict(train_columns),
+        train_dataset=rows if plan is None else plan.some(rows),
         fastest_precision=cfg.train.precision == "auto",
         dropout=cfg.train.dropout,
         gradient_checkpointing=cfg.train.gradient_checkpointing,
         evaluator=evaluator,
         callbacks=training.early_stopping(cfg.evaluation),
     )
+    if plan is not None:
+        searched = sum(len(columns["text"]) for columns in measured_columns)
+        process.print(plan.measure(trainer, train_columns["text"], searched=searched))
+        return
     trainer.train(resume_from_checkpoint=cfg.resume)
     if not process.is_main_process:
         return

@@ -343,9 +343,12 @@ def main(cfg: Config) -> None:
 
     # A head that was not trained for SPLADE activates a large part of the vocabulary in every text. It gets
     # another scale, so that training starts with few terms, and nothing of such a start is kept. Nor does
-    # training by itself bring such an encoder to few terms, so it has wanted numbers of them.
+    # training by itself bring such an encoder to few terms, so it has wanted numbers of them. A cased one
+    # reads lower-cased texts from now on, because its terms of one word in two cases do not match.
     scaled = cfg.start.scale_head or not models.has_language_model_head(model)
     if scaled and cfg.model != LEXICAL and not models.head_is_trained(model, documents):
+        if models.lower_case(model):
+            process.print(f"{cfg.model} is cased: what it reads is lower-cased from now on")
         models.scale_head(model, documents)
         cfg = for_untrained_head(cfg, models.vocabulary_size(model))
         process.print(
@@ -446,7 +449,7 @@ def main(cfg: Config) -> None:
         args=cfg.train.arguments(
             cfg.output_dir,
             router_mapping=routes,
-            **training.weighted_batches(loaded.weights),
+            **training.weighted_batches(loaded.weights if plan is None else None),  # their draw costs nothing
             **cfg.evaluation.arguments(),
             **training.hub_arguments(cfg.card.push_to_hub),
         ),
@@ -469,7 +472,7 @@ def main(cfg: Config) -> None:
         counted_texts={"document": documents, "query": loaded.other_queries()},
     )
     if plan is not None:
-        print(
+        process.print(
             plan.measure(
                 trainer,
                 documents,

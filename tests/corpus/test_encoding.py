@@ -77,6 +77,15 @@ def test_a_vector_that_is_not_finite_is_refused(kind: str, tiny_splade, tiny_den
         encode(model, TEXTS, "document", batch_size=len(TEXTS))
 
 
+def test_a_broken_weight_is_named(tiny_splade: SparseEncoder) -> None:
+    """The text of the message is not to blame: a file of weights holds NaN after a run in half precision."""
+    name, weight = next(one for one in tiny_splade.named_parameters() if one[0].endswith("dense.weight"))
+    with torch.no_grad():
+        weight[0, 0] = float("nan")
+    with pytest.raises(ValueError, match=f"for the document 'sort .*', because its weight {name} holds NaN"):
+        encode(tiny_splade, TEXTS, "document")
+
+
 def test_the_model_decides_the_similarity(tiny_splade, tiny_dense) -> None:
     """A SPLADE model is searched by dot product unless it says otherwise; distances have no index."""
     assert check_encoder(tiny_splade) == "dot"

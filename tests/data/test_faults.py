@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -69,7 +70,7 @@ def test_one_error_lists_all_that_is_wrong(tmp_path: Path) -> None:
     assert str(raised.value) == (
         f"{source}:7: expected 2 cells, as in the first line; received ['three', 'cells', 'here']\n"
         f"In all 6 of 9 rows of {source} are bad:\n{SUMMARY}"
-        "  repeated rows, which count each time: 1, namely line 9"
+        "  repeated rows, which count once: 1, namely line 9"
     )
     assert raised.value.__notes__ == [
         f"{source} was read with the delimiter ';' (--delimiter names another)",
@@ -89,6 +90,21 @@ def test_bad_rows_are_left_out_with_one_summary(tmp_path: Path) -> None:
             f"{source}: 6 of 9 rows are bad and left out:\n{SUMMARY}"
             "  repeated rows, which count once: 1, namely line 9"
         )
+
+
+@pytest.mark.parametrize("bad_rows", ["fail", "skip"])
+def test_repeated_rows_count_once(bad_rows: Literal["fail", "skip"], tmp_path: Path) -> None:
+    """The number told is that of the rows left out, whatever is to become of bad rows; weights are added."""
+    source = write(tmp_path / "x.csv", "query,positive,clicks\na,b,3\n a,b ,1\nc,d,1\na,b,2\n")
+    options = SourceOptions(bad_rows=bad_rows, weight_column="clicks")
+    loaded = load_training_data(source, [], options)
+    assert loaded.notes == (
+        f"{source}: 4 rows, among them",
+        "  repeated rows, which count once: 2, namely line 3, line 5",
+    )
+    assert len(loaded.training_rows()) == 4 - 2
+    assert loaded.weights is not None
+    assert loaded.weights.tolist() == [6, 1]
 
 
 def test_a_clean_file_is_told_nothing_of(tmp_path: Path) -> None:
@@ -274,8 +290,11 @@ def test_what_cannot_be_found_says_what_to_pass(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"z\.csv:1: not UTF-8.* name the encoding by --encoding"):
         load_training_data(source, [])
     (tmp_path / "empty.csv").touch()
-    with pytest.raises(DataError, match="holds no row"):
+    with pytest.raises(DataError, match=r"empty\.csv holds no row: it is empty"):
         load_training_data(str(tmp_path / "empty.csv"), [])
+    source = write(tmp_path / "blank.csv", "\nquery,positive\na,b\n")
+    with pytest.raises(DataError, match=r"blank\.csv:1: expected names of columns; the first line is blank"):
+        load_training_data(source, [])
 
 
 @pytest.mark.parametrize(

@@ -117,3 +117,13 @@ def test_bad_input_is_refused_before_a_run_directory_exists(run: Run, pairs: Pat
     assert result.returncode != 0
     assert "has no split 'test'; its splits are ['train']" in result.stderr
     assert not (tmp_path / "out").exists()
+
+
+def test_a_plan_tells_what_a_run_would_take(run: Run, pairs: Path, tmp_path: Path) -> None:
+    """And leaves nothing behind."""
+    out = tmp_path / "out"
+    result = run("--data", pairs, *QUICK, "--output-dir", out, "--plan")
+    assert result.returncode == 0, result.stderr
+    assert "\nrows                  40, of which a step takes 8\n" in result.stdout
+    assert f"are free at {tmp_path}" in result.stdout
+    assert not out.exists()

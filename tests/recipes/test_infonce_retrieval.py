@@ -132,3 +132,20 @@ def test_negatives_that_no_query_has_are_refused(run: Run, folder: Path, tmp_pat
     assert result.returncode != 0
     assert "none of the 100 queries has a negative to draw" in result.stderr
     assert not (tmp_path / "out").exists()
+
+
+def test_a_plan_tells_what_a_run_would_take(run: Run, folder: Path, tmp_path: Path) -> None:
+    """And leaves nothing behind."""
+    out = tmp_path / "out"
+    result = run(
+        "--data",
+        folder,
+        *("--steps", 4, "--batch-size", 8, "--max-seq-length", 16),
+        "--output-dir",
+        out,
+        "--plan",
+    )
+    assert result.returncode == 0, result.stderr
+    assert "\nrows                  100, of which a step takes 8\n" in result.stdout
+    assert f"are free at {tmp_path}" in result.stdout
+    assert not out.exists()

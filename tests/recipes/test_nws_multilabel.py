@@ -130,6 +130,15 @@ def test_the_command_trains_evaluates_and_leaves_its_records(
     assert loaded.returncode == 0, loaded.stderr[-3000:]
 
 
+def test_a_plan_tells_what_a_run_would_take(
+    file: Path, tiny_checkpoint: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And leaves nothing behind. The loss needs the labels of all rows, not those of the drawn ones."""
+    recipe.main(config(file, tiny_checkpoint, plan=True))
+    assert "\nrows                  48, of which a step takes 8\n" in capsys.readouterr().out
+    assert not (file.parent / "run").exists()
+
+
 @pytest.mark.slow
 def test_two_ranks_are_one_run(file: Path, tiny_checkpoint: Path) -> None:
     """Ranks share queue and prototypes, and one of them reports."""

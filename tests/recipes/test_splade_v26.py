@@ -6,6 +6,7 @@ import ast
 import importlib.util
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -19,7 +20,13 @@ import pytest
 import torch
 from huggingface_hub import HfApi
 from sentence_transformers import CrossEncoder, SparseEncoder
-from transformers import AutoModelForMaskedLM, AutoTokenizer, BertConfig, BertForSequenceClassification
+from transformers import (
+    AutoModelForMaskedLM,
+    AutoTokenizer,
+    BertConfig,
+    BertForSequenceClassification,
+    BertTokenizer,
+)
 from warm_processes import WarmProcesses
 
 from lexforge.data import read_training_rows
@@ -31,6 +38,7 @@ from lexforge.settings import (
     CardOptions,
     EvaluationSettings,
     PresetName,
+    SourceOptions,
     StartSettings,
     TrainingSettings,
 )
@@ -477,6 +485,43 @@ def test_a_plan_leaves_the_run_directory_as_it_was(
         recipe.main(config(beir, plan=True, resume=True))
 
 
+def test_two_ranks_plan_together(warm: WarmProcesses, beir: Path, tiny_checkpoint: Path) -> None:
+    """They share a temporary folder, and one of them reports what a step of both takes."""
+    arguments = [
+        "--data",
+        str(beir),
+        "--model",
+        str(tiny_checkpoint),
+        "--output-dir",
+        str(beir.parent / "run"),
+    ]
+    arguments += [
+        "--steps",
+        "4",
+        "--batch-size",
+        "2",
+        "--max-seq-length",
+        "16",
+        "--preset",
+        "plain",
+        "--plan",
+    ]
+    assert warm.run(RECIPE, arguments, ranks=2) == [0, 0], warm.log.read_text()[-3000:]
+    printed = warm.log.read_text()
+    assert printed.count("\nrows                  8, of which a step takes 4\n") == 1
+    assert "on cpu, in each of 2 processes" in printed
+    assert not (beir.parent / "run").exists()
+
+
+def test_rows_with_weights_are_planned(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The drawn rows are fewer than the weights."""
+    rows = "".join(f"ask for {i},the text {i} answers,{i}\n" for i in range(120))
+    (tmp_path / "clicks.csv").write_text(f"query,positive,clicks\n{rows}", encoding="utf-8")
+    source = SourceOptions(hold_out=0.1, weight_column="clicks")
+    recipe.main(config(tmp_path / "clicks.csv", plan=True, source=source, train=TWO_ROWS))
+    assert re.search(r"\nrows +1\d\d, of which a step takes 2\n", capsys.readouterr().out)
+
+
 def test_a_plan_mines_nothing(beir: Path, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Mining encodes all documents, which may take longer than training; negatives of BM25 stand for it."""
     monkeypatch.setattr(recipe.negatives, "mine_once", lambda *_: pytest.fail("it mined"))
@@ -541,6 +586,22 @@ def test_lexforge_shifts_the_bias_and_keeps_a_share_of_the_start(beir: Path, tin
     arguments = json.loads((run / "checkpoint-1" / "training_args.json").read_text())
     assert arguments["lr_scheduler_type"] == "constant_with_warmup"
     assert (run / "checkpoint-1" / "run_state.safetensors").is_file()
+
+
+def test_a_cased_encoder_reads_lower_cased_texts(
+    beir: Path, tiny_checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """If it is no retriever yet: `List` and `list` would be two terms. It is said in one line."""
+    cased = tmp_path / "cased"
+    AutoModelForMaskedLM.from_pretrained(tiny_checkpoint).save_pretrained(cased)
+    vocabulary = AutoTokenizer.from_pretrained(tiny_checkpoint).get_vocab()
+    BertTokenizer(vocab=vocabulary, do_lower_case=False, model_max_length=64).save_pretrained(cased)
+    recipe.main(config(beir, model=str(cased), negatives="none", train=TWO_ROWS, **of_preset("lexforge")))
+    assert capsys.readouterr().out.count("is cased: what it reads is lower-cased") == 1
+    saved = SparseEncoder(str(beir.parent / "run" / "model"), device="cpu")
+    assert saved.tokenizer.tokenize("LIST of Words") == saved.tokenizer.tokenize("list of words")
+    model = build_splade(cased)
+    assert model.tokenizer.tokenize("LIST") != model.tokenizer.tokenize("list")
 
 
 def test_a_share_is_kept_of_a_retriever_only(

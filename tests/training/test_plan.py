@@ -19,8 +19,8 @@ from lexforge.training import Plan
 from lexforge.training.plan import NEVER, TIMED, WARM
 
 
-def plan_of(settings: TrainingSettings, rows: int, **others: Any) -> Plan:
-    process: Any = SimpleNamespace(num_processes=1)
+def plan_of(settings: TrainingSettings, rows: int, ranks: int = 1, **others: Any) -> Plan:
+    process: Any = SimpleNamespace(num_processes=ranks, is_main_process=True)
     cfg = SimpleNamespace(**({"train": settings, "resume": False} | others))
     plan = Plan(cfg, process, Stages(process))
     plan.some([{"anchor": str(row)} for row in range(rows)])
@@ -53,13 +53,22 @@ def test_rows_for_the_measured_steps_are_drawn() -> None:
     assert plan_of(settings, 5).drawn == 5
 
 
-def test_what_cannot_be_planned_is_refused() -> None:
-    """Before anything is read."""
+def test_ranks_share_the_rows() -> None:
+    """Two of them take twice as many rows in a step, and so half the steps."""
+    settings = TrainingSettings(epochs=3, batch_size=4, gradient_accumulation_steps=2)
+    plan = plan_of(settings, 1000, ranks=2)
+    assert plan.rows_per_step == 16
+    assert plan.steps == 3 * 63  # 125 batches of each rank, two a step
+    assert plan.drawn == 2 * 16 * (WARM + TIMED)
+
+
+def test_what_cannot_be_planned_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before anything is read. Machines share no temporary folder."""
     with pytest.raises(ValueError, match="leave --resume out"):
         plan_of(TrainingSettings(), 5, resume=True)
-    processes: Any = SimpleNamespace(num_processes=2)
-    with pytest.raises(ValueError, match="measures one process; received 2"):
-        Plan(SimpleNamespace(resume=False), processes, Stages(processes))
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    with pytest.raises(ValueError, match="of one machine; received 4, of which 2 are on this one"):
+        plan_of(TrainingSettings(), 5, ranks=4)
 
 
 def test_a_trainer_is_measured(

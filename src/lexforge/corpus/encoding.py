@@ -108,7 +108,7 @@ def encode(
             order += places.tolist()
             # Checked block by block: otherwise a damaged model would encode a whole corpus before an index
             # refuses its vectors.
-            _check_finite(rows[-1], part, kind)
+            _check_finite(encoder, rows[-1], part, kind)
             progress.update(len(part))
     return join_vectors(rows)[np.argsort(order)]
 
@@ -159,16 +159,17 @@ def join_vectors(parts: Sequence[Vectors]) -> Vectors:
     return sparse.csr_array(sparse.vstack(parts, format="csr"))
 
 
-def _check_finite(vectors: Vectors, texts: Sequence[str], kind: str) -> None:
+def _check_finite(encoder: torch.nn.Module, vectors: Vectors, texts: Sequence[str], kind: str) -> None:
     """Refuse vectors that are not finite.
 
     Args:
+        encoder: The model that made them.
         vectors: CSR `[n, V]` or an array `[n, D]`.
         texts: The n texts.
         kind: `query` or `document`, for the message.
 
     Raises:
-        ValueError: If a value is NaN or infinite; the message names the text.
+        ValueError: If a value is NaN or infinite; the message names the text, and a weight if one is broken.
     """
     values = vectors if isinstance(vectors, np.ndarray) else vectors.data  # [n, D], or the stored weights
     if np.isfinite(values).all():
@@ -176,8 +177,11 @@ def _check_finite(vectors: Vectors, texts: Sequence[str], kind: str) -> None:
     wrong = np.argwhere(~np.isfinite(values))[0, 0]
     if not isinstance(vectors, np.ndarray):  # from the place of the weight to its row
         wrong = np.searchsorted(vectors.indptr, wrong, side="right") - 1
+    weights = encoder.named_parameters()
+    broken = next((name for name, weight in weights if not torch.isfinite(weight).all()), None)
     raise ValueError(
         f"a vector must be finite; the model gives NaN or infinity for the {kind} {texts[wrong][:60]!r}"
+        + (f", because its weight {broken} holds NaN or infinity" if broken else "")
     )
 
 

@@ -43,7 +43,7 @@ class Faults:
 
     def __init__(self, source: str, bad_rows: BadRows = "fail") -> None:
         self.source = source
-        self.skips = bad_rows == "skip"
+        self._skips = bad_rows == "skip"
         self.rows = 0
         self._notes: list[str] = []
         self._first = ""  # the message of the first bad row
@@ -96,7 +96,7 @@ class Faults:
         """
         bad = sum(fault.number for fault in self._bad.values())
         lines = [*_lines(self._bad), *_lines(self._told)]
-        if bad and not self.skips:
+        if bad and not self._skips:
             head = f"In all {bad:,} of {self.rows:,} rows of {self.source} are bad:"
             error = DataError("\n".join([self._first, *([head, *lines] if bad > 1 else [])]))
             for note in [*self._notes, HINT]:

@@ -131,7 +131,7 @@ def pair_rows(table: Table, columns: Mapping[str, str], faults: Faults) -> Datas
         columns: Names of columns by their role, as for `find_roles`.
         faults: Counts the rows that cannot be used: a text is missing, blank, no text or the same as its
             query, negatives are missing that other rows have, or scores do not fit the texts. They are left
-            out. Rows that repeat an earlier one are told, and left out where bad rows are.
+            out. So are rows that repeat the texts of an earlier one, which are told and not bad.
 
     Returns:
         Rows with `anchor`, `positive`, `negative_1` .. `negative_n`, `label` if the table has scores,
@@ -215,10 +215,9 @@ def _kept(
     _, first = np.unique(identities[good], return_index=True)
     is_first = np.zeros(len(good), dtype=bool)
     is_first[first] = True
-    fault = "repeated rows, which count once" if faults.skips else "repeated rows, which count each time"
     for at in good[~is_first]:
-        faults.told(fault, origin.place(int(places[at])))
-    return (good[is_first] if faults.skips else good), identities
+        faults.told("repeated rows, which count once", origin.place(int(places[at])))
+    return good[is_first], identities
 
 
 def _negatives_per_row(where: str, rows: Dataset, roles: Roles) -> int:

@@ -85,15 +85,18 @@ def text_form(path: Path, headers: Sequence[str], options: TableOptions, encodin
         The form.
 
     Raises:
-        DataError: If the first line is not in that encoding, or if nothing tells the delimiter.
+        DataError: If the first line is missing, blank or not in that encoding, or if nothing tells the
+            delimiter.
     """
     encoding = encoding or options.encoding or UTF_8
     if READERS[ending(path)] == "json":
         return TextForm(encoding)
     tabs = ending(path) == ".tsv" and options.delimiter is None
     first = _first_line(path, encoding)
+    if first is None:
+        raise DataError(f"{path} holds no row: it is empty")
     if not first.strip():
-        raise DataError(f"{path} holds no row: its first line is blank")
+        raise DataError(f"{path}:1: expected names of columns; the first line is blank")
     delimiter = options.separator or ("\t" if tabs else _delimiter(path, first))
     form = TextForm(encoding, delimiter, not tabs)
     header = tuple(next(csv.reader([first], **form.dialect), []))
@@ -115,12 +118,14 @@ def _delimiter(path: Path, first: str) -> str:
         ) from error
 
 
-def _first_line(path: Path, encoding: str) -> str:
+def _first_line(path: Path, encoding: str) -> str | None:
+    """Return the first line of a file; None if there is none."""
     if encoding == UTF_8:
-        return next((line for _, line in numbered_lines(path)), "")
+        return next((line for _, line in numbered_lines(path)), None)
     with open_bytes(path) as stream, io.TextIOWrapper(stream, encoding, newline="\n") as text:
         try:
-            return text.readline().rstrip("\r\n")
+            line = text.readline()
+            return line.rstrip("\r\n") if line else None
         except UnicodeError as error:
             raise DataError(f"{path}:1: not {encoding}: {error}") from error
 

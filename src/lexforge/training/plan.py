@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import random
 import shutil
 import tempfile
@@ -20,6 +21,7 @@ from accelerate import PartialState
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from lexforge import corpus
+from lexforge.common.ranks import from_first_rank
 from lexforge.evaluation.training_queries import ROWS
 from lexforge.losses.base import LOSS_KEYS
 from lexforge.losses.gradient_cache import can_be_cut
@@ -43,25 +45,31 @@ class Plan:
 
     Args:
         cfg: The settings of the run, resolved.
-        process: This process, which must be the only one.
+        process: This process among those of the run, all of which plan.
         stages: The stages of the run, whose seconds before training count.
 
     Raises:
-        ValueError: If the run is to be resumed, or has several processes.
+        ValueError: If the run is to be resumed, or if its processes are on several machines, which share no
+            temporary folder.
     """
 
     def __init__(self, cfg: Any, process: PartialState, stages: Stages) -> None:
         if cfg.resume:
             raise ValueError("--plan tells what a new run would take; leave --resume out")
-        if process.num_processes > 1:
+        here = int(os.environ.get("LOCAL_WORLD_SIZE", process.num_processes))
+        if process.num_processes > here:
             raise ValueError(
-                f"--plan measures one process; received {process.num_processes}. Start it without a launcher"
+                f"--plan measures the processes of one machine; received {process.num_processes}, of which "
+                f"{here} are on this one. Start it on one machine"
             )
         self.cfg = cfg
         self.stages = stages
         self.rows = self.drawn = 0
-        self._folder = Path(tempfile.mkdtemp(prefix="lexforge-plan-"))
-        weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+        self._process = process
+        self._ranks = process.num_processes
+        self._folder = Path(from_first_rank(lambda: tempfile.mkdtemp(prefix="lexforge-plan-")))
+        if process.is_main_process:
+            weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
 
     def short(self) -> Any:
         """Return the settings of the run with folders of their own, and without checkpoints and measures."""
@@ -91,11 +99,17 @@ class Plan:
         Returns:
             Some of them in a random order, or all of a few.
         """
-        train, self.rows = self.cfg.train, len(rows)
-        wanted = 2 * (WARM + TIMED) * train.batch_size * train.gradient_accumulation_steps
+        self.rows = len(rows)
+        wanted = 2 * (WARM + TIMED) * self.rows_per_step
         self.drawn = min(wanted, self.rows)
-        drawn = random.Random(train.seed).sample(range(self.rows), self.drawn)
+        drawn = random.Random(self.cfg.train.seed).sample(range(self.rows), self.drawn)
         return [rows[place] for place in drawn] if isinstance(rows, list) else rows.select(drawn)
+
+    @property
+    def rows_per_step(self) -> int:
+        """The rows of an optimizer step, over all processes."""
+        train = self.cfg.train
+        return int(train.batch_size * train.gradient_accumulation_steps * self._ranks)
 
     @property
     def steps(self) -> int:
@@ -103,7 +117,7 @@ class Plan:
         train = self.cfg.train
         if train.steps is not None:
             return int(train.steps)
-        batches = self.rows // train.batch_size  # an incomplete batch is dropped
+        batches = self.rows // train.batch_size // self._ranks  # incomplete batches are dropped
         per_epoch = max(1, math.ceil(batches / train.gradient_accumulation_steps))  # as the Trainer counts
         return math.ceil(train.epochs * per_epoch)
 
@@ -117,18 +131,18 @@ class Plan:
         mines: bool = False,
         compares: bool = False,
     ) -> str:
-        """Take the steps, encode some documents, and tell what follows for the whole run.
+        """Take the steps on all ranks, encode some documents, and tell what follows for the whole run.
 
         Args:
             trainer: The trainer of the run over `some` rows; it is of no use afterwards.
-            documents: The documents of the run, at least one.
+            documents: Texts like those that an evaluation encodes, at least one.
             searched: Texts that one evaluation encodes.
             first_seconds: What the evaluation before training may take at most.
             mines: Whether the model mines the negatives of the run, for which it encodes all texts.
             compares: Whether the model is compared with BM25 on training queries.
 
         Returns:
-            Lines for a person.
+            Lines for a person; "" on all ranks but the first, which alone encodes the documents.
         """
         device = trainer.args.device
         trainer.args.max_steps = self.steps  # schedules and ramps begin as those of the whole run
@@ -142,6 +156,8 @@ class Plan:
         peak = peak_memory(device)
         checkpoint = trainer.checkpoint_bytes() + trainer.run_state.state_bytes()
         stages = self.stages.end()
+        if not self._process.is_main_process:
+            return ""
         per_second, _ = corpus.encoding_speed(trainer.model.eval(), documents)
 
         # Before training: what was done here, and what a teacher takes for the other rows.
@@ -158,8 +174,8 @@ class Plan:
             encoding += min(searched / per_second, first_seconds)
         training = self.steps * median(clock.seconds)
 
-        train = self.cfg.train
-        per_step = train.batch_size * train.gradient_accumulation_steps
+        per_step = self.rows_per_step
+        each = "" if self._ranks == 1 else f", in each of {self._ranks} processes"
         most = "not measured" if fit.rows is None else f"about {fit.rows:,} rows are encoded at once"
         return "\n".join(
             f"{name:20}  {text}"
@@ -168,8 +184,8 @@ class Plan:
                 "steps": f"{self.steps:,}, or {self.steps * per_step / self.rows:.1f} passes over the rows",
                 "seconds per step": f"{median(clock.seconds):.3g}, the median of {len(clock.seconds)} "
                 f"({min(clock.seconds):.3g} to {max(clock.seconds):.3g})",
-                "peak memory": f"{byte_size(peak)} on {device.type}; {byte_size(free)} were free",
-                "largest batch": f"{most}; a larger batch is cut, and costs one more forward pass",
+                "peak memory": f"{byte_size(peak)} on {device.type}{each}; {byte_size(free)} were free",
+                "largest batch": f"{most}{each}; a larger batch is cut, and costs one more forward pass",
                 "documents per second": f"{per_second:,.1f}, where texts are encoded and not trained on",
                 "time": f"{duration(before + training + encoding)}: {duration(before)} before training, "
                 f"{duration(training)} of training, {duration(encoding)} to encode texts for evaluations, "
