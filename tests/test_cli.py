@@ -193,6 +193,7 @@ def test_help_shows_the_numbers_of_the_preset_that_the_run_would_take(
         "--loss.distillation-weight": chosen.loss.distillation_weight,
         "--start.idf-bias": chosen.start.idf_bias,
         "--finish.start-share": chosen.finish.start_share,
+        "--negatives-per-row": chosen.data.negatives_per_row,
         "--batch-size": train.batch_size,
     }
     numbers |= {"--learning-rate": train.learning_rate, "--steps": train.steps}
