@@ -34,7 +34,7 @@ def lower_case(model: SparseEncoder) -> bool:
         before = backend.normalizer
         if before is not None and before.normalize_str("A") == before.normalize_str("a"):
             continue
-        rest = list(before) if isinstance(before, normalizers.Sequence) else [before] if before else []
+        rest: list[Any] = [before] if before is not None else []
         backend.normalizer = normalizers.Sequence([normalizers.Lowercase(), *rest])
         # Classes such as BertTokenizer make their own normalizer when they are loaded; this one keeps it.
         transformer.processor = PreTrainedTokenizerFast(
