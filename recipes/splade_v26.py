@@ -343,12 +343,9 @@ def main(cfg: Config) -> None:
 
     # A head that was not trained for SPLADE activates a large part of the vocabulary in every text. It gets
     # another scale, so that training starts with few terms, and nothing of such a start is kept. Nor does
-    # training by itself bring such an encoder to few terms, so it has wanted numbers of them. A cased one
-    # reads lower-cased texts from now on, because its terms of one word in two cases do not match.
+    # training by itself bring such an encoder to few terms, so it has wanted numbers of them.
     scaled = cfg.start.scale_head or not models.has_language_model_head(model)
     if scaled and cfg.model != LEXICAL and not models.head_is_trained(model, documents):
-        if models.lower_case(model):
-            process.print(f"{cfg.model} is cased: what it reads is lower-cased from now on")
         models.scale_head(model, documents)
         cfg = for_untrained_head(cfg, models.vocabulary_size(model))
         process.print(

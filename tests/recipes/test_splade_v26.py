@@ -20,13 +20,7 @@ import pytest
 import torch
 from huggingface_hub import HfApi
 from sentence_transformers import CrossEncoder, SparseEncoder
-from transformers import (
-    AutoModelForMaskedLM,
-    AutoTokenizer,
-    BertConfig,
-    BertForSequenceClassification,
-    BertTokenizer,
-)
+from transformers import AutoModelForMaskedLM, AutoTokenizer, BertConfig, BertForSequenceClassification
 from warm_processes import WarmProcesses
 
 from lexforge.data import read_training_rows
@@ -586,22 +580,6 @@ def test_lexforge_shifts_the_bias_and_keeps_a_share_of_the_start(beir: Path, tin
     arguments = json.loads((run / "checkpoint-1" / "training_args.json").read_text())
     assert arguments["lr_scheduler_type"] == "constant_with_warmup"
     assert (run / "checkpoint-1" / "run_state.safetensors").is_file()
-
-
-def test_a_cased_encoder_reads_lower_cased_texts(
-    beir: Path, tiny_checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """If it is no retriever yet: `List` and `list` would be two terms. It is said in one line."""
-    cased = tmp_path / "cased"
-    AutoModelForMaskedLM.from_pretrained(tiny_checkpoint).save_pretrained(cased)
-    vocabulary = AutoTokenizer.from_pretrained(tiny_checkpoint).get_vocab()
-    BertTokenizer(vocab=vocabulary, do_lower_case=False, model_max_length=64).save_pretrained(cased)
-    recipe.main(config(beir, model=str(cased), negatives="none", train=TWO_ROWS, **of_preset("lexforge")))
-    assert capsys.readouterr().out.count("is cased: what it reads is lower-cased") == 1
-    saved = SparseEncoder(str(beir.parent / "run" / "model"), device="cpu")
-    assert saved.tokenizer.tokenize("LIST of Words") == saved.tokenizer.tokenize("list of words")
-    model = build_splade(cased)
-    assert model.tokenizer.tokenize("LIST") != model.tokenizer.tokenize("list")
 
 
 def test_a_share_is_kept_of_a_retriever_only(

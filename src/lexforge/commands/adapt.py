@@ -168,8 +168,6 @@ def main(cfg: Config) -> None:
     if not scratch and not models.head_is_trained(model, documents):
         dense = models.model_type(checked_name(cfg.model)) == "dense"
         start = models.load_encoder(cfg.model, tokens) if dense else None
-        if models.lower_case(model):
-            print(f"{cfg.model} is cased: what it reads is lower-cased from now on")
         models.scale_head(model, documents)
         finish = replace(finish, start_share=0.0)
         terms = preset.start.wanted_terms(models.vocabulary_size(model))

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from lexforge.common.lazy import load_when_used
 
 if TYPE_CHECKING:
-    from lexforge.models.casing import lower_case
     from lexforge.models.decoder_bias import (
         decoder_biases,
         lower_bias,
@@ -62,7 +61,6 @@ __all__ = [
     "is_training",
     "load_encoder",
     "lower_bias",
-    "lower_case",
     "model_type",
     "normalize_vectors",
     "own_width",
