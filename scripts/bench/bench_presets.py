@@ -176,14 +176,14 @@ def run_job(job: Job, data: Path, model: Path) -> dict[str, Any]:
     return row
 
 
-def sparsity(trained: Mapping[str, float]) -> dict[str, float | str]:
+def sparsity(measured: Mapping[str, float]) -> dict[str, float | str]:
     """The active terms and FLOPS of a sparse model; a dense one has none."""
-    if "flops" not in trained:
+    if "flops" not in measured:
         return dict.fromkeys(("query_terms", "document_terms", "flops"), "")
     return {
-        "query_terms": round(trained["query_active_dims"], 1),
-        "document_terms": round(trained["document_active_dims"], 1),
-        "flops": round(trained["flops"], 3),
+        "query_terms": round(measured["query_active_dims"], 1),
+        "document_terms": round(measured["document_active_dims"], 1),
+        "flops": round(measured["flops"], 3),
     }
 
 
@@ -232,11 +232,7 @@ def measure_outside(job: Job, data: Path) -> list[dict[str, Any]]:
         row: dict[str, Any] = {"system": job.system, "flags": shlex.join(job.flags)}
         row |= {"trained_on": job.collection, "seed": job.seed}
         row |= {"measured_on": name, **{key: round(measured[key], 5) for key in ("nDCG@10", "R@100")}}
-        row |= {
-            "query_terms": round(measured["query_active_dims"], 1),
-            "document_terms": round(measured["document_active_dims"], 1),
-            "flops": round(measured["flops"], 3),
-        }
+        row |= sparsity(measured)
         rows.append(row)
     (job.folder / "outside.json").write_text(json.dumps(rows), encoding="utf-8")
     return rows

@@ -34,6 +34,17 @@ def test_further_flags_take_the_place_of_those_that_are_there(bench: Any) -> Non
     ]
 
 
+def test_a_dense_encoder_is_trained_by_its_own_recipe(bench: Any, tmp_path: Path) -> None:
+    """It has no stop words, no preset and no terms, and else what all systems have."""
+    job = bench.Job("dense", "scifact", 2, tmp_path, flags=("--learning-rate", "2e-5"))
+    line = bench.command(job, Path("data"), Path("model"))
+    assert line[1] == "recipes/infonce_retrieval.py"
+    assert not {"--language", "--preset"} & set(line)
+    assert " --seed 2 " in " ".join(line)
+    assert line[-2:] == ["--learning-rate", "2e-5"]
+    assert bench.sparsity({"nDCG@10": 0.5}) == {"query_terms": "", "document_terms": "", "flops": ""}
+
+
 def test_a_correction_is_that_of_holm(bench: Any) -> None:
     """By hand: 3 x .01, 2 x .02 and the largest as it is, but never below a smaller one's; at most 1."""
     assert bench.holm([0.02, 0.01, 0.03]) == pytest.approx([0.04, 0.03, 0.04])

@@ -481,25 +481,8 @@ def test_a_plan_leaves_the_run_directory_as_it_was(
 
 def test_two_ranks_plan_together(warm: WarmProcesses, beir: Path, tiny_checkpoint: Path) -> None:
     """They share a temporary folder, and one of them reports what a step of both takes."""
-    arguments = [
-        "--data",
-        str(beir),
-        "--model",
-        str(tiny_checkpoint),
-        "--output-dir",
-        str(beir.parent / "run"),
-    ]
-    arguments += [
-        "--steps",
-        "4",
-        "--batch-size",
-        "2",
-        "--max-seq-length",
-        "16",
-        "--preset",
-        "plain",
-        "--plan",
-    ]
+    arguments = ["--data", beir, "--model", tiny_checkpoint, "--output-dir", beir.parent / "run"]
+    arguments += "--steps 4 --batch-size 2 --max-seq-length 16 --preset plain --plan".split()
     assert warm.run(RECIPE, arguments, ranks=2) == [0, 0], warm.log.read_text()[-3000:]
     printed = warm.log.read_text()
     assert printed.count("\nrows                  8, of which a step takes 4\n") == 1

@@ -14,7 +14,7 @@ from lexforge.runs.threads import allowed_cores, take_cores, threads_were_set
 
 SCRIPT = """
 import sys, torch, numba
-from lexforge.runs.launch import join_processes
+from lexforge.runs.processes import join_processes
 join_processes()
 print(torch.get_num_threads(), numba.get_num_threads())
 """

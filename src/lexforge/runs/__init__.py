@@ -12,9 +12,9 @@ from lexforge.common.lazy import load_when_used
 if TYPE_CHECKING:
     from lexforge.runs.checkpoints import DamagedCheckpointError, DiskFullError, last_checkpoint
     from lexforge.runs.finite import FiniteTraining, NonFiniteError
-    from lexforge.runs.launch import join_processes, leave_processes
     from lexforge.runs.launcher import launch_command
     from lexforge.runs.log_file import LogFile, read_log
+    from lexforge.runs.processes import join_processes, leave_processes
     from lexforge.runs.resumable import ResumableTraining
     from lexforge.runs.resume import resume_command
     from lexforge.runs.run_directory import open_run, write_json

@@ -11,7 +11,7 @@ from accelerate import PartialState
 from transformers import set_seed
 
 from lexforge.common.ranks import from_first_rank
-from lexforge.runs.launch import join_processes
+from lexforge.runs.processes import join_processes
 from lexforge.runs.run_directory import check_run, open_run
 
 
