@@ -12,6 +12,7 @@ import math
 import pytest
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from lexforge.kernels import splade_head
 from lexforge.kernels.splade_head.triton import kernels as head_kernels
@@ -180,6 +181,15 @@ def test_no_grad_mode_gives_the_same_result() -> None:
     with torch.no_grad():
         plain = splade_head_triton(hidden, weight, bias, mask)
     assert torch.equal(plain, splade_head_triton(hidden, weight, bias, mask))
+
+
+def test_computed_again_in_the_backward_pass() -> None:
+    """Gradient caching encodes by `checkpoint`, which lets a function read what it kept only once."""
+    *leaves, mask, grad = draw(2, 20, 8, 18)
+    exact = torch.autograd.grad(splade_head_triton(*leaves, mask), leaves, grad)
+    again = checkpoint(splade_head_triton, *leaves, mask, use_reentrant=False)
+    for one, other in zip(torch.autograd.grad(again, leaves, grad), exact, strict=True):
+        assert torch.equal(one, other)
 
 
 @pytest.mark.parametrize("shape", [(0, 4, 3, 5), (2, 0, 3, 5), (2, 4, 3, 0), (2, 4, 3, 5)])

@@ -124,8 +124,9 @@ class _SpladeHead(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         with torch.cuda.device_of(grad):
             grad = grad.contiguous()
-            grad_hidden = _grad_hidden(ctx, grad) if ctx.needs_input_grad[0] else None
-            grad_weight, grad_bias = _grad_weight_and_bias(ctx, grad)
+            saved = ctx.saved_tensors  # read once: `torch.utils.checkpoint` refuses a second time
+            grad_hidden = _grad_hidden(ctx, saved, grad) if ctx.needs_input_grad[0] else None
+            grad_weight, grad_bias = _grad_weight_and_bias(ctx, saved, grad)
         return grad_hidden, grad_weight, grad_bias, None, None, None, None
 
 
@@ -159,8 +160,8 @@ def _best(
     return score, winner
 
 
-def _grad_hidden(ctx: Any, grad: Tensor) -> Tensor:
-    activation, winner, _, weight = ctx.saved_tensors
+def _grad_hidden(ctx: Any, saved: tuple[Tensor, ...], grad: Tensor) -> Tensor:
+    activation, winner, _, weight = saved
     # The kernel narrows the rows that it reads, which are those of active terms.
     weight = weight if weight.stride(-1) == 1 else weight.contiguous()
     (B, L, D), V = ctx.shape, weight.shape[0]
@@ -187,9 +188,11 @@ def _grad_hidden(ctx: Any, grad: Tensor) -> Tensor:
     return grad_hidden
 
 
-def _grad_weight_and_bias(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:
+def _grad_weight_and_bias(
+    ctx: Any, saved: tuple[Tensor, ...], grad: Tensor
+) -> tuple[Tensor | None, Tensor | None]:
     """Each None if it is not asked for; one kernel lists the rows of each term and sums up the bias."""
-    activation, winner, hidden = ctx.saved_tensors[:3]
+    activation, winner, hidden, _ = saved
     wants_weight, wants_bias = ctx.needs_input_grad[1:3]
     (B, V), D = activation.shape, ctx.shape[2]
     if not (wants_weight or wants_bias):
