@@ -6,11 +6,13 @@ INSTALLED := $(VENV)/.installed
 RUNNABLE := $(VENV)/.runnable
 OLDEST := .venv-oldest
 ENGINES := .venv-engines
-# Tests run in this many processes; their threads sleep while they wait for each other's. All tests of a file run in
-# one process, because they share what is expensive to make.
+# Tests run in this many processes; their threads sleep while they wait for each other's. Each begins with half of the
+# tests in their order, because those of a file share what is expensive to make, and takes from the other when it is done.
 WORKERS := 2
-PYTEST := -m pytest -n $(WORKERS) --dist loadfile
+PYTEST := -m pytest -n $(WORKERS) --dist worksteal
 test test-slow test-processors test-oldest test-engines: export OMP_WAIT_POLICY = passive
+# Some machines ask Python not to keep what it compiled. The many processes of the tests would compile the package anew.
+test test-slow test-processors test-oldest test-engines: export PYTHONDONTWRITEBYTECODE =
 
 .PHONY: quickstart test test-slow test-all test-processors test-oldest test-engines docs lint loops format clean
 
