@@ -234,7 +234,7 @@ def write_corpus(folder: Path) -> None:
     from lexforge.corpus import encoded_corpus as module
     from lexforge.storage.manifest import pack_manifest
 
-    manifest = module.Manifest("m", "f", "sparse", "dot", 32, "c", 4, 2, 1)
+    manifest = module.Manifest("m", "f", "sparse", "dot", 32, "c", 4, 2, 1, "fp32")
     folder = folder / "corpus"
     folder.mkdir()
     (folder / module.MANIFEST).write_text(pack_manifest(module.FORMAT, manifest.__dict__))

@@ -5,8 +5,14 @@
 
 `lexical` builds the backbone from scratch of the texts. "sentence-transformers" is its own `model.encode`,
 and "fused" the same with the fused head. "lexforge" is `corpus.encode`, which also makes batches by tokens,
-and "lexforge float32" does so without the screens of the head (`LEXFORGE_SPLADE_HEAD`).
-"onnxruntime" runs the exported model on texts sorted by their characters. Rows go to results/encode.csv.
+"lexforge float32" does so without the screens of the head (`LEXFORGE_SPLADE_HEAD`), and "lexforge bf16" with
+products in bfloat16. "onnxruntime" runs the exported model on texts sorted by their characters. Rows go to
+results/encode.csv.
+
+    python scripts/bench/bench_encode.py --model MODEL --ranks FOLDER FOLDER
+
+`--ranks` tells what bfloat16 costs in rank instead: the test queries of BEIR folders search documents that
+were encoded in float32 and in bfloat16. Its rows go to results/encode_quality.csv.
 """
 
 from __future__ import annotations
@@ -17,7 +23,7 @@ import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from common import append_rows, in_own_process, measure
@@ -25,13 +31,20 @@ from sentence_transformers import SparseEncoder
 from sentence_transformers.sparse_encoder.modules import SpladePooling, Transformer
 
 from lexforge.corpus import encode
+from lexforge.data import load_beir
+from lexforge.evaluation import score_run
 from lexforge.export import export_model
 from lexforge.export.models.onnx import run_pooled
 from lexforge.kernels.splade_head.choice import VARIABLE
-from lexforge.models import fuse_splade_head, resolve_backbone
+from lexforge.models import fuse_splade_head, load_encoder, resolve_backbone
+from lexforge.models.load import check_encoder
+from lexforge.retrieval import build_exact
+from lexforge.settings import EncodingPrecision
 
 PEER, ONNX = "sentence-transformers", "onnxruntime"
-IMPLEMENTATIONS = (PEER, "fused", "lexforge", "lexforge float32", ONNX)
+BF16 = "lexforge bf16"
+IMPLEMENTATIONS = (PEER, "fused", "lexforge", "lexforge float32", BF16, ONNX)
+MEASURES = ("nDCG@10", "R@100")
 EDGE_TEXTS = ["", "a", "한국어 문서를 검색합니다", "ordinary ASCII text", "very long text " * 400]
 
 
@@ -68,7 +81,8 @@ def encoding(
         fuse_splade_head(model)
     if impl.startswith("lexforge"):
         os.environ[VARIABLE] = "float32" if impl.endswith("float32") else "measured"
-        return lambda texts: encode(model, texts, "document", batch_size=batch_size)
+        precision: EncodingPrecision = "bf16" if impl == BF16 else "fp32"
+        return lambda texts: encode(model, texts, "document", batch_size=batch_size, precision=precision)
     return lambda texts: model.encode(texts, batch_size=batch_size, show_progress_bar=False)
 
 
@@ -84,7 +98,7 @@ def run(
             vectors = function(EDGE_TEXTS + texts[:64])
             received = vectors.to_dense() if impl == "fused" else torch.from_numpy(vectors.toarray())
             difference = float((received - expected).abs().max())
-            if difference > 1e-5:
+            if difference > 1e-5 and impl != BF16:
                 raise RuntimeError(f"vectors of {impl} and of {PEER} differ by {difference}")
         tokenizer = encoder(folder, length).tokenizer
         tokens = sum(len(ids) for ids in tokenizer(texts, truncation=True, max_length=length)["input_ids"])
@@ -100,19 +114,42 @@ def run(
     }
 
 
+def ranks(name: str, folder: Path, length: int) -> dict[str, Any]:
+    """How documents of each precision rank for the test queries of a collection."""
+    model, collection = load_encoder(name, length, "cpu"), load_beir(folder)
+    qrels = collection.split("test")
+    texts = [collection.queries[query] for query in qrels]
+    queries = encode(model, texts, "query")
+    row: dict[str, Any] = {"model": Path(name).name, "data": folder.name, "queries": len(texts)}
+    for precision in get_args(EncodingPrecision):
+        documents = encode(model, list(collection.corpus.values()), "document", precision=precision)
+        index = build_exact(documents, list(collection.corpus), similarity=check_encoder(model))
+        scores = score_run(index.search(queries, 100).to_run(list(qrels)), qrels, MEASURES)
+        row |= {f"{measure} {precision}": round(scores.mean[measure], 5) for measure in MEASURES}
+    return row
+
+
 def main() -> None:
     """Run the implementations and append their rows."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--model", required=True, help="folder of a masked language model, or lexical")
-    parser.add_argument("--texts", required=True, help="JSON lines with a field text")
+    parser.add_argument("--texts", help="JSON lines with a field text")
+    parser.add_argument(
+        "--ranks", type=Path, nargs="+", help="BEIR folders whose ranking is measured instead"
+    )
     parser.add_argument("--documents", type=int, default=512)
     parser.add_argument("--length", type=int, default=128)
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--impl", choices=IMPLEMENTATIONS, nargs="*", default=IMPLEMENTATIONS)
     args = parser.parse_args()
+    if args.ranks:
+        append_rows("encode_quality", [ranks(args.model, folder, args.length) for folder in args.ranks])
+        return
+    if args.texts is None:
+        parser.error("--texts or --ranks is needed")
     with Path(args.texts).open(encoding="utf-8") as stream:
         texts = [json.loads(line)["text"] for line, _ in zip(stream, range(args.documents), strict=False)]
     with tempfile.TemporaryDirectory() as folder:

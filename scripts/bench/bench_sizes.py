@@ -15,10 +15,11 @@ without where it encodes. Sizes without a folder have random weights and the tok
 Each measurement has a process of its own, which is killed when it holds more than `--memory-limit`, and
 `lexforge` chooses the rows that it encodes at once as on a machine with so much memory. The first
 step is no part of the times. The largest batch takes two steps, because from the second on the optimizer's
-states stand beside the activations. `--only run` times a whole run instead: loading, `--run-steps` steps, a
-search of all queries of the split test by each side's own evaluator, and saving; its rows go to
-results/whole_run.csv. All other rows go to results/sizes.csv; `--table` prints the last number of each
-cell as markdown, of the setting of the newest row. `profile_step.py` shows where a step spends its time.
+states stand beside the activations. Documents are encoded in float32, and with `--precision bf16` in
+bfloat16. `--only run` times a whole run instead: loading, `--run-steps` steps, a search of all queries of the
+split test by each side's own evaluator, and saving; its rows go to results/whole_run.csv. All other rows go
+to results/sizes.csv; `--table` prints the last number of each cell as markdown, of the setting of the newest
+row. `profile_step.py` shows where a step spends its time.
 """
 
 from __future__ import annotations
@@ -57,6 +58,7 @@ from lexforge import data, evaluation, losses, models, training
 from lexforge.corpus import encode
 from lexforge.losses import memory
 from lexforge.models.structure import set_dropout
+from lexforge.settings import EncodingPrecision
 
 OURS, PEER = "lexforge", "sentence-transformers"
 PARTS = ("train", "largest", "encode")
@@ -304,21 +306,23 @@ def search_test_queries(model: SparseEncoder, side: str, task: data.RetrievalDat
 
 
 def encode_documents(
-    folder: str, side: str, texts: list[str], length: int, batch_size: int
+    folder: str, side: str, texts: list[str], length: int, batch_size: int, bf16: bool
 ) -> dict[str, Any]:
-    """Documents that a side encodes per second; the vectors of ours must be those of plain modules."""
+    """Documents that a side encodes per second; in float32 ours must have the vectors of plain modules."""
     model = load(folder, side, length)
 
     def run(some: list[str]) -> Any:
         if side == OURS:
-            return encode(model, some, "document", batch_size=batch_size)
-        return model.encode(some, batch_size=batch_size, show_progress_bar=False)
+            precision: EncodingPrecision = "bf16" if bf16 else "fp32"
+            return encode(model, some, "document", batch_size=batch_size, precision=precision)
+        with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+            return model.encode(some, batch_size=batch_size, show_progress_bar=False)
 
     warm = run(texts[:WARM])
     start = time.perf_counter()
     run(texts)
     seconds = time.perf_counter() - start
-    if side == OURS:
+    if side == OURS and not bf16:
         expected = models.unfuse_splade_head(model).encode(texts[:WARM], show_progress_bar=False).to_dense()
         difference = float((torch.from_numpy(warm.toarray()) - expected).abs().max())
         if difference > TOLERANCE:
@@ -509,9 +513,8 @@ def measure_size(name: str, folder: str, facts: dict[str, Any], texts: Any, args
             row["largest_batch"] = largest_batch(fits, start, most)
         if "encode" in args.only:
             chosen = documents[: args.documents]
-            row |= within(limit, encode_documents, folder, side, chosen, args.length, args.encode_batch) or {
-                "documents_per_second": over
-            }
+            job = (folder, side, chosen, args.length, args.encode_batch, args.precision == "bf16")
+            row |= within(limit, encode_documents, *job) or {"documents_per_second": over}
         append_rows("sizes", [row])
 
 

@@ -37,6 +37,7 @@ PresetNegatives: TypeAlias = Literal["none", "mined", "bm25"]
 PresetName: TypeAlias = Literal["lexforge", "lexforge-scratch", "plain", "bge-m3", "v22", "v23", "v25", "v26"]
 """The names of the presets in `PRESETS`."""
 Precision: TypeAlias = Literal["auto", "fp32", "bf16", "fp16"]
+EncodingPrecision: TypeAlias = Literal["fp32", "bf16"]
 Shortage: TypeAlias = Literal["random", "drop"]
 """What happens to a row with too few negatives: random documents fill it up, or it is dropped."""
 Vocabulary: TypeAlias = Literal["all", "seen"]

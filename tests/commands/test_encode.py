@@ -12,10 +12,12 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from safetensors.torch import load_file, save_file
 
 from lexforge.commands import encode
+from lexforge.corpus import EncodedCorpus, encoding
 
 WORDS = "sort list search index file read write tree graph node hash key value error string number".split()
 
@@ -73,6 +75,19 @@ def test_a_plan_tells_time_and_size_and_writes_nothing(
     encode.main(replace(cfg, plan=False))
     size = (tmp_path / "out" / "block-000000.safetensors").stat().st_size
     assert float(told[1]) * 1000 == pytest.approx(size, rel=0.1)
+
+
+def test_the_precision_reaches_the_encoder(corpus_folder, tiny_checkpoint, tmp_path, monkeypatch) -> None:
+    """An option that nothing reads would be believed."""
+    monkeypatch.setattr(encoding, "multiplies_bfloat16", lambda: True)
+    stored = {}
+    for precision in ("fp32", "bf16"):
+        folder = tmp_path / precision
+        encode.main(encode.Config(str(tiny_checkpoint), corpus_folder, folder, precision=precision))
+        assert EncodedCorpus(folder).manifest.precision == precision
+        stored[precision] = EncodedCorpus(folder).merged()[0].toarray()
+    difference = np.abs(stored["fp32"] - stored["bf16"]).max()
+    assert 0 < difference < 0.05 * stored["fp32"].max()
 
 
 def test_ranks_come_from_the_launcher(corpus_folder, tiny_checkpoint, tmp_path, monkeypatch, capsys) -> None:

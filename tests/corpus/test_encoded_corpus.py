@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lexforge.corpus import encoded_corpus
+from lexforge.corpus import encoded_corpus, encoding
 from lexforge.corpus.encoded_corpus import EncodedCorpus, encode_corpus
 from lexforge.corpus.encoding import encode
 from lexforge.storage.manifest import pack_manifest
@@ -128,10 +128,14 @@ def test_a_rank_leaves_the_half_written_files_of_others(tiny_splade, tmp_path: P
         ({"corpus": {"x" if key == "d0" else key: text for key, text in CORPUS.items()}}, "corpus was"),
         ({"block_rows": 3}, "block_rows was 2 and is now 3"),
         ({"batch_size": 3}, "batch_size was 2 and is now 3"),
+        ({"precision": "bf16"}, "precision was 'fp32' and is now 'bf16'"),
     ],
 )
-def test_another_corpus_or_setting_is_refused(change: dict, message: str, tiny_splade, tmp_path) -> None:
+def test_another_corpus_or_setting_is_refused(
+    change: dict, message: str, tiny_splade, tmp_path, monkeypatch
+) -> None:
     """Blocks of two corpora in one folder would be an index of neither."""
+    monkeypatch.setattr(encoding, "multiplies_bfloat16", lambda: True)  # nothing is encoded in it here
     write(tiny_splade, tmp_path)
     before = contents(tmp_path)
     with pytest.raises(ValueError, match=f"begun with other settings: .*{message}"):

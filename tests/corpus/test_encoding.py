@@ -41,6 +41,29 @@ def test_dense_rows_stand_in_the_order_of_the_texts(tiny_dense, monkeypatch) -> 
     np.testing.assert_allclose(vectors, alone, rtol=1e-5, atol=1e-5)  # padding changes the sums
 
 
+@pytest.mark.parametrize("name", ["tiny_splade", "tiny_dense"])
+def test_bfloat16_gives_nearly_the_same_vectors(name: str, request, monkeypatch) -> None:
+    """Faster products may round, and must not change which text a row belongs to."""
+    monkeypatch.setattr(
+        encoding, "multiplies_bfloat16", lambda: True
+    )  # emulated elsewhere, which is exact too
+    model = request.getfixturevalue(name)
+    exact, fast = (encode(model, TEXTS, "document", precision=precision) for precision in ("fp32", "bf16"))
+    assert fast.dtype == np.float32
+    rows = [each.toarray() if name == "tiny_splade" else each for each in (exact, fast)]
+    distances = np.linalg.norm(rows[0] - rows[1], axis=1) / np.linalg.norm(rows[0], axis=1)  # [texts]
+    assert 0 < distances.max() < 0.02
+
+
+def test_a_precision_that_a_processor_lacks_is_refused(tiny_dense, monkeypatch) -> None:
+    """Emulated products would take a hundred times as long."""
+    with pytest.raises(ValueError, match=r"precision must be one of \('fp32', 'bf16'\); received 'fp16'"):
+        encode(tiny_dense, TEXTS, "document", precision="fp16")
+    monkeypatch.setattr(encoding, "multiplies_bfloat16", lambda: False)
+    with pytest.raises(ValueError, match="no instructions for bfloat16"):
+        encode(tiny_dense, TEXTS, "document", precision="bf16")
+
+
 def test_no_text_is_refused(tiny_dense) -> None:
     """No row has no width."""
     with pytest.raises(ValueError, match="at least one query is needed to encode; received none"):

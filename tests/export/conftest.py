@@ -28,7 +28,7 @@ def store_vectors(
     """Write vectors as `encode_corpus` would."""
     kind = "sparse" if sparse.issparse(vectors) else "dense"
     manifest = encoded_corpus.Manifest(
-        "model", "f" * 40, kind, similarity, 128, "c" * 40, len(ids), block_rows, 32
+        "model", "f" * 40, kind, similarity, 128, "c" * 40, len(ids), block_rows, 32, "fp32"
     )
     folder.mkdir()
     (folder / "manifest.json").write_text(pack_manifest(encoded_corpus.FORMAT, asdict(manifest)))

@@ -8,7 +8,10 @@ SPLADE encoder. FOLDER is in BEIR layout, or any other name that the recipes tak
 process and one device; the second starts one process per device, and all of them need the same folder
 `--output`. If the command is killed and started again, it encodes the blocks that are missing. The last bits
 of a vector can depend on the number of threads per process. `lexforge index` makes an index of the vectors.
-`--plan` encodes a sample, tells how long the whole will take and how large it will be, and writes nothing.
+
+`--precision bf16` computes in bfloat16: two to three times as many documents per second on a processor with
+AMX, and vectors that differ by about one percent. `--plan` encodes a sample, tells how long the whole will
+take and how large it will be, and writes nothing.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ import tyro
 
 from lexforge import corpus, data, models
 from lexforge.data import SourceOptions
+from lexforge.settings import EncodingPrecision
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,7 @@ class Config:
     output: Path  # a new folder, or one that an earlier call with the same arguments has left
     max_seq_length: int | None = None  # tokens after which a text is cut; None keeps the model's own limit
     batch_size: int = 32  # texts per forward pass
+    precision: EncodingPrecision = "fp32"  # of the products; bf16 is faster on GPUs and some processors
     source: Annotated[SourceOptions, tyro.conf.arg(name="")] = field(default_factory=SourceOptions)
     block_rows: int = 4096  # documents per block: memory holds one block, and a kill loses at most one
     plan: bool = False  # tell time and size, measured on a sample of the documents, and write nothing
@@ -51,7 +56,7 @@ def plan(cfg: Config, documents: Mapping[str, str], ranks: int, device: str | No
 
     model = models.load_encoder(cfg.model, cfg.max_seq_length, device)
     per_second, vectors = corpus.encoding_speed(
-        model, documents.values(), most=SAMPLED, batch_size=cfg.batch_size
+        model, documents.values(), most=SAMPLED, batch_size=cfg.batch_size, precision=cfg.precision
     )
     sampled = vectors.shape[0]
     with tempfile.TemporaryDirectory() as folder:
@@ -88,6 +93,7 @@ def main(cfg: Config) -> None:
         name=cfg.model,
         block_rows=cfg.block_rows,
         batch_size=cfg.batch_size,
+        precision=cfg.precision,
         rank=rank,
         ranks=ranks,
         show_progress_bar=True,

@@ -19,12 +19,13 @@ from sentence_transformers.base.model import BaseModel
 
 from lexforge.common.progress import Progress
 from lexforge.common.similarity import Similarity
-from lexforge.corpus.encoding import Vectors, encode, join_vectors, vector_type
+from lexforge.corpus.encoding import Vectors, check_precision, encode, join_vectors, vector_type
 from lexforge.corpus.vector_file import read_vectors, write_vectors
 from lexforge.models.fingerprint import fingerprint, text_digest
 from lexforge.models.load import check_encoder
 from lexforge.retrieval import VectorType
 from lexforge.retrieval.base import check_ids
+from lexforge.settings import EncodingPrecision
 from lexforge.storage.files import leftover, remove_leftovers, write_file
 from lexforge.storage.manifest import MANIFEST, content_sha256, pack_manifest, unpack_manifest
 
@@ -46,6 +47,7 @@ class Manifest:
         documents: Number of documents.
         block_rows: Number of documents per block; the last block may hold fewer.
         batch_size: Number of texts per forward pass. It decides the padding and so the last bits of a vector.
+        precision: The precision of the products, as of `encode`.
     """
 
     model: str
@@ -57,6 +59,7 @@ class Manifest:
     documents: int
     block_rows: int
     batch_size: int
+    precision: EncodingPrecision
 
     @property
     def blocks(self) -> int:
@@ -77,6 +80,7 @@ def encode_corpus(
     name: str,
     block_rows: int = 4096,
     batch_size: int = 32,
+    precision: EncodingPrecision = "fp32",
     rank: int = 0,
     ranks: int = 1,
     show_progress_bar: bool = False,
@@ -94,6 +98,7 @@ def encode_corpus(
         name: The name of the model in the manifest.
         block_rows: Number of documents per block.
         batch_size: Number of texts per forward pass.
+        precision: The precision of the products, as of `encode`.
         rank: Number of this process, from 0.
         ranks: Number of processes.
         show_progress_bar: Show a progress bar of this rank's documents.
@@ -103,8 +108,9 @@ def encode_corpus(
 
     Raises:
         FileExistsError: If the directory holds anything else.
-        ValueError: If the corpus is empty, a number is out of range, the directory was begun with another
-            model, corpus or setting, or a block is damaged.
+        ValueError: If the corpus is empty, a number is out of range, the processor has no instructions for
+            the precision, the directory was begun with another model, corpus or setting, or a block is
+            damaged.
     """
     if not corpus:
         raise ValueError("the corpus must hold at least one document; received none")
@@ -113,6 +119,7 @@ def encode_corpus(
             "block_rows and batch_size must be at least 1, and rank from 0 to ranks - 1; received block_rows "
             f"{block_rows}, batch_size {batch_size}, rank {rank} and ranks {ranks}"
         )
+    check_precision(precision, model.device)
     ids = list(corpus)
     check_ids(ids, len(ids), set())
     manifest = Manifest(
@@ -125,6 +132,7 @@ def encode_corpus(
         len(corpus),
         block_rows,
         batch_size,
+        precision,
     )
     folder = Path(directory)
     _claim(folder, manifest, rank, ranks)
@@ -139,7 +147,8 @@ def encode_corpus(
                 _read_block(path, manifest, number)  # raises an error if the block is damaged
             else:
                 chosen = ids[number * block_rows : (number + 1) * block_rows]
-                vectors = encode(model, [corpus[i] for i in chosen], "document", batch_size=batch_size)
+                texts = [corpus[i] for i in chosen]
+                vectors = encode(model, texts, "document", batch_size=batch_size, precision=precision)
                 write_block(folder, vectors, chosen, manifest, number, rank=rank)
                 encoded += 1
             progress.update(_rows(manifest, number))

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, cast
+from typing import Any, Literal, TypeAlias, cast, get_args
 
 import numpy as np
 import torch
@@ -23,7 +23,9 @@ from lexforge.corpus.token_batches import encode_by_tokens
 from lexforge.corpus.vector_file import read_vectors, write_vectors
 from lexforge.models.fingerprint import fingerprint, text_digest
 from lexforge.models.prompts import encode_kind
+from lexforge.models.training_forward import multiplies_bfloat16
 from lexforge.retrieval import VectorType
+from lexforge.settings import EncodingPrecision
 from lexforge.storage.files import remove_leftovers
 
 # Documents that are encoded before any is timed, because the first batch measures the head, and timed ones.
@@ -57,6 +59,7 @@ def encode(
     kind: Literal["query", "document"],
     *,
     batch_size: int = 32,
+    precision: EncodingPrecision = "fp32",
     show_progress_bar: bool = False,
 ) -> Vectors:
     """Encode texts in blocks of similar length, without a dense matrix of vocabulary width.
@@ -68,6 +71,9 @@ def encode(
         texts: At least one text.
         kind: Whether the texts are queries or documents.
         batch_size: Number of texts per forward pass.
+        precision: `fp32` gives the vectors of `model.encode`. `bf16` computes the products in bfloat16 by
+            autocast, which is faster on processors with instructions for it and on GPUs, and changes a vector
+            by about one percent.
         show_progress_bar: Show one progress bar over all texts.
 
     Returns:
@@ -76,10 +82,12 @@ def encode(
 
     Raises:
         TypeError: If the model is neither.
-        ValueError: If there is no text, `batch_size` is below 1, or a vector is not finite.
+        ValueError: If there is no text, `batch_size` is below 1, the processor has no instructions for the
+            precision, or a vector is not finite.
     """
     check_batch_size(batch_size)
     is_sparse = vector_type(model) == "sparse"
+    check_precision(precision, model.device)
     if not texts:
         raise ValueError(f"at least one {kind} is needed to encode; received none")
     encoder = cast("SparseEncoder | SentenceTransformer", model)  # `vector_type` has checked it
@@ -98,11 +106,12 @@ def encode(
             places = by_length[start : start + batch_size * BATCHES_PER_BLOCK]
             part = [texts[i] for i in places]
             batched = None
-            if isinstance(encoder, SparseEncoder):
-                batched = encode_by_tokens(encoder, part, kind, batch_size)
-            if batched is None:
-                rows.append(to_rows(encode_kind(encoder, part, kind, **options)))
-            else:
+            with torch.autocast(model.device.type, torch.bfloat16, enabled=precision == "bf16"):
+                if isinstance(encoder, SparseEncoder):
+                    batched = encode_by_tokens(encoder, part, kind, batch_size)
+                if batched is None:
+                    rows.append(to_rows(encode_kind(encoder, part, kind, **options)))
+            if batched is not None:
                 rows.append(to_rows(batched[0]))
                 places, part = places[batched[1]], [part[i] for i in batched[1]]
             order += places.tolist()
@@ -114,7 +123,12 @@ def encode(
 
 
 def encoding_speed(
-    model: BaseModel, texts: Collection[str], *, most: int = TIMED, batch_size: int = 32
+    model: BaseModel,
+    texts: Collection[str],
+    *,
+    most: int = TIMED,
+    batch_size: int = 32,
+    precision: EncodingPrecision = "fp32",
 ) -> tuple[float, Vectors]:
     """Measure how fast a model encodes documents, by some of them that are evenly spaced.
 
@@ -123,15 +137,16 @@ def encoding_speed(
         texts: All documents, at least one.
         most: Number of documents that are timed at most.
         batch_size: Texts per forward pass.
+        precision: As of `encode`.
 
     Returns:
         Documents per second, and the vectors of those that were timed.
     """
     every = max(1, len(texts) // most)
     some = list(islice(islice(texts, 0, None, every), most))
-    encode(model, some[:_WARM], "document", batch_size=batch_size)
+    encode(model, some[:_WARM], "document", batch_size=batch_size, precision=precision)
     start = time.perf_counter()
-    vectors = encode(model, some, "document", batch_size=batch_size)
+    vectors = encode(model, some, "document", batch_size=batch_size, precision=precision)
     return len(some) / (time.perf_counter() - start), vectors
 
 
@@ -143,6 +158,21 @@ def check_batch_size(batch_size: int) -> None:
     """
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1; received {batch_size}")
+
+
+def check_precision(precision: EncodingPrecision, device: torch.device) -> None:
+    """Refuse a precision that is unknown, or whose products a processor would have to emulate.
+
+    Raises:
+        ValueError: If it is.
+    """
+    if precision not in get_args(EncodingPrecision):
+        raise ValueError(f"precision must be one of {get_args(EncodingPrecision)}; received {precision!r}")
+    if precision == "bf16" and device.type == "cpu" and not multiplies_bfloat16():
+        raise ValueError(
+            "this processor has no instructions for bfloat16, so bf16 would be slower than fp32; received "
+            "the precision bf16"
+        )
 
 
 def join_vectors(parts: Sequence[Vectors]) -> Vectors:

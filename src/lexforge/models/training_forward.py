@@ -218,6 +218,11 @@ def encoder_name(transformer: Transformer) -> str:
     return f"training of {model.config.model_type} with {weights} weights and dropout {dropout:g}"
 
 
+def multiplies_bfloat16() -> bool:
+    """Return whether the processor has instructions for bfloat16, which are slow to emulate."""
+    return torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+
+
 def seconds_of_formats(transformer: Transformer) -> dict[str, float]:
     """Time the forward and backward pass of a transformer in float32 and in bfloat16.
 
@@ -228,7 +233,7 @@ def seconds_of_formats(transformer: Transformer) -> dict[str, float]:
         "float32" and "bfloat16" -> seconds of the fastest turn, of random tokens. Empty where the processor
         has no instructions for bfloat16, whose emulation may take a hundred times as long.
     """
-    if not (torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()):
+    if not multiplies_bfloat16():
         return {}
     turns: dict[torch.dtype, list[float]] = {torch.float32: [], torch.bfloat16: []}
     model: Any = transformer.model
