@@ -149,6 +149,16 @@ def test_train_refuses_what_is_no_recipe(toy: Path) -> None:
         cli.main(["train", "nope", "--debug"])
 
 
+@pytest.mark.parametrize("name", ["one_gpu", "multi_gpu", "multi_node", "fsdp"])
+def test_a_configuration_names_no_file_of_a_checkout(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A user of the wheel has the file that `lexforge recipe` printed, and no folder `recipes/`."""
+    cli.main(["recipe", f"accelerate/{name}.yaml"])
+    text = capsys.readouterr().out
+    assert f"--config_file {name}.yaml" in text
+    assert "-m lexforge train" in text
+    assert "recipes/" not in text
+
+
 @pytest.mark.parametrize("words", [["train"], ["train", "infonce_retrieval"]])
 def test_train_calls_itself_by_its_command(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     """A recipe names its file in its usage and its examples, which a user of the wheel has not."""

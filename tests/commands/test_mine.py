@@ -50,7 +50,7 @@ def test_every_kind_of_model_ranks(
     if kind == "dense":
         tiny_dense.save_pretrained(model)
     rows = mined(folder, model=model, block_queries=2)
-    assert "3 rows of 1 negatives; " in capsys.readouterr().out
+    assert "3 rows of 1 negative; " in capsys.readouterr().out
     assert rows == mined(folder, model=model)
 
 
@@ -60,10 +60,10 @@ def test_a_run_made_elsewhere_is_mined(folder: Path, tmp_path: Path, capsys) -> 
     rule = NegativeRule(margin=0.0, shortage="drop", choice="top")
     rows = mined(folder, rule, run=tmp_path / "run")
     assert rows == [{"anchor": "sort list", "positive": "sort the list", "negative_1": "hash of a key"}]
-    assert "1 rows of 1 negatives; 0 filled up at random, 2 dropped" in capsys.readouterr().out
+    assert "1 row of 1 negative; 0 filled up at random, 2 dropped" in capsys.readouterr().out
     rows = mined(folder, NegativeRule(margin=0.0, choice="top"), run=tmp_path / "run")
     assert len(rows) == 3
-    assert "3 rows of 1 negatives; 2 filled up at random, 0 dropped" in capsys.readouterr().out
+    assert "3 rows of 1 negative; 2 filled up at random, 0 dropped" in capsys.readouterr().out
 
 
 def test_a_teacher_filters(folder: Path, tmp_path: Path) -> None:

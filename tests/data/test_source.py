@@ -129,6 +129,8 @@ def test_what_only_the_rows_tell_is_left_to_the_loader(tmp_path: Path) -> None:
 MISTAKES = [
     (["--data", "rows.csv", "--query-column", "wrong"], "rows.csv: expected one anchor column out of"),
     (["--data", "rows.csv", *NAMES], "rows.csv has no split 'test'; its splits are ['train']"),
+    (["--data", "header.csv", "--hold-out", ".1"], "header.csv holds no row"),
+    (["--data", "blank.jsonl", "--hold-out", ".1"], "blank.jsonl holds no row"),
     (["--data", "set"], "neither set/queries.jsonl nor queries.jsonl.gz exists"),
     (["--data", "nowhere"], "there is no file or folder nowhere; expected docstrings (the embedded corpus)"),
     (["--teacher", "lsa", "--preset", "v22"], "reads no teacher, so --teacher lsa would be ignored"),
@@ -153,6 +155,8 @@ def mistaken(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, set[st
     """How `lexforge train` ended after each mistake, and the packages that were loaded by then."""
     folder = tmp_path_factory.mktemp("mistaken")
     write_rows(folder / "rows.csv", ROWS)
+    (folder / "header.csv").write_text("query,positive\n")
+    (folder / "blank.jsonl").write_text("\n")
     (write_beir(folder / "set") / "queries.jsonl").unlink()
     command = [sys.executable, "-c", MISTAKEN, json.dumps([words for words, _ in MISTAKES])]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True)

@@ -115,7 +115,7 @@ def test_a_query_without_a_candidate_gets_random_negatives(caplog: pytest.LogCap
     assert {rows[2]["negative_1"] for rows in draws} == {"heap", "graph", "tree"}, (
         "neither positive nor blank"
     )
-    line = "toy, split 'train': 3 rows of 1 negatives; 1 filled up at random, 0 dropped"
+    line = "toy, split 'train': 3 rows of 1 negative; 1 filled up at random, 0 dropped"
     assert [record.getMessage() for record in caplog.records] == [line] * 20
 
 
@@ -125,7 +125,7 @@ def test_rows_that_are_short_may_be_dropped(caplog: pytest.LogCaptureFixture) ->
     run = {"q1": found("d2"), "q2": {}}
     rows = training_rows(DATA, runs=[run], rule=NegativeRule(shortage="drop"), scores=scores)
     assert [row["label"] for row in rows] == [[0.9, 0.1], [0.8, 0.1]]
-    assert caplog.messages == ["toy, split 'train': 2 rows of 1 negatives; 0 filled up at random, 1 dropped"]
+    assert caplog.messages == ["toy, split 'train': 2 rows of 1 negative; 0 filled up at random, 1 dropped"]
     with pytest.raises(
         DataError,
         match=r"query 'q2': there is no teacher score .* at random to fill the row; shortage='drop' leaves",

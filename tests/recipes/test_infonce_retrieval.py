@@ -122,7 +122,7 @@ def test_a_query_without_a_candidate_is_trained_on(run: Run, folder: Path, tmp_p
         *("--max-seq-length", 16, "--output-dir", tmp_path / "out"),
     )
     assert result.returncode == 0, result.stderr
-    line = "data, split 'train': 100 rows of 1 negatives; 1 filled up at random, 0 dropped"
+    line = "data, split 'train': 100 rows of 1 negative; 1 filled up at random, 0 dropped"
     assert result.stderr.count(line) == 1
 
 

@@ -340,7 +340,7 @@ def test_a_query_without_a_candidate_is_trained_on(
     )
     others = {**of_preset("v22"), "negatives": negatives, "model": str(tiny_checkpoint)}
     recipe.main(config(beir, train=TWO_ROWS, **others))
-    line = "data, split 'train': 8 rows of 1 negatives; 1 filled up at random, 0 dropped"
+    line = "data, split 'train': 8 rows of 1 negative; 1 filled up at random, 0 dropped"
     assert [record.getMessage() for record in caplog.records if record.name == "lexforge.negatives.rows"] == [
         line
     ]

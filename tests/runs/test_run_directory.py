@@ -58,8 +58,10 @@ def test_a_run_that_failed_before_it_did_anything_can_be_started_again(tmp_path:
 def test_a_run_that_failed_before_its_first_checkpoint_can_be_started_again(tmp_path: Path) -> None:
     """After "out of memory" at step 3 the same command begins anew; nothing of the old run is mixed in."""
     open_run(tmp_path, {"batch": 64})
-    for name in ("log.jsonl", "bm25.trec", "bm25.scores.json", "initial.trec"):
+    for name in ("log.jsonl", "bm25.trec", "bm25.scores.json", "initial.trec", "mined.jsonl"):
         (tmp_path / name).write_text("old")
+    (tmp_path / "backbone").mkdir()
+    (tmp_path / "backbone" / "config.json").write_text("old")
     open_run(tmp_path, {"batch": 32})
     assert sorted(path.name for path in tmp_path.iterdir()) == ["config.json", "env.json", "run.lock"]
     (tmp_path / "log.jsonl").write_text("new")

@@ -17,6 +17,7 @@ import zlib
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -104,13 +105,21 @@ def first_columns(path: Path, headers: Sequence[str], options: TableOptions) -> 
     Returns:
         The names in the header of a CSV file, the schema of a parquet file or the first line of JSON lines;
         none where more of the file must be read.
+
+    Raises:
+        DataError: If the first line of a text file cannot be read, or no row stands below the header.
     """
     reader = READERS[ending(path)]
     try:
         if reader == "csv":
-            return list(text_form(path, headers, options).header)
+            form = text_form(path, headers, options)
+            if next(islice(text_records(path, form), int(form.written), None), None) is None:
+                raise DataError(f"{path} holds no row")
+            return list(form.header)
         if reader == "json" and options.encoding is None:
-            line = next((line for _, line in numbered_lines(path) if line.strip()), "")
+            line = next((line for _, line in numbered_lines(path) if line.strip()), None)
+            if line is None:
+                raise DataError(f"{path} holds no row: it is empty")
             return list(json.loads(line)) if is_json_object(line) else []
     except DataError as error:
         if is_not_utf_8(error):

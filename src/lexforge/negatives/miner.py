@@ -160,8 +160,10 @@ class NegativeMiner:
     def summary(self, rows: Sequence[MinedRow]) -> str:
         """Return one line that counts all rows of the split, those filled up at random and those dropped."""
         filled = sum(row.mined < self.rule.per_row for row in rows)
+        width = self.rule.per_row
         return (
-            f"{len(rows)} rows of {self.rule.per_row} negatives; {filled} filled up at random, "
+            f"{len(rows)} {'row' if len(rows) == 1 else 'rows'} of {width} "
+            f"{'negative' if width == 1 else 'negatives'}; {filled} filled up at random, "
             f"{len(self.pairs) - len(rows)} dropped"
         )
 

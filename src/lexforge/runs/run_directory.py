@@ -7,6 +7,7 @@ import logging
 import os
 import platform
 import re
+import shutil
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -19,8 +20,17 @@ from lexforge.storage.files import leftover, remove_leftovers, write_file
 from lexforge.storage.lock import LOCK_FILE, hold
 
 RECORDS = {"config.json", "env.json", LOCK_FILE}
-# What a run leaves beside its records before its first checkpoint: its log and what it measured at first.
-BEGINNINGS = {LOG_FILE, "bm25.trec", "bm25.scores.json", "initial.trec", "initial.scores.json"}
+# What a run leaves beside its records before its first checkpoint: its log, what it measured at first, the
+# encoder that it built, and the negatives that it mined.
+BEGINNINGS = {
+    LOG_FILE,
+    "bm25.trec",
+    "bm25.scores.json",
+    "initial.trec",
+    "initial.scores.json",
+    "backbone",
+    "mined.jsonl",
+}
 PACKAGES = (
     "lexforge",
     "torch",
@@ -111,7 +121,10 @@ def open_run(
     hold(folder)
     if not resume:
         for name in BEGINNINGS:
-            (folder / name).unlink(missing_ok=True)
+            if (folder / name).is_dir():
+                shutil.rmtree(folder / name)
+            else:
+                (folder / name).unlink(missing_ok=True)
         write_json(folder / "config.json", _in_json(config))
         write_json(folder / "env.json", environment() | ({} if data is None else {"data": data}))
     elif data is not None:

@@ -140,9 +140,9 @@ class ShardedCopy:
         if any(found.values()):
             raise ValueError(
                 f"{_listed(found)} is not supported: train with DistributedDataParallel and one process per "
-                "GPU, accelerate launch --config_file recipes/accelerate/multi_gpu.yaml (for one GPU "
+                "GPU, accelerate launch --config_file multi_gpu.yaml (for one GPU "
                 "one_gpu.yaml; for FSDP2, if the optimizer's state does not fit on one GPU, fsdp.yaml). "
-                "Without a checkout, `lexforge recipe accelerate/multi_gpu.yaml` prints the first of them"
+                "`lexforge recipe accelerate/multi_gpu.yaml` prints the first of them"
             )
 
     def refuse_settings(self) -> None:
@@ -169,8 +169,9 @@ class ShardedCopy:
         if any(found.values()):
             raise ValueError(
                 f"under FSDP2 this is not supported: {_listed(found)}. Leave it out (the settings of "
-                "recipes/accelerate/fsdp.yaml are supported), or train with DistributedDataParallel: "
-                "accelerate launch --config_file recipes/accelerate/multi_gpu.yaml"
+                "`lexforge recipe accelerate/fsdp.yaml` are supported), or train with "
+                "DistributedDataParallel: accelerate launch --config_file multi_gpu.yaml, "
+                "which `lexforge recipe` prints too"
             )
 
     def refuse_layers(self) -> None:
