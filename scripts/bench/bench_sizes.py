@@ -513,8 +513,9 @@ def measure_size(name: str, folder: str, facts: dict[str, Any], texts: Any, args
             row["largest_batch"] = largest_batch(fits, start, most)
         if "encode" in args.only:
             chosen = documents[: args.documents]
-            job = (folder, side, chosen, args.length, args.encode_batch, args.precision == "bf16")
-            row |= within(limit, encode_documents, *job) or {"documents_per_second": over}
+            bf16 = args.precision == "bf16"
+            encoding = (folder, side, chosen, args.length, args.encode_batch, bf16)
+            row |= within(limit, encode_documents, *encoding) or {"documents_per_second": over}
         append_rows("sizes", [row])
 
 

@@ -55,6 +55,13 @@ def test_bfloat16_gives_nearly_the_same_vectors(name: str, request, monkeypatch)
     assert 0 < distances.max() < 0.02
 
 
+def test_an_autocast_of_the_caller_stays(tiny_dense) -> None:
+    """`model.encode` computes in bfloat16 there, and so must the default."""
+    with torch.autocast("cpu", torch.bfloat16):
+        vectors = encode(tiny_dense, TEXTS, "document", batch_size=len(TEXTS))
+    assert np.abs(vectors - encode(tiny_dense, TEXTS, "document", batch_size=len(TEXTS))).max() > 1e-4
+
+
 def test_a_precision_that_a_processor_lacks_is_refused(tiny_dense, monkeypatch) -> None:
     """Emulated products would take a hundred times as long."""
     with pytest.raises(ValueError, match=r"precision must be one of \('fp32', 'bf16'\); received 'fp16'"):

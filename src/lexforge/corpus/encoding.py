@@ -6,7 +6,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Collection, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, cast, get_args
@@ -101,12 +101,15 @@ def encode(
         options |= {"convert_to_sparse_tensor": True, "save_to_cpu": True}
     to_rows: Callable[..., Vectors] = _to_csr if is_sparse else _to_array
     rows: list[Vectors] = []
+    narrow: AbstractContextManager[Any] = nullcontext()  # which leaves an autocast of the caller as it is
+    if precision == "bf16":
+        narrow = torch.autocast(model.device.type, torch.bfloat16)
     with Progress(len(texts), f"Encode {kind}", "texts", show=show_progress_bar) as progress:
         for start in range(0, len(texts), batch_size * BATCHES_PER_BLOCK):
             places = by_length[start : start + batch_size * BATCHES_PER_BLOCK]
             part = [texts[i] for i in places]
             batched = None
-            with torch.autocast(model.device.type, torch.bfloat16, enabled=precision == "bf16"):
+            with narrow:
                 if isinstance(encoder, SparseEncoder):
                     batched = encode_by_tokens(encoder, part, kind, batch_size)
                 if batched is None:
