@@ -152,18 +152,8 @@ def main(cfg: Config) -> None:
     runs.claim_run_directory(cfg.output_dir, cfg, resume=cfg.resume, data=data.digests(pairs))
 
     # Encoder. A saved one keeps its similarity, a new one gets the cosine; loss and evaluator follow it.
-    stages.begin("load the encoder" if cfg.model != LEXICAL else "build the encoder")
-    with process.main_process_first():
-        checkpoint = models.resolve_backbone(
-            cfg.model,
-            sorted({*train["sentence1"], *train["sentence2"]}),
-            cfg.output_dir / "backbone",
-            max_seq_length=cfg.max_seq_length,
-            seed=cfg.train.seed,
-        )
-    model = models.build_dense(checkpoint, max_seq_length=cfg.max_seq_length)
-    for line in training.widen_weights(model):
-        process.print(line)
+    texts = sorted({*train["sentence1"], *train["sentence2"]})
+    model = training.load_start(cfg, texts, process, stages, models.build_dense)
 
     # Loss. It compares all pairs of a batch, and with several processes those of all their batches.
     loss = losses.CoSENTLoss(
@@ -181,23 +171,14 @@ def main(cfg: Config) -> None:
 
     # Training. A batch may hold a text twice, because no row is a negative of another.
     stages.begin("train")
-    arguments = cfg.train.arguments(
-        cfg.output_dir,
-        SentenceTransformerTrainingArguments,
-        batch_sampler=BatchSamplers.BATCH_SAMPLER,
-        **cfg.evaluation.arguments(),
-        **training.hub_arguments(cfg.card.push_to_hub),
-    )
     trainer = training.DenseTrainer(
         model,
         loss,
-        args=arguments,
         train_dataset=train if plan is None else plan.some(train),
-        fastest_precision=cfg.train.precision == "auto",
-        dropout=cfg.train.dropout,
-        gradient_checkpointing=cfg.train.gradient_checkpointing,
         evaluator=evaluators.get("dev"),
-        callbacks=training.early_stopping(cfg.evaluation),
+        **training.trainer_options(
+            cfg, SentenceTransformerTrainingArguments, batch_sampler=BatchSamplers.BATCH_SAMPLER
+        ),
     )
     if plan is not None:
         process.print(plan.measure(trainer, pairs["test"]["sentence1"], searched=2 * len(pairs["test"])))

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from lexforge import data, evaluation, losses, models, report, retrieval, runs, training
+from lexforge import data, evaluation, losses, models, report, runs, training
 from lexforge.common.command_line import run_recipe
 from lexforge.settings import (
     LEXICAL,
@@ -176,41 +176,24 @@ def main(cfg: Config) -> None:
     training.check_run(cfg, "SentenceTransformer", evaluation.METRICS)
 
     # Data. The train split gives the rows; the test split is measured before and after training, and the dev
-    # split during training. All search the same documents, and so does BM25.
+    # split during training.
     stages.begin("read the data")
-    with process.main_process_first():
-        loaded = data.load_training_data(
-            cfg.data,
-            cfg.evaluation.splits,
-            cfg.source,
-            given_rows=cfg.negatives in ("given", "none"),
-            documents=cfg.eval_documents,
-        )
-    for note in loaded.notes:  # what was guessed, left out and counted in the files
-        process.print(note)
-    documents, measured = loaded.documents, loaded.measured
-    evaluators = evaluation.evaluators_by_split(measured, cfg.evaluation.splits)
+    given = cfg.negatives in ("given", "none")
+    loaded, evaluators = training.read_retrieval(cfg, process, given_rows=given)
+    documents, searched = loaded.documents, loaded.measured.corpus
     evaluator = evaluators["test"]
 
-    # Training rows: a query, a document that answers it, and the negatives, which infonce alone reads. BM25
-    # indexes the documents only after the rows are checked, unless it gives the negatives.
-    negatives = cfg.negatives if cfg.loss.name == "infonce" else "none"
-    bm25 = None
-    if negatives == "bm25":
-        stages.begin("index the documents by BM25")
-        bm25 = retrieval.BM25Index.of_corpus(measured.corpus, show_progress_bar=True)
+    # Training rows: a query, a document that answers it, and the negatives, which infonce alone reads.
     stages.begin("make the training rows")
+    negatives = cfg.negatives if cfg.loss.name == "infonce" else "none"
     rule = replace(training.NEGATIVE_RULE, shortage=cfg.negatives_shortage)
-    rows = training.load_rows(loaded, bm25, negatives, rule)
+    rows = training.load_rows(loaded, evaluator, negatives, rule)
     training.check_full_batch(len(rows), cfg.train, process.num_processes)
     if plan is not None:
         rows = plan.some(rows)
-    if bm25 is None:
-        stages.begin("index the documents by BM25")
-        bm25 = retrieval.BM25Index.of_corpus(measured.corpus, show_progress_bar=True)
     process.print(
         f"{cfg.data}: {len(rows)} training rows, {len(evaluator.query_ids)} test queries, "
-        f"{len(documents)} documents, {len(measured.corpus)} of them searched",
+        f"{len(documents)} documents, {len(searched)} of them searched",
         flush=True,
     )
 
@@ -219,18 +202,7 @@ def main(cfg: Config) -> None:
     runs.claim_run_directory(cfg.output_dir, cfg, resume=cfg.resume, data=loaded.digests(rows))
 
     # Encoder. A saved one keeps its similarity, a new one gets the cosine; loss and searches follow it.
-    stages.begin("load the encoder" if cfg.model != LEXICAL else "build the encoder")
-    with process.main_process_first():
-        checkpoint = models.resolve_backbone(
-            cfg.model,
-            documents,
-            cfg.output_dir / "backbone",
-            max_seq_length=cfg.max_seq_length,
-            seed=cfg.train.seed,
-        )
-    model = models.build_dense(checkpoint, max_seq_length=cfg.max_seq_length)
-    for line in training.widen_weights(model):
-        process.print(line)
+    model = training.load_start(cfg, documents, process, stages, models.build_dense)
     if process.is_main_process:
         for line in training.unknown_rows(model, loaded):
             print(line)
@@ -243,7 +215,7 @@ def main(cfg: Config) -> None:
     record = report.RunRecord(cfg.output_dir)
     if process.is_main_process and plan is None:
         stages.begin("measure BM25")
-        record.add("bm25", evaluation.evaluate_bm25(bm25, evaluator))
+        record.add("bm25", evaluation.evaluate_bm25(evaluator))
         if cfg.evaluation.initial_evaluation:
             stages.begin("measure the model before training")
             record.add("initial", evaluator.evaluate(model))
@@ -259,23 +231,17 @@ def main(cfg: Config) -> None:
     trainer = training.DenseTrainer(
         model,
         loss,
-        args=cfg.train.arguments(
-            cfg.output_dir,
+        train_dataset=train_dataset,
+        evaluator=evaluators.get("dev"),
+        **training.trainer_options(
+            cfg,
             SentenceTransformerTrainingArguments,
             **training.weighted_batches(loaded.weights if plan is None else None),  # their draw costs nothing
-            **cfg.evaluation.arguments(),
-            **training.hub_arguments(cfg.card.push_to_hub),
         ),
-        train_dataset=train_dataset,
-        fastest_precision=cfg.train.precision == "auto",
-        dropout=cfg.train.dropout,
-        gradient_checkpointing=cfg.train.gradient_checkpointing,
-        evaluator=evaluators.get("dev"),
-        callbacks=training.early_stopping(cfg.evaluation),
     )
     if plan is not None:
-        searched = len(measured.corpus) + len(evaluator.query_ids)
-        process.print(plan.measure(trainer, documents, searched=searched))
+        texts = len(searched) + len(evaluator.query_ids)
+        process.print(plan.measure(trainer, documents, searched=texts))
         return
     trainer.train(resume_from_checkpoint=cfg.resume)
     if not process.is_main_process:
@@ -292,7 +258,7 @@ def main(cfg: Config) -> None:
 
     # What the run leaves behind: sample searches, the card of the model, the numbers, and a page.
     stages.begin("write the results")
-    record.look_closer(model, evaluator, measured.corpus)
+    record.look_closer(model, evaluator, searched)
     training.finish_run(
         cfg,
         model,
@@ -300,7 +266,7 @@ def main(cfg: Config) -> None:
         stages,
         task="retrieval",
         split="test",
-        measured=len(measured.corpus),
+        measured=len(searched),
         metrics=record.metrics,
         settings={"loss": cfg.loss.name, "negatives": negatives},
         timing=trained.timing,

@@ -246,18 +246,7 @@ def main(cfg: Config) -> None:
     runs.claim_run_directory(cfg.output_dir, cfg, resume=cfg.resume, data=texts.digests())
 
     # Encoder. Its texts are compared by cosine.
-    stages.begin("load the encoder" if cfg.model != LEXICAL else "build the encoder")
-    with process.main_process_first():
-        checkpoint = models.resolve_backbone(
-            cfg.model,
-            train_columns["text"],
-            cfg.output_dir / "backbone",
-            max_seq_length=cfg.max_seq_length,
-            seed=cfg.train.seed,
-        )
-    model = models.build_dense(checkpoint, max_seq_length=cfg.max_seq_length)
-    for line in training.widen_weights(model):
-        process.print(line)
+    model = training.load_start(cfg, train_columns["text"], process, stages, models.build_dense)
 
     # Loss. It takes the similarity of the labels, or their frequency, from all training texts.
     loss = build_loss(cfg.loss, model, np.array(train_columns["label"]))
@@ -278,25 +267,18 @@ def main(cfg: Config) -> None:
     stages.begin("train")
     if note := report.loss_note(asdict(cfg)):
         process.print(note)
-    arguments = cfg.train.arguments(
-        cfg.output_dir,
-        SentenceTransformerTrainingArguments,
-        batch_sampler=BatchSamplers.BATCH_SAMPLER,
-        learning_rate_mapping={r"^(prototypes|head\.)": cfg.head_learning_rate},
-        **cfg.evaluation.arguments(),
-        **training.hub_arguments(cfg.card.push_to_hub),
-    )
     rows = Dataset.from_dict(train_columns)
     trainer = training.DenseTrainer(
         model,
         loss,
-        args=arguments,
         train_dataset=rows if plan is None else plan.some(rows),
-        fastest_precision=cfg.train.precision == "auto",
-        dropout=cfg.train.dropout,
-        gradient_checkpointing=cfg.train.gradient_checkpointing,
         evaluator=evaluator,
-        callbacks=training.early_stopping(cfg.evaluation),
+        **training.trainer_options(
+            cfg,
+            SentenceTransformerTrainingArguments,
+            batch_sampler=BatchSamplers.BATCH_SAMPLER,
+            learning_rate_mapping={r"^(prototypes|head\.)": cfg.head_learning_rate},
+        ),
     )
     if plan is not None:
         searched = sum(len(columns["text"]) for columns in measured_columns)

@@ -24,9 +24,11 @@ the run would take, and writes nothing.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
@@ -38,7 +40,6 @@ from lexforge import (
     models,
     negatives,
     report,
-    retrieval,
     runs,
     teachers,
     training,
@@ -63,6 +64,11 @@ from lexforge.settings import (
     find_preset,
     preset_of_model,
 )
+
+if TYPE_CHECKING:
+    from accelerate import PartialState
+    from datasets import Dataset
+    from sentence_transformers import SparseEncoder
 
 LONGEST_FIRST_MEASURE = 180.0  # seconds to encode documents for a measure that training does not need
 SCRATCH = PRESETS["lexforge-scratch"]
@@ -203,17 +209,6 @@ def resolve(cfg: Config) -> Config:
     )
 
 
-def for_untrained_head(cfg: Config, vocabulary_size: int) -> Config:
-    """Keep no share of a start that is no retriever, and want the preset's numbers of terms by default."""
-    cfg = replace(cfg, finish=replace(cfg.finish, start_share=0.0))
-    if cfg.document_terms is not None or cfg.query_terms is not None:
-        return cfg
-    wanted = cfg.start.wanted_terms(vocabulary_size)
-    if cfg.inference_free:  # such queries have no encoder, and one term per word
-        wanted.pop("query_terms", None)
-    return replace(cfg, **wanted)
-
-
 def check(cfg: Config) -> None:
     """Refuse mistakes that show before torch is loaded, which takes seconds."""
     data.check_source(cfg.data, ["train", *cfg.evaluation.splits], cfg.source)
@@ -231,10 +226,92 @@ def check(cfg: Config) -> None:
     )
 
 
+def negative_rule(cfg: Config, seed: int = 0) -> negatives.NegativeRule:
+    """Return which documents become negatives."""
+    return replace(
+        training.NEGATIVE_RULE,
+        per_row=cfg.negatives_per_row,
+        shortage=cfg.negatives_shortage,
+        seed=seed,
+    )
+
+
+def make_rows(
+    cfg: Config,
+    loaded: data.TrainingData,
+    evaluator: evaluation.RetrievalEvaluator,
+    plan: training.Plan | None,
+    process: PartialState,
+) -> tuple[list[dict[str, Any]] | Dataset, NegativesName | Path]:
+    """Make the training rows: a query, a document that answers it, and its negatives, if any.
+
+    Returns:
+        The rows, and where their negatives come from; `mined` ones come before the first step.
+    """
+    of_preset = PRESETS[cfg.preset].data
+    negatives_from = training.choose_negatives(
+        cfg.negatives,
+        of_preset.negatives,
+        loaded,
+        per_batch=cfg.train.batch_size * (1 + cfg.negatives_per_row),
+        say=process.print,
+    )
+    mined = negatives_from == "mined"
+    taken = "bm25" if plan is not None and mined else negatives_from  # a plan mines none
+    rows = training.load_rows(loaded, evaluator, taken, negative_rule(cfg), teacher_scores=cfg.teacher_scores)
+    taught = cfg.loss.needs_teacher
+    if taught and cfg.teacher_scores is None:
+        rows = teachers.without_single_scores(rows, cfg.teacher or of_preset.teacher, say=process.print)
+    training.check_full_batch(len(rows), cfg.train, process.num_processes)
+    teachers.check_taught_rows(cfg.teacher, rows, needed=taught, cache=cfg.teacher_cache, mined=mined)
+    if not mined:
+        training.check_triplet_rows(rows, cfg.loss.triplet_margin_weight, cfg.data)
+    return (rows if plan is None else plan.some(rows)), negatives_from
+
+
+def prepare_head(
+    cfg: Config, model: SparseEncoder, documents: Sequence[str], process: PartialState
+) -> Config:
+    """Scale a head that was not trained for SPLADE, and return the settings for such a start.
+
+    Such a head activates a large part of the vocabulary in every text. It gets another scale, so that
+    training starts with few terms, and the trained model keeps no share of this start. Nor does training by
+    itself bring such an encoder to few terms, so it has the preset's wanted numbers of them.
+    """
+    scaled = cfg.start.scale_head or not models.has_language_model_head(model)
+    if not scaled or cfg.model == LEXICAL or models.head_is_trained(model, documents):
+        return cfg
+    models.scale_head(model, documents)
+    cfg = replace(cfg, finish=replace(cfg.finish, start_share=0.0))
+    if cfg.document_terms is None and cfg.query_terms is None:
+        wanted = cfg.start.wanted_terms(models.vocabulary_size(model))
+        if cfg.inference_free:  # such queries have no encoder, and one term per word
+            wanted.pop("query_terms", None)
+        cfg = replace(cfg, **wanted)
+    process.print(
+        f"{cfg.model} was not trained for SPLADE: its head gets its scale from the documents. It is no "
+        "retriever yet, so the model at the end keeps no share of it. Wanted terms: "
+        f"{cfg.document_terms or 'any number'} per document, {cfg.query_terms or 'any number'} per query"
+    )
+    return cfg
+
+
+def untaught(cfg: Config) -> Config:
+    """Return the settings without distillation."""
+    return replace(cfg, loss=replace(cfg.loss, distillation_weight=0.0))
+
+
+def may_go_untaught(cfg: Config) -> bool:
+    """Return whether the loss can do without the teacher of the preset.
+
+    A loss that needs a teacher for more than distillation, or in a curriculum, keeps it in any case.
+    """
+    return cfg.teacher is None and not untaught(cfg).loss.needs_teacher and not cfg.loss.phases
+
+
 def main(cfg: Config) -> None:
     """Train a SPLADE retriever and compare it with BM25 and with itself before training."""
     check(cfg)
-    import torch  # here, because neither --help nor a mistake need wait for it
 
     # Processes. All of them train; only the main process measures and writes.
     process = runs.start_processes(cfg.train.seed)
@@ -245,66 +322,23 @@ def main(cfg: Config) -> None:
     if plan is not None:
         cfg = plan.short()
     training.check_run(cfg, "SparseEncoder", evaluation.METRICS)
-    of_preset = PRESETS[cfg.preset].data
-    teacher_name = cfg.teacher or of_preset.teacher
     process.print(
         f"learning rate {cfg.train.learning_rate:g}, {cfg.max_seq_length} tokens per text: see --help"
     )
 
     # Data. The train split gives the rows; the test split is measured before and after training, and the dev
-    # split during training. All search the same documents, and so does BM25.
+    # split during training.
     stages.begin("read the data")
-    with process.main_process_first():
-        loaded = data.load_training_data(
-            cfg.data,
-            cfg.evaluation.splits,
-            cfg.source,
-            given_rows=cfg.negatives in ("given", "none") and cfg.teacher_scores is None,
-            documents=cfg.eval_documents,
-        )
-    for note in loaded.notes:  # what was guessed, left out and counted in the files
-        process.print(note)
-    documents, measured = loaded.documents, loaded.measured
-    evaluators = evaluation.evaluators_by_split(measured, cfg.evaluation.splits)
+    given = cfg.negatives in ("given", "none") and cfg.teacher_scores is None
+    loaded, evaluators = training.read_retrieval(cfg, process, given_rows=given)
+    documents, searched = loaded.documents, loaded.measured.corpus
     evaluator = evaluators["test"]
-
-    # Training rows: a query, a document that answers it, and its negatives, if any. Negatives that the model
-    # is to mine itself come before the first step. BM25 indexes the documents only after the rows are
-    # checked, unless it gives the negatives.
-    chosen = training.choose_negatives(
-        cfg.negatives,
-        of_preset.negatives,
-        loaded,
-        per_batch=cfg.train.batch_size * (1 + cfg.negatives_per_row),
-        say=process.print,
-    )
-    bm25 = None
-    if chosen == "bm25":
-        stages.begin("index the documents by BM25")
-        bm25 = retrieval.BM25Index.of_corpus(measured.corpus, show_progress_bar=True)
     stages.begin("make the training rows")
-    rule = replace(training.NEGATIVE_RULE, per_row=cfg.negatives_per_row, shortage=cfg.negatives_shortage)
-    taken = "bm25" if plan is not None and chosen == "mined" else chosen  # a plan mines none
-    rows = training.load_rows(loaded, bm25, taken, rule, teacher_scores=cfg.teacher_scores)
-    if cfg.loss.needs_teacher and cfg.teacher_scores is None:
-        rows = teachers.without_single_scores(rows, teacher_name, say=process.print)
-    training.check_full_batch(len(rows), cfg.train, process.num_processes)
-    teachers.check_taught_rows(
-        cfg.teacher,
-        rows,
-        needed=cfg.loss.needs_teacher,
-        cache=cfg.teacher_cache,
-        mined=chosen == "mined",
-    )
-    if chosen != "mined":
-        training.check_triplet_rows(rows, cfg.loss.triplet_margin_weight, cfg.data)
-    if plan is not None:
-        rows = plan.some(rows)
-    if bm25 is None:
-        stages.begin("index the documents by BM25")
-        bm25 = retrieval.BM25Index.of_corpus(measured.corpus, show_progress_bar=True)
+    rows, negatives_from = make_rows(cfg, loaded, evaluator, plan, process)
+    mines = negatives_from == "mined"
 
     # Teacher. Rows that carry the scores of a teacher in their column `label` need none.
+    teacher_name = cfg.teacher or PRESETS[cfg.preset].data.teacher
     teacher_model = None
     if cfg.loss.needs_teacher and "label" not in rows[0]:
         stages.begin("load the teacher")
@@ -312,7 +346,7 @@ def main(cfg: Config) -> None:
             teacher_model = teachers.load_any_teacher(teacher_name, documents)
     process.print(
         f"{cfg.data}: {len(rows)} training rows, {len(evaluator.query_ids)} test queries, "
-        f"{len(documents)} documents, {len(measured.corpus)} of them searched",
+        f"{len(documents)} documents, {len(searched)} of them searched",
         flush=True,
     )
 
@@ -322,54 +356,25 @@ def main(cfg: Config) -> None:
 
     # Encoder. The preset also says how queries and documents are compared, by dot product or cosine. This is
     # saved with the model, and the loss, the evaluation and every index read it there.
-    stages.begin("load the encoder" if cfg.model != LEXICAL else "build the encoder")
-    with process.main_process_first():
-        checkpoint = models.resolve_backbone(
-            cfg.model,
-            documents,
-            cfg.output_dir / "backbone",
-            max_seq_length=cfg.max_seq_length,
-            seed=cfg.train.seed,
-        )
-    model = models.build_splade(checkpoint, max_seq_length=cfg.max_seq_length, similarity=cfg.loss.similarity)
-    for line in training.widen_weights(model):
-        process.print(line)
-
+    build = partial(models.build_splade, similarity=cfg.loss.similarity)
+    model = training.load_start(cfg, documents, process, stages, build)
     if cfg.start.idf_bias or cfg.finish.prune_threshold or cfg.document_terms:
         models.decoder_biases(model)  # an error says early what has no bias to shift
     if process.is_main_process:
         for line in training.unknown_rows(model, loaded):
             print(line)
-
-    # A head that was not trained for SPLADE activates a large part of the vocabulary in every text. It gets
-    # another scale, so that training starts with few terms, and nothing of such a start is kept. Nor does
-    # training by itself bring such an encoder to few terms, so it has wanted numbers of them.
-    scaled = cfg.start.scale_head or not models.has_language_model_head(model)
-    if scaled and cfg.model != LEXICAL and not models.head_is_trained(model, documents):
-        models.scale_head(model, documents)
-        cfg = for_untrained_head(cfg, models.vocabulary_size(model))
-        process.print(
-            f"{cfg.model} was not trained for SPLADE: its head gets its scale from the documents. It is no "
-            "retriever yet, so the model at the end keeps no share of it. Wanted terms: "
-            f"{cfg.document_terms or 'any number'} per document, {cfg.query_terms or 'any number'} per query"
-        )
+    cfg = prepare_head(cfg, model, documents, process)
 
     # Vocabulary. The sparsity penalty of the loss treats a term by its idf in the corpus, and it has rules of
     # its own for special tokens and stop words.
     stages.begin("count the terms of the documents")
-    vocabulary_size = models.vocabulary_size(model)
     special_ids = models.special_token_ids(model.tokenizer)
     stopword_ids = data.stopword_ids(model.tokenizer, cfg.language)
-    if process.is_main_process:
-        print(data.stopword_summary(model.tokenizer, stopword_ids, cfg.language))
-    idf = data.corpus_idf(documents, model.tokenizer, cfg.max_seq_length, vocabulary_size=vocabulary_size)
-
-    # Options of the encoder: no term that the corpus lacks, and queries that need no encoder.
+    process.print(data.stopword_summary(model.tokenizer, stopword_ids, cfg.language))
+    count = {"max_seq_length": cfg.max_seq_length, "vocabulary_size": models.vocabulary_size(model)}
+    idf = data.corpus_idf(documents, model.tokenizer, **count)
     if cfg.output_vocabulary == "seen":
-        document_frequency = data.document_frequency(
-            documents, model.tokenizer, cfg.max_seq_length, vocabulary_size=vocabulary_size
-        )
-        unseen_ids = models.unseen_term_ids(document_frequency)
+        unseen_ids = models.unseen_term_ids(data.document_frequency(documents, model.tokenizer, **count))
         models.restrict_output_vocabulary(model, [*special_ids, *unseen_ids])
     if cfg.inference_free:
         model = models.build_inference_free(model, idf)
@@ -378,11 +383,13 @@ def main(cfg: Config) -> None:
     record = report.RunRecord(cfg.output_dir)
     if process.is_main_process and plan is None:
         stages.begin("measure BM25")
-        record.add("bm25", evaluation.evaluate_bm25(bm25, evaluator))
+        record.add("bm25", evaluation.evaluate_bm25(evaluator))
         if cfg.evaluation.initial_evaluation:
             stages.begin("measure the model before training")
-            result, searched = evaluation.evaluate_within(LONGEST_FIRST_MEASURE, model, evaluator, measured)
-            record.add("initial" if searched == len(measured.corpus) else "initial_sample", result)
+            result, sampled = evaluation.evaluate_within(
+                LONGEST_FIRST_MEASURE, model, evaluator, loaded.measured
+            )
+            record.add("initial" if sampled == len(searched) else "initial_sample", result)
 
     # Terms that nearly every document activates get a lower bias, and rare ones a higher one. The lexical
     # backbone has idf in its weights already.
@@ -392,17 +399,15 @@ def main(cfg: Config) -> None:
         models.shift_bias_by_idf(model, frequency, encoded, cfg.start.idf_bias)
 
     # Negatives that the model mines itself, as it is before the first step. A resumed run reads its file.
-    if chosen == "mined" and plan is None:
+    if mines and plan is None:
         stages.begin("mine the negatives")
-        rule = replace(rule, seed=cfg.train.seed)
+        rule = negative_rule(cfg, seed=cfg.train.seed)
         rows = negatives.mine_once(model, loaded.retrieval, rule, cfg.output_dir / "mined.jsonl")
 
-    # BM25 teaches where a preset says so, but only if it ranks training queries better than the model does.
-    # A loss that needs a teacher for more than distillation, or in a curriculum, keeps it in any case.
+    # What the teacher says of the rows: embeddings or scores, computed once and kept on the disk. BM25 needs
+    # neither, and teaches only where it ranks better than the model.
     compared = {}
-    untaught = replace(cfg.loss, distillation_weight=0.0)
-    optional = cfg.teacher is None and not untaught.needs_teacher and not cfg.loss.phases
-    if isinstance(teacher_model, teachers.BM25Teacher) and optional:
+    if isinstance(teacher_model, teachers.BM25Teacher) and may_go_untaught(cfg):
         stages.begin("compare the model with BM25 on training queries")
         compared = evaluation.compare_with_bm25(model, rows)
         leads = compared["bm25"] > compared["model"]
@@ -411,12 +416,8 @@ def main(cfg: Config) -> None:
             f"so BM25 is {'the' if leads else 'no'} teacher"
         )
         if not leads:
-            teacher_model, cfg = None, replace(cfg, loss=untaught)
-
-    # What the teacher says. The main process computes the embeddings of all texts that training may read, or
-    # the scores of the pairs of each row, once, and keeps them on disk for the next run. BM25 needs neither:
-    # it scores the texts of a batch as they come.
-    teacher, used_teacher = None, teachers.teacher_name(teacher_name, cfg.teacher_scores, rows)
+            teacher_model, cfg = None, untaught(cfg)
+    teacher, taught_by = None, teachers.teacher_name(teacher_name, cfg.teacher_scores, rows)
     if teacher_model is not None:
         stages.begin("prepare the teacher")
         with process.main_process_first():
@@ -425,7 +426,7 @@ def main(cfg: Config) -> None:
     # Loss. The preset gives its numbers; the penalty of each term follows from the vocabulary above.
     loss = losses.NeuralSparseLoss(
         model,
-        penalty_weights=losses.penalty_weights(cfg.loss, torch.from_numpy(idf), special_ids, stopword_ids),
+        penalty_weights=losses.penalty_weights(cfg.loss, idf, special_ids, stopword_ids),
         special_token_ids=special_ids,
         gather_across_devices=process.num_processes > 1,
         mini_batch_size=cfg.train.mini_batch_size,
@@ -436,49 +437,37 @@ def main(cfg: Config) -> None:
     # Training. An inference-free model must be told which columns hold queries and which hold documents.
     stages.begin("train")
     train_dataset = data.rows_to_dataset(rows)
-    routes = {}
-    if cfg.inference_free:
-        columns = train_dataset.column_names
-        routes = {column: "query" if column == "anchor" else "document" for column in columns}
+    sides = {name: "query" if name == "anchor" else "document" for name in train_dataset.column_names}
     trainer = training.SpladeTrainer(
         model,
         loss,
-        args=cfg.train.arguments(
-            cfg.output_dir,
-            router_mapping=routes,
-            **training.weighted_batches(loaded.weights if plan is None else None),  # their draw costs nothing
-            **cfg.evaluation.arguments(),
-            **training.hub_arguments(cfg.card.push_to_hub),
-        ),
         train_dataset=train_dataset,
-        fastest_precision=cfg.train.precision == "auto",
-        dropout=cfg.train.dropout,
-        gradient_checkpointing=cfg.train.gradient_checkpointing,
         evaluator=evaluators.get("dev"),
-        callbacks=training.early_stopping(cfg.evaluation),
         teacher=teacher,
         phases=cfg.loss.phases,
         ramp_fraction=cfg.loss.ramp_fraction,
-        start_share=cfg.finish.start_share,
-        prune_threshold=cfg.finish.prune_threshold,
-        average_horizon=cfg.finish.average_horizon,
         training_seq_length=cfg.training_seq_length,
         train_positions=cfg.model != LEXICAL,
         document_terms=cfg.document_terms,
         query_terms=cfg.query_terms,
         counted_texts={"document": documents, "query": loaded.other_queries()},
+        **asdict(cfg.finish),
+        **training.trainer_options(
+            cfg,
+            router_mapping=sides if cfg.inference_free else {},
+            **training.weighted_batches(loaded.weights if plan is None else None),  # their draw costs nothing
+        ),
     )
     if plan is not None:
-        process.print(
-            plan.measure(
-                trainer,
-                documents,
-                searched=len(measured.corpus) + len(evaluator.query_ids),
-                first_seconds=LONGEST_FIRST_MEASURE,
-                mines=chosen == "mined",
-                compares=bool(compared),
-            )
+        told = plan.measure(
+            trainer,
+            documents,
+            searched=len(searched) + len(evaluator.query_ids),
+            first_seconds=LONGEST_FIRST_MEASURE,
+            mines=mines,
+            compares=bool(compared),
         )
+        process.print(told)
         return
     trainer.train(resume_from_checkpoint=cfg.resume)
     if not process.is_main_process:
@@ -497,18 +486,21 @@ def main(cfg: Config) -> None:
 
     # What the run leaves behind: how the model uses its vocabulary, its card, the numbers, and a page.
     stages.begin("write the results")
-    record.look_closer(model, evaluator, measured.corpus, stopword_ids)
+    record.look_closer(model, evaluator, searched, stopword_ids)
     report.record_symptoms(
         cfg.output_dir,
         model,
         evaluator.query_texts,
-        list(measured.corpus.values()),
+        evaluator.document_texts,
         idf=idf,
         stopword_ids=stopword_ids,
     )
-    queries = dict(list(measured.split_queries("test").items())[:3])
-    searches = evaluation.example_searches(
-        model, queries, measured.corpus, trained.run, relevant=measured.split("test")
+    examples = evaluation.example_searches(
+        model,
+        dict(zip(evaluator.query_ids[:3], evaluator.query_texts, strict=False)),
+        searched,
+        trained.run,
+        relevant=evaluator.qrels,
     )
     training.finish_run(
         cfg,
@@ -517,15 +509,15 @@ def main(cfg: Config) -> None:
         stages,
         task="retrieval",
         split="test",
-        measured=len(measured.corpus),
+        measured=len(searched),
         metrics=record.metrics,
         settings={
             "preset": cfg.preset,
-            "teacher": used_teacher if cfg.loss.needs_teacher else "none",
-            "negatives": chosen,
+            "teacher": taught_by if cfg.loss.needs_teacher else "none",
+            "negatives": negatives_from,
             "output vocabulary": cfg.output_vocabulary,
         },
-        examples=f"\nThree searches of the test split (* marks a document judged relevant):\n{searches}",
+        examples=f"\nThree searches of the test split (* marks a document judged relevant):\n{examples}",
         timing=trained.timing,
         training_queries=compared,
         wanted_terms={"document": cfg.document_terms, "query": cfg.query_terms},

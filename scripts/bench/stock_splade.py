@@ -26,7 +26,6 @@ from sentence_transformers.sparse_encoder.losses import (
 from sentence_transformers.util import mine_hard_negatives
 
 from lexforge import data, evaluation, models, negatives, runs, training
-from lexforge.retrieval import BM25Index
 
 
 def train(model: SparseEncoder, retrieval: data.RetrievalData, arguments: argparse.Namespace) -> None:
@@ -114,9 +113,8 @@ def main() -> None:
         train(model, retrieval, arguments)
     evaluator = evaluation.evaluator_of_split(retrieval, "test")
     result = evaluator.evaluate(model)
-    bm25 = BM25Index.build(documents, list(retrieval.corpus))
     metrics = {
-        "bm25": evaluation.evaluate_bm25(bm25, evaluator).metrics,
+        "bm25": evaluation.evaluate_bm25(evaluator).metrics,
         "trained": result.metrics | result.sparsity,
     }
     model.save_pretrained(str(arguments.output_dir / "model"))

@@ -432,6 +432,14 @@ class TrainingSettings:
             learning_rate=defaults.learning_rate if self.learning_rate is None else self.learning_rate,
         )
 
+    def encoder_options(self) -> dict[str, Any]:
+        """Return how the encoder computes, as `SpladeTrainer` and `DenseTrainer` take it."""
+        return {
+            "fastest_precision": self.precision == "auto",
+            "dropout": self.dropout,
+            "gradient_checkpointing": self.gradient_checkpointing,
+        }
+
     def arguments(
         self,
         output_dir: str | Path,

@@ -7,7 +7,6 @@ import pytest
 from lexforge.adapt import judge, measure
 from lexforge.evaluation import RetrievalEvaluator
 from lexforge.evaluation.evaluator import RetrievalResult
-from lexforge.retrieval import BM25Index
 
 CORPUS = {"a": "sort the list", "b": "open the file", "c": "hash of a key", "d": "node of a tree"}
 QUERIES = {"1": "list", "2": "file", "3": "tree"}
@@ -42,10 +41,9 @@ def test_a_retriever_and_bm25_are_measured_alike(tiny_splade) -> None:
     """A start that is no retriever yet is held against BM25."""
     held = RetrievalEvaluator(QUERIES, CORPUS, {"1": {"a": 1}, "2": {"b": 1}, "3": {"d": 1}}, k=100)
     judged = RetrievalEvaluator(QUERIES, {**CORPUS, "e": "list"}, {"1": {"e": 1}, "2": {"b": 1}})
-    bm25 = BM25Index.of_corpus(CORPUS)
-    assert list(measure(tiny_splade, held, None, bm25)) == ["held_out"]
-    found = measure(None, held, judged, bm25)
+    assert list(measure(tiny_splade, held, None)) == ["held_out"]
+    found = measure(None, held, judged)
     assert found["held_out"].metrics["nDCG@10"] == pytest.approx(1.0)
     assert found["judged"].metrics["nDCG@10"] == pytest.approx(1.0)  # found in the documents of their own
-    own = measure(tiny_splade, held, judged, bm25)
+    own = measure(tiny_splade, held, judged)
     assert own["judged"].metrics == pytest.approx(judged.evaluate(tiny_splade).metrics)

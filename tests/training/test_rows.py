@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from lexforge.data import RetrievalData, TrainingData, load_training_data, write_training_rows
-from lexforge.retrieval import BM25Index
+from lexforge.evaluation import RetrievalEvaluator
 from lexforge.settings import check_negatives
 from lexforge.training import check_triplet_rows, choose_negatives, load_rows, unknown_rows
 
@@ -20,6 +20,10 @@ JUDGED = RetrievalData("fruit", CORPUS, QUERIES, {"train": {"q0": {"d0": 1, "d1"
 
 def judged_data() -> TrainingData:
     return TrainingData(JUDGED, list(CORPUS.values()), JUDGED)
+
+
+def searching(corpus: dict[str, str]) -> RetrievalEvaluator:
+    return RetrievalEvaluator(QUERIES, corpus, {"q0": {"d0": 1}})
 
 
 @pytest.fixture
@@ -48,8 +52,7 @@ def table(tmp_path: Path) -> TrainingData:
 )
 def test_each_name_takes_its_own_negatives(negatives: Any, expected: set[str]) -> None:
     """A recipe that drew others would train on wrong rows without an error."""
-    bm25 = BM25Index.of_corpus(CORPUS)
-    rows = load_rows(judged_data(), bm25, negatives)
+    rows = load_rows(judged_data(), searching(CORPUS), negatives)
     assert [row["anchor"] for row in rows] == ["red apple", "blue"]
     if not expected:
         assert all("negative_1" not in row for row in rows)
@@ -59,16 +62,15 @@ def test_each_name_takes_its_own_negatives(negatives: Any, expected: set[str]) -
 
 def test_bm25_negatives_come_from_the_whole_corpus() -> None:
     """The index of a run holds only the documents that are evaluated, here one that matches nothing."""
-    sample = BM25Index.of_corpus({"d3": CORPUS["d3"]})
+    sample = searching({key: CORPUS[key] for key in ("d0", "d3")})
     rows = load_rows(judged_data(), sample, "bm25")
     assert rows[0]["negative_1"] in ("red apple tree", "green apple")
 
 
 def test_rows_of_texts_keep_their_negatives_and_scores_only_where_they_are_given(table: TrainingData) -> None:
     """`--negatives none` over such rows trains on pairs."""
-    bm25 = BM25Index.of_corpus(CORPUS)
-    assert set(load_rows(table, bm25, "given").column_names) >= {"negative_1", "label"}
-    assert set(load_rows(table, bm25, "none").column_names) == {"anchor", "positive"}
+    assert set(load_rows(table, searching(CORPUS), "given").column_names) >= {"negative_1", "label"}
+    assert set(load_rows(table, searching(CORPUS), "none").column_names) == {"anchor", "positive"}
 
 
 def test_a_file_replaces_the_rows_of_the_data(tmp_path: Path) -> None:
@@ -76,7 +78,7 @@ def test_a_file_replaces_the_rows_of_the_data(tmp_path: Path) -> None:
     file = tmp_path / "mined.jsonl"
     write_training_rows(file, [{"anchor": "a", "positive": "b", "negative_1": "c"}])
     check_negatives(file, None)
-    assert load_rows(judged_data(), BM25Index.of_corpus(CORPUS), file)[0]["negative_1"] == "c"
+    assert load_rows(judged_data(), searching(CORPUS), file)[0]["negative_1"] == "c"
 
 
 def test_the_preset_decides_where_the_user_and_the_data_leave_it_open(table: TrainingData) -> None:
@@ -123,7 +125,7 @@ def test_a_small_collection_trains_without_the_negatives_of_the_preset() -> None
 def test_only_judgements_can_be_mined(table: TrainingData) -> None:
     """Rows of texts have no set of documents that a model could rank."""
     with pytest.raises(ValueError, match="holds rows of texts"):
-        load_rows(table, None, "mined")
+        load_rows(table, searching(CORPUS), "mined")
 
 
 def test_a_triplet_needs_a_third_text() -> None:

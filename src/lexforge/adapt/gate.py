@@ -19,7 +19,6 @@ from lexforge.evaluation import (
     compare_runs,
     evaluate_bm25,
 )
-from lexforge.retrieval import BM25Index
 
 MEASURE = "nDCG@10"
 
@@ -55,7 +54,6 @@ def measure(
     model: BaseModel | None,
     held_out: RetrievalEvaluator,
     judged: RetrievalEvaluator | None,
-    bm25: BM25Index,
 ) -> dict[str, RetrievalResult]:
     """Measure a retriever on what the gate looks at.
 
@@ -63,7 +61,6 @@ def measure(
         model: The retriever; None is BM25.
         held_out: The held-out pseudo-queries over the passages.
         judged: The judged queries over their own documents; None if there are none.
-        bm25: BM25 over the passages.
 
     Returns:
         "held_out", and "judged" where there are such queries -> what was measured.
@@ -71,11 +68,7 @@ def measure(
     evaluators = {"held_out": held_out} | ({} if judged is None else {"judged": judged})
     if model is not None:
         return {name: evaluator.evaluate(model) for name, evaluator in evaluators.items()}
-    results = {"held_out": evaluate_bm25(bm25, held_out)}
-    if judged is not None:
-        own = dict(zip(judged.document_ids, judged.document_texts, strict=True))
-        results["judged"] = evaluate_bm25(BM25Index.of_corpus(own), judged)
-    return results
+    return {name: evaluate_bm25(evaluator) for name, evaluator in evaluators.items()}
 
 
 def judge(before: Mapping[str, RetrievalResult], after: Mapping[str, RetrievalResult]) -> Verdict:

@@ -22,7 +22,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
@@ -111,8 +111,6 @@ class Config:
 def main(cfg: Config) -> None:
     """Adapt the model, measure it, and make the index."""
     check(cfg)
-    import torch  # here, because neither --help nor a mistake need wait for it
-
     process = runs.start_processes(cfg.train.seed)
     if process.num_processes > 1:
         raise ValueError(f"lexforge adapt runs in one process; received {process.num_processes} of them")
@@ -164,7 +162,7 @@ def main(cfg: Config) -> None:
     # The retriever that is to be improved: the SPLADE itself, or the dense model whose transformer it has. A
     # head that was not trained for SPLADE retrieves nothing yet, so nothing of it is kept.
     start: SparseEncoder | SentenceTransformer | None = model
-    finish, terms = preset.finish, dict[str, int]()
+    finish, terms = preset.finish, dict[str, Any]()
     if not scratch and not models.head_is_trained(model, documents):
         dense = models.model_type(checked_name(cfg.model)) == "dense"
         start = models.load_encoder(cfg.model, tokens) if dense else None
@@ -201,9 +199,8 @@ def main(cfg: Config) -> None:
 
     # Before: the rankings of the start and of BM25 are measured, and give the candidates.
     stages.begin("measure the start")
-    bm25 = retrieval.BM25Index.of_corpus(texts, show_progress_bar=True)
-    rankings = {BM25: bm25.search(list(queries.values()), DEPTH).to_run(list(queries))}
-    before = adapt.measure(start, gate, judged, bm25)
+    rankings = {BM25: gate.bm25.search(list(queries.values()), DEPTH).to_run(list(queries))}
+    before = adapt.measure(start, gate, judged)
     if cfg.document_terms is not None:
         terms = {"document_terms": cfg.document_terms}
     elif start is model and not scratch:
@@ -240,7 +237,7 @@ def main(cfg: Config) -> None:
     stopword_ids = data.stopword_ids(model.tokenizer, cfg.language)
     loss = losses.NeuralSparseLoss(
         model,
-        penalty_weights=losses.penalty_weights(numbers, torch.from_numpy(idf), special_ids, stopword_ids),
+        penalty_weights=losses.penalty_weights(numbers, idf, special_ids, stopword_ids),
         special_token_ids=special_ids,
         mini_batch_size=settled.mini_batch_size,
         **numbers.arguments(),
@@ -253,23 +250,18 @@ def main(cfg: Config) -> None:
         loss,
         args=settled.arguments(cfg.output),
         train_dataset=data.rows_to_dataset(rows),
-        fastest_precision=settled.precision == "auto",
-        dropout=settled.dropout,
-        gradient_checkpointing=settled.gradient_checkpointing,
+        **settled.encoder_options(),
         ramp_fraction=numbers.ramp_fraction,
-        start_share=finish.start_share,
-        prune_threshold=finish.prune_threshold,
-        average_horizon=finish.average_horizon,
+        **asdict(finish),
         train_positions=not scratch,
         counted_texts={"document": documents, "query": [one.text for one in held]},
-        document_terms=terms.get("document_terms"),
-        query_terms=terms.get("query_terms"),
+        **terms,
     )
     trainer.train(resume_from_checkpoint=cfg.resume)
 
     # After: the gate, and the model that it lets through.
     stages.begin("measure the adapted model")
-    after = adapt.measure(model, gate, judged, bm25)
+    after = adapt.measure(model, gate, judged)
     verdict = adapt.judge(before, after)
     kept: SparseEncoder | SentenceTransformer = model
     if not verdict.better and start is not None:

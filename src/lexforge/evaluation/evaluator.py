@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from lexforge.evaluation.sparsity import measure_sparsity
 from lexforge.evaluation.trec import check_run_ids
 from lexforge.evaluation.trec import write_run as write_run_file
 from lexforge.models.load import check_encoder
-from lexforge.retrieval import Hits, Index, build_exact
+from lexforge.retrieval import BM25Index, Hits, Index, build_exact
 from lexforge.retrieval.base import check_k
 
 logger = logging.getLogger(__name__)
@@ -150,6 +151,13 @@ class RetrievalEvaluator(BaseEvaluator):
         self.per_query_file = f"{stem}_per_query.json"
         self._last: tuple[Vectors, Vectors] | None = None  # queries and documents, by the same model
         self._corpus = CorpusEncoder(self.document_texts, batch_size, cache_dir, cache_bytes)
+
+    @cached_property
+    def bm25(self) -> BM25Index:
+        """BM25 over the documents that are searched, built when it is first asked for."""
+        return BM25Index.build(
+            self.document_texts, self.document_ids, show_progress_bar=self._shows_progress()
+        )
 
     def __call__(
         self, model: BaseModel, output_path: str | None = None, epoch: int = -1, steps: int = -1

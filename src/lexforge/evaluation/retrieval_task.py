@@ -12,7 +12,6 @@ from lexforge.data import RetrievalData, sample_corpus
 from lexforge.evaluation.evaluator import RetrievalEvaluator, RetrievalResult
 from lexforge.evaluation.metrics import score_run
 from lexforge.evaluation.trec import check_run_ids
-from lexforge.retrieval import BM25Index
 
 logger = logging.getLogger(__name__)
 
@@ -90,16 +89,16 @@ def evaluate_within(
     return evaluator_of_split(sample, split).evaluate(model), len(sample.corpus)
 
 
-def evaluate_bm25(bm25: BM25Index, evaluator: RetrievalEvaluator) -> RetrievalResult:
+def evaluate_bm25(evaluator: RetrievalEvaluator) -> RetrievalResult:
     """Measure BM25 on the queries of an evaluator, as the baseline of a model.
 
     Args:
-        bm25: An index of the evaluator's corpus.
-        evaluator: Gives the queries, the judgements, the measures and the number of hits per query.
+        evaluator: Gives the documents, the queries, the judgements, the measures and the number of hits per
+            query.
 
     Returns:
         Measures, run and values of each query; no sparsity and no timing.
     """
-    run = bm25.search(evaluator.query_texts, k=evaluator.k).to_run(evaluator.query_ids)
+    run = evaluator.bm25.search(evaluator.query_texts, k=evaluator.k).to_run(evaluator.query_ids)
     scores = score_run(run, evaluator.qrels, evaluator.metrics)
     return RetrievalResult(scores.mean, run, scores.per_query, sparsity={}, timing={})

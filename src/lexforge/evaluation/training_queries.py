@@ -11,7 +11,6 @@ from lexforge.common.ranks import from_first_rank
 from lexforge.data.columns import ANCHOR, POSITIVE
 from lexforge.evaluation.evaluator import RetrievalEvaluator
 from lexforge.evaluation.retrieval_task import evaluate_bm25
-from lexforge.retrieval import BM25Index
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -61,6 +60,6 @@ def _compare(
         show_progress_bar=True,
     )
     return {
-        "bm25": evaluate_bm25(BM25Index.of_corpus(corpus), evaluator).metrics[MEASURE],
+        "bm25": evaluate_bm25(evaluator).metrics[MEASURE],
         "model": evaluator.evaluate(model).metrics[MEASURE],
     }

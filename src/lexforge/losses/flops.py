@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from lexforge.losses.precision import in_float32
@@ -128,13 +130,17 @@ def idf_penalty_weights(
 
 
 def penalty_weights(
-    settings: LossSettings, idf: Tensor, special_token_ids: Sequence[int], stopword_ids: Sequence[int]
+    settings: LossSettings,
+    idf: Tensor | NDArray[np.float32],
+    special_token_ids: Sequence[int],
+    stopword_ids: Sequence[int],
 ) -> Tensor | None:
     """Apply the idf settings of a preset to a corpus: what `NeuralSparseLoss` takes as `penalty_weights`.
 
     Args:
         settings: The loss of the preset.
-        idf: `[V]` float, inverse document frequencies of the corpus.
+        idf: `[V]` float, inverse document frequencies of the corpus, as `lexforge.data.corpus_idf` counts
+            them.
         special_token_ids: Ids of special tokens.
         stopword_ids: Ids of stop words.
 
@@ -147,7 +153,7 @@ def penalty_weights(
     if settings.idf_alpha is None:
         return None
     return idf_penalty_weights(
-        idf,
+        torch.as_tensor(idf),
         alpha=settings.idf_alpha,
         special_token_ids=() if settings.special_penalty is None else special_token_ids,
         special_penalty=settings.special_penalty or 0.0,

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
         check_trackers,
         early_stopping,
         finish_run,
+        load_start,
+        read_retrieval,
+        trainer_options,
     )
     from lexforge.training.rows import (
         NEGATIVE_RULE,
@@ -59,9 +62,12 @@ __all__ = [
     "finish_run",
     "hub_arguments",
     "load_rows",
+    "load_start",
     "phase_at",
     "push_model",
     "ramp_at",
+    "read_retrieval",
+    "trainer_options",
     "unknown_rows",
     "weighted_batches",
     "widen_weights",

@@ -1,18 +1,22 @@
-"""What all recipes do before they read data, and after their model is trained and measured."""
+"""What recipes share: their checks, data, encoder and arguments of a trainer, and what a run leaves."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeVar
 
+from accelerate import PartialState
 from sentence_transformers.base.model import BaseModel
 from sentence_transformers.base.trainer import BaseTrainer
 from transformers import EarlyStoppingCallback, TrainerCallback
 
-from lexforge import evaluation, export, models, report, runs
-from lexforge.settings import CardOptions, EvaluationSettings, TrainingSettings
-from lexforge.training.hub import push_model
+from lexforge import data, evaluation, export, models, report, runs
+from lexforge.settings import LEXICAL, CardOptions, EvaluationSettings, TrainingSettings
+from lexforge.training.hub import hub_arguments, push_model
+from lexforge.training.precision import widen_weights
+
+Encoder = TypeVar("Encoder", bound=BaseModel)
 
 
 class RecipeConfig(Protocol):
@@ -21,6 +25,7 @@ class RecipeConfig(Protocol):
     data: str
     model: str
     card: CardOptions
+    max_seq_length: Any
     output_dir: Path
     resume: bool
     evaluation: EvaluationSettings
@@ -89,9 +94,99 @@ def check_trackers(names: Sequence[str]) -> None:
             raise ImportError(f"report_to names {name!r}, whose package is not installed")
 
 
+def read_retrieval(
+    cfg: Any, process: PartialState, *, given_rows: bool
+) -> tuple[data.TrainingData, dict[str, evaluation.RetrievalEvaluator]]:
+    """Read what a retrieval recipe trains on and is measured by, and print what its files were taken for.
+
+    The train split gives the rows; the test split is measured before and after training, and the dev split
+    during training. All search the same documents.
+
+    Args:
+        cfg: The settings of the run, with the `source`, the `evaluation` and the `eval_documents`.
+        process: This process among those of the run.
+        given_rows: Whether rows of texts are trained on as they are given.
+
+    Returns:
+        The data, and split -> evaluator.
+
+    Raises:
+        DataError: If the data cannot be used; the message names the place.
+    """
+    with process.main_process_first():
+        loaded = data.load_training_data(
+            cfg.data, cfg.evaluation.splits, cfg.source, given_rows=given_rows, documents=cfg.eval_documents
+        )
+    for note in loaded.notes:  # what was guessed, left out and counted in the files
+        process.print(note)
+    return loaded, evaluation.evaluators_by_split(loaded.measured, cfg.evaluation.splits)
+
+
+def load_start(
+    cfg: RecipeConfig,
+    texts: Sequence[str],
+    process: PartialState,
+    stages: runs.Stages,
+    build: Callable[..., Encoder],
+) -> Encoder:
+    """Load the encoder of a run, or build the lexical backbone; its weights are trained in float32.
+
+    Args:
+        cfg: The settings of the run, resolved.
+        texts: The texts that give the lexical backbone its vocabulary and its weights.
+        process: This process among those of the run.
+        stages: The stages of the run.
+        build: Makes the encoder of a checkpoint: `lexforge.models.build_dense` or another function that takes
+            a checkpoint and `max_seq_length`.
+
+    Returns:
+        The encoder before training.
+    """
+    stages.begin("load the encoder" if cfg.model != LEXICAL else "build the encoder")
+    with process.main_process_first():
+        checkpoint = models.resolve_backbone(
+            cfg.model,
+            texts,
+            cfg.output_dir / "backbone",
+            max_seq_length=cfg.max_seq_length,
+            seed=cfg.train.seed,
+        )
+    model = build(checkpoint, max_seq_length=cfg.max_seq_length)
+    for line in widen_weights(model):
+        process.print(line)
+    return model
+
+
 def early_stopping(settings: EvaluationSettings) -> list[TrainerCallback]:
     """Return the callback that stops a training whose `best_measure` gets no better, if it is asked for."""
     return [] if settings.early_stopping is None else [EarlyStoppingCallback(settings.early_stopping)]
+
+
+def trainer_options(
+    cfg: RecipeConfig, arguments_class: type[Any] | None = None, **others: Any
+) -> dict[str, Any]:
+    """Return what any trainer of the package takes from the settings of a run.
+
+    Args:
+        cfg: The settings of the run, resolved.
+        arguments_class: The class of the training arguments; None is `SparseEncoderTrainingArguments`.
+        **others: Fields of that class that the settings do not have, or have otherwise.
+
+    Returns:
+        `args`, with the folder of the run and the evaluation on dev; `callbacks`, for early stopping; and how
+        the encoder computes (`AnyLossTraining`).
+    """
+    return {
+        "args": cfg.train.arguments(
+            cfg.output_dir,
+            arguments_class,
+            **cfg.evaluation.arguments(),
+            **hub_arguments(cfg.card.push_to_hub),
+            **others,
+        ),
+        "callbacks": early_stopping(cfg.evaluation),
+        **cfg.train.encoder_options(),
+    }
 
 
 def finish_run(

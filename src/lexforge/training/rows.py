@@ -17,6 +17,7 @@ from lexforge.data import TrainingData, load_teacher_scores, read_training_rows
 from lexforge.data.columns import ANCHOR, POSITIVE
 from lexforge.data.pairs import NEGATIVE
 from lexforge.data.splits import TRAIN
+from lexforge.evaluation import RetrievalEvaluator
 from lexforge.negatives import NegativeRule, judged_run, rankings, training_rows
 from lexforge.retrieval import BM25Index
 from lexforge.settings import NegativesName, PresetNegatives
@@ -78,7 +79,7 @@ def choose_negatives(
 
 def load_rows(
     loaded: TrainingData,
-    bm25: BM25Index | None,
+    evaluator: RetrievalEvaluator,
     negatives: NegativesName | Path,
     rule: NegativeRule = NEGATIVE_RULE,
     *,
@@ -88,8 +89,8 @@ def load_rows(
 
     Args:
         loaded: The data.
-        bm25: The index of the documents that are evaluated; the negatives `bm25` are looked up in it if it
-            holds the whole corpus, and otherwise, or without one, in a new index of the whole corpus.
+        evaluator: Its BM25 finds the negatives `bm25` if it searches the whole corpus; otherwise a new index
+            of the whole corpus does.
         negatives: Where the negatives come from. `given` keeps those of rows of texts, `judged` draws among
             the documents that were judged not relevant, `bm25` among the best of BM25 that score clearly less
             than the positive of the row, and a path is a file of `lexforge.data.write_training_rows`. With
@@ -122,7 +123,9 @@ def load_rows(
         rule = replace(rule, last_rank=max([1, *map(len, judged.values())]), margin=None)
         runs = [judged]
     elif negatives == "bm25":
-        if bm25 is None or len(bm25) < len(whole.corpus):  # built on the sample that is evaluated
+        if len(evaluator.document_ids) == len(whole.corpus):
+            bm25 = evaluator.bm25
+        else:  # a sample is evaluated
             bm25 = BM25Index.of_corpus(whole.corpus, show_progress_bar=True)
         runs = rankings(bm25.search, whole.split_queries(TRAIN), rule.last_rank)
 
