@@ -18,10 +18,13 @@ def candidate_pools(
 ) -> dict[str, list[str]]:
     """Unite the best documents of several rankings for each query, in turn from their tops.
 
+    The passage that a query was taken from is left out. It holds the very words of the query, so every
+    teacher scores it far above all others, and the spread of the scores would be that one distance.
+
     Args:
         rankings: Query id -> document id -> score, of each ranking, the best documents first.
         queries: Query ids.
-        own: Query id -> the document that it was taken from, which is a candidate; real queries have none.
+        own: Query id -> the document that it was taken from, which is no candidate; real queries have none.
         size: Number of candidates per query, at least 2.
 
     Returns:
@@ -35,9 +38,9 @@ def candidate_pools(
     pools = {}
     for query in queries:
         tops = zip_longest(*(ranking.get(query, {}) for ranking in rankings))
-        found = [document for turn in tops for document in turn if document is not None]
-        first = [own[query]] if query in own else []
-        pools[query] = list(dict.fromkeys(first + found))[:size]
+        found = dict.fromkeys(document for turn in tops for document in turn if document is not None)
+        found.pop(own.get(query), None)
+        pools[query] = list(found)[:size]
     return pools
 
 
