@@ -19,12 +19,12 @@ from lexforge.retrieval import build_exact
 TEXTS = {"a": "sort the list", "b": "open the file", "c": "hash of a key"}
 
 
-def test_rankings_take_turns_and_every_second_query_has_its_own_document() -> None:
+def test_rankings_take_turns_and_the_own_document_comes_first() -> None:
     """Each ranking gives its best, then its second best; a document that both hold counts once."""
     first, second = {"q": dict.fromkeys("abcd", 1.0)}, {"q": dict.fromkeys("bxyz", 1.0), "r": {"m": 1.0}}
-    assert candidate_pools([first, second], ["q", "r", "s"], {"q": "x", "r": "o"}, 5) == {
-        "q": ["a", "b", "c", "y", "d"],
-        "r": ["o", "m"],
+    assert candidate_pools([first, second], ["q", "r", "s"], {"q": "o"}, 6) == {
+        "q": ["o", "a", "b", "x", "c", "y"],
+        "r": ["m"],
         "s": [],
     }
     with pytest.raises(ValueError, match="at least 2 candidates, which are compared; received 1"):

@@ -13,7 +13,7 @@ import pytest
 from sentence_transformers import SentenceTransformer, SparseEncoder
 
 from lexforge.commands import adapt, search
-from lexforge.common.types import DataError, Passage
+from lexforge.common.types import DataError
 from lexforge.corpus import encode, open_index
 from lexforge.models import build_splade
 from lexforge.settings import PRESETS
@@ -120,20 +120,6 @@ def test_a_dense_model_gives_its_transformer_and_teaches(cfg, tiny_dense, tmp_pa
     passages = open_index(cfg.output / "index")[2]
     assert {passage.document for passage in passages.values()} == {f"{number}.md" for number in range(40)}
     assert kept.max_seq_length == tiny_dense.max_seq_length
-
-
-def test_the_first_passages_of_documents_come_before_others() -> None:
-    """A search of whole documents reads their beginnings, and titles and summaries stand there."""
-    passages = {f"d{place // 3}#{place % 3}": Passage("", "text", f"d{place // 3}") for place in range(30)}
-    first = [key for key in passages if key.endswith("#0")]
-    assert list(adapt.sampled(passages, 10, seed=0)) == first
-    few, more = adapt.sampled(passages, 4, seed=0), adapt.sampled(passages, 16, seed=0)
-    assert len(few) == 4
-    assert set(few) < set(first) < set(more)
-    assert len(more) == 16
-    assert list(more) == [key for key in passages if key in more]
-    assert few != adapt.sampled(passages, 4, seed=1)
-    assert adapt.sampled(passages, 99, seed=0) == passages
 
 
 def test_an_interrupted_run_goes_on(cfg, monkeypatch) -> None:

@@ -18,14 +18,10 @@ def candidate_pools(
 ) -> dict[str, list[str]]:
     """Unite the best documents of several rankings for each query, in turn from their tops.
 
-    The passage that a query was taken from is a candidate of every second query. It holds the very words of
-    the query, so all teachers score it far above the others, and such a row teaches to find it again. Without
-    it, a row teaches to order what else could answer.
-
     Args:
         rankings: Query id -> document id -> score, of each ranking, the best documents first.
         queries: Query ids.
-        own: Query id -> the document that it was taken from; real queries have none.
+        own: Query id -> the document that it was taken from, which is a candidate; real queries have none.
         size: Number of candidates per query, at least 2.
 
     Returns:
@@ -37,11 +33,10 @@ def candidate_pools(
     if size < 2:
         raise ValueError(f"a pool needs at least 2 candidates, which are compared; received {size}")
     pools = {}
-    for place, query in enumerate(queries):
+    for query in queries:
         tops = zip_longest(*(ranking.get(query, {}) for ranking in rankings))
-        source = own.get(query)
-        found = [document for turn in tops for document in turn if document not in (None, source)]
-        first = [source] if source is not None and place % 2 else []
+        found = [document for turn in tops for document in turn if document is not None]
+        first = [own[query]] if query in own else []
         pools[query] = list(dict.fromkeys(first + found))[:size]
     return pools
 

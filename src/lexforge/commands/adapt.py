@@ -50,7 +50,6 @@ TRAINING = PRESETS["lexforge"].train.left_open()
 FEWEST = 20  # pseudo-queries, so that the gate has two, which is the least that a paired test compares
 KEPT_TERMS = 0.75  # of the terms of documents that the start has: the teachers say which of them to keep
 DEPTH = 100  # documents of a ranking that may become candidates
-TEMPERATURE = 1.0  # of distillation, in spreads of the scores: nothing else says here what answers a query
 ROW_DOCUMENTS = 4  # that a training row compares
 
 
@@ -89,8 +88,7 @@ class Config:
     """Documents that the teachers score for each query, at least 4; a cross-encoder costs by their number."""
 
     sample: int = 10_000
-    """Passages that adaptation uses at most, drawn at random, the first one of each document before others;
-    the index holds all of them."""
+    """Passages that adaptation uses at most, drawn at random; the index holds all of them."""
 
     document_terms: int | None = None
     """Wanted mean number of active terms per document. None is three quarters of what the start has, 128 for
@@ -113,9 +111,6 @@ class Config:
 def main(cfg: Config) -> None:
     """Adapt the model, measure it, and make the index."""
     check(cfg)
-    # Here, because neither --help nor a mistake need wait for it.
-    from sentence_transformers.base.training_args import BatchSamplers
-
     process = runs.start_processes(cfg.train.seed)
     if process.num_processes > 1:
         raise ValueError(f"lexforge adapt runs in one process; received {process.num_processes} of them")
@@ -233,12 +228,7 @@ def main(cfg: Config) -> None:
 
     # Loss: the order of the teachers, and few terms.
     stages.begin("count the terms of the documents")
-    numbers = replace(
-        preset.loss,
-        infonce_weight=0.0,
-        distillation_weight=1.0,
-        distillation_temperature=TEMPERATURE,
-    )
+    numbers = replace(preset.loss, infonce_weight=0.0, distillation_weight=1.0)
     idf = data.corpus_idf(documents, model.tokenizer, tokens, vocabulary_size=models.vocabulary_size(model))
     if preset.start.idf_bias and not scratch:
         frequency, encoded = corpus.active_document_frequency(model, documents)
@@ -253,12 +243,12 @@ def main(cfg: Config) -> None:
         **numbers.arguments(),
     )
 
-    # Training. A batch may hold a text twice, because no row is a negative of another.
+    # Training.
     stages.begin("train")
     trainer = training.SpladeTrainer(
         model,
         loss,
-        args=settled.arguments(cfg.output, batch_sampler=BatchSamplers.BATCH_SAMPLER),
+        args=settled.arguments(cfg.output),
         train_dataset=data.rows_to_dataset(rows),
         **settled.encoder_options(),
         ramp_fraction=numbers.ramp_fraction,
@@ -335,9 +325,6 @@ def numbers_of(results: Mapping[str, evaluation.RetrievalResult]) -> dict[str, d
 
 
 def sampled(passages: Mapping[str, Passage], most: int, seed: int) -> dict[str, Passage]:
-    """Return a random sample of the passages, in their order: the first ones of documents before others."""
-    first = {passage.document: key for key, passage in reversed(list(passages.items()))}
-    order = random.Random(seed).sample(list(passages), len(passages))
-    order.sort(key=set(passages).difference(first.values()).__contains__)
-    kept = set(order[:most])
+    """Return a random sample of the passages, in their order."""
+    kept = set(random.Random(seed).sample(list(passages), min(most, len(passages))))
     return {key: passage for key, passage in passages.items() if key in kept}
