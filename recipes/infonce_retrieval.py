@@ -211,9 +211,9 @@ def main(cfg: Config) -> None:
     loss = build_loss(cfg.loss, model, gather=process.num_processes > 1)
     loss.mini_batch_size = cfg.train.mini_batch_size
 
-    # Evaluation before training, with BM25 on the same queries.
+    # Evaluation before training, with BM25 on the same queries. A plan measures BM25 alone.
     record = report.RunRecord(cfg.output_dir)
-    if process.is_main_process and plan is None:
+    if process.is_main_process:
         stages.begin("measure BM25")
         record.add("bm25", evaluation.evaluate_bm25(evaluator))
         if cfg.evaluation.initial_evaluation:

@@ -61,7 +61,7 @@ def test_each_name_takes_its_own_negatives(negatives: Any, expected: set[str]) -
 
 
 def test_bm25_negatives_come_from_the_whole_corpus() -> None:
-    """The index of a run holds only the documents that are evaluated, here one that matches nothing."""
+    """The index of a run holds only the documents that are evaluated, here the answer and an unlike one."""
     sample = searching({key: CORPUS[key] for key in ("d0", "d3")})
     rows = load_rows(judged_data(), sample, "bm25")
     assert rows[0]["negative_1"] in ("red apple tree", "green apple")
