@@ -69,6 +69,22 @@ def test_approximate_and_remote_indexes_find_the_exact_run(
             assert runs[name][query] == pytest.approx(hits, rel=1e-5)  # summed in another order
 
 
+def test_long_documents_are_searched_as_passages(folder, tmp_path, tiny_checkpoint) -> None:
+    """What lies behind the tokens that the model reads is found, and the run names documents."""
+    long = {key: " ".join(["nothing of it"] * 40) + f". {text}" for key, text in TEXTS.items()} | {"d4": ""}
+    lines = [json.dumps({"_id": key, "title": "", "text": text}) + "\n" for key, text in long.items()]
+    (folder / "corpus.jsonl").write_text("".join(lines))
+    runs = {}
+    for passages in (False, True):
+        run = tmp_path / f"{passages}.trec"
+        evaluate.main(
+            evaluate.Config(str(tiny_checkpoint), str(folder), max_seq_length=16, passages=passages, run=run)
+        )
+        runs[passages] = read_run(run)
+    assert set(runs[True]["q1"]) <= set(TEXTS)
+    assert max(runs[True]["q1"].values()) > max(runs[False]["q1"].values())
+
+
 def test_a_bare_checkpoint_equals_the_saved_encoder(folder, tmp_path, tiny_checkpoint, tiny_splade):
     """A checkpoint and the SPLADE encoder made of it are one model."""
     tiny_splade.save_pretrained(str(tmp_path / "model"))

@@ -229,6 +229,9 @@ def test_blank_and_repeated_texts_are_left_out_and_counted(tmp_path: Path) -> No
         "texts that repeat an earlier one, which were left out: 9,999, such as "
         "d1 (as d0), d2 (as d0), d3 (as d0)",
     ]
+    everything = load_library(source, count_tokens=words, max_tokens=50, keep_all=True)
+    assert list(everything.passages) == [f"d{n}" for n in range(10_000)] + ["e", "f"]
+    assert everything.notes == []
 
 
 def test_one_document_is_enough_and_none_is_an_error(tmp_path: Path) -> None:

@@ -8,7 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lexforge.evaluation import RetrievalEvaluator, compare_runs, read_run, read_scores, score_run
+from lexforge.common.types import Passage
+from lexforge.evaluation import (
+    RetrievalEvaluator,
+    compare_runs,
+    evaluate_bm25,
+    read_run,
+    read_scores,
+    score_run,
+)
 from lexforge.retrieval import HNSW, FaissIndex
 
 WORDS = "sort list array search index query document vector sparse token model train loss batch file".split()
@@ -139,6 +147,43 @@ def test_self_matches_are_left_out(tiny_splade) -> None:
         assert list(run) == [document for document in order if document != "t0"][:k]
 
 
+def best_passages(run: dict[str, float], documents: dict[str, str], left_out: str = "") -> dict[str, float]:
+    """Document -> the highest score of its passages, highest first: the definition, as a loop."""
+    best: dict[str, float] = {}
+    for passage, score in run.items():
+        document = documents[passage]
+        if document != left_out:
+            best[document] = max(best.get(document, -np.inf), score)
+    return dict(sorted(best.items(), key=lambda item: -item[1]))
+
+
+@pytest.mark.parametrize("kind", ["sparse", "dense", "bm25"])
+@pytest.mark.parametrize("exclude_self", [False, True])
+def test_a_document_is_as_good_as_its_best_passage(
+    kind: str, exclude_self: bool, tiny_splade, tiny_dense
+) -> None:
+    """One document has most of the passages, so it alone fills the first places of many queries."""
+    sample = data(documents=120)
+    documents = {key: "q0" if n < 80 else f"long{n // 4}" for n, key in enumerate(sample["corpus"])}
+    passages = {key: Passage("", text, documents[key]) for key, text in sample["corpus"].items()}
+    qrels = {query: {"long25": 1, "q0": 2} for query in sample["qrels"]}
+
+    def evaluated(corpus, qrels, **options):
+        evaluator = RetrievalEvaluator(sample["queries"], corpus, qrels, **options)
+        if kind == "bm25":
+            return evaluate_bm25(evaluator)
+        return evaluator.evaluate(tiny_splade if kind == "sparse" else tiny_dense)
+
+    every = evaluated(sample["corpus"], sample["qrels"], k=120)
+    for k in (1, 3, 30):
+        found = evaluated(passages, qrels, k=k, metrics=("R@1",), exclude_self=exclude_self)
+        for query, run in every.run.items():
+            expected = best_passages(run, documents, query if exclude_self else "")
+            assert list(found.run[query]) == list(expected)[:k]
+            assert list(found.run[query].values()) == pytest.approx(list(expected.values())[:k], rel=1e-5)
+        assert found.metrics == score_run(found.run, qrels, ("R@1",)).mean
+
+
 def test_another_index_can_be_passed(tiny_dense) -> None:
     """An approximate index over few documents finds what the exact one does."""
 
@@ -159,6 +204,8 @@ def test_another_index_can_be_passed(tiny_dense) -> None:
         ({"qrels": {"q0": {}}}, "must judge at least one query; received none"),
         ({"qrels": {"nobody": {"d0": 1}}}, "name query 'nobody'"),
         ({"qrels": {"q0": {"nothing": 1}}}, "of query 'q0' name document 'nothing'"),
+        ({"corpus": {"d0": Passage("", "x", "d0"), "d1": "x"}}, "received 1 passages among 2"),
+        ({"corpus": {"p": Passage("", "x", "d9")}}, "name document 'd"),
         ({"corpus": {"d0": None}}, "text of document 'd0' must be a string; received NoneType"),
         ({"queries": {"q0": 3}}, "text of query 'q0' must be a string; received int"),
         ({"metrics": ("nDCG@200",)}, "cutoff of measure 'nDCG@200' must be at most k; received k = 100"),

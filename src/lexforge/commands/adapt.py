@@ -79,7 +79,8 @@ class Config:
     """Number of queries that are taken from the documents at most; 0 takes the real ones alone."""
 
     judged: str | None = None
-    """Retrieval data with judged queries, which then decide whether the adapted model is better."""
+    """Retrieval data with judged queries, which then decide whether the adapted model is better; its
+    documents are divided as those of the index are, and each is as good as its best passage."""
 
     split: str = "dev"
     """The split of `judged`."""
@@ -195,7 +196,13 @@ def main(cfg: Config) -> None:
     )
     judged = None
     if cfg.judged is not None:
-        judged = evaluation.evaluator_of_split(data.load_retrieval_data(cfg.judged, [cfg.split]), cfg.split)
+        judged_data = data.load_retrieval_data(cfg.judged, [cfg.split], cfg.source)
+        judged = evaluation.RetrievalEvaluator(
+            judged_data.split_queries(cfg.split),
+            read_library(cfg.judged, cfg.source, model, keep_all=True).passages,
+            judged_data.split(cfg.split),
+            show_progress_bar=True,
+        )
 
     # Before: the rankings of the start and of BM25 are measured, and give the candidates.
     stages.begin("measure the start")

@@ -2,12 +2,15 @@
 
     lexforge evaluate --model MODEL --data FOLDER --max-seq-length 128 --run run.trec
     lexforge evaluate --model MODEL --data FOLDER --compare OTHER_RUN
+    lexforge evaluate --model MODEL --data FOLDER --passages
 
 MODEL is a saved `SparseEncoder` or `SentenceTransformer`, or a bare masked language model, which becomes a
 SPLADE encoder; a folder or a name on the hub. FOLDER is in BEIR layout, or any other name that the recipes
 take. The search is exact unless `--index` names an approximate index. `--compare` takes the directory of a
 finished run, whose model is not encoded again, or a TREC run of any system; a paired t-test over the queries
-tells whether the model differs from it.
+tells whether the model differs from it. Texts beyond the tokens that the model reads are cut; with
+`--passages` long documents are divided as `lexforge index` divides them, and a document is as good as its
+best passage.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from typing import Annotated, Any
 import tyro
 
 from lexforge import corpus, data, evaluation, models, retrieval
+from lexforge.commands.index import read_library
 from lexforge.data import SourceOptions
 from lexforge.storage.files import errors_name
 
@@ -40,6 +44,7 @@ class Config:
     metrics: tuple[str, ...] = evaluation.METRICS  # names of measures in ir-measures
     max_seq_length: int | None = None  # tokens after which a text is cut; None keeps the model's own limit
     batch_size: int = 32  # texts per forward pass
+    passages: bool = False  # divide documents as `lexforge index` does; the best passage counts
     exclude_self: bool = False  # leave out a document whose id is the query's
     cache_dir: Path | None = None  # keeps the vectors of the corpus for the next evaluation of the model
     run: Path | None = None  # the run is written here, in TREC format
@@ -109,9 +114,10 @@ def main(cfg: Config) -> None:
         )
         if not other.keys() & qrels.keys():
             raise ValueError(f"{cfg.compare} must rank queries of the split {cfg.split!r}; it ranks none")
+    model = models.load_encoder(cfg.model, cfg.max_seq_length)
     evaluator = evaluation.RetrievalEvaluator(
         loaded.queries,
-        loaded.corpus,
+        read_library(cfg.data, cfg.source, model, keep_all=True).passages if cfg.passages else loaded.corpus,
         qrels,
         metrics=cfg.metrics,
         k=cfg.k,
@@ -120,7 +126,6 @@ def main(cfg: Config) -> None:
         show_progress_bar=True,
         cache_dir=cfg.cache_dir,
     )
-    model = models.load_encoder(cfg.model, cfg.max_seq_length)
     if cfg.index is not None or cfg.uri is not None:
         vector_type = corpus.vector_type(model)
         evaluator.build_index = retrieval.index_builder(cfg.index, vector_type, **server_options(cfg))

@@ -128,13 +128,16 @@ def change(cfg: Config) -> None:
     )
 
 
-def read_library(documents: str, options: SourceOptions, model: BaseModel) -> data.Library:
+def read_library(
+    documents: str, options: SourceOptions, model: BaseModel, *, keep_all: bool = False
+) -> data.Library:
     """Read documents, divide them into passages of what a model reads, and print what was left out."""
     library = data.load_library(
         documents,
         options,
         count_tokens=partial(corpus.count_tokens, model),
         max_tokens=model.max_seq_length,
+        keep_all=keep_all,
         show_progress_bar=True,
     )
     for note in library.notes:

@@ -45,6 +45,7 @@ def load_library(
     *,
     count_tokens: CountTokens | None = None,
     max_tokens: int | None = None,
+    keep_all: bool = False,
     show_progress_bar: bool = False,
 ) -> Library:
     """Read the documents of a source, and cut long ones into passages.
@@ -62,11 +63,13 @@ def load_library(
         options: Names of columns.
         count_tokens: Texts -> number of tokens of each, with the special tokens that an encoder adds.
         max_tokens: The limit for a passage with its title; None cuts nothing.
+        keep_all: Whether blank and repeated passages stay, because judgements may name their documents.
         show_progress_bar: Whether to show how many documents have been read.
 
     Returns:
         The passages. The id of a document that stays whole is its own; parts are `<id>#1`, `<id>#2` and so
-        on. Blank passages are left out, and so are those that repeat an earlier one up to white space.
+        on. Without `keep_all` blank passages are left out, and so are those that repeat an earlier one up to
+        white space.
 
     Raises:
         ValueError: If only one of `count_tokens` and `max_tokens` is given, or if the limit leaves no room.
@@ -76,7 +79,7 @@ def load_library(
     if (max_tokens is None) != (count_tokens is None):
         raise ValueError("max_tokens and count_tokens belong together; received one of them")
     cutter = None if count_tokens is None or max_tokens is None else Cutter(count_tokens, max_tokens)
-    shelf = _Shelf(max_tokens)
+    shelf = _Shelf(max_tokens, keep_all)
     notes: list[str] = []
     options = options or SourceOptions()
     options.refuse_weights("documents have none")
@@ -99,10 +102,11 @@ def load_library(
 class _Shelf:
     """Collects passages, and remembers what was left out."""
 
-    def __init__(self, max_tokens: int | None) -> None:
+    def __init__(self, max_tokens: int | None, keep_all: bool) -> None:
         self.documents: set[str] = set()  # the ids of all
         self.passages: dict[str, Passage] = {}
         self._max_tokens = max_tokens
+        self._keep_all = keep_all
         self._first: dict[bytes, str] = {}  # digest of a text -> the passage that has it
         self._made: dict[str, str] = {}  # id of a part -> that of its document
         self._found: defaultdict[str, list[str]] = defaultdict(list)  # kind of note -> ids
@@ -121,6 +125,14 @@ class _Shelf:
             self._put(key, Passage(part_title, text, document), tokens)
 
     def _put(self, key: str, passage: Passage, tokens: int) -> None:
+        if not self._keep_all and self._left_out(key, passage):
+            return
+        self.passages[key] = passage
+        if self._max_tokens is not None and tokens > self._max_tokens:
+            self._found["long"].append(key)
+
+    def _left_out(self, key: str, passage: Passage) -> bool:
+        """Whether a passage says nothing, or nothing new; remember it then."""
         digest = _folded_digest(passage.joined)
         if digest is None:
             self._found["blank"].append(key)
@@ -128,9 +140,8 @@ class _Shelf:
             self._found["repeated"].append(f"{key} (as {self._first[digest]})")
         else:
             self._first[digest] = key
-            self.passages[key] = passage
-            if self._max_tokens is not None and tokens > self._max_tokens:
-                self._found["long"].append(key)
+            return False
+        return True
 
     def refuse_made_ids(self) -> None:
         """Refuse a document that has the id of a part of another one."""

@@ -5,18 +5,19 @@ from __future__ import annotations
 import csv
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from sentence_transformers.base.evaluation.evaluator import BaseEvaluator
 from sentence_transformers.base.model import BaseModel
 from sentence_transformers.sparse_encoder import SparseEncoder
 
-from lexforge.common.types import Qrels, Run
+from lexforge.common.types import Passage, Qrels, Run
 from lexforge.corpus import CorpusEncoder, Vectors, encode, vector_type
 from lexforge.evaluation.expansion import expansion_share, keep_own_terms
 from lexforge.evaluation.latency import search_latency
@@ -67,9 +68,14 @@ class RetrievalEvaluator(BaseEvaluator):
     Every judged query is searched in the whole corpus by the similarity that the model carries
     (`similarity_fn_name`, dot or cosine). The vectors of the corpus are kept while the model is unchanged.
 
+    A text beyond the tokens that a model reads is cut. With passages of the documents as its corpus the
+    evaluator searches all of a long document, which is as good as its best passage (MaxP, Dai and Callan
+    2019, arXiv 1905.09217). The search stays exact: it goes on until k documents are found.
+
     Args:
         queries: `{query id: text}`; queries that the judgements do not name are left out.
-        corpus: `{document id: text}`.
+        corpus: `{document id: text}`, or `{passage id: Passage}`, as `lexforge.data.load_library` divides
+            long documents.
         qrels: `{query id: {document id: grade}}`; a grade of 1 or more is relevant. A query without a
             relevant document counts as 0.
         name: Prefix of the measures and of the files that are written.
@@ -92,15 +98,16 @@ class RetrievalEvaluator(BaseEvaluator):
             measures none.
 
     Raises:
-        ValueError: If no query is judged, the judgements name an unknown query or document, a grade is not an
-            integer from -9999 to 9999, a measure is unknown or its cutoff is above k, a number is out of
-            range, or, with `write_run`, a TREC file cannot hold an id.
+        ValueError: If no query is judged, the corpus holds texts beside passages, the judgements name an
+            unknown query or document, a grade is not an integer from -9999 to 9999, a measure is unknown or
+            its cutoff is above k, a number is out of range, or, with `write_run`, a TREC file cannot hold an
+            id.
     """
 
     def __init__(
         self,
         queries: dict[str, str],
-        corpus: Mapping[str, str],
+        corpus: Mapping[str, str] | Mapping[str, Passage],
         qrels: Qrels,
         *,
         name: str = "",
@@ -119,9 +126,11 @@ class RetrievalEvaluator(BaseEvaluator):
     ) -> None:
         super().__init__()
         self.k = check_k(k)
-        _check_data(queries, corpus, qrels)
+        texts, self._document_of = _texts_and_documents(corpus)
+        documents = texts if self._document_of is None else set(self._document_of.values())
+        _check_data(queries, texts, documents, qrels)
         if write_run:
-            check_run_ids(qrels, corpus)
+            check_run_ids(qrels, documents)
         if not metrics:
             raise ValueError("metrics must name at least one measure; received none")
         for metric in metrics:
@@ -130,8 +139,8 @@ class RetrievalEvaluator(BaseEvaluator):
         self.qrels = check_qrels(qrels)
         self.query_ids = list(self.qrels)
         self.query_texts = [queries[query] for query in self.query_ids]
-        self.document_ids = list(corpus)
-        self.document_texts = list(corpus.values())
+        self.document_ids = list(texts)
+        self.document_texts = list(texts.values())
         self.name = name
         self.metrics = tuple(metrics)
         self.batch_size = batch_size
@@ -210,10 +219,10 @@ class RetrievalEvaluator(BaseEvaluator):
         index = (self.build_index or build_exact)(documents, self.document_ids, similarity=similarity)
         index.search(queries[:1], self.k)  # so that a compiled search is compiled before it is timed
         started = time.perf_counter()
-        run = self._search(index, queries)
+        run = self.search(index, queries)
         timing["search_queries_per_s"] = len(self.query_ids) / (time.perf_counter() - started)
         if self.latency_queries:
-            timing |= search_latency(index, queries, self.k + self.exclude_self, self.latency_queries)
+            timing |= search_latency(index, queries, self._first_depth(), self.latency_queries)
         scores = score_run(run, self.qrels, self.metrics)
         sparsity: dict[str, float] = {}
         if is_sparse:
@@ -243,7 +252,7 @@ class RetrievalEvaluator(BaseEvaluator):
         own_queries = keep_own_terms(model, queries, self.query_texts)
         own_documents = keep_own_terms(model, documents, self.document_texts)
         index = build_exact(own_documents, self.document_ids, similarity=similarity)
-        scores = score_run(self._search(index, own_queries), self.qrels, self.metrics)
+        scores = score_run(self.search(index, own_queries), self.qrels, self.metrics)
         shares = {
             "query_expansion": expansion_share(own_queries, queries),
             "document_expansion": expansion_share(own_documents, documents),
@@ -266,6 +275,50 @@ class RetrievalEvaluator(BaseEvaluator):
             self._last = encode(model, self.query_texts, "query", batch_size=self.batch_size), documents
         return self._last
 
+    def search(self, index: Index | BM25Index, queries: Any) -> Run:
+        """Search for the k best documents of each query.
+
+        Args:
+            index: An index of the texts of the corpus.
+            queries: All queries in the order of `query_ids`, as the index takes them.
+
+        Returns:
+            The run. A document scores as its best passage does, and with `exclude_self` the document of the
+            query's id is left out.
+        """
+        depth = self._first_depth()
+        if self._document_of is None and not self.exclude_self:
+            return index.search(queries, depth).to_run(self.query_ids)
+        found: dict[int, tuple[list[str], NDArray[np.float32]]] = {}
+        asked = list(range(len(self.query_ids)))
+        while asked:
+            part = [queries[row] for row in asked] if isinstance(queries, list) else queries[asked]
+            hits = index.search(part, depth)
+            again = []
+            for row, ids, scores in zip(asked, hits.ids, hits.scores, strict=True):
+                found[row] = self._documents(self.query_ids[row], ids, scores)
+                if len(found[row][0]) < self.k and len(ids) == depth < len(self.document_ids):
+                    again.append(row)  # a few long documents fill the places, and others follow
+            asked, depth = again, 4 * depth
+        ranked = [found[row] for row in range(len(self.query_ids))]
+        return Hits([ids for ids, _ in ranked], [scores for _, scores in ranked]).to_run(self.query_ids)
+
+    def _first_depth(self) -> int:
+        """Return how many texts are searched for at first, so that k documents are mostly among them."""
+        return (self.k + self.exclude_self) * (1 if self._document_of is None else 4)
+
+    def _documents(
+        self, query: str, ids: list[str], scores: NDArray[np.float32]
+    ) -> tuple[list[str], NDArray[np.float32]]:
+        """Return the k best documents among the texts that were found, and their scores."""
+        best: dict[str, np.float32] = {}
+        for key, score in zip(ids, scores, strict=True):
+            document = key if self._document_of is None else self._document_of[key]
+            if document not in best and not (self.exclude_self and document == query):
+                best[document] = score
+        kept = list(best)[: self.k]
+        return kept, np.array([best[document] for document in kept], np.float32)
+
     def _shows_progress(self) -> bool:
         if self.show_progress_bar is None:
             return logger.getEffectiveLevel() in (logging.INFO, logging.DEBUG)
@@ -283,13 +336,6 @@ class RetrievalEvaluator(BaseEvaluator):
             timing["encode_documents_per_s"] = len(self.document_ids) / (time.perf_counter() - started)
         self._last = queries, documents
         return queries, documents, timing
-
-    def _search(self, index: Index, queries: Vectors) -> Run:
-        """Search for the k best documents of each query, without the query's own document if so asked."""
-        hits = index.search(queries, self.k + self.exclude_self)  # one more, because one may be left out
-        if self.exclude_self:
-            hits = _without_self(hits, self.query_ids, self.k)
-        return hits.to_run(self.query_ids)
 
     def get_config_dict(self) -> dict[str, Any]:
         """Return what the model card says about the evaluation."""
@@ -318,17 +364,40 @@ class RetrievalEvaluator(BaseEvaluator):
             writer.writerow([epoch, steps, *(values.get(column, "") for column in columns[2:])])
 
 
-def _check_data(queries: dict[str, str], corpus: Mapping[str, str], qrels: Qrels) -> None:
+def _texts_and_documents(
+    corpus: Mapping[str, str] | Mapping[str, Passage],
+) -> tuple[Mapping[str, str], dict[str, str] | None]:
+    """Return the text of each id, and the document of each passage; None where the texts are documents.
+
+    Raises:
+        ValueError: If the corpus holds texts beside passages.
+    """
+    passages = {key: one for key, one in corpus.items() if isinstance(one, Passage)}
+    if not passages:
+        return {key: one for key, one in corpus.items() if not isinstance(one, Passage)}, None
+    if len(passages) < len(corpus):
+        raise ValueError(
+            f"the corpus must hold texts or passages; received {len(passages)} passages among {len(corpus)}"
+        )
+    return (
+        {key: one.joined for key, one in passages.items()},
+        {key: one.document for key, one in passages.items()},
+    )
+
+
+def _check_data(
+    queries: dict[str, str], texts: Mapping[str, str], documents: Container[str], qrels: Qrels
+) -> None:
     """Refuse data that cannot be evaluated.
 
     Raises:
         ValueError: If the corpus or the judgements are empty, a text is not a string, or the judgements name
             an unknown query or document.
     """
-    if not corpus:
+    if not texts:
         raise ValueError("the corpus must hold at least one document; received none")
-    for what, texts in (("query", queries), ("document", corpus)):
-        for key, text in texts.items():
+    for what, named in (("query", queries), ("document", texts)):
+        for key, text in named.items():
             if not isinstance(text, str):
                 raise ValueError(
                     f"the text of {what} {key!r} must be a string; received {type(text).__name__}"
@@ -337,20 +406,10 @@ def _check_data(queries: dict[str, str], corpus: Mapping[str, str], qrels: Qrels
         if query not in queries:
             raise ValueError(f"the judgements name query {query!r}, which is not among the queries")
         for document in judged:
-            if document not in corpus:
+            if document not in documents:
                 raise ValueError(
                     f"the judgements of query {query!r} name document {document!r}, which is not in the "
                     "corpus"
                 )
     if not any(qrels.values()):
         raise ValueError("the judgements must judge at least one query; received none")
-
-
-def _without_self(hits: Hits, query_ids: list[str], k: int) -> Hits:
-    """Return the first k hits of each query that do not have the id of the query."""
-    ids, scores = [], []
-    for query, documents, values in zip(query_ids, hits.ids, hits.scores, strict=True):
-        keep = [place for place, document in enumerate(documents) if document != query][:k]
-        ids.append([documents[place] for place in keep])
-        scores.append(np.asarray(values)[keep])
-    return Hits(ids, scores)

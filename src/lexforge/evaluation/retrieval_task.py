@@ -99,6 +99,6 @@ def evaluate_bm25(evaluator: RetrievalEvaluator) -> RetrievalResult:
     Returns:
         Measures, run and values of each query; no sparsity and no timing.
     """
-    run = evaluator.bm25.search(evaluator.query_texts, k=evaluator.k).to_run(evaluator.query_ids)
+    run = evaluator.search(evaluator.bm25, evaluator.query_texts)
     scores = score_run(run, evaluator.qrels, evaluator.metrics)
     return RetrievalResult(scores.mean, run, scores.per_query, sparsity={}, timing={})
