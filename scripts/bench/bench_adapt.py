@@ -5,7 +5,8 @@
     python scripts/bench/bench_adapt.py --table
 
 Call it from the root of the checkout. Each run adapts the model to the documents of one collection, whose
-judged queries it does not see, and then measures start and result on those of `--split`. Rows go to
+judged queries it does not see, and then measures start and result on those of `--split`, in a search of
+passages as the index of `lexforge adapt` does it: a document is as good as its best passage. Rows go to
 results/adapt.csv, with the gate's verdict, so that its verdicts can be held against the truth. Two runs go
 side by side, each on one thread. A run whose folder is complete is not repeated; delete that of an
 interrupted one. `--flags` go to each run and into its row. `--table` prints the newest row of each seed as
@@ -42,10 +43,10 @@ def lexforge(*words: str, log: Path, statuses: tuple[int, ...] = (0,)) -> tuple[
 
 
 def measure(model: str, data: Path, split: str, length: int, file: Path) -> dict[str, float]:
-    """Measure an encoder on judged queries, once for each file."""
+    """Measure an encoder on judged queries by the passages of their documents, once for each file."""
     if not file.is_file():
         words = ["--model", model, "--data", str(data), "--split", split, "--max-seq-length", str(length)]
-        lexforge("evaluate", *words, "--json", str(file), log=file.with_suffix(".log"))
+        lexforge("evaluate", *words, "--passages", "--json", str(file), log=file.with_suffix(".log"))
     found = json.loads(file.read_text(encoding="utf-8"))
     return {name: (found["metrics"] | found["sparsity"])[name] for name in MEASURES}
 
