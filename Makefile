@@ -62,13 +62,15 @@ test-all: test test-slow
 
 # The tests that compare rounding, with the sums of other processors: first without AVX-512, without PyTorch's vector
 # instructions and without screening; then with MKL's oldest instructions and with screening in bfloat16, emulated or
-# not. Screening in 8 bits needs instructions that these processors lack; `make test` has it where they are there.
+# not. Screening in 8 bits needs instructions that these processors lack; `make test` has it where they are there. Then
+# the kernels of a GPU, by Triton's interpreter and its compiler, which need none.
 ROUNDING := tests/kernels/splade_head/test_splade_head.py tests/kernels/splade_head/test_screening.py tests/models/test_fused.py
 test-processors: export ONEDNN_MAX_CPU_ISA = AVX2
 test-processors: export OMP_NUM_THREADS = 1
 test-processors: $(INSTALLED)
 	ATEN_CPU_CAPABILITY=default $(BIN)/python $(PYTEST) --head-backend float32 $(ROUNDING)
 	ATEN_CPU_CAPABILITY=avx2 MKL_CBWR=COMPATIBLE $(BIN)/python $(PYTEST) --head-backend bfloat16 $(ROUNDING)
+	$(BIN)/python $(PYTEST) -m "processors and not slow" tests/kernels
 
 # What touches the interfaces of torch, transformers, sentence-transformers, accelerate and the extras, with their
 # oldest versions.

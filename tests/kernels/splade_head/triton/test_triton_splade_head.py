@@ -28,6 +28,7 @@ def python(*arguments: str, **environment: str) -> subprocess.CompletedProcess[s
     return subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.processors
 @pytest.mark.skipif(
     version("triton").startswith("3.6."),
     reason="the interpreter of the installed Triton 3.6 takes an array for a number, which NumPy refuses",
@@ -52,6 +53,7 @@ def compiled(*arguments: str) -> list[dict[str, Any]]:
 ALL = pytest.param("--all", marks=pytest.mark.slow)
 
 
+@pytest.mark.processors
 @pytest.mark.parametrize("configs", ["", ALL])
 @pytest.mark.parametrize(("capability", "instruction"), [("90", "HGMMA"), ("80", "HMMA")])
 def test_every_kernel_compiles_to_tensor_core_code(capability: str, instruction: str, configs: str) -> None:
