@@ -49,6 +49,8 @@ HELD_OUT = 500  # pseudo-queries that the gate measures at most; a tenth of thos
 TRAINING = PRESETS["lexforge"].train.left_open()
 FEWEST = 20  # pseudo-queries, so that the gate has two, which is the least that a paired test compares
 KEPT_TERMS = 0.75  # of the terms of documents that the start has: the teachers say which of them to keep
+START_SHARE = 0.6  # of the weights: pseudo-queries say less than judged ones, for which the preset keeps less
+TEMPERATURE = 1.0  # of the teachers' scores, in spreads
 DEPTH = 100  # documents of a ranking that may become candidates
 ROW_DOCUMENTS = 4  # that a training row compares
 
@@ -163,7 +165,8 @@ def main(cfg: Config) -> None:
     # The retriever that is to be improved: the SPLADE itself, or the dense model whose transformer it has. A
     # head that was not trained for SPLADE retrieves nothing yet, so nothing of it is kept.
     start: SparseEncoder | SentenceTransformer | None = model
-    finish, terms = preset.finish, dict[str, Any]()
+    share = preset.finish.start_share if scratch else START_SHARE
+    finish, terms = replace(preset.finish, start_share=share), dict[str, Any]()
     if not scratch and not models.head_is_trained(model, documents):
         dense = models.model_type(checked_name(cfg.model)) == "dense"
         start = models.load_encoder(cfg.model, tokens) if dense else None
@@ -233,9 +236,14 @@ def main(cfg: Config) -> None:
     training.check_full_batch(len(rows), settled, 1)
     print(f"{len(rows)} training rows of {ROW_DOCUMENTS} documents, scored by {', '.join(names)}")
 
-    # Loss: the order of the teachers, and few terms.
+    # Loss: the order of the teachers, and few terms. What the teachers find best is also an answer for
+    # InfoNCE, except for the lexical backbone, with which that was not measured.
     stages.begin("count the terms of the documents")
-    numbers = replace(preset.loss, infonce_weight=0.0, distillation_weight=1.0)
+    numbers = replace(preset.loss, distillation_weight=1.0)
+    if scratch:
+        numbers = replace(numbers, infonce_weight=0.0)
+    else:
+        numbers = replace(numbers, distillation_temperature=TEMPERATURE)
     idf = data.corpus_idf(documents, model.tokenizer, tokens, vocabulary_size=models.vocabulary_size(model))
     if preset.start.idf_bias and not scratch:
         frequency, encoded = corpus.active_document_frequency(model, documents)
