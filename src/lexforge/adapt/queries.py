@@ -1,9 +1,9 @@
 """Pseudo-queries: texts that are taken from documents and stand for what people would ask.
 
-They say what a document is about, and not that it is the best answer. So they carry a teacher's scores of
-several documents, and their own passage is no positive by itself (a contrastive loss on such pairs does
-harm). Mixed kinds of queries train better than one kind (CADET, arXiv 2505.19274), so each document gives
-several.
+They say what a document is about, and not that it is the best answer. So they carry the teachers' scores of
+several documents, and the best of these is the positive (a contrastive loss alone on a query and its own
+passage does harm). Mixed kinds of queries train better than one kind (CADET, arXiv 2505.19274), so each
+document gives several.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -374,7 +374,7 @@ def _texts_and_documents(
     """
     passages = {key: one for key, one in corpus.items() if isinstance(one, Passage)}
     if not passages:
-        return {key: one for key, one in corpus.items() if not isinstance(one, Passage)}, None
+        return cast("Mapping[str, str]", corpus), None
     if len(passages) < len(corpus):
         raise ValueError(
             f"the corpus must hold texts or passages; received {len(passages)} passages among {len(corpus)}"
