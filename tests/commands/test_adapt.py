@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 from sentence_transformers import SentenceTransformer, SparseEncoder
 
+from lexforge import training
 from lexforge.commands import adapt, search
 from lexforge.common.types import DataError
 from lexforge.corpus import encode, open_index
-from lexforge.models import build_splade
+from lexforge.models import build_splade, scale_head
 from lexforge.settings import PRESETS
 
 WORDS = "river bank flood bridge stone tower city road train sea island storm wind harbour ship".split()
@@ -120,6 +121,31 @@ def test_a_dense_model_gives_its_transformer_and_teaches(cfg, tiny_dense, tmp_pa
     passages = open_index(cfg.output / "index")[2]
     assert {passage.document for passage in passages.values()} == {f"{number}.md" for number in range(40)}
     assert kept.max_seq_length == tiny_dense.max_seq_length
+
+
+def test_a_splade_start_keeps_most_of_its_weights_and_learns_the_order_and_the_best_document(
+    cfg, tiny_checkpoint: Path, documents: Path, tmp_path: Path, monkeypatch, capsys
+) -> None:
+    """The share of the preset, which was chosen with judged queries, made a model worse here unseen."""
+    texts = [path.read_text().removeprefix("# ") for path in sorted(documents.iterdir())]
+    start = build_splade(str(tiny_checkpoint), max_seq_length=48, similarity="dot", device="cpu")
+    scale_head(start, texts, active_terms=1).save_pretrained(str(tmp_path / "splade"))
+    used = {}
+
+    class Trainer(training.SpladeTrainer):
+        def __init__(self, model, loss, **options) -> None:
+            super().__init__(model, loss, **options)
+            used.update(options, numbers=loss.numbers)
+
+    monkeypatch.setattr(training, "SpladeTrainer", Trainer)
+    settings = replace(cfg.train, learning_rate=1e-5)
+    run(replace(cfg, model=str(tmp_path / "splade"), train=settings))
+    assert used["start_share"] == adapt.START_SHARE == 0.6
+    assert used["numbers"].distillation_temperature == 1.0
+    logged = capsys.readouterr().out
+    assert all(name in logged for name in ("loss/infonce", "loss/distillation"))
+    # Rows of four documents in batches of eight, of 40 passages: some repeat in every batch.
+    assert "step 3 of 3" in logged
 
 
 def test_an_interrupted_run_goes_on(cfg, monkeypatch) -> None:

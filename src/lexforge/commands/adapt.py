@@ -53,6 +53,7 @@ START_SHARE = 0.6  # of the weights: pseudo-queries say less than judged ones, f
 TEMPERATURE = 1.0  # of the teachers' scores, in spreads
 DEPTH = 100  # documents of a ranking that may become candidates
 ROW_DOCUMENTS = 4  # that a training row compares
+SPARE_PASSAGES = 8  # times those of a batch, for batches in which none repeats
 
 
 @dataclass(frozen=True)
@@ -258,12 +259,14 @@ def main(cfg: Config) -> None:
         **numbers.arguments(),
     )
 
-    # Training.
+    # Training. The passages of a small collection do not fill batches without a repetition, which the loss
+    # leaves out.
     stages.begin("train")
+    small = len(documents) < SPARE_PASSAGES * settled.batch_size * ROW_DOCUMENTS
     trainer = training.SpladeTrainer(
         model,
         loss,
-        args=settled.arguments(cfg.output),
+        args=settled.arguments(cfg.output, **({"batch_sampler": "batch_sampler"} if small else {})),
         train_dataset=data.rows_to_dataset(rows),
         **settled.encoder_options(),
         ramp_fraction=numbers.ramp_fraction,
