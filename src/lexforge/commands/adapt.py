@@ -263,10 +263,11 @@ def main(cfg: Config) -> None:
     # leaves out.
     stages.begin("train")
     small = len(documents) < SPARE_PASSAGES * settled.batch_size * ROW_DOCUMENTS
+    sampler: dict[str, Any] = {"batch_sampler": "batch_sampler"} if small else {}
     trainer = training.SpladeTrainer(
         model,
         loss,
-        args=settled.arguments(cfg.output, **({"batch_sampler": "batch_sampler"} if small else {})),
+        args=settled.arguments(cfg.output, **sampler),
         train_dataset=data.rows_to_dataset(rows),
         **settled.encoder_options(),
         ramp_fraction=numbers.ramp_fraction,
