@@ -28,7 +28,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import tyro
 
@@ -66,9 +66,13 @@ from lexforge.settings import (
 )
 
 if TYPE_CHECKING:
+    import numpy as np
     from accelerate import PartialState
     from datasets import Dataset
+    from numpy.typing import NDArray
     from sentence_transformers import SparseEncoder
+
+    from lexforge.common.types import Embeddings
 
 LONGEST_FIRST_MEASURE = 180.0  # seconds to encode documents for a measure that training does not need
 SCRATCH = PRESETS["lexforge-scratch"]
@@ -171,6 +175,23 @@ class Config:
     )
 
     train: Annotated[TrainingSettings, tyro.conf.arg(name="")] = SCRATCH_TRAINING
+
+
+class Terms(NamedTuple):
+    """What the documents say of each term, and the terms with rules of their own."""
+
+    idf: NDArray[np.float32]  # [V]
+    special_ids: list[int]
+    stopword_ids: list[int]
+
+
+class Taught(NamedTuple):
+    """The settings and rows of a run after its teacher has been asked."""
+
+    cfg: Config
+    rows: list[dict[str, Any]] | Dataset
+    embeddings: Embeddings | None  # what the collator looks texts up in
+    compared: dict[str, float]  # nDCG@10 of training queries, if BM25 and the model were compared
 
 
 def defaults(model: str = LEXICAL, preset: PresetName | None = None) -> Config:
@@ -309,6 +330,145 @@ def may_go_untaught(cfg: Config) -> bool:
     return cfg.teacher is None and not untaught(cfg).loss.needs_teacher and not cfg.loss.phases
 
 
+def load_encoder(
+    cfg: Config, loaded: data.TrainingData, process: PartialState, stages: runs.Stages
+) -> tuple[Config, SparseEncoder]:
+    """Load or build the encoder, and return it with the settings for such a start.
+
+    The preset also says how queries and documents are compared, by dot product or cosine. This is saved with
+    the model, and the loss, the evaluation and every index read it there.
+    """
+    build = partial(models.build_splade, similarity=cfg.loss.similarity)
+    model = training.load_start(cfg, loaded.documents, process, stages, build)
+    if cfg.start.idf_bias or cfg.finish.prune_threshold or cfg.document_terms:
+        models.decoder_biases(model)  # an error says early what has no bias to shift
+    if process.is_main_process:
+        for line in training.unknown_rows(model, loaded):
+            print(line)
+    return prepare_head(cfg, model, loaded.documents, process), model
+
+
+def prepare_terms(
+    cfg: Config, model: SparseEncoder, documents: Sequence[str], process: PartialState
+) -> tuple[SparseEncoder, Terms]:
+    """Count the terms of the documents, and build the encoder that the options for its terms ask for."""
+    special_ids = models.special_token_ids(model.tokenizer)
+    stopword_ids = data.stopword_ids(model.tokenizer, cfg.language)
+    process.print(data.stopword_summary(model.tokenizer, stopword_ids, cfg.language))
+    count = {"max_seq_length": cfg.max_seq_length, "vocabulary_size": models.vocabulary_size(model)}
+    idf = data.corpus_idf(documents, model.tokenizer, **count)
+    if cfg.output_vocabulary == "seen":
+        unseen_ids = models.unseen_term_ids(data.document_frequency(documents, model.tokenizer, **count))
+        models.restrict_output_vocabulary(model, [*special_ids, *unseen_ids])
+    if cfg.inference_free:
+        model = models.build_inference_free(model, idf)
+    return model, Terms(idf, special_ids, stopword_ids)
+
+
+def measure_before(
+    cfg: Config,
+    model: SparseEncoder,
+    evaluator: evaluation.RetrievalEvaluator,
+    loaded: data.TrainingData,
+    record: report.RunRecord,
+    stages: runs.Stages,
+) -> None:
+    """Measure BM25 and, unless the options or a plan say otherwise, the model before training."""
+    stages.begin("measure BM25")
+    record.add("bm25", evaluation.evaluate_bm25(evaluator))
+    if cfg.evaluation.initial_evaluation:
+        stages.begin("measure the model before training")
+        result, sampled = evaluation.evaluate_within(LONGEST_FIRST_MEASURE, model, evaluator, loaded.measured)
+        record.add("initial" if sampled == len(loaded.measured.corpus) else "initial_sample", result)
+
+
+def teach(
+    cfg: Config,
+    model: SparseEncoder,
+    teacher: teachers.AnyTeacher | None,
+    rows: list[dict[str, Any]] | Dataset,
+    process: PartialState,
+    stages: runs.Stages,
+) -> Taught:
+    """Let the teacher say what it finds of the rows, which is computed once and kept on the disk.
+
+    BM25 as the teacher of the preset teaches only where it ranks better than the model.
+    """
+    compared: dict[str, float] = {}
+    if isinstance(teacher, teachers.BM25Teacher) and may_go_untaught(cfg):
+        stages.begin("compare the model with BM25 on training queries")
+        compared = evaluation.compare_with_bm25(model, rows)
+        leads = compared["bm25"] > compared["model"]
+        process.print(
+            f"nDCG@10 of training queries: BM25 {compared['bm25']:.4f}, the model {compared['model']:.4f}, "
+            f"so BM25 is {'the' if leads else 'no'} teacher"
+        )
+        if not leads:
+            teacher, cfg = None, untaught(cfg)
+    embeddings = None
+    if teacher is not None:
+        stages.begin("prepare the teacher")
+        with process.main_process_first():
+            rows, embeddings = teachers.teach_rows(teacher, rows, cfg.teacher_cache)
+    return Taught(cfg, rows, embeddings, compared)
+
+
+def leave_behind(
+    cfg: Config,
+    model: SparseEncoder,
+    terms: Terms,
+    trainer: training.SpladeTrainer,
+    evaluator: evaluation.RetrievalEvaluator,
+    loaded: data.TrainingData,
+    record: report.RunRecord,
+    stages: runs.Stages,
+    **others: Any,
+) -> None:
+    """Save the model, measure it, and write what the run leaves: its card, the numbers, and a page.
+
+    The model is saved before anything else can fail. `others` go to `training.finish_run`.
+    """
+    searched = loaded.measured.corpus
+    stages.begin("save the model")
+    model.save_pretrained(str(cfg.output_dir / "model"), create_model_card=False)
+    stages.begin("measure the model after training")
+    trained = evaluator.evaluate(model)
+    record.add("trained", trained)
+    stages.begin("measure it without its expansion")
+    record.add_measures("own_terms", evaluator.evaluate_own_terms(model))
+    stages.begin("write the results")
+    record.look_closer(model, evaluator, searched, terms.stopword_ids)
+    report.record_symptoms(
+        cfg.output_dir,
+        model,
+        evaluator.query_texts,
+        evaluator.document_texts,
+        idf=terms.idf,
+        stopword_ids=terms.stopword_ids,
+    )
+    examples = evaluation.example_searches(
+        model,
+        dict(zip(evaluator.query_ids[:3], evaluator.query_texts, strict=False)),
+        searched,
+        trained.run,
+        relevant=evaluator.qrels,
+    )
+    training.finish_run(
+        cfg,
+        model,
+        trainer,
+        stages,
+        task="retrieval",
+        split="test",
+        measured=len(searched),
+        metrics=record.metrics,
+        examples=f"\nThree searches of the test split (* marks a document judged relevant):\n{examples}",
+        timing=trained.timing,
+        wanted_terms={"document": cfg.document_terms, "query": cfg.query_terms},
+        **others,
+    )
+
+
 def main(cfg: Config) -> None:
     """Train a SPLADE retriever and compare it with BM25 and with itself before training."""
     check(cfg)
@@ -327,26 +487,24 @@ def main(cfg: Config) -> None:
     )
 
     # Data. The train split gives the rows; the test split is measured before and after training, and the dev
-    # split during training.
+    # split during training. Rows that carry the scores of a teacher in their column `label` need none.
     stages.begin("read the data")
     given = cfg.negatives in ("given", "none") and cfg.teacher_scores is None
     loaded, evaluators = training.read_retrieval(cfg, process, given_rows=given)
-    documents, searched = loaded.documents, loaded.measured.corpus
-    evaluator = evaluators["test"]
+    documents, evaluator = loaded.documents, evaluators["test"]
     stages.begin("make the training rows")
     rows, negatives_from = make_rows(cfg, loaded, evaluator, plan, process)
     mines = negatives_from == "mined"
-
-    # Teacher. Rows that carry the scores of a teacher in their column `label` need none.
     teacher_name = cfg.teacher or PRESETS[cfg.preset].data.teacher
-    teacher_model = None
+    taught_by = teachers.teacher_name(teacher_name, cfg.teacher_scores, rows)
+    teacher = None
     if cfg.loss.needs_teacher and "label" not in rows[0]:
         stages.begin("load the teacher")
         with process.main_process_first():
-            teacher_model = teachers.load_any_teacher(teacher_name, documents)
+            teacher = teachers.load_any_teacher(teacher_name, documents)
     process.print(
         f"{cfg.data}: {len(rows)} training rows, {len(evaluator.query_ids)} test queries, "
-        f"{len(documents)} documents, {len(searched)} of them searched",
+        f"{len(documents)} documents, {len(loaded.measured.corpus)} of them searched",
         flush=True,
     )
 
@@ -354,42 +512,13 @@ def main(cfg: Config) -> None:
     # A resumed run is refused if its data have changed.
     runs.claim_run_directory(cfg.output_dir, cfg, resume=cfg.resume, data=loaded.digests(rows))
 
-    # Encoder. The preset also says how queries and documents are compared, by dot product or cosine. This is
-    # saved with the model, and the loss, the evaluation and every index read it there.
-    build = partial(models.build_splade, similarity=cfg.loss.similarity)
-    model = training.load_start(cfg, documents, process, stages, build)
-    if cfg.start.idf_bias or cfg.finish.prune_threshold or cfg.document_terms:
-        models.decoder_biases(model)  # an error says early what has no bias to shift
-    if process.is_main_process:
-        for line in training.unknown_rows(model, loaded):
-            print(line)
-    cfg = prepare_head(cfg, model, documents, process)
-
-    # Vocabulary. The sparsity penalty of the loss treats a term by its idf in the corpus, and it has rules of
-    # its own for special tokens and stop words.
+    # Encoder, and what its vocabulary means in these documents. It is measured before it learns anything.
+    cfg, model = load_encoder(cfg, loaded, process, stages)
     stages.begin("count the terms of the documents")
-    special_ids = models.special_token_ids(model.tokenizer)
-    stopword_ids = data.stopword_ids(model.tokenizer, cfg.language)
-    process.print(data.stopword_summary(model.tokenizer, stopword_ids, cfg.language))
-    count = {"max_seq_length": cfg.max_seq_length, "vocabulary_size": models.vocabulary_size(model)}
-    idf = data.corpus_idf(documents, model.tokenizer, **count)
-    if cfg.output_vocabulary == "seen":
-        unseen_ids = models.unseen_term_ids(data.document_frequency(documents, model.tokenizer, **count))
-        models.restrict_output_vocabulary(model, [*special_ids, *unseen_ids])
-    if cfg.inference_free:
-        model = models.build_inference_free(model, idf)
-
-    # Evaluation before training, with BM25 on the same queries. A plan measures BM25 alone.
+    model, terms = prepare_terms(cfg, model, documents, process)
     record = report.RunRecord(cfg.output_dir)
     if process.is_main_process:
-        stages.begin("measure BM25")
-        record.add("bm25", evaluation.evaluate_bm25(evaluator))
-        if cfg.evaluation.initial_evaluation:
-            stages.begin("measure the model before training")
-            result, sampled = evaluation.evaluate_within(
-                LONGEST_FIRST_MEASURE, model, evaluator, loaded.measured
-            )
-            record.add("initial" if sampled == len(searched) else "initial_sample", result)
+        measure_before(cfg, model, evaluator, loaded, record, stages)
 
     # Terms that nearly every document activates get a lower bias, and rare ones a higher one. The lexical
     # backbone has idf in its weights already.
@@ -398,39 +527,22 @@ def main(cfg: Config) -> None:
         frequency, encoded = corpus.active_document_frequency(model, documents)
         models.shift_bias_by_idf(model, frequency, encoded, cfg.start.idf_bias)
 
-    # Negatives that the model mines itself, as it is before the first step. A resumed run reads its file.
+    # Negatives that the model mines itself, as it is before the first step, and the teacher's word on the
+    # rows. A resumed run reads the file of the negatives.
     if mines and plan is None:
         stages.begin("mine the negatives")
         rule = negative_rule(cfg, seed=cfg.train.seed)
         rows = negatives.mine_once(model, loaded.retrieval, rule, cfg.output_dir / "mined.jsonl")
+    cfg, rows, embeddings, compared = teach(cfg, model, teacher, rows, process, stages)
 
-    # What the teacher says of the rows: embeddings or scores, computed once and kept on the disk. BM25 needs
-    # neither, and teaches only where it ranks better than the model.
-    compared = {}
-    if isinstance(teacher_model, teachers.BM25Teacher) and may_go_untaught(cfg):
-        stages.begin("compare the model with BM25 on training queries")
-        compared = evaluation.compare_with_bm25(model, rows)
-        leads = compared["bm25"] > compared["model"]
-        process.print(
-            f"nDCG@10 of training queries: BM25 {compared['bm25']:.4f}, the model {compared['model']:.4f}, "
-            f"so BM25 is {'the' if leads else 'no'} teacher"
-        )
-        if not leads:
-            teacher_model, cfg = None, untaught(cfg)
-    teacher, taught_by = None, teachers.teacher_name(teacher_name, cfg.teacher_scores, rows)
-    if teacher_model is not None:
-        stages.begin("prepare the teacher")
-        with process.main_process_first():
-            rows, teacher = teachers.teach_rows(teacher_model, rows, cfg.teacher_cache)
-
-    # Loss. The preset gives its numbers; the penalty of each term follows from the vocabulary above.
+    # Loss. The preset gives its numbers; the penalty of each term follows from the vocabulary.
     loss = losses.NeuralSparseLoss(
         model,
-        penalty_weights=losses.penalty_weights(cfg.loss, idf, special_ids, stopword_ids),
-        special_token_ids=special_ids,
+        penalty_weights=losses.penalty_weights(cfg.loss, terms.idf, terms.special_ids, terms.stopword_ids),
+        special_token_ids=terms.special_ids,
         gather_across_devices=process.num_processes > 1,
         mini_batch_size=cfg.train.mini_batch_size,
-        teacher_similarity="dot" if isinstance(teacher, teachers.BM25Teacher) else "cosine",
+        teacher_similarity="dot" if isinstance(embeddings, teachers.BM25Teacher) else "cosine",
         **cfg.loss.arguments(),
     )
 
@@ -443,7 +555,7 @@ def main(cfg: Config) -> None:
         loss,
         train_dataset=train_dataset,
         evaluator=evaluators.get("dev"),
-        teacher=teacher,
+        teacher=embeddings,
         phases=cfg.loss.phases,
         ramp_fraction=cfg.loss.ramp_fraction,
         training_seq_length=cfg.training_seq_length,
@@ -462,7 +574,7 @@ def main(cfg: Config) -> None:
         told = plan.measure(
             trainer,
             documents,
-            searched=len(searched) + len(evaluator.query_ids),
+            searched=len(loaded.measured.corpus) + len(evaluator.query_ids),
             first_seconds=LONGEST_FIRST_MEASURE,
             mines=mines,
             compares=bool(compared),
@@ -470,58 +582,26 @@ def main(cfg: Config) -> None:
         process.print(told)
         return
     trainer.train(resume_from_checkpoint=cfg.resume)
-    if not process.is_main_process:
-        return
 
-    # The model is saved before anything else can fail.
-    stages.begin("save the model")
-    model.save_pretrained(str(cfg.output_dir / "model"), create_model_card=False)
-
-    # Evaluation after training.
-    stages.begin("measure the model after training")
-    trained = evaluator.evaluate(model)
-    record.add("trained", trained)
-    stages.begin("measure it without its expansion")
-    record.add_measures("own_terms", evaluator.evaluate_own_terms(model))
-
-    # What the run leaves behind: how the model uses its vocabulary, its card, the numbers, and a page.
-    stages.begin("write the results")
-    record.look_closer(model, evaluator, searched, stopword_ids)
-    report.record_symptoms(
-        cfg.output_dir,
-        model,
-        evaluator.query_texts,
-        evaluator.document_texts,
-        idf=idf,
-        stopword_ids=stopword_ids,
-    )
-    examples = evaluation.example_searches(
-        model,
-        dict(zip(evaluator.query_ids[:3], evaluator.query_texts, strict=False)),
-        searched,
-        trained.run,
-        relevant=evaluator.qrels,
-    )
-    training.finish_run(
-        cfg,
-        model,
-        trainer,
-        stages,
-        task="retrieval",
-        split="test",
-        measured=len(searched),
-        metrics=record.metrics,
-        settings={
-            "preset": cfg.preset,
-            "teacher": taught_by if cfg.loss.needs_teacher else "none",
-            "negatives": negatives_from,
-            "output vocabulary": cfg.output_vocabulary,
-        },
-        examples=f"\nThree searches of the test split (* marks a document judged relevant):\n{examples}",
-        timing=trained.timing,
-        training_queries=compared,
-        wanted_terms={"document": cfg.document_terms, "query": cfg.query_terms},
-    )
+    # What the run leaves behind.
+    if process.is_main_process:
+        leave_behind(
+            cfg,
+            model,
+            terms,
+            trainer,
+            evaluator,
+            loaded,
+            record,
+            stages,
+            settings={
+                "preset": cfg.preset,
+                "teacher": taught_by if cfg.loss.needs_teacher else "none",
+                "negatives": negatives_from,
+                "output vocabulary": cfg.output_vocabulary,
+            },
+            training_queries=compared,
+        )
 
 
 if __name__ == "__main__":

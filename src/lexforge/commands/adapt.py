@@ -19,16 +19,16 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import tyro
 
 from lexforge import adapt, corpus, data, evaluation, losses, models, retrieval, runs, training
 from lexforge.commands.index import read_library
-from lexforge.common.types import DataError, Passage
+from lexforge.common.types import DataError, Passage, Run
 from lexforge.data.formats import detect
 from lexforge.models.names import checked_name
 from lexforge.settings import (
@@ -36,6 +36,8 @@ from lexforge.settings import (
     LEXICAL,
     PRESETS,
     START,
+    FinishSettings,
+    Preset,
     SourceOptions,
     TrainingSettings,
     check_wanted_terms,
@@ -43,6 +45,8 @@ from lexforge.settings import (
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer, SparseEncoder
+
+    from lexforge.losses.gradient_cache import MiniBatchSize
 
 NOT_BETTER = 3  # the exit status where the start is kept
 HELD_OUT = 500  # pseudo-queries that the gate measures at most; a tenth of those that there are
@@ -112,6 +116,31 @@ class Config:
     train: Annotated[TrainingSettings, tyro.conf.arg(name="")] = TRAINING
 
 
+class Start(NamedTuple):
+    """The encoder that is adapted, and the retriever that it comes from."""
+
+    model: SparseEncoder
+    retriever: SparseEncoder | SentenceTransformer | None  # the model itself, a dense one, or none
+    checkpoint: str
+    finish: FinishSettings
+    terms: dict[str, Any]  # the wanted numbers of an untrained head
+
+    @property
+    def adapts_itself(self) -> bool:
+        """Whether the retriever is the encoder that is adapted."""
+        return self.retriever is self.model
+
+
+class Asked(NamedTuple):
+    """The queries of adaptation, and those that were held out for the gate."""
+
+    queries: dict[str, str]
+    own: dict[str, str]  # a pseudo-query -> the passage that it was taken from
+    held: list[str]
+    gate: evaluation.RetrievalEvaluator
+    judged: evaluation.RetrievalEvaluator | None
+
+
 def main(cfg: Config) -> None:
     """Adapt the model, measure it, and make the index."""
     check(cfg)
@@ -134,130 +163,37 @@ def main(cfg: Config) -> None:
         train = replace(train, learning_rate=preset.learning_rate_of(models.own_width(cfg.model)))
     settled = cfg.train.with_defaults(train)  # config.json keeps what was given, for --resume
 
-    # Encoder and documents. The tokenizer of the encoder divides long documents into passages; an encoder
-    # that is built from the documents sees them whole first. The folder is claimed when the documents are
-    # known, because a run is not resumed over others.
-    whole: dict[str, str] = {}
-    if scratch:
-        stages.begin("read the documents")
-        whole = data.load_library(cfg.documents, cfg.source, show_progress_bar=True).texts
-        claim(cfg, whole)
-    stages.begin("build the encoder" if scratch else "load the encoder")
-    checkpoint = models.resolve_backbone(
-        cfg.model,
-        list(whole.values()),
-        cfg.output / "backbone",
-        max_seq_length=tokens,
-        seed=settled.seed,
-    )
-    model = models.build_splade(checkpoint, max_seq_length=tokens, similarity=preset.loss.similarity)
-    for line in training.widen_weights(model):
-        process.print(line)
-    models.decoder_biases(model)  # an error says early what has no bias to shift
-    stages.begin("read the documents")
-    library = read_library(cfg.documents, cfg.source, model)
-    if not scratch:
-        claim(cfg, library.texts)
+    # Encoder and documents, of which a large collection gives a sample.
+    model, checkpoint, library = read_documents(cfg, preset, tokens, settled.seed, stages)
     passages = sampled(library.passages, cfg.sample, settled.seed)
     texts = {key: passage.joined for key, passage in passages.items()}
     documents = list(texts.values())
     print(f"{cfg.documents}: {len(library.passages)} passages, of which {len(passages)} are adapted to")
-
-    # The retriever that is to be improved: the SPLADE itself, or the dense model whose transformer it has. A
-    # head that was not trained for SPLADE retrieves nothing yet, so nothing of it is kept.
-    start: SparseEncoder | SentenceTransformer | None = model
-    share = preset.finish.start_share if scratch else START_SHARE
-    finish, terms = replace(preset.finish, start_share=share), dict[str, Any]()
-    if not scratch and not models.head_is_trained(model, documents):
-        dense = models.model_type(checked_name(cfg.model)) == "dense"
-        start = models.load_encoder(cfg.model, tokens) if dense else None
-        models.scale_head(model, documents)
-        finish = replace(finish, start_share=0.0)
-        terms = preset.start.wanted_terms(models.vocabulary_size(model))
-        print(f"{cfg.model} was not trained for SPLADE: its head gets its scale from the documents")
-    if START in cfg.teacher and start is None:
-        raise ValueError(f"{cfg.model} is no retriever yet, so it cannot teach; leave out --teacher start")
+    start = prepare_start(cfg, preset, model, checkpoint, documents, tokens)
 
     # Queries. Some pseudo-queries are held out for the gate, and real queries join the others.
     stages.begin("take queries from the documents")
-    taken = adapt.pseudo_queries(passages, cfg.pseudo_queries + HELD_OUT, seed=settled.seed)
-    if len(taken) < FEWEST:
-        raise DataError(
-            f"{cfg.documents} gives {len(taken)} queries, taken from titles, sentences and keywords; at "
-            f"least {FEWEST} are needed, a tenth of which is held out"
-        )
-    first = min(HELD_OUT, len(taken) // 10)
-    held, trained = taken[:first], taken[first : first + cfg.pseudo_queries]
-    queries = {f"pseudo-{place}": one.text for place, one in enumerate(trained)}
-    own = {f"pseudo-{place}": one.passage for place, one in enumerate(trained)}
-    if cfg.queries is not None:
-        queries |= {f"real-{place}": text for place, text in enumerate(adapt.read_queries(cfg.queries))}
-    gate = evaluation.RetrievalEvaluator(
-        {f"held-{place}": one.text for place, one in enumerate(held)},
-        texts,
-        {f"held-{place}": {one.passage: 1} for place, one in enumerate(held)},
-        show_progress_bar=True,
-    )
-    judged = None
-    if cfg.judged is not None:
-        judged_data = data.load_retrieval_data(cfg.judged, [cfg.split], cfg.source)
-        judged = evaluation.RetrievalEvaluator(
-            judged_data.split_queries(cfg.split),
-            read_library(cfg.judged, cfg.source, model, keep_all=True).passages,
-            judged_data.split(cfg.split),
-            show_progress_bar=True,
-        )
+    asked = take_queries(cfg, model, passages, texts, settled.seed)
 
-    # Before: the rankings of the start and of BM25 are measured, and give the candidates.
+    # Before: what the start finds on the queries that were held out.
     stages.begin("measure the start")
-    rankings = {BM25: gate.bm25.search(list(queries.values()), DEPTH).to_run(list(queries))}
-    before = adapt.measure(start, gate, judged)
+    before = adapt.measure(start.retriever, asked.gate, asked.judged)
+    terms = start.terms
     if cfg.document_terms is not None:
         terms = {"document_terms": cfg.document_terms}
-    elif start is model and not scratch:
+    elif start.adapts_itself and not scratch:
         terms = {"document_terms": round(KEPT_TERMS * before["held_out"].sparsity["document_active_dims"])}
-    if start is not None:
-        index = retrieval.build_exact(gate.vectors(start)[1], list(texts), models.check_encoder(start))
-        vectors = corpus.encode(start, list(queries.values()), "query", show_progress_bar=True)
-        rankings[START] = index.search(vectors, DEPTH).to_run(list(queries))
 
-    # Teachers. Each scores the same candidates, and a row compares some of them over the range of the scores.
+    # Rows. Teachers score the same candidates, and a row compares some of them over the range of the scores.
     stages.begin("score the candidates")
-    names = cfg.teacher or tuple(rankings)
-    pools = adapt.candidate_pools(list(rankings.values()), queries, own, cfg.pool)
-    scores = []
-    for name in names:
-        if name == BM25:
-            scores.append(adapt.scores_in_ranking(rankings[BM25], pools))
-        elif name == START:
-            scores.append(adapt.scores_in_index(index, vectors, pools))
-        else:
-            scores.append(adapt.scores_by(name, pools, queries, texts))
-    rows = adapt.listed_rows(texts, adapt.average_in_spreads(scores), queries, ROW_DOCUMENTS, settled.seed)
+    names, scores = score_candidates(cfg, start.retriever, asked, texts)
+    rows = adapt.listed_rows(texts, scores, asked.queries, ROW_DOCUMENTS, settled.seed)
     training.check_full_batch(len(rows), settled, 1)
     print(f"{len(rows)} training rows of {ROW_DOCUMENTS} documents, scored by {', '.join(names)}")
 
-    # Loss: the order of the teachers, and few terms. What the teachers find best is also an answer for
-    # InfoNCE, except for the lexical backbone, with which that was not measured.
+    # Loss: the order of the teachers, and few terms.
     stages.begin("count the terms of the documents")
-    numbers = replace(preset.loss, distillation_weight=1.0)
-    if scratch:
-        numbers = replace(numbers, infonce_weight=0.0)
-    else:
-        numbers = replace(numbers, distillation_temperature=TEMPERATURE)
-    idf = data.corpus_idf(documents, model.tokenizer, tokens, vocabulary_size=models.vocabulary_size(model))
-    if preset.start.idf_bias and not scratch:
-        frequency, encoded = corpus.active_document_frequency(model, documents)
-        models.shift_bias_by_idf(model, frequency, encoded, preset.start.idf_bias)
-    special_ids = models.special_token_ids(model.tokenizer)
-    stopword_ids = data.stopword_ids(model.tokenizer, cfg.language)
-    loss = losses.NeuralSparseLoss(
-        model,
-        penalty_weights=losses.penalty_weights(numbers, idf, special_ids, stopword_ids),
-        special_token_ids=special_ids,
-        mini_batch_size=settled.mini_batch_size,
-        **numbers.arguments(),
-    )
+    loss = make_loss(cfg, preset, model, documents, tokens, settled.mini_batch_size)
 
     # Training. The passages of a small collection do not fill batches without a repetition, which the loss
     # leaves out.
@@ -270,30 +206,19 @@ def main(cfg: Config) -> None:
         args=settled.arguments(cfg.output, **sampler),
         train_dataset=data.rows_to_dataset(rows),
         **settled.encoder_options(),
-        ramp_fraction=numbers.ramp_fraction,
-        **asdict(finish),
+        ramp_fraction=preset.loss.ramp_fraction,
+        **asdict(start.finish),
         train_positions=not scratch,
-        counted_texts={"document": documents, "query": [one.text for one in held]},
+        counted_texts={"document": documents, "query": asked.held},
         **terms,
     )
     trainer.train(resume_from_checkpoint=cfg.resume)
 
-    # After: the gate, and the model that it lets through.
+    # After: the gate, the model that it lets through, and what the command leaves behind.
     stages.begin("measure the adapted model")
-    after = adapt.measure(model, gate, judged)
+    after = adapt.measure(model, asked.gate, asked.judged)
     verdict = adapt.judge(before, after)
-    kept: SparseEncoder | SentenceTransformer = model
-    if not verdict.better and start is not None:
-        model.save_pretrained(str(cfg.output / "rejected"), create_model_card=False)
-        kept = models.load_encoder(cfg.model if start is not model else str(checkpoint), tokens)
-    folder = cfg.output / "model"
-    kept.save_pretrained(str(folder), create_model_card=False)
-    stages.begin("index all passages")
-    corpus.index_passages(
-        kept, library.passages, cfg.output / "index", name=str(folder), show_progress_bar=True
-    )
-
-    # What it leaves behind.
+    keep_and_index(cfg, start, library, tokens, stages, better=verdict.better)
     found = {"before": numbers_of(before), "after": numbers_of(after)}
     seconds = stages.end()
     settings = {"teachers": list(names), "rows": len(rows), "passages": len(library.passages)}
@@ -330,6 +255,184 @@ def check(cfg: Config) -> None:
         raise ValueError(
             f"--pool must be at least the {ROW_DOCUMENTS} documents that a row compares; received {cfg.pool}"
         )
+
+
+def read_documents(
+    cfg: Config, preset: Preset, tokens: int, seed: int, stages: runs.Stages
+) -> tuple[SparseEncoder, str, data.Library]:
+    """Load or build the encoder, and read the documents.
+
+    The tokenizer of the encoder divides long documents into passages; an encoder that is built from the
+    documents sees them whole first. The folder is claimed when the documents are known, because a run is not
+    resumed over others.
+
+    Returns:
+        The encoder, the checkpoint that it was made of, and the documents.
+    """
+    scratch, whole = cfg.model == LEXICAL, dict[str, str]()
+    if scratch:
+        stages.begin("read the documents")
+        whole = data.load_library(cfg.documents, cfg.source, show_progress_bar=True).texts
+        claim(cfg, whole)
+    stages.begin("build the encoder" if scratch else "load the encoder")
+    checkpoint = models.resolve_backbone(
+        cfg.model, list(whole.values()), cfg.output / "backbone", max_seq_length=tokens, seed=seed
+    )
+    model = models.build_splade(checkpoint, max_seq_length=tokens, similarity=preset.loss.similarity)
+    for line in training.widen_weights(model):
+        print(line)
+    models.decoder_biases(model)  # an error says early what has no bias to shift
+    stages.begin("read the documents")
+    library = read_library(cfg.documents, cfg.source, model)
+    if not scratch:
+        claim(cfg, library.texts)
+    return model, str(checkpoint), library
+
+
+def prepare_start(
+    cfg: Config,
+    preset: Preset,
+    model: SparseEncoder,
+    checkpoint: str,
+    documents: Sequence[str],
+    tokens: int,
+) -> Start:
+    """Find the retriever that is to be improved: the SPLADE itself, or the dense model it was made of.
+
+    A head that was not trained for SPLADE gets its scale here. It retrieves nothing yet, so the adapted model
+    keeps nothing of it.
+    """
+    scratch = cfg.model == LEXICAL
+    if scratch or models.head_is_trained(model, documents):
+        share = preset.finish.start_share if scratch else START_SHARE
+        return Start(model, model, checkpoint, replace(preset.finish, start_share=share), {})
+    dense = models.model_type(checked_name(cfg.model)) == "dense"
+    retriever = models.load_encoder(cfg.model, tokens) if dense else None
+    if START in cfg.teacher and retriever is None:
+        raise ValueError(f"{cfg.model} is no retriever yet, so it cannot teach; leave out --teacher start")
+    models.scale_head(model, documents)
+    print(f"{cfg.model} was not trained for SPLADE: its head gets its scale from the documents")
+    terms = preset.start.wanted_terms(models.vocabulary_size(model))
+    return Start(model, retriever, checkpoint, replace(preset.finish, start_share=0.0), terms)
+
+
+def take_queries(
+    cfg: Config,
+    model: SparseEncoder,
+    passages: Mapping[str, Passage],
+    texts: Mapping[str, str],
+    seed: int,
+) -> Asked:
+    """Take queries from the passages, hold some out for the gate, and read the real and the judged ones."""
+    taken = adapt.pseudo_queries(passages, cfg.pseudo_queries + HELD_OUT, seed=seed)
+    if len(taken) < FEWEST:
+        raise DataError(
+            f"{cfg.documents} gives {len(taken)} queries, taken from titles, sentences and keywords; at "
+            f"least {FEWEST} are needed, a tenth of which is held out"
+        )
+    first = min(HELD_OUT, len(taken) // 10)
+    held, trained = taken[:first], taken[first : first + cfg.pseudo_queries]
+    queries = {f"pseudo-{place}": one.text for place, one in enumerate(trained)}
+    own = {f"pseudo-{place}": one.passage for place, one in enumerate(trained)}
+    if cfg.queries is not None:
+        queries |= {f"real-{place}": text for place, text in enumerate(adapt.read_queries(cfg.queries))}
+    gate = evaluation.RetrievalEvaluator(
+        {f"held-{place}": one.text for place, one in enumerate(held)},
+        texts,
+        {f"held-{place}": {one.passage: 1} for place, one in enumerate(held)},
+        show_progress_bar=True,
+    )
+    judged = None
+    if cfg.judged is not None:
+        judged_data = data.load_retrieval_data(cfg.judged, [cfg.split], cfg.source)
+        judged = evaluation.RetrievalEvaluator(
+            judged_data.split_queries(cfg.split),
+            read_library(cfg.judged, cfg.source, model, keep_all=True).passages,
+            judged_data.split(cfg.split),
+            show_progress_bar=True,
+        )
+    return Asked(queries, own, [one.text for one in held], gate, judged)
+
+
+def score_candidates(
+    cfg: Config,
+    retriever: SparseEncoder | SentenceTransformer | None,
+    asked: Asked,
+    texts: Mapping[str, str],
+) -> tuple[tuple[str, ...], Run]:
+    """Let each teacher score the candidates that BM25 and the retriever find.
+
+    Returns:
+        The names of the teachers, and the average of their scores.
+    """
+    queries = asked.queries
+    rankings = {BM25: asked.gate.bm25.search(list(queries.values()), DEPTH).to_run(list(queries))}
+    if retriever is not None:
+        documents = asked.gate.vectors(retriever)[1]
+        index = retrieval.build_exact(documents, list(texts), models.check_encoder(retriever))
+        vectors = corpus.encode(retriever, list(queries.values()), "query", show_progress_bar=True)
+        rankings[START] = index.search(vectors, DEPTH).to_run(list(queries))
+    names = cfg.teacher or tuple(rankings)
+    pools = adapt.candidate_pools(list(rankings.values()), queries, asked.own, cfg.pool)
+    scores = []
+    for name in names:
+        if name == BM25:
+            scores.append(adapt.scores_in_ranking(rankings[BM25], pools))
+        elif name == START:
+            scores.append(adapt.scores_in_index(index, vectors, pools))
+        else:
+            scores.append(adapt.scores_by(name, pools, queries, texts))
+    return names, adapt.average_in_spreads(scores)
+
+
+def make_loss(
+    cfg: Config,
+    preset: Preset,
+    model: SparseEncoder,
+    documents: Sequence[str],
+    tokens: int,
+    mini_batch_size: MiniBatchSize,
+) -> losses.NeuralSparseLoss:
+    """Make the loss, and shift the bias of the terms of a pretrained encoder by their idf.
+
+    What the teachers find best is also an answer for InfoNCE, except for the lexical backbone, with which
+    that was not measured.
+    """
+    scratch = cfg.model == LEXICAL
+    numbers = replace(preset.loss, distillation_weight=1.0)
+    if scratch:
+        numbers = replace(numbers, infonce_weight=0.0)
+    else:
+        numbers = replace(numbers, distillation_temperature=TEMPERATURE)
+    idf = data.corpus_idf(documents, model.tokenizer, tokens, vocabulary_size=models.vocabulary_size(model))
+    if preset.start.idf_bias and not scratch:
+        frequency, encoded = corpus.active_document_frequency(model, documents)
+        models.shift_bias_by_idf(model, frequency, encoded, preset.start.idf_bias)
+    special_ids = models.special_token_ids(model.tokenizer)
+    stopword_ids = data.stopword_ids(model.tokenizer, cfg.language)
+    return losses.NeuralSparseLoss(
+        model,
+        penalty_weights=losses.penalty_weights(numbers, idf, special_ids, stopword_ids),
+        special_token_ids=special_ids,
+        mini_batch_size=mini_batch_size,
+        **numbers.arguments(),
+    )
+
+
+def keep_and_index(
+    cfg: Config, start: Start, library: data.Library, tokens: int, stages: runs.Stages, *, better: bool
+) -> None:
+    """Save the adapted model, or the start if it is the better one, and index all passages by it."""
+    kept: SparseEncoder | SentenceTransformer = start.model
+    if not better and start.retriever is not None:
+        start.model.save_pretrained(str(cfg.output / "rejected"), create_model_card=False)
+        kept = models.load_encoder(start.checkpoint if start.adapts_itself else cfg.model, tokens)
+    folder = cfg.output / "model"
+    kept.save_pretrained(str(folder), create_model_card=False)
+    stages.begin("index all passages")
+    corpus.index_passages(
+        kept, library.passages, cfg.output / "index", name=str(folder), show_progress_bar=True
+    )
 
 
 def claim(cfg: Config, texts: Mapping[str, str]) -> None:

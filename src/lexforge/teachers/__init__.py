@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from lexforge.teachers.bm25 import BM25Teacher
     from lexforge.teachers.cache import Teacher, TeacherCache
     from lexforge.teachers.dense import SentenceTransformerTeacher
-    from lexforge.teachers.load import load_any_teacher, load_teacher, teach_rows
+    from lexforge.teachers.load import AnyTeacher, load_any_teacher, load_teacher, teach_rows
     from lexforge.teachers.lsa import LsaTeacher
     from lexforge.teachers.options import (
         check_taught_rows,
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from lexforge.teachers.pairs import label_rows, listed_pairs, load_scorer, row_pairs, score_pairs
 
 __all__ = [
+    "AnyTeacher",
     "BM25Teacher",
     "LsaTeacher",
     "SentenceTransformerTeacher",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -20,6 +20,8 @@ from lexforge.teachers.pairs import PairScorer, label_rows, load_scorer, row_pai
 if TYPE_CHECKING:
     from datasets import Dataset
 
+AnyTeacher: TypeAlias = Teacher | BM25Teacher | PairScorer
+"""What teaches: embeddings of texts, BM25, or the scores of pairs."""
 LARGEST_FIT = 100_000
 """Texts of a corpus on which a teacher is fitted at most."""
 
@@ -50,7 +52,7 @@ def load_teacher(name: str, documents: Sequence[str]) -> Teacher | BM25Teacher:
     return SentenceTransformerTeacher(name)
 
 
-def load_any_teacher(name: str, documents: Sequence[str]) -> Teacher | BM25Teacher | PairScorer:
+def load_any_teacher(name: str, documents: Sequence[str]) -> AnyTeacher:
     """Load a teacher that gives embeddings, or one that scores pairs of texts, by what its files say.
 
     Args:
@@ -77,7 +79,7 @@ def texts_to_fit(documents: Sequence[str]) -> Sequence[str]:
 
 
 def teach_rows(
-    teacher: Teacher | BM25Teacher | PairScorer,
+    teacher: AnyTeacher,
     rows: list[dict[str, Any]] | Dataset,
     cache: Path | None,
 ) -> tuple[list[dict[str, Any]] | Dataset, Embeddings | None]:
