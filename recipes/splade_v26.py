@@ -297,13 +297,16 @@ def prepare_head(
 
     Such a head activates a large part of the vocabulary in every text. It gets another scale, so that
     training starts with few terms, and the trained model keeps no share of this start. Nor does training by
-    itself bring such an encoder to few terms, so it has the preset's wanted numbers of them.
+    itself bring such an encoder to few terms, or to the words of the text among them. So it has the preset's
+    wanted numbers of terms, and own activation.
     """
     scaled = cfg.start.scale_head or not models.has_language_model_head(model)
     if not scaled or cfg.model == LEXICAL or models.head_is_trained(model, documents):
         return cfg
     models.scale_head(model, documents)
     cfg = replace(cfg, finish=replace(cfg.finish, start_share=0.0))
+    if not cfg.loss.own_activation_weight:
+        cfg = replace(cfg, loss=replace(cfg.loss, own_activation_weight=cfg.start.own_activation_weight))
     if cfg.document_terms is None and cfg.query_terms is None:
         wanted = cfg.start.wanted_terms(models.vocabulary_size(model))
         if cfg.inference_free:  # such queries have no encoder, and one term per word
@@ -540,6 +543,7 @@ def main(cfg: Config) -> None:
         model,
         penalty_weights=losses.penalty_weights(cfg.loss, terms.idf, terms.special_ids, terms.stopword_ids),
         special_token_ids=terms.special_ids,
+        word_weights=losses.word_weights(terms.idf, terms.special_ids, terms.stopword_ids),
         gather_across_devices=process.num_processes > 1,
         mini_batch_size=cfg.train.mini_batch_size,
         teacher_similarity="dot" if isinstance(embeddings, teachers.BM25Teacher) else "cosine",

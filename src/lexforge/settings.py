@@ -107,6 +107,7 @@ class SparseLossNumbers:
         infonce_weight: Weight of InfoNCE (section 1).
         self_reconstruction_weight: Weight of self-reconstruction (section 2).
         positive_activation_weight: Weight of positive activation (section 3).
+        own_activation_weight: Weight of own activation (section 20).
         triplet_margin_weight: Weight of the triplet margin (section 4), averaged over the negative columns;
             above 0 the data needs negatives.
         margin: Margin of the triplet term, in units of the cosine.
@@ -126,8 +127,8 @@ class SparseLossNumbers:
         margin_mse_scale: Multiplies the student's margins in MarginMSE, above 0; None learns it, from 1.
         guide_margin: Where a number, InfoNCE and the triplet margin leave out every candidate whose teacher's
             score lies above that of the positive minus this margin (section 15); the data needs a teacher.
-        regularized: The columns on which FLOPS, self-reconstruction and minimum activation act: `all`, or the
-            `anchor` alone, as in the public code behind the notes (section 8).
+        regularized: The columns on which FLOPS, self-reconstruction, own activation and minimum activation
+            act: `all`, or the `anchor` alone, as in the public code behind the notes (section 8).
 
     Raises:
         ValueError: If a number is out of its range, every weight is 0, or `regularized` is unknown.
@@ -139,6 +140,7 @@ class SparseLossNumbers:
     infonce_weight: float = 3.0
     self_reconstruction_weight: float = 0.5
     positive_activation_weight: float = 2.0
+    own_activation_weight: float = 0.0
     triplet_margin_weight: float = 0.0
     margin: Annotated[float, NoFlag] = 0.3
     flops_weight: float = 0.010
@@ -189,6 +191,7 @@ class SparseLossNumbers:
             "infonce": self.infonce_weight,
             "self_reconstruction": self.self_reconstruction_weight,
             "positive_activation": self.positive_activation_weight,
+            "own_activation": self.own_activation_weight,
             "triplet_margin": self.triplet_margin_weight,
             "flops_query": query_flops,
             "flops_document": self.flops_weight,
@@ -262,6 +265,8 @@ class StartSettings:
         document_terms: Wanted number of active terms per document where the head was not trained and the user
             wants no number of documents or queries; None leaves it to the loss.
         query_terms: The same per query.
+        own_activation_weight: Weight of own activation where the head was not trained and the loss has none;
+            0 leaves it at none.
 
     Source: docs/losses.md, sections 18 and 20.
     """
@@ -270,6 +275,7 @@ class StartSettings:
     idf_bias: float = 0.0
     document_terms: Annotated[int | None, NoFlag] = None
     query_terms: Annotated[int | None, NoFlag] = None
+    own_activation_weight: Annotated[float, NoFlag] = 0.0
 
     def wanted_terms(self, vocabulary_size: int) -> dict[str, int]:
         """Return the numbers of terms that an untrained head is brought to, by the names of `SpladeTrainer`.
@@ -631,7 +637,9 @@ LEXFORGE = replace(
         mse_weight=0.0,
     ),
     train=replace(PLAIN.train, learning_rate=3e-4, lr_scheduler_type="constant_with_warmup"),
-    start=StartSettings(scale_head=True, idf_bias=0.35, document_terms=128, query_terms=40),
+    start=StartSettings(
+        scale_head=True, idf_bias=0.35, document_terms=128, query_terms=40, own_activation_weight=5.0
+    ),
     finish=FinishSettings(start_share=0.35, prune_threshold=0.3, average_horizon=1 / 6),
     data=DataSettings(negatives="mined", negatives_per_row=3, teacher="bm25"),
 )

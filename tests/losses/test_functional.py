@@ -26,6 +26,8 @@ SIGNATURES = {
     "idf_penalty_weights": "idf, alpha=4.0, special_token_ids=(), special_penalty=100.0, stopword_ids=(), "
     "stopword_penalty=15.0",
     "minimum_activation": "activations, top_k=5, threshold=0.5",
+    "own_activation": "activations, input_ids, attention_mask, word_weights, floor=1.0",
+    "word_weights": "idf, special_token_ids=(), stopword_ids=()",
     "distillation": "student_scores, teacher_scores, temperature=3.0, kl_weight=0.7, mse_weight=0.3, "
     "match_scale=False, left_out=None",
     "margin_mse": "student_scores, teacher_scores, scale=1.0, positive=None, left_out=None",
@@ -91,9 +93,14 @@ CASES: dict[str, Callable[[], tuple[list[Any], dict[str, Any]]]] = {
         [rows_with_a_zero_row(64), multi_hot(ROWS), torch.randn(6, 64), torch.eye(6)],
         {"keys": rows_with_a_zero_row(64), "key_labels": multi_hot(ROWS), "aggregate": "mean", "alpha": 0.5},
     ),
+    "own_activation": lambda: (
+        [rows_with_a_zero_row(VOCABULARY), *tokens(), 12 * torch.rand(VOCABULARY)],
+        {"floor": 6.0},
+    ),
     "positive_activation": lambda: ([rows_with_a_zero_row(VOCABULARY), *tokens()], {}),
     "self_reconstruction": lambda: ([rows_with_a_zero_row(VOCABULARY), *tokens()], {}),
     "triplet_margin": lambda: ([rows_with_a_zero_row(VOCABULARY) for _ in range(3)], {}),
+    "word_weights": lambda: ([12 * torch.rand(VOCABULARY)], {"special_token_ids": [0, 1]}),
 }
 
 

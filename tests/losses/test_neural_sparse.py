@@ -23,6 +23,7 @@ from lexforge.losses.functional import (
     info_nce,
     margin_mse,
     minimum_activation,
+    own_activation,
     positive_activation,
     self_reconstruction,
     triplet_margin,
@@ -46,12 +47,19 @@ WEIGHTS = {
     "infonce": 3.0,
     "self_reconstruction": 0.5,
     "positive_activation": 2.0,
+    "own_activation": 5.0,
     "triplet_margin": 2.5,
     "flops_query": 0.02,
     "flops_document": 0.01,
     "minimum_activation": 1.5,
     "distillation": 2.0,
 }
+OF_TOKENS = "self_reconstruction", "positive_activation", "own_activation"
+
+
+def words(model) -> torch.Tensor:
+    """A weight for each token, such as its idf."""
+    return 4 * torch.rand(len(model.tokenizer), generator=torch.Generator().manual_seed(4))
 
 
 def make_loss(model, **changes) -> NeuralSparseLoss:
@@ -61,6 +69,7 @@ def make_loss(model, **changes) -> NeuralSparseLoss:
         "flops_weight": WEIGHTS["flops_document"],
         "query_flops_weight": WEIGHTS["flops_query"],
         "special_token_ids": SPECIAL,
+        "word_weights": words(model),
         "activation_threshold": 5.0,
     }
     return NeuralSparseLoss(model, **{**arguments, **changes})
@@ -150,6 +159,8 @@ def test_each_part_is_its_weight_times_the_pure_function(model, columns: int, si
         "self_reconstruction": sum(self_reconstruction(r, *t) for r, t in zip(rows, tokens, strict=True))
         / columns,
         "positive_activation": positive_activation(anchor, *tokens[1], SPECIAL),
+        "own_activation": sum(own_activation(r, *t, words(model)) for r, t in zip(rows, tokens, strict=True))
+        / columns,
         "flops_query": idf_flops(anchor, weights),
         "flops_document": idf_flops(documents, weights),
         "minimum_activation": sum(minimum_activation(r, 5, 5.0) for r in rows) / columns,
@@ -190,9 +201,10 @@ def test_parts_sum_to_the_loss_the_trainer_minimises(model) -> None:
 
 
 def test_gradcheck_of_the_whole_sum(tiny_splade) -> None:
-    """All eight parts together have the right gradient in float64, for every column."""
+    """All parts together have the right gradient in float64, for every column."""
     torch.manual_seed(0)
-    loss = make_loss(tiny_splade, penalty_weights=3 * torch.rand(9), temperature=0.5, top_k=3)
+    weights = {"penalty_weights": 3 * torch.rand(9), "word_weights": torch.rand(9)}
+    loss = make_loss(tiny_splade, **weights, temperature=0.5, top_k=3)
     features = [
         {
             "input_ids": torch.randint(9, (3, 4)),
@@ -211,7 +223,8 @@ def test_gradcheck_of_the_whole_sum(tiny_splade) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["infonce", "self_reconstruction", "positive_activation", "minimum_activation"]
+    "name",
+    ["infonce", "self_reconstruction", "positive_activation", "own_activation", "minimum_activation"],
 )
 def test_a_term_alone_is_the_only_part(model, name: str) -> None:
     """A part whose weight is 0 is left out of the dict, the log and the sum."""
@@ -422,6 +435,7 @@ def test_similarity_is_one_choice(model) -> None:
             "0 for every",
         ),
         ({"temperature": 0.0}, r"temperature.*0\.0"),
+        ({"own_activation_weight": 1.0}, "word_weights"),
         ({"penalty_weights": torch.tensor([1.0, -1.0])}, "penalty_weights"),
         ({"penalty_weights": torch.tensor([1.0, float("nan")])}, "penalty_weights"),
         ({"similarity": "Dot"}, "'Dot'"),
@@ -488,7 +502,7 @@ def test_a_saved_prompt_is_no_part_of_a_text(model, side: str) -> None:
     close(found, positive_activation(rows[0], *tokens[1]))
 
 
-@pytest.mark.parametrize("name", ["self_reconstruction", "positive_activation"])
+@pytest.mark.parametrize("name", OF_TOKENS)
 def test_embeddings_alone_lack_the_tokens(model, name: str) -> None:
     """The error says which terms need tokens, where another loss encodes."""
     rows = [torch.rand(2, 20) for _ in range(3)]
@@ -500,14 +514,13 @@ def test_embeddings_alone_lack_the_tokens(model, name: str) -> None:
 
 def test_embeddings_alone_suffice_elsewhere(model) -> None:
     """What needs no tokens gives the same numbers as through `forward`."""
-    off = {"self_reconstruction_weight": 0.0, "positive_activation_weight": 0.0}
-    loss = make_loss(model, **off)
+    loss = make_loss(model, **{f"{name}_weight": 0.0 for name in OF_TOKENS})
     features, labels = make_batch(
         model, 3, teacher=False, scores=[[3.0, 0.0], [2.0, 1.0], [3.0, 2.0], [1.0, 0.0]]
     )
     parts = loss(features, labels)
     from_embeddings = loss.compute_loss_from_embeddings(embed(model, features), labels)
-    assert set(parts) == set(from_embeddings) == set(WEIGHTS) - {"self_reconstruction", "positive_activation"}
+    assert set(parts) == set(from_embeddings) == set(WEIGHTS) - set(OF_TOKENS)
     for name, part in parts.items():
         close(from_embeddings[name], part)
 
@@ -522,10 +535,11 @@ def test_all_padding_and_zero_activations_train_without_nan(model) -> None:
         }
         for _ in range(3)
     ]
+    weights = {"penalty_weights": torch.ones(20), "word_weights": torch.ones(20)}
     for similarity in ("dot", "cosine"):
         model.similarity_fn_name = similarity
         rows = [torch.zeros(2, 20, requires_grad=True) for _ in features]
-        parts = make_loss(model, penalty_weights=torch.ones(20)).compute_loss(rows, features, None)
+        parts = make_loss(model, **weights).compute_loss(rows, features, None)
         sum(parts.values()).backward()
         assert all(part.isfinite() for part in parts.values())
         assert all(row.grad.isfinite().all() for row in rows)
@@ -544,12 +558,7 @@ def test_one_row_with_a_teacher(model) -> None:
 def test_cached_splade_loss_gives_the_gradients_of_splade_loss(model) -> None:
     """With the tokens' terms and our own sparsity off, the loss is a base loss of sentence-transformers'
     wrappers, small mini-batches included."""
-    off = {
-        "self_reconstruction_weight": 0.0,
-        "positive_activation_weight": 0.0,
-        "flops_weight": 0.0,
-        "query_flops_weight": 0.0,
-    }
+    off = dict.fromkeys((f"{name}_weight" for name in (*OF_TOKENS, "flops", "query_flops")), 0.0)
     scores = [[3.0, 0.0], [2.0, 1.0], [3.0, 2.0], [1.0, 0.0]]
     model.double()
     gradients, names = [], []

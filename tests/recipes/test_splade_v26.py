@@ -569,14 +569,17 @@ def test_lexforge_shifts_the_bias_and_keeps_a_share_of_the_start(beir: Path, tin
 def test_a_share_is_kept_of_a_retriever_only(
     beir: Path, tiny_checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Half of a language model that never retrieved anything would spoil what was trained."""
+    """Half of a language model that never retrieved anything would spoil what was trained, and such a head
+    does not show the words of a text by itself."""
     trained = scale_head(build_splade(tiny_checkpoint, device="cpu"), WORDS, active_terms=1)
     trained.save_pretrained(str(tmp_path / "splade"))
     started = SpladeTrainer.__init__
     shares = []
+    own = []
 
     def noted(self: SpladeTrainer, *args: Any, **others: Any) -> None:
         shares.append(others["start_share"])
+        own.append(args[1].weights["own_activation"])
         started(self, *args, **others)
 
     for model, said in ((tiny_checkpoint, True), (tmp_path / "splade", False)):
@@ -586,6 +589,8 @@ def test_a_share_is_kept_of_a_retriever_only(
             recipe.main(config(beir, negatives="none", output_dir=tmp_path / f"run-{said}", **settings))
         assert ("is no retriever yet" in capsys.readouterr().out) == said
     assert shares == [0.0, PRESETS["lexforge"].finish.start_share]
+    assert own == [PRESETS["lexforge"].start.own_activation_weight, 0.0]
+    assert own[0] > 0
 
 
 def test_mined_negatives_take_the_route_of_documents(beir: Path, tiny_checkpoint: Path) -> None:

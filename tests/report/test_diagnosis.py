@@ -21,7 +21,7 @@ from sentence_transformers import SparseEncoder
 
 from lexforge import data, models, report, runs, training
 from lexforge.commands import report as command
-from lexforge.losses import NeuralSparseLoss, penalty_weights
+from lexforge.losses import NeuralSparseLoss, penalty_weights, word_weights
 from lexforge.models.structure import splade_decoders
 from lexforge.report import Finding, findings_text
 from lexforge.report.model_numbers import numbers_of_texts
@@ -136,7 +136,8 @@ def train(
                 decoder.bias.add_(setting.bias).mul_(setting.head)
         special = models.special_token_ids(tokenizer)
         penalties = penalty_weights(numbers, torch.from_numpy(idf), special, stopword_ids)
-        loss = NeuralSparseLoss(model, penalty_weights=penalties, **numbers.arguments())
+        words = word_weights(torch.from_numpy(idf), special, stopword_ids)
+        loss = NeuralSparseLoss(model, penalty_weights=penalties, word_weights=words, **numbers.arguments())
         trainer = training.SpladeTrainer(
             model,
             loss,
@@ -225,6 +226,12 @@ CASES = [
     ("everywhere", OPEN, "raise --loss.flops-weight (now 1e-05)", changed(OPEN, flops_weight=1.0)),
     ("rare_weight", FLAT, "raise --loss.idf-alpha (now 0)", changed(FLAT, idf_alpha=8.0)),
     ("rare_weight", FLAT, "lower --loss.flops-weight (now 0.2)", changed(FLAT, flops_weight=0.01)),
+    (
+        "own_recall",
+        FLAT,
+        "raise --loss.own-activation-weight (now 0)",
+        changed(FLAT, own_activation_weight=5.0),
+    ),
     ("own_recall", FLAT, "lower --loss.flops-weight (now 0.2)", changed(FLAT, flops_weight=0.01)),
     ("expansion", STRICT, "lower --loss.flops-weight (now 3)", changed(STRICT, flops_weight=0.05)),
     ("expansion", replace(HEALTHY, start_share=0.95), "--finish.start-share (now 0.95)", HEALTHY),

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from lexforge.losses.moco import MoCoLoss
     from lexforge.losses.neural_sparse import NeuralSparseLoss
     from lexforge.losses.nws import NWSLoss
+    from lexforge.losses.own_activation import word_weights
     from lexforge.settings import SparseLossNumbers
 
 __all__ = [
@@ -34,6 +35,7 @@ __all__ = [
     "loss_parameters",
     "loss_tensors",
     "penalty_weights",
+    "word_weights",
 ]
 
 __getattr__, __dir__ = load_when_used(__name__)

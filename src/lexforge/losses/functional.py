@@ -9,6 +9,7 @@ from lexforge.losses.label_similarity import compute_label_pair_similarity
 from lexforge.losses.minimum_activation import minimum_activation
 from lexforge.losses.moco import moco
 from lexforge.losses.nws import nws
+from lexforge.losses.own_activation import own_activation, word_weights
 from lexforge.losses.positive_activation import positive_activation
 from lexforge.losses.self_reconstruction import self_reconstruction
 from lexforge.losses.triplet import triplet_margin
@@ -26,7 +27,9 @@ __all__ = [
     "minimum_activation",
     "moco",
     "nws",
+    "own_activation",
     "positive_activation",
     "self_reconstruction",
     "triplet_margin",
+    "word_weights",
 ]

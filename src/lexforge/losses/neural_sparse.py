@@ -19,6 +19,7 @@ from lexforge.losses.flops import flops, idf_flops
 from lexforge.losses.gradient_cache import MiniBatchSize
 from lexforge.losses.infonce import ranking_cross_entropy
 from lexforge.losses.minimum_activation import minimum_activation
+from lexforge.losses.own_activation import own_activation
 from lexforge.losses.positive_activation import positive_activation
 from lexforge.losses.self_reconstruction import self_reconstruction
 from lexforge.losses.similarity import paired_scores, scores_of_columns
@@ -27,13 +28,13 @@ from lexforge.settings import SparseLossNumbers
 
 
 class NeuralSparseLoss(EmbeddingLoss):
-    """Weighted sum of InfoNCE, self-reconstruction, positive activation, triplet margin, FLOPS, minimum
-    activation, distillation and MarginMSE, returned as named parts.
+    """Weighted sum of InfoNCE, self-reconstruction, positive activation, own activation, triplet margin,
+    FLOPS, minimum activation, distillation and MarginMSE, returned as named parts.
 
     The columns are `(anchor, positive, negative_1, ..., negative_n)`. Queries and documents (positives and
     negatives together) are regularised apart, each by its own mean activation over all ranks.
-    Self-reconstruction and minimum activation are means over the columns. With `regularized="anchor"` these
-    three act on the anchors alone. A term of weight 0 is not computed.
+    Self-reconstruction, own activation and minimum activation are means over the columns. With
+    `regularized="anchor"` these four act on the anchors alone. A term of weight 0 is not computed.
     All terms are computed in float32 (float64 for a float64 model), outside autocast.
 
     Candidates that are known to answer an anchor are left out of InfoNCE, the triplet margin, distillation
@@ -53,6 +54,7 @@ class NeuralSparseLoss(EmbeddingLoss):
         similarity: "cosine" or "dot", which must be the model's `similarity_fn_name`; None takes that.
         penalty_weights: `[V]` float, >= 0, from `idf_penalty_weights`; None is the plain FLOPS of SPLADE.
         special_token_ids: Ids that positive activation leaves out.
+        word_weights: `[V]` float, >= 0, from `word_weights`; own activation needs it.
         gather_across_devices: Score against the documents of all ranks, with gradient, so that R ranks of B
             rows train like one rank of R * B rows.
         mini_batch_size: Rows that are encoded at once, "auto" or None; see `EmbeddingLoss`.
@@ -84,6 +86,7 @@ class NeuralSparseLoss(EmbeddingLoss):
 
     penalty_weights: Tensor | None
     special_token_ids: Tensor
+    word_weights: Tensor | None
 
     def __init__(
         self,
@@ -92,6 +95,7 @@ class NeuralSparseLoss(EmbeddingLoss):
         similarity: Similarity | None = None,
         penalty_weights: Tensor | None = None,
         special_token_ids: Sequence[int] = (),
+        word_weights: Tensor | None = None,
         gather_across_devices: bool = False,
         mini_batch_size: MiniBatchSize = None,
         teacher_similarity: Similarity = "cosine",
@@ -112,6 +116,12 @@ class NeuralSparseLoss(EmbeddingLoss):
         self.register_buffer("penalty_weights", penalty_weights, persistent=False)
         special = torch.tensor(list(special_token_ids), dtype=torch.long)
         self.register_buffer("special_token_ids", special, persistent=False)
+        if self.weights["own_activation"] and word_weights is None:
+            raise ValueError(
+                "own activation weighs the tokens of a text: pass word_weights, such as word_weights(idf), "
+                "or set own_activation_weight=0"
+            )
+        self.register_buffer("word_weights", word_weights, persistent=False)
         self.gather_across_devices = gather_across_devices
         self.teacher_similarity = check_similarity(teacher_similarity)
         # A learned scale is kept as its logarithm, so that it stays positive.
@@ -186,6 +196,15 @@ class NeuralSparseLoss(EmbeddingLoss):
         if weights["positive_activation"]:
             parts["positive_activation"] = positive_activation(
                 anchor, *_tokens(features)[1], self.special_token_ids
+            )
+
+        if weights["own_activation"]:
+            assert self.word_weights is not None
+            parts["own_activation"] = _mean(
+                [
+                    own_activation(rows, *tokens, self.word_weights)
+                    for rows, tokens in zip(regularized, _tokens(features), strict=False)
+                ]
             )
 
         if weights["triplet_margin"]:
@@ -352,8 +371,9 @@ def _tokens(features: list[Features] | None) -> list[tuple[Tensor, Tensor]]:
     """Token ids and mask of each column, `[B, L]` each; the tokens of a saved prompt are masked too."""
     if features is None:
         raise ValueError(
-            "self_reconstruction and positive_activation read the tokens of each column, which "
-            "compute_loss_from_embeddings does not receive; set their weights to 0, or call the loss itself"
+            "self_reconstruction, positive_activation and own_activation read the tokens of each column, "
+            "which compute_loss_from_embeddings does not receive; set their weights to 0, or call the loss "
+            "itself"
         )
     return [(column["input_ids"], _mask_without_prompt(column)) for column in features]
 

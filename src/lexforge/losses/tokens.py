@@ -33,15 +33,8 @@ def token_set(
             vocabulary. Ids on an accelerator are checked there, by a device-side assertion of the scatter: a
             check here would make the host wait for the device.
     """
-    if input_ids.dim() != 2 or input_ids.shape != attention_mask.shape:
-        raise ValueError(
-            "input_ids and attention_mask must both be [B, L]; "
-            f"received {tuple(input_ids.shape)} and {tuple(attention_mask.shape)}"
-        )
+    kept = _unmasked(input_ids, attention_mask, vocabulary_size)
     _check_on_cpu(excluded_ids, vocabulary_size, "excluded_ids")
-    kept = attention_mask.bool()
-    if input_ids.device.type == "cpu":
-        _check_on_cpu(input_ids.numpy()[kept.numpy()], vocabulary_size, "token ids")
     # Padding is written to one extra column, which is cut off, so that no id has to be changed.
     # The id V would fall into that column too; it is moved out of range, where the scatter refuses it.
     ids = input_ids.long() + (input_ids == vocabulary_size)
@@ -52,6 +45,45 @@ def token_set(
     if len(excluded_ids):
         members = members.index_fill(1, _as_indices(excluded_ids, input_ids.device), False)
     return members
+
+
+def distinct_tokens(input_ids: Tensor, attention_mask: Tensor, vocabulary_size: int) -> tuple[Tensor, Tensor]:
+    """List the unmasked tokens of each row and mark each distinct one once, without a mask over V.
+
+    Args:
+        input_ids: `[B, L]` integer, token ids in `[0, vocabulary_size)` wherever the mask is set.
+        attention_mask: `[B, L]` integer or bool, 0 at padding.
+        vocabulary_size: V.
+
+    Returns:
+        The ids in ascending order, `[B, L]` int64 below V, and `[B, L]` bool: true at the first place of each
+        distinct token.
+
+    Raises:
+        ValueError: If the two inputs differ in shape, or an unmasked id lies outside the vocabulary. Ids on
+            an accelerator are checked there, as in `token_set`, by what reads a vector at them.
+    """
+    kept = _unmasked(input_ids, attention_mask, vocabulary_size)
+    # Padding goes to the end, and an id from V on beyond it, where no vector can be read.
+    ids = input_ids.long() + (input_ids >= vocabulary_size)
+    ids = torch.where(kept, ids, vocabulary_size).sort(dim=1).values
+    first = torch.ones_like(ids, dtype=torch.bool)
+    first[:, 1:] = ids[:, 1:] != ids[:, :-1]
+    padding = ids == vocabulary_size
+    return ids.masked_fill(padding, 0), first & ~padding
+
+
+def _unmasked(input_ids: Tensor, attention_mask: Tensor, vocabulary_size: int) -> Tensor:
+    """Return the mask `[B, L]` as bool after a check of the shapes, and of the ids on a CPU."""
+    if input_ids.dim() != 2 or input_ids.shape != attention_mask.shape:
+        raise ValueError(
+            "input_ids and attention_mask must both be [B, L]; "
+            f"received {tuple(input_ids.shape)} and {tuple(attention_mask.shape)}"
+        )
+    kept = attention_mask.bool()
+    if input_ids.device.type == "cpu":
+        _check_on_cpu(input_ids.numpy()[kept.numpy()], vocabulary_size, "token ids")
+    return kept
 
 
 def _check_on_cpu(ids: Sequence[int] | NDArray | Tensor, vocabulary_size: int, name: str) -> None:

@@ -119,7 +119,7 @@ _ROWS = (
         "above",
         "61 % to 100 %",
         "28 %",
-        "lower {loss.flops_weight}",
+        "raise {loss.own_activation_weight}, or lower {loss.flops_weight}",
     ),
     Symptom(
         "expansion",
