@@ -38,6 +38,7 @@ class RunFiles:
         metrics: `{system: {measure: value}}`, of all systems that have been measured.
         timing: Seconds of the stages and speeds; empty before the run has ended.
         best_checkpoint: Step and value of the best checkpoint; empty if none was chosen.
+        wanted_terms: Wanted mean numbers of active terms, "document" and "query"; None for a free one.
         scores: The values of each query, by system.
         log: The lines of the log that hold values of the Trainer.
         begins: The lines that say where training began or was resumed.
@@ -54,6 +55,7 @@ class RunFiles:
     metrics: dict[str, dict[str, float]]
     timing: dict[str, Any]
     best_checkpoint: dict[str, float]
+    wanted_terms: dict[str, float | None]
     scores: dict[str, RunScores]
     log: list[dict[str, Any]]
     begins: list[dict[str, Any]]
@@ -123,6 +125,7 @@ def read_run_files(folder: str | Path, name: str | None = None) -> RunFiles:
         metrics={system: measured[system] for system in (*SYSTEMS, *measured) if system in measured},
         timing=(written or {}).get("timing", {}),
         best_checkpoint=(written or {}).get("best_checkpoint", {}),
+        wanted_terms=(written or {}).get("wanted_terms", {}),
         scores=scores,
         log=[line for line in lines if not line.get("begin")],
         begins=[line for line in lines if line.get("begin")],

@@ -57,9 +57,11 @@ def sentences(run: RunFiles) -> list[str]:
         return [_progress(run)]
     measure = run.headline
     said = []
-    trained = run.metrics[TRAINED].get(measure) if measure else None
+    trained, before, bm25 = (
+        run.metrics.get(system, {}).get(measure) if measure else None
+        for system in (TRAINED, "initial", "bm25")
+    )
     if measure is not None and trained is not None:
-        before, bm25 = (run.metrics.get(system, {}).get(measure) for system in ("initial", "bm25"))
         if before is None:
             said.append(f"After training {measure} is {number(trained)}.")
         else:
@@ -80,6 +82,12 @@ def sentences(run: RunFiles) -> list[str]:
             f"A document has {sizes['document_active_dims']:,.1f} active terms and a query "
             f"{sizes['query_active_dims']:,.1f}."
         )
+        wanted = run.wanted_terms.get("document")
+        if wanted is not None and trained is not None and bm25 is not None and trained < bm25:
+            said.append(
+                f"{wanted:g} per document were wanted; where queries ask for details, a search needs more "
+                "(--document-terms)."
+            )
     seconds = run.timing.get("stage_seconds", {})
     if seconds:
         training = f", of which training took {duration(seconds['train'])}" if "train" in seconds else ""
