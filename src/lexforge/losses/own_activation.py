@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from lexforge.losses.precision import in_float32
@@ -56,12 +58,15 @@ def own_activation(
 
 
 def word_weights(
-    idf: Tensor, special_token_ids: Sequence[int] = (), stopword_ids: Sequence[int] = ()
+    idf: Tensor | NDArray[np.float32],
+    special_token_ids: Sequence[int] = (),
+    stopword_ids: Sequence[int] = (),
 ) -> Tensor:
     """Weigh each term by its idf, and special tokens and stop words by 0.
 
     Args:
-        idf: `[V]` float, >= 0, inverse document frequencies of the corpus.
+        idf: `[V]` float, >= 0, inverse document frequencies of the corpus, as `lexforge.data.corpus_idf`
+            counts them.
         special_token_ids: Ids of special tokens.
         stopword_ids: Ids of stop words.
 
