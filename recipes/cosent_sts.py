@@ -23,11 +23,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import tyro
-
 from lexforge import data, losses, models, runs, training
 from lexforge.common.command_line import run_recipe
-from lexforge.settings import LEXICAL, CardOptions, EvaluationSettings, StsOptions, TrainingSettings
+from lexforge.settings import LEXICAL, NO_PREFIX, RecipeSettings, StsOptions, TrainingSettings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -51,14 +49,14 @@ MEASURES = ("spearman_cosine", "pearson_cosine", "spearman_dot", "pearson_dot")
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(RecipeSettings):
     """The settings of the run."""
 
     data: str = "docstrings"
     """What to train and test on: `docstrings`; scored pairs (.jsonl, .csv, .tsv, .parquet, also .gz and
     .zst), a folder of them by split or of `save_to_disk`; or `hf:organisation/name:configuration`."""
 
-    source: Annotated[StsOptions, tyro.conf.arg(name="")] = StsOptions()
+    source: Annotated[StsOptions, NO_PREFIX] = StsOptions()
 
     model: str = "lexical"
     """A dense encoder, or `lexical`: a small one built from the training texts, at first a bag of words."""
@@ -66,24 +64,9 @@ class Config:
     scale: float = 20.0
     """Factor on the cosine similarities in the loss, the inverse of a temperature."""
 
-    card: Annotated[CardOptions, tyro.conf.arg(name="")] = CardOptions()
-
     output_dir: Path = Path("runs/cosent_sts")
-    """The run directory; it must be new or empty, unless the run is resumed."""
 
-    resume: bool = False
-    """Whether to continue the run in `output_dir` from its last checkpoint."""
-
-    plan: bool = False
-    """Whether to take a few steps only, tell what the run would take, and leave nothing behind."""
-
-    max_seq_length: int | None = None
-    """Tokens per sentence, special tokens included; longer sentences are cut. None is 128 from scratch, and
-    what a pretrained model was saved with, at most 256."""
-
-    evaluation: Annotated[EvaluationSettings, tyro.conf.arg(name="")] = EvaluationSettings()
-
-    train: Annotated[TrainingSettings, tyro.conf.arg(name="")] = LEFT_OPEN
+    train: Annotated[TrainingSettings, NO_PREFIX] = LEFT_OPEN
 
 
 def resolve(cfg: Config) -> Config:

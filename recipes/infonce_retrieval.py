@@ -31,8 +31,8 @@ from lexforge import data, evaluation, losses, models, report, runs, training
 from lexforge.common.command_line import run_recipe
 from lexforge.settings import (
     LEXICAL,
-    CardOptions,
-    EvaluationSettings,
+    NO_PREFIX,
+    RecipeSettings,
     Shortage,
     SourceOptions,
     TrainingSettings,
@@ -56,7 +56,7 @@ LEFT_OPEN = SCRATCH.left_open()
 
 
 @dataclass(frozen=True)
-class LossSettings:
+class LossOptions:
     """The loss and its numbers."""
 
     name: Annotated[Literal["infonce", "moco", "hcl"], tyro.conf.arg(name="loss")] = "infonce"
@@ -82,7 +82,7 @@ class LossSettings:
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(RecipeSettings):
     """The settings of the run."""
 
     data: str = "docstrings"
@@ -90,12 +90,12 @@ class Config:
     (.csv, .tsv, .parquet, .jsonl, also .gz and .zst), a folder of them by split or of `save_to_disk`; or
     `hf:organisation/name:configuration`."""
 
-    source: Annotated[SourceOptions, tyro.conf.arg(name="")] = SourceOptions()
+    source: Annotated[SourceOptions, NO_PREFIX] = SourceOptions()
 
     model: str = "lexical"
     """A dense encoder, or `lexical`: a small one built from the corpus, at first a bag of words."""
 
-    loss: Annotated[LossSettings, tyro.conf.arg(name="")] = LossSettings()
+    loss: Annotated[LossOptions, NO_PREFIX] = LossOptions()
 
     negatives: Literal["given", "none", "judged", "bm25"] = "given"
     """Hard negatives, which only infonce reads: those `given` in rows of texts, if any; `none`; or one per
@@ -104,27 +104,12 @@ class Config:
     negatives_shortage: Shortage = "random"
     """What happens to a row without a negative: a `random` document fills it up, or it is dropped."""
 
-    card: Annotated[CardOptions, tyro.conf.arg(name="")] = CardOptions()
-
     output_dir: Path = Path("runs/infonce_retrieval")
-    """The run directory; it must be new or empty, unless the run is resumed."""
-
-    resume: bool = False
-    """Whether to continue the run in `output_dir` from its last checkpoint."""
-
-    plan: bool = False
-    """Whether to take a few steps only, tell what the run would take, and leave nothing behind."""
-
-    max_seq_length: int | None = None
-    """Tokens per text, special tokens included; longer texts are cut. None is 128 from scratch, and what a
-    pretrained model was saved with, at most 256."""
 
     eval_documents: int | None = None
     """Documents that every evaluation searches: the judged ones and a random sample; None takes all."""
 
-    evaluation: Annotated[EvaluationSettings, tyro.conf.arg(name="")] = EvaluationSettings()
-
-    train: Annotated[TrainingSettings, tyro.conf.arg(name="")] = LEFT_OPEN
+    train: Annotated[TrainingSettings, NO_PREFIX] = LEFT_OPEN
 
 
 def resolve(cfg: Config) -> Config:
@@ -146,7 +131,7 @@ def check(cfg: Config) -> None:
         )
 
 
-def build_loss(settings: LossSettings, model: SentenceTransformer, gather: bool) -> losses.EmbeddingLoss:
+def build_loss(settings: LossOptions, model: SentenceTransformer, gather: bool) -> losses.EmbeddingLoss:
     """Build the loss; `gather` says whether the batches of all processes count as one batch."""
     if settings.name == "moco":  # all processes share its queue in any case
         return losses.MoCoLoss(model, settings.queue_size, settings.momentum, settings.temperature)

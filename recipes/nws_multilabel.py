@@ -34,7 +34,7 @@ import tyro
 
 from lexforge import corpus, data, evaluation, losses, models, report, runs, training
 from lexforge.common.command_line import run_recipe
-from lexforge.settings import LEXICAL, CardOptions, EvaluationSettings, MultiLabelOptions, TrainingSettings
+from lexforge.settings import LEXICAL, NO_PREFIX, MultiLabelOptions, RecipeSettings, TrainingSettings
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -56,7 +56,7 @@ LabelSimilarity = Literal["npmi", "jaccard", "none"]
 
 
 @dataclass(frozen=True)
-class LossSettings:
+class LossOptions:
     """The loss and its numbers."""
 
     name: Annotated[Literal["nws", "bce"], tyro.conf.arg(name="loss")] = "nws"
@@ -85,19 +85,19 @@ class LossSettings:
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(RecipeSettings):
     """The settings of the run."""
 
     data: str = "docstrings"
     """What to train and test on: `docstrings`; rows of texts and labels (.jsonl, .csv, .tsv, .parquet, also
     .gz and .zst), a folder of them by split or of `save_to_disk`; or `hf:organisation/name:configuration`."""
 
-    source: Annotated[MultiLabelOptions, tyro.conf.arg(name="")] = MultiLabelOptions()
+    source: Annotated[MultiLabelOptions, NO_PREFIX] = MultiLabelOptions()
 
     model: str = "lexical"
     """A dense encoder, or `lexical`: a small one built from the training texts, at first a bag of words."""
 
-    loss: Annotated[LossSettings, tyro.conf.arg(name="")] = LossSettings()
+    loss: Annotated[LossOptions, NO_PREFIX] = LossOptions()
 
     head_learning_rate: float = 1e-2
     """Learning rate of the prototypes, or of the linear head, for which 1e-1 is better."""
@@ -108,24 +108,9 @@ class Config:
     measured_split: Literal["dev", "test"] = "test"
     """Split that is measured; the thresholds of the classifiers come from dev in any case."""
 
-    card: Annotated[CardOptions, tyro.conf.arg(name="")] = CardOptions()
-
     output_dir: Path = Path("runs/nws_multilabel")
-    """The run directory; it must be new or empty, unless the run is resumed."""
 
-    resume: bool = False
-    """Whether to continue the run in `output_dir` from its last checkpoint."""
-
-    plan: bool = False
-    """Whether to take a few steps only, tell what the run would take, and leave nothing behind."""
-
-    max_seq_length: int | None = None
-    """Tokens per text, special tokens included; longer texts are cut. None is 128 from scratch, and what a
-    pretrained model was saved with, at most 256."""
-
-    evaluation: Annotated[EvaluationSettings, tyro.conf.arg(name="")] = EvaluationSettings()
-
-    train: Annotated[TrainingSettings, tyro.conf.arg(name="")] = LEFT_OPEN
+    train: Annotated[TrainingSettings, NO_PREFIX] = LEFT_OPEN
 
 
 def resolve(cfg: Config) -> Config:
@@ -171,9 +156,7 @@ def binary_cross_entropy(model: SentenceTransformer, labels: np.ndarray) -> loss
     return BinaryCrossEntropyLoss()
 
 
-def build_loss(
-    settings: LossSettings, model: SentenceTransformer, labels: np.ndarray
-) -> losses.EmbeddingLoss:
+def build_loss(settings: LossOptions, model: SentenceTransformer, labels: np.ndarray) -> losses.EmbeddingLoss:
     """Build the loss from the labels of the training texts, `[N, L]` of 0 and 1."""
     if settings.name == "bce":
         return binary_cross_entropy(model, labels)

@@ -30,8 +30,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-import tyro
-
 from lexforge import (
     corpus,
     data,
@@ -47,13 +45,14 @@ from lexforge import (
 from lexforge.common.command_line import run_recipe
 from lexforge.settings import (
     LEXICAL,
+    NO_PREFIX,
     PRESETS,
-    CardOptions,
     EvaluationSettings,
     FinishSettings,
     LossSettings,
     NegativesName,
     PresetName,
+    RecipeSettings,
     Shortage,
     SourceOptions,
     StartSettings,
@@ -80,7 +79,7 @@ SCRATCH_TRAINING = SCRATCH.training_from_scratch().left_open()
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(RecipeSettings):
     """The settings of the run."""
 
     preset: PresetName = "lexforge-scratch"
@@ -101,7 +100,7 @@ class Config:
     (.csv, .tsv, .parquet, .jsonl, also .gz and .zst), a folder of them by split or of `save_to_disk`; or
     `hf:organisation/name:configuration`."""
 
-    source: Annotated[SourceOptions, tyro.conf.arg(name="")] = SourceOptions()
+    source: Annotated[SourceOptions, NO_PREFIX] = SourceOptions()
 
     model: str = "lexical"
     """A masked language model; `lexical`: a small one built from the corpus, at first a bag of words; or a
@@ -139,16 +138,7 @@ class Config:
     language: str = "en"
     """Language of the stop words (ISO 639-1), or a .txt file with one stop word per line."""
 
-    card: Annotated[CardOptions, tyro.conf.arg(name="")] = CardOptions()
-
     output_dir: Path = Path("runs/splade_v26")
-    """The run directory; it must be new or empty, unless the run is resumed."""
-
-    resume: bool = False
-    """Whether to continue the run in `output_dir` from its last checkpoint."""
-
-    plan: bool = False
-    """Whether to take a few steps only, tell what the run would take, and leave nothing behind."""
 
     max_seq_length: int | None = None
     """Tokens per text, special tokens included; longer texts are cut. None is 384 from scratch, and what a
@@ -170,11 +160,11 @@ class Config:
     eval_documents: int | None = None
     """Documents that every evaluation searches: the judged ones and a random sample; None takes all."""
 
-    evaluation: Annotated[EvaluationSettings, tyro.conf.arg(name="")] = EvaluationSettings(
+    evaluation: Annotated[EvaluationSettings, NO_PREFIX] = EvaluationSettings(
         initial_evaluation=False  # the lexical backbone starts as BM25, which is measured anyway
     )
 
-    train: Annotated[TrainingSettings, tyro.conf.arg(name="")] = SCRATCH_TRAINING
+    train: Annotated[TrainingSettings, NO_PREFIX] = SCRATCH_TRAINING
 
 
 class Terms(NamedTuple):

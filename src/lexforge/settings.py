@@ -14,8 +14,11 @@ from lexforge.common.similarity import Similarity
 
 try:
     from tyro.conf import Suppress as NoFlag  # a number that is set in a preset or in Python
+    from tyro.conf import arg
+
+    NO_PREFIX = arg(name="")  # options of a group without its name before each
 except ImportError:  # a machine that only runs losses reads no command line
-    NoFlag = None  # type: ignore[misc]
+    NoFlag = NO_PREFIX = None
 
 if TYPE_CHECKING:
     from sentence_transformers.base.training_args import BaseTrainingArguments
@@ -940,6 +943,36 @@ class CardOptions:
     text_language: str = UNKNOWN
     license: str = UNKNOWN
     push_to_hub: str | None = None
+
+
+@dataclass(frozen=True)
+class RecipeSettings:
+    """The settings that every recipe has; a recipe says what its own data and models are."""
+
+    data: str = "docstrings"
+    """What to train and test on."""
+
+    model: str = LEXICAL
+    """The start, or `lexical`: a small encoder built from the data, at first a bag of words."""
+
+    max_seq_length: int | None = None
+    """Tokens per text, special tokens included; longer texts are cut. None is 128 from scratch, and what a
+    pretrained model was saved with, at most 256."""
+
+    output_dir: Path = Path("runs")
+    """The run directory; it must be new or empty, unless the run is resumed."""
+
+    resume: bool = False
+    """Whether to continue the run in `output_dir` from its last checkpoint."""
+
+    plan: bool = False
+    """Whether to take a few steps only, tell what the run would take, and leave nothing behind."""
+
+    card: Annotated[CardOptions, NO_PREFIX] = CardOptions()
+
+    evaluation: Annotated[EvaluationSettings, NO_PREFIX] = EvaluationSettings()
+
+    train: Annotated[TrainingSettings, NO_PREFIX] = TrainingSettings()
 
 
 def check_negatives(negatives: NegativesName | Path, teacher_scores: Path | None) -> None:

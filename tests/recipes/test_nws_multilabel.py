@@ -67,7 +67,7 @@ def config(file: Path, model: Path | str, loss: dict[str, Any] | None = None, **
         "model": str(model),
         "output_dir": file.parent / "run",
         "max_seq_length": 16,
-        "loss": recipe.LossSettings(**{"queue_size": 16, **(loss or {})}),
+        "loss": recipe.LossOptions(**{"queue_size": 16, **(loss or {})}),
         "train": TrainingSettings(
             steps=4,
             batch_size=8,

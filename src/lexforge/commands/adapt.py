@@ -24,8 +24,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-import tyro
-
 from lexforge import adapt, corpus, data, evaluation, losses, models, retrieval, runs, training
 from lexforge.commands.index import read_library
 from lexforge.common.types import DataError, Passage, Run
@@ -34,6 +32,7 @@ from lexforge.models.names import checked_name
 from lexforge.settings import (
     BM25,
     LEXICAL,
+    NO_PREFIX,
     PRESETS,
     START,
     FinishSettings,
@@ -111,9 +110,9 @@ class Config:
     max_seq_length: int | None = None
     """Tokens of a passage; None is what the model was saved with, at most 256."""
 
-    source: Annotated[SourceOptions, tyro.conf.arg(name="")] = SourceOptions()
+    source: Annotated[SourceOptions, NO_PREFIX] = SourceOptions()
 
-    train: Annotated[TrainingSettings, tyro.conf.arg(name="")] = TRAINING
+    train: Annotated[TrainingSettings, NO_PREFIX] = TRAINING
 
 
 class Start(NamedTuple):

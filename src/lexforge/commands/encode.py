@@ -24,11 +24,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
-import tyro
-
 from lexforge import corpus, data, models
 from lexforge.data import SourceOptions
-from lexforge.settings import EncodingPrecision
+from lexforge.settings import NO_PREFIX, EncodingPrecision
 
 
 @dataclass(frozen=True)
@@ -41,7 +39,7 @@ class Config:
     max_seq_length: int | None = None  # tokens after which a text is cut; None keeps the model's own limit
     batch_size: int = 32  # texts per forward pass
     precision: EncodingPrecision = "fp32"  # of the products; bf16 is faster on GPUs and some processors
-    source: Annotated[SourceOptions, tyro.conf.arg(name="")] = field(default_factory=SourceOptions)
+    source: Annotated[SourceOptions, NO_PREFIX] = field(default_factory=SourceOptions)
     block_rows: int = 4096  # documents per block: memory holds one block, and a kill loses at most one
     plan: bool = False  # tell time and size, measured on a sample of the documents, and write nothing
 

@@ -21,11 +21,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
-import tyro
-
 from lexforge import corpus, data, evaluation, models, retrieval
 from lexforge.commands.index import read_library
 from lexforge.data import SourceOptions
+from lexforge.settings import NO_PREFIX
 from lexforge.storage.files import errors_name
 
 
@@ -36,7 +35,7 @@ class Config:
     model: str  # a folder or a name on the hub
     data: str  # a folder in BEIR layout or another name that the recipes take
     split: str = "test"
-    source: Annotated[SourceOptions, tyro.conf.arg(name="")] = field(default_factory=SourceOptions)
+    source: Annotated[SourceOptions, NO_PREFIX] = field(default_factory=SourceOptions)
     index: retrieval.IndexName | None = None  # None takes the exact index of the model's vectors
     uri: str | None = None  # for Milvus and Qdrant: http://host:port, or a name that ends in .db or .qdrant
     collection: str = "lexforge"  # for Milvus and Qdrant: name of a new collection

@@ -30,12 +30,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import tyro
-
 from lexforge import corpus, data, models, retrieval
 from lexforge.common.command_line import printable
 from lexforge.common.types import Passage
 from lexforge.data import SourceOptions
+from lexforge.settings import NO_PREFIX
 from lexforge.storage.files import check_new
 
 if TYPE_CHECKING:
@@ -53,7 +52,7 @@ class Config:
     model: str | None = None  # the encoder of --documents, as a folder or a hub name
     max_seq_length: int | None = None  # tokens of a passage; None takes the model's own limit
     batch_size: int = 32  # texts per forward pass
-    source: Annotated[SourceOptions, tyro.conf.arg(name="")] = field(default_factory=SourceOptions)
+    source: Annotated[SourceOptions, NO_PREFIX] = field(default_factory=SourceOptions)
     add: str | None = None  # documents that come to the index, or replace those of their ids
     delete: tuple[str, ...] = ()  # ids of documents or passages that leave the index
     vectors: Path | None = None  # the folder that `lexforge encode` wrote

@@ -16,11 +16,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
-import tyro
-
 from lexforge import corpus, data, evaluation, models, negatives, retrieval, teachers
 from lexforge.data import SourceOptions
 from lexforge.negatives import NegativeRule
+from lexforge.settings import NO_PREFIX
 
 Search = Callable[[list[str], int], Any]  # -> lexforge.retrieval.Hits
 
@@ -34,8 +33,8 @@ class Config:
     model: str | None = None  # a folder, a name on the hub, or `bm25`
     run: Path | None = None  # a TREC run of the split's queries, in the place of a model
     split: str = "train"
-    source: Annotated[SourceOptions, tyro.conf.arg(name="")] = field(default_factory=SourceOptions)
-    rule: Annotated[NegativeRule, tyro.conf.arg(name="")] = field(default_factory=NegativeRule)
+    source: Annotated[SourceOptions, NO_PREFIX] = field(default_factory=SourceOptions)
+    rule: Annotated[NegativeRule, NO_PREFIX] = field(default_factory=NegativeRule)
     teacher: str | None = None  # a SentenceTransformer, `bm25`, `lsa` or `lsa-char`, for --teacher-margin
     teacher_scores: Path | None = None  # precomputed scores in qrels format, in the place of a teacher
     teacher_cache: Path | None = None  # folder for the teacher's embeddings; None takes the user's cache

@@ -18,11 +18,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-import tyro
-
 from lexforge import corpus, data
 from lexforge.common.progress import Progress
-from lexforge.settings import TableOptions
+from lexforge.settings import NO_PREFIX, TableOptions
 from lexforge.storage.files import errors_name, write_file
 
 BLOCK = 8192  # texts whose vectors are in memory at a time
@@ -38,7 +36,7 @@ class Config:
     text_column: str | None = None  # column of the texts; None recognises text and sentence
     threshold: float | None = None  # the score from which a label is given; None is the one chosen on dev
     batch_size: int = 32  # texts per forward pass
-    tables: Annotated[TableOptions, tyro.conf.arg(name="")] = field(default_factory=TableOptions)
+    tables: Annotated[TableOptions, NO_PREFIX] = field(default_factory=TableOptions)
 
 
 def labelled(

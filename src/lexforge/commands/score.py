@@ -16,10 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-import tyro
-
 from lexforge import data, evaluation, teachers
 from lexforge.data import SourceOptions
+from lexforge.settings import NO_PREFIX
 
 SOURCE = SourceOptions()
 
@@ -32,7 +31,7 @@ class Config:
     output: Path  # with --rows JSON lines (.gz compresses), with --data a table in qrels format
     rows: Path | None = None  # training rows, as `lexforge mine` writes them
     data: str | None = None  # a folder in BEIR layout or another name that the recipes take
-    source: Annotated[SourceOptions, tyro.conf.arg(name="")] = SOURCE
+    source: Annotated[SourceOptions, NO_PREFIX] = SOURCE
     split: str = "train"  # of --data: whose queries and judged documents are scored
     run: Path | None = None  # with --data: a TREC run, whose best documents are scored as well
     depth: int = 50  # of --run: the number of documents per query

@@ -26,6 +26,7 @@ import tyro
 from lexforge import data, evaluation, export, models, report, runs, sparsity
 from lexforge.common.command_line import printable
 from lexforge.data import SourceOptions
+from lexforge.settings import NO_PREFIX
 from lexforge.storage.files import check_new, new_directory, write_file
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ class Config:
     data: str | None = None  # judged queries for the curve: a name as for --documents; None measures nothing
     split: str = "dev"  # of --data: whose queries are searched
     curve: tuple[int, ...] | None = None  # numbers of document terms; None is 16 to 128, as far as possible
-    source: Annotated[SourceOptions, tyro.conf.arg(name="")] = field(default_factory=SourceOptions)
+    source: Annotated[SourceOptions, NO_PREFIX] = field(default_factory=SourceOptions)
     max_seq_length: int | None = None  # tokens after which a text is cut; None keeps the model's own limit
     batch_size: int = 32  # texts per forward pass
 

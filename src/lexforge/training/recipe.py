@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, TypeVar
 
 from accelerate import PartialState
 from sentence_transformers.base.model import BaseModel
@@ -12,33 +12,20 @@ from sentence_transformers.base.trainer import BaseTrainer
 from transformers import EarlyStoppingCallback, TrainerCallback
 
 from lexforge import data, evaluation, export, models, report, runs
-from lexforge.settings import LEXICAL, CardOptions, EvaluationSettings, TrainingSettings
+from lexforge.settings import LEXICAL, EvaluationSettings, RecipeSettings
 from lexforge.training.hub import hub_arguments, push_model
 from lexforge.training.precision import widen_weights
 
 Encoder = TypeVar("Encoder", bound=BaseModel)
 
 
-class RecipeConfig(Protocol):
-    """The settings that every recipe has."""
-
-    data: str
-    model: str
-    card: CardOptions
-    max_seq_length: Any
-    output_dir: Path
-    resume: bool
-    evaluation: EvaluationSettings
-    train: TrainingSettings
-
-
 def check_run(
-    cfg: Any, wanted: Literal["SparseEncoder", "SentenceTransformer"], measures: Sequence[str]
+    cfg: RecipeSettings, wanted: Literal["SparseEncoder", "SentenceTransformer"], measures: Sequence[str]
 ) -> None:
     """Refuse what would stop a run later, before any data is read; every rank must call this.
 
     Args:
-        cfg: The settings of the run (`RecipeConfig`).
+        cfg: The settings of the run.
         wanted: The class of sentence-transformers that loads the model: "SparseEncoder" or
             "SentenceTransformer".
         measures: The names of the measures that the evaluation on dev computes.
@@ -123,7 +110,7 @@ def read_retrieval(
 
 
 def load_start(
-    cfg: RecipeConfig,
+    cfg: RecipeSettings,
     texts: Sequence[str],
     process: PartialState,
     stages: runs.Stages,
@@ -142,6 +129,7 @@ def load_start(
     Returns:
         The encoder before training.
     """
+    assert cfg.max_seq_length is not None  # the settings are resolved
     stages.begin("load the encoder" if cfg.model != LEXICAL else "build the encoder")
     with process.main_process_first():
         checkpoint = models.resolve_backbone(
@@ -163,7 +151,7 @@ def early_stopping(settings: EvaluationSettings) -> list[TrainerCallback]:
 
 
 def trainer_options(
-    cfg: RecipeConfig, arguments_class: type[Any] | None = None, **others: Any
+    cfg: RecipeSettings, arguments_class: type[Any] | None = None, **others: Any
 ) -> dict[str, Any]:
     """Return what any trainer of the package takes from the settings of a run.
 
@@ -190,7 +178,7 @@ def trainer_options(
 
 
 def finish_run(
-    cfg: RecipeConfig,
+    cfg: RecipeSettings,
     model: BaseModel,
     trainer: BaseTrainer,
     stages: runs.Stages,
