@@ -33,7 +33,7 @@ BACKENDS = ("float32", *SCREENS)
 _ROWS, _LENGTH, _TERMS = 8, 128, 4096  # of the batch that is timed
 _LEAST_TOKENS, _LEAST_TERMS = 256, 1024  # of a batch that is screened; fewer do not repay the narrowing
 _ACTIVE = 1 / 64  # share of its pairs that are active
-_TURNS = 3
+_CALM_TURNS, _MOST_TURNS = 3, 30  # it ends after so many turns in which no backend got a tenth faster
 _EMULATED = 10.0  # a backend that takes this many times as long in its first turn gets no other
 _GAIN = 0.9  # a screen must be this fast, in units of the plain product, to be tried at all
 
@@ -98,7 +98,8 @@ def measure(width: int) -> dict[str, float]:
 
     Returns:
         Backend -> seconds of its fastest turn. The backends take turns, so that other work on the machine
-        delays all alike. A format that is not exact on this processor is left out.
+        delays all alike, and on a busy machine they take more of them. A format that is not exact on this
+        processor is left out.
     """
     generator = torch.Generator().manual_seed(0)
     flat = torch.randn(_ROWS * _LENGTH, width, generator=generator)
@@ -114,14 +115,18 @@ def measure(width: int) -> dict[str, float]:
     for name, screen in SCREENS.items():
         if is_exact(screen, width):
             calls[name] = partial(screened_maximum, *batch, screen, parts)
-    seconds = dict.fromkeys(calls, math.inf)
-    for _ in range(_TURNS):
+    seconds, calm = dict.fromkeys(calls, math.inf), 0
+    for _ in range(_MOST_TURNS):
+        before = dict(seconds)
         for name, call in calls.items():
             start = time.perf_counter()
             call()
             seconds[name] = min(seconds[name], time.perf_counter() - start)
         # Without the instructions for a format its products may take a hundred times as long.
         calls = {name: call for name, call in calls.items() if seconds[name] < _EMULATED * seconds["float32"]}
+        calm = 0 if any(seconds[name] < 0.9 * before[name] for name in seconds) else calm + 1
+        if calm == _CALM_TURNS:
+            break
     return seconds
 
 
