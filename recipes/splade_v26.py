@@ -305,7 +305,8 @@ def prepare_head(
     process.print(
         f"{cfg.model} was not trained for SPLADE: its head gets its scale from the documents. It is no "
         "retriever yet, so the model at the end keeps no share of it. Wanted terms: "
-        f"{cfg.document_terms or 'any number'} per document, {cfg.query_terms or 'any number'} per query"
+        f"{cfg.document_terms or 'any number'} per document, {cfg.query_terms or 'any number'} per query. "
+        f"Weight of own activation: {cfg.loss.own_activation_weight:g}"
     )
     return cfg
 

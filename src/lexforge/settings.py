@@ -269,7 +269,7 @@ class StartSettings:
             wants no number of documents or queries; None leaves it to the loss.
         query_terms: The same per query.
         own_activation_weight: Weight of own activation where the head was not trained and the loss has none;
-            0 leaves it at none.
+            0 leaves the term off.
 
     Source: docs/losses.md, sections 18 and 20.
     """
@@ -278,7 +278,7 @@ class StartSettings:
     idf_bias: float = 0.0
     document_terms: Annotated[int | None, NoFlag] = None
     query_terms: Annotated[int | None, NoFlag] = None
-    own_activation_weight: Annotated[float, NoFlag] = 0.0
+    own_activation_weight: float = 0.0
 
     def wanted_terms(self, vocabulary_size: int) -> dict[str, int]:
         """Return the numbers of terms that an untrained head is brought to, by the names of `SpladeTrainer`.

@@ -438,6 +438,8 @@ def test_similarity_is_one_choice(model) -> None:
         ({"own_activation_weight": 1.0}, "word_weights"),
         ({"penalty_weights": torch.tensor([1.0, -1.0])}, "penalty_weights"),
         ({"penalty_weights": torch.tensor([1.0, float("nan")])}, "penalty_weights"),
+        ({"word_weights": torch.tensor([1.0, -1.0])}, "word_weights"),
+        ({"word_weights": torch.tensor([1.0, float("nan")])}, "word_weights"),
         ({"similarity": "Dot"}, "'Dot'"),
         ({"regularized": "query"}, "'query'"),
     ],

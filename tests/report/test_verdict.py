@@ -27,7 +27,7 @@ def test_the_terminal_says_what_the_page_begins_with(run: Path) -> None:
 def test_a_wanted_number_of_terms_is_named_where_bm25_is_ahead(run: Path) -> None:
     """The preset may have chosen it, and a user who reads only the verdict would look elsewhere."""
     metrics = json.loads((run / "metrics.json").read_text())
-    told = "128 per document were wanted; where queries ask for details, a search needs more"
+    told = "128 per document were wanted; where queries ask for details, a search may need more"
     for wanted, bm25, expected in ((128, 0.75, True), (128, 0.25, False), (None, 0.75, False)):
         metrics["bm25"]["nDCG@10"] = bm25
         metrics["wanted_terms"] = {"document": wanted, "query": None}

@@ -85,7 +85,7 @@ def sentences(run: RunFiles) -> list[str]:
         wanted = run.wanted_terms.get("document")
         if wanted is not None and trained is not None and bm25 is not None and trained < bm25:
             said.append(
-                f"{wanted:g} per document were wanted; where queries ask for details, a search needs more "
+                f"{wanted:g} per document were wanted; where queries ask for details, a search may need more "
                 "(--document-terms)."
             )
     seconds = run.timing.get("stage_seconds", {})
