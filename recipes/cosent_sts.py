@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from lexforge import data, losses, models, runs, training
 from lexforge.common.command_line import run_recipe
-from lexforge.settings import LEXICAL, NO_PREFIX, RecipeSettings, StsOptions, TrainingSettings
+from lexforge.settings import NO_PREFIX, RecipeSettings, StsOptions, TrainingSettings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -71,11 +71,7 @@ class Config(RecipeSettings):
 
 def resolve(cfg: Config) -> Config:
     """Fill in what follows from the model: steps, learning rate, and the tokens per text."""
-    scratch, tokens = cfg.model == LEXICAL, cfg.max_seq_length
-    if tokens is None:
-        tokens = 128 if scratch else models.default_tokens(cfg.model)
-    train = cfg.train.with_defaults(SCRATCH if scratch else PRETRAINED)
-    return replace(cfg, train=train, max_seq_length=tokens)
+    return cfg.follow_model(SCRATCH, PRETRAINED, lambda: models.default_tokens(cfg.model))
 
 
 def load_pairs(cfg: Config, measured_splits: Sequence[str], notes: list[str]) -> dict[str, Dataset]:
@@ -94,20 +90,14 @@ def load_pairs(cfg: Config, measured_splits: Sequence[str], notes: list[str]) ->
 
 def main(cfg: Config) -> None:
     """Train a dense encoder and compare it with itself before training."""
+    data.detect_rows(cfg.data)  # a wrong name is refused before torch is loaded, which takes seconds
     # Here, because --help need not wait for them.
     from sentence_transformers import SentenceTransformerTrainingArguments
     from sentence_transformers.base.training_args import BatchSamplers
     from sentence_transformers.sentence_transformer.evaluation import EmbeddingSimilarityEvaluator
 
-    # Processes. All of them train; only the main process measures and writes.
-    process = runs.start_processes(cfg.train.seed)
-    stages = runs.Stages(process)
-    stages.begin("check the options")
-    cfg = resolve(cfg)
-    plan = training.Plan(cfg, process, stages) if cfg.plan else None
-    if plan is not None:
-        cfg = plan.short()
-    training.check_run(cfg, "SentenceTransformer", MEASURES)
+    # All processes train; only the main process measures and writes.
+    cfg, process, stages, plan = training.begin_run(cfg, resolve, "SentenceTransformer", MEASURES)
 
     # Data. Training takes the split train; the split test is measured before and after training, and the
     # split dev during training.

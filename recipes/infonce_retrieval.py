@@ -30,7 +30,6 @@ import tyro
 from lexforge import data, evaluation, losses, models, report, runs, training
 from lexforge.common.command_line import run_recipe
 from lexforge.settings import (
-    LEXICAL,
     NO_PREFIX,
     RecipeSettings,
     Shortage,
@@ -114,11 +113,7 @@ class Config(RecipeSettings):
 
 def resolve(cfg: Config) -> Config:
     """Fill in what follows from the model: steps, learning rate, and the tokens per text."""
-    scratch, tokens = cfg.model == LEXICAL, cfg.max_seq_length
-    if tokens is None:
-        tokens = 128 if scratch else models.default_tokens(cfg.model)
-    train = cfg.train.with_defaults(SCRATCH if scratch else PRETRAINED)
-    return replace(cfg, train=train, max_seq_length=tokens)
+    return cfg.follow_model(SCRATCH, PRETRAINED, lambda: models.default_tokens(cfg.model))
 
 
 def check(cfg: Config) -> None:
@@ -150,15 +145,8 @@ def main(cfg: Config) -> None:
     # Here, because neither --help nor a mistake need wait for it.
     from sentence_transformers import SentenceTransformerTrainingArguments
 
-    # Processes. All of them train; only the main process measures and writes.
-    process = runs.start_processes(cfg.train.seed)
-    stages = runs.Stages(process)
-    stages.begin("check the options")
-    cfg = resolve(cfg)
-    plan = training.Plan(cfg, process, stages) if cfg.plan else None
-    if plan is not None:
-        cfg = plan.short()
-    training.check_run(cfg, "SentenceTransformer", evaluation.METRICS)
+    # All processes train; only the main process measures and writes.
+    cfg, process, stages, plan = training.begin_run(cfg, resolve, "SentenceTransformer", evaluation.METRICS)
 
     # Data. The train split gives the rows; the test split is measured before and after training, and the dev
     # split during training.

@@ -34,7 +34,7 @@ import tyro
 
 from lexforge import corpus, data, evaluation, losses, models, report, runs, training
 from lexforge.common.command_line import run_recipe
-from lexforge.settings import LEXICAL, NO_PREFIX, MultiLabelOptions, RecipeSettings, TrainingSettings
+from lexforge.settings import NO_PREFIX, MultiLabelOptions, RecipeSettings, TrainingSettings
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -115,11 +115,7 @@ class Config(RecipeSettings):
 
 def resolve(cfg: Config) -> Config:
     """Fill in what follows from the model: steps, learning rate, and the tokens per text."""
-    scratch, tokens = cfg.model == LEXICAL, cfg.max_seq_length
-    if tokens is None:
-        tokens = 128 if scratch else models.default_tokens(cfg.model)
-    train = cfg.train.with_defaults(SCRATCH if scratch else PRETRAINED)
-    return replace(cfg, train=train, max_seq_length=tokens)
+    return cfg.follow_model(SCRATCH, PRETRAINED, lambda: models.default_tokens(cfg.model))
 
 
 def binary_cross_entropy(model: SentenceTransformer, labels: np.ndarray) -> losses.EmbeddingLoss:
@@ -193,20 +189,16 @@ def encode_texts(model: SentenceTransformer, columns: dict[str, list]) -> evalua
 
 def main(cfg: Config) -> None:
     """Train a dense encoder and compare it with itself before training."""
+    data.detect_rows(cfg.data)  # a wrong name is refused before torch is loaded, which takes seconds
     # Here, because --help need not wait for them.
     from datasets import Dataset
     from sentence_transformers import SentenceTransformerTrainingArguments
     from sentence_transformers.base.training_args import BatchSamplers
 
-    # Processes. All of them train; only the main process measures and writes.
-    process = runs.start_processes(cfg.train.seed)
-    stages = runs.Stages(process)
-    stages.begin("check the options")
-    cfg = resolve(cfg)
-    plan = training.Plan(cfg, process, stages) if cfg.plan else None
-    if plan is not None:
-        cfg = plan.short()
-    training.check_run(cfg, "SentenceTransformer", evaluation.MULTILABEL_METRICS)
+    # All processes train; only the main process measures and writes.
+    cfg, process, stages, plan = training.begin_run(
+        cfg, resolve, "SentenceTransformer", evaluation.MULTILABEL_METRICS
+    )
 
     # Data. Training takes all texts of its split; the measures take a sample of each split.
     stages.begin("read the data")

@@ -295,7 +295,7 @@ def prepare_head(
         return cfg
     models.scale_head(model, documents)
     cfg = replace(cfg, finish=replace(cfg.finish, start_share=0.0))
-    if not cfg.loss.own_activation_weight:
+    if cfg.loss.own_activation_weight is None:
         cfg = replace(cfg, loss=replace(cfg.loss, own_activation_weight=cfg.start.own_activation_weight))
     if cfg.document_terms is None and cfg.query_terms is None:
         wanted = cfg.start.wanted_terms(models.vocabulary_size(model))
@@ -324,7 +324,7 @@ def may_go_untaught(cfg: Config) -> bool:
     return cfg.teacher is None and not untaught(cfg).loss.needs_teacher and not cfg.loss.phases
 
 
-def load_encoder(
+def start_encoder(
     cfg: Config, loaded: data.TrainingData, process: PartialState, stages: runs.Stages
 ) -> tuple[Config, SparseEncoder]:
     """Load or build the encoder, and return it with the settings for such a start.
@@ -379,7 +379,7 @@ def measure_before(
 def teach(
     cfg: Config,
     model: SparseEncoder,
-    teacher: teachers.AnyTeacher | None,
+    teacher: teachers.Teacher | None,
     rows: list[dict[str, Any]] | Dataset,
     process: PartialState,
     stages: runs.Stages,
@@ -467,15 +467,8 @@ def main(cfg: Config) -> None:
     """Train a SPLADE retriever and compare it with BM25 and with itself before training."""
     check(cfg)
 
-    # Processes. All of them train; only the main process measures and writes.
-    process = runs.start_processes(cfg.train.seed)
-    stages = runs.Stages(process)
-    stages.begin("check the options")
-    cfg = resolve(cfg)
-    plan = training.Plan(cfg, process, stages) if cfg.plan else None
-    if plan is not None:
-        cfg = plan.short()
-    training.check_run(cfg, "SparseEncoder", evaluation.METRICS)
+    # All processes train; only the main process measures and writes.
+    cfg, process, stages, plan = training.begin_run(cfg, resolve, "SparseEncoder", evaluation.METRICS)
     process.print(
         f"learning rate {cfg.train.learning_rate:g}, {cfg.max_seq_length} tokens per text: see --help"
     )
@@ -495,7 +488,7 @@ def main(cfg: Config) -> None:
     if cfg.loss.needs_teacher and "label" not in rows[0]:
         stages.begin("load the teacher")
         with process.main_process_first():
-            teacher = teachers.load_any_teacher(teacher_name, documents)
+            teacher = teachers.load_teacher(teacher_name, documents)
     process.print(
         f"{cfg.data}: {len(rows)} training rows, {len(evaluator.query_ids)} test queries, "
         f"{len(documents)} documents, {len(loaded.measured.corpus)} of them searched",
@@ -507,7 +500,7 @@ def main(cfg: Config) -> None:
     runs.claim_run_directory(cfg.output_dir, cfg, resume=cfg.resume, data=loaded.digests(rows))
 
     # Encoder, and what its vocabulary means in these documents. It is measured before it learns anything.
-    cfg, model = load_encoder(cfg, loaded, process, stages)
+    cfg, model = start_encoder(cfg, loaded, process, stages)
     stages.begin("count the terms of the documents")
     model, terms = prepare_terms(cfg, model, documents, process)
     record = report.RunRecord(cfg.output_dir)

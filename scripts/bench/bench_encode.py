@@ -31,7 +31,7 @@ from sentence_transformers import SparseEncoder
 from sentence_transformers.sparse_encoder.modules import SpladePooling, Transformer
 
 from lexforge.corpus import encode
-from lexforge.data import load_beir
+from lexforge.data import load_retrieval_data
 from lexforge.evaluation import score_run
 from lexforge.export import export_model
 from lexforge.export.models.onnx import run_pooled
@@ -116,7 +116,7 @@ def run(
 
 def ranks(name: str, folder: Path, length: int) -> dict[str, Any]:
     """How documents of each precision rank for the test queries of a collection."""
-    model, collection = load_encoder(name, length, "cpu"), load_beir(folder)
+    model, collection = load_encoder(name, length, "cpu"), load_retrieval_data(str(folder))
     qrels = collection.split("test")
     texts = [collection.queries[query] for query in qrels]
     queries = encode(model, texts, "query")

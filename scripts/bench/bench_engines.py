@@ -24,12 +24,12 @@ from typing import Any
 import common
 import numba
 import tyro
-from engine_runners import ENGINES, Engine, Found
+from engine_runners import ENGINES, Engine, Ranked
 from scipy import sparse
 
 from lexforge.common.types import Qrels
 from lexforge.corpus import EncodedCorpus, encode, encode_corpus
-from lexforge.data import load_beir
+from lexforge.data import load_retrieval_data
 from lexforge.evaluation import evaluate_run
 from lexforge.export import VECTOR_TARGETS, Queries, export_vectors, term_names
 from lexforge.models import load_encoder
@@ -64,7 +64,7 @@ class Set:
 
 def prepare(cfg: Config, path: Path, folder: Path, engines: list[type[Engine]]) -> Set:
     """Encode one set, and export it for each engine."""
-    data = load_beir(path, splits=[cfg.split])
+    data = load_retrieval_data(str(path), [cfg.split])
     chosen = dict(list(data.split_queries(cfg.split).items())[: cfg.queries])
     model = load_encoder(cfg.model, cfg.max_seq_length)
     documents = dict(list(data.corpus.items())[: cfg.documents])
@@ -96,7 +96,7 @@ class Scorer:
         self.place = {document: i for i, document in enumerate(data.corpus.merged()[1])}
 
     def row(
-        self, engine: str, packages: str, found: Found, seconds: list[float], build_s: float, nbytes: int
+        self, engine: str, packages: str, found: Ranked, seconds: list[float], build_s: float, nbytes: int
     ) -> dict[str, Any]:
         """Return the numbers of one engine; a hit counts if its exact score reaches that at rank k."""
         names, vectors = self.data.queries.ids, self.data.queries.vectors

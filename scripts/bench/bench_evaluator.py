@@ -19,7 +19,7 @@ from typing import Any
 import common
 import tyro
 
-from lexforge.data import load_beir
+from lexforge.data import load_retrieval_data
 
 K = 100
 
@@ -39,7 +39,7 @@ class Config:
 
 def task(cfg: Config) -> dict[str, dict[str, Any]]:
     """Queries, documents and judgements, cut to the sizes asked for."""
-    data = load_beir(cfg.data, [cfg.split])
+    data = load_retrieval_data(str(cfg.data), [cfg.split])
     qrels = dict(list(data.split(cfg.split).items())[: cfg.queries])
     needed = {document for judged in qrels.values() for document in judged}
     room = len(data.corpus) if cfg.documents is None else cfg.documents

@@ -38,7 +38,7 @@ from sentence_transformers.util import dot_score, semantic_search
 from simulated import Simulation
 
 from lexforge.corpus import encode
-from lexforge.data import load_beir
+from lexforge.data import load_retrieval_data
 from lexforge.models import build_splade
 from lexforge.retrieval import InvertedIndex
 
@@ -93,7 +93,7 @@ class Search:
 
 def encoded(model: Any, folders: tuple[Path, ...], count: int) -> Iterator[tuple[str, list[Any]]]:
     """Yield the vectors of all documents, and those of an equal share of `count` queries per folder."""
-    sets = [load_beir(folder) for folder in folders]
+    sets = [load_retrieval_data(str(folder)) for folder in folders]
     corpora = [encode(model, list(data.corpus.values()), "document", show_progress_bar=True) for data in sets]
     yield "documents", corpora
     share = -(-count // len(sets))

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from common import append_rows, in_own_process, measure
 
-from lexforge.data import RetrievalData, load_beir
+from lexforge.data import RetrievalData, load_retrieval_data
 from lexforge.export import export_model
 from lexforge.export.models.onnx import run_pooled
 from lexforge.models import build_splade
@@ -123,7 +123,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=5)
     options = parser.parse_args()
-    data = load_beir(options.data, splits=[options.split])
+    data = load_retrieval_data(str(options.data), [options.split])
     texts = list(data.corpus.values())[: options.limit]
     origin = {
         "data": options.data.resolve().name,

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from common import append_rows
 
-from lexforge import adapt, corpus, data, evaluation, models, retrieval
+from lexforge import adapt, corpus, data, evaluation, models, retrieval, teachers
 
 MEASURES = ("nDCG@10", "R@100")
 DEPTH = 100
@@ -40,10 +40,11 @@ def measure(name: str, args: argparse.Namespace) -> None:
     }
     for teacher in args.teachers:
         label = args.labels.get(teacher, Path(teacher).name)
-        scores[label] = adapt.scores_by(teacher, pools, queries, texts)
+        loaded = teachers.load_teacher(teacher, list(texts.values()))
+        scores[label] = teachers.candidate_scorer(loaded, queries, texts)(pools)
     for number in range(1, len(scores) + 1):
         for names in combinations(scores, number):
-            run = adapt.average_in_spreads([scores[each] for each in names])
+            run = teachers.average_in_spreads([scores[each] for each in names])
             found = evaluation.evaluate_run(run, judged.split(args.split), MEASURES)
             row = {"set": name, "split": args.split, "model": Path(args.model).name, "length": args.length}
             row |= {"teachers": " ".join(names), **{key: round(value, 4) for key, value in found.items()}}

@@ -18,7 +18,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, ClassVar
 
-Found = dict[str, list[str]]  # ids of the documents found per query, best first
+Ranked = dict[str, list[str]]  # ids of the documents found per query, best first
 
 
 class Engine(ABC):
@@ -53,7 +53,7 @@ class Engine(ABC):
         """Load the documents."""
 
     @abstractmethod
-    def search(self, k: int) -> tuple[Found, float]:
+    def search(self, k: int) -> tuple[Ranked, float]:
         """Return the k best documents of each exported query, and the seconds that the engine took."""
 
     def nbytes(self) -> int:
@@ -87,7 +87,7 @@ class Lucene(Engine):
         collection = ["-collection", "JsonVectorCollection", "-input", str(folder)]
         self._java("io.anserini.index.IndexCollection", *collection, "-index", self._index, *options)
 
-    def search(self, k: int) -> tuple[Found, float]:
+    def search(self, k: int) -> tuple[Ranked, float]:
         """Search for all topics on one thread; the seconds are Anserini's own, without the start of Java."""
         topics = ["-topics", str(self.export / "queries.tsv"), "-topicReader", "TsvString"]
         options = ["-impact", "-pretokenized", "-hits", str(k), "-parallelism", "1", "-threads", "1"]
@@ -101,7 +101,7 @@ class Lucene(Engine):
             str(run),
             *options,
         )
-        found: Found = {
+        found: Ranked = {
             line.split("\t")[0]: [] for line in (self.export / "queries.tsv").read_text().splitlines()
         }
         for line in run.read_text().splitlines():
@@ -149,7 +149,7 @@ class PgVector(Engine):
             self.sql(f"COPY lexforge FROM STDIN;\n{path.read_text()}\\.\n")
         self.sql(f"COPY lexforge_queries FROM STDIN;\n{(self.export / 'queries.copy').read_text()}\\.\n")
 
-    def search(self, k: int) -> tuple[Found, float]:
+    def search(self, k: int) -> tuple[Ranked, float]:
         """Search for all rows of the table of queries in one statement."""
         best = "SELECT id, position, vector <#> q.vector AS distance FROM lexforge"
         start = time.perf_counter()
@@ -160,7 +160,7 @@ class PgVector(Engine):
         )
         seconds = time.perf_counter() - start
         names = self.sql("COPY (SELECT id FROM lexforge_queries ORDER BY position) TO STDOUT;")
-        found: Found = {name: [] for name in names.splitlines()}
+        found: Ranked = {name: [] for name in names.splitlines()}
         for line in rows.splitlines():
             query, document = line.split("\t")
             found[query].append(document)
@@ -212,7 +212,7 @@ class Pisa(Engine):
         )
         self.search(1)  # PISA compresses the index and computes its bounds at the first search
 
-    def search(self, k: int) -> tuple[Found, float]:
+    def search(self, k: int) -> tuple[Ranked, float]:
         """Search by block-max WAND on one thread, over the stored numbers."""
         import pandas as pd
 
@@ -223,7 +223,7 @@ class Pisa(Engine):
         start = time.perf_counter()
         rows = searcher(frame)
         seconds = time.perf_counter() - start
-        found: Found = {name: [] for name, _ in lines}
+        found: Ranked = {name: [] for name, _ in lines}
         for row in rows.sort_values(["qid", "rank"]).itertuples():
             found[row.qid].append(row.docno)
         return found, seconds

@@ -56,10 +56,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         module.run_recipe(rest)
         return
     from lexforge.common.command_line import run_command
-    from lexforge.common.shared_cores import POLICY, share_cores
+    from lexforge.common.shared_cores import share_cores
 
-    if name in LONG_WORK and not {"-h", "--help"} & set(rest) and share_cores():
-        print(f"Other processes use these cores: threads sleep while they wait ({POLICY}).", file=sys.stderr)
+    if name in LONG_WORK and not {"-h", "--help"} & set(rest):
+        share_cores()
     run_command(module.main, module.Config, module.__doc__, arguments=rest, program=f"lexforge {name}")
 
 

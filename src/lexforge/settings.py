@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import codecs
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeVar, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeAlias, TypeVar, get_args
 
 from lexforge.common.similarity import Similarity
 
@@ -110,7 +110,8 @@ class SparseLossNumbers:
         infonce_weight: Weight of InfoNCE (section 1).
         self_reconstruction_weight: Weight of self-reconstruction (section 2).
         positive_activation_weight: Weight of positive activation (section 3).
-        own_activation_weight: Weight of own activation (section 20).
+        own_activation_weight: Weight of own activation (section 20). None is 0, and in a run whose head was
+            not trained for SPLADE the preset's number for such a head.
         triplet_margin_weight: Weight of the triplet margin (section 4), averaged over the negative columns;
             above 0 the data needs negatives.
         margin: Margin of the triplet term, in units of the cosine.
@@ -143,7 +144,7 @@ class SparseLossNumbers:
     infonce_weight: float = 3.0
     self_reconstruction_weight: float = 0.5
     positive_activation_weight: float = 2.0
-    own_activation_weight: float = 0.0
+    own_activation_weight: float | None = None
     triplet_margin_weight: float = 0.0
     margin: Annotated[float, NoFlag] = 0.3
     flops_weight: float = 0.010
@@ -153,7 +154,7 @@ class SparseLossNumbers:
     top_k: Annotated[int, NoFlag] = 5
     activation_threshold: Annotated[float, NoFlag] = 0.5
     distillation_weight: float = 2.0
-    distillation_temperature: float = 3.0
+    distillation_temperature: Annotated[float, NoFlag] = 3.0
     kl_weight: float = 0.7
     mse_weight: float = 0.3
     margin_mse_weight: float = 0.0
@@ -194,7 +195,7 @@ class SparseLossNumbers:
             "infonce": self.infonce_weight,
             "self_reconstruction": self.self_reconstruction_weight,
             "positive_activation": self.positive_activation_weight,
-            "own_activation": self.own_activation_weight,
+            "own_activation": self.own_activation_weight or 0.0,
             "triplet_margin": self.triplet_margin_weight,
             "flops_query": query_flops,
             "flops_document": self.flops_weight,
@@ -227,7 +228,7 @@ class LossSettings(SparseLossNumbers):
     Source: docs/losses.md, sections 5, 8 and 9.
     """
 
-    similarity: Similarity = "cosine"
+    similarity: Annotated[Similarity, NoFlag] = "cosine"
     idf_alpha: float | None = 4.0
     special_penalty: Annotated[float | None, NoFlag] = 100.0
     stopword_penalty: float = 15.0
@@ -268,8 +269,8 @@ class StartSettings:
         document_terms: Wanted number of active terms per document where the head was not trained and the user
             wants no number of documents or queries; None leaves it to the loss.
         query_terms: The same per query.
-        own_activation_weight: Weight of own activation where the head was not trained and the loss has none;
-            0 leaves the term off.
+        own_activation_weight: Weight of own activation where the head was not trained and the user wants none
+            by number.
 
     Source: docs/losses.md, sections 18 and 20.
     """
@@ -278,7 +279,7 @@ class StartSettings:
     idf_bias: float = 0.0
     document_terms: Annotated[int | None, NoFlag] = None
     query_terms: Annotated[int | None, NoFlag] = None
-    own_activation_weight: float = 0.0
+    own_activation_weight: Annotated[float, NoFlag] = 0.0
 
     def wanted_terms(self, vocabulary_size: int) -> dict[str, int]:
         """Return the numbers of terms that an untrained head is brought to, by the names of `SpladeTrainer`.
@@ -309,7 +310,7 @@ class FinishSettings:
 
     start_share: float = 0.0
     prune_threshold: float = 0.0
-    average_horizon: float = 0.0
+    average_horizon: Annotated[float, NoFlag] = 0.0
 
     def __post_init__(self) -> None:
         if not 0 <= self.start_share < 1:
@@ -774,16 +775,6 @@ class EvaluationSettings:
         return arguments
 
 
-def check_share(share: float | None) -> None:
-    """Refuse a share to hold out that is not in (0, 1).
-
-    Raises:
-        ValueError: If it is out of range.
-    """
-    if share is not None and not 0 < share < 1:
-        raise ValueError(f"hold_out must lie between 0 and 1; received {share}")
-
-
 @dataclass(frozen=True, kw_only=True)
 class TableOptions:
     """How the files of tables are read, whatever their rows hold.
@@ -823,12 +814,30 @@ class TableOptions:
 
 
 @dataclass(frozen=True)
-class SourceOptions(TableOptions):
+class SplitOptions(TableOptions):
+    """How tables are read that are divided into splits.
+
+    Args:
+        hold_out: Share of the queries (or texts, or first sentences) of train, in (0, 1), that each missing
+            split (dev, test) gets; None refuses data without the split.
+
+    Raises:
+        ValueError: If `hold_out` is out of range, or as for `TableOptions`.
+    """
+
+    hold_out: float | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.hold_out is not None and not 0 < self.hold_out < 1:
+            raise ValueError(f"hold_out must lie between 0 and 1; received {self.hold_out}")
+
+
+@dataclass(frozen=True)
+class SourceOptions(SplitOptions):
     """How the data of `--data` are read.
 
     Args:
-        hold_out: Share of the queries of train, in (0, 1), that each missing split (dev, test) gets; None
-            refuses data without the split.
         query_column: Column of the queries in rows of texts; None recognises anchor, query and question.
         positive_column: Column of the positives, texts or lists; None recognises positive, pos, document,
             passage and answer.
@@ -838,21 +847,13 @@ class SourceOptions(TableOptions):
             negative; None recognises label, score, scores and margin.
         weight_column: Column of numbers >= 0, such as counts of clicks, in proportion to which rows of texts
             are drawn in training; None draws all alike.
-
-    Raises:
-        ValueError: If `hold_out` is out of range, or as for `TableOptions`.
     """
 
-    hold_out: float | None = None
     query_column: str | None = None
     positive_column: str | None = None
     negative_column: str | None = None
     score_column: str | None = None
     weight_column: str | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_share(self.hold_out)
 
     def refuse_weights(self, reason: str) -> None:
         """Refuse a column of weights where nothing reads it.
@@ -880,52 +881,32 @@ class SourceOptions(TableOptions):
 
 
 @dataclass(frozen=True)
-class StsOptions(TableOptions):
+class StsOptions(SplitOptions):
     """How the scored pairs of `--data` are read.
 
     Args:
-        hold_out: Share of the first sentences of train, in (0, 1), that each missing split (dev, test) gets;
-            None refuses data without the split.
         sentence1_column: Column of the first sentences; None recognises sentence1 and text1.
         sentence2_column: Column of the second sentences; None recognises sentence2 and text2.
         score_column: Column of the scores; None recognises score, label, similarity and similarity_score.
-
-    Raises:
-        ValueError: If `hold_out` is out of range, or as for `TableOptions`.
     """
 
-    hold_out: float | None = None
     sentence1_column: str | None = None
     sentence2_column: str | None = None
     score_column: str | None = None
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_share(self.hold_out)
-
 
 @dataclass(frozen=True)
-class MultiLabelOptions(TableOptions):
+class MultiLabelOptions(SplitOptions):
     """How the texts of `--data` are read.
 
     Args:
-        hold_out: Share of the texts of train, in (0, 1), that each missing split (dev, test) gets; None
-            refuses data without the split.
         text_column: Column of the texts in tables; None recognises text and sentence.
         labels_column: Column of the label sets in tables: lists of names, or texts with a JSON list or with
             names that have `|`, `;` or `,` between them. None recognises labels, or else columns of 0 and 1.
-
-    Raises:
-        ValueError: If `hold_out` is out of range, or as for `TableOptions`.
     """
 
-    hold_out: float | None = None
     text_column: str | None = None
     labels_column: str | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_share(self.hold_out)
 
 
 @dataclass(frozen=True)
@@ -973,6 +954,23 @@ class RecipeSettings:
     evaluation: Annotated[EvaluationSettings, NO_PREFIX] = EvaluationSettings()
 
     train: Annotated[TrainingSettings, NO_PREFIX] = TrainingSettings()
+
+    def follow_model(
+        self, scratch: TrainingSettings, pretrained: TrainingSettings, default_tokens: Callable[[], int]
+    ) -> Self:
+        """Return the settings with what follows from the model where the user gave nothing.
+
+        Args:
+            scratch: The training of the lexical backbone, which reads 128 tokens per text.
+            pretrained: The training of any other model.
+            default_tokens: Returns the tokens per text of any other model. It is called for such a model
+                only, because it loads torch.
+        """
+        from_scratch, tokens = self.model == LEXICAL, self.max_seq_length
+        if tokens is None:
+            tokens = 128 if from_scratch else default_tokens()
+        train = self.train.with_defaults(scratch if from_scratch else pretrained)
+        return replace(self, train=train, max_seq_length=tokens)
 
 
 def check_negatives(negatives: NegativesName | Path, teacher_scores: Path | None) -> None:

@@ -1,18 +1,11 @@
-"""Pools of candidates, averaged teachers, and rows over the range of their scores."""
+"""Pools of candidates, what rankings say of them, and rows over the range of the teachers' scores."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from lexforge.adapt import (
-    average_in_spreads,
-    candidate_pools,
-    listed_rows,
-    scores_by,
-    scores_in_index,
-    scores_in_ranking,
-)
+from lexforge.adapt import candidate_pools, listed_rows, scores_in_index, scores_in_ranking
 from lexforge.corpus import encode
 from lexforge.retrieval import build_exact
 
@@ -29,23 +22,6 @@ def test_rankings_take_turns_and_the_own_document_comes_first() -> None:
     }
     with pytest.raises(ValueError, match="at least 2 candidates, which are compared; received 1"):
         candidate_pools([first], ["q"], {}, 1)
-
-
-def test_teachers_are_averaged_in_units_of_their_spread() -> None:
-    """Scores times ten or plus five are the same teacher; one that scores all equally counts nothing."""
-    rng = np.random.default_rng(0)
-    scores = rng.normal(size=(2, 5))
-    one, other = ({"q": dict(zip("abcde", row.tolist(), strict=True))} for row in scores)
-    scaled = {"q": {key: 10 * value + 5 for key, value in one["q"].items()}}
-    even = {"q": dict.fromkeys("abcde", 7.0)}
-    units = (scores - scores.mean(axis=1, keepdims=True)) / scores.std(axis=1, keepdims=True)
-    found = average_in_spreads([scaled, other])
-    assert list(found["q"].values()) == pytest.approx(units.mean(axis=0).tolist())
-    assert list(average_in_spreads([one, even])["q"].values()) == pytest.approx((units[0] / 2).tolist())
-    with pytest.raises(ValueError, match="at least one teacher is needed; received none"):
-        average_in_spreads([])
-    with pytest.raises(ValueError, match="the same candidates; those of 'q' differ"):
-        average_in_spreads([one, {"q": {"a": 1.0}}])
 
 
 def test_a_row_compares_documents_over_the_whole_range() -> None:
@@ -98,24 +74,3 @@ def test_the_start_teaches_by_its_vectors(encoder: str, request) -> None:
     for row, pool in enumerate(found.values()):
         for key, score in pool.items():
             assert score == pytest.approx(expected[row]["abc".index(key)], rel=1e-5)
-
-
-def test_models_teach_by_their_scores(tiny_splade, tiny_dense, tmp_path, monkeypatch) -> None:
-    """A dense one by embeddings, a sparse one by pairs; what was computed is kept."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    queries, pools = {"q": "list of files", "r": "tree"}, {"q": ["b", "a"], "r": ["c", "a"]}
-    for model, tolerance in (
-        (tiny_dense, 2e-3),
-        (tiny_splade, 1e-4),
-    ):  # embeddings are kept in half precision
-        folder = tmp_path / type(model).__name__
-        model.save_pretrained(str(folder))
-        found = scores_by(str(folder), pools, queries, TEXTS)
-        similarity = model.similarity(
-            model.encode_query(list(queries.values())), model.encode_document(list(TEXTS.values()))
-        )
-        for row, (query, pool) in enumerate(pools.items()):
-            for key in pool:
-                assert found[query][key] == pytest.approx(
-                    float(similarity[row]["abc".index(key)]), rel=tolerance
-                )

@@ -1,4 +1,4 @@
-"""Texts of documents that stand for queries: what each kind takes, how they are mixed, and real ones."""
+"""Texts of documents that stand for queries: what each origin takes, how they are mixed, and real ones."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lexforge.adapt import pseudo_queries, read_queries
-from lexforge.adapt.queries import QUERY_KINDS
+from lexforge.adapt.queries import QUERY_ORIGINS
 from lexforge.common.types import DataError, Passage
 
 TEXT = (
@@ -28,25 +28,25 @@ def passages(number: int) -> dict[str, Passage]:
 
 
 @pytest.mark.parametrize(
-    ("kind", "expected"),
+    ("origin", "expected"),
     [
         ("title", "Floods of the valley"),
         ("sentence", "The river floods."),
         ("salient", "It was seen by many that the sedimentary bedrock fractured!"),
     ],
 )
-def test_each_kind_takes_its_part_of_the_passage(kind, expected: str) -> None:
+def test_each_origin_takes_its_part_of_the_passage(origin, expected: str) -> None:
     """The salient sentence is the one with the rarest words, and never the first one."""
     library = {"a": Passage("Floods of  the\nvalley", TEXT, "a")}
     library |= {f"b{i}": Passage("", "It rained again and was seen by many then.", f"b{i}") for i in range(9)}
-    found = [one for one in pseudo_queries(library, 20, kinds=[kind]) if one.passage == "a"]
-    assert [(one.text, one.kind) for one in found] == [(expected, kind)]
+    found = [one for one in pseudo_queries(library, 20, origins=[origin]) if one.passage == "a"]
+    assert [(one.text, one.origin) for one in found] == [(expected, origin)]
 
 
 def test_keywords_are_the_rare_words_in_the_order_of_the_text() -> None:
     """Words that stand in every passage say nothing of one of them."""
     library = passages(40)
-    found = pseudo_queries(library, 40, kinds=["keywords"], seed=3)
+    found = pseudo_queries(library, 40, origins=["keywords"], seed=3)
     rare = 0
     for one in found:
         words = one.text.split()
@@ -58,14 +58,14 @@ def test_keywords_are_the_rare_words_in_the_order_of_the_text() -> None:
     assert rare > 0.8 * len(found)  # two of the ten words that are drawn from
 
 
-def test_kinds_and_passages_have_equal_parts() -> None:
-    """A few queries come of as many passages, and of all kinds; the same seed gives the same ones."""
+def test_origins_and_passages_have_equal_parts() -> None:
+    """A few queries come of as many passages, and of all origins; the same seed gives the same ones."""
     found = pseudo_queries(passages(200), 100)
     assert len(found) == len({one.passage for one in found}) == 100
-    counts = Counter(one.kind for one in found)
+    counts = Counter(one.origin for one in found)
     # All passages have the same first sentence, which is one query however often it occurs.
     assert counts["sentence"] == 1
-    assert all(counts[kind] >= 25 for kind in QUERY_KINDS if kind != "sentence")
+    assert all(counts[origin] >= 25 for origin in QUERY_ORIGINS if origin != "sentence")
     assert found == pseudo_queries(passages(200), 100)
     assert found != pseudo_queries(passages(200), 100, seed=1)
 
@@ -88,16 +88,20 @@ def test_other_scripts_have_sentences_and_keywords() -> None:
         "a": Passage("", "川が氾濫した。岩盤が割れた。", "a"),
         "b": Passage("", "강이 넘쳤다. 암반이 갈라졌다.", "b"),
     }
-    found = {(one.kind, one.text) for one in pseudo_queries(library, 50)}
+    found = {(one.origin, one.text) for one in pseudo_queries(library, 50)}
     assert ("sentence", "강이 넘쳤다.") in found
     assert ("salient", "암반이 갈라졌다.") in found
 
 
 def test_bad_arguments_are_refused() -> None:
     """Each names what it received."""
-    for arguments in (({}, 5, QUERY_KINDS), (passages(1), 0, QUERY_KINDS), (passages(1), 5, ["question"])):
-        with pytest.raises(ValueError, match="need passages, a number of at least 1 and kinds among title"):
-            pseudo_queries(*arguments[:2], kinds=arguments[2])
+    for arguments in (
+        ({}, 5, QUERY_ORIGINS),
+        (passages(1), 0, QUERY_ORIGINS),
+        (passages(1), 5, ["question"]),
+    ):
+        with pytest.raises(ValueError, match="need passages, a number of at least 1 and origins among title"):
+            pseudo_queries(*arguments[:2], origins=arguments[2])
 
 
 def test_real_queries_are_read_line_by_line(tmp_path: Path) -> None:

@@ -7,6 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from sentence_transformers import CrossEncoder, MultiVectorEncoder, SparseEncoder
+from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification
 
 from lexforge import cli
 from lexforge.commands import mine
@@ -77,6 +80,50 @@ def test_a_teacher_filters(folder: Path, tmp_path: Path) -> None:
     fitted = {"model": "bm25", "teacher": "lsa", "teacher_cache": tmp_path / "cache"}
     assert len(mined(folder, NegativeRule(teacher_margin=0.05), **fitted)) == 3
     assert (tmp_path / "cache").is_dir()
+
+
+@pytest.mark.parametrize("kind", ["cross", "late", "sparse"])
+def test_a_teacher_that_scores_pairs_filters(
+    kind: str, folder: Path, tmp_path: Path, tiny_checkpoint, tiny_splade
+) -> None:
+    """The oracle is the model itself, which ranks: its best document below the positive is the negative."""
+    documents = [json.loads(line)["text"] for line in (folder / "corpus.jsonl").read_text().splitlines()][:6]
+    model = pair_teacher(kind, tiny_checkpoint, tiny_splade, tmp_path)
+    run, expected = {}, {}
+    for query, text in QUERIES.items():
+        if kind == "cross":
+            options = {"activation_fn": torch.nn.Identity(), "show_progress_bar": False}
+            scores = model.predict([(text, document) for document in documents], **options)
+        else:
+            scores = model.similarity(model.encode_query([text]), model.encode_document(documents))[0]
+        run[query] = {f"d{i}": float(score) for i, score in enumerate(scores)}
+        ranked = sorted(run[query], key=lambda document: -run[query][document])
+        worse = ranked[ranked.index(POSITIVES[query]) + 1 :]
+        if worse:
+            expected[text] = documents[int(worse[0][1:])]
+    write_run(tmp_path / "run", run)
+    rule = NegativeRule(teacher_margin=0.0, choice="top", shortage="drop")
+    output = tmp_path / "rows.jsonl"
+    options = {"run": tmp_path / "run", "teacher": str(tmp_path / kind), "teacher_cache": tmp_path / "cache"}
+    mine.main(mine.Config(str(folder), output, rule=rule, **options))
+    assert {row["anchor"]: row["negative_1"] for row in read_training_rows(output)} == expected
+    unfiltered = mined(folder, NegativeRule(choice="top"), run=tmp_path / "run")
+    assert {row["anchor"]: row["negative_1"] for row in unfiltered} != expected
+    assert list((tmp_path / "cache").iterdir()), "what was scored is kept"
+
+
+def pair_teacher(kind: str, checkpoint: Path, splade: SparseEncoder, folder: Path) -> Any:
+    """Save a random model that scores pairs under its kind, and return it."""
+    if kind == "cross":
+        torch.manual_seed(1)
+        config = BertConfig.from_pretrained(checkpoint, num_labels=1)
+        BertForSequenceClassification(config).save_pretrained(folder / "bare")
+        AutoTokenizer.from_pretrained(checkpoint).save_pretrained(folder / "bare")
+        model = CrossEncoder(str(folder / "bare"), device="cpu")
+    else:
+        model = splade if kind == "sparse" else MultiVectorEncoder(str(checkpoint), device="cpu")
+    model.save_pretrained(str(folder / kind))
+    return model
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from sentence_transformers import SparseEncoder
 
 from lexforge.commands import score
 from lexforge.data import (
-    load_beir,
+    load_retrieval_data,
     load_teacher_scores,
     read_training_rows,
     write_training_rows,
@@ -50,7 +50,7 @@ def test_scores_of_a_run_are_those_that_training_reads(
         cache=tmp_path / "cache",
     )
     score.main(cfg)
-    data = load_beir(folder)
+    data = load_retrieval_data(str(folder))
     scores = load_teacher_scores(output, data)
     assert {query: list(found) for query, found in scores.items()} == {"q0": ["d0", "d2"], "q1": ["d1", "d0"]}
     for query, found in scores.items():

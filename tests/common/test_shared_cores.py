@@ -60,7 +60,12 @@ def test_cores_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_threads_sleep_where_cores_are_shared(
-    monkeypatch: pytest.MonkeyPatch, busy: float, environment: dict, modules: dict, expected: str | None
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture,
+    busy: float,
+    environment: dict,
+    modules: dict,
+    expected: str | None,
 ) -> None:
     """Alone they must not, the user's word counts, and after torch was loaded it would change nothing."""
     monkeypatch.setattr(os, "environ", dict(environment))
@@ -68,3 +73,4 @@ def test_threads_sleep_where_cores_are_shared(
     monkeypatch.setattr(shared_cores, "busy_cores", lambda: busy)
     shared_cores.share_cores()
     assert os.environ.get("OMP_WAIT_POLICY") == expected
+    assert ("Other processes use these cores" in capsys.readouterr().err) == (expected == "passive")

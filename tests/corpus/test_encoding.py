@@ -140,30 +140,31 @@ def test_kept_vectors_are_used_until_the_model_changes(tiny_splade) -> None:
     assert corpus.encode(tiny_splade)[1]
 
 
-def test_the_folder_keeps_the_files_used_last(tiny_splade, tmp_path: Path) -> None:
+def test_the_folder_keeps_the_files_used_last(
+    tiny_splade, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A model of every step must not fill the disk; other files in the folder are not ours to delete."""
     (tmp_path / "notes.npz").write_bytes(b"x" * 10_000)
     size = 0
     made: list[Path] = []
     for step in range(4):
-        limit = 10_000_000 if step == 0 else 2 * size
-        corpus = CorpusEncoder([*TEXTS, str(step)], 4, tmp_path, limit)
+        monkeypatch.setattr(encoding, "CACHE_BYTES", 10_000_000 if step == 0 else 2 * size)
+        corpus = CorpusEncoder([*TEXTS, str(step)], 4, tmp_path)
         before = set(tmp_path.iterdir())
         assert corpus.encode(tiny_splade)[1]
         (new,) = set(tmp_path.iterdir()) - before
         made.append(new)
         size = max(size, 100 + new.stat().st_size)
         if step == 1:  # read again: now the second one is the older
-            assert not CorpusEncoder([*TEXTS, "0"], 4, tmp_path, limit).encode(tiny_splade)[1]
+            assert not CorpusEncoder([*TEXTS, "0"], 4, tmp_path).encode(tiny_splade)[1]
             time.sleep(0.02)  # file systems count time in steps
         if step == 2:
             assert [path.exists() for path in made] == [True, False, True]
     assert [path.exists() for path in made] == [False, False, True, True]
     assert (tmp_path / "notes.npz").exists()
-    CorpusEncoder(["alone"], 4, tmp_path, 0).encode(tiny_splade)
+    monkeypatch.setattr(encoding, "CACHE_BYTES", 0)
+    CorpusEncoder(["alone"], 4, tmp_path).encode(tiny_splade)
     assert len(list(tmp_path.iterdir())) == 2  # the notes, and what was written last
-    with pytest.raises(ValueError, match="cache_bytes must be at least 0"):
-        CorpusEncoder(TEXTS, 4, tmp_path, -1)
 
 
 @pytest.mark.parametrize("kind", ["sparse", "dense"])

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from sentence_transformers import SentenceTransformer
+from sentence_transformers import SentenceTransformer, util
 
 from lexforge.corpus import LabelClassifier, label_scores, load_label_classifier
 
@@ -90,12 +90,13 @@ def test_a_model_without_a_classifier_is_refused(classifier: LabelClassifier, tm
         replace(classifier, threshold=math.nan)
 
 
-def test_prototypes_score_as_their_loss_does(tiny_dense: SentenceTransformer) -> None:
+def test_prototypes_score_by_the_cosine_of_their_loss(tiny_dense: SentenceTransformer) -> None:
     """What training compares and what a prediction compares must be one thing."""
     from lexforge.losses import NWSLoss
 
     loss = NWSLoss(tiny_dense, np.zeros((3, 3)), aggregate="mean", queue_size=0)
     vectors = tiny_dense.encode(TEXTS)
-    expected = loss.label_scores(torch.from_numpy(vectors)).detach().numpy()
-    found = label_scores(vectors, loss.prototypes.detach().numpy())
+    prototypes = loss.prototypes.detach()
+    expected = util.cos_sim(torch.from_numpy(vectors), prototypes).numpy()
+    found = label_scores(vectors, prototypes.numpy())
     np.testing.assert_allclose(found, expected, atol=1e-6)  # the loss adds up in float32

@@ -12,9 +12,8 @@ import pytest
 
 from lexforge.data import (
     DataError,
-    load_beir,
+    RetrievalData,
     load_label_sets,
-    load_msmarco,
     load_retrieval_data,
     load_sts,
     load_teacher_scores,
@@ -36,8 +35,12 @@ MSMARCO = {
 }
 
 
+def beir(folder: Path) -> RetrievalData:
+    return load_retrieval_data(str(folder))
+
+
 def msmarco(folder: Path) -> Any:
-    data = load_msmarco(folder)
+    data = load_retrieval_data(str(folder))
     return dict(data.corpus), [data.corpus[key] for key in ("d1", "d2")], data.queries, data.qrels
 
 
@@ -51,9 +54,9 @@ def judged(name: str) -> Callable[[Path], Any]:
 
 # The files of a folder, and how they are read. A name that ends in .gz or .zst is compressed.
 CASES: dict[str, tuple[dict[str, str], Callable[[Path], Any]]] = {
-    "BEIR": (BEIR, load_beir),
-    "BEIR, compressed": ({f"{name}.gz": text for name, text in BEIR.items()}, load_beir),
-    "scores": (BEIR | SCORES, lambda folder: load_teacher_scores(folder / "scores.tsv", load_beir(folder))),
+    "BEIR": (BEIR, beir),
+    "BEIR, compressed": ({f"{name}.gz": text for name, text in BEIR.items()}, beir),
+    "scores": (BEIR | SCORES, lambda folder: load_teacher_scores(folder / "scores.tsv", beir(folder))),
     "MS MARCO": (MSMARCO, msmarco),
     "MS MARCO, .gz": ({f"{name}.gz": text for name, text in MSMARCO.items()}, msmarco),
     "MS MARCO, .zst": ({f"{name}.zst": text for name, text in MSMARCO.items()}, msmarco),
@@ -117,7 +120,7 @@ def test_a_mark_within_a_file_stays(tmp_path: Path) -> None:
     """It is a character like any other there, and an id that begins with it is another id."""
     lines = '{"_id": "d1", "text": "a"}\n{"_id": "\ufeffd1", "text": "\ufeffb"}\n'
     write(tmp_path, BEIR | {"corpus.jsonl": lines, "qrels/dev.txt": "q1 0 \ufeffd1 1\n"}, MARK)
-    assert load_beir(tmp_path).corpus == {"d1": "a", "\ufeffd1": "\ufeffb"}
+    assert beir(tmp_path).corpus == {"d1": "a", "\ufeffd1": "\ufeffb"}
     (tmp_path / "corpus.jsonl").write_text(f'{lines}{MARK}{{"_id": "d3", "text": "c"}}\n', encoding="utf-8")
     with pytest.raises(DataError, match=r"corpus\.jsonl:3: not a JSON object"):
-        load_beir(tmp_path)
+        beir(tmp_path)

@@ -13,7 +13,6 @@ from lexforge.data import (
     DataError,
     SourceOptions,
     check_source,
-    load_beir,
     load_documents,
     load_retrieval_data,
     load_sts,
@@ -339,7 +338,7 @@ def test_training_goes_on_without_documents_that_are_missing(tmp_path: Path) -> 
         "  queries of train without a document that is left: 1, namely qrels/train.tsv:4 (q1)",
     )
     with pytest.raises(DataError, match=r"train\.tsv:2: .*'gone' is not in the corpus, and no positive"):
-        load_beir(write_beir(tmp_path / "none", train="q1\tgone\t1\n"))
+        load_retrieval_data(str(write_beir(tmp_path / "none", train="q1\tgone\t1\n")))
 
 
 def test_evaluation_refuses_documents_that_are_missing(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from datasets import Dataset
 from lexforge.common.text_identity import text_identity
 from lexforge.data import (
     DataError,
-    load_beir,
+    load_retrieval_data,
     read_training_rows,
     rows_to_dataset,
     validate_columns,
@@ -85,7 +85,7 @@ def test_a_file_holds_the_judged_documents_of_an_anchor_once(tmp_path: Path) -> 
 @pytest.mark.slow
 def test_the_column_of_many_judged_documents_stays_small(shared_folder: Path, tmp_path: Path) -> None:
     """In nfcorpus-lc a query has up to 1,358 relevant documents, and each of its rows names them all."""
-    data = load_beir(shared_folder / "data" / "nfcorpus-lc", ["train"])
+    data = load_retrieval_data(str(shared_folder / "data" / "nfcorpus-lc"), ["train"])
     rows = training_rows(data)
     assert len(rows) == sum(grade > 0 for grades in data.split("train").values() for grade in grades.values())
     assert len({id(row["relevant"]) for row in rows}) <= len(data.split("train"))  # one list per query

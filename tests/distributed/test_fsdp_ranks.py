@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from transformers import TrainerCallback
 
 from lexforge.data import RetrievalData
 from lexforge.evaluation import RetrievalEvaluator
-from lexforge.losses import NeuralSparseLoss, penalty_weights
+from lexforge.losses import NeuralSparseLoss, penalty_weights, word_weights
 from lexforge.negatives import NegativeRule, mine_once
 from lexforge.runs import NonFiniteError
 from lexforge.settings import Preset
@@ -65,9 +66,12 @@ def make_trainer(
 
 
 def train_lexforge(checkpoint: str, folder: Path, *, resumed_from: int | None = None) -> dict[str, Any]:
-    """The preset lexforge as its recipe trains it: mined negatives, BM25 as the teacher, and at the end an
-    average of the weights with a share of the start."""
+    """The preset lexforge as its recipe trains a head that was not trained for SPLADE: mined negatives, BM25
+    as the teacher, own activation, wanted numbers of terms, and at the end an average of the weights. A share
+    of the start is kept too, as of a head that was."""
     preset = PRESETS["lexforge"]
+    own = preset.start.own_activation_weight
+    preset = replace(preset, loss=replace(preset.loss, own_activation_weight=own))
     model = make_model(checkpoint, preset, torch.float64)
     texts = dict.fromkeys(row["positive"] for row in ROWS)
     corpus = {f"d{place}": text for place, text in enumerate(texts)}
@@ -85,7 +89,7 @@ def train_lexforge(checkpoint: str, folder: Path, *, resumed_from: int | None = 
         rows,
         folder / "lexforge",
         BM25Teacher.fit(texts),
-        finishing={"start_share": 0.45, "prune_threshold": 0.3, "average_horizon": 0.5},
+        finishing={**asdict(preset.finish), "document_terms": 12, "query_terms": 6},
         settings={"steps": 6, "save_steps": 3},
         # Rows may have the same negative: without duplicates, smaller batches would be made of other rows.
         batch_sampler=BatchSamplers.BATCH_SAMPLER,
@@ -103,14 +107,15 @@ def trainer_of(
     folder: Path,
     teacher: Any,
     callbacks: Any = (),
-    finishing: dict[str, float] | None = None,
+    finishing: dict[str, Any] | None = None,
     settings: dict[str, Any] | None = None,
     **arguments_of_trainer: Any,
 ) -> SpladeTrainer:
     """A trainer of a preset, which shards the model where there are several ranks."""
     numbers = preset.loss
     special = model.tokenizer.all_special_ids
-    penalties = penalty_weights(numbers, torch.linspace(0.1, 3, len(model.tokenizer)), special, [7, 8, 9])
+    idf = torch.linspace(0.1, 3, len(model.tokenizer))
+    penalties = penalty_weights(numbers, idf, special, [7, 8, 9])
     queries = {str(place): row["anchor"] for place, row in enumerate(ROWS)}
     documents = {str(place): row["positive"] for place, row in enumerate(ROWS)}
     # Two micro-batches a step, so that gradients are kept back once.
@@ -144,6 +149,7 @@ def trainer_of(
             model,
             penalty_weights=penalties,
             special_token_ids=special,
+            word_weights=word_weights(idf, special, [7, 8, 9]),
             gather_across_devices=True,
             teacher_similarity="dot" if isinstance(teacher, BM25Teacher) else "cosine",
             **numbers.arguments(),

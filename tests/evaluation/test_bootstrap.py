@@ -25,7 +25,5 @@ def test_the_interval_is_that_of_scipy() -> None:
 def test_equal_values_leave_no_doubt_and_nothing_is_refused() -> None:
     """One query gives its own value; no query gives no mean."""
     assert confidence_interval([0.5, 0.5, 0.5]) == (0.5, 0.5)
-    with pytest.raises(ValueError, match="received 0 values"):
+    with pytest.raises(ValueError, match="received none"):
         confidence_interval([])
-    with pytest.raises(ValueError, match="and 95"):
-        confidence_interval([1.0], level=95)

@@ -24,10 +24,9 @@ def test_a_search_shows_its_terms_and_marks_relevant_hits(tiny_splade: SparseEnc
     text = example_searches(
         tiny_splade,
         {"q": "sort list"},
-        {"a": "first text", "b": "second text", "c": "third text"},
-        {"q": {"b": 1.0, "a": 2.0, "c": 0.5}},
+        {"a": "first text", "b": "second text", "c": "third text", "d": "fourth text"},
+        {"q": {"b": 1.0, "a": 2.0, "d": 0.2, "c": 0.5}},
         relevant={"q": {"b": 1, "c": 0}},
-        top_hits=3,
     )
     lines = text.strip().splitlines()
     assert lines[0] == "query: sort list"

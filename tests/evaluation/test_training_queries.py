@@ -8,6 +8,7 @@ from datasets import Dataset
 from sentence_transformers import SparseEncoder
 
 from lexforge.evaluation import RetrievalEvaluator, compare_with_bm25, evaluate_bm25
+from lexforge.evaluation.training_queries import ROWS as LARGEST
 
 WORDS = "list array search index query document vector sparse token model train file graph tree".split()
 ROWS = [{"anchor": word, "positive": f"the {word} of a {other}"} for word, other in pairwise(WORDS)]
@@ -31,6 +32,6 @@ def test_both_are_measured_on_the_same_task(tiny_splade: SparseEncoder) -> None:
 def test_a_sample_is_spread_over_the_rows(tiny_splade: SparseEncoder) -> None:
     """The first rows of a set often come from one source."""
     found = [{"anchor": word, "positive": f"the {word}"} for word in WORDS[:6]]
-    rows = [*found, *[{"anchor": f"x{n}", "positive": f"y{n}"} for n in range(6)]]
-    assert compare_with_bm25(tiny_splade, rows[:6])["bm25"] == 1
-    assert compare_with_bm25(tiny_splade, rows, largest=4)["bm25"] == 0.5
+    lost = [{"anchor": f"x{n}", "positive": f"y{n}"} for n in range(6)]
+    rows = [row for row in [*found, *lost] for _ in range(LARGEST // 6)]
+    assert compare_with_bm25(tiny_splade, rows)["bm25"] == 0.5

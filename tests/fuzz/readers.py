@@ -23,10 +23,10 @@ from typing import Any
 from lexforge.data import (
     DataError,
     RetrievalData,
-    load_beir,
     load_corpus,
     load_documents,
-    load_multilabel,
+    load_label_sets,
+    load_retrieval_data,
     load_sts,
     load_teacher_scores,
     read_training_rows,
@@ -49,7 +49,7 @@ def _named(read: Callable[[Path], Any], name: str) -> Callable[[Path], Any]:
 
 
 def _multilabel(path: Path) -> Any:
-    return [[vars(text) for text in texts] for texts in load_multilabel(path).splits.values()]
+    return [[vars(text) for text in texts] for texts in load_label_sets(str(path)).splits.values()]
 
 
 def _scores(folder: Path) -> Any:
@@ -105,7 +105,7 @@ _QRELS = b"query-id\tcorpus-id\tscore\nq1\td1\t1\nq1\td2\t0\n"
 READERS = {
     "beir": Reader(
         ("corpus.jsonl", "queries.jsonl", "qrels/train.tsv"),
-        lambda folder: vars(load_beir(folder)),
+        lambda folder: vars(load_retrieval_data(str(folder))),
         DataError,
         CUT.join([_CORPUS, _jsonl({"_id": "q1", "text": "what"}), _QRELS]),
     ),

@@ -191,7 +191,6 @@ def test_module_errors_and_settings(tiny_dense) -> None:
         "queue_size": 2,
         "momentum": 0.9,
         "temperature": 0.1,
-        "train_mode": False,
         "mini_batch_size": None,
     }
     assert "Momentum Contrast" in loss.citation

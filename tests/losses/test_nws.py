@@ -591,16 +591,6 @@ def test_a_second_column_is_the_key(tiny_dense) -> None:
     )
 
 
-def test_label_scores_are_cosines_to_the_prototypes(tiny_dense) -> None:
-    """The classifier that the loss trains on its side."""
-    loss = make_loss(tiny_dense)
-    scores = loss.label_scores(5 * loss.prototypes.detach())
-    torch.testing.assert_close(scores.diagonal(), torch.ones(3))
-    assert scores.abs().max() <= 1 + 1e-6
-    with pytest.raises(ValueError, match="use_prototypes"):
-        make_loss(tiny_dense, use_prototypes=False).label_scores(torch.rand(2, 32))
-
-
 def test_what_a_user_sees_of_it(tiny_dense) -> None:
     """The model card gets the settings; the state is named; numpy similarities are taken."""
     loss = NWSLoss(tiny_dense, SIMILARITY.double().numpy(), aggregate="mean")
@@ -615,7 +605,6 @@ def test_what_a_user_sees_of_it(tiny_dense) -> None:
         "momentum": 0.999,
         "use_keys": True,
         "use_prototypes": True,
-        "train_mode": False,
         "mini_batch_size": None,
     }
     assert "Decoupled Contrastive Learning" in loss.citation

@@ -16,7 +16,7 @@ from transformers import AutoTokenizer, BertConfig, BertForSequenceClassificatio
 from lexforge.common.types import DataError
 from lexforge.models import build_dense, build_splade, load_encoder, model_type
 from lexforge.models.names import checked_name
-from lexforge.teachers import load_teacher
+from lexforge.teachers import SentenceTransformerTeacher, load_teacher
 
 TEXTS = ["sort a list", "open the file"]
 
@@ -87,7 +87,7 @@ def saved_as(kind: str, checkpoint: Path, folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("kind", ["CrossEncoder", "SparseEncoder", "MultiVectorEncoder"])
-def test_a_model_of_another_class_is_no_dense_encoder_and_no_teacher(
+def test_a_model_of_another_class_is_no_dense_encoder_and_no_dense_teacher(
     kind: str, tiny_checkpoint: Path, tmp_path: Path
 ) -> None:
     """sentence-transformers would convert it in silence, to a mean over tokens that nobody has trained."""
@@ -95,7 +95,7 @@ def test_a_model_of_another_class_is_no_dense_encoder_and_no_teacher(
     with pytest.raises(ValueError, match=f"was saved as a {kind}, which is no dense encoder"):
         build_dense(folder)
     with pytest.raises(DataError, match=f"is a {kind}"):
-        load_teacher(str(folder), TEXTS)
+        SentenceTransformerTeacher(str(folder))
 
 
 @pytest.mark.parametrize("kind", ["CrossEncoder", "MultiVectorEncoder"])

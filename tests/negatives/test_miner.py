@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lexforge.data import DataError, RetrievalData
-from lexforge.negatives import NegativeMiner, NegativeRule, score_by_teacher
+from lexforge.negatives import NegativeMiner, NegativeRule
 
 CORPUS = {name: f"text of {name}" for name in "abcdefghij"}
 DATA = RetrievalData(
@@ -126,21 +126,19 @@ def test_the_same_rows_however_the_queries_are_cut() -> None:
         assert set(row.negatives) <= set(best) - set(qrels[row.query])
 
 
-def test_a_dense_teacher_scores_by_the_dot_product_of_its_vectors() -> None:
-    """Every document of the run and every positive, also one that the run lacks."""
-
-    class Vectors:
-        def lookup(self, texts, kind):
-            return np.stack([vector(text, kind) for text in texts])
-
-    def vector(text: str, kind: str) -> np.ndarray:
-        raw = np.random.default_rng(sum(f"{kind} {text}".encode())).normal(size=4)
-        return (raw / np.linalg.norm(raw)).astype(np.float16)
-
-    scores = score_by_teacher(Vectors(), DATA, {"q": {"a": 1.0, "d": 0.5}, "r": {}})
-    assert {query: list(found) for query, found in scores.items()} == {"q": ["a", "d", "c"], "r": ["a", "b"]}
-    expected = float(vector("a question", "query").astype(float) @ vector(CORPUS["d"], "document"))
-    assert scores["q"]["d"] == pytest.approx(expected, abs=1e-6)  # float32 sums
+def test_the_candidates_are_the_documents_whose_teacher_scores_are_read() -> None:
+    """The window without what can be no negative, and every positive, also one that the run lacks."""
+    miner = NegativeMiner(DATA, NegativeRule(first_rank=2, last_rank=7, teacher_margin=0.1))
+    run = {**RUN, "r": {}}
+    found = miner.candidates(run)
+    assert found == {"q": ["b", "d", "f", "g", "c"], "r": ["a", "b"]}
+    scores = {query: dict.fromkeys(pool, 1.0) for query, pool in found.items()}
+    assert len(miner.mine(run, scores)) == 3
+    for query, pool in found.items():
+        for document in pool:
+            less = {**scores, query: {key: 1.0 for key in pool if key != document}}
+            with pytest.raises(DataError, match=f"no teacher score for the document '{document}'"):
+                miner.mine(run, less)
 
 
 @pytest.mark.parametrize(

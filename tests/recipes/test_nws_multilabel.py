@@ -17,7 +17,7 @@ from sentence_transformers import SentenceTransformer
 from warm_processes import WarmProcesses
 
 from lexforge.corpus import load_label_classifier
-from lexforge.data import load_multilabel, multi_hot
+from lexforge.data import load_label_sets, multi_hot
 from lexforge.evaluation import f1_at
 from lexforge.report import run_verdict
 from lexforge.training import TrainingSettings
@@ -84,7 +84,7 @@ def check_prediction(
     run: Path, file: Path, split: str, trained: dict[str, float], texts: int | None = None
 ) -> None:
     """The labels that a saved model predicts have exactly the F1 that its run has measured."""
-    data = load_multilabel(file)
+    data = load_label_sets(str(file))
     data = data if texts is None else data.sample(texts, TrainingSettings().seed)
     classifier = load_label_classifier(run, device="cpu")
     assert classifier.label_names == data.label_names == tuple(sorted(TOPICS))
@@ -161,7 +161,8 @@ def test_two_ranks_are_one_run(file: Path, tiny_checkpoint: Path) -> None:
 
 def test_from_scratch_on_the_embedded_set_it_learns(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The default needs no model and no file; here the embedded set is stood in for by a small one."""
-    monkeypatch.setattr("lexforge.data.multilabel.load_docstring_topics", lambda: load_multilabel(file))
+    topics = load_label_sets(str(file))
+    monkeypatch.setattr("lexforge.data.multilabel.load_docstring_topics", lambda: topics)
     train = TrainingSettings(
         steps=40, batch_size=16, gradient_accumulation_steps=1, learning_rate=2e-3, precision="fp32"
     )

@@ -51,7 +51,6 @@ def side(texts: int) -> dict[str, Any]:
         "dead_terms": 123,
         "frequent": [["heart", 0.5, 1.25, False], ["the", 0.4, 0.1, True]],
         "strong": [["heart", 0.7, False], ["</script>", 0.3, False]],
-        "stop_word_share_top10": 0.05,
     }
 
 
@@ -109,6 +108,13 @@ def make_run(folder: Path, lift: float = 0.3) -> Path:
         folder / "terms.json",
         {"vocabulary_size": 500, "stop_words": 30, "documents": side(40), "queries": side(12)},
     )
+    sample = {"active": 12.5, "empty": 0.0, "everywhere": 0.0, "own_terms": 6.0, "own_recall": 1.0}
+    sample |= {"texts": 12, "expansion": 0.5, "rare_weight": 1.0}
+    sides = {
+        "documents": sample | {"stop_words_of_top": 0.05},
+        "queries": sample | {"stop_words_of_top": 0.1},
+    }
+    write_json(folder / "diagnosis.json", {"vocabulary_size": 500, "stop_words": 30, **sides})
     texts = {"d1": "The heart beats.", "d2": "A rate <i>of</i> interest </script><script>alert(1)</script>"}
     write_json(folder / "explorer.json", {"queries": [search(query) for query in QUERIES], "texts": texts})
     (folder / "model").mkdir()

@@ -125,7 +125,8 @@ def train(
         )
         config: dict[str, Any] = {"language": "en", "loss": asdict(numbers), "train": asdict(settings)}
         config["finish"] = {"start_share": setting.start_share}
-        runs.open_run(place, config | {"evaluation": asdict(watched)})
+        place.mkdir()
+        runs.write_json(place / "config.json", config | {"evaluation": asdict(watched)})
         torch.manual_seed(0)
         model = models.build_splade(
             backbone, max_seq_length=LENGTH, similarity=numbers.similarity, device="cpu"
@@ -229,7 +230,7 @@ CASES = [
     (
         "own_recall",
         FLAT,
-        "raise --loss.own-activation-weight (now 0)",
+        "raise --loss.own-activation-weight",
         changed(FLAT, own_activation_weight=5.0),
     ),
     ("own_recall", FLAT, "lower --loss.flops-weight (now 0.2)", changed(FLAT, flops_weight=0.01)),
@@ -313,6 +314,10 @@ def test_the_numbers_of_texts_by_hand() -> None:
     assert numbers["everywhere"] == 0.0  # no term is active in 90 % of the three texts
     twice = numbers_of_texts(sparse.csr_array(np.array(weights[:2])), own[:2], idf, stop)
     assert twice["everywhere"] == pytest.approx(2 / 6)
+    # Of twelve active terms the two weakest, one of them a stop word, are not among the ten strongest.
+    many, stop = np.array([[0.1, 9.0, 0.2, *[1.0] * 9]]), np.arange(12) < 2
+    numbers = numbers_of_texts(sparse.csr_array(many), [np.array([1])], np.ones(12), stop)
+    assert numbers["stop_words_of_top"] == pytest.approx(1 / 10)
 
 
 CONFIG: dict[str, Any] = {

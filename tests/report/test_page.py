@@ -349,6 +349,14 @@ def test_strong_punctuation_and_stop_words_are_explained(run: Path) -> None:
     assert text.count("Most texts have such terms") == 1  # nothing is said of the queries
 
 
+def test_stop_words_among_the_strongest_terms_are_those_of_the_diagnosis(run: Path) -> None:
+    """Two measurements of one thing gave a reader two numbers; a run without a diagnosis has no row."""
+    row = "stop words among the ten strongest terms of a text, in the sample of the diagnosis"
+    assert f"{row} 5.0 % 10.0 %" in Reader(write_page(run)).text
+    (run / "diagnosis.json").unlink()
+    assert row not in Reader(write_page(run)).text
+
+
 @pytest.mark.parametrize(
     ("loss", "noted"),
     [

@@ -6,6 +6,7 @@ import importlib
 import json
 import logging
 from collections.abc import Callable
+from dataclasses import make_dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +20,7 @@ from transformers import TrainerControl, TrainerState, TrainingArguments
 from lexforge.kernels.splade_head.choice import VARIABLE
 from lexforge.kernels.splade_head.triton import tiles
 from lexforge.runs import RunStateCallback
-from lexforge.runs.run_directory import complete_environment, open_run
+from lexforge.runs.run_directory import claim_run_directory, complete_environment
 from lexforge.storage import timings
 from lexforge.training import SpladeTrainer
 
@@ -89,7 +90,8 @@ def test_a_resumed_run_keeps_the_backend_of_the_first(
 
 def test_the_environment_is_completed_at_the_end(tmp_path: Path) -> None:
     """`env.json` is written before the first batch, when a new machine has measured nothing."""
-    run = open_run(tmp_path / "run", {})
+    run = tmp_path / "run"
+    claim_run_directory(run, make_dataclass("Settings", ["resume"])(False), resume=False)
     before = json.loads((run / "env.json").read_text())
     assert before["splade_head"] == {"requested_backend": "measured", "timings": {}}
     timings.timings()["16"] = SECONDS

@@ -48,7 +48,7 @@ class Prototypes(EmbeddingLoss):
 
 
 def moco(model: nn.Module) -> MoCoLoss:
-    return MoCoLoss(model, queue_size=10, momentum=0.7, temperature=0.1, train_mode=True)
+    return MoCoLoss(model, queue_size=10, momentum=0.7, temperature=0.1)
 
 
 LOSSES = {"moco": moco, "prototypes": Prototypes, "softmax": lambda m: SoftmaxLoss(m, 32, 3)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gzip
 import os
 import signal
 import subprocess
@@ -16,7 +17,14 @@ import numpy as np
 import pytest
 
 from lexforge.storage import files
-from lexforge.storage.files import check_new, leftover, new_directory, remove_leftovers, write_file
+from lexforge.storage.files import (
+    check_new,
+    leftover,
+    new_directory,
+    remove_leftovers,
+    write_file,
+    write_text,
+)
 from lexforge.storage.manifest import read_manifest, write_manifest
 
 WRITER = f"12-{'ab' * 8}"  # of a name beside: process and random digits
@@ -48,6 +56,31 @@ def test_a_file_and_a_folder_have_their_names_only_when_whole(tmp_path: Path) ->
         assert leftover(beside.name) == ("folder", 0)
     assert names(tmp_path / "new") == ["folder"]
     assert names(tmp_path / "new" / "folder") == ["a"]
+
+
+def test_text_is_compressed_by_its_name_and_replaced_whole(tmp_path: Path) -> None:
+    """A reader that has the old file open reads it to its end; equal texts are equal files."""
+    for name in ("plain", "packed.gz"):
+        write_text(tmp_path / name, "old")
+        with (tmp_path / name).open("rb") as old:
+            write_text(str(tmp_path / name), "é\n")
+            assert old.read() == (b"old" if name == "plain" else gzip.compress(b"old", mtime=0))
+    assert names(tmp_path) == ["packed.gz", "plain"]
+    assert (tmp_path / "plain").read_bytes() == "é\n".encode()
+    assert gzip.decompress((tmp_path / "packed.gz").read_bytes()) == "é\n".encode()
+
+
+def test_text_goes_through_links_and_pipes(tmp_path: Path) -> None:
+    """`--run /dev/stdout` prints the run, and `--json` may name a link to a place elsewhere."""
+    (tmp_path / "place").write_text("old")
+    (tmp_path / "link").symlink_to(tmp_path / "place")
+    write_text(tmp_path / "link", "new")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "place").read_text() == "new"
+    code = "from lexforge.storage.files import write_text; write_text('/dev/stdout', 'text')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("text", "")
+    assert names(tmp_path) == ["link", "place"]
 
 
 @pytest.mark.parametrize(
@@ -94,6 +127,7 @@ def _fill_with(write: Callable[[Path], object]) -> Callable[[Path], object]:
         (lambda place: write_file(place, b"x" * 2000), "'FOLDER/place'"),
         (lambda place: write_file(place, lambda beside: beside.write_text("x" * 2000)), "'FOLDER/place'"),
         (lambda place: write_file(place / "absent" / "place", b"x"), "'FOLDER/place/absent/place'"),
+        (lambda place: write_text(place, "x" * 2000), "'FOLDER/place'"),
         (_fill_with(lambda path: path.write_bytes(b"x" * 2000)), "'FOLDER/place'"),
         (_fill_with(lambda path: np.save(path, np.zeros(9000))), "while FOLDER/place was written"),
         (_fill_with(lambda path: write_file(path, b"x" * 2000)), "'FOLDER/place/a'"),

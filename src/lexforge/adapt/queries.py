@@ -2,8 +2,8 @@
 
 They say what a document is about, and not that it is the best answer. So they carry the teachers' scores of
 several documents, and the best of these is the positive (a contrastive loss alone on a query and its own
-passage does harm). Mixed kinds of queries train better than one kind (CADET, arXiv 2505.19274), so each
-document gives several.
+passage does harm). Queries of mixed origins train better than those of one (CADET, arXiv 2505.19274), so
+each document gives several.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from typing import Literal, TypeAlias, get_args
 from lexforge.common.types import DataError, Passage
 from lexforge.data.lines import numbered_lines
 
-QueryKind: TypeAlias = Literal["title", "sentence", "salient", "keywords"]
+QueryOrigin: TypeAlias = Literal["title", "sentence", "salient", "keywords"]
 """The title; the first sentence; the sentence with the rarest words; the words of highest tf-idf."""
-QUERY_KINDS: tuple[QueryKind, ...] = get_args(QueryKind)
+QUERY_ORIGINS: tuple[QueryOrigin, ...] = get_args(QueryOrigin)
 
 SHORTEST, LONGEST = 2, 32  # words of a sentence that serves as a query; a longer one is cut
 KEYWORDS = (2, 5)  # fewest and most keywords of a query
@@ -37,12 +37,12 @@ class PseudoQuery:
 
     Args:
         text: The query.
-        kind: What it is in the passage.
+        origin: What it is in the passage.
         passage: The id of the passage.
     """
 
     text: str
-    kind: QueryKind
+    origin: QueryOrigin
     passage: str
 
 
@@ -72,28 +72,28 @@ def pseudo_queries(
     passages: Mapping[str, Passage],
     number: int,
     *,
-    kinds: Sequence[QueryKind] = QUERY_KINDS,
+    origins: Sequence[QueryOrigin] = QUERY_ORIGINS,
     seed: int = 0,
 ) -> list[PseudoQuery]:
-    """Take queries from passages, evenly from all passages and of all kinds.
+    """Take queries from passages, evenly from all passages and of all origins.
 
     Args:
         passages: Passage id -> passage, at least one.
         number: Number of queries wanted, at least 1.
-        kinds: The kinds, at least one.
+        origins: The origins, at least one.
         seed: Seed of the order of the passages and of the choice of keywords.
 
     Returns:
         Distinct queries in random order: at most `number`, and fewer where the passages give no more.
 
     Raises:
-        ValueError: If there is no passage, no kind or an unknown one, or the number is below 1.
+        ValueError: If there is no passage, no origin or an unknown one, or the number is below 1.
     """
-    if not passages or number < 1 or not kinds or set(kinds) - set(QUERY_KINDS):
+    if not passages or number < 1 or not origins or set(origins) - set(QUERY_ORIGINS):
         raise ValueError(
-            "pseudo-queries need passages, a number of at least 1 and kinds among "
-            f"{', '.join(QUERY_KINDS)}; received {len(passages)} passages, the number {number} and the kinds "
-            f"{', '.join(kinds) or 'none'}"
+            "pseudo-queries need passages, a number of at least 1 and origins among "
+            f"{', '.join(QUERY_ORIGINS)}; received {len(passages)} passages, the number {number} and the "
+            f"origins {', '.join(origins) or 'none'}"
         )
     words = {key: [word.lower() for word in _WORD.findall(one.joined)] for key, one in passages.items()}
     holding = Counter(word for found in words.values() for word in set(found))
@@ -101,31 +101,31 @@ def pseudo_queries(
     rng = random.Random(seed)
     order = list(passages)
     rng.shuffle(order)
-    # Round by round each passage gives one query, of a kind that moves on from passage to passage.
+    # Round by round each passage gives one query, of an origin that moves on from passage to passage.
     found: dict[str, PseudoQuery] = {}
-    for turn in range(len(kinds)):
+    for turn in range(len(origins)):
         for place, key in enumerate(order):
             if len(found) == number:
                 break
-            kind = kinds[(turn + place) % len(kinds)]
-            text = _query(kind, passages[key], words[key], idf, rng)
+            origin = origins[(turn + place) % len(origins)]
+            text = _query(origin, passages[key], words[key], idf, rng)
             if text:
-                found.setdefault(text, PseudoQuery(text, kind, key))
+                found.setdefault(text, PseudoQuery(text, origin, key))
     queries = list(found.values())
     rng.shuffle(queries)
     return queries
 
 
 def _query(
-    kind: QueryKind, passage: Passage, words: list[str], idf: Mapping[str, float], rng: random.Random
+    origin: QueryOrigin, passage: Passage, words: list[str], idf: Mapping[str, float], rng: random.Random
 ) -> str:
-    """Return the query of a kind, blank if the passage has none."""
-    if kind == "title":
+    """Return the query of an origin, blank if the passage has none."""
+    if origin == "title":
         return _shortened(passage.title)
-    if kind == "keywords":
+    if origin == "keywords":
         return _keywords(words, idf, rng)
     sentences = [text for text in map(_shortened, _SENTENCE_END.split(passage.text)) if text]
-    if kind == "sentence" or len(sentences) < 2:
+    if origin == "sentence" or len(sentences) < 2:
         return sentences[0] if sentences else ""
     return max(sentences[1:], key=lambda text: _weight(text, idf))
 

@@ -1,4 +1,4 @@
-"""What teachers say of the candidates, and the average of several teachers."""
+"""The scores of the candidates that rankings already hold: those of an index, and of a search by words."""
 
 from __future__ import annotations
 
@@ -8,44 +8,9 @@ import numpy as np
 
 from lexforge.common.types import Run
 from lexforge.corpus import Vectors
-from lexforge.models.names import checked_name, model_type
 from lexforge.retrieval import FaissIndex, InvertedIndex
-from lexforge.teachers import SentenceTransformerTeacher, TeacherCache, load_scorer, score_pairs
 
 _BLOCK = 2**14  # pairs
-
-
-def scores_by(
-    name: str, pools: Mapping[str, Sequence[str]], queries: Mapping[str, str], texts: Mapping[str, str]
-) -> Run:
-    """Score the candidates of all queries by a model; what it says is cached on the disk and goes on there.
-
-    Args:
-        name: The folder or hub name of a dense encoder, whose embeddings of all texts are cached, or of a
-            cross-encoder or another model of `lexforge.teachers.load_scorer`, whose scores of pairs are.
-        pools: Query id -> document ids.
-        queries: Query id -> text.
-        texts: Document id -> text.
-
-    Returns:
-        Query id -> document id -> score.
-
-    Raises:
-        DataError: If the teacher cannot be loaded.
-    """
-    if model_type(checked_name(name)) == "dense":
-        teacher = SentenceTransformerTeacher(name)
-        cache = TeacherCache.build(teacher, queries.values(), texts.values())
-        documents = cache.lookup(list(texts.values()), "document").astype(np.float32)  # [N, D]
-        vectors = cache.lookup([queries[query] for query in pools], "query").astype(np.float32)  # [Q, D]
-        places = {key: place for place, key in enumerate(texts)}
-        return {
-            query: dict(zip(pool, (documents[[places[key] for key in pool]] @ vector).tolist(), strict=True))
-            for (query, pool), vector in zip(pools.items(), vectors, strict=True)
-        }
-    pairs = [(queries[query], texts[key]) for query, pool in pools.items() for key in pool]
-    scores = score_pairs(load_scorer(name), pairs)
-    return {query: {key: scores[queries[query], texts[key]] for key in pool} for query, pool in pools.items()}
 
 
 def scores_in_index(
@@ -87,31 +52,3 @@ def scores_in_ranking(ranking: Run, pools: Mapping[str, Sequence[str]]) -> Run:
         Query id -> document id -> score, 0 for a document that the ranking does not hold.
     """
     return {query: {key: ranking[query].get(key, 0.0) for key in pool} for query, pool in pools.items()}
-
-
-def average_in_spreads(teachers: Sequence[Run]) -> Run:
-    """Average teachers whose scores have different scales, in units of their spread over each query.
-
-    Args:
-        teachers: Query id -> document id -> score, of each teacher; all score the same candidates.
-
-    Returns:
-        Query id -> document id -> mean over the teachers of (score - mean) / standard deviation, where mean
-        and deviation are those of the query's candidates. A teacher that scores all of them equally counts 0.
-
-    Raises:
-        ValueError: If there is no teacher, or they score different candidates.
-    """
-    if not teachers:
-        raise ValueError("at least one teacher is needed; received none")
-    averaged: Run = {}
-    for query, found in teachers[0].items():
-        if any(scores[query].keys() != found.keys() for scores in teachers):
-            raise ValueError(f"all teachers must score the same candidates; those of {query!r} differ")
-        rows = np.array([[scores[query][document] for document in found] for scores in teachers])  # [T, N]
-        spread = rows.std(axis=1, keepdims=True)
-        units = np.divide(
-            rows - rows.mean(axis=1, keepdims=True), spread, out=np.zeros_like(rows), where=spread > 0
-        )
-        averaged[query] = dict(zip(found, units.mean(axis=0).tolist(), strict=True))
-    return averaged

@@ -24,7 +24,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-from lexforge import adapt, corpus, data, evaluation, losses, models, retrieval, runs, training
+from lexforge import adapt, corpus, data, evaluation, losses, models, retrieval, runs, teachers, training
 from lexforge.commands.index import read_library
 from lexforge.common.types import DataError, Passage, Run
 from lexforge.data.formats import detect
@@ -130,7 +130,7 @@ class Start(NamedTuple):
         return self.retriever is self.model
 
 
-class Asked(NamedTuple):
+class QuerySets(NamedTuple):
     """The queries of adaptation, and those that were held out for the gate."""
 
     queries: dict[str, str]
@@ -321,7 +321,7 @@ def take_queries(
     passages: Mapping[str, Passage],
     texts: Mapping[str, str],
     seed: int,
-) -> Asked:
+) -> QuerySets:
     """Take queries from the passages, hold some out for the gate, and read the real and the judged ones."""
     taken = adapt.pseudo_queries(passages, cfg.pseudo_queries + HELD_OUT, seed=seed)
     if len(taken) < FEWEST:
@@ -350,13 +350,13 @@ def take_queries(
             judged_data.split(cfg.split),
             show_progress_bar=True,
         )
-    return Asked(queries, own, [one.text for one in held], gate, judged)
+    return QuerySets(queries, own, [one.text for one in held], gate, judged)
 
 
 def score_candidates(
     cfg: Config,
     retriever: SparseEncoder | SentenceTransformer | None,
-    asked: Asked,
+    asked: QuerySets,
     texts: Mapping[str, str],
 ) -> tuple[tuple[str, ...], Run]:
     """Let each teacher score the candidates that BM25 and the retriever find.
@@ -380,8 +380,9 @@ def score_candidates(
         elif name == START:
             scores.append(adapt.scores_in_index(index, vectors, pools))
         else:
-            scores.append(adapt.scores_by(name, pools, queries, texts))
-    return names, adapt.average_in_spreads(scores)
+            teacher = teachers.load_teacher(name, list(texts.values()))
+            scores.append(teachers.candidate_scorer(teacher, queries, texts)(pools))
+    return names, teachers.average_in_spreads(scores)
 
 
 def make_loss(

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Annotated
 
 from lexforge import corpus, data, models
+from lexforge.common.numbers import byte_size, duration
 from lexforge.data import SourceOptions
 from lexforge.settings import NO_PREFIX, EncodingPrecision
 
@@ -50,7 +51,6 @@ SAMPLED = 512  # documents of a plan
 def plan(cfg: Config, documents: Mapping[str, str], ranks: int, device: str | None) -> str:
     """Tell from a sample how long all documents will take, and how large their vectors will be."""
     from lexforge.corpus.vector_file import write_vectors
-    from lexforge.report.verdict import byte_size, duration
 
     model = models.load_encoder(cfg.model, cfg.max_seq_length, device)
     per_second, vectors = corpus.encoding_speed(

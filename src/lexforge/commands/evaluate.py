@@ -16,16 +16,16 @@ best passage.
 from __future__ import annotations
 
 import json as jsonlib
-import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
 from lexforge import corpus, data, evaluation, models, retrieval
 from lexforge.commands.index import read_library
+from lexforge.commands.search import server_options
 from lexforge.data import SourceOptions
 from lexforge.settings import NO_PREFIX
-from lexforge.storage.files import errors_name
+from lexforge.storage.files import write_text
 
 
 @dataclass(frozen=True)
@@ -49,14 +49,6 @@ class Config:
     run: Path | None = None  # the run is written here, in TREC format
     json: Path | None = None  # measures, sparsity and timing are written here
     compare: Path | None = None  # another system over the same data: a run directory, or a TREC run
-
-
-def server_options(cfg: Config) -> dict[str, str]:
-    """Return address, collection and credentials (MILVUS_TOKEN, QDRANT_API_KEY), if an address is given."""
-    if cfg.uri is None:
-        return {}
-    token = os.environ.get("QDRANT_API_KEY" if cfg.index == "qdrant" else "MILVUS_TOKEN", "")
-    return {"uri": cfg.uri, "collection": cfg.collection, "token": token}
 
 
 def compared_run(path: Path) -> Path:
@@ -127,7 +119,9 @@ def main(cfg: Config) -> None:
     )
     if cfg.index is not None or cfg.uri is not None:
         vector_type = corpus.vector_type(model)
-        evaluator.build_index = retrieval.index_builder(cfg.index, vector_type, **server_options(cfg))
+        evaluator.build_index = retrieval.index_builder(
+            cfg.index, vector_type, **server_options(cfg.uri, cfg.collection, cfg.index)
+        )
     result = evaluator.evaluate(model)
     report: dict[str, dict[str, Any]] = {
         "metrics": result.metrics,
@@ -148,11 +142,7 @@ def main(cfg: Config) -> None:
             )
         report["comparison"] = {name: asdict(values) for name, values in compared.items()}
     if cfg.json is not None:
-        settings = {
-            key: str(value) if isinstance(value, Path) else value for key, value in asdict(cfg).items()
-        }
-        text = jsonlib.dumps({"config": settings, **report}, indent=1, default=str)
-        with errors_name(cfg.json):
-            cfg.json.write_text(text + "\n", encoding="utf-8")
+        text = jsonlib.dumps({"config": asdict(cfg), **report}, indent=1, default=str)
+        write_text(cfg.json, text + "\n")
     if cfg.run is not None:
         evaluation.write_run(cfg.run, result.run)

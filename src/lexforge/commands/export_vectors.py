@@ -25,7 +25,7 @@ class Config:
     """What to export, for which engine, and where to."""
 
     vectors: Path  # the folder that `lexforge encode` wrote
-    target: export.VectorTargetName  # opensearch, elasticsearch and vespa are experimental
+    target: export.VectorTargetName  # experimental: opensearch and its sparse vector, elasticsearch, vespa
     output: Path  # a new folder, or one that an earlier call with the same arguments has left
     queries: Path | None = None  # a folder that holds queries.jsonl
     model: str | None = None  # the encoder; None takes the name under which the corpus was encoded

@@ -24,13 +24,13 @@ were encoded in the index, so that a search shows them.
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from lexforge import corpus, data, models, retrieval
+from lexforge.commands.search import server_options
 from lexforge.common.command_line import printable
 from lexforge.common.types import Passage
 from lexforge.data import SourceOptions
@@ -68,10 +68,7 @@ def main(cfg: Config) -> None:
         change(cfg)
         return
     check_new(cfg.output)
-    options = {}
-    if cfg.uri is not None:
-        token = os.environ.get("QDRANT_API_KEY" if cfg.index == "qdrant" else "MILVUS_TOKEN", "")
-        options = {"uri": cfg.uri, "collection": cfg.collection, "token": token}
+    options = server_options(cfg.uri, cfg.collection, cfg.index)
     if cfg.vectors is not None:
         index = index_vectors(cfg, cfg.vectors, options)
     elif cfg.documents is not None and cfg.model is not None:

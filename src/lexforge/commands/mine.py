@@ -5,8 +5,9 @@
 
 MODEL ranks the corpus for each query. It is a saved `SparseEncoder` or `SentenceTransformer`, a bare masked
 language model, or `bm25`. In its place, `--run` takes a ranking that was made elsewhere, in TREC format. With
-a teacher, documents that it scores nearly as high as the positive are left out. The same command always
-writes the same file.
+a teacher, documents that it scores nearly as high as the positive are left out. A cross-encoder, a
+`MultiVectorEncoder` or a SPLADE encoder scores every document between the two ranks as a pair. The same
+command always writes the same file.
 """
 
 from __future__ import annotations
@@ -35,9 +36,10 @@ class Config:
     split: str = "train"
     source: Annotated[SourceOptions, NO_PREFIX] = field(default_factory=SourceOptions)
     rule: Annotated[NegativeRule, NO_PREFIX] = field(default_factory=NegativeRule)
-    teacher: str | None = None  # a SentenceTransformer, `bm25`, `lsa` or `lsa-char`, for --teacher-margin
+    # For --teacher-margin: `bm25`, `lsa`, `lsa-char`, or a dense, sparse, multi-vector or cross-encoder.
+    teacher: str | None = None
     teacher_scores: Path | None = None  # precomputed scores in qrels format, in the place of a teacher
-    teacher_cache: Path | None = None  # folder for the teacher's embeddings; None takes the user's cache
+    teacher_cache: Path | None = None  # keeps what the teacher computes; None takes the user's cache
     max_seq_length: int | None = None  # tokens after which a text is cut; None keeps the model's own limit
     batch_size: int = 32  # texts per forward pass
     block_queries: int = 4096  # queries that are searched at a time, which limits the memory of the rankings
@@ -60,7 +62,7 @@ def searcher(cfg: Config, name: str, loaded: data.RetrievalData) -> Search:
     return search
 
 
-def rankings(cfg: Config, miner: negatives.NegativeMiner) -> Iterable[dict[str, dict[str, float]]]:
+def ranked_blocks(cfg: Config, miner: negatives.NegativeMiner) -> Iterable[dict[str, dict[str, float]]]:
     """Return the runs of the split's queries, block by block."""
     if cfg.run is None:
         search = searcher(cfg, str(cfg.model), miner.data)
@@ -77,21 +79,17 @@ def rankings(cfg: Config, miner: negatives.NegativeMiner) -> Iterable[dict[str, 
     return [{query: run.get(query, {})} for query in miner.queries]
 
 
-def scorer(cfg: Config, loaded: data.RetrievalData) -> Callable[[Any], Any] | None:
+def scorer(cfg: Config, miner: negatives.NegativeMiner) -> Callable[[Any], Any] | None:
     """Return the function that scores the documents of a run by the teacher, or None without a teacher."""
+    loaded = miner.data
     if cfg.teacher_scores is not None:
         scores = data.load_teacher_scores(cfg.teacher_scores, loaded)
         return lambda run: scores
     if cfg.teacher is None:
         return None
-    queries, texts = loaded.split_queries(cfg.split).values(), list(loaded.corpus.values())
-    teacher = teachers.load_teacher(cfg.teacher, texts)
-    embeddings = (
-        teacher
-        if isinstance(teacher, teachers.BM25Teacher)
-        else teachers.TeacherCache.build(teacher, queries, texts, cfg.teacher_cache)
-    )
-    return lambda run: negatives.score_by_teacher(embeddings, loaded, run, cfg.split)
+    teacher = teachers.load_teacher(cfg.teacher, list(loaded.corpus.values()))
+    score = teachers.candidate_scorer(teacher, miner.queries, loaded.corpus, cfg.teacher_cache)
+    return lambda run: score(miner.candidates(run))
 
 
 def main(cfg: Config) -> None:
@@ -113,7 +111,9 @@ def main(cfg: Config) -> None:
         raise IsADirectoryError(f"--output must name a file; {cfg.output} is a folder")
     loaded = data.load_retrieval_data(str(cfg.data), [cfg.split], cfg.source)
     miner = negatives.NegativeMiner(loaded, cfg.rule, cfg.split)
-    score = scorer(cfg, loaded)
-    rows = [row for run in rankings(cfg, miner) for row in miner.mine(run, score(run) if score else None)]
+    score = scorer(cfg, miner)
+    rows = []
+    for run in ranked_blocks(cfg, miner):
+        rows += miner.mine(run, score(run) if score else None)
     data.write_training_rows(cfg.output, negatives.mined_columns(loaded, rows, cfg.split))
     print(miner.summary(rows))

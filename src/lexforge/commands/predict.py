@@ -21,7 +21,7 @@ from typing import Annotated, Any
 from lexforge import corpus, data
 from lexforge.common.progress import Progress
 from lexforge.settings import NO_PREFIX, TableOptions
-from lexforge.storage.files import errors_name, write_file
+from lexforge.storage.files import write_file
 
 BLOCK = 8192  # texts whose vectors are in memory at a time
 
@@ -65,14 +65,13 @@ def main(cfg: Config) -> None:
     classifier = corpus.load_label_classifier(cfg.model)
     if cfg.threshold is not None:
         classifier = replace(classifier, threshold=cfg.threshold)
-    lines = labelled(classifier, texts, cfg.batch_size)
     if cfg.output is None:
-        sys.stdout.writelines(lines)
+        sys.stdout.writelines(labelled(classifier, texts, cfg.batch_size))
         return
 
     def write(beside: Path) -> None:
-        with beside.open("w", encoding="utf-8", newline="\n") as file, errors_name(beside):
-            file.writelines(lines)
+        with beside.open("w", encoding="utf-8", newline="\n") as file:
+            file.writelines(labelled(classifier, texts, cfg.batch_size))
 
     write_file(cfg.output, write)
     print(f"{len(texts)} texts labelled: {cfg.output}")

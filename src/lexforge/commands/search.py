@@ -48,6 +48,14 @@ def engine_tokens() -> dict[retrieval.IndexName, str]:
     return {engine: os.environ.get(name, "") for engine, name in names.items()}
 
 
+def server_options(uri: str | None, collection: str, index: retrieval.IndexName | None) -> dict[str, str]:
+    """Return address, collection and credentials of an index on a server; nothing without an address."""
+    if uri is None:
+        return {}
+    token = engine_tokens().get(index, "") if index else ""
+    return {"uri": uri, "collection": collection, "token": token}
+
+
 def show(hits: list[corpus.Found], cfg: Config) -> None:
     """Print the hits of one query."""
     for rank, hit in enumerate(hits, start=1):

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from lexforge.commands.recipe import find_recipe
 from lexforge.common.command_line import one_line_errors, run_by
-from lexforge.common.shared_cores import POLICY, share_cores
+from lexforge.common.shared_cores import share_cores
 
 RECIPE = "splade_v26"  # what trains where no recipe is named
 HELP = """lexforge train [RECIPE] [OPTIONS] runs a recipe ({names}); without a name it is {default}.
@@ -42,8 +42,8 @@ def run_recipe(words: Sequence[str]) -> None:
     elif "WORLD_SIZE" not in os.environ:  # no launcher has started this process
         several = shlex.join(["accelerate", "launch", "-m", *command.split(), *options])
         print(f"This trains in one process. On several devices: {several}", file=sys.stderr)
-    if share_cores() and not asks_for_help:
-        print(f"Other processes use these cores: threads sleep while they wait ({POLICY}).", file=sys.stderr)
+    if not asks_for_help:
+        share_cores()
     before = sys.argv
     sys.argv = [str(file), *options]  # what the file reads
     try:

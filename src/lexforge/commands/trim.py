@@ -27,19 +27,14 @@ from lexforge import data, evaluation, export, models, report, runs, sparsity
 from lexforge.common.command_line import printable
 from lexforge.data import SourceOptions
 from lexforge.settings import NO_PREFIX
+from lexforge.sparsity.constants import SAMPLE
 from lexforge.storage.files import check_new, new_directory, write_file
 
 if TYPE_CHECKING:
     from sentence_transformers import SparseEncoder
 
-SAMPLE, SEED = 3000, 0  # documents that tell the mean to about 1 %, and the seed that draws them
+SEED = 0  # draws the documents that tell the mean
 JSON, DRAWING = "trim.json", "trim.svg"
-COLUMNS = {
-    "document_active_dims": "terms/document",
-    "query_active_dims": "terms/query",
-    "flops": "FLOPS",
-    "search_queries_per_s": "queries/s",
-}
 
 
 @dataclass(frozen=True)
@@ -210,4 +205,4 @@ def _label(point: sparsity.CurvePoint) -> str:
 
 def _renamed(measures: dict[str, float]) -> dict[str, float]:
     """The measures under the heads of a table."""
-    return {COLUMNS.get(name, name): value for name, value in measures.items()}
+    return {evaluation.MEASURE_NAMES.get(name, name): value for name, value in measures.items()}

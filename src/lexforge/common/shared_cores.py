@@ -40,19 +40,16 @@ def busy_cores(seconds: float = 0.1) -> float:
     return min(max(used, 0.0), float(len(cores)))
 
 
-def share_cores() -> bool:
+def share_cores() -> None:
     """Let the threads of this process sleep while they wait, if other processes use its cores.
 
     It works only before torch is imported, because OpenMP reads the variable once. What the user has set
-    stays.
-
-    Returns:
-        Whether the threads will sleep because of this call.
+    stays. A line on standard error tells of it.
     """
     if "torch" in sys.modules or policy_was_set() or busy_cores() < SHARED:
-        return False
+        return
     os.environ[POLICY] = "passive"
-    return True
+    print(f"Other processes use these cores: threads sleep while they wait ({POLICY}).", file=sys.stderr)
 
 
 def policy_was_set() -> bool:

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sentence_transformers import SparseEncoder
 
+from lexforge.common.samples import evenly_spaced
 from lexforge.corpus.encoding import encode
 
 
@@ -29,7 +30,7 @@ def active_document_frequency(
     """
     if not documents or sample < 1:
         raise ValueError(f"received {len(documents)} documents and a sample of {sample}; both must be >= 1")
-    places = np.linspace(0, len(documents) - 1, min(sample, len(documents))).astype(int)
+    places = evenly_spaced(len(documents), sample)
     vectors = encode(model, [documents[place] for place in places], "document")  # CSR [sample, V]
     # A stored entry of a SPLADE vector is above 0, so the entries of a column count its documents.
     return np.bincount(vectors.indices, minlength=vectors.shape[1]).astype(np.int64), len(places)

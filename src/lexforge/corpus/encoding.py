@@ -31,6 +31,7 @@ from lexforge.storage.files import remove_leftovers
 # Documents that are encoded before any is timed, because the first batch measures the head, and timed ones.
 _WARM, TIMED = 8, 64
 BATCHES_PER_BLOCK = 32  # batches per call of the model, after which the vectors leave the device
+CACHE_BYTES = 10_000_000_000  # of the files of vectors in a cache folder
 # Only files with these names are ever deleted from a cache folder.
 _CACHED = re.compile(r"[0-9a-f]{40}-[0-9a-f]{40}\.safetensors")
 
@@ -240,12 +241,12 @@ class CorpusEncoder:
     Args:
         texts: The texts of the documents.
         batch_size: Number of texts per forward pass.
-        cache_dir: A folder for files of vectors, one file per model and corpus; None writes no file.
-        cache_bytes: Bytes that such files may take in the folder. When a file is written, those that were not
-            used for the longest time are deleted; the size of the new file itself is not limited.
+        cache_dir: A folder for files of vectors, one file per model and corpus; None writes no file. When a
+            file is written, those that were not used for the longest time are deleted until all of them take
+            at most `CACHE_BYTES`; the size of the new file itself is not limited.
 
     Raises:
-        ValueError: If `batch_size` is below 1 or `cache_bytes` below 0.
+        ValueError: If `batch_size` is below 1.
     """
 
     def __init__(
@@ -253,14 +254,10 @@ class CorpusEncoder:
         texts: list[str],
         batch_size: int,
         cache_dir: str | Path | None = None,
-        cache_bytes: int = 10_000_000_000,
     ) -> None:
         check_batch_size(batch_size)
-        if cache_bytes < 0:
-            raise ValueError(f"cache_bytes must be at least 0; received {cache_bytes}")
         self._texts = texts
         self._batch_size = batch_size
-        self._cache_bytes = cache_bytes
         self._cache_dir = None if cache_dir is None else Path(cache_dir)
         self._corpus_key = text_digest(texts)
         self._kept: tuple[str, Vectors] | None = None
@@ -298,7 +295,7 @@ class CorpusEncoder:
             if path is not None:
                 remove_leftovers(path.parent, _CACHED.pattern)
                 write_vectors(path, vectors, key)
-                _delete_oldest(path, self._cache_bytes)
+                _delete_oldest(path)
         self._kept = (key, vectors)
         return vectors, fresh
 
@@ -320,8 +317,8 @@ def _read(path: Path, key: str) -> Vectors | None:
         raise ValueError(f"cached vectors {path} cannot be read ({error}); delete the file") from error
 
 
-def _delete_oldest(newest: Path, limit: int) -> None:
-    """Delete the files that were used longest ago until the rest fit into the limit; the newest one stays."""
+def _delete_oldest(newest: Path) -> None:
+    """Delete the files used longest ago until the rest fit into `CACHE_BYTES`; the newest one stays."""
     files = []
     for path in newest.parent.glob("*.safetensors"):
         with suppress(FileNotFoundError):  # another process deletes, too
@@ -329,7 +326,7 @@ def _delete_oldest(newest: Path, limit: int) -> None:
                 files.append((path.stat(), path))
     total = sum(status.st_size for status, _ in files)
     for status, path in sorted(files, key=lambda entry: entry[0].st_mtime_ns):
-        if total <= limit:
+        if total <= CACHE_BYTES:
             return
         if path != newest:
             path.unlink(missing_ok=True)

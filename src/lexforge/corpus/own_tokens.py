@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 from sentence_transformers import SparseEncoder
 from sentence_transformers.base.model import BaseModel
 
+from lexforge.common.samples import evenly_spaced
+
 _BATCH_TEXTS = 1024
 
 
@@ -69,8 +71,7 @@ def unknown_share(model: BaseModel, texts: Sequence[str], *, sample: int = 1000)
         The share of unknown tokens among those that are not special otherwise; 0 for a tokenizer that knows
         every text.
     """
-    places = np.linspace(0, len(texts) - 1, min(sample, len(texts))).astype(int)
-    unknown, tokens = _count_unknown(model, [texts[place] for place in places])
+    unknown, tokens = _count_unknown(model, [texts[place] for place in evenly_spaced(len(texts), sample)])
     return float(unknown.sum() / max(1, tokens.sum()))
 
 

@@ -16,22 +16,19 @@ if TYPE_CHECKING:
     from lexforge.common.types import DataError
     from lexforge.data.columns import validate_columns
     from lexforge.data.digest import digests
+    from lexforge.data.formats import detect_rows
     from lexforge.data.formats.beir import (
-        load_beir,
         load_corpus,
         load_queries,
         load_teacher_scores,
         write_teacher_scores,
     )
     from lexforge.data.formats.docstrings import load_docstrings
-    from lexforge.data.formats.hub import load_hub
-    from lexforge.data.formats.msmarco import load_msmarco
     from lexforge.data.library import Library, load_library
     from lexforge.data.multilabel import (
         MultiLabelData,
         load_docstring_topics,
         load_label_sets,
-        load_multilabel,
         load_texts,
         multi_hot,
     )
@@ -64,19 +61,16 @@ __all__ = [
     "check_language",
     "check_source",
     "corpus_idf",
+    "detect_rows",
     "digests",
     "document_frequency",
     "hold_out",
-    "load_beir",
     "load_corpus",
     "load_docstring_topics",
     "load_docstrings",
     "load_documents",
-    "load_hub",
     "load_label_sets",
     "load_library",
-    "load_msmarco",
-    "load_multilabel",
     "load_queries",
     "load_retrieval_data",
     "load_sts",

@@ -19,15 +19,15 @@ from typing import Any
 from lexforge.common.types import DataError
 from lexforge.data.digest import digests
 from lexforge.data.faults import BLANK, Faults
-from lexforge.data.formats import OF_ROWS, detect, docstrings, read_records
+from lexforge.data.formats import detect_rows, docstrings, read_records
 from lexforge.data.formats.docstrings import load_docstrings
-from lexforge.data.lines import counted, excerpt, json_objects, numbered_lines, require_texts
+from lexforge.data.lines import counted, excerpt, numbered_lines, require_texts
 from lexforge.data.splits import missing_split, wanted_rows
 from lexforge.data.tables import ending, find_column
 from lexforge.settings import MultiLabelOptions, TableOptions
 
 TEXT, LABEL = "text", "label"
-TEXT_COLUMNS = (TEXT, "sentence")  # what a column of texts is called
+TEXT_NAMES = (TEXT, "sentence")  # what a column of texts is called
 _LABELS = "labels"
 _FIELDS = ("id", "text", _LABELS, "split")
 _MARKS = "|;,"  # between names in a cell; the first that occurs counts, because names may hold the others
@@ -135,7 +135,7 @@ def multi_hot(label_sets: Iterable[Sequence[str]], label_names: Sequence[str]) -
 
 
 def load_label_sets(
-    source: str, splits: Sequence[str], options: MultiLabelOptions | None = None
+    source: str, splits: Sequence[str] | None = None, options: MultiLabelOptions | None = None
 ) -> MultiLabelData:
     """Load texts with label sets by the name that a command line takes.
 
@@ -144,11 +144,11 @@ def load_label_sets(
             text and its labels; it may also have `id`, and in a file `split`, which is `train` where it is
             missing. The labels are a list of names, a JSON list in a cell of text, names with `|`, `;` or
             `,` between them, or columns of 0 and 1 that are named after the labels.
-        splits: The splits that the caller needs.
+        splits: The splits that the caller needs; None takes those that exist.
         options: Names of columns, and the share that is held out for a missing split.
 
     Returns:
-        The set with these splits.
+        The set with these splits, named after the file.
 
     Raises:
         FileNotFoundError: If there is no such file.
@@ -156,12 +156,14 @@ def load_label_sets(
         DataError: If the data are wrong; the message names file and line.
     """
     options = options or MultiLabelOptions()
-    if detect(source, (*OF_ROWS, docstrings)) is docstrings:
+    if detect_rows(source) is docstrings:
         loaded = load_docstring_topics()
     else:
         faults = Faults(source, options.bad_rows)
         records = _records(source, options, faults)
-        loaded = _gather(source, Path(source).name.split(".")[0], records, None, faults)
+        loaded = _gather(source, Path(source).name.split(".")[0], records, faults)
+    if splits is None:
+        return loaded
     rows = wanted_rows(source, loaded.splits, splits, options.hold_out, lambda row: row.text)
     return replace(loaded, splits=rows)
 
@@ -194,7 +196,7 @@ def load_texts(
         options = options or TableOptions()
         faults = Faults(source, options.bad_rows)
         for where, _, record in read_records(source, _FIELDS, options, faults):
-            column = find_column(where, list(record), "text", TEXT_COLUMNS, text_column, "--text-column")
+            column = find_column(where, list(record), "text", TEXT_NAMES, text_column, "--text-column")
             text, key = record[column], record.get("id")
             require_texts(where, **{column: text})
             if not text.strip():
@@ -207,32 +209,6 @@ def load_texts(
     return found
 
 
-def load_multilabel(path: str | Path, label_names: Sequence[str] | None = None) -> MultiLabelData:
-    """Read a file of texts with label sets, whole into memory, and check it.
-
-    Args:
-        path: A `.jsonl`, `.jsonl.gz` or `.jsonl.zst` file; each line is an object with `id`, `text`, `labels`
-            and `split`.
-        label_names: The labels that may occur, in the order of their columns; None takes those that occur in
-            any split, sorted.
-
-    Returns:
-        The set, named after the file.
-
-    Raises:
-        FileNotFoundError: If there is no such file.
-        DataError: If a line holds malformed JSON, lacks a field or holds one of another type, has a blank
-            text, a repeated id or an unknown label (the message names file and line), or if the file holds no
-            label at all.
-    """
-    path = Path(path)
-    if not path.is_file():
-        raise FileNotFoundError(f"{path} is not a file; expected JSON lines (.jsonl or .jsonl.gz)")
-    records = ((f"{path}:{number}", record) for number, record in json_objects(path, _FIELDS))
-    name = path.name.removesuffix(".gz").removesuffix(".zst").removesuffix(".jsonl")
-    return _gather(str(path), name, records, label_names, Faults(str(path)))
-
-
 def _records(
     source: str, options: MultiLabelOptions, faults: Faults
 ) -> Iterator[tuple[object, dict[str, Any]]]:
@@ -241,7 +217,7 @@ def _records(
     if not rows:
         return
     where, _, first = rows[0]
-    text = find_column(where, list(first), "text", TEXT_COLUMNS, options.text_column, "--text-column")
+    text = find_column(where, list(first), "text", TEXT_NAMES, options.text_column, "--text-column")
     read_labels, form = _label_reader(where, [record for _, _, record in rows], text, options)
     if form:
         faults.note(f"{source}: the labels of a text are {form}")
@@ -328,15 +304,8 @@ def _joined_labels(column: str, mark: str, record: Mapping[str, Any]) -> Any:
     return [part.strip() for part in parts if part.strip()]
 
 
-def _gather(
-    source: str,
-    name: str,
-    records: Iterable[tuple[object, Any]],
-    label_names: Sequence[str] | None,
-    faults: Faults,
-) -> MultiLabelData:
+def _gather(source: str, name: str, records: Iterable[tuple[object, Any]], faults: Faults) -> MultiLabelData:
     """Check records and gather them by split; the faults are finished here."""
-    allowed = None if label_names is None else set(label_names)
     splits: dict[str, list[LabelledText]] = {}
     ids: set[str] = set()
     for where, record in records:
@@ -344,14 +313,10 @@ def _gather(
             require_texts("", id=record["id"], text=record["text"], split=record["split"])
             labels = _checked_labels(record["labels"])
             key, text = record["id"], record["text"].strip()
-            unknown = [] if allowed is None else [label for label in labels if label not in allowed]
             if key in ids:
                 faults.bad("repeated ids", where, f"the id {key!r} occurs a second time", key)
             elif not text:
                 faults.bad(BLANK, where, f"{key!r} has no text")
-            elif unknown:
-                known = _known(label_names or ())
-                faults.bad("unknown labels", where, f"unknown label {unknown[0]!r}; {known}", unknown[0])
             else:
                 ids.add(key)
                 splits.setdefault(record["split"], []).append(LabelledText(key, text, labels))
@@ -359,10 +324,10 @@ def _gather(
     found = {label for rows in splits.values() for row in rows for label in row.labels}
     if not found:
         raise DataError("\n".join([f"{source} holds no text with a label", *notes]))
-    return MultiLabelData(name, tuple(sorted(found) if label_names is None else label_names), splits, notes)
+    return MultiLabelData(name, tuple(sorted(found)), splits, notes)
 
 
-def load_docstring_topics(max_labels: int = 30, cache_dir: str | Path | None = None) -> MultiLabelData:
+def load_docstring_topics(max_labels: int = 30) -> MultiLabelData:
     """Load the embedded set: docstrings of the installed packages, labelled with the place of their objects.
 
     The labels of a docstring are the packages, modules and classes in its object's dotted name, such as
@@ -372,12 +337,11 @@ def load_docstring_topics(max_labels: int = 30, cache_dir: str | Path | None = N
 
     Args:
         max_labels: The number of labels to keep.
-        cache_dir: The folder of the cache, as for `load_docstrings`.
 
     Returns:
         The set `docstring-topics`.
     """
-    data = load_docstrings(cache_dir)
+    data = load_docstrings()
     splits = {}
     for split in data.splits:
         texts = []

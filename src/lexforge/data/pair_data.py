@@ -170,9 +170,7 @@ class PairData:
             rows = rows.select_columns([ANCHOR, POSITIVE])
         return with_relevant(rows)
 
-    def retrieval(
-        self, splits: Sequence[str] | None = None, documents: int | None = None, seed: int = 0
-    ) -> RetrievalData:
+    def retrieval(self, splits: Sequence[str] | None = None, documents: int | None = None) -> RetrievalData:
         """Read queries, documents and judgements into memory; equal texts get one id.
 
         A negative is judged with grade 0, unless its text is also a positive of the query.
@@ -181,7 +179,6 @@ class PairData:
             splits: The splits whose queries and judgements are read; None reads all.
             documents: Number of documents; those of other rows are drawn at random until there are so many.
                 The judged documents stay even where they are more. None keeps the documents of all splits.
-            seed: Seed of the draw.
 
         Returns:
             The set. The id of a document is `d`, and that of a query `q`, with 16 hexadecimal digits of its
@@ -209,19 +206,19 @@ class PairData:
                         grades[document_id] = max(grade, grades.get(document_id, 0))
         for split in self.splits if len(chosen) < len(self.splits) or documents is not None else ():
             if documents is None or len(document_ids) < documents:
-                self._add_documents(split, document_ids, documents, seed)
+                self._add_documents(split, document_ids, documents)
         corpus = {document_id: text for text, document_id in document_ids.items()}
         return RetrievalData(
             self.name, corpus, {query_id: text for text, query_id in query_ids.items()}, judged
         )
 
-    def _add_documents(self, split: str, ids: dict[str, str], documents: int | None, seed: int) -> None:
+    def _add_documents(self, split: str, ids: dict[str, str], documents: int | None) -> None:
         """Add the documents of a split, drawn in random order, until there are enough."""
         rows = self.split(split)
         columns = [name for name in rows.column_names if name not in (ANCHOR, LABEL)]
         order = np.arange(len(rows))
         if documents is not None:
-            np.random.default_rng(seed).shuffle(order)
+            np.random.default_rng(0).shuffle(order)
         for start in range(0, len(order), 1000):
             batch = rows.select_columns(columns)[order[start : start + 1000]]
             for cells in zip(*batch.values(), strict=True):

@@ -81,12 +81,8 @@ def find_roles(where: str, names: Sequence[str], columns: Mapping[str, str]) -> 
         The columns by their role.
 
     Raises:
-        ValueError: If `columns` names another role.
         DataError: If a query or positive column is missing, or if several could be meant.
     """
-    known = [ANCHOR, NEGATIVE, POSITIVE, SCORES, WEIGHT]
-    if unknown := set(columns) - set(known):
-        raise ValueError(f"columns may name {known}; received {sorted(unknown)}")
     anchor = _one(where, names, ANCHOR, columns)
     positive = _one(where, names, POSITIVE, columns)
     weight = columns.get(WEIGHT)

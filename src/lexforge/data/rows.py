@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
@@ -15,7 +14,7 @@ from numpy.typing import NDArray
 from lexforge.common.types import DataError
 from lexforge.data.columns import ANCHOR, RELEVANT, validate_columns
 from lexforge.data.lines import json_objects
-from lexforge.storage.files import write_file
+from lexforge.storage.files import write_text
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -90,8 +89,7 @@ def write_training_rows(path: str | Path, rows: Sequence[Mapping[str, Any]]) -> 
                 del line[RELEVANT]
             written[row[ANCHOR]] = row[RELEVANT]
         lines.append(json.dumps(line, ensure_ascii=False) + "\n")
-    data = "".join(lines).encode("utf-8")
-    write_file(Path(path), gzip.compress(data, mtime=0) if str(path).endswith(".gz") else data)
+    write_text(path, "".join(lines))
 
 
 def read_training_rows(path: str | Path) -> list[dict[str, Any]]:

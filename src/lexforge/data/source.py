@@ -173,7 +173,6 @@ def load_training_data(
     *,
     given_rows: bool = True,
     documents: int | None = None,
-    seed: int = 0,
 ) -> TrainingData:
     """Load what a recipe trains on and measures; the rows of tables stay on the disk.
 
@@ -184,7 +183,6 @@ def load_training_data(
         given_rows: Whether the rows of tables are trained on as they are. If negatives are to be mined for
             them, they are read into memory as a retrieval set instead.
         documents: Number of documents that are searched: the judged ones and a random sample; None takes all.
-        seed: Seed of the sample.
 
     Returns:
         The data.
@@ -200,7 +198,7 @@ def load_training_data(
 
     # Rows of texts are trained on from the disk; only what is measured is read into memory.
     if isinstance(opened, PairData) and given_rows:
-        measured = opened.retrieval(measured_splits, documents, seed)
+        measured = opened.retrieval(measured_splits, documents)
         return TrainingData(measured, opened.documents(), pairs=opened, notes=notes)
 
     # Rows that are made anew have no weights of their own.
@@ -209,7 +207,7 @@ def load_training_data(
 
     # Judgements name documents. So do those of rows in memory, for which negatives are to be mined.
     whole = (opened.retrieval() if isinstance(opened, PairData) else opened).only(needed)
-    measured = sample_corpus(whole, documents, measured_splits, seed)
+    measured = sample_corpus(whole, documents, measured_splits)
     texts = whole.corpus.values()
     listed = texts if isinstance(texts, Sequence) else list(texts)
     return TrainingData(measured, listed, whole, notes=notes)

@@ -8,7 +8,7 @@ from typing import Any
 
 from lexforge.common.types import DataError
 from lexforge.data.faults import BLANK, Faults
-from lexforge.data.formats import OF_ROWS, detect, docstrings, read_records
+from lexforge.data.formats import detect_rows, docstrings, read_records
 from lexforge.data.formats.docstrings import load_docstrings
 from lexforge.data.lines import excerpt, is_finite, require_texts
 from lexforge.data.retrieval_data import RetrievalData
@@ -48,7 +48,7 @@ def load_sts(
             the message names file and line.
     """
     options = options or StsOptions()
-    if detect(source, (*OF_ROWS, docstrings)) is docstrings:
+    if detect_rows(source) is docstrings:
         found = docstring_pairs(load_docstrings())
     else:
         faults = Faults(source, options.bad_rows)

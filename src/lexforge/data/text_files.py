@@ -1,4 +1,4 @@
-"""One document file as a title and a body: plain text, Markdown, reStructuredText, HTML or PDF.
+"""One document file as a title and a body: plain text, Markdown, HTML or PDF.
 
 Every step takes time in proportion to the file, also where the file is hostile: patterns begin with a fixed
 character and stop at the next one of its kind.
@@ -9,7 +9,6 @@ from __future__ import annotations
 import codecs
 import logging
 import re
-import string
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -34,9 +33,6 @@ _LINK = re.compile(r"(?<![A-Za-z0-9_\])])" + _WORDS_AND_TARGET)
 _TARGET = re.compile(r" {0,3}\[[^\[\]]+\]:\s")  # the line `[name]: target` of a link by name
 _FENCE = re.compile(r"(`{3,})[^`]*$|(~{3,})")
 _FRONT_TITLE = re.compile(r"title:(.*)", re.IGNORECASE)
-_RST_LINK = re.compile(r"`([^`<>]*)<[^`<>]*>`__?")
-_RST_ROLE = re.compile(r"(?<![\w:]):[a-zA-Z][\w.+-]{0,40}(?::[\w.+-]{1,40})?:`")
-_RST_TARGET = re.compile(r"\s{0,20}\.\. _[^:]*:")
 
 _UNSEEN = set("script style nav noscript template head svg iframe object canvas audio video".split())
 _BLOCKS = set(
@@ -267,39 +263,6 @@ def _without_links(line: str) -> str:
     return _LINK.sub(r"\1", _IMAGE.sub(r"\1", line)) if "](" in line else line
 
 
-def _restructured(text: str) -> tuple[str, str]:
-    """Return the first heading and the other lines, without underlines and without targets of links."""
-    title = ""
-    kept: list[str] = []
-    for line in text.split("\n"):
-        bare = line.rstrip()
-        before = kept[-1].strip() if kept else ""
-        if _is_underline(bare) and before and not _is_underline(before) and len(bare) >= len(before):
-            kept.pop()
-            if kept and _is_underline(kept[-1].rstrip()):
-                kept.pop()  # the line above the heading
-            if title:
-                kept += ["", before, ""]
-            else:
-                title = before
-                kept.append("")
-        elif not _RST_TARGET.match(line):
-            kept.append(
-                _RST_ROLE.sub("`", _RST_LINK.sub(lambda link: link[1].strip(), line)) if "`" in line else line
-            )
-    return title, "\n".join(line for line in kept if len(line) < 4 or not _is_underline(line.rstrip()))
-
-
-def _is_underline(line: str) -> bool:
-    """Return whether a line repeats one mark, as below a heading; `::` and `..` mean something else."""
-    return (
-        len(line) > 1
-        and line[0] in string.punctuation
-        and not line.strip(line[0])
-        and line not in ("::", "..")
-    )
-
-
 def _html(text: str) -> tuple[str, str]:
     """Return the title, or else the first heading, and the visible text; a block element is a paragraph."""
     from lxml import etree
@@ -420,7 +383,7 @@ _PARTS: dict[str, Callable[[str], tuple[str, str]]] = {
     ".txt": _plain,
     ".md": _markdown,
     ".markdown": _markdown,
-    ".rst": _restructured,
+    ".rst": _plain,
     ".html": _html,
     ".htm": _html,
 }

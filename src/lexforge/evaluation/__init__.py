@@ -28,7 +28,13 @@ if TYPE_CHECKING:
         f1_on_test,
     )
     from lexforge.evaluation.multilabel_evaluator import MultiLabelEvaluator
-    from lexforge.evaluation.report import example_searches, metrics_table, split_terms
+    from lexforge.evaluation.report import (
+        MEASURE_NAMES,
+        SYSTEM_NAMES,
+        example_searches,
+        metrics_table,
+        split_terms,
+    )
     from lexforge.evaluation.retrieval_task import (
         evaluate_bm25,
         evaluate_within,
@@ -40,8 +46,10 @@ if TYPE_CHECKING:
     from lexforge.evaluation.trec import check_run_ids, read_qrels, read_run, write_qrels, write_run
 
 __all__ = [
+    "MEASURE_NAMES",
     "METRICS",
     "MULTILABEL_METRICS",
+    "SYSTEM_NAMES",
     "Comparison",
     "LabelledVectors",
     "MultiLabelEvaluator",

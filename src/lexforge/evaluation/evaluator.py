@@ -21,10 +21,8 @@ from lexforge.common.types import Passage, Qrels, Run
 from lexforge.corpus import CorpusEncoder, Vectors, encode, vector_type
 from lexforge.evaluation.expansion import expansion_share, keep_own_terms
 from lexforge.evaluation.latency import search_latency
-from lexforge.evaluation.metrics import METRICS, RunScores, check_qrels, cutoff, score_run, write_scores
+from lexforge.evaluation.metrics import METRICS, RunScores, check_qrels, cutoff, score_run
 from lexforge.evaluation.sparsity import measure_sparsity
-from lexforge.evaluation.trec import check_run_ids
-from lexforge.evaluation.trec import write_run as write_run_file
 from lexforge.models.load import check_encoder
 from lexforge.retrieval import BM25Index, Hits, Index, build_exact
 from lexforge.retrieval.base import check_k
@@ -78,7 +76,7 @@ class RetrievalEvaluator(BaseEvaluator):
             long documents.
         qrels: `{query id: {document id: grade}}`; a grade of 1 or more is relevant. A query without a
             relevant document counts as 0.
-        name: Prefix of the measures and of the files that are written.
+        name: Prefix of the measures, and in the name of the CSV file.
         metrics: Names of measures in ir-measures; the first one is the primary metric.
         k: Number of documents that are retrieved per query, at least the cutoff of every measure; a measure
             without a cutoff (`AP`) sees k documents.
@@ -86,22 +84,16 @@ class RetrievalEvaluator(BaseEvaluator):
         exclude_self: Leave out a document whose id is the query's, for a corpus that contains its queries.
         show_progress_bar: Show a progress bar; None decides by the log level, as sentence-transformers does.
         write_csv: Append a row to `<output_path>/Retrieval_evaluation[_name]_results.csv`.
-        write_run: Write the last run to `<output_path>/Retrieval_evaluation[_name]_run.trec`.
-        write_per_query: Write the last value of each query to
-            `<output_path>/Retrieval_evaluation[_name]_per_query.json`, which `read_scores` reads.
         build_index: A function `(vectors, ids, similarity) -> Index`; None is `build_exact`.
         cache_dir: A folder in which the vectors of the corpus are kept for later processes, one file per
             model; None writes no file.
-        cache_bytes: Bytes that such files may take; those that were not used for the longest time are
-            deleted.
         latency_queries: Number of queries that are searched one by one for the percentiles in `timing`; 0
             measures none.
 
     Raises:
         ValueError: If no query is judged, the corpus holds texts beside passages, the judgements name an
             unknown query or document, a grade is not an integer from -9999 to 9999, a measure is unknown or
-            its cutoff is above k, a number is out of range, or, with `write_run`, a TREC file cannot hold an
-            id.
+            its cutoff is above k, or a number is out of range.
     """
 
     def __init__(
@@ -117,11 +109,8 @@ class RetrievalEvaluator(BaseEvaluator):
         exclude_self: bool = False,
         show_progress_bar: bool | None = None,
         write_csv: bool = True,
-        write_run: bool = False,
-        write_per_query: bool = False,
         build_index: Callable[..., Index] | None = None,
         cache_dir: str | Path | None = None,
-        cache_bytes: int = 10_000_000_000,
         latency_queries: int = 200,
     ) -> None:
         super().__init__()
@@ -129,8 +118,6 @@ class RetrievalEvaluator(BaseEvaluator):
         texts, self._document_of = _texts_and_documents(corpus)
         documents = texts if self._document_of is None else set(self._document_of.values())
         _check_data(queries, texts, documents, qrels)
-        if write_run:
-            check_run_ids(qrels, documents)
         if not metrics:
             raise ValueError("metrics must name at least one measure; received none")
         for metric in metrics:
@@ -147,19 +134,14 @@ class RetrievalEvaluator(BaseEvaluator):
         self.exclude_self = exclude_self
         self.show_progress_bar = show_progress_bar
         self.write_csv = write_csv
-        self.write_run = write_run
-        self.write_per_query = write_per_query
         self.build_index = build_index
         if latency_queries < 0:
             raise ValueError(f"latency_queries must be at least 0; received {latency_queries}")
         self.latency_queries = latency_queries
         self.primary_metric = f"{name}_{metrics[0]}" if name else metrics[0]
-        stem = f"Retrieval_evaluation_{name}" if name else "Retrieval_evaluation"
-        self.csv_file = f"{stem}_results.csv"
-        self.run_file = f"{stem}_run.trec"
-        self.per_query_file = f"{stem}_per_query.json"
+        self.csv_file = f"Retrieval_evaluation{f'_{name}' if name else ''}_results.csv"
         self._last: tuple[Vectors, Vectors] | None = None  # queries and documents, by the same model
-        self._corpus = CorpusEncoder(self.document_texts, batch_size, cache_dir, cache_bytes)
+        self._corpus = CorpusEncoder(self.document_texts, batch_size, cache_dir)
 
     @cached_property
     def bm25(self) -> BM25Index:
@@ -171,11 +153,11 @@ class RetrievalEvaluator(BaseEvaluator):
     def __call__(
         self, model: BaseModel, output_path: str | None = None, epoch: int = -1, steps: int = -1
     ) -> dict[str, float]:
-        """Evaluate a model, log the result and write the files that were asked for.
+        """Evaluate a model, log the result and append it to the CSV file.
 
         Args:
             model: The encoder.
-            output_path: Folder for the files; None writes none.
+            output_path: Folder of the CSV file; None writes none.
             epoch: Epoch for the log and the CSV row; -1 outside training.
             steps: Step for the log and the CSV row; -1 outside training.
 
@@ -183,15 +165,10 @@ class RetrievalEvaluator(BaseEvaluator):
             The measures, sparsity and timing of `RetrievalResult`, with the evaluator's name before each key.
         """
         result = self.evaluate(model)
-        if output_path is not None:
+        if self.write_csv and output_path is not None:
             folder = Path(output_path)
             folder.mkdir(parents=True, exist_ok=True)
-            if self.write_csv:
-                self._append_csv(folder / self.csv_file, result, epoch, steps)
-            if self.write_run:
-                write_run_file(folder / self.run_file, result.run)
-            if self.write_per_query:
-                write_scores(folder / self.per_query_file, result.scores)
+            self._append_csv(folder / self.csv_file, result, epoch, steps)
         values = result.metrics | result.sparsity
         when = f", epoch {epoch}, step {steps}" if epoch != -1 else ""
         shown = ", ".join(f"{key} {value:.4f}" for key, value in values.items())

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from lexforge.common.samples import evenly_spaced
 from lexforge.retrieval.base import Index
 
 PERCENTILES = (50, 95, 99)
@@ -34,7 +35,7 @@ def search_latency(index: Index, queries: Any, k: int, searches: int) -> dict[st
             f"at least one query and one search are needed; received {total} queries and {searches} searches"
         )
     times = []
-    for row in np.linspace(0, total - 1, min(searches, total)).astype(int):
+    for row in evenly_spaced(total, searches):
         query = queries[row : row + 1]
         started = time.perf_counter()
         index.search(query, k)

@@ -15,7 +15,7 @@ import numpy as np
 
 from lexforge.common.types import Qrels, Run
 from lexforge.data.lines import check_grade
-from lexforge.storage.files import errors_name
+from lexforge.storage.files import write_text
 
 METRICS = ("nDCG@10", "RR@10", "R@100")
 """The measures of a retriever that are computed by default, as ir-measures names them."""
@@ -191,9 +191,7 @@ def write_scores(path: str | Path, scores: RunScores) -> None:
         path: The file to write; an existing file is replaced.
         scores: The scores of a run.
     """
-    text = json.dumps(scores.per_query, ensure_ascii=False) + "\n"
-    with errors_name(Path(path)):
-        Path(path).write_text(text, encoding="utf-8")
+    write_text(path, json.dumps(scores.per_query, ensure_ascii=False) + "\n")
 
 
 def read_scores(path: str | Path) -> RunScores:

@@ -1,4 +1,4 @@
-"""Text for the end of a run: a table of measures, and a few searches with their terms."""
+"""Text for a reader: what systems and measures are called, a table of them, and searches with their terms."""
 
 from __future__ import annotations
 
@@ -11,6 +11,28 @@ from sentence_transformers import SparseEncoder
 from lexforge.common.command_line import printable
 from lexforge.common.types import Run
 from lexforge.corpus.own_tokens import own_tokens
+
+SYSTEM_NAMES = {
+    "bm25": "BM25",
+    "initial": "before training",
+    "initial_sample": "before training, in a sample of the documents",
+    "trained": "after training",
+    "own_terms": "without its expansion",
+}
+"""What a run measures, in the order of its page, and what a reader calls it."""
+
+MEASURE_NAMES = {
+    "query_active_dims": "terms per query",
+    "document_active_dims": "terms per document",
+    "flops": "FLOPS",
+    "index_bytes": "index",
+    "query_expansion": "expansion of queries",
+    "document_expansion": "expansion of documents",
+    "search_queries_per_s": "queries per second",
+}
+"""What a reader calls a measure whose name is not that of ir-measures."""
+
+HITS, TERMS = 3, 8  # of each search that is shown
 
 
 def metrics_table(rows: Mapping[str, Mapping[str, float]]) -> str:
@@ -42,8 +64,6 @@ def example_searches(
     run: Run,
     *,
     relevant: Mapping[str, Mapping[str, int]],
-    top_hits: int = 3,
-    top_terms: int = 8,
 ) -> str:
     """Format searches for a reader: the query, its own terms, the terms of its expansion, and its best hits.
 
@@ -53,21 +73,20 @@ def example_searches(
         corpus: `{document id: text}`.
         run: `{query id: {document id: score}}`.
         relevant: `{query id: {document id: grade}}`; a hit of grade 1 or more is marked by a star.
-        top_hits: Number of hits shown per query.
-        top_terms: Number of terms shown per line, the strongest first.
 
     Returns:
-        Lines of text; control characters of the corpus stand in them as escapes.
+        Lines of text, with at most `HITS` hits and `TERMS` terms of each kind. Control characters of the
+        corpus stand in them as escapes.
     """
     lines = []
     for query_id, text in queries.items():
         weighted = cast("list[tuple[str, float]]", model.decode(model.encode_query(text)))
         own, expanded = split_terms(model, text, weighted)
         lines += ["", f"query: {_shorten(text)}"]
-        lines.append(f"  own terms: {_weights(own[:top_terms])}")
-        lines.append(f"  expansion: {_weights(expanded[:top_terms])}")
+        lines.append(f"  own terms: {_weights(own[:TERMS])}")
+        lines.append(f"  expansion: {_weights(expanded[:TERMS])}")
         ranked = sorted(run.get(query_id, {}).items(), key=lambda hit: -hit[1])
-        for rank, (document_id, score) in enumerate(ranked[:top_hits], start=1):
+        for rank, (document_id, score) in enumerate(ranked[:HITS], start=1):
             mark = "*" if relevant.get(query_id, {}).get(document_id, 0) > 0 else " "
             lines.append(f"  {rank}.{mark} {score:7.2f}  {document_id}  {_shorten(corpus[document_id])}")
     return "\n".join(printable(line) for line in lines)

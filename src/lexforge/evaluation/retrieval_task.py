@@ -57,16 +57,14 @@ def evaluate_within(
     model: SparseEncoder | SentenceTransformer,
     evaluator: RetrievalEvaluator,
     data: RetrievalData,
-    split: str = "test",
 ) -> tuple[RetrievalResult, int]:
     """Measure a model on the whole corpus, or on a sample if encoding all documents would take too long.
 
     Args:
         seconds: What encoding the documents may take, by the time that a few take.
         model: The encoder.
-        evaluator: The evaluator of the split over the whole corpus.
+        evaluator: The evaluator of the split `test` over the whole corpus.
         data: The retrieval set.
-        split: The split whose queries are measured.
 
     Returns:
         What was measured, and how many documents were searched: all of them, or the judged ones and a random
@@ -79,14 +77,14 @@ def evaluate_within(
     fit = int(per_second * seconds)
     if fit >= len(data.corpus):
         return evaluator.evaluate(model), len(data.corpus)
-    sample = sample_corpus(data, max(1, fit), [split])
+    sample = sample_corpus(data, max(1, fit), ["test"])
     logger.info(
         "encoding %d documents would take over %g s: the model searches %d of them, and finds more there",
         len(data.corpus),
         seconds,
         len(sample.corpus),
     )
-    return evaluator_of_split(sample, split).evaluate(model), len(sample.corpus)
+    return evaluator_of_split(sample, "test").evaluate(model), len(sample.corpus)
 
 
 def evaluate_bm25(evaluator: RetrievalEvaluator) -> RetrievalResult:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from lexforge.common.ranks import from_first_rank
+from lexforge.common.samples import evenly_spaced
 from lexforge.data.columns import ANCHOR, POSITIVE
 from lexforge.evaluation.evaluator import RetrievalEvaluator
 from lexforge.evaluation.retrieval_task import evaluate_bm25
@@ -21,33 +20,28 @@ ROWS = 2000
 MEASURE = "nDCG@10"
 
 
-def compare_with_bm25(
-    model: SparseEncoder, rows: Sequence[Mapping[str, Any]] | Dataset, *, largest: int = ROWS
-) -> dict[str, float]:
+def compare_with_bm25(model: SparseEncoder, rows: Sequence[Mapping[str, Any]] | Dataset) -> dict[str, float]:
     """Measure BM25 and a model on queries of the training rows, whose positives are the corpus.
 
     The queries of dev and test stay unseen.
 
     Args:
         model: The model before training.
-        rows: Training rows with the columns `anchor` and `positive`, at least one.
-        largest: The largest number of rows to compare; of more rows, evenly spaced ones are taken.
+        rows: Training rows with the columns `anchor` and `positive`, at least one. Of more than `ROWS` rows,
+            evenly spaced ones are compared.
 
     Returns:
         "bm25" and "model" -> nDCG@10, equal on all ranks, of which the first one measures.
     """
-    return from_first_rank(lambda: _compare(model, rows, largest))
+    return from_first_rank(lambda: _compare(model, rows))
 
 
-def _compare(
-    model: SparseEncoder, rows: Sequence[Mapping[str, Any]] | Dataset, largest: int
-) -> dict[str, float]:
-    places = np.linspace(0, len(rows) - 1, min(len(rows), largest)).astype(int)
+def _compare(model: SparseEncoder, rows: Sequence[Mapping[str, Any]] | Dataset) -> dict[str, float]:
     queries: dict[str, str] = {}  # text -> id, as for the documents
     documents: dict[str, str] = {}
     judged: dict[str, dict[str, int]] = {}
-    for place in places:
-        row = rows[int(place)]
+    for place in evenly_spaced(len(rows), ROWS):
+        row = rows[place]
         query = queries.setdefault(row[ANCHOR], f"q{len(queries)}")
         judged.setdefault(query, {})[documents.setdefault(row[POSITIVE], f"d{len(documents)}")] = 1
     corpus = {number: text for text, number in documents.items()}

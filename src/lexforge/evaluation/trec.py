@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import math
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 from lexforge.common.types import Qrels, Run
 from lexforge.data import DataError
 from lexforge.data.lines import BYTE_ORDER_MARK, check_grade, numbered_lines, parse_grade
-from lexforge.storage.files import errors_name
+from lexforge.storage.files import write_text
 
 
 def check_run_ids(queries: Iterable[str], documents: Iterable[str]) -> None:
@@ -56,7 +55,7 @@ def write_run(path: str | Path, run: Run, tag: str = "lexforge") -> None:
                     f"query {query!r}, document {document!r}: the score must be finite; received {score}"
                 )
             lines.append(f"{query} Q0 {document} {rank} {float(score)!r} {tag}\n")
-    _write(path, "".join(lines))
+    write_text(path, "".join(lines))
 
 
 def read_run(
@@ -109,7 +108,7 @@ def write_qrels(path: str | Path, qrels: Qrels) -> None:
             _check_token(document, "document id")
             number = check_grade(f"query {query!r}, document {document!r}", grade)
             lines.append(f"{query} 0 {document} {number}\n")
-    _write(path, "".join(lines))
+    write_text(path, "".join(lines))
 
 
 def read_qrels(path: str | Path) -> Qrels:
@@ -154,12 +153,6 @@ def _rows(path: str | Path, layout: str) -> Iterator[tuple[str, list[str]]]:
             )
         if columns:
             yield where, columns
-
-
-def _write(path: str | Path, text: str) -> None:
-    data = text.encode("utf-8")
-    with errors_name(Path(path)):
-        Path(path).write_bytes(gzip.compress(data, mtime=0) if str(path).endswith(".gz") else data)
 
 
 def _check_token(token: str, what: str) -> None:

@@ -14,24 +14,15 @@ from sentence_transformers.base.model import BaseModel
 from sentence_transformers.base.model_card import generate_model_card
 
 from lexforge import __version__
+from lexforge.common.numbers import byte_size
+from lexforge.evaluation import MEASURE_NAMES, SYSTEM_NAMES
 from lexforge.models import LEXICAL
 from lexforge.settings import UNKNOWN, CardOptions
 from lexforge.storage.files import write_file
 
 CARD = "README.md"
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
-_ROWS = {
-    "bm25": "BM25",
-    "initial": "before training",
-    "initial_sample": "before training, in a sample of the documents",
-    "trained": "this model",
-    "own_terms": "this model without its expansion",
-}
-_COLUMNS = {
-    "query_active_dims": "terms per query",
-    "document_active_dims": "terms per document",
-    "flops": "FLOPS",
-}
+_SYSTEMS = SYSTEM_NAMES | {"trained": "this model", "own_terms": "this model without its expansion"}
 
 
 @dataclass(frozen=True)
@@ -208,15 +199,19 @@ def _fill(
 def _results(metrics: Mapping[str, Mapping[str, float]], sentence: str) -> str:
     """Return a heading and a table with one row per system; a measure that a system lacks is a dash."""
     columns = list(dict.fromkeys(column for values in metrics.values() for column in values))
-    head = [" ", *(_COLUMNS.get(column, column) for column in columns)]
+    head = [" ", *(MEASURE_NAMES.get(column, column) for column in columns)]
     lines = [" | ".join(head), "|".join(["---"] + ["---:"] * len(columns))]
     for system, values in metrics.items():
-        cells = [f"{values[column]:.4g}" if column in values else "–" for column in columns]
-        lines.append(" | ".join([_ROWS.get(system, system), *cells]))
+        cells = [_cell(column, values[column]) if column in values else "–" for column in columns]
+        lines.append(" | ".join([_SYSTEMS.get(system, system), *cells]))
     table = "\n".join(f"| {line} |" for line in lines)
     if "flops" in columns:
         sentence += " FLOPS is the expected number of multiplications for one query and one document."
     return f"## Results\n\n{table}\n\n{sentence}"
+
+
+def _cell(measure: str, value: float) -> str:
+    return byte_size(value) if measure == "index_bytes" else f"{value:.4g}"
 
 
 def _rows(settings: Mapping[str, Any]) -> str:

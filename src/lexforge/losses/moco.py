@@ -97,7 +97,6 @@ class MoCoLoss(EmbeddingLoss):
         queue_size: Q, at least the batch of all ranks.
         momentum: Share of the moving average that an optimizer step keeps, in [0, 1).
         temperature: T, > 0.
-        train_mode: Whether keys are encoded with dropout.
         mini_batch_size: Rows that are encoded at once, "auto" or None; see `EmbeddingLoss`.
 
     Raises:
@@ -115,14 +114,13 @@ class MoCoLoss(EmbeddingLoss):
         queue_size: int = 4096,
         momentum: float = 0.999,
         temperature: float = 0.07,
-        train_mode: bool = False,
         mini_batch_size: MiniBatchSize = None,
     ) -> None:
         super().__init__(model, mini_batch_size)
         check_temperature(temperature)
         agreed_similarity(model, "cosine", loss="MoCoLoss")
         self.temperature = temperature
-        self.momentum_encoder = MomentumEncoder(model, momentum, train_mode)
+        self.momentum_encoder = MomentumEncoder(model, momentum)
         self.queue = KeyQueue(queue_size, embedding_dimension(model), with_texts=True)
 
     def embed(self, inputs: list[Features]) -> list[Tensor]:
@@ -182,7 +180,6 @@ class MoCoLoss(EmbeddingLoss):
             "queue_size": len(self.queue.keys),
             "momentum": self.momentum_encoder.momentum,
             "temperature": self.temperature,
-            "train_mode": self.momentum_encoder.train_mode,
             "mini_batch_size": self.mini_batch_size,
         }
 

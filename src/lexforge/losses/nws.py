@@ -268,7 +268,6 @@ class NWSLoss(EmbeddingLoss):
         momentum: Share of the moving average that an optimizer step keeps, in [0, 1).
         use_keys: Whether the keys of the batch are references; the queue takes them in any case.
         use_prototypes: Whether there are prototypes.
-        train_mode: Whether keys are encoded with dropout.
         eps: As in `nws`.
         mini_batch_size: Rows that are encoded at once, "auto" or None; see `EmbeddingLoss`.
 
@@ -300,7 +299,6 @@ class NWSLoss(EmbeddingLoss):
         momentum: float = 0.999,
         use_keys: bool = True,
         use_prototypes: bool = True,
-        train_mode: bool = False,
         eps: float = 1e-8,
         mini_batch_size: MiniBatchSize = None,
     ) -> None:
@@ -325,7 +323,7 @@ class NWSLoss(EmbeddingLoss):
         self.prototypes = nn.Parameter(start) if use_prototypes else None
         self.queue = KeyQueue(queue_size, dimension, labels) if queue_size else None
         moving = bool(use_keys or queue_size)
-        self.momentum_encoder = MomentumEncoder(model, momentum, train_mode) if moving else None
+        self.momentum_encoder = MomentumEncoder(model, momentum) if moving else None
 
     def embed(self, inputs: list[Features]) -> list[Tensor]:
         """Encode the first column by the model, the last one by its moving average if keys are needed.
@@ -382,22 +380,6 @@ class NWSLoss(EmbeddingLoss):
             self.queue.enqueue(keys, key_labels)
         return loss
 
-    def label_scores(self, embeddings: Tensor) -> Tensor:
-        """Score each label for each text by the cosine of its embedding to the label's prototype.
-
-        Args:
-            embeddings: `[N, D]` float.
-
-        Returns:
-            `[N, L]` float in [-1, 1].
-
-        Raises:
-            ValueError: If the loss has no prototypes.
-        """
-        if self.prototypes is None:
-            raise ValueError("label_scores needs prototypes; this loss was made with use_prototypes=False")
-        return _unit(embeddings) @ _unit(self.prototypes).T
-
     def get_config_dict(self) -> dict[str, Any]:
         """Return the settings, for the model card."""
         encoder = self.momentum_encoder
@@ -407,7 +389,6 @@ class NWSLoss(EmbeddingLoss):
             "momentum": None if encoder is None else encoder.momentum,
             "use_keys": self.use_keys,
             "use_prototypes": self.prototypes is not None,
-            "train_mode": encoder is not None and encoder.train_mode,
             "mini_batch_size": self.mini_batch_size,
         }
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lexforge.losses.precision import in_float32
-from lexforge.losses.tokens import check_rows, distinct_tokens
+from lexforge.losses.tokens import check_same_rows, distinct_tokens
 
 
 @in_float32
@@ -42,7 +42,7 @@ def own_activation(
 
     Source: docs/losses.md, section 20.
     """
-    check_rows(activations, input_ids)
+    check_same_rows(activations, input_ids)
     if word_weights.shape != activations.shape[1:]:
         raise ValueError(
             f"word_weights must be [{activations.shape[1]}], one per term; received "

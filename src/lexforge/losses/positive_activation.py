@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from lexforge.losses.precision import in_float32
-from lexforge.losses.tokens import check_rows, token_set
+from lexforge.losses.tokens import check_same_rows, token_set
 
 
 @in_float32
@@ -36,7 +36,7 @@ def positive_activation(
 
     Source: docs/losses.md, section 3.
     """
-    check_rows(anchor, positive_input_ids)
+    check_same_rows(anchor, positive_input_ids)
     if not anchor.numel():
         return anchor.sum()
     members = token_set(positive_input_ids, positive_attention_mask, anchor.shape[1], special_token_ids)

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lexforge.losses.precision import in_float32
-from lexforge.losses.tokens import check_rows, token_set
+from lexforge.losses.tokens import check_same_rows, token_set
 
 
 @in_float32
@@ -31,7 +31,7 @@ def self_reconstruction(activations: Tensor, input_ids: Tensor, attention_mask: 
 
     Source: docs/losses.md, section 2.
     """
-    check_rows(activations, input_ids)
+    check_same_rows(activations, input_ids)
     if not activations.numel():
         return activations.sum()
     own = token_set(input_ids, attention_mask, activations.shape[1])  # [B, V] bool

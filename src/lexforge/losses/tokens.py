@@ -105,7 +105,7 @@ def _as_indices(ids: Sequence[int] | Tensor, device: torch.device) -> Tensor:
     return ids if isinstance(ids, Tensor) else torch.tensor(list(ids), dtype=torch.long, device=device)
 
 
-def check_rows(activations: Tensor, input_ids: Tensor) -> None:
+def check_same_rows(activations: Tensor, input_ids: Tensor) -> None:
     """Refuse tokens of another number of texts, which would broadcast over the rows.
 
     Args:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from sentence_transformers import SparseEncoder
 from sentence_transformers.base.modules import Dense
 from torch import Tensor, nn
 
+from lexforge.common.samples import evenly_spaced
 from lexforge.models.decoder_bias import decoder_biases, set_bias
 from lexforge.models.fused import fuse_splade_head, unfuse_splade_head
 from lexforge.models.prompts import encode_kind, saved_prompt
@@ -131,8 +131,8 @@ def _only_decoder(model: SparseEncoder) -> Any:
 
 def _some(texts: Sequence[str], sample: int) -> list[str]:
     """At most so many evenly spaced texts that differ and are not blank."""
-    places = np.linspace(0, len(texts) - 1, min(sample, len(texts))).astype(int)
-    return [text for text in dict.fromkeys(texts[place] for place in places) if text.strip()]
+    chosen = dict.fromkeys(texts[place] for place in evenly_spaced(len(texts), sample))
+    return [text for text in chosen if text.strip()]
 
 
 def _scaled_parameters(model: SparseEncoder, decoder: Any, text: str) -> list[Tensor]:

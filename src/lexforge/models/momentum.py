@@ -42,7 +42,6 @@ class MomentumEncoder:
     Args:
         model: The encoder to follow; its forward writes `sentence_embedding`.
         momentum: The share of the average that one step keeps, in [0, 1).
-        train_mode: Whether keys are encoded with dropout while the model trains.
 
     Raises:
         ValueError: If the momentum is out of range or the model has no parameter.
@@ -50,7 +49,7 @@ class MomentumEncoder:
     Source: He et al. 2020 (arXiv 1911.05722), equation 2.
     """
 
-    def __init__(self, model: nn.Module, momentum: float = 0.999, train_mode: bool = False) -> None:
+    def __init__(self, model: nn.Module, momentum: float = 0.999) -> None:
         if not 0 <= momentum < 1:
             raise ValueError(f"momentum must lie in [0, 1); received {momentum}")
         first = next(model.parameters(), None)
@@ -59,7 +58,6 @@ class MomentumEncoder:
                 f"a momentum encoder needs a model with parameters; {type(model).__name__} has none"
             )
         self.momentum = momentum
-        self.train_mode = train_mode
         self.average = copy.deepcopy(model).requires_grad_(False)
         self.average.to(torch.promote_types(first.dtype, torch.float32))
         self._followed: list[int] | None = None
@@ -75,12 +73,11 @@ class MomentumEncoder:
         Returns:
             `[B, D]` float, without gradient.
         """
-        training = is_training(model)
-        if training:
+        if is_training(model):
             self.follow(model)
         elif self._followed is None:
             self._restart(model)
-        self.average.train(self.train_mode and training)
+        self.average.eval()  # keys without dropout
         with torch.no_grad():
             return self.average(dict(features))["sentence_embedding"]
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from lexforge.common.lazy import load_when_used
 
 if TYPE_CHECKING:
-    from lexforge.negatives.miner import NegativeMiner, NegativeRule, score_by_teacher
+    from lexforge.negatives.miner import NegativeMiner, NegativeRule
     from lexforge.negatives.mining import mine_once, rankings
     from lexforge.negatives.rows import judged_run, mined_columns, training_rows
 
@@ -18,7 +18,6 @@ __all__ = [
     "mine_once",
     "mined_columns",
     "rankings",
-    "score_by_teacher",
     "training_rows",
 ]
 

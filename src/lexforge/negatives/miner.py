@@ -13,9 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias, get_args
 
-import numpy as np
-
-from lexforge.common.types import DataError, Embeddings
+from lexforge.common.types import DataError
 from lexforge.data.retrieval_data import RetrievalData
 from lexforge.settings import Shortage
 
@@ -121,6 +119,22 @@ class NegativeMiner:
         """Return the (query, positive) pairs, in the order of the judgements; each becomes a row."""
         return [(query, positive) for query, found in self._positives.items() for positive in found]
 
+    def candidates(self, run: Scores) -> dict[str, list[str]]:
+        """List the documents whose teacher scores `mine` reads.
+
+        Args:
+            run: Query id -> document id -> score, as in `mine`.
+
+        Returns:
+            Query id -> the documents between the two ranks that may be negatives, then the positives.
+
+        Raises:
+            DataError: If a query or document is unknown, or a score is NaN.
+        """
+        return {
+            query: [*self._window(query, scores), *self._positives[query]] for query, scores in run.items()
+        }
+
     def mine(self, run: Scores, teacher_scores: Scores | None = None) -> list[MinedRow]:
         """Make the rows of the queries that a run holds.
 
@@ -147,8 +161,6 @@ class NegativeMiner:
             )
         rows = []
         for query, scores in run.items():
-            if query not in self._positives:
-                raise DataError(f"the run names query {query!r}, which the split of {self.data.name} lacks")
             window = self._window(query, scores)
             known = None if teacher_scores is None else teacher_scores.get(query, {})
             for positive in self._positives[query]:
@@ -169,6 +181,8 @@ class NegativeMiner:
 
     def _window(self, query: str, scores: Mapping[str, float]) -> list[str]:
         """Return the documents between the two ranks that may be negatives of the query, best first."""
+        if query not in self._positives:
+            raise DataError(f"the run names query {query!r}, which the split of {self.data.name} lacks")
         for document, score in scores.items():
             if document not in self.data.corpus:
                 raise DataError(
@@ -241,31 +255,6 @@ class NegativeMiner:
             drawn.append(found)
             forbidden.add(corpus[found])
         return drawn
-
-
-def score_by_teacher(
-    embeddings: Embeddings, data: RetrievalData, run: Scores, split: str = "train"
-) -> dict[str, dict[str, float]]:
-    """Compute a teacher's scores of every document of a run and every positive of its queries.
-
-    Args:
-        embeddings: The teacher's embeddings of the queries and the corpus.
-        data: The retrieval set.
-        run: Query id -> document id -> score; the scores are not read.
-        split: The split whose positives are scored.
-
-    Returns:
-        Query id -> document id -> dot product, for `NegativeMiner.mine`.
-    """
-    scores = {}
-    for query, found in run.items():
-        positives = [document for document, grade in data.split(split).get(query, {}).items() if grade > 0]
-        documents = list(dict.fromkeys([*found, *positives]))
-        anchor = embeddings.lookup([data.queries[query]], "query")[0].astype(np.float32)  # [D]
-        vectors = embeddings.lookup([data.corpus[document] for document in documents], "document")  # [N, D]
-        values = vectors.astype(np.float32) @ anchor  # [N]
-        scores[query] = dict(zip(documents, values.tolist(), strict=True))
-    return scores
 
 
 def _ceiling(positive: float, margin: float) -> float:

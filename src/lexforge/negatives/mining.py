@@ -57,16 +57,8 @@ def rankings(
             progress.update(len(block))
 
 
-def mine_once(
-    model: BaseModel,
-    data: RetrievalData,
-    rule: NegativeRule,
-    path: Path,
-    *,
-    split: str = "train",
-    batch_size: int = 32,
-) -> list[dict[str, Any]]:
-    """Let a model rank the corpus for the queries of a split, and write the rows that the rule makes of it.
+def mine_once(model: BaseModel, data: RetrievalData, rule: NegativeRule, path: Path) -> list[dict[str, Any]]:
+    """Let a model rank the corpus for the queries of train, and write the rows that the rule makes of it.
 
     Every rank must call this. All ranks encode; the first one searches, chooses and writes. If the file is
     there already, which is so in a resumed run, its rows are taken and nothing is mined.
@@ -76,8 +68,6 @@ def mine_once(
         data: The retrieval set.
         rule: Which documents become negatives, without a `teacher_margin`.
         path: The file, as `write_training_rows` writes it; all ranks must see it.
-        split: The split to train on.
-        batch_size: Texts per forward pass.
 
     Returns:
         The rows of the file, which are the same on every rank.
@@ -86,29 +76,29 @@ def mine_once(
         DataError: If a query has no positive, the corpus is too small to fill a row, or the file is broken.
     """
     if not from_first_rank(path.is_file):
-        miner = NegativeMiner(data, rule, split)
-        documents = _encode_by_ranks(model, list(data.corpus.values()), "document", batch_size)
-        vectors = _encode_by_ranks(model, list(miner.queries.values()), "query", batch_size)
+        miner = NegativeMiner(data, rule)
+        documents = _encode_by_ranks(model, list(data.corpus.values()), "document")
+        vectors = _encode_by_ranks(model, list(miner.queries.values()), "query")
 
         def mine() -> None:
             index = build_exact(documents, list(data.corpus), check_encoder(model))
             places = {name: place for place, name in enumerate(miner.queries)}
             runs = rankings(lambda block, k: index.search(vectors[block], k), places, rule.last_rank)
             rows = [row for run in runs for row in miner.mine(run)]
-            write_training_rows(path, mined_columns(data, rows, split))
+            write_training_rows(path, mined_columns(data, rows))
             logger.info("%s: %s", path.name, miner.summary(rows))
 
         from_first_rank(mine)
     return read_training_rows(path)
 
 
-def _encode_by_ranks(model: BaseModel, texts: list[str], kind: TextKind, batch_size: int) -> Vectors:
+def _encode_by_ranks(model: BaseModel, texts: list[str], kind: TextKind) -> Vectors:
     """Let each rank encode its share; the first rank returns the vectors of all texts, the others theirs."""
     ranks = world_size()
     if ranks == 1 or len(texts) < ranks:
-        return encode(model, texts, kind, batch_size=batch_size, show_progress_bar=True)
+        return encode(model, texts, kind, show_progress_bar=True)
     rank = dist.get_rank()
-    own = encode(model, texts[rank::ranks], kind, batch_size=batch_size, show_progress_bar=rank == 0)
+    own = encode(model, texts[rank::ranks], kind, show_progress_bar=rank == 0)
     parts: list[Any] | None = [None] * ranks if rank == 0 else None
     dist.gather_object(own, parts, dst=0)
     if parts is None:

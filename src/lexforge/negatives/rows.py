@@ -10,6 +10,7 @@ from lexforge.common.text_identity import text_identity
 from lexforge.common.types import DataError, Run
 from lexforge.data.columns import ANCHOR, LABEL, POSITIVE, RELEVANT
 from lexforge.data.retrieval_data import RetrievalData
+from lexforge.data.splits import TRAIN
 from lexforge.negatives.miner import MinedRow, NegativeMiner, NegativeRule, Scores
 
 logger = logging.getLogger(__name__)
@@ -59,12 +60,11 @@ def training_rows(
     return columns
 
 
-def judged_run(data: RetrievalData, split: str = "train") -> Run:
+def judged_run(data: RetrievalData) -> Run:
     """Return the documents that were judged and found not relevant (grade 0 or below), as one ranking.
 
     Args:
-        data: The retrieval set.
-        split: The split whose judgements are read.
+        data: The retrieval set, of which the split `train` is read.
 
     Returns:
         Query id -> document id -> 0, because no judgement says which of them is the better negative. A query
@@ -72,7 +72,7 @@ def judged_run(data: RetrievalData, split: str = "train") -> Run:
     """
     return {
         query: {document: 0.0 for document, grade in grades.items() if grade <= 0}
-        for query, grades in data.split(split).items()
+        for query, grades in data.split(TRAIN).items()
     }
 
 

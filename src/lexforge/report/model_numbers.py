@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 from sentence_transformers import SparseEncoder
 
+from lexforge.common.samples import evenly_spaced
 from lexforge.common.types import TextKind
 from lexforge.corpus.encoding import encode
 from lexforge.corpus.own_tokens import own_token_ids
@@ -84,8 +85,8 @@ def measure_symptoms(
         )
     check_encoder(model)
     sample: dict[TextKind, list[str]] = {
-        "query": _spaced(queries, QUERIES),
-        "document": _spaced(documents, DOCUMENTS),
+        "query": [queries[place] for place in evenly_spaced(len(queries), QUERIES)],
+        "document": [documents[place] for place in evenly_spaced(len(documents), DOCUMENTS)],
     }
     vectors = {kind: encode(model, texts, kind) for kind, texts in sample.items()}  # CSR [n, V]
     size = vectors["document"].shape[1]
@@ -106,12 +107,6 @@ def measure_symptoms(
         "queries": sides["query"],
         "documents": sides["document"],
     }
-
-
-def _spaced(texts: Sequence[str], count: int) -> list[str]:
-    """At most `count` texts, evenly spaced."""
-    places = np.linspace(0, len(texts) - 1, min(count, len(texts))).astype(int)
-    return [texts[place] for place in places]
 
 
 def numbers_of_texts(

@@ -12,22 +12,17 @@ from typing import Any
 import jinja2
 from bokeh.resources import Resources
 
+from lexforge.common.numbers import byte_size, duration, number
+from lexforge.evaluation import SYSTEM_NAMES
 from lexforge.report.charts import Chart
 from lexforge.report.curves import training_charts
 from lexforge.report.diagnosis import findings_of
 from lexforge.report.query_charts import duels
 from lexforge.report.record import METRICS_FILE
 from lexforge.report.result_charts import headline_chart, histogram_chart
-from lexforge.report.run_files import SYSTEMS, RunFiles, read_run_files
+from lexforge.report.run_files import RunFiles, read_run_files
 from lexforge.report.term_statistics import is_punctuation
-from lexforge.report.verdict import (
-    byte_size,
-    duration,
-    measure_table,
-    number,
-    sentences,
-    versus,
-)
+from lexforge.report.verdict import measure_table, sentences, versus
 from lexforge.runs import resume_command
 from lexforge.runs.run_directory import flat_settings
 from lexforge.storage.files import write_file
@@ -98,7 +93,7 @@ def _render(runs: Sequence[RunFiles]) -> str:
         title=" and ".join(run.name for run in runs),
         written=datetime.now().strftime("%Y-%m-%d %H:%M"),
         runs=runs,
-        systems=SYSTEMS,
+        systems=SYSTEM_NAMES,
         speeds=SPEEDS,
         shown_terms=SHOWN_TERMS,
         facts=[_facts(run) for run in runs],
@@ -118,7 +113,7 @@ def _render(runs: Sequence[RunFiles]) -> str:
             "charts": {chart.id: chart.item for chart in charts},
             "queries": list(sampled),
             "measure": runs[0].headline,
-            "systems": SYSTEMS,
+            "systems": SYSTEM_NAMES,
             "runs": [{"name": run.name, **_searches(run)} for run in runs],
         },
         script=_source("page.js"),

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lexforge.evaluation import RunScores
+from lexforge.common.numbers import number
+from lexforge.evaluation import SYSTEM_NAMES, RunScores
 from lexforge.report.charts import Chart
 from lexforge.report.record import TRAINED
 from lexforge.report.result_charts import scatter_chart
-from lexforge.report.run_files import SYSTEMS, RunFiles
-from lexforge.report.verdict import number
+from lexforge.report.run_files import RunFiles
 
 LISTED = 5  # clearest wins and losses
 
@@ -52,7 +52,7 @@ def duels(runs: Sequence[RunFiles], sampled: dict[str, tuple[int, str]]) -> list
             heading = f"Against {against}{f' of {run.name}' if len(runs) > 1 else ''}"
             scores, names = (
                 (run.scores.get(system), run.scores.get(TRAINED)),
-                (SYSTEMS[system], SYSTEMS[TRAINED]),
+                (SYSTEM_NAMES[system], SYSTEM_NAMES[TRAINED]),
             )
             pairs.append((f"{system}-{place}", heading, *scores, names, comparison))
     if len(runs) == 2:

@@ -13,7 +13,7 @@ from lexforge.evaluation import RetrievalEvaluator, RetrievalResult, write_run, 
 from lexforge.report.searches import sample_searches
 from lexforge.report.term_statistics import term_statistics
 from lexforge.runs import write_json
-from lexforge.storage.files import write_file
+from lexforge.storage.files import write_text
 
 TRAINED = "trained"
 TERMS_FILE, EXPLORER_FILE, METRICS_FILE = "terms.json", "explorer.json", "metrics.json"
@@ -56,8 +56,8 @@ class RunRecord:
         self.metrics[system] = result.metrics | result.sparsity
         self._results[system] = result
         # The smaller file comes first, so that a disk that fills up does not take the numbers with it.
-        write_file(self.folder / scores_file(system), lambda beside: write_scores(beside, result.scores))
-        write_file(self.folder / run_file(system), lambda beside: write_run(beside, result.run))
+        write_scores(self.folder / scores_file(system), result.scores)
+        write_run(self.folder / run_file(system), result.run)
 
     def add_measures(self, system: str, values: Mapping[str, float]) -> None:
         """Take measures that have neither a run nor values of each query.
@@ -88,5 +88,6 @@ class RunRecord:
             statistics = term_statistics(model, *vectors, stopword_ids)
             write_json(self.folder / TERMS_FILE, statistics)
         searches = sample_searches(model, evaluator, vectors, corpus, self._results)
-        content = json.dumps(searches, ensure_ascii=False, separators=(",", ":"))
-        write_file(self.folder / EXPLORER_FILE, content.encode())
+        write_text(
+            self.folder / EXPLORER_FILE, json.dumps(searches, ensure_ascii=False, separators=(",", ":"))
+        )

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 from bokeh.models import ColumnDataSource, HoverTool, Range1d, Slope, TapTool
 
+from lexforge.common.numbers import number
 from lexforge.report.charts import COLOURS, HEIGHT, Chart, empty_figure, in_json, value_range
 from lexforge.report.run_files import RunFiles
-from lexforge.report.verdict import interval, number, system_name
+from lexforge.report.verdict import interval, system_name
 
 
 def interval_chart(

@@ -6,20 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lexforge.evaluation import RunScores, read_scores
+from lexforge.evaluation import SYSTEM_NAMES, RunScores, read_scores
 from lexforge.report.model_numbers import DIAGNOSIS_FILE
-from lexforge.report.record import EXPLORER_FILE, METRICS_FILE, TERMS_FILE, TRAINED, scores_file
+from lexforge.report.record import EXPLORER_FILE, METRICS_FILE, TERMS_FILE, scores_file
 from lexforge.runs import read_log
 from lexforge.runs.run_directory import read_json
 
-# What is measured, in the order of the page -> how the page calls it.
-SYSTEMS = {
-    "bm25": "BM25",
-    "initial": "before training",
-    "initial_sample": "before training, in a sample of the documents",
-    TRAINED: "after training",
-    "own_terms": "without its expansion",
-}
 # The measure that the page begins with is the first of these that a run has.
 HEADLINES = ("nDCG@10", "spearman_cosine", "probe_micro_f1")
 # The parts of metrics.json that are no systems.
@@ -101,7 +93,7 @@ def read_run_files(folder: str | Path, name: str | None = None) -> RunFiles:
     terms, searches = read_json(folder / TERMS_FILE), read_json(folder / EXPLORER_FILE)
     scores = {
         system: read_scores(folder / scores_file(system))
-        for system in SYSTEMS
+        for system in SYSTEM_NAMES
         if (folder / scores_file(system)).is_file()
     }
     measured = {system: values.mean for system, values in scores.items()}
@@ -122,7 +114,7 @@ def read_run_files(folder: str | Path, name: str | None = None) -> RunFiles:
         folder=folder,
         config=config or {},
         environment=environment or {},
-        metrics={system: measured[system] for system in (*SYSTEMS, *measured) if system in measured},
+        metrics={system: measured[system] for system in (*SYSTEM_NAMES, *measured) if system in measured},
         timing=(written or {}).get("timing", {}),
         best_checkpoint=(written or {}).get("best_checkpoint", {}),
         wanted_terms=(written or {}).get("wanted_terms", {}),

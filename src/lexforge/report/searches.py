@@ -10,6 +10,7 @@ import numpy as np
 from sentence_transformers import SparseEncoder
 from sentence_transformers.base.model import BaseModel
 
+from lexforge.common.samples import evenly_spaced
 from lexforge.common.types import Run
 from lexforge.corpus import Vectors, matched_terms, named_terms
 from lexforge.corpus.own_tokens import own_tokens
@@ -88,8 +89,7 @@ def _sample(query_ids: Sequence[str], results: Mapping[str, RetrievalResult]) ->
     """The positions of the queries of the sample, in the order of the queries."""
     if len(query_ids) <= QUERIES:
         return list(range(len(query_ids)))
-    evenly = np.linspace(0, len(query_ids) - 1, QUERIES // 2).astype(int).tolist()
-    chosen = dict.fromkeys(evenly)
+    chosen = dict.fromkeys(evenly_spaced(len(query_ids), QUERIES // 2))
     measure = next(iter(results["trained"].metrics))
     values = [
         np.array([result.per_query[measure][query] for query in query_ids]) for result in results.values()

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from bokeh.models import BoxAnnotation, ColumnDataSource, HoverTool, PrintfTickFormatter, Range1d
 
+from lexforge.common.numbers import number
 from lexforge.report.charts import HEIGHT, Chart, empty_figure, in_json, value_range
-from lexforge.report.verdict import number
 
 DASHES = ("solid", "dashed")  # of the first and the second run
 POINTS = 600  # points of a line, at most

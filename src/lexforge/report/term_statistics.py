@@ -14,8 +14,6 @@ from lexforge.corpus import Vectors
 
 SHOWN = 50  # terms that are listed
 BINS = 40  # bars of a histogram, at most
-STRONGEST = 10  # terms of a text among which stop words are counted
-SAMPLE = 2000  # texts in which they are counted
 BLOCK = 65_536  # rows that are counted at once
 
 
@@ -40,9 +38,7 @@ def term_statistics(
         - `frequent`: term, share of the texts in which it is active, mean weight there, and whether it is a
           stop word; the most frequent first;
         - `strong`: term, sum of its weights divided by the number of texts, and whether it is a stop word;
-          the strongest first;
-        - `stop_word_share_top10`: the mean share of stop words among the ten strongest terms of a text; None
-          without stop words, or if no text has an active term.
+          the strongest first.
     """
     stop_words = None if stopword_ids is None else frozenset(stopword_ids)
     return {
@@ -94,7 +90,6 @@ def _side(model: SparseEncoder, vectors: Vectors, stop_words: frozenset[int] | N
             for term in frequent
         ],
         "strong": [[names[term], round(float(weight[term]) / texts, 4), term in stops] for term in strong],
-        "stop_word_share_top10": None if stop_words is None else _stop_word_share(vectors, stop_words),
     }
 
 
@@ -110,15 +105,3 @@ def _histogram(active: NDArray) -> dict[str, list[int]]:
     edges = np.arange(first, last + step + 1, step)
     counts, _ = np.histogram(active, edges)
     return {"edges": edges.tolist(), "counts": counts.tolist()}
-
-
-def _stop_word_share(vectors: Vectors, stop_words: frozenset[int]) -> float | None:
-    """The mean share of stop words among the strongest terms of a text, over evenly spaced texts."""
-    shares = []
-    for row in np.linspace(0, vectors.shape[0] - 1, min(SAMPLE, vectors.shape[0])).astype(int):
-        ids = vectors.indices[vectors.indptr[row] : vectors.indptr[row + 1]]
-        weights = vectors.data[vectors.indptr[row] : vectors.indptr[row + 1]]
-        strongest = ids[np.argsort(-weights, kind="stable")[:STRONGEST]].tolist()
-        if strongest:
-            shares.append(sum(term in stop_words for term in strongest) / len(strongest))
-    return round(float(np.mean(shares)), 4) if shares else None

@@ -7,19 +7,19 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from lexforge.evaluation import Comparison, RunScores, compare_runs, confidence_interval
+from lexforge.common.numbers import byte_size, duration, number
+from lexforge.evaluation import (
+    MEASURE_NAMES,
+    SYSTEM_NAMES,
+    Comparison,
+    RunScores,
+    compare_runs,
+    confidence_interval,
+)
 from lexforge.report.record import TRAINED
-from lexforge.report.run_files import SYSTEMS, RunFiles, read_run_files
+from lexforge.report.run_files import RunFiles, read_run_files
 
 CHANCE = 0.05  # a difference with a larger p-value may well be chance
-LABELS = {
-    "query_active_dims": "terms per query",
-    "document_active_dims": "terms per document",
-    "flops": "FLOPS",
-    "index_bytes": "index",
-    "query_expansion": "expansion of queries",
-    "document_expansion": "expansion of documents",
-}
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ def measure_table(runs: Sequence[RunFiles]) -> MeasureTable:
     """Show every measure of every system, with the confidence interval of the headline measure."""
     keys = list(dict.fromkeys(key for run in runs for values in run.metrics.values() for key in values))
     headline = runs[0].headline
-    keys.sort(key=lambda key: (key != headline, key in LABELS))
+    keys.sort(key=lambda key: (key != headline, key in MEASURE_NAMES))
     rows = []
     for run in runs:
         for system, values in run.metrics.items():
@@ -146,7 +146,7 @@ def measure_table(runs: Sequence[RunFiles]) -> MeasureTable:
                     cell += f" [{low:.3f}, {high:.3f}]"
                 cells.append(cell)
             rows.append((system_name(run, system, runs), cells))
-    columns = [LABELS.get(key, key) for key in keys]
+    columns = [MEASURE_NAMES.get(key, key) for key in keys]
     if headline in keys and any(run.scores for run in runs):
         columns[keys.index(headline)] += " [95 %]"
     return MeasureTable(columns, rows)
@@ -159,30 +159,8 @@ def interval(run: RunFiles, system: str, measure: str) -> tuple[float, float]:
 
 def system_name(run: RunFiles, system: str, runs: Sequence[RunFiles]) -> str:
     """What the page calls a system of a run."""
-    name = SYSTEMS.get(system, system)
+    name = SYSTEM_NAMES.get(system, system)
     return f"{run.name}, {name}" if len(runs) > 1 else name
-
-
-def number(value: float) -> str:
-    """Format a number for a reader: three or four digits that matter."""
-    if value != value or value in (float("inf"), float("-inf")):
-        return str(value)
-    if abs(value) >= 1000:
-        return f"{value:,.0f}"
-    if abs(value) >= 100:
-        return f"{value:.1f}"
-    if abs(value) >= 10:
-        return f"{value:.2f}"
-    return f"{value:.3f}" if abs(value) >= 0.01 or value == 0 else f"{value:.3g}"
-
-
-def duration(seconds: float) -> str:
-    """Format a time for a reader: seconds, minutes or hours."""
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
 
 
 def _progress(run: RunFiles) -> str:
@@ -219,12 +197,3 @@ def _cell(key: str, value: float) -> str:
     if key.endswith("_active_dims"):
         return f"{value:,.1f}"
     return number(value)
-
-
-def byte_size(size: float) -> str:
-    """Format a number of bytes for a reader."""
-    for unit in ("B", "kB", "MB"):
-        if size < 1000:
-            return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1000
-    return f"{size:.1f} GB"

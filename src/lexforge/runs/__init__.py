@@ -14,14 +14,13 @@ if TYPE_CHECKING:
     from lexforge.runs.finite import FiniteTraining, NonFiniteError
     from lexforge.runs.launcher import launch_command
     from lexforge.runs.log_file import LogFile, read_log
-    from lexforge.runs.processes import join_processes, leave_processes
+    from lexforge.runs.processes import join_processes, leave_processes, start_processes
     from lexforge.runs.resumable import ResumableTraining
     from lexforge.runs.resume import resume_command
-    from lexforge.runs.run_directory import open_run, write_json
+    from lexforge.runs.run_directory import check_run_directory, claim_run_directory, write_json
     from lexforge.runs.signals import TrainingInterrupted
     from lexforge.runs.stages import Stages
-    from lexforge.runs.start import check_run_directory, claim_run_directory, start_processes
-    from lexforge.runs.state import Part, RunStateCallback
+    from lexforge.runs.state import RunStateCallback, Stateful
     from lexforge.runs.weight_average import WeightAverage
 
 __all__ = [
@@ -30,10 +29,10 @@ __all__ = [
     "FiniteTraining",
     "LogFile",
     "NonFiniteError",
-    "Part",
     "ResumableTraining",
     "RunStateCallback",
     "Stages",
+    "Stateful",
     "TrainingInterrupted",
     "WeightAverage",
     "check_run_directory",
@@ -42,7 +41,6 @@ __all__ = [
     "last_checkpoint",
     "launch_command",
     "leave_processes",
-    "open_run",
     "read_log",
     "resume_command",
     "start_processes",

@@ -1,4 +1,7 @@
-"""The command that started a run, read from the words of its process and of its parent."""
+"""The command that started a run, read from the words of its process and of its parent.
+
+A run records it, so that anybody can repeat the run, and the ranks know the launcher with which they end.
+"""
 
 from __future__ import annotations
 

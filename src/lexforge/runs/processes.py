@@ -11,6 +11,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 from accelerate import PartialState
+from transformers import set_seed
 
 from lexforge.runs.launcher import launcher_command, launchers_environment
 from lexforge.runs.rank_watch import RankWatch
@@ -20,6 +21,20 @@ from lexforge.runs.threads import take_cores, threads_were_set
 ALONE = timedelta(hours=12)
 PR_SET_PDEATHSIG = 1
 _watches: list[RankWatch] = []  # that of this rank, from `join_processes` to `leave_processes`
+
+
+def start_processes(seed: int) -> PartialState:
+    """Join the processes of a run and give each of them the same seed.
+
+    Args:
+        seed: Seed of the random generators of Python, NumPy and torch.
+
+    Returns:
+        This process among those of the run.
+    """
+    process = join_processes()
+    set_seed(seed)
+    return process
 
 
 def join_processes(silent_s: float = 60.0) -> PartialState:

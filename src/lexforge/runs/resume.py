@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import shlex
 from collections.abc import Mapping
@@ -10,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from lexforge.runs.run_directory import read_json
 
 # The file of a checkpoint that holds the training arguments as JSON.
 ARGUMENTS = "training_args.json"
@@ -60,8 +61,7 @@ def changed_batches(checkpoint: Path, arguments: Mapping[str, Any]) -> list[str]
     Returns:
         One clause for each argument that differs, such as "seed was 42 and is 7".
     """
-    file = checkpoint / ARGUMENTS
-    before = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    before = read_json(checkpoint / ARGUMENTS) or {}
     return [
         f"{name} was {before[name]} and is {arguments[name]}"
         for name in BATCHES
@@ -76,11 +76,10 @@ def resume_command(checkpoint: Path) -> str:
         checkpoint: A checkpoint of the run.
 
     Returns:
-        The command that `lexforge.runs.open_run` recorded, followed by `--resume`; without such a record the
-        call of `train` in Python.
+        The command that `lexforge.runs.claim_run_directory` recorded, followed by `--resume`; without such a
+        record the call of `train` in Python.
     """
-    record = checkpoint.parent / "env.json"
-    if not record.is_file():
+    run = read_json(checkpoint.parent / "env.json")
+    if run is None:
         return f"trainer.train(resume_from_checkpoint={str(checkpoint)!r})"
-    run = json.loads(record.read_text(encoding="utf-8"))
     return shlex.join([*run["command"], "--resume"])

@@ -9,11 +9,13 @@ import platform
 import re
 import shutil
 from collections.abc import Mapping
+from dataclasses import asdict, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from lexforge.common.processor import processor_name
+from lexforge.common.ranks import from_first_rank
 from lexforge.runs.launcher import launch_command
 from lexforge.runs.log_file import LOG_FILE
 from lexforge.storage.files import leftover, remove_leftovers, write_file
@@ -44,32 +46,68 @@ PACKAGES = (
 logger = logging.getLogger(__name__)
 
 
-def check_run(folder: str | Path, config: Mapping[str, Any], *, resume: bool = False) -> None:
-    """Check that `open_run` would claim a folder, and lock a folder in which a run was opened before.
+def check_run_directory(folder: str | Path, config: Any, *, resume: bool) -> None:
+    """Check that `claim_run_directory` would claim a folder, and lock one in which a run was opened before.
 
-    Nothing but the name of this process in the lock file is written.
+    Nothing but the name of this process in the lock file is written. The first rank does it for all.
 
     Args:
-        folder: The folder, as for `open_run`.
-        config: The settings of the run.
+        folder: The folder, as for `claim_run_directory`.
+        config: The settings of the run, a dataclass with a field `resume`.
         resume: Whether to continue the run that the folder holds.
 
     Raises:
-        BlockingIOError: If another process has opened the folder and has not ended.
+        BlockingIOError: If another process has opened the folder and has not ended. This error and the others
+            are raised on all ranks.
         FileExistsError: If the folder holds anything else than records and what a run writes before its
             first checkpoint, and `resume` is not set.
         FileNotFoundError: If `resume` is set and the folder holds no run.
         ValueError: If `resume` is set and a setting differs.
     """
-    folder = Path(folder)
-    config_file = folder / "config.json"
+    from_first_rank(lambda: _check(Path(folder), _settings(config), resume))
+
+
+def claim_run_directory(
+    folder: str | Path, config: Any, *, resume: bool, data: Mapping[str, Mapping[str, Any]] | None = None
+) -> None:
+    """Claim a folder for a run and write `config.json` and `env.json` into it, on the first rank for all.
+
+    The folder stays locked until this process ends (`lexforge.storage.lock`).
+
+    Args:
+        folder: The folder, which is created if it is missing. It must be empty, or hold only the records of
+            a run that failed before its first checkpoint, of which nothing else is kept.
+        config: The settings of the run, a dataclass with a field `resume`; values without a JSON type are
+            written as strings. `config.json` records them with `resume` set to False, because a resumed run
+            has the settings of the run that it continues.
+        resume: Whether to continue the run that the folder holds; its settings must be the same.
+        data: Name -> `count` and `digest` of each part of the data, as `lexforge.data.digests` returns them;
+            `env.json` keeps them, and those of a resumed run must be the same. None compares nothing.
+
+    Raises:
+        BlockingIOError: If another process has opened the folder and has not ended. This error and the others
+            are raised on all ranks.
+        FileExistsError: If the folder holds anything else and `resume` is not set; nothing is changed then.
+        FileNotFoundError: If `resume` is set and the folder holds no run.
+        ValueError: If `resume` is set and a setting or a part of the data differs.
+    """
+    from_first_rank(lambda: _claim(Path(folder), _settings(config), resume, data))
+
+
+def _settings(config: Any) -> dict[str, Any]:
+    """The settings in JSON types, as `config.json` holds them."""
+    found: dict[str, Any] = json.loads(json.dumps(asdict(replace(config, resume=False)), default=str))
+    return found
+
+
+def _check(folder: Path, settings: Mapping[str, Any], resume: bool) -> None:
     if (folder / LOCK_FILE).is_file():
         hold(folder)
     if resume:
-        if not config_file.is_file():
-            raise FileNotFoundError(f"nothing to resume: {config_file} does not exist")
-        before = json.loads(config_file.read_text(encoding="utf-8"))
-        then, now = flat_settings(before), flat_settings(_in_json(config))
+        before = read_json(folder / "config.json")
+        if before is None:
+            raise FileNotFoundError(f"nothing to resume: {folder / 'config.json'} does not exist")
+        then, now = flat_settings(before), flat_settings(settings)
         changed = [name for name in sorted({*then, *now}) if then.get(name) != now.get(name)]
         if changed:
             differences = (f"{name} was {then.get(name)!r} and is now {now.get(name)!r}" for name in changed)
@@ -87,36 +125,10 @@ def check_run(folder: str | Path, config: Mapping[str, Any], *, resume: bool = F
         )
 
 
-def open_run(
-    folder: str | Path,
-    config: Mapping[str, Any],
-    *,
-    resume: bool = False,
-    data: Mapping[str, Mapping[str, Any]] | None = None,
-) -> Path:
-    """Claim a folder for a run and write `config.json` and `env.json` into it.
-
-    The folder stays locked until this process ends (`lexforge.storage.lock`).
-
-    Args:
-        folder: The folder, which is created if it is missing. It must be empty, or hold only the records of
-            a run that failed before its first checkpoint, of which nothing else is kept.
-        config: The settings of the run; values without a JSON type are written as strings.
-        resume: Whether to continue the run that the folder holds; its settings must be the same.
-        data: Name -> `count` and `digest` of each part of the data, as `lexforge.data.digests` returns them;
-            `env.json` keeps them, and those of a resumed run must be the same. None compares nothing.
-
-    Returns:
-        The folder.
-
-    Raises:
-        BlockingIOError: If another process has opened the folder and has not ended.
-        FileExistsError: If the folder holds anything else and `resume` is not set; nothing is changed then.
-        FileNotFoundError: If `resume` is set and the folder holds no run.
-        ValueError: If `resume` is set and a setting or a part of the data differs.
-    """
-    folder = Path(folder)
-    check_run(folder, config, resume=resume)
+def _claim(
+    folder: Path, settings: Mapping[str, Any], resume: bool, data: Mapping[str, Mapping[str, Any]] | None
+) -> None:
+    _check(folder, settings, resume)
     folder.mkdir(parents=True, exist_ok=True)
     hold(folder)
     if not resume:
@@ -125,11 +137,10 @@ def open_run(
                 shutil.rmtree(folder / name)
             else:
                 (folder / name).unlink(missing_ok=True)
-        write_json(folder / "config.json", _in_json(config))
+        write_json(folder / "config.json", settings)
         write_json(folder / "env.json", environment() | ({} if data is None else {"data": data}))
     elif data is not None:
         _check_data(folder, data)
-    return folder
 
 
 def _check_data(folder: Path, data: Mapping[str, Mapping[str, Any]]) -> None:
@@ -149,12 +160,6 @@ def _check_data(folder: Path, data: Mapping[str, Mapping[str, Any]]) -> None:
 
 def _amount(data: Mapping[str, Mapping[str, Any]], name: str) -> str:
     return f"{data[name]['count']} (digest {data[name]['digest'][:8]})" if name in data else "missing"
-
-
-def _in_json(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings in JSON types, as `config.json` holds them."""
-    settings: dict[str, Any] = json.loads(json.dumps(config, default=str))
-    return settings
 
 
 def flat_settings(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -21,7 +21,7 @@ STATE_FILE = "run_state.safetensors"
 FORMAT = "lexforge-run-state"
 
 
-class Part(Protocol):
+class Stateful(Protocol):
     """A part of a training that a resumed run must have as it was."""
 
     def state(self) -> Mapping[str, Any]:
@@ -38,7 +38,7 @@ class Part(Protocol):
 
 # Ranks time their kernels for themselves, so that each has its own choices. The choices agree up to the last
 # digits of float32 sums: to round as the run that it continues, a resumed run must not choose anew.
-OF_EACH_RANK: dict[str, Part] = {"timings": timings, "triton_tiles": tiles}
+OF_EACH_RANK: dict[str, Stateful] = {"timings": timings, "triton_tiles": tiles}
 
 
 class RunStateCallback(TrainerCallback):
@@ -78,7 +78,7 @@ class RunStateCallback(TrainerCallback):
     def __init__(
         self,
         loss: nn.Module | Mapping[str, nn.Module],
-        parts: Mapping[str, Part] | None = None,
+        parts: Mapping[str, Stateful] | None = None,
         checkpoint: str | Path | None = None,
     ) -> None:
         if isinstance(loss, Mapping):
@@ -143,7 +143,7 @@ class RunStateCallback(TrainerCallback):
         states = [part.state() for part in self._kept_parts().values()]
         return sum(value.nbytes for state in states for value in state.values() if isinstance(value, Tensor))
 
-    def _kept_parts(self) -> dict[str, Part]:
+    def _kept_parts(self) -> dict[str, Stateful]:
         """The parts, with the loss if it has a state."""
         return ({"loss": _LossPart(self.loss)} if loss_tensors(self.loss) else {}) | self.parts
 
@@ -186,7 +186,7 @@ def read_state(checkpoint: Path, step: int) -> tuple[dict[str, dict[str, Any]], 
         step: The step at which it must have been saved.
 
     Returns:
-        Part -> its state; and for each rank, the same of the parts that each rank has of its own.
+        Stateful -> its state; and for each rank, the same of the parts that each rank has of its own.
 
     Raises:
         ValueError: If the file is missing, damaged, of another format or of another step.

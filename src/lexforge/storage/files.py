@@ -11,6 +11,7 @@ the process id counts, so that a later process knows whether the writer is alive
 from __future__ import annotations
 
 import errno
+import gzip
 import hashlib
 import os
 import re
@@ -61,7 +62,7 @@ def write_file(path: Path, content: bytes | Callable[[Path], object], rank: int 
     for attempt in range(ATTEMPTS):
         beside = _beside(path, rank)
         try:
-            with errors_name(path, beside):
+            with _errors_name(path, beside):
                 if callable(content):
                     content(beside)
                 else:
@@ -77,8 +78,31 @@ def write_file(path: Path, content: bytes | Callable[[Path], object], rank: int 
                 raise
 
 
+def write_text(path: str | Path, text: str) -> None:
+    """Write text in UTF-8 for a user, gzipped where the name ends in .gz; a file is old or new, as ever.
+
+    A link stays, and what it leads to is written, as is a pipe or a device such as /dev/stdout.
+
+    Args:
+        path: The file; an existing one is replaced.
+        text: Its content, with line feeds as line ends.
+
+    Raises:
+        OSError: If it cannot be written; the error names it.
+    """
+    path = Path(path)
+    data = text.encode("utf-8")
+    if path.name.endswith(".gz"):
+        data = gzip.compress(data, mtime=0)  # without the time, so that equal texts are equal files
+    if path.is_symlink() or (path.exists() and not path.is_file()):
+        with _errors_name(path):
+            path.write_bytes(data)
+    else:
+        write_file(path, data)
+
+
 @contextmanager
-def errors_name(path: Path, beside: Path | None = None) -> Iterator[None]:
+def _errors_name(path: Path, beside: Path | None = None) -> Iterator[None]:
     """A block that writes; where the disk is full, Python names no file, and the error gets the name here.
 
     Args:
@@ -125,7 +149,7 @@ def new_directory(directory: str | Path, *, keep_existing: bool = False) -> Iter
     if path.is_dir():
         shutil.copymode(path, beside)  # an empty folder that only its owner may read stays that way
     try:
-        with errors_name(path, beside):
+        with _errors_name(path, beside):
             yield beside
         try:
             publish(beside, path)

@@ -5,11 +5,12 @@ names every file below it (indexes, blocks of a teacher cache, checkpoints). Tha
 of JSON inside it and names the arrays or the text beside it (vectors, the state of a loss, cached pairs).
 A manifest without parts is a record that protects its own fields (an encoded corpus, the source of an index).
 
-What loading reads anyway is hashed at every loading. Reading a large memory-mapped file through only to check
-it would undo the mapping. So such a file is hashed only where it may have changed since it was saved: its
-time of modification differs from the one in the manifest, or lies too close to the manifest's writing to tell
-(`SETTLED_NS`; that bounds the cost by what is written in two seconds). A change that keeps size and time, as
-by a failing disk, is found with `verify=True`, which hashes everything: about one second per gigabyte.
+What loading reads anyway is hashed at every loading, also in a cache, because docs/guarantees.md promises
+that a changed bit is refused. Reading a large memory-mapped file through only to check it would undo the
+mapping. So such a file is hashed only where it may have changed since it was saved: its time of modification
+differs from the one in the manifest, or lies too close to the manifest's writing to tell (`SETTLED_NS`; that
+bounds the cost by what is written in two seconds). A change that keeps size and time, as by a failing disk,
+is found with `verify=True`, which hashes everything: about one second per gigabyte.
 """
 
 from __future__ import annotations

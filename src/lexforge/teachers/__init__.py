@@ -11,9 +11,10 @@ from lexforge.common.lazy import load_when_used
 
 if TYPE_CHECKING:
     from lexforge.teachers.bm25 import BM25Teacher
-    from lexforge.teachers.cache import Teacher, TeacherCache
+    from lexforge.teachers.cache import EmbeddingTeacher, TeacherCache
+    from lexforge.teachers.candidates import average_in_spreads, candidate_scorer
     from lexforge.teachers.dense import SentenceTransformerTeacher
-    from lexforge.teachers.load import AnyTeacher, load_any_teacher, load_teacher, teach_rows
+    from lexforge.teachers.load import Teacher, load_teacher, teach_rows
     from lexforge.teachers.lsa import LsaTeacher
     from lexforge.teachers.options import (
         check_taught_rows,
@@ -24,17 +25,18 @@ if TYPE_CHECKING:
     from lexforge.teachers.pairs import label_rows, listed_pairs, load_scorer, row_pairs, score_pairs
 
 __all__ = [
-    "AnyTeacher",
     "BM25Teacher",
+    "EmbeddingTeacher",
     "LsaTeacher",
     "SentenceTransformerTeacher",
     "Teacher",
     "TeacherCache",
+    "average_in_spreads",
+    "candidate_scorer",
     "check_taught_rows",
     "check_teacher",
     "label_rows",
     "listed_pairs",
-    "load_any_teacher",
     "load_scorer",
     "load_teacher",
     "row_pairs",

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lexforge.common.types import DataError, TextKind
+from lexforge.teachers.scorer import ApartScorer, Pair
 
 if TYPE_CHECKING:
     from sentence_transformers import SparseEncoder
@@ -19,7 +20,7 @@ ScoreWeights = tuple[float, float, float]
 """Weights of the dense score, the sparse score, and that of several vectors."""
 
 
-class BGEM3Scorer:
+class BGEM3Scorer(ApartScorer):
     """Scores pairs by the weighted mean of BGE-M3's three scores.
 
     The dense score is the cosine of the first tokens' states, the sparse one the dot product of the term
@@ -50,56 +51,48 @@ class BGEM3Scorer:
             )
         if not all(0 <= weight < math.inf for weight in weights) or not any(weights):
             raise DataError(f"the weights of three scores must be >= 0 and not all 0; received {weights}")
+        super().__init__()
         self._model, self._head, self._batch_size = model.eval(), head, batch_size
         self._weights = np.array(weights, dtype=np.float64) / sum(weights)
-        self._queries: dict[str, tuple[Tensor, Tensor, Tensor]] = {}  # text -> what _encode returns of it
         self.name = "-".join([fingerprint(model), *(f"{weight:.6g}" for weight in self._weights)])
 
-    def score(self, pairs: Sequence[tuple[str, str]]) -> NDArray[np.floating]:
+    def score(self, pairs: Sequence[Pair]) -> NDArray[np.floating]:
         """Score N pairs: `[N]` float32."""
-        new = [query for query in dict.fromkeys(query for query, _ in pairs) if query not in self._queries]
-        for part in self._parts(new):
-            self._queries |= dict(zip(part, self._encode(part, "query"), strict=True))
+        queries = self._encoded_queries(pairs)
         rows: dict[str, list[int]] = {}  # document -> its pairs
         for row, (_, document) in enumerate(pairs):
             rows.setdefault(document, []).append(row)
         scores = np.zeros(len(pairs), dtype=np.float32)
-        # The vectors of a few documents at a time: those of all tokens of many would fill the memory.
-        for part in self._parts(list(rows)):
-            for document, encoded in zip(part, self._encode(part, "document"), strict=True):
-                for row in rows[document]:
-                    scores[row] = self._weights @ _three_scores(self._queries[pairs[row][0]], encoded)
+        # One batch of documents at a time: the vectors of all tokens of many would fill the memory.
+        for document, encoded in zip(rows, self._encode(list(rows), "document"), strict=True):
+            for row in rows[document]:
+                scores[row] = self._weights @ _three_scores(queries[row], encoded)
         return scores
 
-    def length(self, pair: tuple[str, str]) -> int:
-        """Return the characters of the document; queries are encoded apart."""
-        return len(pair[1])
-
-    def _parts(self, texts: list[str]) -> list[list[str]]:
-        return [texts[start : start + self._batch_size] for start in range(0, len(texts), self._batch_size)]
-
-    def _encode(self, texts: list[str], kind: TextKind) -> list[tuple[Tensor, Tensor, Tensor]]:
+    def _encode(self, texts: list[str], kind: TextKind) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Dense `[D]`, sparse `[V]` in COO, and several `[L, C]` vectors of each text, on the CPU."""
         import torch
         import torch.nn.functional as F
+        from sentence_transformers.util import batch_to_device
 
         from lexforge.models.prompts import saved_prompt
 
         model: Any = self._model
-        features = model.preprocess(texts, prompt=saved_prompt(self._model, kind), task=kind)
-        on_device = {
-            name: value.to(model.device) if isinstance(value, torch.Tensor) else value
-            for name, value in features.items()
-        }
-        with torch.inference_mode():
-            encoded = model(on_device)
-            states, kept = encoded["token_embeddings"], encoded["attention_mask"].bool()  # [B, L, D], [B, L]
-            dense = F.normalize(states[:, 0], dim=-1).float().cpu()
-            several = F.normalize(self._head.colbert_linear(states), dim=-1).float().cpu()
-            sparse = encoded["sentence_embedding"].float().cpu()
-        return [
-            (dense[i], sparse[i].to_sparse(), several[i, 1:][row[1:]]) for i, row in enumerate(kept.cpu())
-        ]
+        prompt = saved_prompt(self._model, kind)
+        for start in range(0, len(texts), self._batch_size):
+            batch = texts[start : start + self._batch_size]
+            features = batch_to_device(model.preprocess(batch, prompt=prompt, task=kind), model.device)
+            with torch.inference_mode():
+                encoded = model(features)
+                states, kept = (
+                    encoded["token_embeddings"],
+                    encoded["attention_mask"].bool(),
+                )  # [B, L, D], [B, L]
+                dense = F.normalize(states[:, 0], dim=-1).float().cpu()
+                several = F.normalize(self._head.colbert_linear(states), dim=-1).float().cpu()
+                sparse = encoded["sentence_embedding"].float().cpu()
+            for i, row in enumerate(kept.cpu()):
+                yield dense[i], sparse[i].to_sparse(), several[i, 1:][row[1:]]
 
 
 def _three_scores(

@@ -20,7 +20,7 @@ FORMAT = "lexforge-teacher-block"
 _KINDS: tuple[TextKind, TextKind] = ("query", "document")
 
 
-class Teacher(Protocol):
+class EmbeddingTeacher(Protocol):
     """Anything that turns queries and documents into vectors of length 1.
 
     `name` is a fingerprint: two teachers whose vectors or prompts differ have different names.
@@ -69,7 +69,7 @@ class TeacherCache:
     @classmethod
     def build(
         cls,
-        teacher: Teacher,
+        teacher: EmbeddingTeacher,
         queries: Iterable[str],
         documents: Iterable[str],
         folder: str | Path | None = None,
@@ -104,7 +104,7 @@ class TeacherCache:
     @classmethod
     def build_for_rows(
         cls,
-        teacher: Teacher,
+        teacher: EmbeddingTeacher,
         rows: Iterable[Mapping[str, Any]],
         folder: str | Path | None = None,
         *,
@@ -131,7 +131,7 @@ class TeacherCache:
     @classmethod
     def _fill(
         cls,
-        teacher: Teacher,
+        teacher: EmbeddingTeacher,
         texts: Iterable[tuple[TextKind, str]],
         folder: str | Path | None,
         block_texts: int,

@@ -6,41 +6,43 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-import numpy as np
-
+from lexforge.common.samples import evenly_spaced
 from lexforge.common.types import Embeddings
 from lexforge.settings import BM25, LSA, LSA_CHAR
 from lexforge.teachers.bm25 import BM25Teacher
-from lexforge.teachers.cache import Teacher, TeacherCache
+from lexforge.teachers.cache import EmbeddingTeacher, TeacherCache
 from lexforge.teachers.dense import SentenceTransformerTeacher
 from lexforge.teachers.lsa import LsaTeacher
 from lexforge.teachers.options import scores_pairs
-from lexforge.teachers.pairs import PairScorer, label_rows, load_scorer, row_pairs, score_pairs
+from lexforge.teachers.pairs import label_rows, load_scorer, row_pairs, score_pairs
+from lexforge.teachers.scorer import PairScorer
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
-AnyTeacher: TypeAlias = Teacher | BM25Teacher | PairScorer
+Teacher: TypeAlias = EmbeddingTeacher | BM25Teacher | PairScorer
 """What teaches: embeddings of texts, BM25, or the scores of pairs."""
 LARGEST_FIT = 100_000
 """Texts of a corpus on which a teacher is fitted at most."""
 
 
-def load_teacher(name: str, documents: Sequence[str]) -> Teacher | BM25Teacher:
+def load_teacher(name: str, documents: Sequence[str]) -> Teacher:
     """Load or fit a teacher by the name that a command line takes.
 
     Args:
         name: `bm25`; `lsa` (fitted on the words of the corpus, at most 256 dimensions), `lsa-char` (fitted on
-            its character bigrams and trigrams, for Korean, Japanese or Chinese); or a dense model's hub name
-            or folder.
+            its character bigrams and trigrams, for Korean, Japanese or Chinese); or the hub name or folder of
+            a dense `SentenceTransformer`, a `CrossEncoder`, a `MultiVectorEncoder` or a SPLADE encoder. Its
+            files say which it is.
         documents: The texts of the corpus. A fitted teacher takes at most `LARGEST_FIT` of them, evenly
             spaced, so that memory holds no more.
 
     Returns:
-        The teacher.
+        The teacher. A dense model gives embeddings; the other models score pairs of texts, so they teach
+        rows that have negatives.
 
     Raises:
-        DataError: If the model cannot be loaded or is no dense encoder.
+        DataError: If the model cannot be loaded, or is no teacher.
         ValueError: If the corpus is too small to fit on.
     """
     if name == BM25:
@@ -49,37 +51,18 @@ def load_teacher(name: str, documents: Sequence[str]) -> Teacher | BM25Teacher:
         documents = texts_to_fit(documents)
         dimensions = min(256, len(documents) - 1)
         return LsaTeacher.fit(documents, dimensions, analyzer="word" if name == LSA else "char_wb")
-    return SentenceTransformerTeacher(name)
-
-
-def load_any_teacher(name: str, documents: Sequence[str]) -> AnyTeacher:
-    """Load a teacher that gives embeddings, or one that scores pairs of texts, by what its files say.
-
-    Args:
-        name: A name of `load_teacher`, or the hub name or folder of a `CrossEncoder`, a `MultiVectorEncoder`
-            or a SPLADE encoder.
-        documents: The texts of the corpus, as in `load_teacher`.
-
-    Returns:
-        The teacher. What scores pairs teaches rows that have negatives.
-
-    Raises:
-        DataError: If the model cannot be loaded, or is no teacher.
-        ValueError: If the corpus is too small to fit on.
-    """
-    return load_scorer(name) if scores_pairs(name) else load_teacher(name, documents)
+    return load_scorer(name) if scores_pairs(name) else SentenceTransformerTeacher(name)
 
 
 def texts_to_fit(documents: Sequence[str]) -> Sequence[str]:
     """Return the texts on which a teacher is fitted: of more than `LARGEST_FIT` that many, evenly spaced."""
     if len(documents) <= LARGEST_FIT:
         return documents
-    places = np.linspace(0, len(documents) - 1, LARGEST_FIT).astype(int)
-    return [documents[place] for place in places]
+    return [documents[place] for place in evenly_spaced(len(documents), LARGEST_FIT)]
 
 
 def teach_rows(
-    teacher: AnyTeacher,
+    teacher: Teacher,
     rows: list[dict[str, Any]] | Dataset,
     cache: Path | None,
 ) -> tuple[list[dict[str, Any]] | Dataset, Embeddings | None]:

@@ -113,13 +113,16 @@ def scores_pairs(teacher: str) -> bool:
     """Return whether a teacher scores pairs of texts, because its files say that it has no dense embeddings.
 
     Args:
-        teacher: A name that `--teacher` takes.
+        teacher: A name that `--teacher` takes. One that nothing has scores no pairs.
     """
     if teacher in FITTED_TEACHERS:
         return False
     from lexforge.models.names import checked_name, model_type
 
-    return model_type(checked_name(teacher)) in ("cross-encoder", "multi-vector", "sparse")
+    try:
+        return model_type(checked_name(teacher)) in ("cross-encoder", "multi-vector", "sparse")
+    except (FileNotFoundError, ValueError):  # what loads it says what is wrong with the name
+        return False
 
 
 def teacher_name(teacher: str, scores: Path | None, rows: Sequence[Mapping[str, Any]]) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -22,6 +22,7 @@ from lexforge.data.retrieval_data import RetrievalData
 from lexforge.storage.blocks import BlockCache, hash_keys
 from lexforge.storage.files import cache_folder
 from lexforge.teachers.bge_m3 import BGEM3Scorer, ScoreWeights
+from lexforge.teachers.scorer import ApartScorer, Pair, PairScorer
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -33,26 +34,6 @@ if TYPE_CHECKING:
     )
 
 FORMAT = "lexforge-pair-scores"
-Pair = tuple[str, str]
-"""A query's text and a document's text."""
-
-
-@runtime_checkable
-class PairScorer(Protocol):
-    """Anything that scores pairs of texts.
-
-    `name` is a fingerprint: two teachers that give different scores have different names.
-    """
-
-    name: str
-
-    def score(self, pairs: Sequence[Pair]) -> NDArray[np.floating]:
-        """Score N pairs: `[N]` float, higher for a more relevant document."""
-        ...
-
-    def length(self, pair: Pair) -> int:
-        """Return a number by which pairs are sorted, so that those of one batch take equally long."""
-        ...
 
 
 class CrossEncoderScorer:
@@ -94,11 +75,10 @@ class CrossEncoderScorer:
         return len(pair[0]) + len(pair[1])
 
 
-class EncoderScorer:
+class EncoderScorer(ApartScorer):
     """Scores pairs by the vectors of a sparse or dense encoder and the similarity that the model carries.
 
-    Queries and documents get their own prompts or routes. The vectors of
-    queries are kept in memory, because a query occurs with many documents.
+    Queries and documents get their own prompts or routes.
 
     Args:
         model: A `SparseEncoder` or a dense `SentenceTransformer`.
@@ -112,28 +92,20 @@ class EncoderScorer:
         from lexforge.models.fingerprint import fingerprint
         from lexforge.models.load import check_encoder
 
+        super().__init__()
         self._model, self._batch_size = model, batch_size
         self._similarity = check_encoder(model)
-        self._queries: dict[str, sp.csr_matrix] = {}  # text -> [1, D]
         self.name = fingerprint(model)
 
     def score(self, pairs: Sequence[Pair]) -> NDArray[np.floating]:
         """Score N pairs: `[N]` float32 similarities."""
-        new = [query for query in dict.fromkeys(query for query, _ in pairs) if query not in self._queries]
-        if new:
-            vectors = self._encode(new, "query")
-            self._queries.update((query, vectors[row]) for row, query in enumerate(new))
-        queries = sp.vstack([self._queries[query] for query, _ in pairs], format="csr")  # [N, D]
+        queries = sp.vstack(self._encoded_queries(pairs), format="csr")  # [N, D]
         # Each distinct document is encoded once, however many queries it is paired with.
         distinct = list(dict.fromkeys(document for _, document in pairs))
         row_of = {document: row for row, document in enumerate(distinct)}
         vectors = self._encode(distinct, "document")
         documents = vectors[[row_of[document] for _, document in pairs]]  # [N, D]
         return np.asarray(queries.multiply(documents).sum(axis=1), dtype=np.float32).reshape(len(pairs))
-
-    def length(self, pair: Pair) -> int:
-        """Return the characters of the document; queries are encoded apart."""
-        return len(pair[1])
 
     def _encode(self, texts: list[str], kind: TextKind) -> sp.csr_matrix:
         """Encode texts of one kind as `[N, D]`; dense vectors become full rows of the sparse format."""
@@ -159,7 +131,7 @@ class EncoderScorer:
         return matrix
 
 
-class MultiVectorScorer:
+class MultiVectorScorer(ApartScorer):
     """Scores pairs by a model with several vectors per text, by late interaction.
 
     The score is the model's own similarity: for each vector of the query the largest similarity to one of the
@@ -175,26 +147,23 @@ class MultiVectorScorer:
     def __init__(self, model: MultiVectorEncoder, batch_size: int = 32) -> None:
         from lexforge.models.fingerprint import fingerprint
 
+        super().__init__()
         self._model, self._batch_size = model, batch_size
-        self._queries: dict[str, Any] = {}  # text -> [L, D]
         self.name = fingerprint(model)
 
     def score(self, pairs: Sequence[Pair]) -> NDArray[np.floating]:
         """Score N pairs: `[N]` float32 similarities."""
-        options: dict[str, Any] = {"batch_size": self._batch_size, "show_progress_bar": False}
-        new = [query for query in dict.fromkeys(query for query, _ in pairs) if query not in self._queries]
-        if new:
-            self._queries |= dict(zip(new, self._model.encode_query(new, **options), strict=True))
         distinct = list(dict.fromkeys(document for _, document in pairs))
-        documents = dict(zip(distinct, self._model.encode_document(distinct, **options), strict=True))
+        documents = dict(zip(distinct, self._encode(distinct, "document"), strict=True))
         scores = self._model.similarity_pairwise(
-            [self._queries[query] for query, _ in pairs], [documents[document] for _, document in pairs]
+            self._encoded_queries(pairs), [documents[document] for _, document in pairs]
         )
         return np.asarray(scores.detach().float().cpu(), dtype=np.float32)
 
-    def length(self, pair: Pair) -> int:
-        """Return the characters of the document; queries are encoded apart."""
-        return len(pair[1])
+    def _encode(self, texts: list[str], kind: TextKind) -> Any:
+        """Encode texts of one kind as `[L, D]` each."""
+        encode = self._model.encode_query if kind == "query" else self._model.encode_document
+        return encode(texts, batch_size=self._batch_size, show_progress_bar=False)
 
 
 def load_scorer(
@@ -206,6 +175,9 @@ def load_scorer(
     m3_weights: ScoreWeights | None = None,
 ) -> CrossEncoderScorer | EncoderScorer | MultiVectorScorer | BGEM3Scorer:
     """Load a teacher of pairs as what its files say it is.
+
+    Unlike `load_teacher` it takes settings, and a dense model scores pairs by its own similarity here, in
+    full precision.
 
     Args:
         name: A folder or a hub name: a `CrossEncoder` or a bare sequence classifier, a `SparseEncoder` or a

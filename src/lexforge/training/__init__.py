@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from lexforge.training.plan import Plan
     from lexforge.training.precision import widen_weights
     from lexforge.training.recipe import (
+        begin_run,
         check_optimizer,
-        check_run,
         check_trackers,
         early_stopping,
         finish_run,
@@ -52,9 +52,9 @@ __all__ = [
     "SpladeTrainer",
     "TrainingSettings",
     "WeightedBatchSampler",
+    "begin_run",
     "check_full_batch",
     "check_optimizer",
-    "check_run",
     "check_trackers",
     "check_triplet_rows",
     "choose_negatives",

@@ -9,7 +9,7 @@ from huggingface_hub import HfApi
 from transformers import Trainer
 
 
-def hub_arguments(name: str | None, *, private: bool = True) -> dict[str, Any]:
+def hub_arguments(name: str | None) -> dict[str, Any]:
     """Return the arguments of the Trainer that prepare an upload.
 
     The Trainer makes the repository when it is built, so missing credentials or a wrong name end the run
@@ -18,14 +18,13 @@ def hub_arguments(name: str | None, *, private: bool = True) -> dict[str, Any]:
 
     Args:
         name: `organisation/name`; None for no upload.
-        private: Whether a repository that is made is private.
 
     Returns:
-        Fields of the training arguments; none for no upload.
+        Fields of the training arguments, with which a new repository is private; none for no upload.
     """
     if name is None:
         return {}
-    return {"push_to_hub": True, "hub_model_id": name, "hub_private_repo": private, "hub_strategy": "end"}
+    return {"push_to_hub": True, "hub_model_id": name, "hub_private_repo": True, "hub_strategy": "end"}
 
 
 def push_model(trainer: Trainer, folder: str | Path) -> str:

@@ -1,4 +1,4 @@
-"""What recipes share: their checks, data, encoder and arguments of a trainer, and what a run leaves."""
+"""What recipes share: their beginning, data, encoder and arguments of a trainer, and what a run leaves."""
 
 from __future__ import annotations
 
@@ -14,21 +14,33 @@ from transformers import EarlyStoppingCallback, TrainerCallback
 from lexforge import data, evaluation, export, models, report, runs
 from lexforge.settings import LEXICAL, EvaluationSettings, RecipeSettings
 from lexforge.training.hub import hub_arguments, push_model
+from lexforge.training.plan import Plan
 from lexforge.training.precision import widen_weights
 
 Encoder = TypeVar("Encoder", bound=BaseModel)
+Recipe = TypeVar("Recipe", bound=RecipeSettings)
 
 
-def check_run(
-    cfg: RecipeSettings, wanted: Literal["SparseEncoder", "SentenceTransformer"], measures: Sequence[str]
-) -> None:
-    """Refuse what would stop a run later, before any data is read; every rank must call this.
+def begin_run(
+    cfg: Recipe,
+    resolve: Callable[[Recipe], Recipe],
+    wanted: Literal["SparseEncoder", "SentenceTransformer"],
+    measures: Sequence[str],
+) -> tuple[Recipe, PartialState, runs.Stages, Plan | None]:
+    """Start the processes of a run, and refuse what would stop it later, before any data is read.
+
+    All processes train; only the main process measures and writes.
 
     Args:
-        cfg: The settings of the run.
+        cfg: The settings as the user gave them.
+        resolve: Fills in what follows from the model.
         wanted: The class of sentence-transformers that loads the model: "SparseEncoder" or
             "SentenceTransformer".
         measures: The names of the measures that the evaluation on dev computes.
+
+    Returns:
+        The settings, resolved, and for a plan those of a few steps in a folder of their own; this process
+        among those of the run; the stages of the run; and the plan, if `--plan` asks for one.
 
     Raises:
         FileNotFoundError: If there is no such model, or nothing to resume.
@@ -37,11 +49,19 @@ def check_run(
             resumed run has other settings.
         ImportError: If the package of a tracker is missing.
     """
+    process = runs.start_processes(cfg.train.seed)
+    stages = runs.Stages(process)
+    stages.begin("check the options")
+    cfg = resolve(cfg)
+    plan = Plan(cfg, process, stages) if cfg.plan else None
+    if plan is not None:
+        cfg = plan.short()
     cfg.evaluation.check_measure(measures)
     models.check_model(cfg.model, wanted)
     runs.check_run_directory(cfg.output_dir, cfg, resume=cfg.resume)
     check_optimizer(cfg.train.optim)
     check_trackers(cfg.train.report_to)
+    return cfg, process, stages, plan
 
 
 def check_optimizer(name: str) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 from sentence_transformers.base.model import BaseModel
 
 from lexforge.common.command_line import printable
+from lexforge.common.samples import evenly_spaced
 from lexforge.common.types import Run
 from lexforge.corpus import unknown_shares
 from lexforge.data import TrainingData, load_teacher_scores, read_training_rows
@@ -164,12 +165,12 @@ def unknown_rows(model: BaseModel, loaded: TrainingData) -> list[str]:
     """
     if loaded.pairs is not None:
         rows, place = loaded.pairs.split(TRAIN), loaded.pairs.places(TRAIN)
-        chosen = _evenly_spaced(len(rows))
+        chosen = evenly_spaced(len(rows), LOOKED_AT)
         pairs = [(rows[row][ANCHOR], rows[row][POSITIVE]) for row in chosen]
     elif loaded.retrieval is not None:
         texts, corpus = loaded.retrieval.queries, loaded.retrieval.corpus
         judged = list(loaded.retrieval.split(TRAIN).items())
-        chosen = _evenly_spaced(len(judged))
+        chosen = evenly_spaced(len(judged), LOOKED_AT)
         best = [(judged[at][0], max(judged[at][1], key=judged[at][1].__getitem__)) for at in chosen]
         pairs = [(texts[query], corpus[document]) for query, document in best]
     else:
@@ -188,8 +189,3 @@ def unknown_rows(model: BaseModel, loaded: TrainingData) -> list[str]:
         f"the tokenizer of the model does not know half of the tokens or more in {len(unknown):,} of "
         f"{len(chosen):,} rows that were looked at, {shown}: it may not know their script"
     ]
-
-
-def _evenly_spaced(rows: int) -> list[int]:
-    """Return the places of at most `LOOKED_AT` rows."""
-    return np.linspace(0, rows - 1, min(LOOKED_AT, rows)).astype(int).tolist()

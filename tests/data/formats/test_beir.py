@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lexforge.data import DataError, load_beir, load_corpus, load_queries, load_teacher_scores
+from lexforge.data import DataError, load_corpus, load_queries, load_retrieval_data, load_teacher_scores
 
 DOCUMENTS = [
     {"_id": "d1", "title": "Heaps", "text": "a binary heap\u2028keeps the least element first"},
@@ -36,7 +36,7 @@ def write_set(folder: Path, *, corpus: str | None = None, queries: str | None = 
 def test_reads_texts_grades_and_splits(tmp_path: Path) -> None:
     """Title and text are joined, Unicode line separators stay inside a text, and grades stay graded."""
     folder = write_set(tmp_path / "toy", train=HEADER + "q1\td1\t2\nq1\td2\t0\n", test=HEADER + "q2\td2\t1\n")
-    data = load_beir(folder)
+    data = load_retrieval_data(str(folder))
     assert data.name == "toy"
     assert data.corpus == {
         "d1": "Heaps a binary heap\u2028keeps the least element first",
@@ -45,24 +45,25 @@ def test_reads_texts_grades_and_splits(tmp_path: Path) -> None:
     }
     assert data.queries == {"q1": "which tree keeps the least element", "q2": "서울 검색"}
     assert data.qrels == {"train": {"q1": {"d1": 2, "d2": 0}}, "test": {"q2": {"d2": 1}}}
-    assert load_beir(folder, splits=["test"]).splits == ("test",)
+    assert load_retrieval_data(str(folder), ["test"]).splits == ("test",)
 
 
 def test_a_title_of_null_is_none(tmp_path: Path) -> None:
     """`datasets` writes null where a record has no title; the hub and its copy in a folder read the same."""
     corpus = '{"_id": "d1", "title": null, "text": "a"}\n{"_id": "d2", "title": "B", "text": "b"}\n'
-    assert load_beir(write_set(tmp_path / "toy", corpus=corpus)).corpus == {"d1": "a", "d2": "B b"}
+    folder = write_set(tmp_path / "toy", corpus=corpus)
+    assert load_retrieval_data(str(folder)).corpus == {"d1": "a", "d2": "B b"}
 
 
 def test_gzip_windows_line_ends_and_a_missing_header_are_read(tmp_path: Path) -> None:
     """Sets are published in these forms, and each says without doubt what it means."""
     folder = write_set(tmp_path / "toy", train="q1\td1\t1\r\nq2\td2\t1\r\n")
-    plain = load_beir(folder)
+    plain = load_retrieval_data(str(folder))
     for path in (folder / "corpus.jsonl", folder / "queries.jsonl", folder / "qrels" / "train.tsv"):
         path.with_name(path.name + ".gz").write_bytes(gzip.compress(path.read_bytes()))
         path.unlink()
     assert plain.qrels == {"train": {"q1": {"d1": 1}, "q2": {"d2": 1}}}
-    assert load_beir(folder) == plain
+    assert load_retrieval_data(str(folder)) == plain
 
 
 @pytest.mark.parametrize(
@@ -117,7 +118,7 @@ def test_wrong_data_is_refused_with_its_place(tmp_path: Path, part: str, content
     name = "qrels/train.tsv" if part == "train" else f"{part}.jsonl"
     (folder / name).write_text(content, encoding="utf-8")
     with pytest.raises(DataError, match=message):
-        load_beir(folder)
+        load_retrieval_data(str(folder))
 
 
 def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
@@ -125,43 +126,43 @@ def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
     folder = write_set(tmp_path / "latin")
     (folder / "corpus.jsonl").write_bytes(b'{"_id": "d1", "text": "ok"}\n{"_id": "d2", "text": "caf\xe9"}\n')
     with pytest.raises(DataError, match=r"corpus\.jsonl:2: not UTF-8"):
-        load_beir(folder)
+        load_retrieval_data(str(folder))
     (folder / "corpus.jsonl").unlink()
     whole = gzip.compress(json_lines(DOCUMENTS).encode())
     (folder / "corpus.jsonl.gz").write_bytes(whole[: len(whole) // 2])
     with pytest.raises(DataError, match=r"corpus\.jsonl\.gz: broken gzip data after line 0"):
-        load_beir(folder)
+        load_retrieval_data(str(folder))
 
 
 def test_an_evaluation_split_may_judge_a_query_without_a_positive(tmp_path: Path) -> None:
     """ir-measures keeps such a query in the mean; only training cannot use it."""
     folder = write_set(tmp_path / "toy", test=HEADER + "q1\td1\t1\nq2\td1\t0\n")
-    assert load_beir(folder).split("test") == {"q1": {"d1": 1}, "q2": {"d1": 0}}
+    assert load_retrieval_data(str(folder)).split("test") == {"q1": {"d1": 1}, "q2": {"d1": 0}}
 
 
 def test_unknown_split_and_missing_parts_are_named(tmp_path: Path) -> None:
     """The message must say what there is, so that a typing error is mended at once."""
     folder = write_set(tmp_path / "toy")
     with pytest.raises(ValueError, match=r"no split 'test'; its splits are \['train'\]"):
-        load_beir(folder, splits=["test"])
+        load_retrieval_data(str(folder), ["test"])
     with pytest.raises(FileNotFoundError, match="nowhere"):
-        load_beir(tmp_path / "nowhere")
+        load_retrieval_data(str(tmp_path / "nowhere"))
     (folder / "corpus.jsonl.gz").write_bytes(b"")
     with pytest.raises(DataError, match=r"both .* exist"):
-        load_beir(folder)
+        load_retrieval_data(str(folder))
     (folder / "corpus.jsonl.gz").unlink()
     (folder / "queries.jsonl").unlink()
     with pytest.raises(FileNotFoundError, match=r"queries\.jsonl"):
-        load_beir(folder)
+        load_retrieval_data(str(folder))
     (folder / "qrels" / "train.tsv").unlink()
     (folder / "queries.jsonl").write_text(json_lines(QUERIES), encoding="utf-8")
     with pytest.raises(FileNotFoundError, match=r"holds no \.tsv"):
-        load_beir(folder)
+        load_retrieval_data(str(folder))
 
 
 def test_teacher_scores_are_read_and_checked(tmp_path: Path) -> None:
     """A NaN score would end a run after hours instead of before its first step."""
-    data = load_beir(write_set(tmp_path / "toy"))
+    data = load_retrieval_data(str(write_set(tmp_path / "toy")))
     path = tmp_path / "scores.tsv"
     path.write_text(HEADER + "q1\td1\t0.75\nq1\td2\t-1e-3\n")
     assert load_teacher_scores(path, data) == {"q1": {"d1": 0.75, "d2": -0.001}}
@@ -179,7 +180,7 @@ def test_teacher_scores_are_read_and_checked(tmp_path: Path) -> None:
 
 def test_the_corpus_is_read_without_queries(tmp_path: Path) -> None:
     """A corpus to search has no judgements; what is wrong in it is refused as in a whole set."""
-    whole = load_beir(write_set(tmp_path / "toy"))
+    whole = load_retrieval_data(str(write_set(tmp_path / "toy")))
     (tmp_path / "toy" / "queries.jsonl").unlink()
     assert load_corpus(tmp_path / "toy") == whole.corpus
     (tmp_path / "toy" / "corpus.jsonl").write_text(json_lines([DOCUMENTS[0], DOCUMENTS[0]]))
@@ -191,7 +192,7 @@ def test_the_corpus_is_read_without_queries(tmp_path: Path) -> None:
 
 def test_the_queries_are_read_without_documents(tmp_path: Path) -> None:
     """An export of queries needs no corpus; what is wrong in them is refused as in a whole set."""
-    whole = load_beir(write_set(tmp_path / "toy"))
+    whole = load_retrieval_data(str(write_set(tmp_path / "toy")))
     (tmp_path / "toy" / "corpus.jsonl").unlink()
     assert load_queries(tmp_path / "toy") == whole.queries
     (tmp_path / "toy" / "queries.jsonl").write_text(json_lines([{"_id": "q1", "text": " "}]))
@@ -219,7 +220,7 @@ PUBLISHED = {
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_published_sets_are_read_whole(shared_folder: Path, name: str) -> None:
     """Real files hold what made-up ones do not; the counts come from whoever made the files."""
-    data = load_beir(shared_folder / "data" / name)
+    data = load_retrieval_data(str(shared_folder / "data" / name))
     counts = {
         split: (len(judgements), sum(map(len, judgements.values())))
         for split, judgements in data.qrels.items()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lexforge.data import DataError, load_hub, validate_columns
+from lexforge.data import DataError, SourceOptions, load_retrieval_data, validate_columns
 from lexforge.negatives import NegativeRule, judged_run, training_rows
 
 pytest.importorskip("datasets")
@@ -78,13 +79,13 @@ def test_the_layout_of_beir_on_the_hub(tmp_path: Path, configuration: str) -> No
         {"query-id": 1, "corpus-id": 2, "score": 0.0},
     ]
     folder = beir_on_the_hub(tmp_path / "toy", judgements, configuration)
-    data = load_hub(f"hf:{folder}")
+    data = load_retrieval_data(f"hf:{folder}")
     assert data.corpus == {"1": "Heap least", "2": "sort"}
     assert data.queries == {"1": "least element", "2": "order"}
     assert data.qrels == {"train": {"1": {"1": 1, "2": 0}}, "dev": {"2": {"2": 2}}}
-    assert load_hub(str(folder), splits=["dev"]).splits == ("dev",)
+    assert load_retrieval_data(f"hf:{folder}", ["dev"]).splits == ("dev",)
     with pytest.raises(ValueError, match=r"no split 'test'; its splits are \['train', 'dev'\]"):
-        load_hub(str(folder), splits=["test"])
+        load_retrieval_data(f"hf:{folder}", ["test"])
 
 
 def test_judgements_in_a_data_set_of_their_own(tmp_path: Path) -> None:
@@ -93,10 +94,8 @@ def test_judgements_in_a_data_set_of_their_own(tmp_path: Path) -> None:
     card(folder, {"corpus": {"corpus": "corpus.jsonl"}, "queries": {"queries": "queries.jsonl"}})
     write(folder / "corpus.jsonl", [{"_id": "1", "title": "", "text": "least"}])
     write(folder / "queries.jsonl", [{"_id": "1", "title": "", "text": "least element"}])
-    for name in ("toy-qrels", "judged"):
-        write(tmp_path / name / "test.jsonl", [{"query-id": 1, "corpus-id": 1, "score": 1}])
-    assert load_hub(str(folder)).qrels == {"test": {"1": {"1": 1}}}
-    assert load_hub(str(folder), qrels=str(tmp_path / "judged")).qrels == {"test": {"1": {"1": 1}}}
+    write(tmp_path / "toy-qrels" / "test.jsonl", [{"query-id": 1, "corpus-id": 1, "score": 1}])
+    assert load_retrieval_data(f"hf:{folder}").qrels == {"test": {"1": {"1": 1}}}
 
 
 @pytest.mark.parametrize(
@@ -123,8 +122,9 @@ def test_judgements_in_a_data_set_of_their_own(tmp_path: Path) -> None:
 )
 def test_wrong_judgements_are_refused(tmp_path: Path, judgement: dict[str, Any], message: str) -> None:
     """The same faults as in a folder, with the row in place of the line."""
+    folder = beir_on_the_hub(tmp_path / "toy", [judgement], validation=judgement)
     with pytest.raises(DataError, match=message):
-        load_hub(str(beir_on_the_hub(tmp_path / "toy", [judgement], validation=judgement)))
+        load_retrieval_data(f"hf:{folder}")
 
 
 @pytest.mark.parametrize(
@@ -140,14 +140,14 @@ def test_a_text_follows_the_rule_of_a_folder(tmp_path: Path, record: dict[str, A
     folder = beir_on_the_hub(tmp_path / "toy", [{"query-id": "1", "corpus-id": "1"}])
     write(folder / "corpus.jsonl", [record])
     with pytest.raises(DataError, match=message):
-        load_hub(str(folder))
+        load_retrieval_data(f"hf:{folder}")
 
 
 def test_a_file_that_datasets_cannot_read_is_refused(tmp_path: Path) -> None:
     """Splits of different columns are an error deep inside `datasets`, of a kind of its own."""
     folder = beir_on_the_hub(tmp_path / "toy", [{"query": "1", "document": "1"}])
     with pytest.raises(DataError, match=r"the data set '.*toy' cannot be loaded: .*generating the dataset"):
-        load_hub(str(folder))
+        load_retrieval_data(f"hf:{folder}")
 
 
 TRIPLETS = [
@@ -160,7 +160,7 @@ TRIPLETS = [
 def test_triplets_become_a_retrieval_set(tmp_path: Path) -> None:
     """Equal texts are one document; a positive of a query stays one where another row has it as negative."""
     write(tmp_path / "toy" / "train.jsonl", TRIPLETS)
-    data = load_hub(str(tmp_path / "toy"))
+    data = load_retrieval_data(f"hf:{tmp_path / 'toy'}")
     texts = {
         data.queries[query]: {data.corpus[document]: grade for document, grade in grades.items()}
         for query, grades in data.split("train").items()
@@ -177,13 +177,12 @@ def test_triplets_become_a_retrieval_set(tmp_path: Path) -> None:
 def test_columns_of_pairs_are_found_or_named(tmp_path: Path) -> None:
     """Published pairs call their columns many names; a guess among two would be silent."""
     write(tmp_path / "toy" / "train.jsonl", [{"question": "q", "answer": "a", "document": "d"}])
+    source, options = f"hf:{tmp_path / 'toy'}", SourceOptions(positive_column="answer")
     with pytest.raises(DataError, match=r"expected one positive column .* received \['document', 'answer'\]"):
-        load_hub(str(tmp_path / "toy"))
-    assert list(load_hub(str(tmp_path / "toy"), columns={"positive": "answer"}).corpus.values()) == ["a"]
+        load_retrieval_data(source)
+    assert list(load_retrieval_data(source, options=options).corpus.values()) == ["a"]
     with pytest.raises(DataError, match=r"expected one anchor column out of \['query'\]; received \[\]"):
-        load_hub(str(tmp_path / "toy"), columns={"anchor": "query", "positive": "answer"})
-    with pytest.raises(ValueError, match=r"columns may name .*; received \['label'\]"):
-        load_hub(str(tmp_path / "toy"), columns={"label": "score"})
+        load_retrieval_data(source, options=replace(options, query_column="query"))
 
 
 @pytest.mark.parametrize(
@@ -201,12 +200,12 @@ def test_wrong_pairs_are_refused(tmp_path: Path, record: dict[str, Any], message
     if isinstance(record["positive"], int):
         message = rf"\[train\]{FIRST}'positive' must be a string; received 0"
     with pytest.raises(DataError, match=message):
-        load_hub(str(tmp_path / "toy"))
+        load_retrieval_data(f"hf:{tmp_path / 'toy'}")
 
 
 def test_a_set_that_is_nowhere_is_one_clear_error(tmp_path: Path) -> None:
     """Offline, the hub's own message is pages long and names no set."""
     with pytest.raises(DataError, match=r"the data set '.*nowhere' cannot be loaded"):
-        load_hub(f"hf:{tmp_path / 'nowhere'}")
+        load_retrieval_data(f"hf:{tmp_path / 'nowhere'}")
     with pytest.raises(DataError, match="the data set 'nobody/has-this' cannot be loaded"):
-        load_hub("hf:nobody/has-this")
+        load_retrieval_data("hf:nobody/has-this")

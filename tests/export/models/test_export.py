@@ -30,10 +30,10 @@ TOLERANCE = 2e-5  # float32 sums in another order, on weights up to about 5
 ONNX = ("onnx", "onnx-pairs", "onnx-logits")
 
 
-def expected(folder: Path, texts: list[str], role: str = "document") -> np.ndarray:
+def expected(folder: Path, texts: list[str], kind: str = "document") -> np.ndarray:
     """The vectors that plain sentence-transformers gives, `[B, V]`."""
     model = SparseEncoder(str(folder), device="cpu")
-    encode = model.encode_query if role == "query" else model.encode_document
+    encode = model.encode_query if kind == "query" else model.encode_document
     return encode(texts, convert_to_sparse_tensor=False, show_progress_bar=False).numpy()
 
 
@@ -328,6 +328,10 @@ def test_prompts_reach_the_engine_or_are_refused(save_encoder, tmp_path: Path) -
     folder = export(tmp_path / "model", "elasticsearch", tmp_path / "out")
     settings = json.loads((folder / "config.json").read_text())
     assert settings["prefix_strings"] == {"search": "sort ", "ingest": "the "}
+    model.prompts["query"], model.default_prompt_name = "", "document"  # blank: queries have no prompt
+    model.save_pretrained(str(tmp_path / "blank"))
+    folder = export(tmp_path / "blank", "elasticsearch", tmp_path / "of-documents")
+    assert json.loads((folder / "config.json").read_text())["prefix_strings"] == {"ingest": "the "}
     with pytest.raises(ValueError, match="adds prompts"):
         export(tmp_path / "model", "opensearch", tmp_path / "none")
 

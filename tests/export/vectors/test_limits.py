@@ -12,7 +12,7 @@ from scipy import sparse
 
 from lexforge.export import VECTOR_TARGETS, Queries, export_vectors
 from lexforge.export.vectors.base import Survey, cut_bits
-from lexforge.export.vectors.opensearch import OpenSearchSparseVector
+from lexforge.export.vectors.bulk import OpenSearchSparseVector
 
 
 def ones(rows: int, columns: int) -> sparse.csr_array:
@@ -67,8 +67,8 @@ def test_bytes_are_those_of_opensearchs_own_test() -> None:
     """Of a ceiling of 3: 0, 1.5 and 3 become 0, 128 and 255, and what lies above is cut."""
     target, survey = OpenSearchSparseVector(None, 4), Survey(1, 4, 3.0, 6.0, 4, 0)
     weights = np.float32([0, 1.5, 3, 9])
-    assert target.keeps(weights, survey).tolist() == [0, 128, 255, 255]
-    assert target.asks(weights, survey).tolist() == [0, 64, 128, 255]
+    assert target.stored_weights(weights, survey).tolist() == [0, 128, 255, 255]
+    assert target.query_weights(weights, survey).tolist() == [0, 64, 128, 255]
 
 
 def test_the_ceilings_of_bytes_are_the_largest_weights(store, tmp_path: Path) -> None:

@@ -100,6 +100,19 @@ def detect(source: str, allowed: Collection[Format] = FORMATS) -> Format:
     raise DataError(f"{source} {received}; expected {expected}")
 
 
+def detect_rows(source: str) -> Format:
+    """Return the format of labelled texts or scored pairs: rows, or the embedded docstrings.
+
+    Args:
+        source: The name that a command line takes.
+
+    Raises:
+        FileNotFoundError: If there is no such file or folder.
+        DataError: If the source has another format.
+    """
+    return detect(source, (*OF_ROWS, docstrings))
+
+
 def read_records(
     source: str, headers: Sequence[str], options: TableOptions, faults: Faults
 ) -> Iterator[tuple[object, str, dict[str, Any]]]:

@@ -8,7 +8,6 @@ type another one.
 
 from __future__ import annotations
 
-import gzip
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -20,7 +19,7 @@ from lexforge.data.lines import excerpt, json_objects, numbered_lines, parse_gra
 from lexforge.data.retrieval_data import RetrievalData, collect_judgements, collect_texts, join_titles
 from lexforge.data.splits import TRAIN, missing_split, no_judgements
 from lexforge.settings import SourceOptions
-from lexforge.storage.files import write_file
+from lexforge.storage.files import write_text
 
 NAME = "a folder in BEIR layout (corpus.jsonl, queries.jsonl and qrels/<split>.tsv)"
 QRELS_ENDINGS = (".tsv", ".txt", ".trec", ".qrels")
@@ -44,49 +43,22 @@ def split_names(source: str, options: SourceOptions) -> list[str]:
 
 
 def open(source: str, options: SourceOptions, splits: Sequence[str] | None, faults: Faults) -> RetrievalData:
-    """Read a folder; see `Format.open`."""
-    return _load(Path(source), splits, faults)
+    """Read a folder whole into memory; see `Format.open`.
 
+    It holds `corpus.jsonl` (`_id`, `text`, optional `title`), `queries.jsonl` (`_id`, `text`) and
+    `qrels/<split>.tsv`: query id, document id, integer grade, or TREC's four columns with an iteration after
+    the query id; the ending may be .txt, .trec or .qrels as well. Each file may be compressed and end in .gz
+    or .zst. Only the judgements of `splits` are read.
 
-def documents(source: str, options: SourceOptions) -> dict[str, str]:
-    """Read the documents alone; see `Format.documents`."""
-    return load_corpus(source)
-
-
-def titled(source: str, options: SourceOptions, notes: list[str]) -> Iterator[tuple[object, str, str, str]]:
-    """Yield the documents with their titles; see `Format.titled`."""
-    return _records(_corpus_file(Path(source)))
-
-
-def load_beir(folder: str | Path, splits: Sequence[str] | None = None) -> RetrievalData:
-    """Read a retrieval set in the BEIR layout, whole into memory, and check it.
-
-    Args:
-        folder: A folder with `corpus.jsonl` (`_id`, `text`, optional `title`), `queries.jsonl` (`_id`,
-            `text`) and `qrels/<split>.tsv` (query id, document id, integer grade, or TREC's four columns with
-            an iteration after the query id; the ending may be .txt, .trec or .qrels as well). Each file may
-            be compressed and end in `.gz` or `.zst`.
-        splits: The splits to read; None reads all that exist.
-
-    Returns:
-        The set, named after the folder. A document's text is `title + " " + text`, stripped; it may be blank.
+    The set is named after the folder. A document's text is `title + " " + text`, stripped; it may be blank.
 
     Raises:
         FileNotFoundError: If the folder or one of its parts is missing.
         ValueError: If a split does not exist.
-        DataError: If anything inside a file is wrong: bytes that are not UTF-8, malformed JSON, a missing
-            field or one of another type, a repeated id, a grade that `check_grade` refuses, an unknown id, or
-            a query of the split "train" without a positive. The message names file and line. Judgements of
-            "train" about documents that the corpus lacks are left out, which the log tells.
+        DataError: If a file of texts is wrong: bytes that are not UTF-8, malformed JSON, a missing field or
+            one of another type, a repeated id. The message names file and line.
     """
-    faults = Faults(str(folder))
-    data = _load(Path(folder), splits, faults)
-    faults.log()
-    return data
-
-
-def _load(folder: Path, splits: Sequence[str] | None, faults: Faults) -> RetrievalData:
-    """Read a folder; `faults` count what is wrong in the judgements."""
+    folder = Path(source)
     qrels_files = _qrels_files(folder)
     for split in splits or ():
         if split not in qrels_files:
@@ -100,18 +72,28 @@ def _load(folder: Path, splits: Sequence[str] | None, faults: Faults) -> Retriev
     return RetrievalData(folder.resolve().name, corpus, queries, qrels)
 
 
+def documents(source: str, options: SourceOptions) -> dict[str, str]:
+    """Read the documents alone; see `Format.documents`."""
+    return load_corpus(source)
+
+
+def titled(source: str, options: SourceOptions, notes: list[str]) -> Iterator[tuple[object, str, str, str]]:
+    """Yield the documents with their titles; see `Format.titled`."""
+    return _records(_corpus_file(Path(source)))
+
+
 def load_corpus(folder: str | Path) -> dict[str, str]:
     """Read only the documents of a BEIR folder; queries and judgements need not exist.
 
     Args:
-        folder: A folder with `corpus.jsonl` or `corpus.jsonl.gz`, as for `load_beir`, or the file itself.
+        folder: A folder with `corpus.jsonl`, plain or compressed, as `open` reads it, or the file itself.
 
     Returns:
         Document id -> text, in the order of the file.
 
     Raises:
         FileNotFoundError: If there is no such folder or file.
-        DataError: If the file is wrong, as for `load_beir`.
+        DataError: If the file is wrong, as for `open`.
     """
     file = _corpus_file(Path(folder))
     return collect_texts(str(file), join_titles(_records(file)), blank_allowed=True)
@@ -121,14 +103,14 @@ def load_queries(folder: str | Path) -> dict[str, str]:
     """Read only the queries of a BEIR folder; documents and judgements need not exist.
 
     Args:
-        folder: A folder with `queries.jsonl` or `queries.jsonl.gz`, as for `load_beir`.
+        folder: A folder with `queries.jsonl`, plain or compressed, as `open` reads it.
 
     Returns:
         Query id -> text, in the order of the file.
 
     Raises:
         FileNotFoundError: If there is no such folder or file.
-        DataError: If the file is wrong, as for `load_beir`.
+        DataError: If the file is wrong, as for `open`.
     """
     file = _part(Path(folder), "queries.jsonl")
     return collect_texts(str(file), join_titles(_records(file)), blank_allowed=False)
@@ -184,8 +166,7 @@ def write_teacher_scores(path: str | Path, scores: Iterable[tuple[str, str, floa
         if not math.isfinite(score):
             raise DataError(f"query {query!r}, document {document!r}: the score {score} is not finite")
         lines.append(f"{query}\t{document}\t{float(score)!r}")
-    data = "".join(f"{line}\n" for line in lines).encode("utf-8")
-    write_file(Path(path), gzip.compress(data, mtime=0) if str(path).endswith(".gz") else data)
+    write_text(path, "".join(f"{line}\n" for line in lines))
 
 
 def _find(path: Path) -> Path:

@@ -1,4 +1,11 @@
-"""Data sets of the Hugging Face hub, in BEIR's layout or as rows of texts, read by the package `datasets`."""
+"""Data sets of the Hugging Face hub, in one of two layouts, read by the package `datasets`.
+
+The first layout is BEIR's on the hub: the configurations `corpus` (`_id`, `text`, optional `title`) and
+`queries` (`_id`, `text`), and judgements (`query-id`, `corpus-id`, optional `score`, 1 by default) in the
+configuration `qrels` or `default`, or in the data set `<name>-qrels`. The second is rows of texts, as
+`lexforge.data.pairs` recognises them; a set that is named with a configuration has this one. The split
+`validation` is called `dev`, as in BEIR.
+"""
 
 from __future__ import annotations
 
@@ -24,44 +31,6 @@ from lexforge.settings import SourceOptions
 NAME = "hf:organisation/name or hf:organisation/name:configuration"
 PREFIX = "hf:"
 CORPUS = "corpus"  # the configuration with the documents of BEIR's layout
-
-
-def load_hub(
-    name: str,
-    splits: Sequence[str] | None = None,
-    *,
-    qrels: str | None = None,
-    columns: Mapping[str, str] | None = None,
-) -> RetrievalData:
-    """Load a retrieval set by its name on the hub, or from a folder that `datasets.load_dataset` reads.
-
-    Two layouts are known. The first is BEIR's on the hub: the configurations `corpus` (`_id`, `text`,
-    optional `title`) and `queries` (`_id`, `text`), and judgements (`query-id`, `corpus-id`, optional
-    `score`, 1 by default) in the configuration `qrels` or `default`, or in the data set `<name>-qrels`. The
-    second is rows of texts, as `lexforge.data.pairs` recognises them. The split `validation` is called
-    `dev`, as in BEIR.
-
-    Args:
-        name: `hf:organisation/name` or `hf:organisation/name:configuration`; the prefix may be left out. With
-            a configuration the set is one of rows of texts.
-        splits: The splits to keep; None keeps all.
-        qrels: The configuration or data set with the judgements, if it is none of those above.
-        columns: The names of the rows' columns by role, such as `{"anchor": ..., "positive": ...}`; a column
-            that is not named here is found by its usual names.
-
-    Returns:
-        The set, named as on the hub.
-
-    Raises:
-        DataError: If the set cannot be loaded, is in neither layout, or holds wrong data; the message names
-            configuration and row.
-        ValueError: If a split is unknown.
-    """
-    faults = Faults(name)
-    opened = _open(name, columns or {}, faults, qrels)
-    faults.log()
-    data = opened.retrieval() if isinstance(opened, PairData) else opened
-    return data if splits is None else data.only(splits)
 
 
 def matches(source: str) -> bool:
@@ -102,7 +71,7 @@ def tables(source: str) -> dict[str, Table]:
     """Open the splits of a data set of rows; `validation` is called `dev`.
 
     Args:
-        source: The name, as for `load_hub`; the data set may also be a folder that `load_dataset` reads.
+        source: `hf:` and the name; the data set may also be a folder that `load_dataset` reads.
 
     Raises:
         DataError: If the data set cannot be loaded; the message says why.
@@ -114,9 +83,7 @@ def tables(source: str) -> dict[str, Table]:
     return named_tables(path, load_by_datasets(path, datasets.load_dataset, *arguments))
 
 
-def _open(
-    name: str, columns: Mapping[str, str], faults: Faults, qrels: str | None = None
-) -> RetrievalData | PairData:
+def _open(name: str, columns: Mapping[str, str], faults: Faults) -> RetrievalData | PairData:
     """Open a data set; without a configuration, those that it has tell its layout."""
     import datasets
 
@@ -124,7 +91,7 @@ def _open(
     if configuration is None:
         configurations = load_by_datasets(path, datasets.get_dataset_config_names, path)
         if {"corpus", "queries"} <= set(configurations):
-            return _beir_layout(path, configurations, qrels, faults)
+            return _beir_layout(path, configurations, faults)
     return PairData.of_tables(path, tables(name), columns, faults)
 
 
@@ -134,9 +101,7 @@ def _parts(name: str) -> tuple[str, str | None]:
     return path, configuration or None
 
 
-def _beir_layout(
-    path: str, configurations: Sequence[str], qrels: str | None, faults: Faults
-) -> RetrievalData:
+def _beir_layout(path: str, configurations: Sequence[str], faults: Faults) -> RetrievalData:
     """Load texts and judgements from the configurations that BEIR uses on the hub."""
     import datasets
 
@@ -151,8 +116,8 @@ def _beir_layout(
         for part in (CORPUS, "queries")
     }
     # The judgements are a configuration of the same data set, or a data set of their own.
-    inside = [known for known in ([qrels] if qrels else ["qrels", "default"]) if known in configurations]
-    source, *configuration = (path, inside[0]) if inside else (qrels or f"{path}-qrels",)
+    inside = [known for known in ("qrels", "default") if known in configurations]
+    source, *configuration = (path, inside[0]) if inside else (f"{path}-qrels",)
     judged: dict[str, Qrels] = {}
     for split, rows in load_by_datasets(source, datasets.load_dataset, source, *configuration).items():
         where = f"{source} [{split}]"

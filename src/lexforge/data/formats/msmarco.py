@@ -38,47 +38,20 @@ def split_names(source: str, options: SourceOptions) -> list[str]:
 
 
 def open(source: str, options: SourceOptions, splits: Sequence[str] | None, faults: Faults) -> RetrievalData:
-    """Read queries and judgements, and open the collection; see `Format.open`."""
-    return _load(Path(source), splits, faults)
+    """Read queries and judgements; the collection stays on the disk. See `Format.open`.
 
-
-def documents(source: str, options: SourceOptions) -> Collection:
-    """Open the collection alone; see `Format.documents`."""
-    return Collection(_files(Path(source), "collection")[0])
-
-
-def titled(source: str, options: SourceOptions, notes: list[str]) -> Iterator[tuple[object, str, str, str]]:
-    """Yield the documents of the collection, which have no titles; see `Format.titled`."""
-    return untitled(source, documents(source, options))
-
-
-def load_msmarco(path: str | Path, splits: Sequence[str] | None = None) -> RetrievalData:
-    """Read MS MARCO's queries and judgements, and check them; the collection stays on the disk.
-
-    Args:
-        path: A folder with `collection.tsv`, `queries.<split>.tsv` and `qrels.<split>.tsv`, or a file
-            `qidpidtriples.<...>.tsv` in it, whose triples are the judgements of the split `train`: positives
-            with grade 1, negatives with grade 0. Each file may end in .gz or .zst.
-        splits: The splits to read; None reads all that exist. They are named after the files: train, dev,
-            dev.small. Where there are no judgements named test, `test` is `dev.small`, or else `dev`, as in
-            BEIR, because those of MS MARCO's own test are not public.
-
-    Returns:
-        The set, named after the folder.
+    A folder has `collection.tsv`, `queries.<split>.tsv` and `qrels.<split>.tsv`. A file
+    `qidpidtriples.<...>.tsv` in it holds the judgements of the split `train`: positives with grade 1,
+    negatives with grade 0. Each file may end in .gz or .zst. Splits are named after the files: train, dev,
+    dev.small. Where there are no judgements named test, `test` is `dev.small`, or else `dev`, as in BEIR,
+    because those of MS MARCO's own test are not public.
 
     Raises:
         FileNotFoundError: If a file is missing.
         ValueError: If there is no such split.
         DataError: If anything inside a file is wrong; the message names file and line.
     """
-    faults = Faults(str(path))
-    data = _load(Path(path), splits, faults)
-    faults.log()
-    return data
-
-
-def _load(path: Path, splits: Sequence[str] | None, faults: Faults) -> RetrievalData:
-    """Read queries and judgements; `faults` count what is wrong in the judgements."""
+    path = Path(source)
     folder = path.parent if path.is_file() else path
     qrels_files = _qrels_files(path)
     for split in splits or ():
@@ -101,6 +74,16 @@ def _load(path: Path, splits: Sequence[str] | None, faults: Faults) -> Retrieval
                 str(file), rows, corpus, queries, training=training, faults=faults
             )
     return RetrievalData(folder.resolve().name, corpus, queries, qrels)
+
+
+def documents(source: str, options: SourceOptions) -> Collection:
+    """Open the collection alone; see `Format.documents`."""
+    return Collection(_files(Path(source), "collection")[0])
+
+
+def titled(source: str, options: SourceOptions, notes: list[str]) -> Iterator[tuple[object, str, str, str]]:
+    """Yield the documents of the collection, which have no titles; see `Format.titled`."""
+    return untitled(source, documents(source, options))
 
 
 def _qrels_files(path: Path) -> dict[str, Path]:

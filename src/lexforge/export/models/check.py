@@ -55,7 +55,7 @@ class Agreement:
     """How the vectors of an export differ from those of the encoder.
 
     Args:
-        role: Whether the texts are queries or documents.
+        kind: Whether the texts are queries or documents.
         runtime: What ran the export.
         texts: Number of texts.
         largest_difference: Of any weight, absolute.
@@ -65,7 +65,7 @@ class Agreement:
         smallest_cosine: Of the two vectors of a text.
     """
 
-    role: TextKind
+    kind: TextKind
     runtime: str
     texts: int
     largest_difference: float
@@ -77,13 +77,13 @@ class Agreement:
     def __str__(self) -> str:
         """Return one line for a reader."""
         return (
-            f"{self.texts} {self.role} texts in {self.runtime}: largest difference "
+            f"{self.texts} {self.kind} texts in {self.runtime}: largest difference "
             f"{self.largest_difference:.1e}, same active terms {100 * self.active_agreement:.2f} % of "
             f"{self.active_terms:.0f} per text, smallest cosine {self.smallest_cosine:.6f}"
         )
 
 
-def compare(model: SparseEncoder, written: Written, texts: Sequence[str], role: TextKind) -> Agreement:
+def compare(model: SparseEncoder, written: Written, texts: Sequence[str], kind: TextKind) -> Agreement:
     """Run an export over texts and compare its vectors with those of the encoder.
 
     One text that every model cuts is added, made of the others.
@@ -92,7 +92,7 @@ def compare(model: SparseEncoder, written: Written, texts: Sequence[str], role: 
         model: The encoder.
         written: The export of the side that encodes these texts.
         texts: At least one text.
-        role: What the texts are.
+        kind: What the texts are.
 
     Returns:
         The comparison.
@@ -101,12 +101,12 @@ def compare(model: SparseEncoder, written: Written, texts: Sequence[str], role: 
         ValueError: If there is no text, or the export's vectors have another width.
     """
     if not texts:
-        raise ValueError(f"an export is checked with at least one {role}; received none")
+        raise ValueError(f"an export is checked with at least one {kind}; received none")
     texts = list(texts) if written.cuts_earlier else [*texts, _long_text(texts)]
-    prompt, run = written.side.prompts[role], written.load()
+    prompt, run = written.side.prompts[kind], written.load()
     differences, relative, active, both, either, cosines = [], [], [], [], [], []
     for batch in _batches(texts):
-        expected = reference_vectors(model, batch, role)  # [B, V]
+        expected = reference_vectors(model, batch, kind)  # [B, V]
         found = run([prompt + text for text in batch]).float()  # [B, V]
         if found.shape != expected.shape:
             raise ValueError(
@@ -125,7 +125,7 @@ def compare(model: SparseEncoder, written: Written, texts: Sequence[str], role: 
         # Two empty vectors agree; an empty one does not agree with any other.
         cosines.append(torch.where(norms > 0, cosine, (difference == 0).float()))
     return Agreement(
-        role,
+        kind,
         written.runtime,
         len(texts),
         float(torch.cat(differences).amax()),

@@ -71,7 +71,7 @@ def write_elasticsearch(sides: Sequence[EncoderSide], folder: Path, name: str) -
         (place / "vocabulary.json").write_text(json.dumps(vocabulary, ensure_ascii=False), encoding="utf-8")
         options |= {"max_sequence_length": side.max_seq_length, "with_special_tokens": True}
         configuration: dict[str, Any] = {
-            "description": f"{name}, for {' and '.join(side.roles)} texts, exported by lexforge",
+            "description": f"{name}, for {' and '.join(side.kinds)} texts, exported by lexforge",
             "model_type": "pytorch",
             "inference_config": {"text_expansion": {"tokenization": {family: options}}},
             "input": {"field_names": ["text_field"]},

@@ -154,7 +154,7 @@ def _compare(
     model: SparseEncoder, written: Sequence[Written], queries: Sequence[str], documents: Sequence[str]
 ) -> tuple[Agreement, ...]:
     texts: dict[TextKind, Sequence[str]] = {"query": queries, "document": documents}
-    return tuple(compare(model, each, texts[role], role) for each in written for role in each.side.roles)
+    return tuple(compare(model, each, texts[kind], kind) for each in written for kind in each.side.kinds)
 
 
 def _quantize(path: Path) -> None:
@@ -180,7 +180,7 @@ def _describe(
     """Return what a program must know that reads the files without lexforge."""
     sides = {
         each.side.folder or ".": {
-            "texts": list(each.side.roles),
+            "texts": list(each.side.kinds),
             "prompts": each.side.prompts,
             "max_seq_length": each.side.max_seq_length,
             "vocabulary_size": each.side.vocabulary_size,

@@ -48,7 +48,7 @@ def write_logits(sides: Sequence[EncoderSide], folder: Path) -> list[Written]:
             keep the largest weights only, or look documents up.
     """
     for side in sides:
-        if isinstance(side, LookupSide) and "document" in side.roles:
+        if isinstance(side, LookupSide) and "document" in side.kinds:
             raise ValueError(
                 "fastembed encodes documents with a model; this encoder looks them up in a table"
             )

@@ -49,8 +49,8 @@ def measure_export(
         "document": list(data.corpus.values()),
         "query": list(queries.values()),
     }
-    for role, each in texts.items():
-        vectors[role], seconds[role] = _encode(model, written, each, role)
+    for kind, each in texts.items():
+        vectors[kind], seconds[kind] = _encode(model, written, each, kind)
     index = InvertedIndex.build(vectors["document"], list(data.corpus), similarity=similarity_of(model))
     run = index.search(vectors["query"], k=10).to_run(list(queries))
     found = evaluate_run(run, data.split(split), [METRIC])
@@ -58,14 +58,14 @@ def measure_export(
 
 
 def _encode(
-    model: SparseEncoder, written: Sequence[Written] | None, texts: list[str], role: TextKind
+    model: SparseEncoder, written: Sequence[Written] | None, texts: list[str], kind: TextKind
 ) -> tuple[sparse.csr_array, float]:
     """Return the vectors `[N, V]` in the order of the texts, and the seconds that the runtime took."""
     if written is None:
-        encode = lambda batch: reference_vectors(model, batch, role)  # noqa: E731
+        encode = lambda batch: reference_vectors(model, batch, kind)  # noqa: E731
     else:
-        side = next(each for each in written if role in each.side.roles)
-        run, prompt = side.load(), side.side.prompts[role]
+        side = next(each for each in written if kind in each.side.kinds)
+        run, prompt = side.load(), side.side.prompts[kind]
         encode = lambda batch: run([prompt + text for text in batch])  # noqa: E731
     order = np.argsort([-len(text) for text in texts], kind="stable")
     rows = []

@@ -86,13 +86,13 @@ def write_opensearch(sides: Sequence[EncoderSide], folder: Path, name: str) -> l
             runtime = "libtorch"
         archive = _zip(files)
         (place / ARCHIVE).write_bytes(archive)
-        roles = " and ".join(
-            each.replace("query", "queries").replace("document", "documents") for each in side.roles
+        kinds = " and ".join(
+            each.replace("query", "queries").replace("document", "documents") for each in side.kinds
         )
         configuration = {
             "name": f"{name}-{side.folder}" if side.folder else name,
             "version": "1.0.0",
-            "description": f"Neural sparse model for {roles}, exported by lexforge.",
+            "description": f"Neural sparse model for {kinds}, exported by lexforge.",
             "model_format": "TORCH_SCRIPT",
             "function_name": function,
             "model_content_size_in_bytes": len(archive),

@@ -6,7 +6,7 @@ import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 import torch
 from sentence_transformers import SparseEncoder
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast
 
 from lexforge.common.types import TextKind
-from lexforge.models import encode_kind
+from lexforge.models import encode_kind, saved_prompt
 
 UNLIMITED = 1_000_000
 """Tokens after which a text is cut where the model sets no limit: a runtime wants a number."""
@@ -31,16 +31,16 @@ class EncoderSide:
     Args:
         folder: Where its files stand below the export: "" if queries and documents are encoded alike, else
             "query" or "document".
-        roles: What it encodes: queries, documents or both.
+        kinds: What it encodes: queries, documents or both.
         tokenizer: Turns its texts into token ids.
         max_seq_length: Tokens after which a text is cut, special tokens included.
         max_active_dims: How many of the largest weights a vector keeps; None keeps all.
-        prompts: For each role, the words that stand before each text; "" for none.
+        prompts: For each kind, the words that stand before each text; "" for none.
         normalized: Whether vectors are scaled to unit length (before the smallest weights are dropped).
     """
 
     folder: str
-    roles: tuple[TextKind, ...]
+    kinds: tuple[TextKind, ...]
     tokenizer: PreTrainedTokenizerFast
     max_seq_length: int
     max_active_dims: int | None
@@ -111,7 +111,7 @@ def read_sides(model: SparseEncoder) -> list[EncoderSide]:
     modules = list(model.children())
     normalized = isinstance(modules[-1], Normalize)
     modules = modules[:-1] if normalized else modules
-    prompts: dict[TextKind, str] = {"query": _prompt(model, "query"), "document": _prompt(model, "document")}
+    prompts: dict[TextKind, str] = {kind: saved_prompt(model, kind) for kind in get_args(TextKind)}
     if len(modules) == 1 and isinstance(modules[0], Router):
         routes = modules[0].sub_modules
         if set(routes) != {"query", "document"}:
@@ -119,10 +119,10 @@ def read_sides(model: SparseEncoder) -> list[EncoderSide]:
                 "an encoder with a Router is exported if its routes are 'query' and 'document'; received "
                 f"{sorted(routes)}"
             )
-        roles: tuple[TextKind, ...] = ("query", "document")
+        kinds: tuple[TextKind, ...] = ("query", "document")
         return [
-            _read_side(model, list(cast(nn.Sequential, routes[role])), role, (role,), prompts, normalized)
-            for role in roles
+            _read_side(model, list(cast(nn.Sequential, routes[kind])), kind, (kind,), prompts, normalized)
+            for kind in kinds
         ]
     return [_read_side(model, modules, "", ("query", "document"), prompts, normalized)]
 
@@ -131,7 +131,7 @@ def _read_side(
     model: SparseEncoder,
     modules: Sequence[nn.Module],
     folder: str,
-    roles: tuple[TextKind, ...],
+    kinds: tuple[TextKind, ...],
     prompts: dict[TextKind, str],
     normalized: bool,
 ) -> EncoderSide:
@@ -148,18 +148,18 @@ def _read_side(
             "an export needs a tokenizer that is saved as tokenizer.json (a fast one); received "
             f"{type(tokenizer).__name__}"
         )
-    chosen = {role: prompts[role] for role in roles}
+    chosen = {kind: prompts[kind] for kind in kinds}
     if isinstance(modules[0], SparseStaticEmbedding):
         weights = modules[0].weight.detach().float().cpu()
         limit = min(int(tokenizer.model_max_length), UNLIMITED)
         return LookupSide(
-            folder, roles, tokenizer, limit, model.max_active_dims, chosen, normalized, weights=weights
+            folder, kinds, tokenizer, limit, model.max_active_dims, chosen, normalized, weights=weights
         )
     transformer, pooling = modules[0], cast(SpladePooling, modules[1])
     limit = min(cast(Transformer, transformer).max_seq_length or int(tokenizer.model_max_length), UNLIMITED)
     return EncodedSide(
         folder,
-        roles,
+        kinds,
         tokenizer,
         limit,
         model.max_active_dims,
@@ -172,27 +172,19 @@ def _read_side(
     )
 
 
-def _prompt(model: SparseEncoder, role: TextKind) -> str:
-    """Return what `lexforge.models.encode_kind` puts before a text of this role."""
-    names = ("query",) if role == "query" else ("document", "passage", "corpus")
-    prompts = model.prompts or {}
-    chosen = next((name for name in names if prompts.get(name)), None) or model.default_prompt_name
-    return (prompts.get(chosen) or "") if chosen else ""
-
-
-def reference_vectors(model: SparseEncoder, texts: Sequence[str], role: TextKind) -> Tensor:
+def reference_vectors(model: SparseEncoder, texts: Sequence[str], kind: TextKind) -> Tensor:
     """Encode texts with the model itself: what each export is compared with.
 
     Args:
         model: The encoder.
         texts: N texts.
-        role: What they are.
+        kind: What they are.
 
     Returns:
         `[N, V] float32` on the CPU.
     """
     rows = encode_kind(
-        model, texts, role, convert_to_tensor=True, convert_to_sparse_tensor=False, show_progress_bar=False
+        model, texts, kind, convert_to_tensor=True, convert_to_sparse_tensor=False, show_progress_bar=False
     )
     return rows.float().cpu()
 

@@ -120,11 +120,11 @@ class VectorTarget(ABC):
             ValueError: If there is one; the message names it.
         """
 
-    def keeps(self, weights: NDArray[np.float32], survey: Survey) -> NDArray[np.float32]:
+    def stored_weights(self, weights: NDArray[np.float32], survey: Survey) -> NDArray[np.float32]:
         """Return what the engine keeps of the weights of documents, in the engine's own unit."""
         return whole_numbers(weights, survey.scale) if self.scales else weights
 
-    def asks(self, weights: NDArray[np.float32], survey: Survey) -> NDArray[np.float32]:
+    def query_weights(self, weights: NDArray[np.float32], survey: Survey) -> NDArray[np.float32]:
         """Return what the engine keeps of the weights of queries, in the engine's own unit."""
         return whole_numbers(weights, survey.scale) if self.scales else weights
 

@@ -23,9 +23,8 @@ from lexforge.common.progress import Progress
 from lexforge.corpus.encoded_corpus import EncodedCorpus
 from lexforge.export.vectors.anserini import Anserini
 from lexforge.export.vectors.base import Row, Survey, VectorTarget
+from lexforge.export.vectors.bulk import Elasticsearch, OpenSearch, OpenSearchSparseVector
 from lexforge.export.vectors.ciff import Ciff
-from lexforge.export.vectors.elasticsearch import Elasticsearch
-from lexforge.export.vectors.opensearch import OpenSearch, OpenSearchSparseVector
 from lexforge.export.vectors.pgvector import PgVector
 from lexforge.export.vectors.survey import Queries, canonical_blocks, survey_vectors
 from lexforge.export.vectors.vespa import Vespa
@@ -328,7 +327,7 @@ def rows_of(
         The n rows.
     """
     if target.scales:
-        rounded = (target.asks if asked else target.keeps)(vectors.data, survey)
+        rounded = (target.query_weights if asked else target.stored_weights)(vectors.data, survey)
         vectors = sparse.csr_array((rounded, vectors.indices, vectors.indptr), shape=vectors.shape, copy=True)
         vectors.eliminate_zeros()
         weights = vectors.data.astype(np.int64).astype(str).tolist()

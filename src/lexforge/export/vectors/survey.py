@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from lexforge.common.progress import Progress
+from lexforge.common.samples import evenly_spaced
 from lexforge.corpus.encoded_corpus import EncodedCorpus
 from lexforge.export.vectors.base import Survey, VectorTarget
 from lexforge.retrieval.vectors import sparse_vectors
@@ -104,8 +105,7 @@ def _limits(
 
 def _spread(vectors: sparse.csr_array) -> sparse.csr_array:
     """Return at most `SAMPLE` rows, evenly spread."""
-    rows = np.unique(np.linspace(0, vectors.shape[0] - 1, SAMPLE).astype(int))
-    return vectors[rows]
+    return vectors[evenly_spaced(vectors.shape[0], SAMPLE)]
 
 
 def _recalls(
@@ -116,7 +116,7 @@ def _recalls(
     A document counts as found if its exact score reaches the exact score at rank `K`, so it does not matter
     which of several equal documents a search returns.
     """
-    asked = [_with(queries, target.asks(queries.data, choice)) for choice in choices]
+    asked = [_with(queries, target.query_weights(queries.data, choice)) for choice in choices]
     best, found = _Best(queries.shape[0]), [_Best(queries.shape[0]) for _ in choices]
     with Progress(len(corpus), "Measure recall", show=show) as progress:
         for block, _ in canonical_blocks(corpus):
@@ -125,7 +125,7 @@ def _recalls(
                 exact = (queries @ part.T).toarray()  # [Q, documents]
                 best.add(exact, exact)
                 for choice, query, kept in zip(choices, asked, found, strict=True):
-                    documents = _with(part, target.keeps(part.data, choice))
+                    documents = _with(part, target.stored_weights(part.data, choice))
                     kept.add((query @ documents.T).toarray(), exact)
                 progress.update(part.shape[0])
     wanted = np.count_nonzero(best.exact > 0, axis=1)  # [Q]; a document with score 0 is no hit

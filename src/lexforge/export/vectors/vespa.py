@@ -68,7 +68,7 @@ class Vespa(VectorTarget):
     queries_file = "queries.jsonl"
     shard_bytes = 200 * MEGABYTE
 
-    def keeps(self, weights: NDArray[np.float32], survey: Survey) -> NDArray[np.float32]:
+    def stored_weights(self, weights: NDArray[np.float32], survey: Survey) -> NDArray[np.float32]:
         """Vespa cuts a float32 to the 8 significant bits of a bfloat16."""
         return cut_bits(weights, 16)
 

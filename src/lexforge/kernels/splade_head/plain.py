@@ -7,7 +7,7 @@ from itertools import groupby
 import torch
 from torch import Tensor
 
-from lexforge.kernels.splade_head.screening import Groups, Maxima, Part
+from lexforge.kernels.splade_head.screening import Groups, Maxima, VocabularyPart
 
 _ONEDNN_LINEAR = (
     getattr(torch.ops.mkldnn, "_linear_pointwise", None) if torch.backends.mkldnn.is_available() else None
@@ -15,7 +15,12 @@ _ONEDNN_LINEAR = (
 
 
 def plain_maximum(
-    maxima: Maxima, flat: Tensor, groups: Groups, weight: Tensor, bias: Tensor | None, parts: list[Part]
+    maxima: Maxima,
+    flat: Tensor,
+    groups: Groups,
+    weight: Tensor,
+    bias: Tensor | None,
+    parts: list[VocabularyPart],
 ) -> None:
     """Write the largest logits, and the places of their tokens, of some parts by the product itself.
 

@@ -34,7 +34,7 @@ _SAFETY = 1.02  # for the second order of the result's rounding, and the roundin
 
 Groups = list[tuple[Tensor, Tensor]]
 """Rows `[m]` and the places `[m, L]` of their tokens."""
-Part = tuple[slice, int]
+VocabularyPart = tuple[slice, int]
 """A tile of terms, and the group of rows that it is multiplied with."""
 
 
@@ -69,8 +69,8 @@ def screened_maximum(
     weight: Tensor,
     bias: Tensor | None,
     screen: Screen,
-    parts: list[Part],
-) -> list[Part]:
+    parts: list[VocabularyPart],
+) -> list[VocabularyPart]:
     """Write the largest logits, and the places of their tokens, of the parts that the screen is good for.
 
     Args:
@@ -91,7 +91,7 @@ def screened_maximum(
     tokens_at_once = max((len(each.narrow.values) for each in states), default=0)
     buffer = torch.empty(terms_at_once * tokens_at_once, dtype=screen.products)
     found: list[Candidates] = []
-    refused: list[Part] = []
+    refused: list[VocabularyPart] = []
     done = pairs = 0
     for _, same_tile in groupby(parts, key=lambda part: part[0].start):
         terms = None

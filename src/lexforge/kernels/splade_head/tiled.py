@@ -28,7 +28,7 @@ from torch.autograd.function import once_differentiable
 
 from lexforge.kernels.splade_head.choice import chosen_screens
 from lexforge.kernels.splade_head.plain import plain_maximum
-from lexforge.kernels.splade_head.screening import Groups, Maxima, Part, screened_maximum
+from lexforge.kernels.splade_head.screening import Groups, Maxima, VocabularyPart, screened_maximum
 
 # Measured on two Zen 4 cores: such a product stays in the last-level cache and is as fast as the bare one;
 # a GPU wants launches that fill it.
@@ -221,7 +221,7 @@ def token_groups(mask: Tensor) -> Groups:
     ]
 
 
-def vocabulary_parts(terms: int, groups: int, first: int) -> list[Part]:
+def vocabulary_parts(terms: int, groups: int, first: int) -> list[VocabularyPart]:
     """Every tile of `terms` terms, the first one of `first`, with every group; those of a tile in turn."""
     ends = range(min(first, terms), terms + _TILE_TERMS, _TILE_TERMS)
     starts = [0, *ends[:-1]]
