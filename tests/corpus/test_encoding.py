@@ -13,30 +13,32 @@ from scipy import sparse
 from sentence_transformers import SentenceTransformer, SparseEncoder
 
 from lexforge.corpus import encoding
-from lexforge.corpus.encoding import CorpusEncoder, encode
+from lexforge.corpus.encoding import BATCHES_PER_BLOCK, CorpusEncoder, encode
 from lexforge.models.load import check_encoder, load_encoder
 
 TEXTS = ["search index", "a", "sort the list of words in the file", "", "vector", "search index", "서울 검색"]
+# Different texts of many lengths, of which batches of two make three blocks, the last of one text.
+SEVERAL_BLOCKS = [
+    f"{TEXTS[i % len(TEXTS)]} {'graph ' * (i % 5)}{i}" for i in range(2 * 2 * BATCHES_PER_BLOCK + 1)
+]
 
 
 @pytest.mark.parametrize("kind", ["query", "document"])
-def test_sparse_rows_stand_in_the_order_of_the_texts(tiny_splade, kind: str, monkeypatch) -> None:
+def test_sparse_rows_stand_in_the_order_of_the_texts(tiny_splade, kind: str) -> None:
     """Texts are sorted by length and cut into blocks: a row in the wrong place is another document's."""
-    monkeypatch.setattr(encoding, "BATCHES_PER_BLOCK", 1)
     tiny_splade.prompts = {"query": "find ", "document": "text "}
-    vectors = encode(tiny_splade, TEXTS, kind, batch_size=2)
+    vectors = encode(tiny_splade, SEVERAL_BLOCKS, kind, batch_size=2)
     prefix = tiny_splade.prompts[kind]
-    alone = torch.stack([tiny_splade.encode(prefix + text) for text in TEXTS]).to_dense().numpy()
+    alone = torch.stack([tiny_splade.encode(prefix + text) for text in SEVERAL_BLOCKS]).to_dense().numpy()
     assert isinstance(vectors, sparse.csr_array)
     assert vectors.dtype == np.float32
     np.testing.assert_allclose(vectors.toarray(), alone, rtol=1e-5, atol=1e-5)  # padding changes the sums
 
 
-def test_dense_rows_stand_in_the_order_of_the_texts(tiny_dense, monkeypatch) -> None:
+def test_dense_rows_stand_in_the_order_of_the_texts(tiny_dense) -> None:
     """As for sparse vectors."""
-    monkeypatch.setattr(encoding, "BATCHES_PER_BLOCK", 1)
-    vectors = encode(tiny_dense, TEXTS, "document", batch_size=3)
-    alone = np.stack([tiny_dense.encode(text) for text in TEXTS])
+    vectors = encode(tiny_dense, SEVERAL_BLOCKS, "document", batch_size=2)
+    alone = np.stack([tiny_dense.encode(text) for text in SEVERAL_BLOCKS])
     assert vectors.dtype == np.float32
     np.testing.assert_allclose(vectors, alone, rtol=1e-5, atol=1e-5)  # padding changes the sums
 
@@ -77,33 +79,29 @@ def test_no_text_is_refused(tiny_dense) -> None:
         encode(tiny_dense, [], "query")
 
 
-def test_what_cannot_be_encoded_is_refused_at_once(tiny_dense, tmp_path: Path, monkeypatch) -> None:
+def test_what_cannot_be_encoded_is_refused_at_once(tiny_dense, tmp_path: Path) -> None:
     """No batch, another class of model, a cache folder that cannot be made: before an hour of encoding."""
     with pytest.raises(ValueError, match="batch_size must be at least 1; received 0"):
         CorpusEncoder(TEXTS, 0)
     with pytest.raises(TypeError, match="SparseEncoder or a SentenceTransformer; received Linear"):
         encode(torch.nn.Linear(2, 2), TEXTS, "query")
     (tmp_path / "link").symlink_to(tmp_path / "missing")
-    monkeypatch.setattr(encoding, "encode", lambda *_, **__: pytest.fail("it was encoded"))
+    tiny_dense[0].register_forward_pre_hook(lambda *_: pytest.fail("it was encoded"))
     with pytest.raises(FileExistsError, match="link"):
         CorpusEncoder(TEXTS, 2, tmp_path / "link").encode(tiny_dense)
 
 
 @pytest.mark.parametrize("kind", ["sparse", "dense"])
-def test_a_vector_that_is_not_finite_is_refused(kind: str, tiny_splade, tiny_dense, monkeypatch) -> None:
+def test_a_vector_that_is_not_finite_is_refused(kind: str, tiny_splade, tiny_dense) -> None:
     """A damaged model must not encode and cache a whole corpus; the message names the text that shows it."""
-    model, name = (tiny_splade, "_to_csr") if kind == "sparse" else (tiny_dense, "_to_array")
-    real = getattr(encoding, name)
+    model = tiny_splade if kind == "sparse" else tiny_dense
 
-    def damaged(embeddings: torch.Tensor):
-        rows = real(embeddings)
-        values = rows.data if kind == "sparse" else rows
-        values[rows.indptr[1] if kind == "sparse" else 1] = np.inf  # in the second row
-        return rows
+    def overflow(module: torch.nn.Module, given: object, features: dict[str, torch.Tensor]) -> None:
+        features["sentence_embedding"][1] = np.inf  # the second row; no weight is to blame
 
-    monkeypatch.setattr(encoding, name, damaged)
+    model[-1].register_forward_hook(overflow)
     second = sorted(TEXTS, key=len, reverse=True)[1]
-    with pytest.raises(ValueError, match=f"for the document {second!r}"):
+    with pytest.raises(ValueError, match=f"for the document {second!r}$"):
         encode(model, TEXTS, "document", batch_size=len(TEXTS))
 
 

@@ -69,3 +69,6 @@ def test_mteb_and_the_evaluator_agree(kind: str, tiny_checkpoint: Path, tmp_path
     assert 0.1 < ours < 0.99  # a number that a wrong order would change
     # MTEB rounds to five digits
     assert results.task_results[0].get_score() == pytest.approx(ours, abs=1e-5)
+    results.to_disk(tmp_path / "mteb.json")
+    kept = type(results).from_disk(tmp_path / "mteb.json")  # docs/evaluate.md: the file for the card
+    assert kept.task_results[0].get_score() == results.task_results[0].get_score()

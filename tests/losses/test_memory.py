@@ -175,7 +175,7 @@ def test_the_limit_of_a_container_counts(tmp_path: Path, monkeypatch, version: i
     (group / limit).write_text("1000000\n")
     (group / used).write_text("400000\n")
     (group / "memory.stat").write_text(f"anon 7\n{cached} 50000\n")
-    monkeypatch.setattr(memory, "_CGROUPS", tmp_path)
+    monkeypatch.setattr(memory, "CGROUPS", tmp_path)
     lines = "4:memory:/docker/abc\n" if version == 1 else "0::/docker/abc\n"
     read = Path.read_text
     monkeypatch.setattr(

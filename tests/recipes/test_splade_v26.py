@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib.util
 import json
+import logging
 import os
 import re
 import shutil
@@ -26,7 +27,7 @@ from warm_processes import WarmProcesses
 from lexforge.data import read_training_rows
 from lexforge.evaluation import read_scores
 from lexforge.models import TokenWeights, build_splade, load_encoder, scale_head
-from lexforge.report import RunRecord, diagnose, run_verdict
+from lexforge.report import diagnose, run_verdict
 from lexforge.retrieval import BM25Index
 from lexforge.settings import (
     PRESETS,
@@ -429,24 +430,20 @@ def test_bad_input_is_one_clear_error_before_training(
     assert not list((beir.parent).glob("run/checkpoint-*"))
 
 
-def test_the_numbers_are_written_before_the_run_file(beir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_numbers_are_written_before_the_run_file(beir: Path) -> None:
     """A run file that cannot be written, as on a full disk, must not take the numbers of the run with it."""
-
-    def fail(*_: Any) -> None:
-        raise OSError("no space left")
-
-    add = RunRecord.add
-
-    def add_on_a_full_disk(record: RunRecord, system: str, result: Any) -> None:
-        if system == "trained":
-            monkeypatch.setattr("lexforge.report.record.write_run", fail)
-        add(record, system, result)
-
-    monkeypatch.setattr(RunRecord, "add", add_on_a_full_disk)
-    with pytest.raises(OSError, match="no space left"):
-        recipe.main(config(beir))
-    assert read_scores(beir.parent / "run" / "trained.scores.json").mean["nDCG@10"] > 0
-    assert (beir.parent / "run" / "model" / "model.safetensors").is_file()
+    recipe.main(config(beir))
+    run = beir.parent / "run"
+    scores = (run / "trained.scores.json").read_bytes()
+    shutil.rmtree(run / "model")
+    for name in ("trained.scores.json", "run.trec"):
+        (run / name).unlink()
+    (run / "run.trec").mkdir()  # at its place no file can be written
+    with pytest.raises(OSError, match=r"run\.trec"):
+        recipe.main(config(beir, resume=True))
+    assert (run / "trained.scores.json").read_bytes() == scores
+    assert read_scores(run / "trained.scores.json").mean["nDCG@10"] > 0
+    assert (run / "model" / "model.safetensors").is_file()
 
 
 def test_a_directory_that_holds_a_run_is_not_touched(beir: Path) -> None:
@@ -500,10 +497,20 @@ def test_rows_with_weights_are_planned(tmp_path: Path, capsys: pytest.CaptureFix
     assert re.search(r"\nrows +1\d\d, of which a step takes 2\n", capsys.readouterr().out)
 
 
-def test_a_plan_mines_nothing(beir: Path, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_mines_nothing(
+    beir: Path, tiny_checkpoint: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
     """Mining encodes all documents, which may take longer than training; negatives of BM25 stand for it."""
-    monkeypatch.setattr(recipe.negatives, "mine_once", lambda *_: pytest.fail("it mined"))
-    recipe.main(config(beir, model=str(tiny_checkpoint), negatives="mined", plan=True, train=TWO_ROWS))
+    with caplog.at_level(logging.INFO, logger="lexforge"):
+        recipe.main(config(beir, model=str(tiny_checkpoint), negatives="mined", plan=True, train=TWO_ROWS))
+    assert not says_that_it_mines(capsys, caplog)
+
+
+def says_that_it_mines(capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> bool:
+    """Whether the recipe prints the stage, or the log has the line of the file that was mined."""
+    said = ["] mine the negatives\n" in capsys.readouterr().out, "mined.jsonl: " in caplog.text]
+    assert said[0] == said[1]
+    return said[0]
 
 
 def test_resume_ends_with_the_model_of_a_run_never_stopped(beir: Path) -> None:
@@ -609,7 +616,9 @@ def test_mined_negatives_take_the_route_of_documents(beir: Path, tiny_checkpoint
     assert len(read_training_rows(beir.parent / "run" / "mined.jsonl")) == 8
 
 
-def test_a_resumed_run_trains_on_the_rows_that_were_mined(beir: Path, tiny_checkpoint: Path) -> None:
+def test_a_resumed_run_trains_on_the_rows_that_were_mined(
+    beir: Path, tiny_checkpoint: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
     """Its weights are no longer those that mined: mining again would give other rows."""
     train = TrainingSettings(
         steps=4,
@@ -621,7 +630,9 @@ def test_a_resumed_run_trains_on_the_rows_that_were_mined(beir: Path, tiny_check
     )
     cfg = config(beir, model=str(tiny_checkpoint), negatives="mined", train=train, **of_preset("lexforge"))
     run = beir.parent / "run"
-    recipe.main(cfg)
+    with caplog.at_level(logging.INFO, logger="lexforge"):
+        recipe.main(cfg)
+    assert says_that_it_mines(capsys, caplog)
     mined, weights = (run / "mined.jsonl").stat(), (run / "model" / "model.safetensors").read_bytes()
     shutil.rmtree(run / "checkpoint-4")
     recipe.main(replace(cfg, resume=True))
@@ -681,34 +692,39 @@ def test_a_teacher_that_scores_pairs_needs_negatives(
     assert not (beir.parent / "run").exists()
 
 
+def ask(beir: Path, words: list[str]) -> None:
+    """Give the eight training queries other words."""
+    words = [*words, *WORDS[8:12]]
+    write_lines(beir / "queries.jsonl", [{"_id": f"q{i}", "text": text} for i, text in enumerate(words)])
+
+
 @pytest.mark.parametrize(
-    ("measured", "others", "teaches"), [(0.4, {}, False), (0.6, {}, True), (0.4, {"teacher": "bm25"}, True)]
+    ("leads", "others", "teaches"), [(False, {}, False), (True, {}, True), (False, {"teacher": "bm25"}, True)]
 )
 def test_bm25_teaches_where_it_ranks_better_or_is_named(
-    beir: Path,
-    tiny_checkpoint: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    measured: float,
-    others: Any,
-    teaches: bool,
+    beir: Path, tiny_checkpoint: Path, leads: bool, others: Any, teaches: bool
 ) -> None:
     """Distilling a worse ranking takes away what the model knows better."""
-    monkeypatch.setattr(recipe.evaluation, "compare_with_bm25", lambda *_: {"bm25": measured, "model": 0.5})
+    if not leads:
+        ask(beir, [f"{letter} hash" for letter in "bcdefghi"])  # no document has these words
     settings = {"model": str(tiny_checkpoint), **of_preset("lexforge")}
     recipe.main(config(beir, negatives="none", **settings, **others))
     state = json.loads((beir.parent / "run" / "checkpoint-4" / "trainer_state.json").read_text())
     assert ("loss/distillation" in state["log_history"][0]) == teaches
-    metrics = json.loads((beir.parent / "run" / "metrics.json").read_text())
-    assert metrics["training_queries"] == ({} if others else {"bm25": measured, "model": 0.5})
+    compared = json.loads((beir.parent / "run" / "metrics.json").read_text())["training_queries"]
+    if others:
+        assert compared == {}
+    elif leads:
+        assert compared["bm25"] > compared["model"] > 0
+    else:
+        assert compared["model"] > compared["bm25"] == 0
     card = (beir.parent / "run" / "model" / "README.md").read_text()
     assert f"| teacher | {'bm25' if teaches else 'none'} |" in card
 
 
-def test_bm25_stays_the_teacher_of_what_else_needs_one(
-    beir: Path, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bm25_stays_the_teacher_of_what_else_needs_one(beir: Path, tiny_checkpoint: Path) -> None:
     """MarginMSE without a teacher would stop the run at its first step."""
-    monkeypatch.setattr(recipe.evaluation, "compare_with_bm25", lambda *_: {"bm25": 0.4, "model": 0.5})
+    ask(beir, [WORDS[(i + 4) % 8] for i in range(8)])  # BM25 finds the documents of other queries
     settings = {"model": str(tiny_checkpoint), **of_preset("lexforge", margin_mse_weight=0.1)}
     recipe.main(config(beir, negatives="none", **settings))
     state = json.loads((beir.parent / "run" / "checkpoint-4" / "trainer_state.json").read_text())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import make_dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -30,12 +30,16 @@ SECONDS = {"float32": 0.008, "bfloat16": 0.003}
 
 
 @pytest.fixture(autouse=True)
-def new_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def new_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     """Nothing was measured, and the folder of the cache cannot be made."""
+    before = dict(timings.timings())
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     monkeypatch.delenv(VARIABLE, raising=False)
-    forget(monkeypatch)
+    forget()
+    yield
+    forget()
+    timings.timings().update(before)
 
 
 @pytest.fixture
@@ -51,9 +55,9 @@ def kernel(monkeypatch: pytest.MonkeyPatch) -> Any:
     return kernel
 
 
-def forget(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if this were a new process."""
-    monkeypatch.setattr(timings, "_TIMINGS", {})
+def forget() -> None:
+    """As if this were a new process, which has no cached file to read."""
+    timings.timings().clear()
 
 
 def launch(kernel: Any, fastest: int, monkeypatch: pytest.MonkeyPatch, *, keep_winner: bool = True) -> Any:
@@ -76,14 +80,12 @@ def process(folder: Path) -> tuple[TrainingArguments, TrainerState, TrainerContr
     return arguments, TrainerState(global_step=2, is_world_process_zero=True), TrainerControl()
 
 
-def test_a_resumed_run_keeps_the_backend_of_the_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_resumed_run_keeps_the_backend_of_the_first(tmp_path: Path) -> None:
     """Without a cache a new process could find another backend the fastest, and round in another order."""
     RunStateCallback(nn.Identity()).on_train_begin(*process(tmp_path))  # nothing was measured yet
     timings.timings()["16"] = SECONDS
     RunStateCallback(nn.Identity()).on_save(*process(tmp_path))
-    forget(monkeypatch)
+    forget()
     RunStateCallback(nn.Identity()).on_train_begin(*process(tmp_path))
     assert timings.timings() == {"16": SECONDS}
 

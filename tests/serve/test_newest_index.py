@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shutil
 import threading
 import time
 from collections.abc import Callable
@@ -10,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors import SafetensorError
 
+from lexforge.corpus import open_searcher
 from lexforge.serve import newest_index
 from lexforge.serve.newest_index import NewestIndex
 
@@ -69,27 +72,29 @@ def test_a_new_state_is_opened_while_the_old_one_is_searched(
 
 def test_a_state_that_cannot_be_opened_is_not_served(
     folder: Path,
+    tiny_checkpoint: Path,
     changed: Callable[[Path, str], None],
     impatient: None,
-    monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The old state goes on, the log and the health of the server say so, and a later attempt succeeds."""
-    index = NewestIndex(folder)
+    """The old state goes on, the log and the health of the server say so, and a later attempt succeeds.
+
+    Whatever the error is: the encoder's file is cut short, for which safetensors has an error of its own.
+    """
+    model = shutil.copytree(tiny_checkpoint, folder.with_name("model"))
+    index = NewestIndex(folder, str(model))
     index.open()
     changed(folder, "new")
-    really = newest_index.open_searcher
-
-    def broken(*_: Any) -> Any:
-        raise MemoryError("no memory for a second encoder")
-
-    monkeypatch.setattr(newest_index, "open_searcher", broken)
+    weights = (model / "model.safetensors").read_bytes()
+    (model / "model.safetensors").write_bytes(weights[:100])
+    with pytest.raises(SafetensorError) as failure:  # neither an OSError nor a ValueError
+        open_searcher(folder, str(model))
     with caplog.at_level(logging.ERROR, logger="lexforge"):
         index.current()
-        until(lambda: "generation 2 cannot be opened: no memory" in caplog.text)
+        until(lambda: f"generation 2 cannot be opened: {failure.value}" in caplog.text)
     assert "generation 1 is still served" in caplog.text
     assert (index.current().generation, index.is_newest) == (1, False)
-    monkeypatch.setattr(newest_index, "open_searcher", really)
+    (model / "model.safetensors").write_bytes(weights)
     until(lambda: index.current().generation == 2)
 
 
@@ -107,17 +112,27 @@ def test_a_folder_that_is_gone_ends_no_server(
     assert index.current().generation == 1
 
 
-def test_the_folder_is_read_at_most_once_a_second(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A busy server would read the file thousands of times a second."""
+def test_the_folder_is_read_at_most_once_a_second(
+    folder: Path, changed: Callable[[Path, str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A busy server would read the file thousands of times a second: a change is seen at the next reading."""
     index = NewestIndex(folder)
-    now, reads, really = [100.0], [], newest_index.read_source
+    now = [100.0]
     monkeypatch.setattr(newest_index.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(newest_index, "read_source", lambda path: reads.append(path) or really(path))
     index.open()
-    for seconds, expected in ((0.0, 0), (0.9, 0), (1.1, 1), (1.5, 1), (2.2, 2)):
-        now[0] = 100.0 + seconds
-        index.current()
-        assert len(reads) == expected
+    for key, early, late in (("one", (0.0, 0.9), 1.1), ("two", (1.5, 2.0), 2.2), ("three", (3.1,), 3.3)):
+        changed(folder, key)
+        for seconds in early:
+            now[0] = 100.0 + seconds
+            index.current()
+            assert index.is_newest, seconds
+        now[0] = 100.0 + late
+        before = index.current().generation
+        assert not index.is_newest
+        for thread in threading.enumerate():
+            if thread.name == "lexforge-open-index":
+                thread.join(WAIT_S)
+        assert (index.current().generation, index.is_newest) == (before + 1, True)
 
 
 def test_an_index_must_be_opened_first_and_be_one(tmp_path: Path) -> None:

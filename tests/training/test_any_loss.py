@@ -431,7 +431,6 @@ def test_several_ranks_refuse_losses_that_would_wait_for_each_other(
 ) -> None:
     """The ranks take batches of different data sets in one step; losses that gather would hang."""
     monkeypatch.setattr(any_loss, "world_size", lambda: 2)
-    monkeypatch.setattr(any_loss, "decide_find_unused", lambda *_: None)
     pairs = rows.select_columns(["anchor", "positive"])
     losses = {"a": InfoNCELoss(tiny_dense), "b": InfoNCELoss(tiny_dense)}
     for loss, second in ((losses, rows), (losses["a"], pairs)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +18,15 @@ from lexforge.training import precision
 
 
 @pytest.fixture
-def timed(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[int]]:
-    """Gives the processor the seconds of each format; the list grows with each measurement."""
+def timed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., list[int]]:
+    """A new machine that takes these seconds for each format; the list grows with each measurement."""
+    numbers = count()
 
     def give(float32: float, bfloat16: float | None) -> list[int]:
         calls: list[int] = []
         seconds = {} if bfloat16 is None else {"float32": float32, "bfloat16": bfloat16}
-        monkeypatch.setattr(timings, "_TIMINGS", {})  # a machine of which nothing is known
-        monkeypatch.setattr(timings, "_read", dict)
+        name = f"processor {next(numbers)} of {tmp_path}"  # of which nothing is known
+        monkeypatch.setattr(timings, "processor_name", lambda: name)
         monkeypatch.setattr(precision, "seconds_of_formats", lambda _: calls.append(1) or seconds)
         return calls
 

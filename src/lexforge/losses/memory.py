@@ -31,7 +31,7 @@ _SUMMED = 2
 # Copies of the embeddings that a loss holds: their gradients, normalised ones, and the gradients of these.
 _VECTORS = 4
 _MEASURED = 4  # texts
-_CGROUPS = Path("/sys/fs/cgroup")
+CGROUPS = Path("/sys/fs/cgroup")
 
 
 class RowsThatFit:
@@ -258,9 +258,9 @@ def _left_in_control_groups() -> Iterator[int]:
     for line in lines:
         _, controllers, path = line.split(":", 2)
         if not controllers:
-            root, names = _CGROUPS, ("memory.max", "memory.current", "inactive_file")
+            root, names = CGROUPS, ("memory.max", "memory.current", "inactive_file")
         elif "memory" in controllers.split(","):
-            root = _CGROUPS / "memory"
+            root = CGROUPS / "memory"
             names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
         else:
             continue

@@ -186,7 +186,7 @@ def read_state(checkpoint: Path, step: int) -> tuple[dict[str, dict[str, Any]], 
         step: The step at which it must have been saved.
 
     Returns:
-        Stateful -> its state; and for each rank, the same of the parts that each rank has of its own.
+        Name of a part -> its state; and for each rank, the same of the parts that each rank has of its own.
 
     Raises:
         ValueError: If the file is missing, damaged, of another format or of another step.

@@ -26,6 +26,8 @@ BOUND, BOUND_WITH_QUERIES = math.log(1e3), math.log(5e3)
 # Texts of each kind by whose mean the documents are trimmed and the finished model is counted, and texts that
 # are enough without those of the training rows: the mean of so many is off by about 1 %, and by 2 to 3 %.
 SAMPLE, FEW = 3000, 500
+# How far, as a share, queries may end from their wanted number without a warning.
+QUERY_TOLERANCE = 0.05
 # Documents by which the depth below is chosen, and how many times the wanted number of logits they must have
 # above it, so that the sample is encoded once.
 PROBED, MARGIN = 128, 1.2

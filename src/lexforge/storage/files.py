@@ -79,9 +79,10 @@ def write_file(path: Path, content: bytes | Callable[[Path], object], rank: int 
 
 
 def write_text(path: str | Path, text: str) -> None:
-    """Write text in UTF-8 for a user, gzipped where the name ends in .gz; a file is old or new, as ever.
+    """Write text in UTF-8 where the user asked for it, gzipped where the name ends in .gz.
 
-    A link stays, and what it leads to is written, as is a pipe or a device such as /dev/stdout.
+    A killed process leaves the old file or the new one. A link stays, and what it leads to is written, as is
+    a pipe or a device such as /dev/stdout.
 
     Args:
         path: The file; an existing one is replaced.

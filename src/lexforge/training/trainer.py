@@ -28,7 +28,7 @@ from lexforge.runs.resumable import ResumableTraining
 from lexforge.runs.state import read_state
 from lexforge.runs.weight_average import WeightAverage
 from lexforge.sparsity import ActiveTermsController, Finishing, check_terms_of_model, trim_documents
-from lexforge.sparsity.constants import COUNTED_TEXTS, SAMPLE
+from lexforge.sparsity.constants import COUNTED_TEXTS, QUERY_TOLERANCE, SAMPLE
 from lexforge.sparsity.sample import mean_active_terms, sample_texts
 from lexforge.teachers import BM25Teacher
 from lexforge.training.any_loss import AnyLossTraining, Losses, losses_of
@@ -232,7 +232,7 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, AnyLossTraining, SparseEn
             )
         if (wanted := self.wanted_terms["query_terms"]) is not None:
             reached |= from_first_rank(lambda: mean_active_terms(self.model, texts, batch_size))
-            if abs(reached["query"] / wanted - 1) > 0.05 and self.is_world_process_zero():
+            if abs(reached["query"] / wanted - 1) > QUERY_TOLERANCE and self.is_world_process_zero():
                 logger.warning(
                     "a query has %.1f active terms on average, and %g were wanted: only the weight of their "
                     "sparsity term follows query_terms. Train longer, or ask for a number nearer to that",

@@ -9,8 +9,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from warm_processes import WarmProcesses
 
-from lexforge.kernels import parallel
 from lexforge.kernels.encoder import attention, compiled, draw_seed, dropout
 from lexforge.kernels.encoder.reference import kept
 
@@ -146,13 +146,26 @@ def test_the_passes_take_no_more_threads_than_pytorch(monkeypatch: pytest.Monkey
     assert numba.get_num_threads() == before
 
 
-def test_a_forked_process_drops_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+FORKED = """
+import os, sys
+import numba, torch
+from lexforge.kernels.encoder import dropout
+
+def dropped():
+    return dropout(torch.randn(20_000, generator=torch.Generator().manual_seed(0)), 0.5, (5, 7))
+
+expected = dropped()
+child = os.fork()
+if not child:
+    numba.set_num_threads = lambda number: os._exit(2)
+    os._exit(0 if torch.equal(dropped(), expected) else 1)
+sys.exit(abs(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])))
+"""
+
+
+def test_a_forked_process_drops_the_same(warm: WarmProcesses) -> None:
     """Its loops run on one thread, because those of numba may not be asked for there."""
-    x = torch.randn(20_000, generator=torch.Generator().manual_seed(0))
-    expected = dropout(x, 0.5, SEED)
-    monkeypatch.setattr(parallel, "_forked", lambda: True)
-    monkeypatch.setattr(numba, "set_num_threads", pytest.fail)
-    assert torch.equal(dropout(x, 0.5, SEED), expected)
+    assert warm.run("-c", [FORKED]) == [0], warm.log.read_text()
 
 
 def test_the_random_state_decides_the_seed() -> None:

@@ -25,11 +25,15 @@ HEAD = f"head of width {WIDTH}"
 
 
 @pytest.fixture(autouse=True)
-def new_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def new_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     """A user of whom nothing is known."""
+    before = dict(timings())
     monkeypatch.delenv(VARIABLE, raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    forget(monkeypatch)
+    forget()
+    yield
+    forget()
+    timings().update(before)
 
 
 @pytest.fixture
@@ -37,13 +41,16 @@ def another_machine() -> Iterator[None]:
     """The same processor with another number of threads, which changes the times."""
     threads = torch.get_num_threads()
     torch.set_num_threads(threads + 1)
+    forget()
     yield
+    torch.set_num_threads(threads + 1)
+    forget()
     torch.set_num_threads(threads)
 
 
-def forget(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if this were a new process."""
-    monkeypatch.setattr(known, "_TIMINGS", {})
+def forget() -> None:
+    """As if this were a new process, which asks the cached file for each time."""
+    timings().clear()
 
 
 def choose(rows: int = 4, length: int = 128, width: int = WIDTH, terms: int = 1024) -> list[str]:
@@ -216,30 +223,30 @@ def test_a_product_that_is_emulated_is_timed_once(monkeypatch: pytest.MonkeyPatc
     assert len(calls) == 4  # one turn over the groups of two rows
 
 
-def test_a_later_process_goes_by_the_state_of_an_earlier_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_later_process_goes_by_the_state_of_an_earlier_one() -> None:
     """A resumed run must round as the run that it continues, whatever a new measurement would say."""
     assert known.state() == {}
     timings()["head of width 384"] = {"float32": 0.008, "bfloat16": 0.002}
     state = json.loads(json.dumps(known.state()))
-    forget(monkeypatch)
+    forget()
     known.load_state(state)
     assert known.state() == state
     assert choice.head_record() == {"requested_backend": "measured", "timings": state["timings"]}
-    forget(monkeypatch)
+    forget()
     known.load_state(state | {"machine": "another processor"})
     assert known.state() == {}
 
 
-def test_processes_that_time_at_once_go_by_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_that_time_at_once_go_by_the_first() -> None:
     """A later process reads what the first has stored, and would end with other digits than the second."""
 
     def measure_late() -> dict[str, float]:
-        forget(monkeypatch)  # another process, which is done sooner
+        forget()  # another process, which is done sooner
         known.timed("other", lambda: {"here": 3.0})
         known.timed("product", lambda: {"here": 1.0})
-        forget(monkeypatch)
+        forget()
         return {"here": 2.0}
 
     assert known.timed("product", measure_late) == {"here": 1.0}
-    forget(monkeypatch)
+    forget()
     assert known.timed("other", dict) == {"here": 3.0}

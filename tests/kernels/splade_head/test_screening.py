@@ -22,9 +22,9 @@ chosen = SCREENS["bfloat16"]  # set by `every_screen`
 @pytest.fixture(autouse=True)
 def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tiles and chunks that small tensors cross."""
-    monkeypatch.setattr(tiled, "_TILE_TERMS", 50)
-    monkeypatch.setattr(tiled, "_FIRST_TERMS", 20)
-    monkeypatch.setattr(screening, "_CHECKED_AT_ONCE", 3)
+    monkeypatch.setattr(tiled, "TILE_TERMS", 50)
+    monkeypatch.setattr(tiled, "FIRST_TERMS", 20)
+    monkeypatch.setattr(screening, "CHECKED_AT_ONCE", 3)
 
 
 @pytest.fixture(autouse=True, params=list(SCREENS))

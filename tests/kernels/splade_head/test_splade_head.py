@@ -24,10 +24,10 @@ IMPLEMENTATIONS = ("reference", "tiled")
 @pytest.fixture
 def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tiles of 5 terms and about 6 tokens, sums in blocks of 2: small tensors cross every border."""
-    monkeypatch.setattr(tiled_head, "_TILE_TERMS", 5)
-    monkeypatch.setattr(tiled_head, "_TILE_TOKENS", {"cpu": 6, "other": 6})
-    monkeypatch.setattr(tiled_head, "_ROWS_IN_BLOCK", 2)
-    monkeypatch.setattr(tiled_head, "_ROWS_AT_ONCE", 7)
+    monkeypatch.setattr(tiled_head, "TILE_TERMS", 5)
+    monkeypatch.setattr(tiled_head, "TILE_TOKENS", {"cpu": 6, "other": 6})
+    monkeypatch.setattr(tiled_head, "ROWS_IN_BLOCK", 2)
+    monkeypatch.setattr(tiled_head, "ROWS_AT_ONCE", 7)
 
 
 def inputs(
@@ -176,21 +176,16 @@ def test_sums_in_blocks_equal_plain_sums(counts: list[int], block: int, at_once:
     expected = torch.zeros(len(counts), 3, dtype=torch.float64)
     for row, owner, weight in zip(index.tolist(), bag.tolist(), scale.tolist(), strict=True):
         expected[owner] += weight * table[row]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tiled_head, "_ROWS_IN_BLOCK", block)
-        patch.setattr(tiled_head, "_ROWS_AT_ONCE", at_once)
-        received = tiled_head.sum_of_rows(table, index, bag, scale, len(counts), table.dtype)
+    received = tiled_head.sum_of_rows(table, index, bag, scale, len(counts), table.dtype, block, at_once)
     # float64, sums of at most 30 numbers below 20
     torch.testing.assert_close(received, expected, rtol=0, atol=1e-12)
 
 
-def test_the_sums_of_blocks_take_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_sums_of_blocks_take_little_memory() -> None:
     """Where every bag is longer than a block, all sums of blocks at once would outgrow the result."""
-    monkeypatch.setattr(tiled_head, "_ROWS_IN_BLOCK", 2)
-    monkeypatch.setattr(tiled_head, "_ROWS_AT_ONCE", 128)
     table, bag = torch.ones(100, 16), torch.arange(200).repeat_interleave(64)
     with _Sizes() as seen:
-        total = tiled_head.sum_of_rows(table, bag % 100, bag, torch.ones(len(bag)), 200, table.dtype)
+        total = tiled_head.sum_of_rows(table, bag % 100, bag, torch.ones(len(bag)), 200, table.dtype, 2, 128)
     assert (total == 64).all()
     assert max(seen.sizes) == len(bag)  # the sums of all blocks would be 16 / 2 times as many numbers
 

@@ -47,13 +47,13 @@ def test_no_client_is_made_for_a_saved_address_and_a_token(
     local = "lite" if name == "milvus" else "local"
     (saved / "manifest.json").unlink()
     write_manifest(saved, engine.FORMAT, {**fields, "uri": "http://stranger:1", local: False})
-    connections: list[tuple] = []
+    connections: list[tuple[str, str]] = []
 
-    def connect(index, uri: str, token: str, timeout_s: float):
-        connections.append((uri, token))
+    def connect(uri: str = "", *, url: str = "", token: str = "", api_key: str | None = None, **_):
+        connections.append((uri or url, token or api_key or ""))
         raise ConnectionError("not in a test")
 
-    monkeypatch.setattr(engine, "_connect", connect)
+    monkeypatch.setattr(f"{package}.{'MilvusClient' if name == 'milvus' else 'QdrantClient'}", connect)
     tokens = {name: "secret"}
     with pytest.raises(ValueError, match=r"a token and no uri, and .* names http://stranger:1"):
         open_index(out, tokens=tokens)

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from lexforge.kernels.splade_head.screens import Narrow, Screen
 
-_CHECKED_AT_ONCE = 2048  # vectors of each side, so that they stay in the second-level cache
+CHECKED_AT_ONCE = 2048  # vectors of each side, so that they stay in the second-level cache
 # Of the pairs of a part: above this share it is refused. In the sweeps of `bench_splade_head.py` on an AMD
 # EPYC (family 26) the screen in 8 bits is as slow as the plain product at .31 (D = 128), .67 (384), 1 (768).
 _MOST_POSSIBLE = 0.4
@@ -196,10 +196,10 @@ def _decide(maxima: Maxima, found: Candidates, flat: Tensor, weight: Tensor, bia
 def _products(flat: Tensor, places: Tensor, weight: Tensor, terms: Tensor) -> Tensor:
     """The float32 products `flat[places[i]] . weight[terms[i]]`, `[Q]`, in two buffers."""
     out = flat.new_empty(len(places))
-    left = flat.new_empty(min(_CHECKED_AT_ONCE, len(places)), flat.shape[1])
+    left = flat.new_empty(min(CHECKED_AT_ONCE, len(places)), flat.shape[1])
     right = torch.empty_like(left)
-    for first in range(0, len(places), _CHECKED_AT_ONCE):
-        chunk = slice(first, min(first + _CHECKED_AT_ONCE, len(places)))
+    for first in range(0, len(places), CHECKED_AT_ONCE):
+        chunk = slice(first, min(first + CHECKED_AT_ONCE, len(places)))
         size = chunk.stop - first
         tokens = torch.index_select(flat, 0, places[chunk], out=left[:size])
         vectors = torch.index_select(weight, 0, terms[chunk], out=right[:size])

@@ -32,13 +32,13 @@ from lexforge.kernels.splade_head.screening import Groups, Maxima, VocabularyPar
 
 # Measured on two Zen 4 cores: such a product stays in the last-level cache and is as fast as the bare one;
 # a GPU wants launches that fill it.
-_TILE_TERMS = 8192
-_FIRST_TERMS = 1024  # the first tile where a screen is tried: it shows soon whether too much is active
-_TILE_TOKENS = {"cpu": 256, "other": 8192}
+TILE_TERMS = 8192
+FIRST_TERMS = 1024  # the first tile where a screen is tried: it shows soon whether too much is active
+TILE_TOKENS = {"cpu": 256, "other": 8192}
 # Measured for sums of 10 to 30,000 rows with AVX2 and AVX-512: in blocks of 32 their largest error is 0.3 to
 # 0.8 of that of a float32 matrix product; with one row added after another it is up to 12 times as large.
-_ROWS_IN_BLOCK = 32
-_ROWS_AT_ONCE = 65_536
+ROWS_IN_BLOCK = 32
+ROWS_AT_ONCE = 65_536
 
 
 def splade_head_tiled(
@@ -134,7 +134,7 @@ def tiled_forward(
     winner = torch.full(maximum.shape, -1, dtype=torch.int32, device=weight.device) if training else None
     maxima = Maxima(maximum, winner)
     screens = chosen_screens(states, weight, groups)
-    left = vocabulary_parts(terms, len(groups), first=_FIRST_TERMS if screens else _TILE_TERMS)
+    left = vocabulary_parts(terms, len(groups), first=FIRST_TERMS if screens else TILE_TERMS)
     for screen in screens:  # each leaves what it is no good for to the next
         left = screened_maximum(maxima, states, groups, weight, bias, screen, left)
     plain_maximum(maxima, states, groups, weight, bias, left)
@@ -181,11 +181,15 @@ def tiled_backward(
     if wanted[0]:
         by_place, order = places.sort(stable=True)
         factor = weight.to(product_dtype)  # [V, D], as the products rounded it
-        grad_flat = sum_of_rows(factor, terms[order], by_place, grad[order], len(flat), flat.dtype)
+        grad_flat = sum_of_rows(
+            factor, terms[order], by_place, grad[order], len(flat), flat.dtype, ROWS_IN_BLOCK, ROWS_AT_ONCE
+        )
         grad_hidden = grad_flat.view(hidden.shape)
     if wanted[1]:
         factor = flat.to(product_dtype)  # [B * L, D], as the products rounded it
-        grad_weight = sum_of_rows(factor, places, terms, grad, len(weight), weight.dtype)
+        grad_weight = sum_of_rows(
+            factor, places, terms, grad, len(weight), weight.dtype, ROWS_IN_BLOCK, ROWS_AT_ONCE
+        )
     if wanted[2]:
         grad_bias = grad_logits.sum(0).to(bias_dtype)
     return grad_hidden, grad_weight, grad_bias
@@ -205,7 +209,7 @@ def token_groups(mask: Tensor) -> Groups:
     places = kept_first.gather(1, torch.minimum(slots.expand_as(mask), last))
     places += torch.arange(len(mask), device=mask.device).unsqueeze(1) * mask.shape[1]
     lengths, order = lengths.sort(descending=True, stable=True)
-    budget = _TILE_TOKENS["cpu" if mask.device.type == "cpu" else "other"]
+    budget = TILE_TOKENS["cpu" if mask.device.type == "cpu" else "other"]
     counts = [length for length in lengths.tolist() if length > 0]
     starts = [0] if counts else []
     for row, length in enumerate(counts):
@@ -223,14 +227,21 @@ def token_groups(mask: Tensor) -> Groups:
 
 def vocabulary_parts(terms: int, groups: int, first: int) -> list[VocabularyPart]:
     """Every tile of `terms` terms, the first one of `first`, with every group; those of a tile in turn."""
-    ends = range(min(first, terms), terms + _TILE_TERMS, _TILE_TERMS)
+    ends = range(min(first, terms), terms + TILE_TERMS, TILE_TERMS)
     starts = [0, *ends[:-1]]
     tiles = [slice(start, min(end, terms)) for start, end in zip(starts, ends, strict=True) if start < terms]
     return [(tile, index) for tile in tiles for index in range(groups)]
 
 
 def sum_of_rows(
-    table: Tensor, index: Tensor, bag: Tensor, scale: Tensor, bags: int, dtype: torch.dtype
+    table: Tensor,
+    index: Tensor,
+    bag: Tensor,
+    scale: Tensor,
+    bags: int,
+    dtype: torch.dtype,
+    rows_in_block: int,
+    rows_at_once: int,
 ) -> Tensor:
     """out[k] = sum of scale[i] * table[index[i]] over bag[i] == k, in blocks.
 
@@ -246,41 +257,46 @@ def sum_of_rows(
         scale: `[P]` float32 or float64, the dtype in which the sums are taken.
         bags: Number of sums.
         dtype: The dtype of the result.
+        rows_in_block: Numbers that are added one after another, m above; at least 2.
+        rows_at_once: About how many rows are gathered at a time, in whole bags, so that the sums of their
+            blocks take little memory.
 
     Returns:
         `[bags, D]` of that dtype, 0 for an empty bag.
     """
     rows, index = table.to(scale.dtype), index.long()
     counts = torch.bincount(bag, minlength=bags)  # [bags]
-    if not (counts > _ROWS_IN_BLOCK).any():
-        return _sum_in_blocks(rows, index, counts, scale).to(dtype)
-    # Whole bags of about `_ROWS_AT_ONCE` rows at a time: the sums of their blocks take little memory.
+    if not (counts > rows_in_block).any():
+        return _sum_in_blocks(rows, index, counts, scale, rows_in_block).to(dtype)
+    # Whole bags of about `rows_at_once` rows at a time.
     starts = _offsets(counts)
-    wanted = torch.arange(0, len(index), _ROWS_AT_ONCE, device=index.device)
+    wanted = torch.arange(0, len(index), rows_at_once, device=index.device)
     cuts = F.pad(torch.searchsorted(starts, wanted), (0, 1), value=bags).unique()  # bags, 0 to `bags`
     sums = [
-        _sum_in_blocks(rows, index[of_rows], counts[of_bags], scale[of_rows])
+        _sum_in_blocks(rows, index[of_rows], counts[of_bags], scale[of_rows], rows_in_block)
         for of_rows, of_bags in zip(_slices(starts[cuts]), _slices(cuts), strict=True)
     ]
     total = sums[0] if len(sums) == 1 else torch.cat(sums)
     return total.to(dtype)
 
 
-def _sum_in_blocks(table: Tensor, index: Tensor, counts: Tensor, scale: Tensor | None) -> Tensor:
+def _sum_in_blocks(
+    table: Tensor, index: Tensor, counts: Tensor, scale: Tensor | None, rows_in_block: int
+) -> Tensor:
     """The sums of `sum_of_rows`, `[bags, D]`, for bags of `counts` rows in turn; no scale means ones."""
     starts = _offsets(counts)
-    blocks = (counts + _ROWS_IN_BLOCK - 1) // _ROWS_IN_BLOCK  # [bags]
+    blocks = (counts + rows_in_block - 1) // rows_in_block  # [bags]
     several = bool((blocks > 1).any())
     if several:  # sum each block first
         owner = torch.repeat_interleave(blocks)  # [all blocks], the bag of each
         place = torch.arange(len(owner), device=owner.device) - _offsets(blocks)[owner]
-        starts = F.pad(starts[owner] + place * _ROWS_IN_BLOCK, (0, 1), value=len(index))
+        starts = F.pad(starts[owner] + place * rows_in_block, (0, 1), value=len(index))
     sums = F.embedding_bag(
         index, table, starts, mode="sum", per_sample_weights=scale, include_last_offset=True
     )
     if not several:
         return sums
-    return _sum_in_blocks(sums, torch.arange(len(sums), device=sums.device), blocks, None)
+    return _sum_in_blocks(sums, torch.arange(len(sums), device=sums.device), blocks, None, rows_in_block)
 
 
 def _offsets(counts: Tensor) -> Tensor:
