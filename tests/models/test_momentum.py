@@ -100,9 +100,9 @@ def test_a_saved_average_continues_bit_for_bit(tiny_dense) -> None:
 
 
 def test_keys_have_no_dropout(tiny_dense) -> None:
-    """The noise of dropout is in the embeddings of the model only, also where a loss is set to training."""
+    """The noise of dropout is in the embeddings of the model only, although its copy begins in training."""
     features = tiny_dense.train().preprocess(TEXTS)
-    encoder = MomentumEncoder(tiny_dense).train()
+    encoder = MomentumEncoder(tiny_dense)
     first, second = (tiny_dense(dict(features))["sentence_embedding"] for _ in range(2))
     assert not torch.equal(first, second)
     first, second = (encoder.encode(tiny_dense, features) for _ in range(2))
