@@ -84,10 +84,8 @@ class BGEM3Scorer(ApartScorer):
             features = batch_to_device(model.preprocess(batch, prompt=prompt, task=kind), model.device)
             with torch.inference_mode():
                 encoded = model(features)
-                states, kept = (
-                    encoded["token_embeddings"],
-                    encoded["attention_mask"].bool(),
-                )  # [B, L, D], [B, L]
+                states = encoded["token_embeddings"]  # [B, L, D]
+                kept = encoded["attention_mask"].bool()  # [B, L]
                 dense = F.normalize(states[:, 0], dim=-1).float().cpu()
                 several = F.normalize(self._head.colbert_linear(states), dim=-1).float().cpu()
                 sparse = encoded["sentence_embedding"].float().cpu()

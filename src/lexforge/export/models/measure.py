@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 from scipy import sparse
 from sentence_transformers import SparseEncoder
+from torch import Tensor
 
 from lexforge.common.similarity import similarity_of
 from lexforge.common.types import TextKind
@@ -61,19 +63,19 @@ def _encode(
     model: SparseEncoder, written: Sequence[Written] | None, texts: list[str], kind: TextKind
 ) -> tuple[sparse.csr_array, float]:
     """Return the vectors `[N, V]` in the order of the texts, and the seconds that the runtime took."""
+    run: Callable[[Sequence[str]], Tensor]
     if written is None:
-        encode = lambda batch: reference_vectors(model, batch, kind)  # noqa: E731
+        run, prompt = partial(reference_vectors, model, kind=kind), ""  # it adds the prompt itself
     else:
         side = next(each for each in written if kind in each.side.kinds)
         run, prompt = side.load(), side.side.prompts[kind]
-        encode = lambda batch: run([prompt + text for text in batch])  # noqa: E731
     order = np.argsort([-len(text) for text in texts], kind="stable")
     rows = []
     seconds = 0.0
     for start in range(0, len(texts), BATCH):
         batch = [texts[place] for place in order[start : start + BATCH]]
         began = time.perf_counter()
-        found = encode(batch)
+        found = run([prompt + text for text in batch])
         seconds += time.perf_counter() - began
         rows.append(sparse.csr_array(found.numpy()))
     return sparse.csr_array(sparse.vstack(rows, format="csr"))[np.argsort(order)], seconds

@@ -62,6 +62,7 @@ class Ciff(VectorTarget):
         columns = np.concatenate(terms)  # [postings]
         order = np.argsort(columns, kind="stable")  # keeps the documents of a term in ascending order
         starts = np.concatenate([[0], np.cumsum(np.bincount(columns, minlength=len(self.terms)))])
+        # For `finish` alone, which reads the runs term by term: no manifest, and nothing read whole.
         return save(
             {
                 "starts": starts.astype(np.int64),  # [V + 1]

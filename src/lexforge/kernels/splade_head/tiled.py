@@ -181,15 +181,11 @@ def tiled_backward(
     if wanted[0]:
         by_place, order = places.sort(stable=True)
         factor = weight.to(product_dtype)  # [V, D], as the products rounded it
-        grad_flat = sum_of_rows(
-            factor, terms[order], by_place, grad[order], len(flat), flat.dtype, ROWS_IN_BLOCK, ROWS_AT_ONCE
-        )
+        grad_flat = sum_of_rows(factor, terms[order], by_place, grad[order], len(flat), flat.dtype)
         grad_hidden = grad_flat.view(hidden.shape)
     if wanted[1]:
         factor = flat.to(product_dtype)  # [B * L, D], as the products rounded it
-        grad_weight = sum_of_rows(
-            factor, places, terms, grad, len(weight), weight.dtype, ROWS_IN_BLOCK, ROWS_AT_ONCE
-        )
+        grad_weight = sum_of_rows(factor, places, terms, grad, len(weight), weight.dtype)
     if wanted[2]:
         grad_bias = grad_logits.sum(0).to(bias_dtype)
     return grad_hidden, grad_weight, grad_bias
@@ -240,8 +236,8 @@ def sum_of_rows(
     scale: Tensor,
     bags: int,
     dtype: torch.dtype,
-    rows_in_block: int,
-    rows_at_once: int,
+    rows_in_block: int = ROWS_IN_BLOCK,
+    rows_at_once: int = ROWS_AT_ONCE,
 ) -> Tensor:
     """out[k] = sum of scale[i] * table[index[i]] over bag[i] == k, in blocks.
 
