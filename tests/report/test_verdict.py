@@ -5,9 +5,9 @@ from __future__ import annotations
 import html
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
+
+from warm_processes import WarmProcesses
 
 from lexforge.report import run_verdict, write_page
 
@@ -35,12 +35,12 @@ def test_a_wanted_number_of_terms_is_named_where_bm25_is_ahead(run: Path) -> Non
         assert (told in run_verdict(run)) == expected
 
 
-def test_the_verdict_needs_no_charts(run: Path) -> None:
+def test_the_verdict_needs_no_charts(run: Path, warm: WarmProcesses) -> None:
     """The numbers of a run must be told even where its page cannot be drawn."""
     code = (
         "import sys; sys.modules['bokeh'] = None; from lexforge.report import run_verdict; "
         f"print(run_verdict({str(run)!r}))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = warm.completed("-c", code, forget=["bokeh", "lexforge"])
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == run_verdict(run)

@@ -1,4 +1,4 @@
-"""Two ranks of which one is stopped for eight seconds while the other waits for it: run by its test.
+"""Two ranks of which one is stopped for five seconds while the other waits for it: run by its test.
 
 silent_ranks.py STOPPED, with the variables of `torch.distributed` for two ranks
 """
@@ -18,15 +18,15 @@ from lexforge.runs import join_processes, leave_processes
 
 def main(stopped: str) -> None:
     logging.basicConfig(format="%(message)s", level=logging.INFO)
-    process = join_processes(silent_s=3)
+    process = join_processes(silent_s=2)
     from_first_rank(lambda: None)
     print(f"rank {process.process_index} is process {os.getpid()}", flush=True)
-    time.sleep(2)  # each rank has given its first signs, which tell its process
+    time.sleep(1)  # each rank has given its first signs, which tell its process
     if process.process_index == int(stopped):
-        subprocess.Popen(["sh", "-c", f"sleep 8; kill -CONT {os.getpid()}"])
+        subprocess.Popen(["sh", "-c", f"sleep 5; kill -CONT {os.getpid()}"])
         os.kill(os.getpid(), signal.SIGSTOP)
     process.wait_for_everyone()
-    time.sleep(2)  # for the word that it answers again
+    time.sleep(1)  # for the word that it answers again
     leave_processes()
 
 

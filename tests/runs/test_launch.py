@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -166,39 +165,32 @@ def test_a_process_that_leaves_has_no_thread_of_its_group(warm: WarmProcesses, t
     assert not [name for name in after if "gloo" in name]
 
 
-def two_ranks(launcher: bool, stopped: int) -> str:
+def two_ranks(warm: WarmProcesses, launcher: bool, stopped: int) -> str:
     """What the script of the two ranks said. Under torchrun the store of the ranks is in none of them."""
+    script = Path(__file__).with_name("silent_ranks.py")
+    if not launcher:
+        assert warm.run(script, [stopped], ranks=2) == [0, 0], warm.log.read_text()[-4000:]
+        return warm.log.read_text()
     threads = {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    command = [str(Path(__file__).with_name("silent_ranks.py")), str(stopped)]
-    if launcher:
-        command = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone", *command]
-        ranks: list[dict[str, str]] = [{}]
-    else:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
-        ranks = [place | {"WORLD_SIZE": "2", "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(2)]
-    processes = [
-        subprocess.Popen(
-            [sys.executable, *command],
-            env={**os.environ, **threads, **variables},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for variables in ranks
-    ]
-    said = "".join(process.communicate(timeout=250)[0] for process in processes)
-    assert [process.returncode for process in processes] == [0] * len(processes), said[-4000:]
-    return said
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
+    done = subprocess.run(
+        [*command, str(script), str(stopped)],
+        env={**os.environ, **threads},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=250,
+    )
+    assert done.returncode == 0, done.stdout[-4000:]
+    return done.stdout
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows stops no process by a signal")
 @pytest.mark.parametrize(
     ("launcher", "stopped", "silent"),
     [
-        (True, 0, r"rank 0 \(process {pid} on \S+\)"),
-        pytest.param(False, 1, r"rank 1 \(process {pid} on \S+\)", marks=pytest.mark.slow),
+        pytest.param(True, 0, r"rank 0 \(process {pid} on \S+\)", marks=pytest.mark.slow),
+        (False, 1, r"rank 1 \(process {pid} on \S+\)"),
         pytest.param(
             *(False, 0, r"rank 0 or the launcher, which holds the store at 127\.0\.0\.1,"),
             marks=pytest.mark.slow,
@@ -206,10 +198,12 @@ def two_ranks(launcher: bool, stopped: int) -> str:
     ],
     ids=["torchrun", "rank 1", "rank 0, which holds the store"],
 )
-def test_the_log_names_a_rank_that_does_not_answer(launcher: bool, stopped: int, silent: str) -> None:
+def test_the_log_names_a_rank_that_does_not_answer(
+    warm: WarmProcesses, launcher: bool, stopped: int, silent: str
+) -> None:
     """A rank that is stopped left the others waiting up to twelve hours without a word."""
-    said = two_ranks(launcher, stopped)
+    said = two_ranks(warm, launcher, stopped)
     pid = re.search(rf"rank {stopped} is process (\d+)", said)[1]  # type: ignore[index]
     silent = silent.format(pid=pid)
-    assert re.search(f"{silent} has not answered for 3 s", said), said[-4000:]
+    assert re.search(f"{silent} has not answered for 2 s", said), said[-4000:]
     assert re.search(f"{silent} answers again", said), said[-4000:]

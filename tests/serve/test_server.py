@@ -7,14 +7,13 @@ import json
 import os
 import signal
 import socket
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from warm_processes import WarmProcesses
 
 from lexforge import cli
 from lexforge.serve import run_server
@@ -22,38 +21,26 @@ from lexforge.serve import run_server
 WAIT_S = 120
 
 
-def started(index_folder: Path, *words: str) -> tuple[subprocess.Popen[str], str]:
-    """The command in a process of its own, and the first line that it prints."""
-    command = [sys.executable, "-m", "lexforge", "serve", "--index", str(index_folder), *words]
-    process = subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-    )
-    assert process.stdout is not None
-    return process, process.stdout.readline()
-
-
-def test_the_command_serves_until_ctrl_c(index_folder: Path) -> None:
+def test_the_command_serves_until_ctrl_c(index_folder: Path, warm: WarmProcesses, tmp_path: Path) -> None:
     """One line with the address, answers as soon as it is there, and an end at once without a traceback."""
-    process, line = started(index_folder, "--port", "0")
+    errors, deadline = tmp_path / "errors", time.monotonic() + WAIT_S
+    words = ["lexforge", "serve", "--index", str(index_folder), "--port", "0"]
+    (process,) = warm.start("-m", words, errors=errors)
+    while not (line := warm.log.read_text()).endswith("\n"):
+        assert time.monotonic() < deadline, errors.read_text()
+        time.sleep(0.01)
+    assert line.startswith(f"7 passages of {index_folder} are searched at http://127.0.0.1:"), line
     connection = http.client.HTTPConnection(urlsplit(line.split()[-1]).netloc, timeout=WAIT_S)  # stays open
-    try:
-        assert line.startswith(f"7 passages of {index_folder} are searched at http://127.0.0.1:"), line
-        connection.request("GET", "/search?q=tree&k=2")
-        assert len(json.load(connection.getresponse())["hits"]) == 2
-        begun = time.monotonic()
-        process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=WAIT_S)
-        assert time.monotonic() - begun < 10
-    finally:
-        connection.close()
-        process.kill()
-    assert (process.returncode, out) == (0, "")
-    assert "Traceback" not in err
-    assert "127.0.0.1 -" not in err, "what is searched for is nobody's business"
+    connection.request("GET", "/search?q=tree&k=2")
+    hits = json.load(connection.getresponse())["hits"]
+    begun = time.monotonic()
+    os.kill(process, signal.SIGINT)
+    ended = warm.end()
+    assert time.monotonic() - begun < 10
+    connection.close()
+    assert (len(hits), ended, warm.log.read_text()) == (2, [0], line)
+    assert "Traceback" not in errors.read_text()
+    assert "127.0.0.1 -" not in errors.read_text(), "what is searched for is nobody's business"
 
 
 def test_a_port_in_use_is_refused_before_the_encoder_is_loaded(index_folder: Path) -> None:

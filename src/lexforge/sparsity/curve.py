@@ -27,7 +27,7 @@ CURVE = (16, 24, 32, 48, 64, 96, 128)
 Setting = Literal["as it is", "level", "max_active_dims", "threshold"]
 MEASURES = ("nDCG@10", "R@100")
 DEPTH = 100  # documents that are retrieved per query, for R@100
-REPEAT_SECONDS = 0.3  # the search of all queries is repeated so long, and the median of its times counts
+REPEAT_SECONDS = 0.1  # the search of all queries is repeated so long, and the median of its times counts
 
 
 @dataclass(frozen=True)
