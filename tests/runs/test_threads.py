@@ -65,7 +65,7 @@ def test_the_choice_of_the_user_is_known(
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process how its parent was started")
-@pytest.mark.parametrize("chosen", [None, "1"])
+@pytest.mark.parametrize("chosen", [None, pytest.param("1", marks=pytest.mark.slow)])
 def test_one_thread_that_a_launcher_has_set_is_not_the_users(tmp_path: Path, chosen: str | None) -> None:
     """Without this, the documented command would use one core of any machine."""
     script = tmp_path / "script.py"

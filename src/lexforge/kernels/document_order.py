@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from lexforge.kernels.parallel import parallel
+from lexforge.kernels.parallel import inner, parallel
 
 DIMENSIONS = 64  # dimensions of the projected documents
 ITERATIONS = 10  # of the power method; the direction must only separate, it need not have converged
@@ -79,7 +79,7 @@ def _divide(vectors, order, bounds, middles):
             _divide_node(vectors, order[first : bounds[node + 1]], middle - first)
 
 
-@numba.njit(cache=True)
+@inner
 def _divide_node(vectors, order, left):
     """Rearrange a node so that the `left` documents with the lowest places along its direction come first.
 
@@ -104,7 +104,7 @@ def _divide_node(vectors, order, left):
     order[left:] = right
 
 
-@numba.njit(cache=True, fastmath=REORDERED)
+@inner(fastmath=REORDERED)
 def _principal_direction(vectors, rows):
     """Return the direction of largest variance of some rows, `[D] float32`, by the power method."""
     mean = np.zeros(vectors.shape[1], np.float32)
@@ -128,7 +128,7 @@ def _principal_direction(vectors, rows):
     return direction
 
 
-@numba.njit(cache=True, fastmath=REORDERED)
+@inner(fastmath=REORDERED)
 def _dot(one, other):
     """Return the inner product of two float32 vectors of equal length."""
     total = np.float32(0)
@@ -137,7 +137,7 @@ def _dot(one, other):
     return total
 
 
-@numba.njit(cache=True)
+@inner
 def _normalise(vector):
     """Scale a vector to unit length in place; a vector of zeros stays as it is."""
     length = np.sqrt(_dot(vector, vector))

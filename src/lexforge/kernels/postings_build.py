@@ -10,7 +10,7 @@ from __future__ import annotations
 import numba
 import numpy as np
 
-from lexforge.kernels.parallel import parallel
+from lexforge.kernels.parallel import inner, parallel
 
 
 @parallel
@@ -64,7 +64,7 @@ def measure_terms(offsets, terms, weights, block_size, edges, width):
     return largest, counts
 
 
-@numba.njit(cache=True)
+@inner
 def _measure(offsets, terms, weights, block_size, first, last, largest, counts):
     """Measure the documents `first` to `last - 1`."""
     held = np.full(len(counts), -1)  # the last block of each term
@@ -118,7 +118,7 @@ def fill_bounds(
         _fill(postings, block_size, documents, scales, dense_row, entries, targets)
 
 
-@numba.njit(cache=True)
+@inner
 def _fill(postings, block_size, documents, scales, dense_row, entries, targets):
     """Write the levels of some documents; `entries` has the last entry of each list that was written."""
     offsets, terms, weights = postings

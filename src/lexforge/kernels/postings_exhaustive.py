@@ -18,7 +18,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from lexforge.kernels.parallel import parallel
+from lexforge.kernels.parallel import inner, parallel
 from lexforge.kernels.postings_layout import Postings
 from lexforge.kernels.postings_search import INFINITE, NO_HIT, SCAN, count_reached, make_key
 
@@ -41,7 +41,7 @@ class Arranged(NamedTuple):
     weights: NDArray[np.float32]
 
 
-@numba.njit(cache=True)
+@inner
 def _measure(postings, first, last, starts):
     """Write into `starts` where the postings of each term begin, for the documents `first` to `last - 1`."""
     size = last - first
@@ -53,7 +53,7 @@ def _measure(postings, first, last, starts):
         starts[term + 1] = starts[term] + (size if held * FREQUENT > size else held)
 
 
-@numba.njit(cache=True)
+@inner
 def _turn(postings, first, last, starts, places, weights):
     """Fill the postings by term of the documents `first` to `last - 1`; a row has no entries in `places`."""
     size = last - first
@@ -80,7 +80,7 @@ def _turn(postings, first, last, starts, places, weights):
                 free[term] += 1
 
 
-@numba.njit(cache=True)
+@inner
 def _add_scores(query, starts, places, weights, scores):
     """Score the documents of a tile: float32 sums over the query's terms in ascending order."""
     query_terms, query_weights = query
@@ -97,7 +97,7 @@ def _add_scores(query, starts, places, weights, scores):
                 scores[places[posting]] += query_weight * weights[posting]
 
 
-@numba.njit(cache=True)
+@inner
 def _keep_best(hits, count, least, most):
     """Move the best hits to the front, `least` to `most` of them; return their number and the worst key kept.
 
@@ -124,7 +124,7 @@ def _keep_best(hits, count, least, most):
     return kept, high
 
 
-@numba.njit(cache=True)
+@inner
 def _collect(scores, positions, k, hits, count, worst):
     """Append the hits of a tile that are no worse than a key; return the number of hits and the new key.
 
@@ -170,7 +170,7 @@ def arrange(postings, first, last, tile_size):
     return Arranged(tiles, starts, places, weights)
 
 
-@numba.njit(cache=True)
+@inner
 def _search_chunk(positions, queries, rows, arranged, tiles, state, k, hits):
     """Search the queries `rows[0]` to `rows[1] - 1` in the tiles `tiles[0]` to `tiles[1] - 1`.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numba
 import numpy as np
 
-from lexforge.kernels.parallel import parallel
+from lexforge.kernels.parallel import inner, parallel
 from lexforge.kernels.prefetch import prefetch
 
 SCAN = 64  # bounds or scores that are compared at a time
@@ -23,13 +23,13 @@ NAMEABLE = 65536  # the blocks or terms that 16 bits can name, also in a damaged
 INFINITE = np.int64(0x7F800000)  # the bits of the largest score
 
 
-@numba.njit(cache=True)
+@inner
 def _as_float(bits):
     """Return the float32 number that has these bits."""
     return np.int32(bits).view(np.float32)
 
 
-@numba.njit(cache=True)
+@inner
 def make_key(score, position):
     """Return a hit as one integer that is smaller for a better hit: by score, then by position.
 
@@ -41,7 +41,7 @@ def make_key(score, position):
 NO_HIT = INFINITE << 32  # the key of score 0, which is larger than that of any hit
 
 
-@numba.njit(cache=True)
+@inner
 def _sift_down(hits, size, hole, key):
     """Put a key into a heap whose root is the worst hit, at the hole or below it."""
     while 2 * hole + 1 < size:
@@ -55,7 +55,7 @@ def _sift_down(hits, size, hole, key):
     hits[hole] = key
 
 
-@numba.njit(cache=True)
+@inner
 def _offer(hits, count, key):
     """Keep a hit if it is among the k best, which become a heap once they are k; return their number."""
     if count < len(hits):
@@ -69,7 +69,7 @@ def _offer(hits, count, key):
     return count
 
 
-@numba.njit(cache=True, fastmath={"contract"})
+@inner(fastmath={"contract"})
 def _add_rows(dense, starts, factors, first, bounds):
     """Add the rows of frequent terms to the bounds of a stretch of blocks, four rows at a time.
 
@@ -101,14 +101,14 @@ def _add_rows(dense, starts, factors, first, bounds):
             bounds[block] += first_factor * np.float32(one[block])
 
 
-@numba.njit(cache=True)
+@inner
 def _add_list(blocks, levels, factor, bounds):
     """Add the entries of a list to the bounds of their blocks, whose 16 bits need no check of the sign."""
     for entry in range(len(blocks)):
         bounds[blocks[entry]] += factor * np.float32(levels[entry])
 
 
-@numba.njit(cache=True)
+@inner
 def _fill_bounds(postings, segment, low, high, query, buffers, bounds):
     """Write the bounds of the blocks `low` to `high - 1` of a segment.
 
@@ -152,7 +152,7 @@ def _fill_bounds(postings, segment, low, high, query, buffers, bounds):
             entries[place, 0] = start + stop
 
 
-@numba.njit(cache=True)
+@inner
 def _score(postings, segment, document, weight_of):
     """Return the exact score of a document: a float32 sum over its terms in ascending order.
 
@@ -171,7 +171,7 @@ def _score(postings, segment, document, weight_of):
     return score
 
 
-@numba.njit(cache=True)
+@inner
 def count_reached(bounds, floor):
     """Count the bounds that are at least the floor."""
     count = 0
@@ -180,7 +180,7 @@ def count_reached(bounds, floor):
     return count
 
 
-@numba.njit(cache=True)
+@inner
 def _starting_floor(bounds, k):
     """Find, by bisection, a floor that about 1.1 k to 1.5 k bounds reach; any floor gives the same hits."""
     bits = bounds.view(np.int32)  # integers are compared many at a time
@@ -200,19 +200,19 @@ def _starting_floor(bounds, k):
     return low
 
 
-@numba.njit(cache=True)
+@inner
 def _worst(hits, count):
     """Return the k-th score so far, or 0 if there are fewer than k hits."""
     return np.float32(0) if count < len(hits) else _as_float(INFINITE - (hits[0] >> 32))
 
 
-@numba.njit(cache=True)
+@inner
 def _floor(worst, slack):
     """Return the lowest bound of a block that may hold one of the k best, which is always above 0."""
     return max(min(worst, LARGEST) / slack, SMALLEST)
 
 
-@numba.njit(cache=True)
+@inner
 def _ask_for(postings, segment, block):
     """Ask the processor for the postings of a block of a segment, which stand one after the other."""
     first = postings.starts[segment] + block * postings.block_size
@@ -225,7 +225,7 @@ def _ask_for(postings, segment, block):
         prefetch(postings.weights, posting)
 
 
-@numba.njit(cache=True)
+@inner
 def _visit(postings, segment, low, floor, slack, bounds, buffers, hits, count):
     """Score the blocks whose bounds reach the floor, which rises with the hits, and set their bounds to 0."""
     weight_of, found = buffers
@@ -256,7 +256,7 @@ def _visit(postings, segment, low, floor, slack, bounds, buffers, hits, count):
     return count
 
 
-@numba.njit(cache=True)
+@inner
 def _search_segment(postings, segment, low, high, query, sought, buffers, hits, count):
     """Search the blocks `low` to `high - 1` of a segment, those with the highest bounds first.
 
@@ -274,7 +274,7 @@ def _search_segment(postings, segment, low, high, query, sought, buffers, hits, 
     return _visit(postings, segment, low, floor, slack, bounds, buffers, hits, count)
 
 
-@numba.njit(cache=True)
+@inner
 def _likely_worst(hits, share):
     """Guess the k-th score of all blocks from the k best hits of a share of them; 0 is no guess.
 
@@ -288,7 +288,7 @@ def _likely_worst(hits, share):
     return _as_float(INFINITE - (np.partition(hits, rank - 1)[rank - 1] >> 32))
 
 
-@numba.njit(cache=True)
+@inner
 def _search_range(postings, lowest, highest, query, guesses, buffers, hits):
     """Search the blocks `lowest` to `highest - 1` of all.
 
@@ -299,7 +299,7 @@ def _search_range(postings, lowest, highest, query, guesses, buffers, hits):
     Returns:
         The number of hits, and whether they are the best: whether the guesses were right.
     """
-    count, sought = 0, np.float32(0)
+    count, sought = np.int64(0), np.float32(0)  # a plain 0 would compile what takes it a second time
     for segment in range(len(postings.starts) - 1):
         start, end = postings.first_blocks[segment], postings.first_blocks[segment + 1]
         low, high = max(lowest, start) - start, min(highest, end) - start
@@ -311,7 +311,7 @@ def _search_range(postings, lowest, highest, query, guesses, buffers, hits):
     return count, _worst(hits, count) >= sought
 
 
-@numba.njit(cache=True)
+@inner
 def _search_query(postings, query, piece, ranges, buffers, hits):
     """Write the hits of a query in one range of the blocks, in any order."""
     query_terms, query_weights = query
@@ -329,7 +329,7 @@ def _search_query(postings, query, piece, ranges, buffers, hits):
         weight_of[query_terms[entry]] = 0
 
 
-@numba.njit(cache=True)
+@inner
 def _search_chunk(postings, queries, chunk, part, piece, hits):
     """Search a chunk of the queries in one range of the blocks."""
     offsets, terms, weights = queries

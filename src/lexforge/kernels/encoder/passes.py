@@ -13,7 +13,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic, overload
 
-from lexforge.kernels.parallel import parallel
+from lexforge.kernels.parallel import inner, parallel
 
 # Sums in any fixed order and fused multiplications, which vector registers need; NaN and infinity are kept.
 _FAST = {"contract", "reassoc", "arcp", "nsz"}
@@ -85,7 +85,7 @@ def _compiled_narrow(value, like):
     return lambda value, like: value
 
 
-@numba.njit(cache=True, inline="always")
+@inner(inline="always")
 def _hashed(place, low, high):
     """The random number of a place, as `lexforge.kernels.encoder.reference.kept` defines it."""
     x = np.uint32(place) ^ low
@@ -96,7 +96,7 @@ def _hashed(place, low, high):
     return np.uint32(x ^ (x >> np.uint32(16)))
 
 
-@numba.njit(cache=True, fastmath={"contract"})
+@inner(fastmath={"contract"})
 def _exp2(x):
     """2^x for x <= 0, to 2e-7 of it; 0 below 2^-126."""
     is_tiny = x < np.float32(-126)
@@ -114,7 +114,7 @@ def _exp2(x):
     return np.float32(0) if is_tiny else _float_of_bits(np.uint32(_bits_of_float(y) + power))
 
 
-@numba.njit(cache=True)
+@inner
 def _largest(row):
     """The largest number of a row, or NaN where one is NaN, by integers: they need no care for NaN."""
     top = np.int32(-(2**31))
