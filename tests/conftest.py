@@ -68,6 +68,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def short_trainings() -> Iterator[None]:
+    """Save what hundreds of short trainings repeat, a fifteenth of the time of all tests: the template of a
+    model card is compiled for each model that is saved, and accelerate looks for garbage on each device.
+    """
+    from accelerate.utils import memory
+    from jinja2 import Environment
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Environment, "compile", cache(Environment.compile))
+        patch.setattr(memory, "clear_device_cache", lambda garbage_collection=False: None)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def chosen_head_backend(pytestconfig: pytest.Config) -> Iterator[None]:
     """Ask the head for the chosen backend; "measured" leaves the choice to the head, as for a user."""
     chosen = pytestconfig.getoption("--head-backend")
