@@ -39,6 +39,33 @@ def test_help_lists_every_command_and_loads_next_to_nothing() -> None:
         assert f"\n  {name} " in done.stdout
 
 
+def test_the_help_of_a_command_loads_nothing_slow() -> None:
+    """That of `adapt` took seven seconds, most of them the loading of torch."""
+    code = (
+        "import contextlib, sys; from lexforge import cli\n"
+        "for name in cli.COMMANDS:\n"
+        "    with contextlib.suppress(SystemExit):\n"
+        "        cli.main([*name.split(), '--help'])\n"
+        "    slow = {'torch', 'transformers', 'datasets', 'numba', 'faiss', 'sklearn'} & set(sys.modules)\n"
+        "    assert not slow, (name, slow)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(("words", "steps"), [([], 200), (["--model", "lexical"], 300)])
+def test_the_help_of_adapt_shows_the_steps_that_it_would_take(
+    words: list[str], steps: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They follow from the model, as those of a recipe do, and what must be given stays so."""
+    assert ended("adapt", *words, "--help") == 0
+    text = " ".join(re.sub("[│─]", " ", capsys.readouterr().out).split())
+    assert f"None trains for `epochs` instead. (default: {steps})" in text
+    assert text.count("(required)") == (2 if words else 3)
+    assert ended("adapt", *words) == 2
+    assert "--output" in capsys.readouterr().err
+
+
 def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
     """It is the first thing that a bug report asks for."""
     cli.main(["--version"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 # The words of a command -> what it does. Its module is in `lexforge.commands`, with `_` between two words.
 COMMANDS = {
@@ -55,12 +56,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if name == "train":  # its options are those of the recipe
         module.run_recipe(rest)
         return
-    from lexforge.common.command_line import run_command
+    from lexforge.common.command_line import run_command, run_recipe
     from lexforge.common.shared_cores import share_cores
 
     if name in LONG_WORK and not {"-h", "--help"} & set(rest):
         share_cores()
-    run_command(module.main, module.Config, module.__doc__, arguments=rest, program=f"lexforge {name}")
+    options: dict[str, Any] = {"arguments": rest, "program": f"lexforge {name}"}
+    if name == "adapt":  # its steps and its learning rate follow from the model
+        run_recipe(module.main, module.defaults, module.__doc__, resolve=module.resolve, **options)
+    else:
+        run_command(module.main, module.Config, module.__doc__, **options)
 
 
 def overview() -> str:

@@ -10,11 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from huggingface_hub import constants
+from huggingface_hub.errors import LocalEntryNotFoundError
 from sentence_transformers import CrossEncoder, SentenceTransformer
 from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification
 
 from lexforge.common.types import DataError
-from lexforge.models import build_dense, build_splade, load_encoder, model_type
+from lexforge.models import build_dense, build_splade, load_encoder, model_type, names
 from lexforge.models.names import checked_name
 from lexforge.teachers import SentenceTransformerTeacher, load_teacher
 
@@ -66,6 +67,20 @@ def test_a_name_that_nothing_has(name: str | Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"there is no model at .*; pass the folder") as caught:
         checked_name(name)
     assert "\n" not in str(caught.value)
+
+
+def test_a_hub_that_cannot_be_reached_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each question is repeated for half a minute; a misspelt name without a slash cost three."""
+    asked: list[bool] = []
+
+    def unreachable(name: str, file: str, local_files_only: bool) -> str:
+        asked.append(not local_files_only)
+        raise LocalEntryNotFoundError("no network")
+
+    monkeypatch.setattr(names, "hf_hub_download", unreachable)
+    with pytest.raises(FileNotFoundError, match="at 'missing', the hub cannot be reached, and its local"):
+        checked_name("missing")
+    assert asked == [True] + [False] * 7  # four names of two files, of which the cache is asked
 
 
 def saved_as(kind: str, checkpoint: Path, folder: Path) -> Path:

@@ -28,7 +28,6 @@ from lexforge import adapt, corpus, data, evaluation, losses, models, retrieval,
 from lexforge.commands.index import read_library
 from lexforge.common.types import DataError, Passage, Run
 from lexforge.data.formats import detect
-from lexforge.models.names import checked_name
 from lexforge.settings import (
     BM25,
     LEXICAL,
@@ -44,8 +43,6 @@ from lexforge.settings import (
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer, SparseEncoder
-
-    from lexforge.losses.gradient_cache import MiniBatchSize
 
 NOT_BETTER = 3  # the exit status where the start is kept
 HELD_OUT = 500  # pseudo-queries that the gate measures at most; a tenth of those that there are
@@ -140,6 +137,31 @@ class QuerySets(NamedTuple):
     judged: evaluation.RetrievalEvaluator | None
 
 
+def defaults(model: str | None = None) -> Config:
+    """Return the settings that the command line changes; tyro asks for those that are missing."""
+    from tyro import MISSING
+
+    return Config(documents=MISSING, model=MISSING if model is None else model, output=MISSING)
+
+
+def resolve(cfg: Config) -> Config:
+    """Fill in what follows from the model: steps, learning rate, and the tokens of a passage."""
+    preset, tokens = preset_of(cfg), cfg.max_seq_length
+    if cfg.model == LEXICAL:
+        train, tokens = preset.training_from_scratch(), tokens or 384
+    elif isinstance(cfg.model, str):
+        train = replace(preset.train, learning_rate=preset.learning_rate_of(models.own_width(cfg.model)))
+        tokens = tokens or models.default_tokens(cfg.model)
+    else:  # `--help` without a model
+        train = replace(preset.train, learning_rate=None)
+    return replace(cfg, train=cfg.train.with_defaults(train), max_seq_length=tokens)
+
+
+def preset_of(cfg: Config) -> Preset:
+    """Return the preset that the model takes."""
+    return PRESETS["lexforge-scratch" if cfg.model == LEXICAL else "lexforge"]
+
+
 def main(cfg: Config) -> None:
     """Adapt the model, measure it, and make the index."""
     check(cfg)
@@ -150,29 +172,24 @@ def main(cfg: Config) -> None:
     for name in (cfg.model, *cfg.teacher):
         if name not in (BM25, START):
             models.check_model(name)
+    cfg = resolve(cfg)
     training.check_optimizer(cfg.train.optim)
     training.check_trackers(cfg.train.report_to)
     runs.check_run_directory(cfg.output, cfg, resume=cfg.resume)
 
-    scratch = cfg.model == LEXICAL
-    preset = PRESETS["lexforge-scratch" if scratch else "lexforge"]
-    tokens = cfg.max_seq_length or (384 if scratch else models.default_tokens(cfg.model))
-    train = preset.training_from_scratch() if scratch else preset.train
-    if not scratch:
-        train = replace(train, learning_rate=preset.learning_rate_of(models.own_width(cfg.model)))
-    settled = cfg.train.with_defaults(train)  # config.json keeps what was given, for --resume
+    preset, scratch, seed = preset_of(cfg), cfg.model == LEXICAL, cfg.train.seed
 
     # Encoder and documents, of which a large collection gives a sample.
-    model, checkpoint, library = read_documents(cfg, preset, tokens, settled.seed, stages)
-    passages = sampled(library.passages, cfg.sample, settled.seed)
+    model, checkpoint, library = read_documents(cfg, preset, stages)
+    passages = sampled(library.passages, cfg.sample, seed)
     texts = {key: passage.joined for key, passage in passages.items()}
     documents = list(texts.values())
     print(f"{cfg.documents}: {len(library.passages)} passages, of which {len(passages)} are adapted to")
-    start = prepare_start(cfg, preset, model, checkpoint, documents, tokens)
+    start = prepare_start(cfg, preset, model, checkpoint, documents)
 
     # Queries. Some pseudo-queries are held out for the gate, and real queries join the others.
     stages.begin("take queries from the documents")
-    asked = take_queries(cfg, model, passages, texts, settled.seed)
+    asked = take_queries(cfg, model, passages, texts, seed)
 
     # Before: what the start finds on the queries that were held out.
     stages.begin("measure the start")
@@ -186,25 +203,25 @@ def main(cfg: Config) -> None:
     # Rows. Teachers score the same candidates, and a row compares some of them over the range of the scores.
     stages.begin("score the candidates")
     names, scores = score_candidates(cfg, start.retriever, asked, texts)
-    rows = adapt.listed_rows(texts, scores, asked.queries, ROW_DOCUMENTS, settled.seed)
-    training.check_full_batch(len(rows), settled, 1)
+    rows = adapt.listed_rows(texts, scores, asked.queries, ROW_DOCUMENTS, seed)
+    training.check_full_batch(len(rows), cfg.train, 1)
     print(f"{len(rows)} training rows of {ROW_DOCUMENTS} documents, scored by {', '.join(names)}")
 
     # Loss: the order of the teachers, and few terms.
     stages.begin("count the terms of the documents")
-    loss = make_loss(cfg, preset, model, documents, tokens, settled.mini_batch_size)
+    loss = make_loss(cfg, preset, model, documents)
 
     # Training. The passages of a small collection do not fill batches without a repetition, which the loss
     # leaves out.
     stages.begin("train")
-    small = len(documents) < SPARE_PASSAGES * settled.batch_size * ROW_DOCUMENTS
+    small = len(documents) < SPARE_PASSAGES * cfg.train.batch_size * ROW_DOCUMENTS
     sampler: dict[str, Any] = {"batch_sampler": "batch_sampler"} if small else {}
     trainer = training.SpladeTrainer(
         model,
         loss,
-        args=settled.arguments(cfg.output, **sampler),
+        args=cfg.train.arguments(cfg.output, **sampler),
         train_dataset=data.rows_to_dataset(rows),
-        **settled.encoder_options(),
+        **cfg.train.encoder_options(),
         ramp_fraction=preset.loss.ramp_fraction,
         **asdict(start.finish),
         train_positions=not scratch,
@@ -217,7 +234,7 @@ def main(cfg: Config) -> None:
     stages.begin("measure the adapted model")
     after = adapt.measure(model, asked.gate, asked.judged)
     verdict = adapt.judge(before, after)
-    keep_and_index(cfg, start, library, tokens, stages, better=verdict.better)
+    keep_and_index(cfg, start, library, stages, better=verdict.better)
     found = {"before": numbers_of(before), "after": numbers_of(after)}
     seconds = stages.end()
     settings = {"teachers": list(names), "rows": len(rows), "passages": len(library.passages)}
@@ -257,7 +274,7 @@ def check(cfg: Config) -> None:
 
 
 def read_documents(
-    cfg: Config, preset: Preset, tokens: int, seed: int, stages: runs.Stages
+    cfg: Config, preset: Preset, stages: runs.Stages
 ) -> tuple[SparseEncoder, str, data.Library]:
     """Load or build the encoder, and read the documents.
 
@@ -268,6 +285,7 @@ def read_documents(
     Returns:
         The encoder, the checkpoint that it was made of, and the documents.
     """
+    assert cfg.max_seq_length is not None  # by `resolve`
     scratch, whole = cfg.model == LEXICAL, dict[str, str]()
     if scratch:
         stages.begin("read the documents")
@@ -275,9 +293,15 @@ def read_documents(
         claim(cfg, whole)
     stages.begin("build the encoder" if scratch else "load the encoder")
     checkpoint = models.resolve_backbone(
-        cfg.model, list(whole.values()), cfg.output / "backbone", max_seq_length=tokens, seed=seed
+        cfg.model,
+        list(whole.values()),
+        cfg.output / "backbone",
+        max_seq_length=cfg.max_seq_length,
+        seed=cfg.train.seed,
     )
-    model = models.build_splade(checkpoint, max_seq_length=tokens, similarity=preset.loss.similarity)
+    model = models.build_splade(
+        checkpoint, max_seq_length=cfg.max_seq_length, similarity=preset.loss.similarity
+    )
     for line in training.widen_weights(model):
         print(line)
     models.decoder_biases(model)  # an error says early what has no bias to shift
@@ -294,7 +318,6 @@ def prepare_start(
     model: SparseEncoder,
     checkpoint: str,
     documents: Sequence[str],
-    tokens: int,
 ) -> Start:
     """Find the retriever that is to be improved: the SPLADE itself, or the dense model it was made of.
 
@@ -305,8 +328,8 @@ def prepare_start(
     if scratch or models.head_is_trained(model, documents):
         share = preset.finish.start_share if scratch else START_SHARE
         return Start(model, model, checkpoint, replace(preset.finish, start_share=share), {})
-    dense = models.model_type(checked_name(cfg.model)) == "dense"
-    retriever = models.load_encoder(cfg.model, tokens) if dense else None
+    dense = models.model_type(models.checked_name(cfg.model)) == "dense"
+    retriever = models.load_encoder(cfg.model, cfg.max_seq_length) if dense else None
     if START in cfg.teacher and retriever is None:
         raise ValueError(f"{cfg.model} is no retriever yet, so it cannot teach; leave out --teacher start")
     models.scale_head(model, documents)
@@ -390,8 +413,6 @@ def make_loss(
     preset: Preset,
     model: SparseEncoder,
     documents: Sequence[str],
-    tokens: int,
-    mini_batch_size: MiniBatchSize,
 ) -> losses.NeuralSparseLoss:
     """Make the loss, and shift the bias of the terms of a pretrained encoder by their idf.
 
@@ -404,7 +425,9 @@ def make_loss(
         numbers = replace(numbers, infonce_weight=0.0)
     else:
         numbers = replace(numbers, distillation_temperature=TEMPERATURE)
-    idf = data.corpus_idf(documents, model.tokenizer, tokens, vocabulary_size=models.vocabulary_size(model))
+    idf = data.corpus_idf(
+        documents, model.tokenizer, model.max_seq_length, vocabulary_size=models.vocabulary_size(model)
+    )
     if preset.start.idf_bias and not scratch:
         frequency, encoded = corpus.active_document_frequency(model, documents)
         models.shift_bias_by_idf(model, frequency, encoded, preset.start.idf_bias)
@@ -414,19 +437,19 @@ def make_loss(
         model,
         penalty_weights=losses.penalty_weights(numbers, idf, special_ids, stopword_ids),
         special_token_ids=special_ids,
-        mini_batch_size=mini_batch_size,
+        mini_batch_size=cfg.train.mini_batch_size,
         **numbers.arguments(),
     )
 
 
 def keep_and_index(
-    cfg: Config, start: Start, library: data.Library, tokens: int, stages: runs.Stages, *, better: bool
+    cfg: Config, start: Start, library: data.Library, stages: runs.Stages, *, better: bool
 ) -> None:
     """Save the adapted model, or the start if it is the better one, and index all passages by it."""
     kept: SparseEncoder | SentenceTransformer = start.model
     if not better and start.retriever is not None:
         start.model.save_pretrained(str(cfg.output / "rejected"), create_model_card=False)
-        kept = models.load_encoder(start.checkpoint if start.adapts_itself else cfg.model, tokens)
+        kept = models.load_encoder(start.checkpoint if start.adapts_itself else cfg.model, cfg.max_seq_length)
     folder = cfg.output / "model"
     kept.save_pretrained(str(folder), create_model_card=False)
     stages.begin("index all passages")

@@ -74,6 +74,8 @@ def run_recipe(
     description: str | None,
     *,
     resolve: Callable[[Config], Config],
+    arguments: Sequence[str] | None = None,
+    program: str | None = None,
 ) -> None:
     """Read the options of a recipe and run it; the defaults of some options follow from others.
 
@@ -84,12 +86,14 @@ def run_recipe(
         description: The docstring of the recipe.
         resolve: Fills in what follows from the model. `main` calls it, because it reads files for seconds;
             here only the settings that `--help` shows go through it.
+        arguments: As for `run_command`.
+        program: As for `run_command`.
 
     Raises:
         SystemExit: As for `run_command`.
     """
-    words = sys.argv[1:]
-    parser = argparse.ArgumentParser(program_name(), add_help=False, allow_abbrev=False)
+    words = sys.argv[1:] if arguments is None else arguments
+    parser = argparse.ArgumentParser(program or program_name(), add_help=False, allow_abbrev=False)
     for name in ("model", "preset"):
         if name in inspect.signature(defaults).parameters:
             parser.add_argument(f"--{name}", default=argparse.SUPPRESS)
@@ -100,7 +104,7 @@ def run_recipe(
     if {"-h", "--help"} & set(words):
         with suppress(OSError):  # a model that is not there has no numbers to show
             default = resolve(default)
-    run_command(main, type(default), description, default=default)
+    run_command(main, type(default), description, default=default, arguments=words, program=program)
 
 
 @contextmanager

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import json
 import re
+from itertools import product
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
+from huggingface_hub import hf_hub_download
+from huggingface_hub.errors import (
+    EntryNotFoundError,
+    GatedRepoError,
+    LocalEntryNotFoundError,
+    RepositoryNotFoundError,
+)
 from sentence_transformers.util import load_file_path
 
 from lexforge.common.similarity import Similarity
@@ -52,24 +59,26 @@ def checked_name(name_or_path: str | Path) -> str:
         names = [name_or_path]
         if "/" not in name_or_path:
             names += [f"{organisation}/{name_or_path}" for organisation in _ORGANISATIONS]
-    for name in names:
-        if any(_on_hub(name, file) for file in _MODEL_FILES):
+    reachable = True  # each question to a hub that is not costs half a minute of attempts
+    for name, file in product(names, _MODEL_FILES):
+        try:
+            hf_hub_download(name, file, local_files_only=not reachable)
             return name
-    searched = ", and neither the hub nor its local cache has a model of that name" if names else ""
+        except LocalEntryNotFoundError:
+            reachable = False
+        except GatedRepoError:  # a kind of RepositoryNotFoundError; it says how to get access
+            raise
+        except (RepositoryNotFoundError, EntryNotFoundError):
+            continue
+    searched = ""
+    if names:
+        searched = ", and neither the hub nor its local cache has a model of that name"
+        if not reachable:
+            searched = ", the hub cannot be reached, and its local cache has no model of that name"
     raise FileNotFoundError(
         f"there is no model at {str(name_or_path)!r}{searched}; pass the folder of a checkpoint, or a hub "
         "name such as 'FacebookAI/xlm-roberta-base'"
     )
-
-
-def _on_hub(name: str, file: str) -> bool:
-    """Return whether the hub, or without a network its local cache, has a file of a model."""
-    try:
-        return load_file_path(name, file) is not None
-    except GatedRepoError:  # a kind of RepositoryNotFoundError; it says how to get access
-        raise
-    except RepositoryNotFoundError:
-        return False
 
 
 def check_model(name: str, wanted: Literal["SparseEncoder", "SentenceTransformer"] | None = None) -> None:
