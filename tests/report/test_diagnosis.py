@@ -411,6 +411,9 @@ def test_advice_shows_the_settings_of_the_run(tmp_path: Path) -> None:
     aware = diagnosed(tmp_path, v26, [], diagnosis=sample)
     assert "raise --loss.stopword-penalty (now 15)" in aware["stop_words"].advice
     assert "or raise --loss.idf-alpha (now 4)" in aware["rare_weight"].advice
+    metrics = {"wanted_terms": {"document": 128, "query": None}}  # of which the weight of FLOPS follows
+    wanted = diagnosed(tmp_path, CONFIG | {"document_terms": 128}, [], diagnosis=sample, metrics=metrics)
+    assert wanted["rare_weight"].advice.startswith("raise --document-terms (now 128), or raise --loss.idf-")
     none = diagnosed(tmp_path, CONFIG, [], diagnosis=sample | {"stop_words": 0})["stop_words"]
     assert none.ok is None
     assert "--language" in none.advice

@@ -135,12 +135,17 @@ def _findings(run: RunFiles) -> list[Finding]:
         symptoms["overfitting"] = replace(symptoms["overfitting"], text=text, limit=0.1)
     measured["overfitting"] = _overfitting(key, run.log, run.best_checkpoint)
     setting = partial(flag_of, config=run.config)
+    wanted = run.wanted_terms.get("document") is not None
     findings = []
     for name, (number, remark) in measured.items():
         symptom = symptoms[name]
         advice = remark
         if number is not None:
-            advice = "" if symptom.is_healthy(number) else remark + symptom.advice_text(setting)
+            advice = (
+                ""
+                if symptom.is_healthy(number)
+                else remark + symptom.advice_text(setting, terms_are_wanted=wanted)
+            )
         findings.append(Finding(symptom, number, advice))
     return findings
 

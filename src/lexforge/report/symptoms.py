@@ -7,6 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+_WEIGHT_OF_FLOPS = (
+    r"(raise|lower) \{loss\.flops_weight\}(?:, or give \{document_terms\})?"  # and its direction
+)
+
 
 @dataclass(frozen=True)
 class Symptom:
@@ -46,17 +50,23 @@ class Symptom:
         """A number of this symptom with its unit, such as "34 %"."""
         return f"{100 * number:.3g} %" if self.percent else f"{number:.3g}"
 
-    def advice_text(self, setting: Callable[[str], str]) -> str:
+    def advice_text(self, setting: Callable[[str], str], *, terms_are_wanted: bool = False) -> str:
         """The advice as a sentence.
 
         Args:
             setting: Returns how a reader writes a setting, from its place in config.json: `flag_of`,
                 `argument_of`, or `flag_of` with the values of a run.
+            terms_are_wanted: Whether a wanted number of terms per document sets the weight of FLOPS. The
+                advice then names that number, in the other direction.
 
         Returns:
             The sentence, without a full stop.
         """
-        return re.sub(r"\{([a-z_.]+)\}", lambda place: setting(place[1]), self.advice)
+        advice = self.advice
+        if terms_are_wanted:
+            other = {"raise": "lower {document_terms}", "lower": "raise {document_terms}"}
+            advice = re.sub(_WEIGHT_OF_FLOPS, lambda found: other[found[1]], advice)
+        return re.sub(r"\{([a-z_.]+)\}", lambda place: setting(place[1]), advice)
 
 
 def flag_of(place: str, config: Mapping[str, Any] | None = None) -> str:
