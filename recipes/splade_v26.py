@@ -240,7 +240,7 @@ def check(cfg: Config) -> None:
 def negative_rule(cfg: Config, seed: int = 0) -> negatives.NegativeRule:
     """Return which documents become negatives."""
     return replace(
-        training.NEGATIVE_RULE,
+        negatives.NEGATIVE_RULE,
         per_row=cfg.negatives_per_row,
         shortage=cfg.negatives_shortage,
         seed=seed,

@@ -1,4 +1,4 @@
-"""The import rule of the package, read from the source: a package imports only what stands to its left."""
+"""The import rule of the package, read from the source: a room imports only what stands above it."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ def test_a_threshold_drops_the_terms_below_it_and_no_other(model: SparseEncoder)
     expected = np.log1p(np.maximum(np.expm1(before) - threshold, 0))
     np.testing.assert_allclose(after, expected, atol=1e-5)
     assert 0 < (after > 0).sum() < (before > 0).sum()
-    with pytest.raises(ValueError, match="threshold must be finite; received inf"):
+    with pytest.raises(ValueError, match="level of logits must be finite; received inf"):
         lower_bias(model, float("inf"))
 
 

@@ -28,13 +28,6 @@ if TYPE_CHECKING:
         f1_on_test,
     )
     from lexforge.evaluation.multilabel_evaluator import MultiLabelEvaluator
-    from lexforge.evaluation.report import (
-        MEASURE_NAMES,
-        SYSTEM_NAMES,
-        example_searches,
-        metrics_table,
-        split_terms,
-    )
     from lexforge.evaluation.retrieval_task import (
         evaluate_bm25,
         evaluate_within,
@@ -42,6 +35,13 @@ if TYPE_CHECKING:
         evaluators_by_split,
     )
     from lexforge.evaluation.sparsity import Sparsity, measure_sparsity
+    from lexforge.evaluation.tables import (
+        MEASURE_NAMES,
+        SYSTEM_NAMES,
+        example_searches,
+        metrics_table,
+        split_terms,
+    )
     from lexforge.evaluation.training_queries import compare_with_bm25
     from lexforge.evaluation.trec import check_run_ids, read_qrels, read_run, write_qrels, write_run
 

@@ -63,25 +63,25 @@ def set_bias(model: SparseEncoder, values: Tensor) -> SparseEncoder:
 
 
 @torch.no_grad()
-def lower_bias(model: SparseEncoder, threshold: float) -> SparseEncoder:
-    """Lower the logits of all terms in place, so that only those above the threshold stay active.
+def lower_bias(model: SparseEncoder, level: float) -> SparseEncoder:
+    """Lower the logits of all terms in place, so that only those above a level stay active.
 
     Terms that `restrict_output_vocabulary` has banned keep `BANNED_BIAS`.
 
     Args:
         model: A SPLADE encoder, fused or plain; with a `Router`, each of its masked language models changes.
-        threshold: What the logit of a term must exceed, finite.
+        level: What the logit of a term must exceed, finite.
 
     Returns:
         `model`.
 
     Raises:
-        ValueError: If the threshold is not finite or a decoder has no bias.
+        ValueError: If the level is not finite or a decoder has no bias.
     """
-    if not np.isfinite(threshold):
-        raise ValueError(f"threshold must be finite; received {threshold}")
+    if not np.isfinite(level):
+        raise ValueError(f"the level of logits must be finite; received {level}")
     for bias in decoder_biases(model):
-        bias.copy_(torch.where(bias > BANNED_BIAS / 2, bias - threshold, bias))
+        bias.copy_(torch.where(bias > BANNED_BIAS / 2, bias - level, bias))
     return model
 
 

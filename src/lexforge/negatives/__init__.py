@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 from lexforge.common.lazy import load_when_used
 
 if TYPE_CHECKING:
-    from lexforge.negatives.miner import NegativeMiner, NegativeRule
     from lexforge.negatives.mining import mine_once, rankings
     from lexforge.negatives.rows import judged_run, mined_columns, training_rows
+    from lexforge.negatives.rule import NEGATIVE_RULE, NegativeMiner, NegativeRule
 
 __all__ = [
+    "NEGATIVE_RULE",
     "NegativeMiner",
     "NegativeRule",
     "judged_run",

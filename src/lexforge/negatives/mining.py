@@ -17,8 +17,8 @@ from lexforge.common.types import Run, TextKind
 from lexforge.corpus import Vectors, encode, join_vectors
 from lexforge.data import RetrievalData, read_training_rows, write_training_rows
 from lexforge.models.load import check_encoder
-from lexforge.negatives.miner import NegativeMiner, NegativeRule
 from lexforge.negatives.rows import mined_columns
+from lexforge.negatives.rule import NegativeMiner, NegativeRule
 from lexforge.retrieval import build_exact
 from lexforge.retrieval.base import Hits
 

@@ -11,7 +11,7 @@ from lexforge.common.types import DataError, Run
 from lexforge.data.columns import ANCHOR, LABEL, POSITIVE, RELEVANT
 from lexforge.data.retrieval_data import RetrievalData
 from lexforge.data.splits import TRAIN
-from lexforge.negatives.miner import MinedRow, NegativeMiner, NegativeRule, Scores
+from lexforge.negatives.rule import MinedRow, NegativeMiner, NegativeRule, Scores
 
 logger = logging.getLogger(__name__)
 

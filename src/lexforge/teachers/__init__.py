@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from lexforge.teachers.cache import EmbeddingTeacher, TeacherCache
     from lexforge.teachers.candidates import average_in_spreads, candidate_scorer
     from lexforge.teachers.dense import SentenceTransformerTeacher
-    from lexforge.teachers.load import Teacher, load_teacher, teach_rows
+    from lexforge.teachers.load import Teacher, load_scorer, load_teacher, teach_rows
     from lexforge.teachers.lsa import LsaTeacher
     from lexforge.teachers.options import (
         check_taught_rows,
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
         teacher_name,
         without_single_scores,
     )
-    from lexforge.teachers.pairs import label_rows, listed_pairs, load_scorer, row_pairs, score_pairs
+    from lexforge.teachers.pair_scores import label_rows, listed_pairs, row_pairs, score_pairs
 
 __all__ = [
     "BM25Teacher",

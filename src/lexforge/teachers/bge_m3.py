@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lexforge.common.types import DataError, TextKind
-from lexforge.teachers.scorer import ApartScorer, Pair
+from lexforge.teachers.scorers import ApartScorer, Pair
 
 if TYPE_CHECKING:
     from sentence_transformers import SparseEncoder

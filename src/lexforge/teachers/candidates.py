@@ -12,8 +12,8 @@ from lexforge.common.types import Run
 from lexforge.teachers.bm25 import BM25Teacher
 from lexforge.teachers.cache import TeacherCache
 from lexforge.teachers.load import Teacher
-from lexforge.teachers.pairs import score_pairs
-from lexforge.teachers.scorer import PairScorer
+from lexforge.teachers.pair_scores import score_pairs
+from lexforge.teachers.scorers import PairScorer
 
 Pools: TypeAlias = Mapping[str, Sequence[str]]
 """Query id -> the ids of the documents that are scored."""

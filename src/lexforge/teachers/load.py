@@ -7,15 +7,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from lexforge.common.samples import evenly_spaced
-from lexforge.common.types import Embeddings
+from lexforge.common.types import DataError, Embeddings
 from lexforge.settings import BM25, LSA, LSA_CHAR
+from lexforge.teachers.bge_m3 import BGEM3Scorer, ScoreWeights
 from lexforge.teachers.bm25 import BM25Teacher
 from lexforge.teachers.cache import EmbeddingTeacher, TeacherCache
 from lexforge.teachers.dense import SentenceTransformerTeacher
 from lexforge.teachers.lsa import LsaTeacher
 from lexforge.teachers.options import scores_pairs
-from lexforge.teachers.pairs import label_rows, load_scorer, row_pairs, score_pairs
-from lexforge.teachers.scorer import PairScorer
+from lexforge.teachers.pair_scores import label_rows, row_pairs, score_pairs
+from lexforge.teachers.scorers import CrossEncoderScorer, EncoderScorer, MultiVectorScorer, PairScorer
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -52,6 +53,86 @@ def load_teacher(name: str, documents: Sequence[str]) -> Teacher:
         dimensions = min(256, len(documents) - 1)
         return LsaTeacher.fit(documents, dimensions, analyzer="word" if name == LSA else "char_wb")
     return load_scorer(name) if scores_pairs(name) else SentenceTransformerTeacher(name)
+
+
+def load_scorer(
+    name: str,
+    *,
+    batch_size: int = 32,
+    max_seq_length: int | None = None,
+    device: str | None = None,
+    m3_weights: ScoreWeights | None = None,
+) -> CrossEncoderScorer | EncoderScorer | MultiVectorScorer | BGEM3Scorer:
+    """Load a teacher of pairs as what its files say it is.
+
+    Unlike `load_teacher` it takes settings, and a dense model scores pairs by its own similarity here, in
+    full precision.
+
+    Args:
+        name: A folder or a hub name: a `CrossEncoder` or a bare sequence classifier, a `SparseEncoder` or a
+            bare masked language model (which is a SPLADE encoder), a dense `SentenceTransformer`, or a
+            `MultiVectorEncoder` (sentence-transformers 6).
+        batch_size: The number of pairs or texts per forward pass.
+        max_seq_length: Texts are cut after this many tokens; None keeps what the model was saved with.
+        device: Where the model is put; None leaves the choice to sentence-transformers.
+        m3_weights: Weights of the three scores of BGE-M3 (`BGEM3Scorer`); None takes the model as what its
+            own files say, which is a dense one for `BAAI/bge-m3`.
+
+    Returns:
+        The scorer.
+
+    Raises:
+        ValueError: If `batch_size` is below 1.
+        DataError: If the model cannot be loaded, if it is a bare transformer of another kind (whose mean over
+            tokens would be no teacher), if it gives more than one score per pair, or if three scores are
+            weighed of a model that has not the heads of BGE-M3.
+    """
+    from sentence_transformers import CrossEncoder
+
+    from lexforge.models.load import load_encoder
+    from lexforge.models.names import checked_name, model_type
+
+    if batch_size < 1:
+        raise ValueError(f"batch_size must be at least 1; received {batch_size}")
+    try:
+        name = checked_name(name)
+        found = model_type(name)
+    except (FileNotFoundError, ValueError):  # nothing is there, or a file instead of a folder
+        found = "unknown"
+    if m3_weights is not None:
+        return _load_m3(name, m3_weights, batch_size, max_seq_length, device)
+    if found == "unknown":
+        raise DataError(
+            f"the teacher {name!r} is missing or a bare transformer; pass the folder or hub name of a "
+            "CrossEncoder, a SparseEncoder, a SentenceTransformer, a MultiVectorEncoder, a bare sequence "
+            "classifier with one output or a bare masked language model"
+        )
+    try:
+        if found == "multi-vector":
+            from sentence_transformers import MultiVectorEncoder
+
+            late = MultiVectorEncoder(name, device=device)
+            if max_seq_length is not None:
+                late.max_seq_length = max_seq_length
+            return MultiVectorScorer(late, batch_size)
+        if found != "cross-encoder":
+            return EncoderScorer(load_encoder(name, max_seq_length, device), batch_size)
+        model = CrossEncoder(name, device=device, max_length=max_seq_length)
+    except (OSError, ValueError) as error:
+        raise DataError(f"the teacher {name!r} cannot be loaded: {error}") from error
+    return CrossEncoderScorer(model, batch_size)
+
+
+def _load_m3(
+    name: str, weights: ScoreWeights, batch_size: int, max_seq_length: int | None, device: str | None
+) -> BGEM3Scorer:
+    from lexforge.models.splade import build_splade
+
+    try:
+        model = build_splade(name, max_seq_length=max_seq_length, device=device)
+    except (OSError, ValueError) as error:
+        raise DataError(f"the teacher {name!r} cannot be loaded: {error}") from error
+    return BGEM3Scorer(model, weights, batch_size)
 
 
 def texts_to_fit(documents: Sequence[str]) -> Sequence[str]:

@@ -9,9 +9,9 @@ from lexforge.common.lazy import load_when_used
 if TYPE_CHECKING:
     from lexforge.settings import PRESETS, EvaluationSettings, Phase, Preset, PresetName, TrainingSettings
     from lexforge.training.any_loss import check_full_batch
-    from lexforge.training.callbacks import CollapseCallback, CurriculumCallback
+    from lexforge.training.collapse import CollapseCallback
     from lexforge.training.collator import DenseCollator, SpladeCollator
-    from lexforge.training.curriculum import phase_at, ramp_at
+    from lexforge.training.curriculum import CurriculumCallback, phase_at, ramp_at
     from lexforge.training.dense import DenseTrainer
     from lexforge.training.hub import hub_arguments, push_model
     from lexforge.training.plan import Plan
@@ -26,8 +26,7 @@ if TYPE_CHECKING:
         read_retrieval,
         trainer_options,
     )
-    from lexforge.training.rows import (
-        NEGATIVE_RULE,
+    from lexforge.training.recipe_rows import (
         check_triplet_rows,
         choose_negatives,
         load_rows,
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
     from lexforge.training.weighted_sampler import WeightedBatchSampler, weighted_batches
 
 __all__ = [
-    "NEGATIVE_RULE",
     "PRESETS",
     "CollapseCallback",
     "CurriculumCallback",

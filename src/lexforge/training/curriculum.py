@@ -1,10 +1,15 @@
-"""The curriculum as pure functions of training progress (docs/losses.md, section 9)."""
+"""The curriculum: pure functions of training progress (docs/losses.md, section 9), written into the loss."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
 
-from lexforge.settings import Phase
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from lexforge.losses import NeuralSparseLoss
+from lexforge.settings import Phase, check_phases
 
 
 def phase_at(phases: Sequence[Phase], progress: float) -> int:
@@ -40,3 +45,67 @@ def ramp_at(progress: float, ramp_fraction: float) -> float:
     if progress >= ramp_fraction:
         return 1.0
     return (progress / ramp_fraction) ** 2
+
+
+class CurriculumCallback(TrainerCallback):
+    """Write the phase's temperature and weights and the sparsity ramp into the loss before each optimizer
+    step.
+
+    The values are a pure function of `global_step / max_steps`, so there is nothing to save, and a resumed
+    run continues exactly. A term whose weight is 0 at the start stays off in every phase. The learning-rate
+    factor of a phase is applied by `SpladeTrainer.create_scheduler`.
+
+    Args:
+        loss: The loss to write into.
+        phases: The curriculum; an empty sequence leaves the weights and the temperature as they are.
+        ramp_fraction: Length of the sparsity ramp as a share of training, in [0, 1].
+
+    Raises:
+        ValueError: If the phases do not cover training, or `ramp_fraction` is out of range.
+    """
+
+    def __init__(
+        self, loss: NeuralSparseLoss, phases: Sequence[Phase] = (), ramp_fraction: float = 0.0
+    ) -> None:
+        check_phases(phases)
+        if not 0 <= ramp_fraction <= 1:
+            raise ValueError(f"ramp_fraction must lie in [0, 1]; received {ramp_fraction}")
+        self.loss = loss
+        self.phases = tuple(phases)
+        self.ramp_fraction = ramp_fraction
+        self.phase_index = 0
+        # A term that the user switched off stays off, because a phase would undo an ablation.
+        self.switched_on = {name for name, weight in loss.weights.items() if weight}
+
+    def on_step_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Set the loss for the step that begins."""
+        self._write(state.global_step / state.max_steps)
+
+    @contextmanager
+    def final_values(self) -> Iterator[None]:
+        """A block in which the loss has the values of the end of training, for an evaluation.
+
+        The values of the step under way would make the evaluation loss move with the schedule: one and the
+        same model would seem to improve, and the best checkpoint would be chosen by its step.
+        """
+        loss = self.loss
+        before = loss.regularizer_ramp, loss.temperature, dict(loss.weights), self.phase_index
+        factors, loss.sparsity_factors = loss.sparsity_factors, {}  # a controller moves them at every step
+        self._write(1.0)
+        try:
+            yield
+        finally:
+            loss.regularizer_ramp, loss.temperature, loss.weights, self.phase_index = before
+            loss.sparsity_factors = factors
+
+    def _write(self, progress: float) -> None:
+        """Write the values for a share of training, in [0, 1], into the loss."""
+        self.loss.regularizer_ramp = ramp_at(progress, self.ramp_fraction)
+        if self.phases:
+            self.phase_index = phase_at(self.phases, progress)
+            phase = self.phases[self.phase_index]
+            self.loss.temperature = phase.temperature
+            weights = {"infonce": phase.infonce_weight, "distillation": phase.distillation_weight}
+            self.loss.weights |= {name: value for name, value in weights.items() if name in self.switched_on}

@@ -27,15 +27,16 @@ from lexforge.runs.finite import FiniteTraining
 from lexforge.runs.resumable import ResumableTraining
 from lexforge.runs.state import read_state
 from lexforge.runs.weight_average import WeightAverage
+from lexforge.settings import Phase
 from lexforge.sparsity import ActiveTermsController, Finishing, check_terms_of_model, trim_documents
 from lexforge.sparsity.constants import COUNTED_TEXTS, QUERY_TOLERANCE, SAMPLE
 from lexforge.sparsity.sample import mean_active_terms, sample_texts
 from lexforge.teachers import BM25Teacher
 from lexforge.training.any_loss import AnyLossTraining, Losses, losses_of
-from lexforge.training.callbacks import CollapseCallback, CurriculumCallback
+from lexforge.training.collapse import CollapseCallback
 from lexforge.training.collator import SpladeCollator
 from lexforge.training.columns import check_training_rows, texts_of_rows
-from lexforge.training.curriculum import Phase, phase_at
+from lexforge.training.curriculum import CurriculumCallback, phase_at
 
 logger = logging.getLogger(__name__)
 

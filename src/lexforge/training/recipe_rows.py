@@ -19,16 +19,13 @@ from lexforge.data.columns import ANCHOR, POSITIVE
 from lexforge.data.pairs import NEGATIVE
 from lexforge.data.splits import TRAIN
 from lexforge.evaluation import RetrievalEvaluator
-from lexforge.negatives import NegativeRule, judged_run, rankings, training_rows
+from lexforge.negatives import NEGATIVE_RULE, NegativeRule, judged_run, rankings, training_rows
 from lexforge.retrieval import BM25Index
 from lexforge.settings import NegativesName, PresetNegatives
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
-NEGATIVE_RULE = NegativeRule(last_rank=50, margin=0.05)
-"""Negatives stand among the first 50 documents of their query and score at most 95 % of the positive's score,
-because a document that scores higher may well be an answer that nobody judged."""
 LOOKED_AT = 1000  # rows whose tokens are counted
 MOSTLY_UNKNOWN = 0.5  # share of unknown tokens of a text in a script that a tokenizer does not know
 BATCHES = 4  # in a collection that is large enough for the negatives of a preset

@@ -84,6 +84,11 @@ class NegativeRule:
                 )
 
 
+NEGATIVE_RULE = NegativeRule(margin=0.05)
+"""The rule of the recipes: a negative scores at most 95 % of what the positive scores. A document that scores
+higher may well be an answer that nobody judged."""
+
+
 class NegativeMiner:
     """Mines negatives for the (query, positive) pairs of a split from rankings of its queries.
 

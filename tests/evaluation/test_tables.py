@@ -6,7 +6,7 @@ import pytest
 from sentence_transformers import SparseEncoder
 from transformers.utils import logging
 
-from lexforge.evaluation.report import example_searches, metrics_table, split_terms
+from lexforge.evaluation.tables import example_searches, metrics_table, split_terms
 
 
 def test_the_table_has_a_row_a_system_and_a_dash_for_what_was_not_measured() -> None:
