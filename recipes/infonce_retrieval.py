@@ -29,6 +29,7 @@ import tyro
 
 from lexforge import data, evaluation, losses, models, report, runs, training
 from lexforge.common.command_line import run_recipe
+from lexforge.negatives import NEGATIVE_RULE
 from lexforge.settings import (
     NO_PREFIX,
     RecipeSettings,
@@ -159,7 +160,7 @@ def main(cfg: Config) -> None:
     # Training rows: a query, a document that answers it, and the negatives, which infonce alone reads.
     stages.begin("make the training rows")
     negatives = cfg.negatives if cfg.loss.name == "infonce" else "none"
-    rule = replace(negatives.NEGATIVE_RULE, shortage=cfg.negatives_shortage)
+    rule = replace(NEGATIVE_RULE, shortage=cfg.negatives_shortage)
     rows = training.load_rows(loaded, evaluator, negatives, rule)
     training.check_full_batch(len(rows), cfg.train, process.num_processes)
     if plan is not None:
