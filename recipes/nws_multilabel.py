@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 import tyro
@@ -137,7 +137,9 @@ def binary_cross_entropy(model: SentenceTransformer, labels: np.ndarray) -> loss
 
         def __init__(self) -> None:
             super().__init__(model)
-            self.head = nn.Linear(model.get_embedding_dimension(), labels.shape[1])
+            width = model.get_embedding_dimension()
+            assert width is not None  # that of its pooling
+            self.head = nn.Linear(width, labels.shape[1])
             frequency = torch.from_numpy(labels.mean(axis=0)).float()  # [L]
             with torch.no_grad():
                 self.head.bias.copy_(frequency.clamp(1e-4, 1 - 1e-4).logit())
@@ -146,6 +148,7 @@ def binary_cross_entropy(model: SentenceTransformer, labels: np.ndarray) -> loss
             self, embeddings: list[Tensor], features: list | None, labels: Tensor | None
         ) -> Tensor:
             """Compute the mean of the cross-entropy over texts and labels."""
+            assert labels is not None  # the rows have them
             scores = self.head(embeddings[0])  # [B, L]
             return nn.functional.binary_cross_entropy_with_logits(scores, labels.to(scores))
 
@@ -156,8 +159,9 @@ def build_loss(settings: LossOptions, model: SentenceTransformer, labels: np.nda
     """Build the loss from the labels of the training texts, `[N, L]` of 0 and 1."""
     if settings.name == "bce":
         return binary_cross_entropy(model, labels)
+    label_similarity: np.ndarray  # [L, L]
     if settings.label_similarity == "none":
-        label_similarity = np.zeros((labels.shape[1], labels.shape[1]))  # [L, L]
+        label_similarity = np.zeros((labels.shape[1], labels.shape[1]))
     else:
         from lexforge.losses.functional import compute_label_pair_similarity
 
@@ -177,8 +181,10 @@ def build_loss(settings: LossOptions, model: SentenceTransformer, labels: np.nda
 def classifier_of(loss: losses.EmbeddingLoss) -> tuple[np.ndarray, np.ndarray | None]:
     """Return the weights `[L, D]` of the classifier that a loss has learned, and its bias `[L]`, if any."""
     if isinstance(loss, losses.NWSLoss):
+        assert loss.prototypes is not None  # this recipe always learns them
         return loss.prototypes.numpy(force=True), None
-    return loss.head.weight.numpy(force=True), loss.head.bias.numpy(force=True)
+    head: Any = loss.head
+    return head.weight.numpy(force=True), head.bias.numpy(force=True)
 
 
 def encode_texts(model: SentenceTransformer, columns: dict[str, list]) -> evaluation.LabelledVectors:
@@ -235,7 +241,7 @@ def main(cfg: Config) -> None:
         metrics["initial"] = evaluation.evaluate_multilabel(train, dev, test)
     evaluator = None
     if cfg.evaluation.eval_steps is not None:
-        evaluator = evaluation.MultiLabelEvaluator(*measured_columns[:2], name="dev")
+        evaluator = evaluation.MultiLabelEvaluator(measured_columns[0], measured_columns[1], name="dev")
 
     # Training. The classifier of the loss learns faster than the encoder. A batch may hold a text twice,
     # because texts are negatives of each other by their labels.

@@ -298,7 +298,7 @@ def prepare_head(
     if cfg.loss.own_activation_weight is None:
         cfg = replace(cfg, loss=replace(cfg.loss, own_activation_weight=cfg.start.own_activation_weight))
     if cfg.document_terms is None and cfg.query_terms is None:
-        wanted = cfg.start.wanted_terms(models.vocabulary_size(model))
+        wanted: dict[str, Any] = cfg.start.wanted_terms(models.vocabulary_size(model))
         if cfg.inference_free:  # such queries have no encoder, and one term per word
             wanted.pop("query_terms", None)
         cfg = replace(cfg, **wanted)
@@ -518,6 +518,7 @@ def main(cfg: Config) -> None:
     # rows. A resumed run reads the file of the negatives.
     if mines and plan is None:
         stages.begin("mine the negatives")
+        assert loaded.retrieval is not None  # rows of texts cannot be mined: `load_rows` refused them
         rule = negative_rule(cfg, seed=cfg.train.seed)
         rows = negatives.mine_once(model, loaded.retrieval, rule, cfg.output_dir / "mined.jsonl")
     cfg, rows, embeddings, compared = teach(cfg, model, teacher, rows, process, stages)

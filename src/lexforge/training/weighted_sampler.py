@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -90,7 +90,7 @@ def draw_rows(weights: NDArray[np.float64], seed: int, epoch: int) -> NDArray[np
     return np.minimum(drawn, np.flatnonzero(weights)[-1])  # a last point may be rounded up to the end
 
 
-def weighted_batches(weights: NDArray[np.float64] | None) -> dict[str, Callable[..., WeightedBatchSampler]]:
+def weighted_batches(weights: NDArray[np.float64] | None) -> dict[str, Any]:
     """Return the training argument that draws rows by weight; none without weights.
 
     Args:
