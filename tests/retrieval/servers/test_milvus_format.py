@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from lexforge.retrieval.engines.milvus_format import (
+from lexforge.retrieval.faiss import HNSW, IVF, Flat
+from lexforge.retrieval.servers.milvus_format import (
     index_options,
     is_transient,
     layout_fields,
@@ -20,7 +21,6 @@ from lexforge.retrieval.engines.milvus_format import (
     rows_of,
     search_options,
 )
-from lexforge.retrieval.faiss import HNSW, IVF, Flat
 
 GRPC = Enum("GRPC", ["UNAVAILABLE", "DEADLINE_EXCEEDED", "PERMISSION_DENIED"])
 

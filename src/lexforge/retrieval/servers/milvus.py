@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from lexforge.common.extras import missing_extra
 from lexforge.common.similarity import Similarity
 from lexforge.retrieval.base import RankedPositions
-from lexforge.retrieval.engines.milvus_format import (
+from lexforge.retrieval.faiss import HNSW, IVF, Flat
+from lexforge.retrieval.servers.milvus_format import (
     CONNECT_FAILED,
     dictionaries,
     index_options,
@@ -28,14 +29,13 @@ from lexforge.retrieval.engines.milvus_format import (
     search_options,
     type_and_width,
 )
-from lexforge.retrieval.engines.server import (
+from lexforge.retrieval.servers.server import (
     ATTEMPTS,
     FIRST_DELAY_S,
     PROPERTY,
     ServerIndex,
     send_repeatedly,
 )
-from lexforge.retrieval.faiss import HNSW, IVF, Flat
 from lexforge.settings import VectorType
 
 FORMAT = "lexforge-milvus-index"

@@ -17,7 +17,7 @@ from scipy import sparse
 from lexforge.common.extras import missing_extra
 from lexforge.common.similarity import Similarity
 from lexforge.retrieval.base import RankedPositions
-from lexforge.retrieval.engines.server import (
+from lexforge.retrieval.servers.server import (
     ATTEMPTS,
     FIRST_DELAY_S,
     PROPERTY,

@@ -15,9 +15,9 @@ pytest.importorskip("qdrant_client", reason="the extra `qdrant` is not installed
 from qdrant_client import QdrantClient
 from qdrant_client.http.exceptions import ResponseHandlingException, UnexpectedResponse
 
-from lexforge.retrieval.engines import qdrant
-from lexforge.retrieval.engines.qdrant import QdrantIndex
 from lexforge.retrieval.inverted import InvertedIndex
+from lexforge.retrieval.servers import qdrant
+from lexforge.retrieval.servers.qdrant import QdrantIndex
 
 WIDTH = 12
 

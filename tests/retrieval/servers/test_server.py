@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lexforge.corpus import build_index, open_index
-from lexforge.retrieval.engines.server import chosen_address
+from lexforge.retrieval.servers.server import chosen_address
 
 
 def test_a_token_needs_an_address_that_the_caller_names() -> None:
@@ -38,7 +38,7 @@ def test_no_client_is_made_for_a_saved_address_and_a_token(
     from lexforge.corpus import EncodedCorpus, encode_corpus
     from lexforge.storage.manifest import read_manifest, write_manifest
 
-    engine = importlib.import_module(f"lexforge.retrieval.engines.{name}")
+    engine = importlib.import_module(f"lexforge.retrieval.servers.{name}")
     encode_corpus(tiny_splade, {"a": "sort the list", "b": "open file"}, tmp_path / "corpus", name="tiny")
     out = tmp_path / "out"
     build_index(EncodedCorpus(tmp_path / "corpus"), out, name, uri=str(tmp_path / file)).close()

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from lexforge.retrieval.engines.server import check_address
 from lexforge.retrieval.faiss import HNSW, IVF, Flat
+from lexforge.retrieval.servers.server import check_address
 from lexforge.retrieval.vectors import dense_width, sparse_width
 from lexforge.settings import VectorType
 
