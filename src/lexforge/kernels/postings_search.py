@@ -109,7 +109,7 @@ def _add_list(blocks, levels, factor, bounds):
 
 
 @inner
-def _fill_bounds(postings, segment, low, high, query, buffers, bounds):
+def _sum_bounds(postings, segment, low, high, query, buffers, bounds):
     """Write the bounds of the blocks `low` to `high - 1` of a segment.
 
     They are filled in stretches that stay in the first-level cache while all terms are added.
@@ -263,7 +263,7 @@ def _search_segment(postings, segment, low, high, query, sought, buffers, hits, 
     Blocks whose bound does not reach the score `sought` are left out.
     """
     terms, bounds, buffers = buffers[0], buffers[1], buffers[2:]
-    _fill_bounds(postings, segment, low, high, query, terms, bounds)
+    _sum_bounds(postings, segment, low, high, query, terms, bounds)
     bounds = bounds[low:high]
     # A bound and a score are two sums of rounded products, which can differ by this factor.
     slack = np.float32(1 + 2.4e-7 * (len(query[0]) + 8))

@@ -8,11 +8,11 @@ from lexforge.common.lazy import load_when_used
 
 if TYPE_CHECKING:
     from lexforge.report.curve_drawing import Panel, draw_curves
-    from lexforge.report.curves import loss_note
     from lexforge.report.diagnosis import Finding, diagnose, findings_text
     from lexforge.report.model_numbers import measure_symptoms, record_symptoms
     from lexforge.report.page import write_page
     from lexforge.report.record import RunRecord
+    from lexforge.report.training_charts import loss_note
     from lexforge.report.verdict import run_verdict
 
 __all__ = [

@@ -15,13 +15,13 @@ from bokeh.resources import Resources
 from lexforge.common.numbers import byte_size, duration, number
 from lexforge.evaluation import SYSTEM_NAMES
 from lexforge.report.charts import Chart
-from lexforge.report.curves import training_charts
 from lexforge.report.diagnosis import findings_of
 from lexforge.report.query_charts import duels
 from lexforge.report.record import METRICS_FILE
 from lexforge.report.result_charts import headline_chart, histogram_chart
 from lexforge.report.run_files import RunFiles, read_run_files
 from lexforge.report.term_statistics import is_punctuation
+from lexforge.report.training_charts import training_charts
 from lexforge.report.verdict import measure_table, sentences, versus
 from lexforge.runs import resume_command
 from lexforge.runs.run_directory import flat_settings
