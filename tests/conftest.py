@@ -37,6 +37,11 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["XDG_CACHE_HOME"] = cache.name
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the files beside this one, some of whose tests take long: at the end one process would wait."""
+    items.sort(key=lambda item: item.path.parent != Path(__file__).parent)
+
+
 def pytest_collection_finish() -> None:
     """Load what looks for all objects of one type when it is loaded."""
     import hypothesis  # noqa: F401 - it looks for what refers to generators of numbers

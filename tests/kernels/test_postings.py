@@ -290,3 +290,25 @@ def test_large_corpora_get_short_segments(block_size: int, segments: int) -> Non
     """The score of the first segment prunes those after it; blocks of one document are faster in one."""
     documents = sparse.csr_array(np.ones((4 * 8192 + 1, 1), np.float32))
     assert len(build_postings(documents, block_size).starts) - 1 == segments
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("impl", COMPILED)
+@pytest.mark.parametrize("impacts", ["float32", "uint8"])
+def test_a_large_vocabulary_finds_the_same(impl: str, impacts: str) -> None:
+    """XLM-R has 250,002 terms, whose ids take 32 bits: loops of their own, which no other test compiles."""
+    rng = np.random.default_rng(0)
+    documents, queries = csr(rng.integers(0, 4, (300, 40))), csr(rng.integers(0, 4, (5, 40)))
+    terms = np.sort(rng.choice(250_002, 40, replace=False))
+
+    def spread(matrix: sparse.csr_array) -> sparse.csr_array:
+        parts = (matrix.data, terms[matrix.indices], matrix.indptr)
+        return sparse.csr_array(parts, shape=(matrix.shape[0], 250_002))
+
+    wide = build_postings(spread(documents), impacts=impacts)
+    assert wide.terms.itemsize == 4
+    narrow = build_postings(documents, impacts=impacts)
+    for one, other in zip(
+        top_k(spread(queries), wide, 20, impl), top_k(queries, narrow, 20, impl), strict=True
+    ):
+        np.testing.assert_array_equal(one, other)
