@@ -38,7 +38,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the files beside this one, some of whose tests take long: at the end one process would wait."""
+    """Begin with the files beside this one, whose tests are long: at the end one process would wait."""
     items.sort(key=lambda item: item.path.parent != Path(__file__).parent)
 
 
