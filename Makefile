@@ -47,7 +47,7 @@ lint: $(INSTALLED)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# A fresh checkout compiles its loops on one core, while the types are checked on the other.
+# A fresh checkout compiles its loops while the types are checked, and then on both cores.
 loops: $(INSTALLED)
 	$(BIN)/python tests/compile_loops.py
 

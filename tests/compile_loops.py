@@ -1,7 +1,7 @@
 """Compile the loops of numba into their cache, as `make test` does while types are checked.
 
-In a fresh checkout each process of the tests would compile them for itself, which takes two minutes of one
-core. Here two processes share them: each kind of search has loops of its own.
+In a fresh checkout each process of the tests would compile them for itself, which takes a minute. Here two
+processes share them: each kind of search has loops of its own.
 """
 
 from __future__ import annotations

@@ -61,7 +61,9 @@ def test_a_name_that_sentence_transformers_completes(
     assert load_teacher("all-mini", TEXTS).encode(TEXTS, "document").shape == expected.shape
 
 
-@pytest.mark.parametrize("name", ["missing", "nobody/missing", "../missing", "a/b/c", "", Path("org/name")])
+@pytest.mark.parametrize(
+    "name", ["missing", "nobody/missing", "../missing", "a/b/c", "a--b", "a/b.git", "", Path("org/name")]
+)
 def test_a_name_that_nothing_has(name: str | Path) -> None:
     """One line says what was looked for, before transformers fails with many."""
     with pytest.raises(FileNotFoundError, match=r"there is no model at .*; pass the folder") as caught:

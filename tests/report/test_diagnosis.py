@@ -414,6 +414,10 @@ def test_advice_shows_the_settings_of_the_run(tmp_path: Path) -> None:
     metrics = {"wanted_terms": {"document": 128, "query": None}}  # of which the weight of FLOPS follows
     wanted = diagnosed(tmp_path, CONFIG | {"document_terms": 128}, [], diagnosis=sample, metrics=metrics)
     assert wanted["rare_weight"].advice.startswith("raise --document-terms (now 128), or raise --loss.idf-")
+    few = SYMPTOMS["expansion"].advice_text(flag_of, terms_are_wanted=True)
+    assert few == "raise --document-terms, or lower --finish.start-share"
+    many = SYMPTOMS["dense"].advice_text(flag_of, terms_are_wanted=True)
+    assert many == "lower --document-terms"
     none = diagnosed(tmp_path, CONFIG, [], diagnosis=sample | {"stop_words": 0})["stop_words"]
     assert none.ok is None
     assert "--language" in none.advice

@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 
 import pytest
+from sentence_transformers import SparseEncoder
 from transformers import TrainerControl, TrainerState, TrainingArguments
 
-from lexforge.training import CollapseCallback
+from lexforge.losses import NeuralSparseLoss
+from lexforge.training import CollapseCallback, SpladeTrainer
 
 
 def feed(callback: CollapseCallback, lines: list[dict[str, float]], caplog: pytest.LogCaptureFixture) -> list:
@@ -44,6 +46,18 @@ def test_dense_activations_are_called_out_for_each_column(caplog: pytest.LogCapt
     assert feed(callback, [line(50, 51), line(50, 51)], caplog) == [0, 1]
     assert "a document has had 51.0 of 100" in caplog.messages[0]
     assert "raise flops_weight" in caplog.messages[0]
+
+
+def test_a_wanted_number_is_named_in_the_place_of_the_weight_that_it_sets(
+    tiny_splade: SparseEncoder, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The controller would overwrite the weight at the next count."""
+    loss = NeuralSparseLoss(tiny_splade, flops_weight=1.0)
+    trainer = SpladeTrainer(tiny_splade, loss, document_terms=8)
+    (callback,) = (one for one in trainer.callback_handler.callbacks if isinstance(one, CollapseCallback))
+    size = callback.vocabulary_size
+    assert feed(callback, [line(5, size)] * 5, caplog)[-1] == 1
+    assert caplog.messages[0].endswith("terms active: lower document_terms")
 
 
 def test_lines_without_activations_count_for_nothing(caplog: pytest.LogCaptureFixture) -> None:

@@ -12,6 +12,7 @@ from huggingface_hub import hf_hub_download
 from huggingface_hub.errors import (
     EntryNotFoundError,
     GatedRepoError,
+    HFValidationError,
     LocalEntryNotFoundError,
     RepositoryNotFoundError,
 )
@@ -68,7 +69,7 @@ def checked_name(name_or_path: str | Path) -> str:
             reachable = False
         except GatedRepoError:  # a kind of RepositoryNotFoundError; it says how to get access
             raise
-        except (RepositoryNotFoundError, EntryNotFoundError):
+        except (RepositoryNotFoundError, EntryNotFoundError, HFValidationError):  # the last: no hub name
             continue
     searched = ""
     if names:

@@ -7,9 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-_WEIGHT_OF_FLOPS = (
-    r"(raise|lower) \{loss\.flops_weight\}(?:, or give \{document_terms\})?"  # and its direction
-)
+# The weight of FLOPS in an advice, with its direction.
+_WEIGHT_OF_FLOPS = r"(raise|lower) \{loss\.flops_weight\}(?:, or give \{document_terms\})?"
 
 
 @dataclass(frozen=True)
@@ -138,7 +137,7 @@ _ROWS = (
         "above",
         "33 % to 87 %",
         "1 % and 9 %",
-        "lower {loss.flops_weight} or {finish.start_share}",
+        "lower {loss.flops_weight}, or lower {finish.start_share}",
     ),
     Symptom(
         "everywhere",

@@ -22,6 +22,8 @@ class CollapseCallback(TrainerCallback):
         vocabulary_size: Number of terms, V.
         patience: Number of consecutive lines of the log after which the warning comes.
         dense_fraction: Share of V, in (0, 1]; a text with more active terms than this share is dense.
+        terms_are_wanted: Whether a wanted number of terms per document sets the weight of FLOPS, as for
+            `Symptom.advice_text`.
 
     Raises:
         ValueError: If a number is out of range.
@@ -29,7 +31,14 @@ class CollapseCallback(TrainerCallback):
     Source: the advice is that of `lexforge.report.symptoms`.
     """
 
-    def __init__(self, vocabulary_size: int, *, patience: int = 5, dense_fraction: float = 0.5) -> None:
+    def __init__(
+        self,
+        vocabulary_size: int,
+        *,
+        patience: int = 5,
+        dense_fraction: float = 0.5,
+        terms_are_wanted: bool = False,
+    ) -> None:
         if not vocabulary_size > 0 or not patience > 0 or not 0 < dense_fraction <= 1:
             raise ValueError(
                 "vocabulary_size and patience must be above 0 and dense_fraction in (0, 1]; received "
@@ -38,6 +47,7 @@ class CollapseCallback(TrainerCallback):
         self.vocabulary_size = vocabulary_size
         self.patience = patience
         self.dense_fraction = dense_fraction
+        self.terms_are_wanted = terms_are_wanted
         self._lines: dict[tuple[str, str], int] = {}  # (column, state) -> consecutive lines
 
     def on_log(
@@ -64,5 +74,5 @@ class CollapseCallback(TrainerCallback):
                         column,
                         active,
                         self.vocabulary_size,
-                        SYMPTOMS[name].advice_text(argument_of),
+                        SYMPTOMS[name].advice_text(argument_of, terms_are_wanted=self.terms_are_wanted),
                     )

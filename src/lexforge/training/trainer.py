@@ -142,7 +142,8 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, AnyLossTraining, SparseEn
             "encoder_precision": self.encoder_precision,
         }
         self.run_state.parts |= {name: part for name, part in parts.items() if part is not None}
-        self.add_callback(CollapseCallback(vocabulary_size(self.model)))
+        wanted = self.wanted_terms["document_terms"] is not None
+        self.add_callback(CollapseCallback(vocabulary_size(self.model), terms_are_wanted=wanted))
 
     def prepare_model(self, model: BaseModel) -> None:
         """Remember the weights of a model that is to be trained, and fuse its head."""
