@@ -178,6 +178,15 @@ def test_bad_input_fails_before_encoding(change: dict, error, message: str, fold
         evaluate.main(evaluate.Config(**{"model": broken, "data": folder, **change}))
 
 
+@pytest.mark.parametrize(
+    ("metrics", "message"), [(("nDGC@10",), "unknown measure 'nDGC@10'"), ((), "received none")]
+)
+def test_a_wrong_measure_is_refused_before_the_model_is_loaded(metrics: tuple, message: str, folder) -> None:
+    """A large model takes minutes to load, and a name on the hub is downloaded."""
+    with pytest.raises(ValueError, match=message):
+        evaluate.main(evaluate.Config("./no-such-model", folder, metrics=metrics))
+
+
 @pytest.mark.parametrize("name", ["corpus", "queries"])
 def test_an_id_that_a_run_file_cannot_carry_fails_before_encoding(
     name: str, folder, tmp_path: Path, broken: str

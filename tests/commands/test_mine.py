@@ -15,7 +15,7 @@ from lexforge import cli
 from lexforge.commands import mine
 from lexforge.data import read_training_rows
 from lexforge.evaluation import write_run
-from lexforge.negatives import NegativeRule
+from lexforge.negatives import NEGATIVE_RULE, NegativeRule
 
 QUERIES = {"q0": "sort list", "q1": "file", "q2": "parse tree"}
 POSITIVES = {"q0": "d0", "q1": "d1", "q2": "d2"}
@@ -175,3 +175,8 @@ def test_the_flags_of_the_rule_are_flags_of_the_command(folder: Path) -> None:
     cli.main(["mine", "--data", str(folder), "--output", str(folder / "out.jsonl"), *flags])
     columns = ["anchor", "positive", "negative_1", "negative_2"]
     assert list(read_training_rows(folder / "out.jsonl")[0]) == columns
+
+
+def test_the_command_mines_by_the_rule_of_the_recipes(folder: Path) -> None:
+    """Rows that are mined beforehand and those that a training mines meet the same conditions."""
+    assert mine.Config(data=str(folder), output=folder / "out.jsonl").rule == NEGATIVE_RULE

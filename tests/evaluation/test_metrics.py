@@ -13,7 +13,7 @@ import pytest
 from scipy import stats
 
 from lexforge.evaluation import RunScores, compare_runs, evaluate_run, read_scores, score_run, write_scores
-from lexforge.evaluation.metrics import cutoff
+from lexforge.evaluation.metrics import check_metrics
 
 QRELS = {"q1": {"a": 2, "b": 1, "c": 0}, "q2": {"a": 1}}
 
@@ -139,9 +139,11 @@ for grade in (-1, -2, -9999):
     assert result.returncode == 0, result.stderr
 
 
-def test_cutoffs() -> None:
-    """The evaluator compares them with the number of documents it retrieves."""
-    assert [cutoff(name) for name in ("nDCG@10", "RR(rel=2)@7", "AP")] == [10, 7, None]
+def test_cutoffs_are_within_the_documents_that_are_retrieved() -> None:
+    """A measure beyond them would be too low; one without a cutoff counts what there is."""
+    check_metrics(["nDCG@10", "RR(rel=2)@7", "AP"], 10)
+    with pytest.raises(ValueError, match=r"'RR\(rel=2\)@7' must be at most k; received k = 6"):
+        check_metrics(["AP", "RR(rel=2)@7"], 6)
 
 
 def test_the_paired_test_by_its_formula() -> None:

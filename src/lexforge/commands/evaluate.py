@@ -94,6 +94,7 @@ def main(cfg: Config) -> None:
             raise IsADirectoryError(f"--run and --json must name files; {file} is a folder")
     if cfg.run is not None and cfg.json is not None and cfg.run.resolve() == cfg.json.resolve():
         raise ValueError(f"--run and --json must name two files; received {cfg.run} for both")
+    evaluation.check_metrics(cfg.metrics, cfg.k)
     loaded = data.load_retrieval_data(str(cfg.data), [cfg.split], cfg.source)
     qrels = loaded.split(cfg.split)
     if cfg.run is not None:

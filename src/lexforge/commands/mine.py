@@ -19,7 +19,7 @@ from typing import Annotated, Any
 
 from lexforge import corpus, data, evaluation, models, negatives, retrieval, teachers
 from lexforge.data import SourceOptions
-from lexforge.negatives import NegativeRule
+from lexforge.negatives import NEGATIVE_RULE, NegativeRule
 from lexforge.settings import NO_PREFIX
 
 Search = Callable[[list[str], int], Any]  # -> lexforge.retrieval.Hits
@@ -35,7 +35,7 @@ class Config:
     run: Path | None = None  # a TREC run of the split's queries, in the place of a model
     split: str = "train"
     source: Annotated[SourceOptions, NO_PREFIX] = field(default_factory=SourceOptions)
-    rule: Annotated[NegativeRule, NO_PREFIX] = field(default_factory=NegativeRule)
+    rule: Annotated[NegativeRule, NO_PREFIX] = NEGATIVE_RULE
     # For --teacher-margin: `bm25`, `lsa`, `lsa-char`, or a dense, sparse, multi-vector or cross-encoder.
     teacher: str | None = None
     teacher_scores: Path | None = None  # precomputed scores in qrels format, in the place of a teacher

@@ -21,7 +21,7 @@ from lexforge.common.types import Passage, Qrels, Run
 from lexforge.corpus import CorpusEncoder, Vectors, encode, vector_type
 from lexforge.evaluation.expansion import expansion_share, keep_own_terms
 from lexforge.evaluation.latency import search_latency
-from lexforge.evaluation.metrics import METRICS, RunScores, check_qrels, cutoff, score_run
+from lexforge.evaluation.metrics import METRICS, RunScores, check_metrics, check_qrels, score_run
 from lexforge.evaluation.sparsity import measure_sparsity
 from lexforge.models.load import check_encoder
 from lexforge.retrieval import BM25Index, Hits, Index, build_exact
@@ -118,11 +118,7 @@ class RetrievalEvaluator(BaseEvaluator):
         texts, self._document_of = _texts_and_documents(corpus)
         documents = texts if self._document_of is None else set(self._document_of.values())
         _check_data(queries, texts, documents, qrels)
-        if not metrics:
-            raise ValueError("metrics must name at least one measure; received none")
-        for metric in metrics:
-            if (cutoff(metric) or 0) > self.k:
-                raise ValueError(f"the cutoff of measure {metric!r} must be at most k; received k = {k}")
+        check_metrics(metrics, self.k)
         self.qrels = check_qrels(qrels)
         self.query_ids = list(self.qrels)
         self.query_texts = [queries[query] for query in self.query_ids]

@@ -15,6 +15,7 @@ import numpy as np
 
 from lexforge.common.types import Qrels, Run
 from lexforge.data.lines import check_grade
+from lexforge.retrieval.base import check_k
 from lexforge.storage.files import write_text
 
 METRICS = ("nDCG@10", "RR@10", "R@100")
@@ -243,9 +244,22 @@ def parse_metric(name: str) -> Any:
     return measure
 
 
-def cutoff(name: str) -> int | None:
-    """Return the last rank that a measure counts: 10 for `nDCG@10`, None for `AP`, which counts all."""
-    return parse_metric(name).params.get("cutoff")
+def check_metrics(metrics: Sequence[str], k: int) -> None:
+    """Check the measures of a search before it begins.
+
+    Args:
+        metrics: Names of measures in ir-measures.
+        k: The number of documents that are retrieved for each query.
+
+    Raises:
+        ValueError: If there is none, one is unknown or counts ranks beyond `k`, or `k` is below 1.
+    """
+    wanted = check_k(k)
+    if not metrics:
+        raise ValueError("metrics must name at least one measure; received none")
+    for name in metrics:
+        if parse_metric(name).params.get("cutoff", 0) > wanted:  # a measure without a cutoff counts all ranks
+            raise ValueError(f"the cutoff of measure {name!r} must be at most k; received k = {wanted}")
 
 
 def _ranked(query: str, documents: dict[str, float]) -> dict[str, float]:
