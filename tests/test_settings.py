@@ -153,6 +153,23 @@ def test_the_defaults_of_training_are_those_of_the_notes(tmp_path: Path) -> None
     assert arguments.batch_sampler == BatchSamplers.NO_DUPLICATES
 
 
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"steps": 200}, 50),
+        ({"steps": 3}, 1),
+        ({"steps": 100_000}, 500),
+        ({"epochs": 2.0}, 500),
+        ({"steps": 200, "save_steps": 7}, 7),
+    ],
+)
+def test_a_short_training_saves_before_its_end(given: dict[str, Any], expected: int, tmp_path: Path) -> None:
+    """The default runs have 200 steps: a kill costs a quarter of them, and not all."""
+    settings = replace(TrainingSettings(), **given)
+    assert settings.arguments(tmp_path).save_steps == expected
+    assert settings.left_open().with_defaults(settings).save_steps == (given.get("save_steps") or expected)
+
+
 @pytest.mark.parametrize("terminal", [True, False])
 def test_a_progress_bar_is_for_a_terminal(
     terminal: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

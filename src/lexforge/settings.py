@@ -365,7 +365,8 @@ class TrainingSettings:
             instead of keeping them; the trainers take it.
         optim: Optimizer, by the name that transformers gives it, such as `adafactor`, which needs hardly any
             memory, or `adamw_torch_8bit` with torchao.
-        save_steps: Number of optimizer steps between two checkpoints.
+        save_steps: Number of optimizer steps between two checkpoints; None is a quarter of the steps, and at
+            most 500.
         save_total_limit: Number of checkpoints that are kept, the newest and the best among them; None keeps
             all.
         logging_steps: Number of optimizer steps between two lines of the log; a number below 1 is a share of
@@ -392,7 +393,7 @@ class TrainingSettings:
     mini_batch_size: int | Literal["auto"] | None = None
     gradient_checkpointing: bool = False
     optim: str = "adamw_torch_fused"
-    save_steps: int = 500
+    save_steps: int | None = None
     save_total_limit: int | None = 2
     logging_steps: float = 0.02
     report_to: tuple[str, ...] = ()
@@ -420,10 +421,9 @@ class TrainingSettings:
             "batch_size",
             "gradient_accumulation_steps",
             "max_gradient_norm",
-            "save_steps",
             "logging_steps",
         )
-        optional = ("steps", "epochs", "learning_rate", "save_total_limit")
+        optional = ("steps", "epochs", "learning_rate", "save_steps", "save_total_limit")
         for name in (*optional, *positive):
             value = getattr(self, name)
             if not (value is None and name in optional) and not value > 0:
@@ -436,11 +436,19 @@ class TrainingSettings:
     def with_defaults(self, defaults: TrainingSettings) -> TrainingSettings:
         """Return the settings with the steps and the learning rate of others where they are left open."""
         open_length = self.steps is None and self.epochs is None
+        lasting = replace(self, steps=defaults.steps if open_length else self.steps)
         return replace(
-            self,
-            steps=defaults.steps if open_length else self.steps,
+            lasting,
             learning_rate=defaults.learning_rate if self.learning_rate is None else self.learning_rate,
+            save_steps=lasting.checkpoint_steps,
         )
+
+    @property
+    def checkpoint_steps(self) -> int:
+        """The number of optimizer steps between two checkpoints; the steps of epochs are not known here."""
+        if self.save_steps is not None:
+            return self.save_steps
+        return MOST_SAVE_STEPS if self.steps is None else min(MOST_SAVE_STEPS, -(-self.steps // 4))
 
     def encoder_options(self) -> dict[str, Any]:
         """Return how the encoder computes, as `SpladeTrainer` and `DenseTrainer` take it."""
@@ -502,7 +510,7 @@ class TrainingSettings:
             "batch_sampler": BatchSamplers.NO_DUPLICATES,
             "dataloader_drop_last": True,
             "dataloader_pin_memory": torch.accelerator.is_available(),
-            "save_steps": self.save_steps,
+            "save_steps": self.checkpoint_steps,
             "save_total_limit": self.save_total_limit,
             "logging_steps": self.logging_steps if self.logging_steps < 1 else round(self.logging_steps),
             # Without this, ranks on CPUs do not find each other.
@@ -524,6 +532,8 @@ class TrainingSettings:
 
 PUBLISHED_EPOCHS = 25.0
 """Passes over the data that the notes give V26."""
+MOST_SAVE_STEPS = 500
+"""Steps between two checkpoints at most, where the settings do not say."""
 
 
 @dataclass(frozen=True)
@@ -818,8 +828,9 @@ class SplitOptions(TableOptions):
     """How tables are read that are divided into splits.
 
     Args:
-        hold_out: Share of the queries (or texts, or first sentences) of train, in (0, 1), that each missing
-            split (dev, test) gets; None refuses data without the split.
+        hold_out: Share of the queries (or texts, or first sentences) of train, in (0, .5), that test and dev
+            get where they are missing. Every command with the same share divides the data alike. None refuses
+            data without the split that is needed.
 
     Raises:
         ValueError: If `hold_out` is out of range, or as for `TableOptions`.
@@ -829,8 +840,11 @@ class SplitOptions(TableOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.hold_out is not None and not 0 < self.hold_out < 1:
-            raise ValueError(f"hold_out must lie between 0 and 1; received {self.hold_out}")
+        if self.hold_out is not None and not 0 < self.hold_out < 0.5:
+            raise ValueError(
+                "hold_out is the share of test and that of dev, and must lie between 0 and .5; received "
+                f"{self.hold_out}"
+            )
 
 
 @dataclass(frozen=True)

@@ -81,7 +81,9 @@ def test_a_folder_of_texts_becomes_a_model_and_an_index(cfg, capsys) -> None:
 def test_a_worse_model_is_rejected_and_the_start_is_kept(cfg, capsys) -> None:
     """A training that ruins the model must not replace it."""
     assert not run(replace(cfg, train=replace(cfg.train, learning_rate=3.0, steps=6)))
-    assert "so the start is kept" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "so the adapted model is not better" in printed
+    assert f"{cfg.output / 'model'} is the start\n" in printed
     start = build_splade(cfg.output / "backbone", max_seq_length=48, similarity="dot", device="cpu")
     kept, rejected = (SparseEncoder(str(cfg.output / name), device="cpu") for name in ("model", "rejected"))
     text = ["the river and the bridge"]
@@ -121,6 +123,21 @@ def test_a_dense_model_gives_its_transformer_and_teaches(cfg, tiny_dense, tmp_pa
     passages = open_index(cfg.output / "index")[2]
     assert {passage.document for passage in passages.values()} == {f"{number}.md" for number in range(40)}
     assert kept.max_seq_length == tiny_dense.max_seq_length
+
+
+def test_a_masked_language_model_is_held_against_bm25_and_adapted_in_any_case(
+    cfg, tiny_checkpoint: Path, capsys
+) -> None:
+    """It retrieves nothing before, so there is no start to go back to; three steps do not beat BM25."""
+    assert not run(replace(cfg, model=str(tiny_checkpoint)))
+    found = json.loads((cfg.output / "adapt.json").read_text())
+    assert found["teachers"] == ["bm25"]
+    assert found["before"]["held_out"]["nDCG@10"] > found["after"]["held_out"]["nDCG@10"]
+    assert f"{cfg.output / 'model'} is the adapted model, because {tiny_checkpoint} is no retriever" in (
+        capsys.readouterr().out
+    )
+    assert not (cfg.output / "rejected").exists()
+    assert len(open_index(cfg.output / "index")[0].ids) == 40
 
 
 def test_a_splade_start_keeps_most_of_its_weights_and_learns_the_order_and_the_best_document(

@@ -46,9 +46,9 @@ def test_other_queries_are_neither_trained_on_nor_tested() -> None:
     assert TrainingData(whole.only(["test"]), ["text"]).other_queries() == []
 
 
-ROWS = [{"frage": f"ask {place}", "antwort": f"text {place}"} for place in range(4)]
+ROWS = [{"frage": f"ask {place}", "antwort": f"text {place}"} for place in range(12)]
 NAMES = ["--query-column", "frage", "--positive-column", "antwort"]
-COLUMNS = SourceOptions(query_column="frage", positive_column="antwort", hold_out=0.5)
+COLUMNS = SourceOptions(query_column="frage", positive_column="antwort", hold_out=0.4)
 
 
 def write_rows(path: Path, rows: list[dict[str, str]]) -> Path:
@@ -83,9 +83,9 @@ def test_a_mistake_in_the_options_is_told_as_the_loader_tells_it(form: str, tmp_
     check_source(str(source), ["train", "test"], COLUMNS)
     assert load_training_data(str(source), ["test"], COLUMNS).pairs is not None
     for options in (
-        SourceOptions(query_column="wrong", positive_column="antwort", hold_out=0.5),
-        SourceOptions(query_column="frage", positive_column="antwort", negative_column="wrong", hold_out=0.5),
-        SourceOptions(query_column="frage", positive_column="antwort", score_column="wrong", hold_out=0.5),
+        SourceOptions(query_column="wrong", positive_column="antwort", hold_out=0.4),
+        SourceOptions(query_column="frage", positive_column="antwort", negative_column="wrong", hold_out=0.4),
+        SourceOptions(query_column="frage", positive_column="antwort", score_column="wrong", hold_out=0.4),
         SourceOptions(query_column="frage", positive_column="antwort"),  # no split test, or no split dev
     ):
         with pytest.raises(ValueError) as late:  # noqa: PT011  # its text is compared

@@ -14,6 +14,7 @@ from lexforge.data import (
     StsOptions,
     hold_out,
     load_label_sets,
+    load_retrieval_data,
     load_sts,
     load_training_data,
 )
@@ -24,8 +25,8 @@ TEXTS = [f"ask {place}" for place in range(20)]
 # What the first versions of lexforge chose: a held-out query that moves to train would leak into it.
 EXPECTED = {
     "train": [0, 1, 3, 4, 5, 8, 10, 12, 14, 16, 17, 18, 19],
-    "dev": [2, 7, 9, 13, 15],
-    "test": [6, 11],
+    "test": [2, 7, 9, 13, 15],
+    "dev": [6, 11],
 }
 
 
@@ -44,7 +45,7 @@ def test_judged_queries_fall_to_the_same_splits_as_ever() -> None:
     """A model that was trained by an earlier version is measured on queries that it has not seen."""
     queries = {text: text for text in TEXTS}
     data = RetrievalData("toy", {"d": "text"}, queries, {"train": {text: {"d": 1} for text in TEXTS}})
-    held_out = hold_out(data, {"dev": 0.2, "test": 0.2})
+    held_out = hold_out(data, {"test": 0.2, "dev": 0.2})
     assert {split: [TEXTS.index(query) for query in held_out.split(split)] for split in held_out.splits} == (
         EXPECTED
     )
@@ -67,6 +68,27 @@ def test_rows_fall_to_the_same_splits(tmp_path: Path) -> None:
     source = rows_of(tmp_path, *({"text": text, "labels": ["a"]} for text in TEXTS))
     labelled = load_label_sets(source, wanted, MultiLabelOptions(hold_out=0.2))
     assert {split: [TEXTS.index(row.text) for row in labelled.split(split)] for split in wanted} == EXPECTED
+
+
+@pytest.mark.parametrize("splits", [["train"], ["dev"], ["test"], ["test", "dev"]])
+def test_every_command_divides_the_data_alike(splits: list[str], tmp_path: Path) -> None:
+    """What `mine` or a run without dev reads as train must not hold what another command measures."""
+    source = rows_of(tmp_path, *({"query": text, "positive": "text"} for text in TEXTS))
+    data = load_retrieval_data(source, splits, SourceOptions(hold_out=0.2))
+    for split in splits:
+        asked = data.split_queries(split).values()
+        assert [TEXTS.index(text) for text in asked] == EXPECTED[split]
+
+
+def test_no_other_split_is_held_out(tmp_path: Path) -> None:
+    """A name that was mistyped is no split, and a share of a set without train is none of its test."""
+    source = rows_of(tmp_path, *({"query": text, "positive": "text"} for text in TEXTS))
+    with pytest.raises(ValueError, match="has no split 'tets'"):
+        load_retrieval_data(source, ["tets"], SourceOptions(hold_out=0.2))
+    (tmp_path / "folder").mkdir()
+    Path(source).rename(tmp_path / "folder" / "test.jsonl")
+    data = load_retrieval_data(str(tmp_path / "folder"), ["test"], SourceOptions(hold_out=0.2))
+    assert len(data.split("test")) == len(TEXTS)
 
 
 def test_scored_pairs_of_a_split_that_would_be_empty_are_refused(tmp_path: Path) -> None:

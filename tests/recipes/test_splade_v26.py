@@ -492,7 +492,7 @@ def test_rows_with_weights_are_planned(tmp_path: Path, capsys: pytest.CaptureFix
     """The drawn rows are fewer than the weights."""
     rows = "".join(f"ask for {i},the text {i} answers,{i}\n" for i in range(120))
     (tmp_path / "clicks.csv").write_text(f"query,positive,clicks\n{rows}", encoding="utf-8")
-    source = SourceOptions(hold_out=0.1, weight_column="clicks")
+    source = SourceOptions(hold_out=0.05, weight_column="clicks")
     recipe.main(config(tmp_path / "clicks.csv", plan=True, source=source, train=TWO_ROWS))
     assert re.search(r"\nrows +1\d\d, of which a step takes 2\n", capsys.readouterr().out)
 

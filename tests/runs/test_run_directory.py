@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 from warm_processes import WarmProcesses
 
+from lexforge.evaluation import RetrievalResult
+from lexforge.report import RunRecord
 from lexforge.runs import check_run_directory, claim_run_directory
 
 SCRIPT = Path(__file__).with_name("claiming_ranks.py")
@@ -75,8 +77,11 @@ def test_a_run_that_failed_before_its_first_checkpoint_can_be_started_again(tmp_
     claim(tmp_path, batch=64)
     for name in ("log.jsonl", "bm25.trec", "bm25.scores.json", "initial.trec", "mined.jsonl"):
         (tmp_path / name).write_text("old")
-    (tmp_path / "backbone").mkdir()
-    (tmp_path / "backbone" / "config.json").write_text("old")
+    record = RunRecord(tmp_path)  # a slow model is measured on a sample before training
+    record.add("initial_sample", RetrievalResult({"AP": 1.0}, {"q": {"d": 1.0}}, {"AP": {"q": 1.0}}, {}, {}))
+    for folder, name in (("backbone", "config.json"), ("eval", "Retrieval_evaluation_dev_results.csv")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / name).write_text("old")
     claim(tmp_path, batch=32)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["config.json", "env.json", "run.lock"]
     (tmp_path / "log.jsonl").write_text("new")
@@ -89,6 +94,7 @@ def test_a_run_that_failed_before_its_first_checkpoint_can_be_started_again(tmp_
 def test_the_files_of_a_beginning_without_a_run_are_somebody_s_own(tmp_path: Path) -> None:
     """A folder with a run of BM25 that a user made must not lose it."""
     (tmp_path / "bm25.trec").write_text("precious")
+    (tmp_path / "config.json").write_text("{}")  # many a folder has one, and no run is without env.json
     with pytest.raises(FileExistsError, match="already holds"):
         claim(tmp_path, steps=3)
     assert (tmp_path / "bm25.trec").read_text() == "precious"

@@ -8,7 +8,15 @@ from typing import Any
 
 import pytest
 
-from lexforge.data import RetrievalData, TrainingData, load_training_data, write_training_rows
+from lexforge.common.types import DataError
+from lexforge.data import (
+    RetrievalData,
+    SourceOptions,
+    TrainingData,
+    load_retrieval_data,
+    load_training_data,
+    write_training_rows,
+)
 from lexforge.evaluation import RetrievalEvaluator
 from lexforge.settings import check_negatives
 from lexforge.training import check_triplet_rows, choose_negatives, load_rows, unknown_rows
@@ -79,6 +87,25 @@ def test_a_file_replaces_the_rows_of_the_data(tmp_path: Path) -> None:
     write_training_rows(file, [{"anchor": "a", "positive": "b", "negative_1": "c"}])
     check_negatives(file, None)
     assert load_rows(judged_data(), searching(CORPUS), file)[0]["negative_1"] == "c"
+
+
+def test_mined_rows_of_queries_that_were_held_out_are_refused(tmp_path: Path) -> None:
+    """Rows that were mined without the share of `--hold-out` hold the queries that are measured."""
+    pairs = [{"query": f"question {i}", "positive": f"answer {i}"} for i in range(40)]
+    source, file = tmp_path / "rows.jsonl", tmp_path / "mined.jsonl"
+    source.write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
+    loaded = load_training_data(str(source), ["test"], SourceOptions(hold_out=0.2))
+    assert loaded.held_out == ("test", "dev")
+    columns = ({"anchor": pair["query"], "positive": pair["positive"]} for pair in pairs)
+    rows = [{**row, "negative_1": "other"} for row in columns]
+    write_training_rows(file, rows)
+    tested = len(loaded.measured.queries)
+    with pytest.raises(DataError, match=f"{tested} of 40 rows have a query that --hold-out keeps for the"):
+        load_rows(loaded, searching(CORPUS), file)
+    train = load_retrieval_data(str(source), ["train"], SourceOptions(hold_out=0.2))  # as `mine` reads it
+    asked = set(train.split_queries("train").values())
+    write_training_rows(file, [row for row in rows if row["anchor"] in asked])
+    assert len(load_rows(loaded, searching(CORPUS), file)) == len(asked) < 40 - tested
 
 
 def test_the_preset_decides_where_the_user_and_the_data_leave_it_open(table: TrainingData) -> None:

@@ -25,7 +25,7 @@ MEASURE = "nDCG@10"
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether the adapted model is kept.
+    """Whether the adapted model is better than the start, or than BM25 where the start is no retriever.
 
     Args:
         better: Whether it is.
@@ -43,10 +43,10 @@ class Verdict:
         """Say in one sentence what was found."""
         c = self.comparison
         what = "judged queries" if self.judged else "held-out pseudo-queries"
-        verdict = "the adapted model is kept" if self.better else "the start is kept"
+        verdict = "better" if self.better else "not better"
         return (
             f"{MEASURE} of {self.queries} {what}: {c.first:.4f} -> {c.second:.4f} ({c.difference:+.4f}, 95 % "
-            f"interval {c.interval[0]:+.4f} to {c.interval[1]:+.4f}), so {verdict}"
+            f"interval {c.interval[0]:+.4f} to {c.interval[1]:+.4f}), so the adapted model is {verdict}"
         )
 
 

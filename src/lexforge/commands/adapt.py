@@ -12,7 +12,8 @@ queries. Teachers score some documents for each of them, and the model learns to
 DIR then holds the model (`model/`), an index (`index/`) that `lexforge search` and `lexforge serve` search,
 the numbers (`adapt.json`), the settings and the log. If the adapted model is not better than its start on
 queries that were held out, `model/` is the start, `rejected/` holds the adapted model, and the command ends
-with the exit status 3. docs/adapt.md says what such a check can know.
+with the exit status 3. A masked language model retrieves nothing yet, so it is compared with BM25, and
+`model/` is the adapted model in any case. docs/adapt.md says what such a check can know.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ from lexforge.settings import (
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer, SparseEncoder
 
-NOT_BETTER = 3  # the exit status where the start is kept
+NOT_BETTER = 3  # the exit status where the adapted model is not better
 HELD_OUT = 500  # pseudo-queries that the gate measures at most; a tenth of those that there are
 TRAINING = PRESETS["lexforge"].train.left_open()
 FEWEST = 20  # pseudo-queries, so that the gate has two, which is the least that a paired test compares
@@ -246,6 +247,9 @@ def main(cfg: Config) -> None:
         table = {"before": found["before"][name], "after": found["after"][name]}
         print(f"\n{name.replace('_', ' ')} queries:\n{evaluation.metrics_table(table)}")
     print(f"\n{stages.table()}\n{verdict}")
+    if not verdict.better:
+        kept = "the start" if start.retriever else f"the adapted model, because {cfg.model} is no retriever"
+        print(f"{cfg.output / 'model'} is {kept}")
     print(f'lexforge search {cfg.output / "index"} "your words"')
     print(f"lexforge serve --index {cfg.output / 'index'}")
     if not verdict.better:

@@ -34,6 +34,7 @@ class TrainingData:
             read from the disk.
         retrieval: The whole set, from whose judgements training rows are made; None for tables.
         pairs: The rows of tables, which stay on the disk; None where judgements name documents.
+        held_out: The splits that were held out of train.
         notes: What was guessed, left out and counted while the data were read, one line each.
     """
 
@@ -41,6 +42,7 @@ class TrainingData:
     documents: Sequence[str]
     retrieval: RetrievalData | None = None
     pairs: PairData | None = None
+    held_out: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
     def training_rows(self, *, negatives: bool = True) -> Dataset:
@@ -139,7 +141,7 @@ def load_retrieval_data(
     """
     options = options or SourceOptions()
     options.refuse_weights("they say how often a row is trained on, and nothing is trained here")
-    opened, notes = _open(source, splits, options)
+    opened, _, notes = _open(source, splits, options)
     for note in notes:
         logger.warning("%s", note)
     data = opened.retrieval() if isinstance(opened, PairData) else opened
@@ -194,12 +196,12 @@ def load_training_data(
         DataError: If the data cannot be used; the message names file and line.
     """
     needed = [TRAIN, *measured_splits]
-    opened, notes = _open(source, needed, options or SourceOptions())
+    opened, held_out, notes = _open(source, needed, options or SourceOptions())
 
     # Rows of texts are trained on from the disk; only what is measured is read into memory.
     if isinstance(opened, PairData) and given_rows:
         measured = opened.retrieval(measured_splits, documents)
-        return TrainingData(measured, opened.documents(), pairs=opened, notes=notes)
+        return TrainingData(measured, opened.documents(), pairs=opened, held_out=held_out, notes=notes)
 
     # Rows that are made anew have no weights of their own.
     if options is not None:
@@ -210,20 +212,22 @@ def load_training_data(
     measured = sample_corpus(whole, documents, measured_splits)
     texts = whole.corpus.values()
     listed = texts if isinstance(texts, Sequence) else list(texts)
-    return TrainingData(measured, listed, whole, notes=notes)
+    return TrainingData(measured, listed, whole, held_out=held_out, notes=notes)
 
 
 def _open(
     source: str, splits: Sequence[str] | None, options: SourceOptions
-) -> tuple[RetrievalData | PairData, tuple[str, ...]]:
-    """Open a source, and hold out the splits that are wanted and missing; None wants those that exist.
+) -> tuple[RetrievalData | PairData, tuple[str, ...], tuple[str, ...]]:
+    """Open a source, and hold out the splits that are missing; None wants those that exist.
 
     Returns:
-        The data, and what is told of them.
+        The data, the splits that were held out, and what is told of the data.
     """
     faults = Faults(source, options.bad_rows)
     # With a share to hold out, the splits that exist are known only after all have been read.
     opened = detect(source).open(source, options, None if options.hold_out else splits, faults)
     notes = tuple(faults.finish())
     shares = missing_shares(opened.name, list(opened.splits), splits or (), options.hold_out)
-    return (opened.hold_out(shares) if isinstance(opened, PairData) else hold_out(opened, shares)), notes
+    if shares:
+        opened = opened.hold_out(shares) if isinstance(opened, PairData) else hold_out(opened, shares)
+    return opened, tuple(shares), notes

@@ -44,7 +44,10 @@ def no_judgements(source: str, found: str) -> DataError:
 def missing_shares(
     name: str, known: Sequence[str], wanted: Sequence[str], share: float | None
 ) -> dict[str, float]:
-    """Return the share of train that each wanted split gets which the data lack.
+    """Return the share of train that test and dev get where the data lack them.
+
+    Both are held out, whichever the caller needs, so that every command divides the same data alike: what one
+    trains on or mines from is measured by no other.
 
     Args:
         name: The name of the set, for the message.
@@ -53,16 +56,18 @@ def missing_shares(
         share: The share of each; None holds nothing out.
 
     Returns:
-        Split -> share, empty if nothing is missing.
+        Split -> share, empty if nothing is held out.
 
     Raises:
         ValueError: If a split is missing that cannot be held out.
     """
-    missing = [split for split in wanted if split not in known]
-    for split in missing:
-        if share is None or split == TRAIN or TRAIN not in known:
+    held_out = [split for split in (TEST, DEV) if split not in known]
+    if share is None or TRAIN not in known:
+        held_out = []
+    for split in wanted:
+        if split not in known and split not in held_out:
             raise missing_split(name, split, known)
-    return {} if share is None else dict.fromkeys(missing, share)
+    return {split: share for split in held_out if share is not None}
 
 
 def with_held_out(
@@ -105,7 +110,8 @@ def with_held_out(
     for number, part in enumerate(names):
         places = np.flatnonzero(owners == number)
         if not len(places):
-            raise ValueError(f"{name}: no query of the split {split!r} falls to {part!r}")
+            hint = f"; {fractions[part]:g} of them are too few" if part in fractions else ""
+            raise ValueError(f"{name}: no query of the split {split!r} falls to {part!r}{hint}")
         parts[part] = select(rows, places)
     return {**splits, **parts}
 

@@ -22,14 +22,17 @@ from lexforge.storage.files import leftover, remove_leftovers, write_file
 from lexforge.storage.lock import LOCK_FILE, hold
 
 RECORDS = {"config.json", "env.json", LOCK_FILE}
-# What a run leaves beside its records before its first checkpoint: its log, what it measured at first, the
-# encoder that it built, and the negatives that it mined.
+# What a run leaves beside its records before its first checkpoint: its log, what it measured, the encoder
+# that it built, and the negatives that it mined.
 BEGINNINGS = {
     LOG_FILE,
     "bm25.trec",
     "bm25.scores.json",
     "initial.trec",
     "initial.scores.json",
+    "initial_sample.trec",
+    "initial_sample.scores.json",
+    "eval",
     "backbone",
     "mined.jsonl",
 }
@@ -250,5 +253,5 @@ def _is_beginning(folder: Path) -> bool:
     """Whether a folder is empty, or holds only what a run leaves that failed before its first checkpoint."""
     halves = {path.name: leftover(path.name) for path in folder.iterdir()}  # what a killed process left
     names = {name if half is None else half.name for name, half in halves.items()}
-    # Without the settings of a run beside them, such files are somebody's own.
-    return names <= RECORDS | BEGINNINGS if "config.json" in names else names <= RECORDS
+    # Without the records of a run beside them, such files are somebody's own.
+    return names <= RECORDS | BEGINNINGS if {"config.json", "env.json"} <= names else names <= RECORDS

@@ -197,7 +197,7 @@ class Plan:
     def _disk(self, checkpoint: int, model: int) -> str:
         """Say what checkpoints and model will take, by the bytes of one of each."""
         train, output = self.cfg.train, self.cfg.output_dir.resolve()
-        saved = -(-self.steps // train.save_steps)  # and one at the end
+        saved = -(-self.steps // train.checkpoint_steps)  # and one at the end
         kept = saved if train.save_total_limit is None else min(saved, train.save_total_limit)
         place = next(path for path in (output, *output.parents) if path.exists())
         return (

@@ -12,7 +12,7 @@ from sentence_transformers.base.model import BaseModel
 
 from lexforge.common.command_line import printable
 from lexforge.common.samples import evenly_spaced
-from lexforge.common.types import Run
+from lexforge.common.types import DataError, Run
 from lexforge.corpus import unknown_shares
 from lexforge.data import TrainingData, load_teacher_scores, read_training_rows
 from lexforge.data.columns import ANCHOR, POSITIVE
@@ -102,10 +102,13 @@ def load_rows(
 
     Raises:
         ValueError: If negatives are to be mined for rows of texts, which have no corpus.
-        DataError: If the data cannot be used; the message names the place.
+        DataError: If the data cannot be used, or if a file of rows holds a query that was held out; the
+            message names the place.
     """
     if isinstance(negatives, Path):
-        return read_training_rows(negatives)
+        mined = read_training_rows(negatives)
+        _refuse_held_out(mined, loaded, negatives)
+        return mined
     if loaded.retrieval is None:
         if negatives == "mined":
             raise ValueError(
@@ -129,6 +132,18 @@ def load_rows(
 
     scores = None if teacher_scores is None else load_teacher_scores(teacher_scores, whole)
     return training_rows(whole, TRAIN, runs, rule, scores=scores)
+
+
+def _refuse_held_out(rows: Sequence[Mapping[str, Any]], loaded: TrainingData, path: Path) -> None:
+    """Refuse rows of a file whose queries were held out of train, to be measured."""
+    measured = loaded.measured
+    for split in set(loaded.held_out) & set(measured.splits):
+        queries = set(measured.split_queries(split).values())
+        if leaking := [row[ANCHOR] for row in rows if row[ANCHOR] in queries]:
+            raise DataError(
+                f"{path}: {len(leaking)} of {len(rows)} rows have a query that --hold-out keeps for the "
+                f"split {split!r}, such as {leaking[0]!r}; mine them again with the same --hold-out"
+            )
 
 
 def check_triplet_rows(rows: Sequence[Mapping[str, Any]] | Dataset, weight: float, source: str) -> None:
