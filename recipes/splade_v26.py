@@ -8,8 +8,8 @@ packages. It needs no network. On your own data (a folder in BEIR layout, a file
     accelerate launch recipes/splade_v26.py --data DIR --model MODEL --document-terms 64
 
 The loss has three terms by default: InfoNCE, FLOPS, and minimum activation. `--preset` chooses all numbers,
-and each number of the loss is also a flag, such as `--loss.flops-weight 0.003`. V26, whose name the file has,
-has seven terms. By the numbers of its notes it is:
+and most numbers of the loss are also flags, such as `--loss.flops-weight 0.003`. V26, whose name the file
+has, has six terms. By the numbers of its notes it is:
 
     accelerate launch recipes/splade_v26.py --preset v26 --data DIR --language ko \
         --model FacebookAI/xlm-roberta-base --teacher BAAI/bge-m3 --max-seq-length 192 --precision bf16 \
@@ -109,7 +109,7 @@ class Config(RecipeSettings):
     teacher: str | None = None
     """Teacher of a preset that distils: `bm25`, `lsa-char`, `lsa`, a SentenceTransformer; or a CrossEncoder,
     a MultiVectorEncoder or a SPLADE encoder, which score the documents of each row, and so need negatives.
-    None is that of the preset, which is `bm25` for lexforge and `lsa` for the others."""
+    None is that of the preset: `bm25` for lexforge and lexforge-scratch, `lsa` for the others."""
 
     teacher_scores: Path | None = None
     """File in qrels format with the scores of a teacher, which replace the teacher."""

@@ -791,7 +791,7 @@ class TableOptions:
 
     Args:
         bad_rows: What becomes of rows that cannot be used (blank, not to be decoded, too many cells, wrong
-            values): `fail` refuses the data with one error that lists all of them; `skip` leaves them out
+            values): `fail` refuses the data with one error that counts all of them; `skip` leaves them out
             with one summary.
         delimiter: What stands between the cells of a .csv or .tsv file: one character, or `tab`; None takes
             the comma, or the tab in .tsv, and looks at the first line of a .csv file without commas.

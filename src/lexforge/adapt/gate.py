@@ -2,7 +2,7 @@
 
 Without judged queries, held-out pseudo-queries stand for them, and the passage of each is its one relevant
 document. That a model finds the passages of titles, sentences and keywords again is needed and does not
-suffice: docs/adapt.md says how often this verdict agreed with that of judged queries.
+suffice: docs/adapt.md says what such a verdict can know.
 """
 
 from __future__ import annotations

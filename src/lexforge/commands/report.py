@@ -21,7 +21,8 @@ class Config:
 
     run: tyro.conf.Positional[Path]  # a run directory
     other: tyro.conf.Positional[Path | None] = None  # a second one to compare with
-    output: Path | None = None  # the file; None is report.html in the (first) run directory
+    # The file; None is report.html in the (first) run directory, with two runs report-with-<OTHER>.html.
+    output: Path | None = None
 
 
 def main(cfg: Config) -> None:

@@ -15,19 +15,27 @@ import pytest
 import sentence_transformers
 import torch
 from sentence_transformers import SparseEncoder
-from transformers import AutoTokenizer
+from sentence_transformers.base.modules import Dense
+from transformers import AutoModel, AutoTokenizer
 
 from lexforge.export import check_model_export, export_model
 from lexforge.export.models import files, graphs, sides
 from lexforge.export.models.check import SMALLEST_COSINE
 from lexforge.export.models.onnx import write_pooled
-from lexforge.models import build_inference_free, build_splade, normalize_vectors, restrict_output_vocabulary
+from lexforge.models import (
+    build_inference_free,
+    build_splade,
+    normalize_vectors,
+    restrict_output_vocabulary,
+    scale_head,
+)
 
 QUERIES = ["sort a list", "open file!", "café naïve search"]
 DOCUMENTS = ["the index of a vector", "parse the tree and hash each key", "load", "batch of tokens " * 20]
 FAMILIES = ("bert", "distilbert", "roberta", "xlm-roberta", "modernbert")
 TOLERANCE = 2e-5  # float32 sums in another order, on weights up to about 5
 ONNX = ("onnx", "onnx-pairs", "onnx-logits")
+REST = ("onnx-pairs", "onnx-logits", "opensearch")
 
 
 def expected(folder: Path, texts: list[str], kind: str = "document") -> np.ndarray:
@@ -229,6 +237,45 @@ def test_onnx_has_both_sides_of_an_inference_free_encoder(
     (logits,) = onnx_outputs(folder, DOCUMENTS[:1], types=True)
     twice = np.log1p(np.log1p(np.maximum(logits[0], 0))).max(axis=0)
     np.testing.assert_allclose(twice, expected(inference_free, DOCUMENTS[:1])[0], atol=TOLERANCE)
+
+
+@pytest.fixture(scope="module")
+def headless(save_encoder, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A SPLADE encoder that was made of a transformer without a head, as one of all-MiniLM-L6-v2 is."""
+    folder = tmp_path_factory.mktemp("headless")
+    checkpoint = save_encoder().parent / "checkpoint"
+    AutoModel.from_pretrained(checkpoint).save_pretrained(folder / "bare")
+    AutoTokenizer.from_pretrained(checkpoint).save_pretrained(folder / "bare")
+    model = build_splade(folder / "bare", max_seq_length=32, fused=False, device="cpu")
+    assert [type(module) for module in model][1] is Dense
+    scale_head(model, DOCUMENTS, active_terms=8).save_pretrained(str(folder / "model"))
+    return folder / "model"
+
+
+@pytest.mark.parametrize(
+    "target", ["onnx", "elasticsearch", *(pytest.param(name, marks=pytest.mark.slow) for name in REST)]
+)
+def test_an_encoder_that_was_made_of_a_dense_one_is_exported(
+    target: Any, headless: Path, tmp_path: Path
+) -> None:
+    """all-MiniLM, bge, e5 and gte are what people train from; the export is compared with the encoder."""
+    folder = export(headless, target, tmp_path / "out")
+    compared = json.loads((folder / "export.json").read_text())["compared_with_the_encoder"]
+    assert [each["texts"] for each in compared] == [4, 5]
+    if target == "onnx":
+        (found,) = onnx_outputs(folder, DOCUMENTS, types=True)
+        vectors = expected(headless, DOCUMENTS)
+        assert 0 < np.count_nonzero(vectors) < vectors.size
+        np.testing.assert_allclose(found, vectors, atol=TOLERANCE)
+
+
+def test_a_dense_layer_that_does_more_than_decode_is_refused(headless: Path, tmp_path: Path) -> None:
+    """A graph without the activation would give other vectors; the message names the layer."""
+    model = SparseEncoder(str(headless), device="cpu")
+    model[1].activation_function = torch.nn.Tanh()
+    model.save_pretrained(str(tmp_path / "model"))
+    with pytest.raises(ValueError, match=r"without an activation and a residual; received Dense"):
+        export(tmp_path / "model", "onnx", tmp_path / "out")
 
 
 def test_a_restricted_vocabulary_stays_restricted(save_encoder, tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ class TermWeights(nn.Module):
 
 
 class Pooled(nn.Module):
-    """TokenLogits of a masked language model, activated and pooled over the tokens of a text."""
+    """TokenLogits of an encoder, activated and pooled over the tokens of a text."""
 
     def __init__(self, side: EncoderSide) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ class Pooled(nn.Module):
 
 
 class TokenLogits(nn.Module):
-    """The logits of a masked language model.
+    """The logits of the tokens, of a masked language model or of states that are decoded.
 
     Args:
         side: What encodes the texts.
@@ -79,6 +79,7 @@ class TokenLogits(nn.Module):
     def __init__(self, side: EncodedSide, more_log1p: int = 0) -> None:
         super().__init__()
         self.model = side.model
+        self.decoder = side.decoder
         self.has_token_types = side.has_token_types
         self.more_log1p = more_log1p
 
@@ -87,7 +88,8 @@ class TokenLogits(nn.Module):
     ) -> Tensor:
         """Return `[B, L, V]`."""
         types = {"token_type_ids": token_type_ids} if self.has_token_types else {}
-        logits = self.model(input_ids=input_ids, attention_mask=attention_mask, **types).logits
+        found = self.model(input_ids=input_ids, attention_mask=attention_mask, **types)
+        logits = found.logits if self.decoder is None else self.decoder(found.last_hidden_state)
         if self.more_log1p == 0:
             return logits
         positive = torch.relu(logits)

@@ -10,7 +10,7 @@ from typing import Any, cast, get_args
 
 import torch
 from sentence_transformers import SparseEncoder
-from sentence_transformers.base.modules import Normalize, Router, Transformer
+from sentence_transformers.base.modules import Dense, Normalize, Router, Transformer
 from sentence_transformers.sparse_encoder.modules import SparseStaticEmbedding, SpladePooling
 from tokenizers import Tokenizer
 from tokenizers.processors import TemplateProcessing
@@ -60,16 +60,20 @@ class EncoderSide:
 
 @dataclass(frozen=True, eq=False)
 class EncodedSide(EncoderSide):
-    """A side that runs a masked language model.
+    """A side that runs a transformer whose states are decoded to terms.
 
     Args:
-        model: The masked language model, which returns logits `[B, L, V]`.
+        model: A masked language model, which returns logits `[B, L, V]`, or a transformer that returns states
+            `[B, L, D]`.
+        decoder: What turns states into logits, in an encoder that was made of a dense one, of a bare encoder
+            or of a decoder language model; None where the model does it.
         pooling: "max" or "sum" over the tokens.
         double_log1p: Whether the activation is log1p(log1p(relu(x))) instead of log1p(relu(x)).
         has_token_types: Whether the model's tokenizer makes token_type_ids.
     """
 
     model: nn.Module
+    decoder: nn.Linear | None
     pooling: str
     double_log1p: bool
     has_token_types: bool
@@ -77,6 +81,8 @@ class EncodedSide(EncoderSide):
     @property
     def vocabulary_size(self) -> int:
         """V, the rows of the output embedding."""
+        if self.decoder is not None:
+            return self.decoder.out_features
         return int(cast(Any, self.model).get_output_embeddings().weight.shape[0])
 
 
@@ -136,11 +142,11 @@ def _read_side(
     normalized: bool,
 ) -> EncoderSide:
     """Return the side that a sequence of modules makes, or raise where no export can write it."""
-    expected = ([Transformer, SpladePooling], [SparseStaticEmbedding])
+    expected = ([Transformer, SpladePooling], [Transformer, Dense, SpladePooling], [SparseStaticEmbedding])
     if [type(module) for module in modules] not in expected:
         raise ValueError(
-            "an export writes a Transformer followed by SpladePooling, or a SparseStaticEmbedding; received "
-            f"the modules {[type(module).__name__ for module in modules]}"
+            "an export writes a Transformer followed by SpladePooling, also with a Dense between them, or a "
+            f"SparseStaticEmbedding; received the modules {[type(module).__name__ for module in modules]}"
         )
     tokenizer = cast(Any, modules[0]).tokenizer
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
@@ -155,7 +161,8 @@ def _read_side(
         return LookupSide(
             folder, kinds, tokenizer, limit, model.max_active_dims, chosen, normalized, weights=weights
         )
-    transformer, pooling = modules[0], cast(SpladePooling, modules[1])
+    transformer, pooling = modules[0], cast(SpladePooling, modules[-1])
+    decoder = _decoder(modules[1]) if isinstance(modules[1], Dense) else None
     limit = min(cast(Transformer, transformer).max_seq_length or int(tokenizer.model_max_length), UNLIMITED)
     return EncodedSide(
         folder,
@@ -166,10 +173,23 @@ def _read_side(
         chosen,
         normalized,
         model=cast(Transformer, transformer).model.float().cpu().eval(),
+        decoder=decoder,
         pooling=pooling.pooling_strategy,
         double_log1p=pooling.activation_function == "log1p_relu",
         has_token_types="token_type_ids" in tokenizer.model_input_names,
     )
+
+
+def _decoder(dense: Dense) -> nn.Linear:
+    """Return the matrix and bias of a `Dense` that turns states of tokens into logits and does no more."""
+    names = {dense.module_input_name, dense.module_output_name}
+    plain = isinstance(dense.activation_function, nn.Identity) and not dense.use_residual
+    if names != {"token_embeddings"} or not plain:
+        raise ValueError(
+            "an export writes a Dense before SpladePooling if it reads and writes token_embeddings without "
+            f"an activation and a residual; received {dense}"
+        )
+    return dense.linear.float().cpu().eval()
 
 
 def reference_vectors(model: SparseEncoder, texts: Sequence[str], kind: TextKind) -> Tensor:
