@@ -527,6 +527,8 @@ class TrainingSettings:
             ),
         }
         arguments: Arguments = chosen(**(settings | others))
+        if arguments.n_gpu > 1:  # without a launcher; DataParallel over all GPUs is not supported
+            arguments._n_gpu = 1
         return arguments
 
 
@@ -811,11 +813,17 @@ class TableOptions:
         if self.delimiter is not None and (len(self.separator) != 1 or self.separator in '"\r\n'):
             raise ValueError(f"delimiter must be one character, or tab; received {self.delimiter!r}")
         try:
-            codecs.lookup(self.encoding or "utf-8")
+            "".encode(self.encoding or "utf-8")
         except LookupError as error:
             raise ValueError(
                 f"encoding must be one that Python knows, such as cp1252; received {self.encoding!r}"
             ) from error
+
+    @property
+    def codec(self) -> str | None:
+        """The one name of the encoding, which has several; UTF-8 stands for it with and without a mark."""
+        name = self.encoding and codecs.lookup(self.encoding).name
+        return "utf-8" if name == "utf-8-sig" else name
 
     @property
     def separator(self) -> str:

@@ -43,6 +43,14 @@ def test_each_origin_takes_its_part_of_the_passage(origin, expected: str) -> Non
     assert [(one.text, one.origin) for one in found] == [(expected, origin)]
 
 
+def test_the_marks_of_a_table_are_no_query() -> None:
+    """A row of it may begin with more marks than a query has words."""
+    row = f"Start here now. {'| ' * 40}word and more words."
+    library = {f"b{i}": Passage("", row, f"b{i}") for i in range(3)}
+    found = pseudo_queries(library, 20, origins=["sentence", "salient"])
+    assert {one.text for one in found} == {"Start here now."}
+
+
 def test_keywords_are_the_rare_words_in_the_order_of_the_text() -> None:
     """Words that stand in every passage say nothing of one of them."""
     library = passages(40)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 
@@ -49,6 +50,18 @@ def test_rows_keep_their_ids_and_a_block_is_labelled_at_a_time(
     assert [line["id"] for line in lines] == ["a", "b", "c"]
     assert all(line["labels"] == line["scores"] == [] for line in lines)
     assert "3 texts labelled" in capsys.readouterr().out
+
+
+def test_a_table_with_tabs_has_the_column_that_is_named(run: Path, tmp_path: Path) -> None:
+    """A header of unusual names was taken for a row. The output goes through a link, packed by its name."""
+    rows, output = tmp_path / "rows.tsv", tmp_path / "labelled.jsonl.gz"
+    rows.write_text("review\ttopics\nsort a list\tx\n", encoding="utf-8")
+    (tmp_path / "target.gz").touch()
+    output.symlink_to(tmp_path / "target.gz")
+    predict.main(predict.Config(str(run), str(rows), output, text_column="review"))
+    (line,) = gzip.decompress((tmp_path / "target.gz").read_bytes()).decode().splitlines()
+    assert json.loads(line)["text"] == "sort a list"
+    assert output.is_symlink()
 
 
 @pytest.mark.parametrize(

@@ -303,6 +303,7 @@ def test_what_cannot_be_found_says_what_to_pass(tmp_path: Path) -> None:
         ({"delimiter": ", "}, "delimiter must be one character"),
         ({"delimiter": '"'}, "delimiter must be one character"),
         ({"encoding": "utf-9"}, "encoding must be one that Python knows"),
+        ({"encoding": "base64"}, "encoding must be one that Python knows"),  # a codec, and of no text
     ],
 )
 def test_a_wrong_option_is_refused(options: dict, message: str) -> None:
@@ -339,6 +340,18 @@ def test_training_goes_on_without_documents_that_are_missing(tmp_path: Path) -> 
     )
     with pytest.raises(DataError, match=r"train\.tsv:2: .*'gone' is not in the corpus, and no positive"):
         load_retrieval_data(str(write_beir(tmp_path / "none", train="q1\tgone\t1\n")))
+
+
+def test_an_answer_without_a_text_is_left_out_of_train(tmp_path: Path) -> None:
+    """It would stop a run after the corpus was encoded and searched, by the number of a row."""
+    folder = write_beir(tmp_path, train="q0\td0\t1\nq1\td1\t1\n")
+    lines = [json.loads(line) for line in (folder / "corpus.jsonl").read_text().splitlines()]
+    blank = [line | ({"text": " "} if line["_id"] == "d0" else {}) for line in lines]
+    (folder / "corpus.jsonl").write_text("".join(json.dumps(line) + "\n" for line in blank))
+    loaded = load_training_data(str(folder), [])
+    assert loaded.retrieval is not None
+    assert set(loaded.retrieval.split("train")) == {"q1"}
+    assert any("answers without text" in note and "d0" in note for note in loaded.notes)
 
 
 def test_evaluation_refuses_documents_that_are_missing(tmp_path: Path) -> None:

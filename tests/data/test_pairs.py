@@ -117,6 +117,22 @@ def test_the_usual_names_are_recognised(tmp_path: Path, names: tuple[str, ...]) 
     assert found[5] == {"anchor": "ask 5", "positive": "text 1", "negative_1": "no 5"}
 
 
+def test_other_columns_of_a_negative_are_no_negatives(tmp_path: Path) -> None:
+    """Its score or its id would be trained on as a text, because every cell of a CSV file is one."""
+    rows = [{**row, "negative_score": "0.5", "negative_id": "d7"} for row in ROWS]
+    found = load_training_data(str(write(tmp_path, "csv", rows)), []).training_rows()
+    assert found.column_names == ["anchor", "positive", "negative_1"]
+
+
+def test_each_of_several_positives_has_its_own_score(tmp_path: Path) -> None:
+    """The scores are those of all positives, and then those of all negatives."""
+    rows = [{"query": "q", "pos": ["p", "r"], "neg": ["n", "m"], "scores": [0.9, 0.8, 0.2, 0.1]}]
+    rows.append({"query": "s", "pos": ["t"], "neg": ["n"], "scores": [0.7, 0.3]})
+    found = load_training_data(str(write(tmp_path, "jsonl", rows)), []).training_rows()
+    assert found["positive"] == ["p", "r", "t"]
+    assert found["label"] == [[0.9, 0.2], [0.8, 0.2], [0.7, 0.3]]
+
+
 def test_other_names_are_given(tmp_path: Path) -> None:
     """The flags of every recipe and script; without them the error names the flag."""
     rows = [{"title": row["query"], "abstract": row["positive"], "other": row["negative"]} for row in ROWS]
@@ -170,7 +186,19 @@ def test_scored_rows_and_lists(
             "lists of 'neg' are empty",
         ),
         ([{"query": "q", "positive": "p", "score": 1.0}], "is the margin over one negative; the row has 0"),
-        ([{"query": "q", "positive": "p", "neg": ["n"], "scores": [1.0]}], "expected 2 finite scores"),
+        ([{"query": "q", "positive": "p", "neg": ["n"], "scores": [1.0]}], "must be a list of 2 scores"),
+        (
+            [{"query": "q", "pos": ["p", "r"], "neg": ["n"], "scores": [0.9, 0.1]}],
+            "must be a list of 3 scores",
+        ),
+        (
+            [{"query": "q", "pos": ["p"], "neg": ["n"], "pos_scores": 0.9, "neg_scores": [0.1]}],
+            "'pos_scores' must be a list of 1 scores; received 0.9",
+        ),
+        (
+            [{"query": "q", "pos": ["p"], "neg": ["n"], "pos_scores": [0.9], "neg_scores": None}],
+            "'neg_scores' must be a list of 1 scores",
+        ),
         ([{"query": "q", "positive": "p", "label": 1, "score": 1}], "several columns may hold the scores"),
         ([{"query": "q", "pos": []}, {"query": "q", "pos": ["p"]}], "the query or pos is blank"),
         ([{"query": " ", "positive": "p"}], r"rows\.jsonl:1: the query or positive is blank"),

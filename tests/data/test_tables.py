@@ -9,7 +9,7 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
-from lexforge.data import DataError, load_label_sets, load_sts, load_training_data
+from lexforge.data import DataError, SourceOptions, StsOptions, load_label_sets, load_sts, load_training_data
 
 datasets = pytest.importorskip("datasets")
 
@@ -68,6 +68,51 @@ def test_a_wrong_row_is_named_by_its_line(name: str, tmp_path: Path) -> None:
     with pytest.raises(DataError) as raised:
         load_training_data(str(path), [])
     assert str(raised.value).startswith(place.format(path))
+
+
+@pytest.mark.parametrize("header", [",query,positive", "query,positive,"])
+def test_a_column_without_a_name_is_left_alone(header: str, tmp_path: Path) -> None:
+    """pandas writes its index so, and spreadsheets end their lines with a delimiter."""
+    row = "0,ask,a text" if header.startswith(",") else "ask,a text,"
+    path = write(tmp_path / "rows.csv", f"{header}\n{row}\n")
+    (found,) = load_training_data(str(path), []).training_rows()
+    assert found == {"anchor": "ask", "positive": "a text"}
+
+
+def test_a_column_that_stands_there_twice_is_refused(tmp_path: Path) -> None:
+    """The second one would be lost."""
+    path = write(tmp_path / "rows.csv", "query,positive,negative,negative\nask,a text,one,two\n")
+    with pytest.raises(DataError, match=r"rows\.csv:1: the name of a column stands there twice: 'negative'"):
+        load_training_data(str(path), [])
+
+
+def test_lines_that_end_with_a_carriage_return_alone_are_refused(tmp_path: Path) -> None:
+    """Old spreadsheets write them, and the error of the reader named no file."""
+    path = write(tmp_path / "rows.csv", "query,positive\rask,a text\r")
+    with pytest.raises(DataError, match=r"rows\.csv:1: the line cannot be cut into cells"):
+        load_training_data(str(path), [])
+
+
+@pytest.mark.parametrize("encoding", ["UTF-8", "utf8", "utf-8-sig"])
+@pytest.mark.parametrize("name", ["rows.csv", "rows.jsonl"])
+def test_utf_8_by_any_name_has_a_mark_or_none(encoding: str, name: str, tmp_path: Path) -> None:
+    """The option that should help made a good file unreadable."""
+    text = "query,positive\nask,a text\n" if name.endswith("csv") else OBJECTS.splitlines()[0]
+    path = write(tmp_path / name, f"\ufeff{text}")
+    (found,) = load_training_data(str(path), [], SourceOptions(encoding=encoding)).training_rows()
+    assert found == {"anchor": "ask", "positive": "a text"}
+
+
+@pytest.mark.parametrize("names", ["text1\ttext2\tsimilarity", "left\tright\tscore"])
+def test_the_header_of_scored_pairs_with_tabs_is_recognised(names: str, tmp_path: Path) -> None:
+    """As that of the same rows with commas is; names that nobody knows are given."""
+    path = write(tmp_path / "pairs.tsv", f"{names}\none\ttwo\t1.5\n")
+    first, second, score = names.split("\t")
+    options = StsOptions(sentence1_column=first, sentence2_column=second, score_column=score)
+    for chosen in (options, StsOptions())[: 1 + names.startswith("text1")]:
+        assert load_sts(str(path), None, chosen)["train"] == [
+            {"sentence1": "one", "sentence2": "two", "score": 1.5}
+        ]
 
 
 def test_a_folder_names_the_file_of_the_row(tmp_path: Path) -> None:

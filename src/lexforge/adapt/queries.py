@@ -131,10 +131,9 @@ def _query(
 
 
 def _shortened(text: str) -> str:
-    """Return a text with single spaces, cut after the most words; blank if it has too few words."""
-    if len(_WORD.findall(text)) < SHORTEST:
-        return ""
-    return " ".join(text.split()[:LONGEST])
+    """Return a text with single spaces, cut after the most words; blank if too few words are left."""
+    cut = " ".join(text.split()[:LONGEST])
+    return cut if len(_WORD.findall(cut)) >= SHORTEST else ""
 
 
 def _weight(text: str, idf: Mapping[str, float]) -> float:

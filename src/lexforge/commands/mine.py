@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from lexforge import corpus, data, evaluation, models, negatives, retrieval, teachers
+from lexforge.common.types import DataError
 from lexforge.data import SourceOptions
 from lexforge.negatives import NEGATIVE_RULE, NegativeRule
 from lexforge.settings import NO_PREFIX
@@ -115,5 +116,7 @@ def main(cfg: Config) -> None:
     rows = []
     for run in ranked_blocks(cfg, miner):
         rows += miner.mine(run, score(run) if score else None)
+    if not rows:
+        raise DataError(f"{cfg.data}, split {cfg.split!r}: no row is left to write: {miner.summary(rows)}")
     data.write_training_rows(cfg.output, negatives.mined_columns(loaded, rows, cfg.split))
     print(miner.summary(rows))

@@ -21,7 +21,7 @@ from typing import Annotated, Any
 from lexforge import corpus, data
 from lexforge.common.progress import Progress
 from lexforge.settings import NO_PREFIX, TableOptions
-from lexforge.storage.files import write_file
+from lexforge.storage.files import write_text
 
 BLOCK = 8192  # texts whose vectors are in memory at a time
 
@@ -68,10 +68,5 @@ def main(cfg: Config) -> None:
     if cfg.output is None:
         sys.stdout.writelines(labelled(classifier, texts, cfg.batch_size))
         return
-
-    def write(beside: Path) -> None:
-        with beside.open("w", encoding="utf-8", newline="\n") as file:
-            file.writelines(labelled(classifier, texts, cfg.batch_size))
-
-    write_file(cfg.output, write)
+    write_text(cfg.output, "".join(labelled(classifier, texts, cfg.batch_size)))
     print(f"{len(texts)} texts labelled: {cfg.output}")

@@ -195,7 +195,7 @@ def load_texts(
     else:
         options = options or TableOptions()
         faults = Faults(source, options.bad_rows)
-        for where, _, record in read_records(source, _FIELDS, options, faults):
+        for where, _, record in read_records(source, _headers(text_column), options, faults):
             column = find_column(where, list(record), "text", TEXT_NAMES, text_column, "--text-column")
             text, key = record[column], record.get("id")
             require_texts(where, **{column: text})
@@ -209,11 +209,17 @@ def load_texts(
     return found
 
 
+def _headers(*given: str | None) -> tuple[str, ...]:
+    """Return the words that make the first line of a .tsv file a header."""
+    return (*_FIELDS, *TEXT_NAMES, *(name for name in given if name is not None))
+
+
 def _records(
     source: str, options: MultiLabelOptions, faults: Faults
 ) -> Iterator[tuple[object, dict[str, Any]]]:
     """Yield (where it stands, record with `id`, `text`, `labels` and `split`) for each row of tables."""
-    rows = list(read_records(source, _FIELDS, options, faults))
+    headers = _headers(options.text_column, options.labels_column)
+    rows = list(read_records(source, headers, options, faults))
     if not rows:
         return
     where, _, first = rows[0]

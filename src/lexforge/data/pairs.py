@@ -41,7 +41,7 @@ SOURCE_ROW = "source_row"
 _FAULT, _IDENTITY = "fault", "identity"  # what is wrong with a converted row, and the identity of its texts
 IDENTICAL = "query and text identical"
 _FAULTS = (BLANK, IDENTICAL, WRONG)
-_NEGATIVE = re.compile(r"(hard_)?neg(ative)?s?(_?\d+)?")
+_NEGATIVE = re.compile(r"(hard_)?neg(ative)?s?(_(text|passage|document)s?)?(_?\d+)?")
 # FlagEmbedding writes the scores of positives and negatives into two columns.
 _POSITIVE_SCORES, _NEGATIVE_SCORES = "pos_scores", "neg_scores"
 HEADERS = (*ALIASES[ANCHOR], *ALIASES[POSITIVE], "negative", "neg", *ALIASES[SCORES])
@@ -93,11 +93,7 @@ def find_roles(where: str, names: Sequence[str], columns: Mapping[str, str]) -> 
             raise DataError(f"{where}: no negative column {columns[NEGATIVE]!r} among {list(names)}")
         negatives: tuple[str, ...] = (columns[NEGATIVE],)
     else:
-        negatives = tuple(
-            name
-            for name in names
-            if _NEGATIVE.fullmatch(name) or name.startswith(("negative", "hard_negative"))
-        )
+        negatives = tuple(name for name in names if _NEGATIVE.fullmatch(name))
     if SCORES in columns:
         return Roles(anchor, positive, negatives, _one(where, names, SCORES, columns), weight=weight)
     if _POSITIVE_SCORES in names and _NEGATIVE_SCORES in names:
@@ -287,7 +283,8 @@ def _rows_of(where: object, record: Mapping[str, Any], roles: Roles, width: int)
     anchor, positives = record[roles.anchor], _positives(record, roles)
     cells = [record[name] for name in roles.negatives]
     listed = bool(cells) and isinstance(cells[0], list)
-    negatives = (cells[0] if listed else cells)[:width]
+    own_negatives = cells[0] if listed else cells
+    negatives = own_negatives[:width]
     named = [(roles.anchor, anchor), *((roles.positive, text) for text in positives)]
     for name, text in named:
         require_texts(where, **{name: text})
@@ -303,10 +300,12 @@ def _rows_of(where: object, record: Mapping[str, Any], roles: Roles, width: int)
     for place, positive in enumerate(positives):
         row = [anchor.strip(), positive.strip(), *(negative.strip() for negative in negatives)]
         if roles.split_scores:
-            given, own = record[_NEGATIVE_SCORES], record[_POSITIVE_SCORES]
-            row.append(_numbers(where, [*own[place : place + 1], *given[:width]], width))
+            texts = {_POSITIVE_SCORES: positives, _NEGATIVE_SCORES: own_negatives}
+            own, given = (_list_of_scores(where, name, record[name], len(texts[name])) for name in texts)
+            row.append(_numbers(where, [own[place], *given[:width]], width))
         elif roles.scores is not None:
-            row.append(_scores(where, roles.scores, record[roles.scores], width))
+            numbers = [len(positives), len(own_negatives)]
+            row.append(_scores(where, roles.scores, record[roles.scores], numbers, place, width))
         if roles.weight is not None:
             row.append(_weight(where, roles.weight, record[roles.weight]))
         made.append(row)
@@ -324,15 +323,35 @@ def _weight(where: object, name: str, value: Any) -> float:
     return number
 
 
-def _scores(where: object, name: str, value: Any, width: int) -> list[float]:
-    """Return a teacher's scores of the positive and each negative."""
+def _list_of_scores(where: object, name: str, value: Any, number: int) -> list[Any]:
+    """Return a list that has one score for each of so many texts."""
+    if not isinstance(value, list) or len(value) != number:
+        raise DataError(f"{where}: {name!r} must be a list of {number} scores; received {excerpt(value)}")
+    return value
+
+
+def _scores(
+    where: object, name: str, value: Any, numbers: Sequence[int], place: int, width: int
+) -> list[float]:
+    """Return a teacher's scores of one positive and of the negatives that are kept.
+
+    Args:
+        where: The row, for messages.
+        name: The column.
+        value: Its cell: the scores of all positives of the record and then of all its negatives, or a margin.
+        numbers: How many positives and negatives the record has.
+        place: Which of the positives is meant.
+        width: How many negatives are kept.
+    """
     if isinstance(value, str):  # a cell of a CSV file
         try:
             value = json.loads(value)
         except ValueError as error:
             raise DataError(f"{where}: {name!r} must hold numbers; received {excerpt(value)}") from error
     if isinstance(value, list):
-        return _numbers(where, value[: width + 1], width)
+        positives, negatives = numbers
+        found = _list_of_scores(where, name, value, positives + negatives)
+        return _numbers(where, [found[place], *found[positives : positives + width]], width)
     if width != 1:
         raise DataError(
             f"{where}: one number in {name!r} is the margin over one negative; the row has {width} "

@@ -190,7 +190,7 @@ def collect_judgements(
         training: Whether the split is trained on. Every query must then have a positive; evaluation keeps a
             query that has none, as ir-measures does. A judgement about a document that the corpus lacks is
             left out and told, with a query that has no positive but such; evaluation refuses it, because its
-            measures would change.
+            measures would change. So is a positive without a text, which evaluation keeps.
         faults: Counts unknown ids, pairs that are judged twice, and queries of a training split without a
             positive.
 
@@ -216,6 +216,9 @@ def collect_judgements(
                 faults.told(f"{_MISSING}, left out of train", where, document_id)
             else:
                 faults.bad(_MISSING, where, message, document_id)
+        elif training and grade > 0 and not corpus[document_id]:
+            lost.setdefault(query_id, f"{where}: the document {document_id!r} is blank")
+            faults.told("answers without text, left out of train", where, document_id)
         elif document_id in (grades := judgements.setdefault(query_id, {})):
             message = f"query {query_id!r} judges {document_id!r} a second time"
             faults.bad("repeated judgements", where, message, f"{query_id}, {document_id}")

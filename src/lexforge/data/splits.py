@@ -22,6 +22,11 @@ def split_name(split: str) -> str:
     return DEV if split == "validation" else split
 
 
+def split_of_row(cell: object) -> str:
+    """Return the split that a cell of a row names: train where it is missing or blank."""
+    return split_name("" if cell is None else str(cell).strip()) or TRAIN
+
+
 def missing_split(name: str, split: str, known: Sequence[str]) -> ValueError:
     """Return the error for a split that a set lacks; it names those that exist and the way to make one."""
     hint = ": --hold-out .05 takes that share of its queries" if TRAIN in known and split != TRAIN else ""

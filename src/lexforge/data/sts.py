@@ -17,7 +17,6 @@ from lexforge.data.tables import find_column
 from lexforge.settings import StsOptions
 
 ScoredPair = dict[str, str | float]
-FIELDS = ("sentence1", "sentence2", "score")
 # The score of two docstrings, by how close their objects stand in the code.
 SAME_OBJECT, SAME_PARENT, SAME_PACKAGE, APART = 3.0, 2.0, 1.0, 0.0
 
@@ -127,7 +126,8 @@ def _scored_pairs(source: str, options: StsOptions, faults: Faults) -> dict[str,
     """Read and check rows, and gather them by split."""
     splits: dict[str, list[ScoredPair]] = {}
     columns: list[str] = []
-    for where, split, record in read_records(source, FIELDS, options, faults):
+    headers = [name for _, usual, given in _roles(options) for name in (*usual, given or "")]
+    for where, split, record in read_records(source, tuple(filter(None, headers)), options, faults):
         columns = columns or _columns(where, list(record), options)
         first, second, score = (record.get(column) for column in columns)
         if any(isinstance(text, str) and not text.strip() for text in (first, second)):
@@ -154,11 +154,16 @@ def _columns(where: object, names: Sequence[str], options: StsOptions) -> list[s
     """Return the columns of both sentences and of the score."""
     return [
         find_column(where, names, role, usual, given, f"--{role}-column")
-        for role, usual, given in (
-            ("sentence1", ("sentence1", "text1"), options.sentence1_column),
-            ("sentence2", ("sentence2", "text2"), options.sentence2_column),
-            ("score", ("score", "label", "similarity", "similarity_score"), options.score_column),
-        )
+        for role, usual, given in _roles(options)
+    ]
+
+
+def _roles(options: StsOptions) -> list[tuple[str, tuple[str, ...], str | None]]:
+    """Return each column that is needed, with its usual names and the name that the user gave."""
+    return [
+        ("sentence1", ("sentence1", "text1"), options.sentence1_column),
+        ("sentence2", ("sentence2", "text2"), options.sentence2_column),
+        ("score", ("score", "label", "similarity", "similarity_score"), options.score_column),
     ]
 
 

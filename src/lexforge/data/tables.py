@@ -134,7 +134,12 @@ def first_columns(path: Path, headers: Sequence[str], options: TableOptions) -> 
 
 def named_tables(name: str, loaded: Mapping[str, Dataset]) -> dict[str, Table]:
     """Return the splits of a data set as tables; `validation` is called `dev`."""
-    return {split_name(split): Table(rows, Origin(f"{name} [{split}]")) for split, rows in loaded.items()}
+    found: dict[str, Table] = {}
+    for split, rows in loaded.items():
+        if (known := split_name(split)) in found:
+            raise DataError(f"{name}: {sorted(loaded)} hold the split {known!r} twice")
+        found[known] = Table(rows, Origin(f"{name} [{split}]"))
+    return found
 
 
 def load_by_datasets(path: str, load: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
@@ -246,7 +251,7 @@ def read_json_lines(
         The line's number, from 1, and the object.
     """
     found = find_encoding(path)
-    form = TextForm(options.encoding or found.encoding)
+    form = TextForm(options.codec or found.encoding)
     for line, record in good_records(path, form, faults, found.fitting):
         assert isinstance(record, dict)
         yield line, record
@@ -263,7 +268,7 @@ def _form(path: Path, headers: Sequence[str], options: TableOptions) -> tuple[Te
         if _is_no_list_of_lines(path):
             return TextForm(), None
         found = find_encoding(path)
-        return text_form(path, headers, options, options.encoding or found.encoding), found
+        return text_form(path, headers, options, options.codec or found.encoding), found
     try:
         return text_form(path, headers, options), None
     except DataError as error:
@@ -361,7 +366,7 @@ def _csv_options(form: TextForm) -> dict[str, Any]:
 
     if not form.delimiter:
         return {}
-    options = form.dialect | ({} if form.written else {"header": None, "names": list(form.header)})
+    options = form.dialect | {"header": 0 if form.written else None, "names": list(form.header)}
     features = datasets.Features({name: datasets.Value("string") for name in form.header})
     return options | {"features": features, "keep_default_na": False, "na_filter": False}
 

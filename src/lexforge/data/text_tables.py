@@ -12,7 +12,8 @@ import io
 import json
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -88,7 +89,7 @@ def text_form(path: Path, headers: Sequence[str], options: TableOptions, encodin
         DataError: If the first line is missing, blank or not in that encoding, or if nothing tells the
             delimiter.
     """
-    encoding = encoding or options.encoding or UTF_8
+    encoding = encoding or options.codec or UTF_8
     if READERS[ending(path)] == "json":
         return TextForm(encoding)
     tabs = ending(path) == ".tsv" and options.delimiter is None
@@ -99,15 +100,30 @@ def text_form(path: Path, headers: Sequence[str], options: TableOptions, encodin
         raise DataError(f"{path}:1: expected names of columns; the first line is blank")
     delimiter = options.separator or ("\t" if tabs else _delimiter(path, first))
     form = TextForm(encoding, delimiter, not tabs)
-    header = tuple(next(csv.reader([first], **form.dialect), []))
+    header = tuple(_cells(path, first, form.dialect))
     if tabs and 2 <= len(header) <= 3 and not set(header) & {*headers, SPLIT}:
         return form._replace(header=_HEADERLESS[: len(header)])
-    return form._replace(header=header, written=True)
+    if repeated := [name for name, number in Counter(header).items() if name and number > 1]:
+        raise DataError(f"{path}:1: the name of a column stands there twice: {repeated[0]!r}")
+    # pandas writes its index under no name, and a delimiter at the end of the lines makes such a column too.
+    named = tuple(name or f"unnamed_{place}" for place, name in enumerate(header))
+    return form._replace(header=named, written=True)
+
+
+def _cells(path: Path, line: str, dialect: Mapping[str, Any]) -> list[str]:
+    """Return the cells of the first line of a file."""
+    limit = csv.field_size_limit(sys.maxsize)
+    try:
+        return next(csv.reader([line], **dialect), [])
+    except csv.Error as error:  # such as a carriage return alone, which old programs wrote as a line end
+        raise DataError(f"{path}:1: the line cannot be cut into cells: {error}") from error
+    finally:
+        csv.field_size_limit(limit)
 
 
 def _delimiter(path: Path, first: str) -> str:
     """Return what stands between the cells of the first line: the comma wherever there is one."""
-    if len(next(csv.reader([first]), [])) > 1:
+    if len(_cells(path, first, {})) > 1:
         return ","
     try:
         return csv.Sniffer().sniff(first, _SEPARATORS).delimiter

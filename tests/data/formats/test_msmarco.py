@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lexforge.data import DataError, load_documents, load_retrieval_data
+from lexforge.data import DataError, SourceOptions, load_documents, load_retrieval_data
 
 
 @pytest.fixture
@@ -35,6 +35,31 @@ def test_the_files_become_a_retrieval_set(folder: Path) -> None:
     assert len(load_documents(str(folder))) == 6
 
 
+def test_dev_and_test_share_no_query(folder: Path) -> None:
+    """The best checkpoint would be chosen on the queries that judge it."""
+    (folder / "queries.dev.tsv").write_text("21\tfourth query\n")
+    (folder / "qrels.dev.tsv").write_text("20 0 3 1\n21 0 4 1\n")
+    data = load_retrieval_data(str(folder), ["dev", "test"])
+    assert data.qrels == {"dev": {"21": {"4": 1}}, "test": {"20": {"3": 1}}}
+    (folder / "qrels.dev.small.tsv").unlink()
+    assert set(load_retrieval_data(str(folder), ["test"]).split("test")) == {"20", "21"}
+    with pytest.raises(ValueError, match="has no split 'dev'"):
+        load_retrieval_data(str(folder), ["test", "dev"])
+
+
+def test_a_text_that_is_called_collection_is_a_document(tmp_path: Path) -> None:
+    """A folder of documents is no folder of MS MARCO."""
+    (tmp_path / "collection.txt").write_text("stamps\t12\ncoins\t4\n")
+    (tmp_path / "collection-policy.txt").write_text("what we collect")
+    (tmp_path / "notes.md").write_text("# Notes\n\nother words")
+    assert len(load_documents(str(tmp_path))) == 3
+
+
+def test_the_documents_of_triples_are_the_collection_beside_them(folder: Path) -> None:
+    """`lexforge encode` takes the source that a training took."""
+    assert len(load_documents(str(folder / "qidpidtriples.train.small.tsv"))) == 6
+
+
 def test_triples_of_ids_are_judgements(folder: Path) -> None:
     """Their negatives are trained on by `--negatives judged`."""
     data = load_retrieval_data(str(folder / "qidpidtriples.train.small.tsv"))
@@ -42,6 +67,10 @@ def test_triples_of_ids_are_judgements(folder: Path) -> None:
     (folder / "qidpidtriples.train.small.tsv").write_text("10\t1\t99\n")
     with pytest.raises(DataError, match=r"tsv:1: expected the ids of a query, a positive and a negative"):
         load_retrieval_data(str(folder / "qidpidtriples.train.small.tsv"))
+    (folder / "qidpidtriples.train.small.tsv").write_text("10\t1\t99\n10\t1\t4\n")
+    skipping = SourceOptions(bad_rows="skip")
+    data = load_retrieval_data(str(folder / "qidpidtriples.train.small.tsv"), ["train"], skipping)
+    assert data.split("train") == {"10": {"1": 1, "4": 0}}
 
 
 def test_a_missing_split_and_a_wrong_line_are_named(folder: Path) -> None:

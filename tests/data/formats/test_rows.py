@@ -46,6 +46,22 @@ def test_splits_come_from_a_column(tmp_path: Path) -> None:
     assert sizes(tmp_path / "saved") == expected
 
 
+def test_a_row_without_a_split_is_one_of_train(tmp_path: Path) -> None:
+    """Many mark the rows of test alone; the others must not vanish from training."""
+    marked: list[dict] = [row | {"split": ("", "test", "train")[i % 3]} for i, row in enumerate(ROWS)]
+    assert sizes(write_csv(tmp_path / "rows.csv", marked)) == {"train": 8, "test": 4}
+    half: list[dict] = [row | ({"split": "test"} if i % 2 else {}) for i, row in enumerate(ROWS)]
+    assert sizes(write_lines(tmp_path / "rows.jsonl", half)) == {"train": 6, "test": 6}
+
+
+def test_dev_and_validation_are_one_split(tmp_path: Path) -> None:
+    """One of them would be lost in silence."""
+    part = datasets.Dataset.from_list(ROWS[:2])
+    datasets.DatasetDict({"dev": part, "validation": part}).save_to_disk(tmp_path / "saved")
+    with pytest.raises(DataError, match="hold the split 'dev' twice"):
+        load_retrieval_data(str(tmp_path / "saved"))
+
+
 def test_splits_come_from_names_of_files(tmp_path: Path) -> None:
     """A folder may hold files of several types, with the numbers of shards in their names."""
     write_lines(tmp_path / "folder" / "train-00000-of-00001.jsonl", ROWS[:8])

@@ -15,7 +15,7 @@ from lexforge.data.formats import beir, docstrings, hub, msmarco, rows, texts
 from lexforge.data.lines import require_texts
 from lexforge.data.pair_data import PairData
 from lexforge.data.retrieval_data import RetrievalData
-from lexforge.data.splits import TRAIN, split_name
+from lexforge.data.splits import split_of_row
 from lexforge.data.tables import read_json_lines
 from lexforge.data.text_tables import SPLIT, ending
 from lexforge.settings import SourceOptions, TableOptions
@@ -138,10 +138,10 @@ def read_records(
         for number, record in read_json_lines(path, options, faults):
             faults.rows += 1
             where = f"{path}:{number}"
-            split = record.get(SPLIT, TRAIN)
+            split = record.get(SPLIT)
             with faults.counted(where):
-                require_texts("", split=split)
-                yield where, split_name(split), record
+                require_texts("", split="" if split is None else split)
+                yield where, split_of_row(split), record
         return
     tables = hub.tables(source) if found is hub else rows.tables(source, headers, options, faults)
     for split, (records, origin) in tables.items():

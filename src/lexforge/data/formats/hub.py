@@ -51,6 +51,9 @@ def open(
 
 def documents(source: str, options: SourceOptions) -> Mapping[str, str]:
     """Read the documents of a data set, and log what was left out; see `Format.documents`."""
+    if _is_beir(source):
+        rows = join_titles(titled(source, options, []))
+        return collect_texts(source, rows, blank_allowed=True)
     faults = Faults(source, options.bad_rows)
     opened = _open(source, options.columns, faults)
     faults.log()
@@ -61,10 +64,18 @@ def titled(source: str, options: SourceOptions, notes: list[str]) -> Iterator[tu
     """Yield the documents; those of rows have no titles. See `Format.titled`."""
     import datasets
 
-    path, configuration = _parts(source)
-    if configuration is None and CORPUS in load_by_datasets(path, datasets.get_dataset_config_names, path):
+    path, _ = _parts(source)
+    if _is_beir(source):
         return _records(f"{path} [{CORPUS}]", load_by_datasets(path, datasets.load_dataset, path, CORPUS))
     return untitled(source, documents(source, options))
+
+
+def _is_beir(source: str) -> bool:
+    """Return whether the documents of a data set are a configuration of it, as in BEIR's layout."""
+    import datasets
+
+    path, configuration = _parts(source)
+    return configuration is None and CORPUS in load_by_datasets(path, datasets.get_dataset_config_names, path)
 
 
 def tables(source: str) -> dict[str, Table]:
@@ -121,9 +132,11 @@ def _beir_layout(path: str, configurations: Sequence[str], faults: Faults) -> Re
     judged: dict[str, Qrels] = {}
     for split, rows in load_by_datasets(source, datasets.load_dataset, source, *configuration).items():
         where = f"{source} [{split}]"
+        if split_name(split) in judged:
+            raise DataError(f"{source} holds the split {split_name(split)!r} twice, as dev and as validation")
         judged[split_name(split)] = collect_judgements(
             where,
-            _grades(where, rows),
+            _grades(where, rows, faults),
             texts["corpus"],
             texts["queries"],
             training=split == TRAIN,
@@ -144,16 +157,24 @@ def _records(source: str, loaded: Mapping[str, Any]) -> Iterator[tuple[object, s
         yield where, record["_id"], *record_parts(where, record)
 
 
-def _grades(source: str, rows: Iterable[Mapping[str, Any]]) -> Iterator[tuple[object, str, str, int]]:
-    """Yield (where it stands, query id, document id, grade) for each judgement."""
+def _grades(
+    source: str, rows: Iterable[Mapping[str, Any]], faults: Faults
+) -> Iterator[tuple[object, str, str, int]]:
+    """Yield (where it stands, query id, document id, grade) for each judgement; wrong grades are counted."""
     for row, record in enumerate(rows):
         if not {"query-id", "corpus-id"} <= record.keys():
             raise DataError(
                 f"{source}: expected the columns query-id and corpus-id; received {sorted(record)}"
             )
         where = Origin(source).place(row)
-        grade = check_grade(where, record.get("score", 1))
-        yield where, _identifier(where, record["query-id"]), _identifier(where, record["corpus-id"]), grade
+        query, document = (_identifier(where, record[name]) for name in ("query-id", "corpus-id"))
+        try:
+            grade = check_grade("", record.get("score", 1))
+        except DataError as error:
+            faults.rows += 1
+            faults.bad("wrong grades", where, str(error).removeprefix(": "), f"{query}, {document}")
+        else:
+            yield where, query, document, grade
 
 
 def _identifier(where: object, value: object) -> str:

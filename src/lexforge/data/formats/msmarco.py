@@ -17,19 +17,26 @@ from lexforge.data.faults import Faults
 from lexforge.data.formats.beir import judgements_of_file
 from lexforge.data.lines import excerpt, numbered_lines
 from lexforge.data.retrieval_data import RetrievalData, collect_judgements, collect_texts, untitled
-from lexforge.data.splits import TEST, TRAIN, missing_split
+from lexforge.data.splits import DEV, TEST, TRAIN, missing_split
 from lexforge.settings import SourceOptions
 
 logger = logging.getLogger(__name__)
 
+COLLECTION = "collection."
+SMALL = "dev.small"
 NAME = "a folder of MS MARCO's files (collection.tsv, queries.*.tsv, qrels.*.tsv), or its qidpidtriples.*.tsv"
 
 
 def matches(source: str) -> bool:
     """Return whether a source is a folder of MS MARCO's files, or triples of ids in such a folder."""
     path = Path(source)
-    folder = path.parent if path.name.startswith("qidpidtriples.") else path
-    return folder.is_dir() and bool(_files(folder, "collection"))
+    triples = path.name.startswith("qidpidtriples.")
+    folder = path.parent if triples else path
+    if not folder.is_dir() or not (found := _files(folder, COLLECTION)):
+        return False
+    # A folder of documents may hold a text of this name.
+    known = triples or _files(folder, "queries") or _files(folder, "qrels.")
+    return bool(known) or _unpacked(found[0]).endswith(".tsv")
 
 
 def split_names(source: str, options: SourceOptions) -> list[str]:
@@ -44,7 +51,7 @@ def open(source: str, options: SourceOptions, splits: Sequence[str] | None, faul
     `qidpidtriples.<...>.tsv` in it holds the judgements of the split `train`: positives with grade 1,
     negatives with grade 0. Each file may end in .gz or .zst. Splits are named after the files: train, dev,
     dev.small. Where there are no judgements named test, `test` is `dev.small`, or else `dev`, as in BEIR,
-    because those of MS MARCO's own test are not public.
+    because those of MS MARCO's own test are not public. `dev` then has the other queries, if there are any.
 
     Raises:
         FileNotFoundError: If a file is missing.
@@ -62,14 +69,18 @@ def open(source: str, options: SourceOptions, splits: Sequence[str] | None, faul
         queries |= collect_texts(str(file), _texts(file), blank_allowed=False)
     if not queries:
         raise FileNotFoundError(f"{folder} holds no file queries.*.tsv")
-    corpus = Collection(_files(folder, "collection")[0])
+    corpus = Collection(_files(folder, COLLECTION)[0])
     qrels: dict[str, Qrels] = {}
     for split in list(qrels_files) if splits is None else splits:
         file = qrels_files[split]
         if file == path:
-            qrels[split] = _judgements_of_triples(file, corpus, queries)
+            qrels[split] = _judgements_of_triples(file, corpus, queries, faults)
         else:
             rows, training = judgements_of_file(file, faults), split == TRAIN
+            if split == DEV and TEST in qrels_files and qrels_files[TEST] == qrels_files.get(SMALL):
+                unread = Faults(str(qrels_files[TEST]), "skip")  # its own split tells what is wrong
+                tested = {query for _, query, _, _ in judgements_of_file(qrels_files[TEST], unread)}
+                rows = (row for row in rows if row[1] not in tested)
             qrels[split] = collect_judgements(
                 str(file), rows, corpus, queries, training=training, faults=faults
             )
@@ -78,7 +89,8 @@ def open(source: str, options: SourceOptions, splits: Sequence[str] | None, faul
 
 def documents(source: str, options: SourceOptions) -> Collection:
     """Open the collection alone; see `Format.documents`."""
-    return Collection(_files(Path(source), "collection")[0])
+    path = Path(source)
+    return Collection(_files(path.parent if path.is_file() else path, COLLECTION)[0])
 
 
 def titled(source: str, options: SourceOptions, notes: list[str]) -> Iterator[tuple[object, str, str, str]]:
@@ -90,10 +102,12 @@ def _qrels_files(path: Path) -> dict[str, Path]:
     """Return split -> file of judgements of a folder; triples of ids in it are those of train."""
     folder = path.parent if path.is_file() else path
     found = {_split_of(file, "qrels."): file for file in _files(folder, "qrels.")}
-    for known in ("dev.small", "dev"):
-        if TEST not in found and known in found:
-            logger.info("%s: the split test is %s", folder, found[known].name)
-            found[TEST] = found[known]
+    if TEST not in found and SMALL in found:
+        logger.info("%s: the split test is %s, without whose queries is dev", folder, found[SMALL].name)
+        found[TEST] = found[SMALL]
+    elif TEST not in found and DEV in found:
+        logger.info("%s: the split test is %s, and there is no dev", folder, found[DEV].name)
+        found[TEST] = found.pop(DEV)
     return found | ({TRAIN: path} if path.is_file() else {})
 
 
@@ -102,15 +116,18 @@ def _files(folder: Path, beginning: str) -> list[Path]:
     return sorted(
         path
         for path in folder.iterdir()
-        if path.name.startswith(beginning)
-        and path.name.removesuffix(".gz").removesuffix(".zst").endswith((".tsv", ".txt"))
+        if path.name.startswith(beginning) and _unpacked(path).endswith((".tsv", ".txt"))
     )
+
+
+def _unpacked(file: Path) -> str:
+    """Return the name of a file without the ending of a compression."""
+    return file.name.removesuffix(".gz").removesuffix(".zst")
 
 
 def _split_of(file: Path, beginning: str) -> str:
     """Return the split that a name such as qrels.dev.small.tsv holds."""
-    name = file.name.removesuffix(".gz").removesuffix(".zst")
-    return name.removeprefix(beginning).removesuffix(".tsv").removesuffix(".txt")
+    return _unpacked(file).removeprefix(beginning).removesuffix(".tsv").removesuffix(".txt")
 
 
 def _texts(path: Path) -> Iterator[tuple[str, str, str]]:
@@ -122,20 +139,23 @@ def _texts(path: Path) -> Iterator[tuple[str, str, str]]:
         yield f"{path}:{number}", key, text
 
 
-def _judgements_of_triples(path: Path, corpus: Collection, queries: dict[str, str]) -> Qrels:
+def _judgements_of_triples(path: Path, corpus: Collection, queries: dict[str, str], faults: Faults) -> Qrels:
     """Read lines of the ids of a query, a positive and a negative; a pair may occur many times."""
     judgements: Qrels = {}
     for number, line in numbered_lines(path):
         fields = line.split()
+        faults.rows += 1
         known = len(fields) == 3 and fields[0] in queries and fields[1] in corpus and fields[2] in corpus
         if not known:
-            raise DataError(
-                f"{path}:{number}: expected the ids of a query, a positive and a negative that exist; "
-                f"received {excerpt(line)}"
+            message = (
+                f"expected the ids of a query, a positive and a negative that exist; received {excerpt(line)}"
             )
+            faults.bad("triples of unknown ids", f"{path}:{number}", message, excerpt(line))
+            continue
         grades = judgements.setdefault(fields[0], {})
         grades[fields[1]] = 1
         grades.setdefault(fields[2], 0)
     if not judgements:
+        faults.finish()
         raise DataError(f"{path} holds no triple")
     return judgements

@@ -17,7 +17,7 @@ from lexforge.data.formats.beir import is_corpus
 from lexforge.data.pair_data import PairData
 from lexforge.data.pairs import HEADERS, find_roles
 from lexforge.data.retrieval_data import untitled
-from lexforge.data.splits import DEV, TEST, TRAIN, split_name
+from lexforge.data.splits import DEV, TEST, TRAIN, split_name, split_of_row
 from lexforge.data.tables import Origin, Table, first_columns, load_by_datasets, named_tables, read_table
 from lexforge.data.text_tables import READERS, SPLIT, ending
 from lexforge.settings import SourceOptions, TableOptions
@@ -132,7 +132,7 @@ def _by_split_column(table: Table) -> dict[str, Table]:
     rows, origin = table
     if SPLIT not in rows.column_names:
         return {TRAIN: table}
-    values = np.array([split_name(str(value)) for value in rows[SPLIT]])
+    values = np.array([split_of_row(value) for value in rows[SPLIT]])
     found = {}
     for split in dict.fromkeys(values.tolist()):
         chosen = np.flatnonzero(values == split)
