@@ -13,6 +13,7 @@ from transformers import AutoTokenizer, BertConfig, BertForSequenceClassificatio
 
 from lexforge import cli
 from lexforge.commands import mine
+from lexforge.common.types import DataError
 from lexforge.data import read_training_rows
 from lexforge.evaluation import write_run
 from lexforge.negatives import NEGATIVE_RULE, NegativeRule
@@ -180,3 +181,9 @@ def test_the_flags_of_the_rule_are_flags_of_the_command(folder: Path) -> None:
 def test_the_command_mines_by_the_rule_of_the_recipes(folder: Path) -> None:
     """Rows that are mined beforehand and those that a training mines meet the same conditions."""
     assert mine.Config(data=str(folder), output=folder / "out.jsonl").rule == NEGATIVE_RULE
+
+
+def test_no_row_that_is_left_is_one_clear_error(folder: Path) -> None:
+    """Where every row is dropped, the counts say why; the writer knew only that there was no row."""
+    with pytest.raises(DataError, match=r"no row is left to write: 0 rows of 30 negatives; .* 3 dropped"):
+        mined(folder, NegativeRule(per_row=30, shortage="drop"), model="bm25")
