@@ -39,6 +39,7 @@ from lexforge import (
     negatives,
     report,
     runs,
+    sparsity,
     teachers,
     training,
 )
@@ -197,7 +198,7 @@ def defaults(model: str = LEXICAL, preset: PresetName | None = None) -> Config:
         negatives_per_row=chosen.data.negatives_per_row,
     )
     if model == LEXICAL:
-        return cfg
+        return replace(cfg, train=chosen.training_from_scratch().left_open())
     return replace(cfg, train=chosen.train.left_open(), evaluation=EvaluationSettings())
 
 
@@ -228,6 +229,14 @@ def check(cfg: Config) -> None:
     check_wanted_terms(
         document_terms=cfg.document_terms, query_terms=cfg.query_terms, inference_free=cfg.inference_free
     )
+    weights = cfg.loss.term_weights()
+    for side, wanted in (("document", cfg.document_terms), ("query", cfg.query_terms)):
+        if wanted is not None and not weights[f"flops_{side}"]:
+            flag = {"document": "--loss.flops-weight", "query": "--loss.query-flops-weight"}[side]
+            raise ValueError(
+                f"--{side}-terms is reached by way of {flag}, which must be above 0 then; received "
+                f"--{side}-terms {wanted} and the weight 0"
+            )
     teachers.check_teacher(
         cfg.teacher,
         PRESETS[cfg.preset].data.teacher,
@@ -299,8 +308,12 @@ def prepare_head(
         cfg = replace(cfg, loss=replace(cfg.loss, own_activation_weight=cfg.start.own_activation_weight))
     if cfg.document_terms is None and cfg.query_terms is None:
         wanted: dict[str, Any] = cfg.start.wanted_terms(models.vocabulary_size(model))
-        if cfg.inference_free:  # such queries have no encoder, and one term per word
+        weights = cfg.loss.term_weights()
+        # Queries that are looked up have one term per word, and a weight of 0 leaves the number open.
+        if cfg.inference_free or not weights["flops_query"]:
             wanted.pop("query_terms", None)
+        if not weights["flops_document"]:
+            wanted.pop("document_terms", None)
         cfg = replace(cfg, **wanted)
     process.print(
         f"{cfg.model} was not trained for SPLADE: its head gets its scale from the documents. It is no "
@@ -339,7 +352,13 @@ def start_encoder(
     if process.is_main_process:
         for line in training.unknown_rows(model, loaded):
             print(line)
-    return prepare_head(cfg, model, loaded.documents, process), model
+    cfg = prepare_head(cfg, model, loaded.documents, process)
+    # The trainer refuses these too, but only after negatives are mined and the teacher has been asked.
+    training.check_training_length(cfg.training_seq_length, model.max_seq_length)
+    wanted = {"document_terms": cfg.document_terms, "query_terms": cfg.query_terms}
+    if any(number is not None for number in wanted.values()):
+        sparsity.check_terms_of_model(model, **wanted)
+    return cfg, model
 
 
 def prepare_terms(

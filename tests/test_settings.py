@@ -159,7 +159,6 @@ def test_the_defaults_of_training_are_those_of_the_notes(tmp_path: Path) -> None
         ({"steps": 200}, 50),
         ({"steps": 3}, 1),
         ({"steps": 100_000}, 500),
-        ({"epochs": 2.0}, 500),
         ({"steps": 200, "save_steps": 7}, 7),
     ],
 )
@@ -168,6 +167,20 @@ def test_a_short_training_saves_before_its_end(given: dict[str, Any], expected: 
     settings = replace(TrainingSettings(), **given)
     assert settings.arguments(tmp_path).save_steps == expected
     assert settings.left_open().with_defaults(settings).save_steps == (given.get("save_steps") or expected)
+
+
+def test_the_checkpoints_of_epochs_stay_open_until_the_steps_are_known() -> None:
+    """A quarter of them, as help says, and not the 500 that a short training never reaches."""
+    settings = TrainingSettings(epochs=2.0).with_defaults(TrainingSettings(steps=200))
+    assert settings.save_steps is None
+    assert [settings.checkpoint_steps(steps) for steps in (3, 400, 10_000)] == [1, 100, 500]
+
+
+def test_a_training_of_one_step_has_no_warm_up(tmp_path: Path) -> None:
+    """Its only step would have the rate 0, and would train nothing without a word."""
+    for steps, expected in ((1, 0), (2, 1), (200, 20)):
+        arguments = TrainingSettings(steps=steps, precision="fp32").arguments(tmp_path)
+        assert arguments.get_warmup_steps(steps) == expected
 
 
 @pytest.mark.parametrize("terminal", [True, False])
@@ -187,6 +200,14 @@ def test_any_field_of_the_stock_arguments_can_be_given(tmp_path: Path) -> None:
     dense = settings.arguments(tmp_path, SentenceTransformerTrainingArguments, prompts={"anchor": "query: "})
     assert type(dense) is SentenceTransformerTrainingArguments
     assert (dense.seed, dense.prompts, dense.dataloader_drop_last) == (7, {"anchor": "query: "}, True)
+
+
+def test_one_process_trains_on_one_of_several_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The Trainer would take all of them by DataParallel, which the trainers refuse after costly stages."""
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    settings = TrainingSettings(batch_size=3, precision="fp32")
+    arguments = settings.arguments(tmp_path, use_cpu=False)
+    assert (arguments.n_gpu, arguments.train_batch_size) == (1, 3)
 
 
 def test_a_rate_that_nobody_chose_is_asked_for(tmp_path: Path) -> None:

@@ -367,8 +367,8 @@ class TrainingSettings:
             memory, or `adamw_torch_8bit` with torchao.
         save_steps: Number of optimizer steps between two checkpoints; None is a quarter of the steps, and at
             most 500.
-        save_total_limit: Number of checkpoints that are kept, the newest and the best among them; None keeps
-            all.
+        save_total_limit: Number of the newest checkpoints that are kept, beside the best by `best_measure`;
+            None keeps all.
         logging_steps: Number of optimizer steps between two lines of the log; a number below 1 is a share of
             all steps.
         report_to: Trackers that get the log, such as tensorboard or wandb; their packages must be installed.
@@ -440,15 +440,19 @@ class TrainingSettings:
         return replace(
             lasting,
             learning_rate=defaults.learning_rate if self.learning_rate is None else self.learning_rate,
-            save_steps=lasting.checkpoint_steps,
+            # The steps of epochs are not known before the data.
+            save_steps=self.save_steps if lasting.steps is None else lasting.checkpoint_steps(lasting.steps),
         )
 
-    @property
-    def checkpoint_steps(self) -> int:
-        """The number of optimizer steps between two checkpoints; the steps of epochs are not known here."""
+    def checkpoint_steps(self, steps: int | None) -> int:
+        """Return the number of optimizer steps between two checkpoints.
+
+        Args:
+            steps: Number of all optimizer steps; None if it is not known yet.
+        """
         if self.save_steps is not None:
             return self.save_steps
-        return MOST_SAVE_STEPS if self.steps is None else min(MOST_SAVE_STEPS, -(-self.steps // 4))
+        return MOST_SAVE_STEPS if steps is None else min(MOST_SAVE_STEPS, -(-steps // 4))
 
     def encoder_options(self) -> dict[str, Any]:
         """Return how the encoder computes, as `SpladeTrainer` and `DenseTrainer` take it."""
@@ -501,7 +505,7 @@ class TrainingSettings:
             "gradient_accumulation_steps": self.gradient_accumulation_steps,
             "learning_rate": self.learning_rate,
             "weight_decay": self.weight_decay,
-            "warmup_steps": self.warmup_fraction,
+            "warmup_steps": 0 if self.steps == 1 else self.warmup_fraction,  # its first step has the rate 0
             "lr_scheduler_type": self.lr_scheduler_type,
             "max_grad_norm": self.max_gradient_norm,
             "bf16": self.precision == "bf16",
@@ -510,7 +514,7 @@ class TrainingSettings:
             "batch_sampler": BatchSamplers.NO_DUPLICATES,
             "dataloader_drop_last": True,
             "dataloader_pin_memory": torch.accelerator.is_available(),
-            "save_steps": self.checkpoint_steps,
+            "save_steps": self.checkpoint_steps(self.steps),
             "save_total_limit": self.save_total_limit,
             "logging_steps": self.logging_steps if self.logging_steps < 1 else round(self.logging_steps),
             # Without this, ranks on CPUs do not find each other.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -139,6 +140,24 @@ def test_longer_texts_are_measured_when_they_come(tiny_splade, give) -> None:
     assert choose(model, long) == 3
     assert choose(model, short) is None
     assert choose(model, [long[0], short[0]]) == 3, "the rows of a mini-batch fit for the longest column"
+
+
+def test_a_resumed_run_goes_by_what_was_measured_before(tiny_splade, give) -> None:
+    """Other pieces would round otherwise. Where the machine has other memory, that is measured anew."""
+    model = tiny_splade.train()
+    columns = [model.preprocess(["sort a list of " * 6] * 8)] * 2
+    text, vector, shared = bytes_of_text(model, columns[0])
+    give(text * 3.5 + shared + 4 * vector * 16)
+    choose = RowsThatFit()
+    assert choose.state() == {}
+    assert choose(model, columns) == 3
+    kept = json.loads(json.dumps(choose.state()))
+    give(1e12)
+    resumed, elsewhere = RowsThatFit(), RowsThatFit()
+    resumed.load_state(kept)
+    assert resumed(model, columns) == 3
+    elsewhere.load_state(kept | {"machine": [1]})
+    assert elsewhere(model, columns) is None
 
 
 def test_nothing_is_measured_in_evaluation(tiny_splade, monkeypatch) -> None:

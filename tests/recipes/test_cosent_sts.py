@@ -119,6 +119,19 @@ def test_bad_input_is_refused_before_a_run_directory_exists(run: Run, pairs: Pat
     assert not (tmp_path / "out").exists()
 
 
+def test_a_measure_of_another_similarity_is_refused_before_training(
+    run: Run, pairs: Path, tmp_path: Path
+) -> None:
+    """A model that compares by cosine has no such measure, which would show at the first evaluation."""
+    best = ("--hold-out", 0.2, "--eval-steps", 10, "--best-measure", "spearman_dot")
+    for plan in ((), ("--plan",)):
+        result = run("--data", pairs, *QUICK, *best, "--output-dir", tmp_path / "out", *plan)
+        assert result.returncode != 0
+        measures = "['spearman_cosine', 'pearson_cosine']"
+        assert f"best_measure must be one of {measures}; received 'spearman_dot'" in result.stderr
+        shutil.rmtree(tmp_path / "out", ignore_errors=True)
+
+
 def test_a_plan_tells_what_a_run_would_take(run: Run, pairs: Path, tmp_path: Path) -> None:
     """And leaves nothing behind."""
     out = tmp_path / "out"

@@ -400,6 +400,16 @@ def spoil(path: str, line: str) -> Callable[[Path], None]:
         (None, {"train": TrainingSettings(batch_size=64)}, "has 8 rows, and one batch needs 64"),
         (None, {"document_terms": 0}, "document_terms must be a finite number above 0; received 0"),
         (None, {"query_terms": 8, "inference_free": True}, "--query-terms needs a query encoder"),
+        (
+            None,
+            {"document_terms": 64, **of_preset("lexforge-scratch", flops_weight=0.0)},
+            "--document-terms is reached by way of --loss.flops-weight, which must be above 0",
+        ),
+        (
+            None,
+            {"query_terms": 8, **of_preset("lexforge-scratch", query_flops_weight=0.0)},
+            "--query-terms is reached by way of --loss.query-flops-weight, which must be above 0",
+        ),
     ],
     ids=[
         "empty corpus",
@@ -417,6 +427,8 @@ def spoil(path: str, line: str) -> Callable[[Path], None]:
         "no full batch",
         "no terms",
         "terms of queries that are looked up",
+        "document terms without a weight",
+        "query terms without a weight",
     ],
 )
 def test_bad_input_is_one_clear_error_before_training(
@@ -598,6 +610,44 @@ def test_a_share_is_kept_of_a_retriever_only(
     assert shares == [0.0, PRESETS["lexforge"].finish.start_share]
     assert own == [PRESETS["lexforge"].start.own_activation_weight, 0.0]
     assert own[0] > 0
+
+
+def test_a_number_of_the_preset_without_a_weight_is_dropped(beir: Path, tiny_checkpoint: Path) -> None:
+    """The trainer would refuse a number of query terms that nobody gave."""
+    said: Any = SimpleNamespace(print=lambda *_: None)
+    for weights, kept in (
+        ({}, (True, True)),
+        ({"query_flops_weight": 0.0}, (True, False)),
+        ({"flops_weight": 0.0}, (False, False)),
+    ):
+        cfg = config(beir, model=str(tiny_checkpoint), **of_preset("lexforge", **weights))
+        model = build_splade(tiny_checkpoint, device="cpu")
+        cfg = recipe.prepare_head(cfg, model, WORDS, said)
+        assert (cfg.document_terms is not None, cfg.query_terms is not None) == kept
+
+
+@pytest.mark.parametrize(
+    ("others", "message"),
+    [
+        ({"training_seq_length": 17}, "max_seq_length, 16; received 17"),
+        ({"query_terms": 10**6}, "query_terms must lie between 0 and the"),
+        ({"document_terms": 10**6}, "document_terms must lie between 0 and the"),
+    ],
+)
+def test_numbers_beyond_the_model_are_refused_when_it_is_loaded(
+    beir: Path, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch, others: dict[str, int], message: str
+) -> None:
+    """The trainer refuses them after hours of mining and of the teacher."""
+    monkeypatch.setattr(recipe, "prepare_terms", lambda *_: pytest.fail("the run went on"))
+    with pytest.raises(ValueError, match=message):
+        recipe.main(config(beir, model=str(tiny_checkpoint), **of_preset("lexforge"), **others))
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_the_lexical_backbone_is_trained_as_its_preset_says(name: PresetName) -> None:
+    """`lexforge` keeps its rate, where the preset of the default lets it fall as a cosine."""
+    expected = PRESETS[name].training_from_scratch().left_open()
+    assert recipe.defaults("lexical", name).train == expected
 
 
 def test_mined_negatives_take_the_route_of_documents(beir: Path, tiny_checkpoint: Path) -> None:

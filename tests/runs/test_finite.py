@@ -93,6 +93,17 @@ def test_a_bad_gradient_is_named_before_the_optimizer_takes_it(
     assert all(bool(torch.isfinite(parameter).all()) for parameter in tiny_splade.parameters())
 
 
+def test_a_first_step_that_breaks_saves_nothing(
+    tiny_splade: SparseEncoder, tmp_path: Path, make_trainer: MakeTrainer
+) -> None:
+    """A checkpoint of step 0 would hold no training, and would keep the command from being repeated."""
+    trainer = make_trainer(tiny_splade, tmp_path)
+    head_bias(tiny_splade).register_hook(lambda gradient: gradient * float("nan"))
+    with pytest.raises(NonFiniteError, match=r"in the step after 0\. The last good checkpoint is none"):
+        trainer.train()
+    assert not list(tmp_path.glob("checkpoint-*"))
+
+
 def test_a_bad_parameter_is_named_and_never_saved(
     tiny_splade: SparseEncoder, tmp_path: Path, make_trainer: MakeTrainer
 ) -> None:

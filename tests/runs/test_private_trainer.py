@@ -53,6 +53,7 @@ def test_no_private_method_is_overridden_beyond_those_tested_here() -> None:
     assert names - ordinary == {
         "_save_checkpoint",
         "_load_from_checkpoint",
+        "_load_best_model",
         "_save_optimizer_and_scheduler",
     }
 

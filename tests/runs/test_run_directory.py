@@ -79,8 +79,12 @@ def test_a_run_that_failed_before_its_first_checkpoint_can_be_started_again(tmp_
         (tmp_path / name).write_text("old")
     record = RunRecord(tmp_path)  # a slow model is measured on a sample before training
     record.add("initial_sample", RetrievalResult({"AP": 1.0}, {"q": {"d": 1.0}}, {"AP": {"q": 1.0}}, {}, {}))
-    for folder, name in (("backbone", "config.json"), ("eval", "Retrieval_evaluation_dev_results.csv")):
-        (tmp_path / folder).mkdir()
+    for folder, name in (
+        ("backbone", "config.json"),
+        ("eval", "Retrieval_evaluation_dev_results.csv"),
+        ("unfinished/checkpoint-5", "model.safetensors"),  # it was killed while it wrote that checkpoint
+    ):
+        (tmp_path / folder).mkdir(parents=True)
         (tmp_path / folder / name).write_text("old")
     claim(tmp_path, batch=32)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["config.json", "env.json", "run.lock"]

@@ -298,6 +298,44 @@ def test_our_trainer_adds_it_itself(tiny_splade, tmp_path: Path) -> None:
     torch.testing.assert_close(saved["loss/scale"], trainer.loss.scale.detach(), rtol=0, atol=0)
 
 
+def test_the_best_model_has_the_loss_that_was_trained_with_it(fresh: Any, tmp_path: Path) -> None:
+    """A classifier of the best encoder and the prototypes of the last step would fit nowhere."""
+    settings = TrainingSettings(
+        steps=4,
+        batch_size=4,
+        gradient_accumulation_steps=1,
+        learning_rate=1e-2,
+        precision="fp32",
+        save_steps=2,
+    )
+
+    def train(resume: bool) -> SpladeTrainer:
+        model = fresh()
+        trainer = SpladeTrainer(
+            model,
+            SparseWithPrototypes(model),
+            args=settings.arguments(
+                tmp_path,
+                disable_tqdm=True,
+                eval_strategy="steps",
+                eval_steps=2,
+                load_best_model_at_end=True,
+                greater_is_better=True,  # so that the first is the best
+            ),
+            train_dataset=rows("moco"),
+            eval_dataset=rows("moco"),
+        )
+        trainer.train(resume_from_checkpoint=resume)
+        return trainer
+
+    trained, resumed = train(False), train(True)
+    assert trained.state.best_global_step == 2
+    saved = {step: load_file(tmp_path / f"checkpoint-{step}" / STATE_FILE)["loss/scale"] for step in (2, 4)}
+    assert not torch.equal(saved[2], saved[4])
+    assert torch.equal(trained.loss.scale, saved[2])
+    assert torch.equal(resumed.loss.scale, saved[2]), "also where the run had finished"
+
+
 class Counting:
     """A part with a tensor and a value in JSON types."""
 
@@ -309,6 +347,19 @@ class Counting:
 
     def load_state(self, state: Any) -> None:
         self.kept = dict(state)
+
+
+def test_what_each_loss_measured_of_the_memory_is_kept(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    """A resumed run that measured anew could cut its batches into other pieces."""
+    model = dense(tiny_checkpoint).train()
+    losses, again = ({"pairs": CoSENTLoss(model), "more": CoSENTLoss(model)} for _ in range(2))
+    losses["pairs"].rows_that_fit(model, [model.preprocess(["sort a list"] * 2)] * 2)
+    arguments = SentenceTransformerTrainingArguments(output_dir=str(tmp_path), use_cpu=True, report_to="none")
+    state, control = TrainerState(global_step=2, is_world_process_zero=True), TrainerControl()
+    RunStateCallback(losses).on_save(arguments, state, control)
+    RunStateCallback(again).on_train_begin(arguments, state, control)
+    assert again["pairs"].rows_that_fit.state() == losses["pairs"].rows_that_fit.state() != {}
+    assert again["more"].rows_that_fit.state() == {}
 
 
 def test_a_part_is_kept_beside_a_loss_without_state(tiny_checkpoint: Path, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import gc
 import re
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,8 +15,8 @@ import pytest
 
 from lexforge import corpus
 from lexforge.runs import Stages
-from lexforge.settings import EvaluationSettings, TrainingSettings
-from lexforge.training import Plan
+from lexforge.settings import EvaluationSettings, RecipeSettings, TrainingSettings
+from lexforge.training import Plan, begin_run
 from lexforge.training.plan import NEVER, TIMED, WARM
 
 
@@ -83,7 +84,7 @@ def test_a_trainer_is_measured(
     plan = plan_of(
         settings,
         20,
-        evaluation=EvaluationSettings(eval_steps=10),
+        evaluation=EvaluationSettings(eval_steps=15),
         output_dir=tmp_path / "planned",
     )
     monkeypatch.setattr(corpus, "encoding_speed", lambda *_: (2.0, None))
@@ -91,8 +92,9 @@ def test_a_trainer_is_measured(
     assert trainer.state.global_step == WARM + TIMED
     assert "40, or 8.0 passes over the rows" in text
     assert re.search(r"seconds per step +[\d.e-]+, the median of 6", text)
-    # Four evaluations on dev and one at the end, 2 documents and 20 rows to mine from, and the first measure.
-    assert f"{(5 * 12 + 2 + 20) / 2 + 3:.1f} s to encode texts for evaluations" in text
+    # Evaluations on dev at steps 15, 30 and 40, and one at the end; 2 documents and 20 rows to mine from; and
+    # the first measure.
+    assert f"{(4 * 12 + 2 + 20) / 2 + 3:.1f} s to encode texts for evaluations" in text
     assert re.search(r"largest batch +about [\d,]+ rows", text)
     assert f"are free at {tmp_path}" in text
     assert not list(tmp_path.rglob("checkpoint-*"))
@@ -104,6 +106,37 @@ def test_a_trainer_is_measured(
     files = (path for path in (tmp_path / "whole" / "checkpoint-6").rglob("*") if path.name in tensors)
     # The headers are an eighth of the files of so small a model, and the plan does not count them.
     assert float(told[1]) * 1000 == pytest.approx(sum(path.stat().st_size for path in files), rel=0.15)
+
+
+@pytest.mark.parametrize(
+    ("train", "best_measure", "kept"),
+    [
+        ({"steps": 40}, None, 2),
+        ({"steps": 40, "save_total_limit": None}, None, 4),
+        ({"steps": 40, "save_total_limit": None}, "nDCG@10", 5),  # at each evaluation
+        ({"steps": 40}, "nDCG@10", 3),  # the newest two and the best
+        ({"epochs": 4, "save_total_limit": None}, None, 4),  # 40 steps too
+    ],
+)
+def test_the_disk_holds_what_the_run_keeps(
+    train: dict[str, Any], best_measure: str | None, kept: int, tmp_path: Path
+) -> None:
+    """A disk that is full ends the run."""
+    settings = TrainingSettings(batch_size=4, gradient_accumulation_steps=1, **train)
+    evaluation = EvaluationSettings(eval_steps=8, best_measure=best_measure)
+    plan = plan_of(settings, 40, evaluation=evaluation, output_dir=tmp_path)
+    assert f": {kept} times 1.0 kB for checkpoints" in plan._disk(1000, 10)
+
+
+def test_a_typo_is_told_by_the_plan() -> None:
+    """Else the run that was planned would be refused."""
+    cfg = RecipeSettings(plan=True)
+    for wrong, message in (
+        ({"evaluation": EvaluationSettings(eval_steps=5, best_measure="recal")}, "received 'recal'"),
+        ({"train": TrainingSettings(report_to=("wandbb",))}, "received 'wandbb'"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            begin_run(replace(cfg, **wrong), lambda given: given, "SparseEncoder", ["nDCG@10"])
 
 
 def test_its_folder_is_removed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

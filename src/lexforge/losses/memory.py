@@ -6,7 +6,7 @@ import logging
 import math
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
@@ -31,6 +31,7 @@ _SUMMED = 2
 # Copies of the embeddings that a loss holds: their gradients, normalised ones, and the gradients of these.
 _VECTORS = 4
 _MEASURED = 4  # texts
+_MEASURES = ("budget", "width", "text", "vector", "shared")  # what `RowsThatFit` goes by
 CGROUPS = Path("/sys/fs/cgroup")
 
 
@@ -41,6 +42,9 @@ class RowsThatFit:
     training, and the bytes that autograd keeps are counted. This is repeated when a batch is wider. The free
     memory is read once, before the first gradient, less what training will still need beside the activations.
     All ranks do what the one with the least memory can do.
+
+    The pieces of a batch follow from what was measured before it. So each checkpoint keeps that, and a
+    resumed run cuts its batches as the run that it continues.
     """
 
     def __init__(self) -> None:
@@ -97,6 +101,24 @@ class RowsThatFit:
         widths = self._measure(model, columns)
         per_row = self._text * sum(widths) / self._width + _VECTORS * self._vector * len(columns)
         return max(0, int((self._budget - self._shared) / per_row))
+
+    def state(self) -> dict[str, Any]:
+        """Return what was measured, in JSON types, for `load_state`; empty if nothing was."""
+        if not self._width:
+            return {}
+        return {"machine": _memory_of_machine()} | {name: getattr(self, f"_{name}") for name in _MEASURES}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Go by what an earlier process measured, if it had as much memory in all as this one.
+
+        Args:
+            state: What `state` returned.
+        """
+        if state["machine"] == _memory_of_machine():
+            for name in _MEASURES:
+                setattr(self, f"_{name}", state[name])
+        else:
+            logger.info("the memory is measured anew, because this machine has more or less of it")
 
     def _measure(self, model: nn.Module, columns: list[Features]) -> list[int]:
         """Measure a text, if the columns are wider than those before, and return the width of each column."""
@@ -247,6 +269,12 @@ def _over_ranks(number: int, device: torch.device, reduce: Literal["MIN", "MAX"]
     reduced = torch.tensor(number, device=device)
     dist.all_reduce(reduced, getattr(dist.ReduceOp, reduce))
     return int(reduced)
+
+
+def _memory_of_machine() -> list[int]:
+    """The bytes of the memory that is there, free or not: the processor's and that of the current GPU."""
+    own = [torch.cuda.mem_get_info()[1]] if torch.cuda.is_available() else []
+    return [psutil.virtual_memory().total, *own]
 
 
 def _left_in_control_groups() -> Iterator[int]:

@@ -151,7 +151,7 @@ class FiniteTraining(BaseTrainer):
             when = f"by the optimizer in step {self.state.global_step}"
         elif training:
             when = f"in the step after {self.state.global_step}"
-            if self._model_is_finite():
+            if self.state.global_step and self._model_is_finite():  # nothing was trained before the first
                 save_now(self)
         else:
             when = "in evaluation"

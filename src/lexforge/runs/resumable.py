@@ -1,11 +1,12 @@
 """Training that survives interruptions, and the one file that touches private methods of the Trainer.
 
-The Trainer offers no public way to write a checkpoint as a whole, so three of its private methods are
-overridden here and three are called. `tests/runs/test_private_trainer.py` fails if a release of
+The Trainer offers no public way to write a checkpoint as a whole, so four of its private methods are
+overridden here and two are called. `tests/runs/test_private_trainer.py` fails if a release of
 transformers or sentence-transformers changes what this file relies on:
 
-- overridden: `_save_checkpoint`, `_load_from_checkpoint`, `_save_optimizer_and_scheduler`;
-- called: `_get_output_dir`, `_push_from_checkpoint`, `_load_best_model`;
+- overridden: `_save_checkpoint`, `_load_from_checkpoint`, `_load_best_model`,
+  `_save_optimizer_and_scheduler`;
+- called: `_get_output_dir`, `_push_from_checkpoint`;
 - replaced: the `callback_handler`, by one that does not call `on_save` a second time.
 """
 
@@ -179,6 +180,11 @@ class ResumableTraining(BaseTrainer):
         """Load the model, except into shards: they were copied from a model that had been loaded."""
         if self.sharded.whole is None:
             super()._load_from_checkpoint(checkpoint_path)
+
+    def _load_best_model(self) -> None:
+        """Load the best model, and the state of the loss that was trained with it."""
+        super()._load_best_model()
+        self.run_state.load_loss(Path(str(self.state.best_model_checkpoint)))
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         """Save both; under FSDP2 the Trainer would also save the sharded model a second time."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
@@ -48,7 +49,9 @@ def has_finished(state: TrainerState, args: TrainingArguments) -> bool:
             return True
     if args.max_steps > 0:
         return state.global_step >= args.max_steps
-    return (state.epoch or 0) >= args.num_train_epochs
+    if math.ceil(args.num_train_epochs) == state.num_train_epochs:
+        return state.global_step >= state.max_steps  # exact, where a sum of fractions of an epoch is not
+    return (state.epoch or 0) >= args.num_train_epochs  # of another number of epochs than before
 
 
 def changed_batches(checkpoint: Path, arguments: Mapping[str, Any]) -> list[str]:

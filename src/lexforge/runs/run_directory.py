@@ -16,6 +16,7 @@ from typing import Any
 
 from lexforge.common.processor import processor_name
 from lexforge.common.ranks import from_first_rank
+from lexforge.runs.checkpoints import UNFINISHED
 from lexforge.runs.launcher import launch_command
 from lexforge.runs.log_file import LOG_FILE
 from lexforge.storage.files import leftover, remove_leftovers, write_file
@@ -23,7 +24,7 @@ from lexforge.storage.lock import LOCK_FILE, hold
 
 RECORDS = {"config.json", "env.json", LOCK_FILE}
 # What a run leaves beside its records before its first checkpoint: its log, what it measured, the encoder
-# that it built, and the negatives that it mined.
+# that it built, the negatives that it mined, and what it had written of that checkpoint.
 BEGINNINGS = {
     LOG_FILE,
     "bm25.trec",
@@ -35,6 +36,7 @@ BEGINNINGS = {
     "eval",
     "backbone",
     "mined.jsonl",
+    UNFINISHED,
 }
 PACKAGES = (
     "lexforge",

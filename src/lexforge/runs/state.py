@@ -14,6 +14,8 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from lexforge.common.ranks import sum_over_ranks, world_size
 from lexforge.kernels.splade_head.triton import tiles
 from lexforge.losses.base import load_loss_tensors, loss_parameters, loss_tensors
+from lexforge.losses.memory import RowsThatFit
+from lexforge.runs.checkpoints import step_of
 from lexforge.storage import timings
 from lexforge.storage.tensors import read_tensors, write_tensors
 
@@ -44,10 +46,10 @@ OF_EACH_RANK: dict[str, Stateful] = {"timings": timings, "triton_tiles": tiles}
 class RunStateCallback(TrainerCallback):
     """Keep in each checkpoint what a resumed run needs beside the model and the optimizer.
 
-    This is the state of the loss (prototypes, queues, momentum encoders), of further parts, and what the
-    SPLADE head of each rank has chosen by timing. The trainers of sentence-transformers put the parameters of
-    a loss into the optimizer and do nothing else for them. This callback, added to any of these trainers,
-    does the rest, for any loss and for a dictionary of losses:
+    This is the state of the loss (prototypes, queues, momentum encoders), of further parts, and what each
+    rank has measured: the times of its SPLADE head, and the memory for `mini_batch_size="auto"`. The trainers
+    of sentence-transformers put the parameters of a loss into the optimizer and do nothing else for them.
+    This callback, added to any of these trainers, does the rest, for any loss and for a dictionary of losses:
 
     - When training begins, the state of the loss of rank 0 is sent to all ranks.
     - Before each optimizer step, the gradients of the loss's own parameters are averaged over the ranks, as
@@ -125,7 +127,7 @@ class RunStateCallback(TrainerCallback):
         if state.is_hyper_param_search:
             return
         parts = {name: part.state() for name, part in self._kept_parts().items()}
-        ranks = _of_all_ranks({name: dict(part.state()) for name, part in OF_EACH_RANK.items()})
+        ranks = _of_all_ranks({name: dict(part.state()) for name, part in self._parts_of_each_rank().items()})
         if not state.is_world_process_zero or not (parts or any(any(own.values()) for own in ranks)):
             return
         tensors: dict[str, Tensor] = {}
@@ -138,6 +140,18 @@ class RunStateCallback(TrainerCallback):
         fields = {"global_step": state.global_step, "values": values, "ranks": ranks}
         write_tensors(folder / STATE_FILE, FORMAT, fields, tensors)
 
+    def load_loss(self, checkpoint: Path) -> None:
+        """Give the loss the state that it had in a checkpoint; for a loss without a state nothing is read.
+
+        Args:
+            checkpoint: The folder `checkpoint-<step>`.
+
+        Raises:
+            ValueError: As for a resumed run.
+        """
+        if loss_tensors(self.loss):
+            load_loss_tensors(self.loss, read_state(checkpoint, step_of(checkpoint))[0]["loss"])
+
     def state_bytes(self) -> int:
         """Return the bytes of the tensors that a checkpoint would keep now; every rank must call this."""
         states = [part.state() for part in self._kept_parts().values()]
@@ -146,6 +160,13 @@ class RunStateCallback(TrainerCallback):
     def _kept_parts(self) -> dict[str, Stateful]:
         """The parts, with the loss if it has a state."""
         return ({"loss": _LossPart(self.loss)} if loss_tensors(self.loss) else {}) | self.parts
+
+    def _parts_of_each_rank(self) -> dict[str, Stateful]:
+        """What each rank chooses for itself, with what its losses have measured of the memory."""
+        found = {name: getattr(module, "rows_that_fit", None) for name, module in self.loss.named_modules()}
+        return OF_EACH_RANK | {
+            f"rows_that_fit/{name}": part for name, part in found.items() if isinstance(part, RowsThatFit)
+        }
 
     def _restore(self, folder: Path, step: int, rank: int) -> None:
         """Give each part its state of a checkpoint; a rank that the run did not have chooses for itself."""
@@ -167,9 +188,10 @@ class RunStateCallback(TrainerCallback):
             )
         for name, part in parts.items():
             part.load_state(found[name])
-        for name, chosen in (ranks[rank] if rank < len(ranks) else {}).items():
-            if chosen:
-                OF_EACH_RANK[name].load_state(chosen)
+        chosen = ranks[rank] if rank < len(ranks) else {}
+        for name, part in self._parts_of_each_rank().items():
+            if chosen.get(name):
+                part.load_state(chosen[name])
 
     def _resumed_folder(self, args: TrainingArguments, state: TrainerState) -> Path:
         named = self.checkpoint or args.resume_from_checkpoint

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
         load_rows,
         unknown_rows,
     )
-    from lexforge.training.trainer import SpladeTrainer
+    from lexforge.training.trainer import SpladeTrainer, check_training_length
     from lexforge.training.weighted_sampler import WeightedBatchSampler, weighted_batches
 
 __all__ = [
@@ -54,6 +54,7 @@ __all__ = [
     "check_full_batch",
     "check_optimizer",
     "check_trackers",
+    "check_training_length",
     "check_triplet_rows",
     "choose_negatives",
     "early_stopping",

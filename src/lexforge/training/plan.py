@@ -83,8 +83,6 @@ class Plan:
             evaluation=replace(
                 self.cfg.evaluation,
                 eval_steps=self.cfg.evaluation.eval_steps and NEVER,  # dev is held out as in the run
-                best_measure=None,
-                early_stopping=None,
                 initial_evaluation=False,
             ),
             card=replace(self.cfg.card, push_to_hub=None),
@@ -165,7 +163,8 @@ class Plan:
         before = sum(stages.values()) - sum(clock.all_seconds) + teacher
         # Texts that are encoded beside training: on dev, after it, to count active terms, and before it.
         evaluation = self.cfg.evaluation
-        evaluations = 1 + (0 if evaluation.eval_steps is None else self.steps // evaluation.eval_steps)
+        # The last step is evaluated on dev too.
+        evaluations = 1 + (0 if evaluation.eval_steps is None else -(-self.steps // evaluation.eval_steps))
         wanted = [number for number in getattr(trainer, "wanted_terms", {}).values() if number is not None]
         texts = evaluations * searched + len(wanted) * (SAMPLE + int(COUNTED_TEXTS / BETWEEN))
         texts += mines * (len(documents) + self.rows) + compares * 2 * min(self.rows, ROWS)
@@ -197,8 +196,11 @@ class Plan:
     def _disk(self, checkpoint: int, model: int) -> str:
         """Say what checkpoints and model will take, by the bytes of one of each."""
         train, output = self.cfg.train, self.cfg.output_dir.resolve()
-        saved = -(-self.steps // train.checkpoint_steps)  # and one at the end
-        kept = saved if train.save_total_limit is None else min(saved, train.save_total_limit)
+        by_measure = self.cfg.evaluation.best_measure is not None
+        between = self.cfg.evaluation.eval_steps if by_measure else train.checkpoint_steps(self.steps)
+        saved = -(-self.steps // between)  # and one at the end
+        # The best checkpoint stays beside the newest ones.
+        kept = saved if train.save_total_limit is None else min(saved, train.save_total_limit + by_measure)
         place = next(path for path in (output, *output.parents) if path.exists())
         return (
             f"about {byte_size((kept + 1) * checkpoint + model)}: {kept} times {byte_size(checkpoint)} for "

@@ -9,10 +9,16 @@ from typing import Any, Literal, TypeVar
 from accelerate import PartialState
 from sentence_transformers.base.model import BaseModel
 from sentence_transformers.base.trainer import BaseTrainer
-from transformers import EarlyStoppingCallback, TrainerCallback
+from transformers import (
+    EarlyStoppingCallback,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+)
 
 from lexforge import data, evaluation, export, models, report, runs
-from lexforge.settings import LEXICAL, EvaluationSettings, RecipeSettings
+from lexforge.settings import LEXICAL, EvaluationSettings, RecipeSettings, TrainingSettings
 from lexforge.training.hub import hub_arguments, push_model
 from lexforge.training.plan import Plan
 from lexforge.training.precision import widen_weights
@@ -54,13 +60,13 @@ def begin_run(
     stages.begin("check the options")
     cfg = resolve(cfg)
     plan = Plan(cfg, process, stages) if cfg.plan else None
+    cfg.evaluation.check_measure(measures)
+    check_trackers(cfg.train.report_to)
     if plan is not None:
         cfg = plan.short()
-    cfg.evaluation.check_measure(measures)
     models.check_model(cfg.model, wanted)
     runs.check_run_directory(cfg.output_dir, cfg, resume=cfg.resume)
     check_optimizer(cfg.train.optim)
-    check_trackers(cfg.train.report_to)
     return cfg, process, stages, plan
 
 
@@ -170,6 +176,29 @@ def early_stopping(settings: EvaluationSettings) -> list[TrainerCallback]:
     return [] if settings.early_stopping is None else [EarlyStoppingCallback(settings.early_stopping)]
 
 
+class QuarterSteps(TrainerCallback):
+    """Saves each quarter of a training whose number of steps follows from epochs.
+
+    Args:
+        settings: The settings, without `save_steps`.
+    """
+
+    def __init__(self, settings: TrainingSettings) -> None:
+        self.settings = settings
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Set what could not be set before the number of steps was known."""
+        state.save_steps = self.settings.checkpoint_steps(state.max_steps)
+
+
+def checkpoints_of_epochs(cfg: RecipeSettings) -> list[TrainerCallback]:
+    """Return the callback that says when to save, if the settings leave that to the number of steps."""
+    left_open = cfg.train.save_steps is None and cfg.evaluation.best_measure is None
+    return [QuarterSteps(cfg.train)] if left_open else []
+
+
 def trainer_options(
     cfg: RecipeSettings, arguments_class: type[Any] | None = None, **others: Any
 ) -> dict[str, Any]:
@@ -181,8 +210,8 @@ def trainer_options(
         **others: Fields of that class that the settings do not have, or have otherwise.
 
     Returns:
-        `args`, with the folder of the run and the evaluation on dev; `callbacks`, for early stopping; and how
-        the encoder computes (`AnyLossTraining`).
+        `args`, with the folder of the run and the evaluation on dev; `callbacks`, for early stopping and the
+        checkpoints of a training by epochs; and how the encoder computes (`AnyLossTraining`).
     """
     return {
         "args": cfg.train.arguments(
@@ -192,7 +221,7 @@ def trainer_options(
             **hub_arguments(cfg.card.push_to_hub),
             **others,
         ),
-        "callbacks": early_stopping(cfg.evaluation),
+        "callbacks": [*early_stopping(cfg.evaluation), *checkpoints_of_epochs(cfg)],
         **cfg.train.encoder_options(),
     }
 
