@@ -43,6 +43,17 @@ def test_the_parts_are_those_of_each_kind_alone(model: SparseEncoder) -> None:
     torch.testing.assert_close(parts["dense"], expected, atol=1e-5, rtol=1e-5)
 
 
+def test_the_dense_part_leaves_out_what_a_guide_calls_an_answer(model: SparseEncoder) -> None:
+    """The negative of the first row has a better score than its positive; the sum leaves it out by hand."""
+    loss = DenseAndSparseLoss(model, dense_temperature=0.1, **NUMBERS | {"guide_margin": 0.0})
+    found = loss(features_of(model), torch.tensor([[1.0, 2.0], [1.0, 0.0]]))["dense"]
+    anchor, *documents = (torch.from_numpy(dense_encoder(model).encode(texts)) for texts in COLUMNS)
+    scores = anchor @ torch.cat(documents).T / 0.1  # [2, 4]: two positives, then two negatives
+    first = scores[0, [0, 1, 3]].logsumexp(dim=0) - scores[0, 0]
+    second = scores[1].logsumexp(dim=0) - scores[1, 1]
+    torch.testing.assert_close(found, (first + second) / 2, atol=1e-5, rtol=1e-5)  # float32
+
+
 def test_the_dense_part_moves_the_encoder_and_not_the_sparse_head(model: SparseEncoder) -> None:
     """Both kinds share the transformer; the linear layer belongs to one of them."""
     DenseAndSparseLoss(model, **NUMBERS)(features_of(model))["dense"].backward()

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 from gradients import batch, parts_and_gradients, sparse, without_dropout
+from torch.utils._pytree import tree_leaves
+from torch.utils.checkpoint import checkpoint
 
-from lexforge.losses import InfoNCELoss, NeuralSparseLoss
+from lexforge.losses import InfoNCELoss, NeuralSparseLoss, gradient_cache
 from lexforge.losses.gradient_cache import embed_in_mini_batches
 
 
@@ -61,11 +63,15 @@ def test_a_fused_head_is_encoded_in_mini_batches_too(tiny_splade) -> None:
         assert (found[1][name] - gradient).norm() < 1e-10 * gradient.norm().clamp_min(1e-3), name
 
 
-def test_the_second_encoding_draws_the_same_random_numbers(tiny_dense) -> None:
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_the_second_encoding_draws_the_same_random_numbers(tiny_dense, device: str) -> None:
     """With dropout, cached gradients of other masks would be gradients of nothing."""
-    model = tiny_dense.train().double()
+    model = tiny_dense.train().double().to(device)
     assert any(isinstance(module, torch.nn.Dropout) and module.p > 0 for module in model.modules())
-    features = batch(model, teacher=False)
+    features = [
+        {key: value.to(device) if torch.is_tensor(value) else value for key, value in column.items()}
+        for column in batch(model, teacher=False)
+    ]
 
     def gradients(cached: bool) -> dict:
         torch.manual_seed(3)
@@ -89,6 +95,22 @@ def test_the_second_encoding_draws_the_same_random_numbers(tiny_dense) -> None:
         return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
 
     torch.testing.assert_close(gradients(True), gradients(False), rtol=1e-9, atol=1e-12)
+
+
+def test_checkpoint_sees_the_tensors_of_a_mini_batch(tiny_dense, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It keeps the random state of the devices of its arguments alone: without them a GPU's dropout would
+    differ in the second encoding.
+    """
+    seen: list[torch.Tensor] = []
+
+    def spy(function, *arguments, **options):
+        seen.extend(value for value in tree_leaves(arguments) if torch.is_tensor(value))
+        return checkpoint(function, *arguments, **options)
+
+    monkeypatch.setattr(gradient_cache, "checkpoint", spy)
+    columns = [{key: torch.ones(4, 5, dtype=torch.long) for key in ("input_ids", "attention_mask")}]
+    embed_in_mini_batches(tiny_dense, columns, 2)
+    assert [tensor.shape for tensor in seen] == [(2, 5)] * 4  # two tensors of two mini-batches
 
 
 def test_the_second_encoding_runs_under_the_autocast_of_the_first(tiny_splade) -> None:

@@ -70,3 +70,9 @@ def test_a_saved_similarity_that_no_index_has_is_asked_for(backbone: Path, tmp_p
     with pytest.raises(ValueError, match="saved with the similarity 'euclidean'"):
         build_dense(tmp_path / "saved")
     assert build_dense(tmp_path / "saved", similarity="dot").similarity_fn_name == "dot"
+
+
+def test_a_length_beyond_the_positions_is_refused(tiny_checkpoint: Path) -> None:
+    """Training would fail in torch at the first long text."""
+    with pytest.raises(ValueError, match="BertModel allows a max_seq_length of 3 to 64; received 65"):
+        build_dense(tiny_checkpoint, max_seq_length=65, device="cpu")

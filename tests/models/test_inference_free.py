@@ -11,6 +11,7 @@ from datasets import Dataset
 from sentence_transformers import SparseEncoder
 
 from lexforge.models import build_inference_free, build_splade
+from lexforge.models.prompts import encode_kind
 
 TEXTS = ["sort a list list", "한국 서울 검색", "zzz ♥ index"]
 
@@ -60,6 +61,19 @@ def test_saved_in_stock_classes(encoder: SparseEncoder, tmp_path: Path) -> None:
         dense(loaded.encode_document(TEXTS, show_progress_bar=False)),
         atol=1e-5,
     )
+
+
+def test_documents_keep_the_prompt_and_the_limit_of_the_encoder(encoder: SparseEncoder) -> None:
+    """An index of the encoder's documents can be searched with the new queries, which have no prompt."""
+    encoder.prompts = {"query": "search ", "passage": "file "}
+    encoder.max_active_dims = 5
+    expected = dense(encode_kind(encoder, TEXTS, "document", show_progress_bar=False))
+    model = build_inference_free(encoder, weights_of(encoder))
+    found = dense(model.encode_document(TEXTS, show_progress_bar=False))
+    np.testing.assert_array_equal(found, expected)
+    assert (found > 0).sum(axis=1).tolist() == [5, 5, 5]
+    search = encoder.tokenizer.convert_tokens_to_ids("search")
+    assert not dense(model.encode_query(TEXTS, show_progress_bar=False))[:, search].any()
 
 
 @pytest.mark.parametrize("trainable", [True, False])

@@ -7,9 +7,17 @@ from pathlib import Path
 
 import pytest
 from sentence_transformers import CrossEncoder
-from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification, BertModel
+from sentence_transformers.base.modules import Router
+from transformers import (
+    AutoTokenizer,
+    BertConfig,
+    BertForSequenceClassification,
+    BertModel,
+    RobertaConfig,
+    RobertaModel,
+)
 
-from lexforge.models import load_encoder, model_type
+from lexforge.models import build_dense, build_inference_free, load_encoder, model_type
 
 
 @pytest.fixture(scope="module")
@@ -53,3 +61,48 @@ def test_a_cross_encoder_is_no_encoder(folders: dict[str, Path]) -> None:
     """sentence-transformers would load it as a dense encoder with a random mean."""
     with pytest.raises(ValueError, match="is a CrossEncoder, which scores pairs"):
         load_encoder(str(folders["cross"]))
+
+
+def test_an_inference_free_encoder_is_fused_and_its_length_checked(tiny_splade, tmp_path: Path) -> None:
+    """Its Router hides the SPLADE head: documents would be encoded through logits [B, L, V]."""
+    terms = len(tiny_splade.tokenizer)
+    build_inference_free(tiny_splade, [1.0] * terms).save_pretrained(str(tmp_path))
+    model = load_encoder(str(tmp_path), max_seq_length=16, device="cpu")
+    route = model[0].sub_modules["document"]
+    assert route[0].max_seq_length == model.max_seq_length == 16
+    states = route[0](model.preprocess(["sort a list"], task="document"))["token_embeddings"]
+    assert states.shape[-1] == 32 != terms  # the width of the states, and no logits
+    with pytest.raises(ValueError, match="allows a max_seq_length of 3 to 64; received 65"):
+        load_encoder(str(tmp_path), max_seq_length=65, device="cpu")
+
+
+@pytest.mark.parametrize("routed", [False, True])
+def test_a_dense_encoder_takes_no_more_tokens_than_it_has_positions(
+    routed: bool, tiny_dense, tmp_path: Path
+) -> None:
+    """It would fail in torch at the first long text."""
+    if routed:
+        modules = list(tiny_dense.children())
+        tiny_dense = type(tiny_dense)(modules=[Router.for_query_document(modules, modules)], device="cpu")
+    tiny_dense.save_pretrained(str(tmp_path))
+    with pytest.raises(ValueError, match="BertModel allows a max_seq_length of 3 to 64; received 65"):
+        load_encoder(str(tmp_path), max_seq_length=65, device="cpu")
+    model = load_encoder(str(tmp_path), max_seq_length=64, device="cpu")
+    model.encode_document("list " * 200, show_progress_bar=False)
+
+
+def test_the_length_of_a_saved_dense_encoder_is_accepted(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    """sentence-transformers takes RoBERTa's 66 rows for 66 positions; an index of such a model names them."""
+    tokenizer = AutoTokenizer.from_pretrained(tiny_checkpoint, model_max_length=512)
+    config = RobertaConfig(
+        vocab_size=len(tokenizer), hidden_size=32, num_hidden_layers=1, num_attention_heads=2,
+        intermediate_size=32, max_position_embeddings=66,
+    )  # fmt: skip
+    RobertaModel(config).save_pretrained(tmp_path / "bare")
+    tokenizer.save_pretrained(tmp_path / "bare")
+    build_dense(tmp_path / "bare", device="cpu").save_pretrained(str(tmp_path / "saved"))
+    length = load_encoder(str(tmp_path / "saved"), device="cpu").max_seq_length
+    assert length == 66
+    assert load_encoder(str(tmp_path / "saved"), max_seq_length=length, device="cpu").max_seq_length == length
+    with pytest.raises(ValueError, match="RobertaModel allows a max_seq_length of 3 to 64; received 65"):
+        load_encoder(str(tmp_path / "saved"), max_seq_length=65, device="cpu")

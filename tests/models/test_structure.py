@@ -1,4 +1,4 @@
-"""Dropout is set in every family of encoders, wherever it keeps its share."""
+"""Dropout is set in every family of encoders, wherever it keeps its share; and how many positions one has."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 import torch
 import transformers
 
-from lexforge.models.structure import set_dropout
+from lexforge.models.structure import positions_of, set_dropout
 
 SMALL = {
     "vocab_size": 50,
@@ -40,3 +40,10 @@ def test_two_passes_agree_without_dropout_alone(family: str) -> None:
         states.append(model(input_ids=ids).last_hidden_state)
     assert torch.equal(states[0], states[1])
     assert not torch.allclose(states[2], states[3])
+
+
+def test_a_model_without_a_limit_has_no_number_of_positions() -> None:
+    """XLNet's configuration says -1, and any length would be refused."""
+    with torch.device("meta"):
+        model = transformers.XLNetModel(transformers.XLNetConfig(d_model=16, n_layer=1, n_head=2, d_inner=16))
+    assert positions_of(model) is None

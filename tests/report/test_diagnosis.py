@@ -423,6 +423,23 @@ def test_advice_shows_the_settings_of_the_run(tmp_path: Path) -> None:
     assert "--language" in none.advice
 
 
+@pytest.mark.parametrize(
+    ("recipe", "advice"),
+    [
+        ("splade_v26", "or raise --loss.temperature (now 0.15)"),
+        ("infonce_retrieval", "or raise --temperature (now 0.05)"),
+        ("nws_multilabel", "or raise --temperature (now 0.1)"),
+        ("cosent_sts", "or lower --scale (now 20)"),
+    ],
+)
+def test_advice_names_the_flag_that_the_recipe_has(recipe: str, advice: str, tmp_path: Path) -> None:
+    """The recipes write the numbers of their losses in different ways."""
+    config = asdict(runpy.run_path(str(ROOT / "recipes" / f"{recipe}.py"))["Config"]())
+    settings = {name: config[name] for name in ("loss", "scale") if name in config}
+    log = [{"step": step, "loss": 9.0 * (step % 2)} for step in range(30)]
+    assert diagnosed(tmp_path, settings, log)["oscillation"].advice.endswith(advice)
+
+
 def test_a_run_that_is_no_run_is_refused(tmp_path: Path) -> None:
     """One clear line, whatever stands in the folder."""
     with pytest.raises(FileNotFoundError, match="no run directory: it has neither"):

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Callable
+from dataclasses import asdict, replace
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
+import tyro
 
+from lexforge.commands import evaluate, index
 from lexforge.report import write_page
 from lexforge.report.charts import value_range
+from lexforge.settings import SourceOptions
 
 NewRun = Callable[..., Path]
 VOID = {"meta", "link", "input", "br", "hr", "img"}
@@ -347,6 +352,51 @@ def test_strong_punctuation_and_stop_words_are_explained(run: Path) -> None:
     assert "##. punctuation" in text
     assert "2 of these 3 are punctuation or stop words." in text
     assert text.count("Most texts have such terms") == 1  # nothing is said of the queries
+
+
+def test_strong_stop_words_come_with_the_advice_of_the_diagnosis(run: Path) -> None:
+    """The penalty does nothing without idf, and a wanted number of terms replaces the weight of FLOPS."""
+    terms = json.loads((run / "terms.json").read_text())
+    terms["documents"]["strong"] = [["the", 0.8, True]]
+    (run / "terms.json").write_text(json.dumps(terms))
+    config = json.loads((run / "config.json").read_text())
+    loss = {"flops_weight": 0.002, "stopword_penalty": 1.0, "idf_alpha": None}
+    (run / "config.json").write_text(json.dumps(config | {"loss": loss, "document_terms": 128}))
+    text = Reader(write_page(run)).text
+    assert "raise --loss.stopword-penalty (now 1) and --loss.flops-weight (now 0.002)." in text
+    assert "Without --loss.idf-alpha there is no penalty" in text
+    metrics = json.loads((run / "metrics.json").read_text())
+    wanted = {"wanted_terms": {"document": 128, "query": None}}
+    (run / "metrics.json").write_text(json.dumps(metrics | wanted))
+    text = Reader(write_page(run)).text
+    assert "raise --loss.stopword-penalty (now 1) and lower --document-terms (now 128)." in text
+
+
+def commands_of(run: Path) -> dict[str, str]:
+    """The commands that the page of a run shows, by their second word."""
+    lines = [line for word in Reader(write_page(run)).words for line in word.splitlines()]
+    return {line.split()[1]: line for line in lines if re.match(r"lexforge \w", line)}
+
+
+def test_the_commands_read_the_data_as_the_run_did(run: Path) -> None:
+    """Without the names of its columns and the share held out they would end in an error."""
+    options = SourceOptions(
+        query_column="my query", hold_out=0.1, bad_rows="skip", delimiter=";", weight_column="clicks"
+    )
+    config = json.loads((run / "config.json").read_text())
+    (run / "config.json").write_text(json.dumps(config | {"source": asdict(options)}))
+    commands = commands_of(run)
+    for name, settings in {"index": index.Config, "evaluate": evaluate.Config}.items():
+        read = tyro.cli(settings, args=shlex.split(commands[name])[2:])
+        assert read.source == replace(options, weight_column=None)  # training alone reads weights
+
+
+@pytest.mark.parametrize("preset", ["bge-m3", "v26"])
+def test_a_model_that_cannot_be_exported_has_no_command_for_it(run: Path, preset: str) -> None:
+    """`lexforge export model` refuses the head of BGE-M3."""
+    config = json.loads((run / "config.json").read_text())
+    (run / "config.json").write_text(json.dumps(config | {"preset": preset}))
+    assert ("export" in commands_of(run)) is (preset == "v26")
 
 
 def test_stop_words_among_the_strongest_terms_are_those_of_the_diagnosis(run: Path) -> None:

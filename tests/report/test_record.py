@@ -15,7 +15,7 @@ from lexforge.evaluation import RetrievalEvaluator, read_run, read_scores
 from lexforge.report import RunRecord
 from lexforge.report import term_statistics as module
 from lexforge.report.searches import QUERIES
-from lexforge.report.term_statistics import term_statistics
+from lexforge.report.term_statistics import is_punctuation, term_statistics
 
 CORPUS = {
     "d0": "sort a list",
@@ -132,3 +132,17 @@ def test_term_statistics_equal_a_loop(tiny_splade: Any, monkeypatch: pytest.Monk
     name, weight, _ = side["strong"][0]
     assert weight == pytest.approx(dense.sum(axis=0).max() / 30, abs=1e-4)
     assert ids[name] == dense.sum(axis=0).argmax()
+
+
+def test_an_output_beyond_the_tokenizer_is_named_by_its_number(tiny_splade: Any) -> None:
+    """A decoder may be padded; the page asks of each name whether it is punctuation."""
+    width = len(tiny_splade.tokenizer) + 3
+    vectors = np.zeros((2, width), dtype=np.float32)
+    vectors[:, [7, width - 1]] = 1
+    rows = sparse.csr_array(vectors)
+    listed = term_statistics(tiny_splade, rows, rows)["documents"]["strong"]
+    assert [name for name, _, _ in listed] == [
+        tiny_splade.tokenizer.convert_ids_to_tokens(7),
+        f"[{width - 1}]",
+    ]
+    assert not any(is_punctuation(name) for name, _, _ in listed)

@@ -143,6 +143,12 @@ def test_the_name_of_a_sentence_transformer_follows_its_weights(
     assert SentenceTransformerTeacher(str(dense_folder), device="cpu").name != name
 
 
+def test_a_length_beyond_the_positions_is_refused(dense_folder: Path) -> None:
+    """Encoding would fail in torch at the first long text."""
+    with pytest.raises(ValueError, match="BertModel allows a max_seq_length of 3 to 64; received 65"):
+        SentenceTransformerTeacher(str(dense_folder), device="cpu", max_seq_length=65)
+
+
 def other_pooling(model) -> None:
     model[1] = type(model[1])(model[1].embedding_dimension, "max")
 

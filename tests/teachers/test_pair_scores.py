@@ -18,6 +18,7 @@ from transformers import AutoTokenizer, BertConfig, BertForSequenceClassificatio
 
 from lexforge.data import DataError, RetrievalData, load_teacher_scores, write_teacher_scores
 from lexforge.teachers import label_rows, listed_pairs, load_scorer, row_pairs, score_pairs
+from lexforge.teachers.scorers import EncoderScorer, MultiVectorScorer
 
 QUERIES = ["sort list", "search index", "한국 서울"]
 DOCUMENTS = ["sort a list of words", "a search index", "the graph of a tree and a node", "서울 은 한국"]
@@ -115,6 +116,44 @@ def test_a_model_with_several_vectors_gives_their_late_interaction(
         expected = float((left.float() @ right.float().T).max(dim=1).values.sum())
         assert scores[query, document] == pytest.approx(expected, rel=1e-3)
     assert len(set(scores.values())) == len(PAIRS)
+
+
+def test_scores_by_another_similarity_are_not_taken_from_the_cache(
+    tiny_dense: SentenceTransformer, tmp_path: Path
+) -> None:
+    """The weights are the same, and the scores are not."""
+    tiny_dense.similarity_fn_name = "cosine"
+    score_pairs(EncoderScorer(tiny_dense), PAIRS, tmp_path)
+    tiny_dense.similarity_fn_name = "dot"
+    with pytest.raises(DataError, match=r"is the cache of the teacher .*-cosine'; received .*-dot'"):
+        score_pairs(EncoderScorer(tiny_dense), PAIRS, tmp_path)
+
+
+def test_late_interaction_by_another_similarity_has_another_name(tiny_checkpoint: Path) -> None:
+    """A sum over the tokens of the query is not their mean, and the name tells scores in the cache apart."""
+    model = sentence_transformers.MultiVectorEncoder(str(tiny_checkpoint), device="cpu")
+    names = set()
+    for similarity in ("maxsim", "meanmaxsim"):
+        model.similarity_fn_name = similarity
+        names.add(MultiVectorScorer(model).name)
+    assert len(names) == 2
+
+
+@pytest.mark.parametrize("kind", ["cross", "dense", "late"])
+def test_a_length_beyond_the_positions_of_a_teacher_is_refused(
+    kind: str, tiny_checkpoint: Path, tiny_dense: SentenceTransformer, tmp_path: Path
+) -> None:
+    """Scoring would fail in torch at the first long text, perhaps hours later."""
+    if kind == "cross":
+        write_classifier(tiny_checkpoint, tmp_path)
+    else:
+        late = sentence_transformers.MultiVectorEncoder
+        model = tiny_dense if kind == "dense" else late(str(tiny_checkpoint), device="cpu")
+        model.save_pretrained(str(tmp_path))
+    with pytest.raises(DataError, match="allows a max_seq_length of 3 to 64; received 65"):
+        load_scorer(str(tmp_path), device="cpu", max_seq_length=65)
+    scorer = load_scorer(str(tmp_path), device="cpu", max_seq_length=64)
+    assert np.isfinite(scorer.score([("sort list", "list " * 200)])).all()
 
 
 def test_a_teacher_that_is_none_of_these_is_refused(tiny_checkpoint: Path, tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ from sentence_transformers.sentence_transformer.modules import Pooling
 from torch import Tensor, nn
 
 from lexforge.losses.base import Features
-from lexforge.losses.false_negatives import BatchTexts
 from lexforge.losses.infonce import check_temperature, ranking_cross_entropy
 from lexforge.losses.neural_sparse import NeuralSparseLoss
 from lexforge.losses.similarity import scores_of_columns
@@ -101,9 +100,8 @@ class DenseAndSparseLoss(NeuralSparseLoss):
         anchor, *documents = dense
         scores = scores_of_columns(anchor, [self._rows(rows) for rows in documents], "cosine")  # [B, N]
         target = self._own_columns(anchor, len(documents))[:, 0]
-        left_out = BatchTexts.of(features, self.gather_across_devices)
         parts["dense"] = self.weights["dense"] * ranking_cross_entropy(
-            scores, target, self.dense_temperature, None if left_out is None else left_out.left_out()
+            scores, target, self.dense_temperature, self.no_negatives
         )
         return parts
 

@@ -109,9 +109,11 @@ def _embed_column(model: nn.Module, column: Features, rows: int, mini_batch_size
             key: rows_of(value, rows, slice(start, start + mini_batch_size)) for key, value in column.items()
         }
         if torch.is_grad_enabled():
-            pieces.append(checkpoint(_Encode(model, piece), use_reentrant=False))
+            # The features are an argument, because checkpoint keeps the random state of the devices of its
+            # tensor arguments alone.
+            pieces.append(checkpoint(_Encode(model), piece, use_reentrant=False))
         else:
-            pieces.append(_Encode(model, piece)())
+            pieces.append(_Encode(model)(piece))
     return torch.cat(pieces)
 
 
@@ -122,12 +124,11 @@ class _Encode:
     that backward pass, where preparing for another one would count gradients twice.
     """
 
-    def __init__(self, model: nn.Module, features: Features) -> None:
+    def __init__(self, model: nn.Module) -> None:
         self.model = model
-        self.features = features
 
-    def __call__(self) -> Tensor:
+    def __call__(self, features: Features) -> Tensor:
         model = self.model
         if isinstance(model, DistributedDataParallel):
             self.model = model.module
-        return model(dict(self.features))["sentence_embedding"]
+        return model(dict(features))["sentence_embedding"]

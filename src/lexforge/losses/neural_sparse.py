@@ -75,6 +75,8 @@ class NeuralSparseLoss(EmbeddingLoss):
         metrics: Detached 0-dim values of the last call that are logged and not trained on: `terms/query` and
             `terms/document`, mean numbers of active terms, and `candidates/left_out`, the share of negatives
             left out.
+        no_negatives: `[B, N]` bool, the candidates that the last call left out of InfoNCE; None where nothing
+            was known of them.
 
     Raises:
         ValueError: If a number is out of range, a similarity is unknown or not the model's, or a batch lacks
@@ -87,6 +89,7 @@ class NeuralSparseLoss(EmbeddingLoss):
     penalty_weights: Tensor | None
     special_token_ids: Tensor
     word_weights: Tensor | None
+    no_negatives: Tensor | None = None
 
     def __init__(
         self,
@@ -175,6 +178,7 @@ class NeuralSparseLoss(EmbeddingLoss):
             else:
                 everywhere, above = above, above.gather(1, own)
             no_negatives, no_triplets = _either(left_out, everywhere), _either(within_rows, above)
+        self.no_negatives = no_negatives
 
         # The scores of each anchor against every candidate serve InfoNCE and a teacher of all candidates.
         scores = None

@@ -9,6 +9,7 @@ from sentence_transformers.sentence_transformer.modules import Pooling, Transfor
 
 from lexforge.common.similarity import Similarity, check_similarity
 from lexforge.models.names import check_saved_class, check_saved_similarity, checked_name
+from lexforge.models.structure import set_max_seq_length
 
 
 def build_dense(
@@ -34,8 +35,8 @@ def build_dense(
 
     Raises:
         FileNotFoundError: If there is no such folder, and no such model on the hub.
-        ValueError: If `max_seq_length` leaves no room for a word, if `similarity` is unknown, or if the model
-            is no dense encoder or was saved with another similarity.
+        ValueError: If `max_seq_length` leaves no room for a word or exceeds the model's positions, if
+            `similarity` is unknown, or if the model is no dense encoder or was saved with another similarity.
     """
     if similarity is not None:
         check_similarity(similarity)
@@ -53,5 +54,5 @@ def build_dense(
     )
     check_saved_similarity(name, model.similarity_fn_name)
     if max_seq_length is not None:
-        model.max_seq_length = max_seq_length
+        set_max_seq_length(model, max_seq_length)
     return model

@@ -14,6 +14,7 @@ from sentence_transformers.sparse_encoder.modules import SparseStaticEmbedding
 from transformers import PreTrainedTokenizerBase
 
 from lexforge.models.model_card import RetrieverCard
+from lexforge.models.prompts import saved_prompt
 from lexforge.models.structure import splade_transformers, vocabulary_size
 
 
@@ -28,7 +29,8 @@ def build_inference_free(
 
     Args:
         document_encoder: A symmetric SPLADE encoder, fused or plain; the result shares its weights, its fused
-            head and its similarity.
+            head, its similarity, its prompt of documents and its `max_active_dims`. sentence-transformers
+            applies that limit to queries too.
         query_weights: `[V]`, finite and >= 0, usually the inverse document frequency. Special tokens get 0,
             because a query holds one only where a character is unknown.
         trainable: Whether training changes the weights of the queries too.
@@ -63,10 +65,13 @@ def build_inference_free(
     lookup = SparseStaticEmbedding(
         cast(Any, tokenizer), weight=torch.from_numpy(weights), frozen=not trainable
     )
+    prompt = saved_prompt(document_encoder, "document")
     router = Router.for_query_document(query_modules=[lookup], document_modules=modules)
     return SparseEncoder(
         modules=[router],
         model_card_data=RetrieverCard(),
         device=str(document_encoder.device),
         similarity_fn_name=document_encoder.similarity_fn_name,
+        prompts={"document": prompt} if prompt else None,
+        max_active_dims=document_encoder.max_active_dims,
     )

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from sentence_transformers import SentenceTransformer, SparseEncoder
 from sentence_transformers.base.model import BaseModel
-from sentence_transformers.util import load_file_path
+from sentence_transformers.sparse_encoder.modules import SpladePooling
 
 from lexforge.common.similarity import Similarity, check_similarity
-from lexforge.models.names import checked_name, model_type
+from lexforge.models.names import checked_name, model_settings, model_type
 from lexforge.models.splade import build_splade
+from lexforge.models.structure import set_max_seq_length
 from lexforge.models.token_weights import TokenWeights, load_sparse_encoder
 
 
@@ -30,8 +29,9 @@ def load_encoder(
 
     Raises:
         FileNotFoundError: If there is no such folder, and no such model on the hub.
-        ValueError: If the model is a `CrossEncoder` or a `MultiVectorEncoder`, or if
-            `lexforge.models.build_splade` refuses it.
+        ValueError: If the model is a `CrossEncoder` or a `MultiVectorEncoder`, if
+            `lexforge.models.build_splade` refuses it, or if `max_seq_length` leaves no room for a word or
+            exceeds the model's positions.
     """
     name = checked_name(name)
     found = model_type(name)
@@ -41,13 +41,14 @@ def load_encoder(
         raise ValueError(
             f"{name} is a MultiVectorEncoder, whose texts have many vectors; no index holds those"
         )
-    modules = load_file_path(name, "modules.json")
-    written = "" if modules is None else Path(modules).read_text(encoding="utf-8")
-    if modules is None or "SpladePooling" in written or TokenWeights.__name__ in written:
+    modules = model_settings(name, "modules.json")
+    written = f"{modules} {model_settings(name, 'router_config.json')}"  # a Router names its own modules
+    if not modules or SpladePooling.__name__ in written or TokenWeights.__name__ in written:
         return build_splade(name, max_seq_length=max_seq_length, device=device)
     model = (load_sparse_encoder if found == "sparse" else SentenceTransformer)(name, device=device)
-    if max_seq_length is not None:
-        model.max_seq_length = max_seq_length
+    # An index names the length of its model, which may exceed what the positions of that model allow.
+    if max_seq_length not in (None, model.max_seq_length):
+        set_max_seq_length(model, max_seq_length)
     return model
 
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import cast
 
 from sentence_transformers import SparseEncoder
 from sentence_transformers.base.modules import Dense
 from sentence_transformers.sparse_encoder.modules import SpladePooling, Transformer
 from torch import nn
-from transformers import AutoConfig, AutoModelForMaskedLM, PreTrainedTokenizerBase
+from transformers import AutoConfig, AutoModelForMaskedLM
 from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
 from lexforge.common.similarity import Similarity, check_similarity
@@ -26,7 +25,7 @@ from lexforge.models.headless import (
 )
 from lexforge.models.model_card import RetrieverCard
 from lexforge.models.names import check_saved_class, check_saved_similarity, checked_name
-from lexforge.models.structure import position_limit, splade_transformers
+from lexforge.models.structure import position_limit, set_max_seq_length, splade_transformers
 from lexforge.models.token_weights import build_token_weights, has_token_weights, load_sparse_encoder
 
 logger = logging.getLogger(__name__)
@@ -94,8 +93,12 @@ def build_splade(
             similarity_fn_name=similarity or "dot",
             model_card_data=RetrieverCard(),
         )
-    for transformer in splade_transformers(model):
-        _set_max_seq_length(transformer, max_seq_length)
+    transformers = splade_transformers(model)
+    if max_seq_length is not None:
+        set_max_seq_length(model, max_seq_length)
+    else:
+        for transformer in transformers:
+            _limit_to_positions(transformer)
     if saved != "SparseEncoder" and isinstance(model[1], Dense):
         if texts is None:
             logger.warning(
@@ -131,21 +134,8 @@ def _modules_of_checkpoint(name: str) -> list[nn.Module]:
     return build_bare_encoder(name, what)
 
 
-def _set_max_seq_length(transformer: Transformer, max_seq_length: int | None) -> None:
-    """Set the number of tokens after which texts are cut, within the model's positions."""
-    tokenizer = cast(PreTrainedTokenizerBase, transformer.tokenizer)  # a text model has one
-    limit = position_limit(transformer)
-    smallest = tokenizer.num_special_tokens_to_add() + 1
-    if max_seq_length is None:
-        # A tokenizer may allow more tokens than the model has positions for, or any number.
-        current = transformer.max_seq_length
-        if limit is not None and (current is None or current > limit):
-            transformer.max_seq_length = limit
-        return
-    if max_seq_length < smallest or (limit is not None and max_seq_length > limit):
-        allowed = f"at least {smallest}" if limit is None else f"{smallest} to {limit}"
-        raise ValueError(
-            f"{type(transformer.model).__name__} allows a max_seq_length of {allowed}; "
-            f"received {max_seq_length}"
-        )
-    transformer.max_seq_length = max_seq_length
+def _limit_to_positions(transformer: Transformer) -> None:
+    """Let texts be cut at the last position: a tokenizer may allow more tokens, or any number."""
+    limit, current = position_limit(transformer), transformer.max_seq_length
+    if limit is not None and (current is None or current > limit):
+        transformer.max_seq_length = limit

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 import torch
 from sentence_transformers import SparseEncoder
+from sentence_transformers.base.model import BaseModel
 from sentence_transformers.base.modules import Dense, Router, Transformer
 from sentence_transformers.sparse_encoder.modules import SpladePooling
 from torch import Tensor, nn
+from transformers import PreTrainedTokenizerBase
 
 from lexforge.models.token_weights import TokenWeights
 
@@ -147,7 +149,34 @@ def positions_of(model: Any) -> int | None:
             # RoBERTa and its kin count positions from padding_idx + 1: 514 rows serve 512 tokens.
             first = 0 if module.padding_idx is None else module.padding_idx + 1
             return module.num_embeddings - first
-    return getattr(model.config, "max_position_embeddings", None)
+    limit = getattr(model.config, "max_position_embeddings", None)
+    return None if limit == -1 else limit  # XLNet's way to say that it has no limit
+
+
+def set_max_seq_length(model: BaseModel, max_seq_length: int) -> None:
+    """Let every transformer of a model cut its texts after a number of tokens.
+
+    Args:
+        model: A model of sentence-transformers, of any kind.
+        max_seq_length: The number of tokens, special tokens included.
+
+    Raises:
+        ValueError: If the number leaves no room for a word or exceeds the positions of a transformer.
+    """
+    for transformer in model.modules():
+        if not isinstance(transformer, Transformer):
+            continue
+        tokenizer = cast(PreTrainedTokenizerBase, transformer.tokenizer)  # a text model has one
+        limit = position_limit(transformer)
+        smallest = tokenizer.num_special_tokens_to_add() + 1
+        if max_seq_length < smallest or (limit is not None and max_seq_length > limit):
+            allowed = f"at least {smallest}" if limit is None else f"{smallest} to {limit}"
+            raise ValueError(
+                f"{type(transformer.model).__name__} allows a max_seq_length of {allowed}; "
+                f"received {max_seq_length}"
+            )
+        transformer.max_seq_length = max_seq_length
+    model.max_seq_length = max_seq_length  # a Router has it as well, for those who ask the model
 
 
 def freeze_positions(model: nn.Module) -> list[Tensor]:

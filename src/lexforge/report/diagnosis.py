@@ -128,6 +128,9 @@ def _findings(run: RunFiles) -> list[Finding]:
             symptoms["query_density"] = replace(density, limit=max(density.limit, 1.25 * lengths))
         measured["scale"] = _scale(run.config, run.log)
     measured["oscillation"] = _oscillation(run.config, run.log)
+    if "scale" in run.config:  # of CoSENT, the inverse of a temperature
+        advice = symptoms["oscillation"].advice.replace("raise {loss.temperature}", "lower {scale}")
+        symptoms["oscillation"] = replace(symptoms["oscillation"], advice=advice)
     key = _dev_key(run.config, run.log)
     if key == "eval_loss":
         # A loss moves more than a measure of ranking.

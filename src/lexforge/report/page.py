@@ -6,6 +6,7 @@ import secrets
 import shlex
 from collections.abc import Sequence
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from lexforge.report.query_charts import duels
 from lexforge.report.record import METRICS_FILE
 from lexforge.report.result_charts import headline_chart, histogram_chart
 from lexforge.report.run_files import RunFiles, read_run_files
+from lexforge.report.symptoms import SYMPTOMS, flag_of
 from lexforge.report.term_statistics import is_punctuation
 from lexforge.report.training_charts import training_charts
 from lexforge.report.verdict import measure_table, sentences, versus
@@ -176,17 +178,20 @@ def _histograms(runs: Sequence[RunFiles]) -> list[Chart]:
     ]
 
 
-def _empty_terms_remark(strong: Sequence[tuple[str, float, bool]]) -> str:
+def _empty_terms_remark(strong: Sequence[tuple[str, float, bool]], run: RunFiles) -> str:
     """Say what it means that punctuation or stop words are among the strongest terms; empty if none is."""
     shown = strong[:SHOWN_TERMS]
     empty = [term for term, _, stop in shown if stop or is_punctuation(term)]
     if not empty:
         return ""
     be = "is punctuation or a stop word" if len(empty) == 1 else "are punctuation or stop words"
+    advice = SYMPTOMS["stop_words"].advice_text(
+        partial(flag_of, config=run.config), terms_are_wanted=run.wanted_terms.get("document") is not None
+    )
     return (
         f"{len(empty)} of these {len(shown)} {be}. Most texts have such terms, so they tell texts "
-        "apart little and make each search longer. A few low in the list are usual. If they lead it, raise "
-        "--loss.flops-weight or --loss.stopword-penalty."
+        "apart little and make each search longer. A few low in the list are usual. If they lead it, "
+        f"{advice}."
     )
 
 
@@ -216,16 +221,25 @@ def _commands(run: RunFiles) -> list[tuple[str, str]]:
         model = shlex.quote(str(run.folder / "model"))
         if run.scores:  # a retrieval run, whose data the scripts read
             data = shlex.quote(str(run.config.get("data", "DATA")))
+            options = _source_flags(run.config.get("source") or {})
             search = [
-                f"lexforge index --documents {data} --model {model} --output INDEX",
+                f"lexforge index --documents {data} --model {model} --output INDEX{options}",
                 'lexforge search INDEX "your query"',
             ]
-            evaluate = f"lexforge evaluate --model {model} --data {data} --split test"
+            evaluate = f"lexforge evaluate --model {model} --data {data} --split test{options}"
             commands += [("Search with the model", "\n".join(search)), ("Measure the model again", evaluate)]
-        if run.terms is not None:
+        if run.terms is not None and run.config.get("preset") != "bge-m3":  # whose head no runtime has
             export = f"lexforge export model --model {model} --target onnx --output OUT"
             commands.append(("Export the model to another runtime", export))
     return commands
+
+
+def _source_flags(source: dict[str, Any]) -> str:
+    """The options of a run's data that are not the defaults, as flags with a space before each."""
+    # Weights belong to training, and the commands refuse them. Everything else is None by default but one.
+    left_out = {"weight_column": source.get("weight_column"), "bad_rows": "fail"}
+    given = {name: value for name, value in source.items() if value not in (None, left_out.get(name))}
+    return "".join(f" --{name.replace('_', '-')} {shlex.quote(str(value))}" for name, value in given.items())
 
 
 def _texts(settings: dict[str, Any]) -> dict[str, str]:

@@ -7,8 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-# The weight of FLOPS in an advice, with its direction.
-_WEIGHT_OF_FLOPS = r"(raise|lower) \{loss\.flops_weight\}(?:, or give \{document_terms\})?"
+# The weight of FLOPS in an advice, with its direction, and what is changed with it.
+_WEIGHT_OF_FLOPS = (
+    r"(raise|lower) (\{loss\.stopword_penalty\} and )?\{loss\.flops_weight\}(?:, or give \{document_terms\})?"
+)
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,11 @@ class Symptom:
         advice = self.advice
         if terms_are_wanted:
             other = {"raise": "lower {document_terms}", "lower": "raise {document_terms}"}
-            advice = re.sub(_WEIGHT_OF_FLOPS, lambda found: other[found[1]], advice)
+            advice = re.sub(
+                _WEIGHT_OF_FLOPS,
+                lambda found: (f"{found[1]} {found[2]}" if found[2] else "") + other[found[1]],
+                advice,
+            )
         return re.sub(r"\{([a-z_.]+)\}", lambda place: setting(place[1]), advice)
 
 
@@ -80,7 +86,10 @@ def flag_of(place: str, config: Mapping[str, Any] | None = None) -> str:
     """
     if place == "loss.temperature" and _value(config, "loss.phases"):
         return "the temperatures of --loss.phases"
-    flag = "--" + place.removeprefix("train.").removeprefix("evaluation.").replace("_", "-")
+    flag = place.removeprefix("train.").removeprefix("evaluation.")
+    if _value(config, "loss.name"):  # of a recipe that writes the numbers of its loss without a prefix
+        flag = flag.removeprefix("loss.")
+    flag = "--" + flag.replace("_", "-")
     value = _value(config, place)
     if value is None:
         return flag

@@ -94,8 +94,9 @@ def _side(model: SparseEncoder, vectors: Vectors, stop_words: frozenset[int] | N
 
 
 def _names(model: SparseEncoder, terms: list[int]) -> list[str]:
-    names: list[str] = model.tokenizer.convert_ids_to_tokens(terms)
-    return names
+    # A padded decoder has more outputs than the tokenizer has terms.
+    names = model.tokenizer.convert_ids_to_tokens(terms)
+    return [f"[{term}]" if name is None else name for term, name in zip(terms, names, strict=True)]
 
 
 def _histogram(active: NDArray) -> dict[str, list[int]]:

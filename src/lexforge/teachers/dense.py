@@ -40,6 +40,7 @@ class SentenceTransformerTeacher:
     Raises:
         DataError: If the model cannot be loaded, or if it is no dense encoder; the message says what can be
             used instead.
+        ValueError: If `max_seq_length` leaves no room for a word or exceeds the model's positions.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class SentenceTransformerTeacher:
 
         from lexforge.models.fingerprint import fingerprint
         from lexforge.models.names import checked_name, model_type
+        from lexforge.models.structure import set_max_seq_length
 
         try:
             name = checked_name(model_name_or_path)
@@ -73,7 +75,7 @@ class SentenceTransformerTeacher:
         if refused is not None:
             raise DataError(f"the teacher {model_name_or_path!r} is {refused}")
         if max_seq_length is not None:
-            self._encoder.max_seq_length = max_seq_length
+            set_max_seq_length(self._encoder, max_seq_length)
         self._batch_size = batch_size
         # The fingerprint covers weights, tokenizer and prompts, so no cache can mix two teachers.
         self.name = f"{Path(model_name_or_path).name}-{fingerprint(self._encoder)}"

@@ -83,14 +83,15 @@ def load_scorer(
 
     Raises:
         ValueError: If `batch_size` is below 1.
-        DataError: If the model cannot be loaded, if it is a bare transformer of another kind (whose mean over
-            tokens would be no teacher), if it gives more than one score per pair, or if three scores are
-            weighed of a model that has not the heads of BGE-M3.
+        DataError: If the model cannot be loaded, if `max_seq_length` exceeds its positions, if it is a bare
+            transformer of another kind (whose mean over tokens would be no teacher), if it gives more than
+            one score per pair, or if three scores are weighed of a model that has not the heads of BGE-M3.
     """
     from sentence_transformers import CrossEncoder
 
     from lexforge.models.load import load_encoder
     from lexforge.models.names import checked_name, model_type
+    from lexforge.models.structure import set_max_seq_length
 
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1; received {batch_size}")
@@ -113,11 +114,13 @@ def load_scorer(
 
             late = MultiVectorEncoder(name, device=device)
             if max_seq_length is not None:
-                late.max_seq_length = max_seq_length
+                set_max_seq_length(late, max_seq_length)
             return MultiVectorScorer(late, batch_size)
         if found != "cross-encoder":
             return EncoderScorer(load_encoder(name, max_seq_length, device), batch_size)
-        model = CrossEncoder(name, device=device, max_length=max_seq_length)
+        model = CrossEncoder(name, device=device)
+        if max_seq_length is not None:
+            set_max_seq_length(model, max_seq_length)
     except (OSError, ValueError) as error:
         raise DataError(f"the teacher {name!r} cannot be loaded: {error}") from error
     return CrossEncoderScorer(model, batch_size)

@@ -121,7 +121,7 @@ class EncoderScorer(ApartScorer):
         super().__init__()
         self._model, self._batch_size = model, batch_size
         self._similarity = check_encoder(model)
-        self.name = fingerprint(model)
+        self.name = f"{fingerprint(model)}-{self._similarity}"  # the fingerprint leaves the similarity out
 
     def score(self, pairs: Sequence[Pair]) -> NDArray[np.floating]:
         """Score N pairs: `[N]` float32 similarities."""
@@ -175,7 +175,7 @@ class MultiVectorScorer(ApartScorer):
 
         super().__init__()
         self._model, self._batch_size = model, batch_size
-        self.name = fingerprint(model)
+        self.name = f"{fingerprint(model)}-{model.similarity_fn_name}"
 
     def score(self, pairs: Sequence[Pair]) -> NDArray[np.floating]:
         """Score N pairs: `[N]` float32 similarities."""
