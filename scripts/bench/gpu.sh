@@ -23,7 +23,7 @@ trap 'rm -f "$log"' EXIT
 left() { echo $((ends - SECONDS)); }
 
 echo "== kernels against float64"
-timeout $(($(left) * 4 / 10)) "$python" -m pytest -m gpu -W default tests/kernels "${workers[@]}" --durations=5 \
+timeout $(($(left) * 4 / 10)) "$python" -m pytest -m gpu -W default tests/kernels tests/losses/test_gradient_cache.py "${workers[@]}" --durations=5 \
   -p no:cacheprovider || {
   status=1
   echo "| CHECKS FAILED (or ran out of time): the numbers below are of unchecked kernels" >>"$log"
