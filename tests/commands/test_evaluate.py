@@ -224,3 +224,11 @@ def test_a_compared_run_without_the_split_is_refused(folder, tmp_path: Path, tin
     (tmp_path / "empty").write_text("\n")
     with pytest.raises(ValueError, match="empty must rank queries of the split 'test'; it ranks none"):
         evaluate.main(evaluate.Config(str(tiny_checkpoint), folder, compare=tmp_path / "empty"))
+
+
+def test_a_comparison_by_one_query_is_refused_before_the_model_is_loaded(folder, tmp_path: Path) -> None:
+    """A paired test needs two; it failed at the end, and the files of the evaluation were not written."""
+    (folder / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq1\td1\t1\n")
+    write_run(tmp_path / "other", {"q1": {"d1": 1.0}})
+    with pytest.raises(ValueError, match="at least two judged queries; the split 'test' has 1"):
+        evaluate.main(evaluate.Config("./no-such-model", folder, compare=tmp_path / "other"))

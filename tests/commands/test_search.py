@@ -10,8 +10,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import StaticEmbedding
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
 
-from lexforge.commands import encode, index, search
+from lexforge.commands import encode, evaluate, index, search
+from lexforge.corpus import read_source
 from lexforge.storage.manifest import write_manifest
 
 
@@ -154,6 +160,78 @@ def test_documents_come_and_go(tiny_checkpoint: Path, tmp_path: Path, capsys) ->
         index.main(index.Config(where, delete=("list.txt",)))
     with pytest.raises(ValueError, match="have no place beside them"):
         index.main(index.Config(where, delete=("tree.md",), vectors=tmp_path))
+
+
+@pytest.mark.parametrize("text", ["", "parse a tree"])
+def test_a_document_that_says_nothing_new_is_found_by_its_old_text_no_more(
+    text: str, tiny_checkpoint: Path, tmp_path: Path, capsys
+) -> None:
+    """Its text is blank now, or that of another document of the same call, so there is nothing to add."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+
+    def write(**texts: str) -> None:
+        lines = [json.dumps({"_id": key, "text": one}) + "\n" for key, one in texts.items()]
+        (folder / "corpus.jsonl").write_text("".join(lines))
+
+    write(a="open the file", b="sort the list")
+    where = tmp_path / "index"
+    index.main(index.Config(where, documents=str(folder), model=str(tiny_checkpoint)))
+    write(c="parse a tree", b=text)
+    index.main(index.Config(where, add=str(folder)))
+    assert "1 passages added, 1 deleted" in capsys.readouterr().out
+    search.main(search.Config(where, "sort the list", k=9))
+    out = capsys.readouterr().out
+    assert "c  parse a tree" in out
+    assert "sort the list\n" not in out.replace("query: sort the list\n", "")
+
+
+def test_the_folder_of_a_model_is_found_from_every_folder(
+    corpus_folder: Path, tiny_checkpoint: Path, tmp_path: Path, monkeypatch, capsys
+) -> None:
+    """Vectors keep the whole path of their model, however it was given."""
+    monkeypatch.chdir(tiny_checkpoint.parent)
+    encode.main(encode.Config(tiny_checkpoint.name, corpus_folder, tmp_path / "vectors"))
+    index.main(index.Config(tmp_path / "index", vectors=tmp_path / "vectors"))
+    monkeypatch.chdir(tmp_path)
+    search.main(search.Config(tmp_path / "index", "parse a tree", k=1))
+    assert "query: parse a tree\n  1." in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("has_vectors", [False, True])
+def test_an_index_may_be_made_in_the_current_folder(
+    has_vectors: bool, vectors: Path, corpus_folder: Path, tiny_checkpoint: Path, tmp_path: Path, monkeypatch
+) -> None:
+    """`.` has no name beside which the vectors or the new folder could lie."""
+    where = tmp_path / "here"
+    where.mkdir()
+    monkeypatch.chdir(where)
+    if has_vectors:
+        index.main(index.Config(Path(), vectors=vectors))
+    else:
+        index.main(index.Config(Path(), documents=str(corpus_folder), model=str(tiny_checkpoint)))
+    assert (where / "source.json").is_file()
+
+
+def test_static_embeddings_are_indexed_searched_and_evaluated(
+    corpus_folder: Path, tmp_path: Path, capsys
+) -> None:
+    """They have no configuration, no limit of tokens and a tokenizer that is none of transformers'."""
+    words = sorted({*"[UNK] sort list open file parse tree hash key search index vector the a of".split()})
+    tokenizer = Tokenizer(WordLevel({word: number for number, word in enumerate(words)}, "[UNK]"))
+    tokenizer.pre_tokenizer = Whitespace()
+    model = SentenceTransformer(modules=[StaticEmbedding(tokenizer, embedding_dim=8)], device="cpu")
+    model.save_pretrained(str(tmp_path / "model"), create_model_card=False)
+    name = str(tmp_path / "model")
+    index.main(index.Config(tmp_path / "index", documents=str(corpus_folder), model=name))
+    assert read_source(tmp_path / "index").max_seq_length is None
+    search.main(search.Config(tmp_path / "index", "parse a tree", k=1))
+    assert "1.0000  d2  parse a tree" in capsys.readouterr().out
+    (corpus_folder / "queries.jsonl").write_text('{"_id": "q", "text": "parse a tree"}\n')
+    (corpus_folder / "qrels").mkdir()
+    (corpus_folder / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq\td2\t1\n")
+    evaluate.main(evaluate.Config(name, str(corpus_folder), metrics=("RR@10",), passages=True))
+    assert "RR@10                    1.0000" in capsys.readouterr().out
 
 
 def test_an_index_without_texts_finds_ids(vectors: Path, tmp_path: Path, capsys) -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+import shutil
 import signal
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +17,8 @@ from lexforge.common.types import Passage
 from lexforge.corpus import Change, change_index, encode, index_passages, open_index, read_source
 from lexforge.corpus.encoded_corpus import EncodedCorpus, encode_corpus
 from lexforge.corpus.stored_index import build_index
+from lexforge.retrieval import faiss as faiss_index
+from lexforge.retrieval import inverted
 from lexforge.storage import lock
 
 TEXTS = "search index|sort the list|file|vector|hash of a key|검색 서울|open|tree node|search the tree".split(
@@ -92,6 +97,62 @@ def test_a_reader_keeps_the_state_that_it_has_opened(tiny_splade, index: Path) -
     assert old.search(queries, 9).ids == before
     assert passages["d2"].text == "file"
     assert "d2" not in open_index(index)[0].ids
+
+
+def test_a_document_that_comes_again_without_passages_loses_its_old_ones(tiny_splade, index: Path) -> None:
+    """A text that is blank now, or repeats another one, is left out of what is added."""
+    added = {"d0": Passage("", "sort of key", "d0"), "d1": PASSAGES["d1"]}
+    change = change_index(index, tiny_splade, added, replaced=["d0", "d1", "d2", "never there"])
+    assert change == Change(added=1, unchanged=1, deleted=2)
+    assert open_index(index)[0].ids == ["d1", *list(PASSAGES)[3:], "d0"]
+
+
+def test_threads_change_an_index_one_at_a_time(tiny_splade, index: Path, monkeypatch) -> None:
+    """The system's lock keeps out other processes alone, and of two changes at once one would be lost."""
+    is_inside, may_go, real = threading.Event(), threading.Event(), encode
+
+    def slow(*arguments, **more):
+        is_inside.set()
+        assert may_go.wait(60)
+        return real(*arguments, **more)
+
+    monkeypatch.setattr("lexforge.corpus.changes.encode", slow)
+    first, second = ({key: Passage("", "sort of key", key)} for key in ("first", "second"))
+    with ThreadPoolExecutor(1) as pool:
+        changing = pool.submit(change_index, index, tiny_splade, first)
+        assert is_inside.wait(60)
+        try:
+            with pytest.raises(BlockingIOError, match=r"this process is writing in .*index already"):
+                change_index(index, tiny_splade, None, ["d0"])
+        finally:
+            may_go.set()
+        assert changing.result() == Change(1, 0, 0)
+    assert change_index(index, tiny_splade, second) == Change(1, 0, 0)
+    assert open_index(index)[0].ids == [*PASSAGES, "first", "second"]
+
+
+@pytest.mark.parametrize("name", ["read_manifest", "read_ids"])
+@pytest.mark.parametrize("kind", ["inverted", "faiss-flat"])
+def test_a_state_that_goes_while_it_is_opened_gives_way_to_the_next(
+    kind: str, name: str, tiny_splade, tiny_dense, tmp_path: Path, monkeypatch
+) -> None:
+    """Another process changes the index between two files, and deletes those that are not read yet."""
+    model, module = (tiny_splade, inverted) if kind == "inverted" else (tiny_dense, faiss_index)
+    index_passages(model, PASSAGES, tmp_path / "index", name="tiny", index_name=kind)
+    changed = shutil.copytree(tmp_path / "index", tmp_path / "changed")
+    change_index(changed, model, None, ["d0"])
+    real = getattr(module, name)
+
+    def changing(*arguments):
+        found = real(*arguments)
+        if (tmp_path / "index" / "generation-1").is_dir():
+            shutil.rmtree(tmp_path / "index")
+            changed.rename(tmp_path / "index")
+        return found
+
+    monkeypatch.setattr(module, name, changing)
+    index, source, _ = open_index(tmp_path / "index")
+    assert (index.ids, source.generation) == (list(PASSAGES)[1:], 2)
 
 
 DIES_BEFORE_THE_END = """

@@ -206,6 +206,17 @@ def test_a_file_that_another_process_deletes_is_encoded_again(
     assert not CorpusEncoder(TEXTS, 4, tmp_path).encode(tiny_splade)[1]
 
 
+def test_a_file_of_another_user_is_read(tiny_splade, tmp_path: Path, monkeypatch) -> None:
+    """Only its owner may set the time of a file, and a shared cache is read by others, too."""
+    CorpusEncoder(TEXTS, 4, tmp_path).encode(tiny_splade)
+
+    def refused(path: Path) -> None:
+        raise PermissionError(1, "Operation not permitted", str(path))
+
+    monkeypatch.setattr(encoding.os, "utime", refused)
+    assert not CorpusEncoder(TEXTS, 4, tmp_path).encode(tiny_splade)[1]
+
+
 def test_what_a_killed_process_left_is_deleted_after_an_hour(tiny_splade, tmp_path: Path) -> None:
     """Before, the process may still be writing it; and a folder may hold other people's files."""
     for text, age, kept in (("a", 0, True), ("b", 2 * 3600, False)):

@@ -224,6 +224,7 @@ def test_blank_and_repeated_texts_are_left_out_and_counted(tmp_path: Path) -> No
     )
     library = load_library(source, count_tokens=words, max_tokens=50)
     assert list(library.passages) == ["d0", "f"]
+    assert library.documents == {*(record["_id"] for record in records), "e", "f"}
     assert library.notes == [
         "blank texts, which were left out: 1, namely e",
         "texts that repeat an earlier one, which were left out: 9,999, such as "

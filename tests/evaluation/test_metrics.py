@@ -32,6 +32,20 @@ def test_graded_ndcg_by_hand() -> None:
     assert scores.mean["Success@1"] == 1
 
 
+def test_two_names_of_a_measure_are_both_reported() -> None:
+    """ir-measures has several names for one measure; the first of them was reported as 0."""
+    names = ["RR@10", "MRR@10", "R@1", "Recall@1", "AP", "AP(rel=1)"]
+    means = evaluate_run({"q1": {"c": 2.0, "a": 1.0}, "q2": {"a": 1.0}}, QRELS, names)
+    assert means == {
+        "RR@10": 0.75,
+        "MRR@10": 0.75,
+        "R@1": 0.5,
+        "Recall@1": 0.5,
+        "AP": 0.625,
+        "AP(rel=1)": 0.625,
+    }
+
+
 def test_a_missing_query_counts_zero() -> None:
     """A system that answers only easy queries must not gain by it; unjudged queries do not matter."""
     assert evaluate_run({"q2": {"a": 1.0}, "other": {"a": 1.0}}, QRELS, ["nDCG@10", "RR@10", "R@100"]) == {

@@ -7,15 +7,19 @@ import shutil
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from safetensors import SafetensorError
 
-from lexforge.corpus import open_searcher
+from lexforge.common.types import Passage
+from lexforge.corpus import open_searcher, read_source
+from lexforge.corpus.stored_index import FORMAT
 from lexforge.serve import newest_index
 from lexforge.serve.newest_index import NewestIndex
+from lexforge.storage.manifest import pack_manifest
 
 WAIT_S = 60
 
@@ -110,6 +114,29 @@ def test_a_folder_that_is_gone_ends_no_server(
     assert "the state of the index cannot be read" in caplog.text
     moved.rename(folder)
     assert index.current().generation == 1
+
+
+@pytest.mark.parametrize("has_texts", [True, False])
+def test_an_index_that_was_made_again_is_opened(
+    has_texts: bool,
+    make_index: Callable[..., Path],
+    passages: dict[str, Passage],
+    tmp_path: Path,
+    impatient: None,
+) -> None:
+    """It is generation 1 again, and without texts nothing else that it was made of differs either."""
+    for name, number in (("index", 7), ("other", 3)):
+        folder = make_index(tmp_path / name, dict(list(passages.items())[:number]))
+        if not has_texts:
+            source = replace(read_source(folder), passages=None)
+            (folder / "source.json").write_text(pack_manifest(FORMAT, vars(source)) + "\n")
+    index = NewestIndex(tmp_path / "index")
+    index.open()
+    assert len(index.current().searcher) == 7
+    shutil.rmtree(tmp_path / "index")
+    (tmp_path / "other").rename(tmp_path / "index")
+    until(lambda: len(index.current().searcher) == 3)
+    assert (index.current().generation, index.is_newest) == (1, True)
 
 
 def test_the_folder_is_read_at_most_once_a_second(

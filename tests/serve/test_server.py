@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import socket
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from warm_processes import WarmProcesses
 
 from lexforge import cli
 from lexforge.serve import run_server
+from lexforge.serve.newest_index import NewestIndex
 
 WAIT_S = 120
 
@@ -57,6 +59,26 @@ def test_a_port_in_use_is_refused_before_the_encoder_is_loaded(index_folder: Pat
     assert "choose another --port" in str(end.value)
 
 
+def test_a_second_server_is_refused_while_the_first_loads_its_encoder(
+    index_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both could bind the port until one listened, and the second failed after it had loaded its own."""
+    refused: list[str] = []
+
+    def loading(self: NewestIndex) -> None:
+        with pytest.raises(SystemExit) as end:
+            cli.main(["serve", "--index", "no such index", "--port", str(port)])
+        refused.append(str(end.value))
+        raise KeyboardInterrupt
+
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    monkeypatch.setattr(NewestIndex, "open", loading)
+    with pytest.raises(KeyboardInterrupt):
+        run_server(index_folder, "127.0.0.1", port)
+    assert refused[0].startswith(f"error: cannot listen at 127.0.0.1:{port}: ")
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -94,3 +116,40 @@ def test_an_open_port_is_warned_of(
     assert out.count("\n") == 1
     assert ("there is no authentication" in err) == is_warned
     assert len(taken) == 1
+
+
+@pytest.mark.parametrize(
+    ("address", "host", "status"),
+    [
+        ("127.0.0.1", "localhost", 200),
+        ("127.0.0.1", "LocalHost:8080", 200),
+        ("127.0.0.1", "127.0.0.1:1", 200),
+        ("127.0.0.1", "[::1]:8080", 200),
+        ("127.0.0.1", "evil.example", 400),
+        ("127.0.0.1", "localhost.evil.example:8080", 400),
+        ("127.0.0.1", "", 400),
+        ("127.0.0.2", "127.0.0.2", 200),
+        ("127.0.0.2", "evil.example", 400),
+        ("0.0.0.0", "search.example", 200),
+    ],
+)
+def test_a_local_server_answers_under_its_own_names_alone(
+    address: str, host: str, status: int, index_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A page whose name was given the address of this machine must not read the documents."""
+    import uvicorn
+    from fastapi.testclient import TestClient
+
+    if address == "127.0.0.2" and sys.platform == "darwin":
+        pytest.skip("macOS has no other loopback address than 127.0.0.1")
+    served: list[Any] = []
+    monkeypatch.setattr(uvicorn.Server, "run", lambda self, sockets: served.append(self.config.app))
+    run_server(index_folder, address, 0)
+    with TestClient(served[0]) as client:
+        response = client.get("/search?q=tree", headers={"host": host})
+        assert client.get("/openapi.json", headers={"host": host}).status_code == status
+    assert response.status_code == status
+    if status == 400:
+        sentence = response.json()["error"]
+        assert sentence.startswith("the Host must be one of 127.0.0.1, ")
+        assert sentence.endswith(f"; received {host!r}")

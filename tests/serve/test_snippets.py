@@ -116,6 +116,14 @@ def test_the_title_is_read_and_not_shown(tiny_splade: Any) -> None:
     assert cut(Passage("", "  tree\n", "d"), terms(tree=1.0)) == ("tree", [(0, 4, True)])
 
 
+def test_a_word_of_the_title_is_no_word_of_the_text(tiny_splade: Any) -> None:
+    """It would stand before the first character, and the part there would be shown for nothing."""
+    tiny_splade.max_seq_length = None
+    text = "number " * 100 + "sort the list " + "number " * 100
+    snippet = Snippets(tiny_splade).cut(Passage("a tree", text, "d"), terms(tree=5.0, list=1.0))
+    assert words(snippet) == [("list", True)]
+
+
 def test_only_what_the_model_has_read_is_marked(tiny_splade: Any) -> None:
     """A word behind the model's last token added nothing to the score."""
     tiny_splade.max_seq_length = 4

@@ -101,6 +101,11 @@ def main(cfg: Config) -> None:
         evaluation.check_run_ids(qrels, loaded.corpus)
     other = None
     if cfg.compare is not None:
+        if len(qrels) < 2:
+            raise ValueError(
+                "--compare makes a paired test, which needs at least two judged queries; the split "
+                f"{cfg.split!r} has {len(qrels)}"
+            )
         other = evaluation.read_run(
             compared_run(cfg.compare), queries=loaded.queries, documents=loaded.corpus
         )

@@ -115,9 +115,15 @@ def change(cfg: Config) -> None:
     source = corpus.read_source(cfg.output)
     name = cfg.model or corpus.model_of(cfg.output, source)
     model = models.load_encoder(name, source.max_seq_length)
-    added = {} if cfg.add is None else read_library(cfg.add, cfg.source, model).passages
+    library = None if cfg.add is None else read_library(cfg.add, cfg.source, model)
     done = corpus.change_index(
-        cfg.output, model, added, cfg.delete, batch_size=cfg.batch_size, show_progress_bar=True
+        cfg.output,
+        model,
+        None if library is None else library.passages,
+        cfg.delete,
+        replaced=() if library is None else library.documents,
+        batch_size=cfg.batch_size,
+        show_progress_bar=True,
     )
     print(
         f"{cfg.output}: {done.added} passages added, {done.deleted} deleted, {done.unchanged} there already"
@@ -128,11 +134,12 @@ def read_library(
     documents: str, options: SourceOptions, model: BaseModel, *, keep_all: bool = False
 ) -> data.Library:
     """Read documents, divide them into passages of what a model reads, and print what was left out."""
+    limit = corpus.token_limit(model)
     library = data.load_library(
         documents,
         options,
-        count_tokens=partial(corpus.count_tokens, model),
-        max_tokens=model.max_seq_length,
+        count_tokens=None if limit is None else partial(corpus.count_tokens, model),
+        max_tokens=limit,
         keep_all=keep_all,
         show_progress_bar=True,
     )

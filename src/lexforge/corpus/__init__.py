@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     )
     from lexforge.corpus.indexing import index_passages
     from lexforge.corpus.label_classifier import LabelClassifier, label_scores, load_label_classifier
-    from lexforge.corpus.own_tokens import count_tokens, unknown_share, unknown_shares
+    from lexforge.corpus.own_tokens import count_tokens, token_limit, unknown_share, unknown_shares
     from lexforge.corpus.search import (
         Found,
         MatchedTerm,
@@ -61,6 +61,7 @@ __all__ = [
     "open_index",
     "open_searcher",
     "read_source",
+    "token_limit",
     "unknown_share",
     "unknown_shares",
     "vector_type",

@@ -41,6 +41,7 @@ def change_index(
     added: Mapping[str, Passage] | None = None,
     deleted: Collection[str] = (),
     *,
+    replaced: Collection[str] = (),
     batch_size: int = 32,
     show_progress_bar: bool = False,
 ) -> Change:
@@ -54,6 +55,8 @@ def change_index(
         model: The encoder that made the index.
         added: Passage id -> passage. A document that the index has already is replaced by these passages.
         deleted: Ids of documents, all of whose passages go, or of single passages.
+        replaced: Ids of documents that lose their old passages though `added` may hold none of theirs, such
+            as documents whose new text is blank. The index need not have them.
         batch_size: Number of texts per forward pass.
         show_progress_bar: Show a progress bar of the texts that are encoded.
 
@@ -61,7 +64,7 @@ def change_index(
         How many passages came and went.
 
     Raises:
-        BlockingIOError: If another process changes the index.
+        BlockingIOError: If another process or thread changes the index.
         FileNotFoundError: If the directory holds no index.
         ValueError: If a server keeps the vectors, the index keeps no texts, the model is another one, an id
             to be deleted is unknown, an id to be added belongs to a passage of another document, or no
@@ -82,13 +85,13 @@ def change_index(
             )
         if fingerprint(model) != source.fingerprint:
             raise ValueError(f"the model must be {source.model}, which made the index; received another one")
-        kept, replaced = {}, {passage.document for passage in added.values()}
+        kept, renewed = {}, {*replaced, *(passage.document for passage in added.values())}
         known = set(deleted)
         found = set()
         for key, passage in passages.items():
             hit = {key, passage.document} & known
             found |= hit
-            if not hit and (passage.document not in replaced or added.get(key) == passage):
+            if not hit and (passage.document not in renewed or added.get(key) == passage):
                 kept[key] = passage
         if unknown := [key for key in dict.fromkeys(deleted) if key not in found]:
             raise ValueError(f"{directory} has no document {', '.join(map(repr, unknown[:3]))}")

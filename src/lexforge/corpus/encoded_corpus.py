@@ -20,6 +20,7 @@ from sentence_transformers.base.model import BaseModel
 from lexforge.common.progress import Progress
 from lexforge.common.similarity import Similarity
 from lexforge.corpus.encoding import Vectors, check_precision, encode, join_vectors, vector_type
+from lexforge.corpus.own_tokens import token_limit
 from lexforge.corpus.vector_file import read_vectors, write_vectors
 from lexforge.models.fingerprint import fingerprint, text_digest
 from lexforge.models.load import check_encoder
@@ -95,7 +96,7 @@ def encode_corpus(
         model: A SparseEncoder or a SentenceTransformer.
         corpus: `{document id: text}`.
         directory: A new or empty directory, or one of an earlier call with the same model and corpus.
-        name: The name of the model in the manifest.
+        name: The name of the model in the manifest; a folder is kept with its whole path.
         block_rows: Number of documents per block.
         batch_size: Number of texts per forward pass.
         precision: The precision of the products, as of `encode`.
@@ -123,11 +124,11 @@ def encode_corpus(
     ids = list(corpus)
     check_ids(ids, len(ids), set())
     manifest = Manifest(
-        name,
+        str(Path(name).resolve()) if Path(name).is_dir() else name,
         fingerprint(model),
         vector_type(model),
         check_encoder(model),
-        model.max_seq_length,
+        token_limit(model),
         text_digest(part for pair in corpus.items() for part in pair),
         len(corpus),
         block_rows,

@@ -307,7 +307,8 @@ def _read(path: Path, key: str) -> Vectors | None:
         ValueError: If the file is damaged.
     """
     try:
-        os.utime(path)  # the file used last is deleted last
+        with suppress(OSError):  # a file of another user may be read all the same
+            os.utime(path)  # the file used last is deleted last
         return read_vectors(path, key)[0]
     except FileNotFoundError:
         return None

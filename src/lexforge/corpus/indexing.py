@@ -52,7 +52,7 @@ def index_passages(
         FileExistsError: If the directory is not empty.
         ValueError: If there is no passage, or `encode_corpus` or `build_index` refuses what it is given.
     """
-    directory, vectors_are = Path(directory), vector_type(model)
+    directory, vectors_are = Path(directory).resolve(), vector_type(model)  # `.` itself has no name
     index_name = index_name or exact_name(vectors_are)
     # What would fail after the long work is checked before it.
     check_new(directory)
@@ -62,7 +62,7 @@ def index_passages(
         model,
         {key: passage.joined for key, passage in passages.items()},
         blocks,
-        name=str(Path(name).resolve()) if Path(name).is_dir() else name,
+        name=name,
         batch_size=batch_size,
         show_progress_bar=show_progress_bar,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -38,6 +39,15 @@ def own_tokens(model: SparseEncoder, text: str) -> list[str]:
     [ids] = own_token_ids(model, [text])
     tokens: list[str] = model.tokenizer.convert_ids_to_tokens(ids, skip_special_tokens=True)
     return tokens
+
+
+def token_limit(model: BaseModel) -> int | None:
+    """Return the number of tokens after which an encoder cuts a text, or None if it reads any length.
+
+    Static embeddings name infinity as their limit, and other models without a limit name None.
+    """
+    limit = model.max_seq_length
+    return None if limit is None or math.isinf(limit) else limit
 
 
 def count_tokens(model: BaseModel, texts: Sequence[str]) -> list[int]:

@@ -7,8 +7,9 @@ the new one, and a killed change leaves the old one.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
@@ -43,6 +44,8 @@ class Source:
         max_seq_length: Number of tokens after which a text was cut; None if the model set no limit.
         passages: SHA-256 of the file of the texts; None if the index keeps none.
         generation: Number of the state of the documents; each change of them adds 1.
+        state: Random digits of this state, because an index that was made again counts from 1 again; empty
+            where an earlier version wrote it.
     """
 
     index_name: IndexName
@@ -51,6 +54,7 @@ class Source:
     max_seq_length: int | None
     passages: str | None
     generation: int = 1
+    state: str = ""
 
     @property
     def folder(self) -> str:
@@ -91,7 +95,8 @@ def build_index(
             passages are not those that were encoded, or a server has a collection of the same name, such as
             that of an interrupted build.
     """
-    manifest = corpus.manifest
+    # A new folder takes the place of an empty one: where that is the current folder, `.` leads nowhere then.
+    directory, manifest = Path(directory).resolve(), corpus.manifest
     index_name = index_name or exact_name(manifest.vector_type)
     backend = find_backend(index_name, manifest.vector_type, options)
     check_new(directory)
@@ -142,7 +147,7 @@ def write_generation(
 
     Args:
         directory: The directory of the index.
-        source: What the index was made of; its digest of the passages is filled in.
+        source: What the index was made of; its digest of the passages and its state are filled in.
         save: Writes the index to the folder that it is given.
         passages: The texts of its documents, in their order; None keeps none.
 
@@ -154,7 +159,8 @@ def write_generation(
         saved = save(path / INDEX)
         if passages is not None:
             digest = write_passages(path / PASSAGES, passages)
-    text = pack_manifest(FORMAT, {**vars(source), "passages": digest}) + "\n"
+    source = replace(source, passages=digest, state=secrets.token_hex(8))
+    text = pack_manifest(FORMAT, vars(source)) + "\n"
     write_file(directory / SOURCE, text.encode())
     return saved
 

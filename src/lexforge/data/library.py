@@ -26,11 +26,14 @@ class Library:
     Args:
         name: The name of the source in logs.
         passages: Id -> passage, in the order of the source.
+        documents: The ids of all documents that were read, also of those without a passage, because their
+            texts are blank or repeat earlier ones.
         notes: What was left out, cut or guessed, one line each, with the number and up to three examples.
     """
 
     name: str
     passages: dict[str, Passage]
+    documents: set[str]
     notes: list[str]
 
     @property
@@ -96,7 +99,8 @@ def load_library(
     if not shelf.passages:
         raise DataError("; ".join([f"{source} holds no text", *notes]))
     path = Path(source)
-    return Library(path.resolve().name if path.exists() else source, shelf.passages, notes)
+    name = path.resolve().name if path.exists() else source
+    return Library(name, shelf.passages, shelf.documents, notes)
 
 
 class _Shelf:

@@ -76,7 +76,9 @@ def score_run(run: Run, qrels: Qrels, metrics: Sequence[str] = METRICS) -> RunSc
         raise ValueError("the judgements must judge at least one query; received none")
     if not metrics:
         raise ValueError("metrics must name at least one measure; received none")
-    measures = {parse_metric(name): name for name in metrics}
+    names: dict[Any, list[str]] = {}  # measure -> all its names in `metrics`, such as RR@10 and MRR@10
+    for name in metrics:
+        names.setdefault(parse_metric(name), []).append(name)
     # trec_eval writes before the start of an array where a grade is below -1, as TREC Web's -2 for junk is.
     judged = {
         query: {document: max(grade, 0) for document, grade in documents.items()}
@@ -85,8 +87,9 @@ def score_run(run: Run, qrels: Qrels, metrics: Sequence[str] = METRICS) -> RunSc
     ranked = {query: _ranked(query, run[query]) for query in qrels if run.get(query)}
     # ir-measures leaves out a query that the run lacks; it stays at 0 here.
     per_query = {name: dict.fromkeys(qrels, 0.0) for name in metrics}
-    for result in ir_measures.iter_calc(list(measures), judged, ranked):
-        per_query[measures[result.measure]][result.query_id] = float(result.value)
+    for result in ir_measures.iter_calc(list(names), judged, ranked):
+        for name in names[result.measure]:
+            per_query[name][result.query_id] = float(result.value)
     mean = {name: math.fsum(values.values()) / len(values) for name, values in per_query.items()}
     return RunScores(mean, per_query)
 

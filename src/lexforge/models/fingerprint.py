@@ -49,8 +49,8 @@ def fingerprint(model: BaseModel) -> str:
 
 def _configurations(model: BaseModel) -> list[dict[str, Any]]:
     """Return the backbones' configurations, without the name of the folder that they were loaded from."""
-    configs: list[Any] = [module.config for module in model.modules() if hasattr(module, "config")]
-    found = {id(config): config for config in configs}
+    configs: list[Any] = [getattr(module, "config", None) for module in model.modules()]
+    found = {id(config): config for config in configs if config is not None}  # static embeddings have None
     settings = [config.to_dict() if hasattr(config, "to_dict") else vars(config) for config in found.values()]
     return [{key: value for key, value in each.items() if key != "_name_or_path"} for each in settings]
 

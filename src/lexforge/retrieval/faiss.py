@@ -265,6 +265,8 @@ class FaissIndex:
             _check_class(read, type(index._index))
             index._index = read
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
+            if not (path / "index.faiss").is_file():  # deleted since its checksum was read; see `open_index`
+                raise FileNotFoundError(f"{path / 'index.faiss'} is missing") from error
             raise ValueError(f"{path} is not a FAISS index of lexforge: {error}") from error
         if index._index.ntotal != len(index) or index._index.d != index.width:
             raise ValueError(

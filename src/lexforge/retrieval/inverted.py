@@ -273,6 +273,8 @@ class InvertedIndex:
                 raise ValueError(
                     f"weights have dtype {postings.weights.dtype}, impacts are {index.impacts!r}"
                 )
+        except FileNotFoundError:  # deleted since its checksum was read, as by a change of the documents
+            raise
         except Exception as error:  # numpy raises errors of many types for a damaged header
             raise ValueError(f"{path} is not an inverted index of lexforge: {error}") from error
         index._parts = [postings]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ from lexforge.serve.page import search_page
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
+    from starlette.types import ASGIApp, Receive, Scope, Send
 
 DEFAULT_K = 10
 
@@ -28,6 +30,7 @@ def create_app(
     *,
     max_k: int = 100,
     max_query_length: int = 2000,
+    hosts: Collection[str] | None = None,
     **options: Any,
 ) -> FastAPI:
     """Make the web application of an index.
@@ -39,6 +42,8 @@ def create_app(
         model: The encoder, as a folder or a hub name; None takes the one that the index names.
         max_k: The largest number of hits of a search.
         max_query_length: The largest number of characters of a query.
+        hosts: Names that the Host header of a request may have, in lower case and without a port; None allows
+            all names.
         **options: Further arguments of `lexforge.corpus.open_searcher`: `hybrid` fuses the ranks of BM25, and
             `uri` and `tokens` reach a server that keeps the vectors.
 
@@ -82,6 +87,8 @@ def create_app(
         redoc_url=None,
     )
     app.state.index = index
+    if hosts is not None:
+        app.add_middleware(_KnownHosts, hosts=hosts)
     problems: dict[int | str, dict[str, Any]] = {status: {"model": Problem} for status in (422, 500, 503)}
 
     @app.get("/", include_in_schema=False)
@@ -143,3 +150,33 @@ def create_app(
         return JSONResponse({"error": "the server failed; its log says why"}, 500)
 
     return app
+
+
+class _KnownHosts:
+    """Answers requests whose Host header has a known name, and refuses the others.
+
+    A web page can give its own name the address of this machine (DNS rebinding), and the browser then lets
+    its script read the answers. The browser itself writes the Host header, and it holds the name of the page.
+
+    Args:
+        app: The application that answers.
+        hosts: The known names, in lower case and without a port.
+    """
+
+    def __init__(self, app: ASGIApp, hosts: Collection[str]) -> None:
+        self._app, self._hosts = app, hosts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] == "http":
+            from starlette.requests import Request  # here, because the extra `serve` may be missing
+            from starlette.responses import JSONResponse
+
+            received = Request(scope).headers.get("host", "")
+            if re.sub(r":\d*$", "", received).lower() not in self._hosts:
+                sentence = (
+                    f"the Host must be one of {', '.join(sorted(self._hosts))}; received {received[:100]!r}"
+                )
+                await JSONResponse({"error": sentence}, 400)(scope, receive, send)
+                return
+        await self._app(scope, receive, send)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lexforge.corpus import Searcher, open_searcher, read_source
+from lexforge.corpus.stored_index import Source
 from lexforge.serve.snippets import Snippets
 
 logger = logging.getLogger(__name__)
@@ -23,9 +24,14 @@ class Opened(NamedTuple):
     snippets: Snippets
 
     @property
+    def source(self) -> Source:
+        """What the state was made of, which differs from that of every other state."""
+        return self.searcher.source
+
+    @property
     def generation(self) -> int:
-        """The number of the state."""
-        return self.searcher.source.generation
+        """The number of the state; an index that was made again counts from 1 again."""
+        return self.source.generation
 
 
 class NewestIndex:
@@ -44,7 +50,7 @@ class NewestIndex:
         self._model, self._options = model, options
         self._lock = threading.Lock()
         self._opened: Opened | None = None
-        self._newest = 0  # the number that the folder named last
+        self._newest: Source | None = None  # the state that the folder named last
         self._next_check = 0.0  # by `time.monotonic`
         self._is_opening = False
 
@@ -57,7 +63,7 @@ class NewestIndex:
         """
         opened = self._open()
         with self._lock:
-            self._opened, self._newest = opened, opened.generation
+            self._opened, self._newest = opened, opened.source
             self._next_check = time.monotonic() + CHECK_SECONDS
 
     def current(self) -> Opened:
@@ -74,11 +80,11 @@ class NewestIndex:
                 return self._opened
             self._next_check = now + CHECK_SECONDS
             try:
-                self._newest = read_source(self.directory).generation
+                self._newest = read_source(self.directory)
             except (OSError, ValueError) as error:
                 self._failed("the state of the index cannot be read", error)
                 return self._opened
-            if self._newest != self._opened.generation:
+            if self._newest != self._opened.source:
                 self._is_opening = True
                 threading.Thread(target=self._replace, name="lexforge-open-index", daemon=True).start()
             return self._opened
@@ -93,7 +99,7 @@ class NewestIndex:
     def is_newest(self) -> bool:
         """Whether the state that is searched is the one that the folder named last."""
         with self._lock:
-            return self._opened is not None and self._opened.generation == self._newest
+            return self._opened is not None and self._opened.source == self._newest
 
     def _open(self) -> Opened:
         searcher = open_searcher(self.directory, self._model, **self._options)
@@ -109,7 +115,8 @@ class NewestIndex:
         with self._lock:
             self._is_opening = False
             if opened is None:
-                self._failed(f"generation {self._newest} cannot be opened", failure)
+                assert self._newest is not None
+                self._failed(f"generation {self._newest.generation} cannot be opened", failure)
                 return
             self._opened = opened
         logger.info("serving generation %d, %d documents", opened.generation, len(opened.searcher))

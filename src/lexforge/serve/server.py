@@ -14,6 +14,7 @@ from lexforge.common.extras import missing_extra
 from lexforge.serve.app import create_app
 
 WAITING_CONNECTIONS = 2048
+LOCAL_HOSTS = ("localhost", "127.0.0.1", "[::1]")
 STOP_SECONDS = 3  # answers under way when the server is asked to end may take so long
 
 
@@ -21,7 +22,7 @@ def run_server(directory: Path, host: str, port: int, model: str | None = None, 
     """Serve an index until the process is asked to end by Ctrl-C or SIGTERM.
 
     Prints one line with the address, as soon as searches are answered, and a warning where other machines may
-    reach it.
+    reach it. At a loopback address only requests for `LOCAL_HOSTS` or that address are answered.
 
     Args:
         directory: The folder of the index.
@@ -42,16 +43,17 @@ def run_server(directory: Path, host: str, port: int, model: str | None = None, 
         import uvicorn
     except ImportError as error:
         raise missing_extra("a server", "serve", error) from None
-    app = create_app(directory, model, **options)
     # The port is taken first, because loading the encoder takes seconds.
     with _take_port(host, port) as taken:
-        app.state.index.open()
         address, port = taken.getsockname()[:2]
-        taken.listen(WAITING_CONNECTIONS)
-        url = f"http://{f'[{address}]' if ':' in address else address}:{port}"
+        name = f"[{address}]" if ":" in address else address
+        is_local = ipaddress.ip_address(address).is_loopback
+        app = create_app(directory, model, hosts={*LOCAL_HOSTS, name} if is_local else None, **options)
+        app.state.index.open()
+        url = f"http://{name}:{port}"
         documents = len(app.state.index.current().searcher)
         print(printable(f"{documents:,} passages of {directory} are searched at {url}"), flush=True)
-        if not ipaddress.ip_address(address).is_loopback:
+        if not is_local:
             print(
                 f"warning: whoever reaches {address}:{port} can search and read these documents, because "
                 "there is no authentication",
@@ -64,7 +66,7 @@ def run_server(directory: Path, host: str, port: int, model: str | None = None, 
 
 
 def _take_port(host: str, port: int) -> socket.socket:
-    """Return a socket that is bound to the port.
+    """Return a socket that listens at the port.
 
     Raises:
         OSError: If the port is in use, or the host is none of this machine.
@@ -81,6 +83,7 @@ def _take_port(host: str, port: int) -> socket.socket:
         if os.name == "posix":  # a server that starts again need not wait until old connections are forgotten
             taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         taken.bind(address)
+        taken.listen(WAITING_CONNECTIONS)  # now, because two sockets may be bound to a port until one listens
     except OSError as error:
         taken.close()
         raise OSError(f"cannot listen at {host}:{port}: {error}; choose another --port or --host") from error

@@ -113,8 +113,10 @@ class Snippets:
             if token not in terms or token in self._special:
                 continue
             start, end = _whole_word(text, start - before, end - before)
+            if start >= end:
+                continue  # nothing of the text, but of the title
             if all(unicodedata.category(letter).startswith(SIGNS) for letter in text[start:end]):
-                continue  # nothing of the text, or signs that a reader does not look for
+                continue  # signs that a reader does not look for
             term = terms[token]
             if open_word is not None and start < open_word.end:  # a further token of the same word
                 found = {**open_word.terms, token: term.score}

@@ -7,6 +7,7 @@ import logging
 import os
 import socket
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +15,7 @@ from pathlib import Path
 LOCK_FILE = "run.lock"
 WHERE = 2**30  # the byte that Windows locks, beyond the text: a locked byte cannot be read
 _held: dict[Path, int] = {}  # lock file -> its descriptor, whose closing gives the lock back
+_taking = threading.Lock()  # held by a thread that enters or leaves a block of `held`
 logger = logging.getLogger(__name__)
 
 
@@ -53,20 +55,25 @@ def hold(folder: Path) -> None:
 
 @contextmanager
 def held(folder: Path) -> Iterator[None]:
-    """A block in which this process holds the lock of a folder, as `hold` takes it.
+    """A block in which this thread holds the lock of a folder, and no other thread or process does.
 
     Args:
         folder: The folder.
 
     Raises:
-        BlockingIOError: If another process holds the lock.
+        BlockingIOError: If another process, or this one already, holds the lock.
         OSError: If the lock file cannot be written.
     """
-    hold(folder)
+    path = folder.resolve() / LOCK_FILE
+    with _taking:
+        if path in _held:  # the operating system refuses other processes only
+            raise BlockingIOError(f"this process is writing in {folder} already; wait until it has ended")
+        hold(folder)
     try:
         yield
     finally:
-        os.close(_held.pop(folder.resolve() / LOCK_FILE))
+        with _taking:
+            os.close(_held.pop(path))
 
 
 def _lock(file: int) -> None:
