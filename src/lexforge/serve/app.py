@@ -19,7 +19,6 @@ from lexforge.serve.page import search_page
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
-    from starlette.types import ASGIApp, Receive, Scope, Send
 
 DEFAULT_K = 10
 
@@ -163,14 +162,14 @@ class _KnownHosts:
         hosts: The known names, in lower case and without a port.
     """
 
-    def __init__(self, app: ASGIApp, hosts: Collection[str]) -> None:
+    def __init__(self, app: Any, hosts: Collection[str]) -> None:
         self._app, self._hosts = app, hosts
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
         """Answer one request."""
         if scope["type"] == "http":
-            from starlette.requests import Request  # here, because the extra `serve` may be missing
-            from starlette.responses import JSONResponse
+            from fastapi import Request  # here, because the extra `serve` may be missing
+            from fastapi.responses import JSONResponse
 
             received = Request(scope).headers.get("host", "")
             if re.sub(r":\d*$", "", received).lower() not in self._hosts:
