@@ -232,6 +232,8 @@ def test_static_embeddings_are_indexed_searched_and_evaluated(
     (corpus_folder / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq\td2\t1\n")
     evaluate.main(evaluate.Config(name, str(corpus_folder), metrics=("RR@10",), passages=True))
     assert "RR@10                    1.0000" in capsys.readouterr().out
+    with pytest.raises(ValueError, match="without a transformer takes no max_seq_length"):
+        evaluate.main(evaluate.Config(name, str(corpus_folder), metrics=("RR@10",), max_seq_length=16))
 
 
 def test_an_index_without_texts_finds_ids(vectors: Path, tmp_path: Path, capsys) -> None:

@@ -107,6 +107,7 @@ def test_triples_of_ms_marco_have_no_header(tmp_path: Path) -> None:
         ("question", "answer", "neg"),
         ("anchor", "pos", "hard_negative_1"),
         ("query", "passage", "negative_passage"),
+        ("query", "document", "hard_negative_doc"),
     ],
 )
 def test_the_usual_names_are_recognised(tmp_path: Path, names: tuple[str, ...]) -> None:
@@ -131,6 +132,14 @@ def test_each_of_several_positives_has_its_own_score(tmp_path: Path) -> None:
     found = load_training_data(str(write(tmp_path, "jsonl", rows)), []).training_rows()
     assert found["positive"] == ["p", "r", "t"]
     assert found["label"] == [[0.9, 0.2], [0.8, 0.2], [0.7, 0.3]]
+
+
+def test_scores_of_negatives_that_are_not_read_are_left_alone(tmp_path: Path) -> None:
+    """A list may score all columns of negatives, of which one is named."""
+    rows = [{**row, "negative_2": "more", "label": "[0.9, 0.2, 0.1]"} for row in ROWS]
+    path = str(write(tmp_path, "csv", rows))
+    found = load_training_data(path, [], SourceOptions(negative_column="negative")).training_rows()
+    assert found[0]["label"] == [0.9, 0.2]
 
 
 def test_other_names_are_given(tmp_path: Path) -> None:

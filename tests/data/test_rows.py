@@ -32,7 +32,7 @@ def test_a_data_set_of_rows_is_that_of_datasets() -> None:
             validate_columns(made.remove_columns("relevant").add_column("relevant", wrong))
 
 
-@pytest.mark.parametrize("name", ["rows.jsonl", "rows.jsonl.gz"])
+@pytest.mark.parametrize("name", ["rows.jsonl", "rows.jsonl.gz", "rows.jsonl.zst"])
 def test_columns_come_back_from_a_file(name: str, tmp_path: Path) -> None:
     """The trainer's columns in their order, whatever the text holds."""
     rows = [

@@ -80,6 +80,16 @@ def test_every_command_divides_the_data_alike(splits: list[str], tmp_path: Path)
         assert [TEXTS.index(text) for text in asked] == EXPECTED[split]
 
 
+def test_a_split_that_nobody_needs_may_be_empty(tmp_path: Path) -> None:
+    """A small file need not have a query for dev where test alone is measured."""
+    source = rows_of(tmp_path, *({"query": text, "positive": "text"} for text in TEXTS))
+    few = SourceOptions(hold_out=0.02)
+    data = load_retrieval_data(source, ["train", "test"], few)
+    assert [len(data.split(split)) for split in ("train", "test")] == [len(TEXTS) - 1, 1]
+    with pytest.raises(ValueError, match=r"no query of the split 'train' falls to 'dev'; 0\.02 of them"):
+        load_retrieval_data(source, ["dev"], few)
+
+
 def test_no_other_split_is_held_out(tmp_path: Path) -> None:
     """A name that was mistyped is no split, and a share of a set without train is none of its test."""
     source = rows_of(tmp_path, *({"query": text, "positive": "text"} for text in TEXTS))

@@ -36,3 +36,6 @@ def test_a_run_that_is_to_go_on_for_more_epochs_has_not_finished(tmp_path: Path)
         for epochs in (1, 2, 3)
     ]
     assert finished == [True, True, False]
+    state = TrainerState(global_step=25, epoch=2.5, max_steps=25, num_train_epochs=3)
+    longer = TrainingSettings(epochs=3, precision="fp32").arguments(tmp_path)
+    assert not has_finished(state, longer)  # both are three epochs, rounded up

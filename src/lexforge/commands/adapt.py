@@ -221,6 +221,7 @@ def main(cfg: Config) -> None:
         model,
         loss,
         args=cfg.train.arguments(cfg.output, **sampler),
+        callbacks=training.checkpoints_of_epochs(cfg.train),
         train_dataset=data.rows_to_dataset(rows),
         **cfg.train.encoder_options(),
         ramp_fraction=preset.loss.ramp_fraction,

@@ -4,9 +4,9 @@
     curl "http://127.0.0.1:8080/search?q=how+do+vaccines+work&k=3"
 
 INDEX is the folder that `lexforge index` has made. Documents that are added or deleted meanwhile are noticed
-within a second of the next search. Ctrl-C ends the server. There is no authentication: with another host than
-127.0.0.1, whoever reaches the port can read the documents. Where Milvus or Qdrant keeps the vectors, `--uri`
-is its address, and its credentials are read from MILVUS_TOKEN or QDRANT_API_KEY.
+when a search comes, at most once a second. Ctrl-C ends the server. There is no authentication: with another
+host than 127.0.0.1, whoever reaches the port can read the documents. Where Milvus or Qdrant keeps the
+vectors, `--uri` is its address, and its credentials are read from MILVUS_TOKEN or QDRANT_API_KEY.
 """
 
 from __future__ import annotations

@@ -131,18 +131,22 @@ class PairData:
             raise missing_split(self.name, name, list(self.splits))
         return self.splits[name]
 
-    def hold_out(self, fractions: Mapping[str, float], split: str = "train") -> PairData:
+    def hold_out(
+        self, fractions: Mapping[str, float], split: str = "train", *, needed: Sequence[str] | None = None
+    ) -> PairData:
         """Move queries of one split to new splits, as `lexforge.data.hold_out` does; memory holds no text.
 
         Args:
             fractions: New split -> share of the queries of `split`.
             split: The split from which queries are taken; it keeps the rest.
+            needed: New splits that must not be empty; the others are left out then. None needs all.
 
         Returns:
             The set with the new splits.
 
         Raises:
-            ValueError: If a split exists already, the shares leave nothing, or a split would be empty.
+            ValueError: If a split exists already, the shares leave nothing, or a split that is needed would
+                be empty.
         """
 
         def texts(rows: Dataset) -> TextColumn:
@@ -151,7 +155,7 @@ class PairData:
         def select(rows: Dataset, places: NDArray[np.int64]) -> Dataset:
             return rows.select(places)
 
-        held_out = with_held_out(self.name, self.splits, fractions, texts, select, split)
+        held_out = with_held_out(self.name, self.splits, fractions, texts, select, split, needed=needed)
         origins = self.origins | dict.fromkeys(fractions, self.origins[split])
         return replace(self, splits=held_out, origins=origins)
 

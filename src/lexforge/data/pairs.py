@@ -41,7 +41,8 @@ SOURCE_ROW = "source_row"
 _FAULT, _IDENTITY = "fault", "identity"  # what is wrong with a converted row, and the identity of its texts
 IDENTICAL = "query and text identical"
 _FAULTS = (BLANK, IDENTICAL, WRONG)
-_NEGATIVE = re.compile(r"(hard_)?neg(ative)?s?(_(text|passage|document)s?)?(_?\d+)?")
+# `neg`, `neg_1` and whatever begins with `negative`, such as `negative_passage`, but for what is no text.
+_NEGATIVE = re.compile(r"(hard_)?(negs?(_?\d+)?|negative(?!.*_(id|label|rank|score|title)s?$).*)")
 # FlagEmbedding writes the scores of positives and negatives into two columns.
 _POSITIVE_SCORES, _NEGATIVE_SCORES = "pos_scores", "neg_scores"
 HEADERS = (*ALIASES[ANCHOR], *ALIASES[POSITIVE], "negative", "neg", *ALIASES[SCORES])
@@ -55,7 +56,7 @@ class Roles:
         anchor: The column of the queries.
         positive: The column of the positives, texts or lists of texts.
         negatives: The columns of the negatives, texts or one list of texts, in their order.
-        scores: The column of the scores: a list for the positive and each negative, or one margin.
+        scores: The column of the scores: a list for each positive and then each negative, or one margin.
         split_scores: Whether the scores stand in the columns `pos_scores` and `neg_scores`.
         weight: The column of the weights.
     """
@@ -283,7 +284,7 @@ def _rows_of(where: object, record: Mapping[str, Any], roles: Roles, width: int)
     anchor, positives = record[roles.anchor], _positives(record, roles)
     cells = [record[name] for name in roles.negatives]
     listed = bool(cells) and isinstance(cells[0], list)
-    own_negatives = cells[0] if listed else cells
+    own_negatives = cells[0] if listed else [] if cells == [None] else cells
     negatives = own_negatives[:width]
     named = [(roles.anchor, anchor), *((roles.positive, text) for text in positives)]
     for name, text in named:
@@ -304,7 +305,8 @@ def _rows_of(where: object, record: Mapping[str, Any], roles: Roles, width: int)
             own, given = (_list_of_scores(where, name, record[name], len(texts[name])) for name in texts)
             row.append(_numbers(where, [own[place], *given[:width]], width))
         elif roles.scores is not None:
-            numbers = [len(positives), len(own_negatives)]
+            # Of several columns of negatives the user may have named one, and the list may score them all.
+            numbers = [len(positives), len(own_negatives)] if listed or len(positives) > 1 else []
             row.append(_scores(where, roles.scores, record[roles.scores], numbers, place, width))
         if roles.weight is not None:
             row.append(_weight(where, roles.weight, record[roles.weight]))
@@ -339,7 +341,8 @@ def _scores(
         where: The row, for messages.
         name: The column.
         value: Its cell: the scores of all positives of the record and then of all its negatives, or a margin.
-        numbers: How many positives and negatives the record has.
+        numbers: How many positives and negatives the record has, which are all scored; empty for a positive
+            whose list may hold more scores than are read.
         place: Which of the positives is meant.
         width: How many negatives are kept.
     """
@@ -349,9 +352,10 @@ def _scores(
         except ValueError as error:
             raise DataError(f"{where}: {name!r} must hold numbers; received {excerpt(value)}") from error
     if isinstance(value, list):
-        positives, negatives = numbers
-        found = _list_of_scores(where, name, value, positives + negatives)
-        return _numbers(where, [found[place], *found[positives : positives + width]], width)
+        if not numbers:
+            return _numbers(where, value[: width + 1], width)
+        found = _list_of_scores(where, name, value, sum(numbers))
+        return _numbers(where, [found[place], *found[numbers[0] : numbers[0] + width]], width)
     if width != 1:
         raise DataError(
             f"{where}: one number in {name!r} is the margin over one negative; the row has {width} "

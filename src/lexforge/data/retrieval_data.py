@@ -68,20 +68,27 @@ class RetrievalData:
         return {query_id: self.queries[query_id] for query_id in self.split(name)}
 
 
-def hold_out(data: RetrievalData, fractions: Mapping[str, float], split: str = "train") -> RetrievalData:
+def hold_out(
+    data: RetrievalData,
+    fractions: Mapping[str, float],
+    split: str = "train",
+    *,
+    needed: Sequence[str] | None = None,
+) -> RetrievalData:
     """Move queries of one split to new splits, chosen by the hash of their text; equal queries stay together.
 
     Args:
         data: The set, for example one that was published with only a training split.
         fractions: New split -> share of the queries of `split`, such as `{"dev": 0.05, "test": 0.05}`.
         split: The split from which queries are taken; it keeps the rest.
+        needed: New splits that must not be empty; the others are left out then. None needs all.
 
     Returns:
         The set with the new splits; all splits share the documents.
 
     Raises:
         ValueError: If `split` is unknown, if a new split exists already, if the shares leave nothing for
-            `split`, or if a split would be empty.
+            `split`, or if a split that is needed would be empty.
     """
 
     def texts(judged: Qrels) -> Iterator[str]:
@@ -91,7 +98,9 @@ def hold_out(data: RetrievalData, fractions: Mapping[str, float], split: str = "
         queries = list(judged)
         return {queries[place]: judged[queries[place]] for place in places}
 
-    return replace(data, qrels=with_held_out(data.name, data.qrels, fractions, texts, select, split))
+    return replace(
+        data, qrels=with_held_out(data.name, data.qrels, fractions, texts, select, split, needed=needed)
+    )
 
 
 def sample_corpus(

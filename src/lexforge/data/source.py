@@ -228,6 +228,10 @@ def _open(
     opened = detect(source).open(source, options, None if options.hold_out else splits, faults)
     notes = tuple(faults.finish())
     shares = missing_shares(opened.name, list(opened.splits), splits or (), options.hold_out)
-    if shares:
-        opened = opened.hold_out(shares) if isinstance(opened, PairData) else hold_out(opened, shares)
+    if not shares:
+        return opened, (), notes
+    if isinstance(opened, PairData):
+        opened = opened.hold_out(shares, needed=splits or ())
+    else:
+        opened = hold_out(opened, shares, needed=splits or ())
     return opened, tuple(shares), notes

@@ -82,6 +82,7 @@ def with_held_out(
     texts: Callable[[Rows], Iterable[str]],
     select: Callable[[Rows, NDArray[np.int64]], Rows],
     split: str = TRAIN,
+    needed: Sequence[str] | None = None,
 ) -> dict[str, Rows]:
     """Move rows of one split to new splits, chosen by the hash of a text; rows of one text stay together.
 
@@ -92,13 +93,14 @@ def with_held_out(
         texts: Returns the text of each row.
         select: Returns the rows at some places, `[n]` from 0 and ascending.
         split: The split from which rows are taken; it keeps the rest.
+        needed: New splits that must not be empty; the others are left out then. None needs all.
 
     Returns:
         The splits, with the new ones.
 
     Raises:
         ValueError: If `split` is unknown, if a new split exists already, if the shares are not above 0 or
-            leave nothing for `split`, or if a split would be empty.
+            leave nothing for `split`, or if a split that is needed would be empty.
     """
     if not fractions:
         return dict(splits)
@@ -114,6 +116,8 @@ def with_held_out(
     parts = {}
     for number, part in enumerate(names):
         places = np.flatnonzero(owners == number)
+        if not len(places) and needed is not None and part not in (*needed, split):
+            continue
         if not len(places):
             hint = f"; {fractions[part]:g} of them are too few" if part in fractions else ""
             raise ValueError(f"{name}: no query of the split {split!r} falls to {part!r}{hint}")
@@ -145,7 +149,7 @@ def wanted_rows(
     def select(rows: list[Row], places: NDArray[np.int64]) -> list[Row]:
         return [rows[place] for place in places]
 
-    held_out = with_held_out(name, splits, shares, lambda rows: map(text, rows), select)
+    held_out = with_held_out(name, splits, shares, lambda rows: map(text, rows), select, needed=wanted)
     return {split: held_out[split] for split in wanted}
 
 

@@ -109,23 +109,25 @@ class RowsThatFit:
         return {"machine": _memory_of_machine()} | {name: getattr(self, f"_{name}") for name in _MEASURES}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Go by what an earlier process measured, if it had as much memory in all as this one.
+        """Go by what an earlier process measured, if this one has as much memory.
 
         Args:
             state: What `state` returned.
         """
-        if state["machine"] == _memory_of_machine():
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        if state["machine"] == _memory_of_machine() and state["budget"] <= free_memory(device):
             for name in _MEASURES:
                 setattr(self, f"_{name}", state[name])
-        else:
-            logger.info("the memory is measured anew, because this machine has more or less of it")
+        else:  # a smaller container, or other work beside this: the old pieces would not fit
+            logger.warning("the memory is measured anew, because there is more or less of it than before")
 
     def _measure(self, model: nn.Module, columns: list[Features]) -> list[int]:
         """Measure a text, if the columns are wider than those before, and return the width of each column."""
         widths = [column["input_ids"].shape[1] for column in columns]
         own, device = max(widths), columns[0]["input_ids"].device
         widest = _over_ranks(own, device, "MAX")
-        if widest > self._width:  # on all ranks, because a sharded model must be encoded by all of them
+        # On all ranks, because a sharded model must be encoded by all; a resumed one may lack its state.
+        if widest > _over_ranks(self._width, device, "MIN"):
             self._budget = self._budget or memory_for_activations(model, device)
             kept, self._vector, self._shared = bytes_of_text(model, columns[widths.index(own)])
             self._text, self._width = kept * widest / own, widest

@@ -99,6 +99,10 @@ def build_splade(
     else:
         for transformer in transformers:
             _limit_to_positions(transformer)
+        # A Router names the longest of its routes, and a table of queries may have no limit of its own.
+        longest = max((each.max_seq_length or 0 for each in transformers), default=0)
+        if longest and (model.max_seq_length or longest) > longest:
+            model.max_seq_length = longest
     if saved != "SparseEncoder" and isinstance(model[1], Dense):
         if texts is None:
             logger.warning(

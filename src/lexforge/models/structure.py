@@ -149,6 +149,8 @@ def positions_of(model: Any) -> int | None:
             # RoBERTa and its kin count positions from padding_idx + 1: 514 rows serve 512 tokens.
             first = 0 if module.padding_idx is None else module.padding_idx + 1
             return module.num_embeddings - first
+    if not getattr(model.config, "position_biased_input", True):
+        return None  # DeBERTa's positions are relative
     limit = getattr(model.config, "max_position_embeddings", None)
     return None if limit == -1 else limit  # XLNet's way to say that it has no limit
 
@@ -161,11 +163,13 @@ def set_max_seq_length(model: BaseModel, max_seq_length: int) -> None:
         max_seq_length: The number of tokens, special tokens included.
 
     Raises:
-        ValueError: If the number leaves no room for a word or exceeds the positions of a transformer.
+        ValueError: If the number leaves no room for a word or exceeds the positions of a transformer, or if
+            the model has none, such as static embeddings, which read texts of any length.
     """
-    for transformer in model.modules():
-        if not isinstance(transformer, Transformer):
-            continue
+    found = [module for module in model.modules() if isinstance(module, Transformer)]
+    if not found:
+        raise ValueError(f"{type(model).__name__} without a transformer takes no max_seq_length")
+    for transformer in found:
         tokenizer = cast(PreTrainedTokenizerBase, transformer.tokenizer)  # a text model has one
         limit = position_limit(transformer)
         smallest = tokenizer.num_special_tokens_to_add() + 1

@@ -17,6 +17,7 @@ from lexforge.runs.run_directory import read_json
 ARGUMENTS = "training_args.json"
 # The arguments that decide which rows the batches of the rest of a run hold.
 BATCHES = ("world_size", "per_device_train_batch_size", "gradient_accumulation_steps", "seed", "data_seed")
+_ROUNDING = 1e-9  # of an epoch
 logger = logging.getLogger(__name__)
 
 
@@ -49,9 +50,10 @@ def has_finished(state: TrainerState, args: TrainingArguments) -> bool:
             return True
     if args.max_steps > 0:
         return state.global_step >= args.max_steps
-    if math.ceil(args.num_train_epochs) == state.num_train_epochs:
-        return state.global_step >= state.max_steps  # exact, where a sum of fractions of an epoch is not
-    return (state.epoch or 0) >= args.num_train_epochs  # of another number of epochs than before
+    # A sum of fractions of an epoch is not exact; the number of steps is, but it is that of the earlier run.
+    enough = (state.epoch or 0) >= args.num_train_epochs - _ROUNDING
+    same = math.ceil(args.num_train_epochs) == state.num_train_epochs
+    return enough and not (same and state.global_step < state.max_steps)
 
 
 def changed_batches(checkpoint: Path, arguments: Mapping[str, Any]) -> list[str]:

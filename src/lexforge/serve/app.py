@@ -88,7 +88,9 @@ def create_app(
     app.state.index = index
     if hosts is not None:
         app.add_middleware(_KnownHosts, hosts=hosts)
-    problems: dict[int | str, dict[str, Any]] = {status: {"model": Problem} for status in (422, 500, 503)}
+    problems: dict[int | str, dict[str, Any]] = {
+        status: {"model": Problem} for status in (400, 422, 500, 503)
+    }
 
     @app.get("/", include_in_schema=False)
     async def page() -> Any:

@@ -22,7 +22,7 @@ def run_server(directory: Path, host: str, port: int, model: str | None = None, 
     """Serve an index until the process is asked to end by Ctrl-C or SIGTERM.
 
     Prints one line with the address, as soon as searches are answered, and a warning where other machines may
-    reach it. At a loopback address only requests for `LOCAL_HOSTS` or that address are answered.
+    reach it. At a loopback address only requests for `LOCAL_HOSTS`, that address or `host` are answered.
 
     Args:
         directory: The folder of the index.
@@ -48,7 +48,9 @@ def run_server(directory: Path, host: str, port: int, model: str | None = None, 
         address, port = taken.getsockname()[:2]
         name = f"[{address}]" if ":" in address else address
         is_local = ipaddress.ip_address(address).is_loopback
-        app = create_app(directory, model, hosts={*LOCAL_HOSTS, name} if is_local else None, **options)
+        app = create_app(
+            directory, model, hosts={*LOCAL_HOSTS, name, host.lower()} if is_local else None, **options
+        )
         app.state.index.open()
         url = f"http://{name}:{port}"
         documents = len(app.state.index.current().searcher)

@@ -79,7 +79,7 @@ def write_file(path: Path, content: bytes | Callable[[Path], object], rank: int 
 
 
 def write_text(path: str | Path, text: str) -> None:
-    """Write text in UTF-8 where the user asked for it, gzipped where the name ends in .gz.
+    """Write text in UTF-8 where the user asked for it, packed where the name ends in .gz or .zst.
 
     A killed process leaves the old file or the new one. A link stays, and what it leads to is written, as is
     a pipe or a device such as /dev/stdout.
@@ -95,6 +95,10 @@ def write_text(path: str | Path, text: str) -> None:
     data = text.encode("utf-8")
     if path.name.endswith(".gz"):
         data = gzip.compress(data, mtime=0)  # without the time, so that equal texts are equal files
+    elif path.name.endswith(".zst"):
+        import pyarrow  # here, because most processes that write need it not
+
+        data = pyarrow.compress(data, codec="zstd", asbytes=True)
     if path.is_symlink() or (path.exists() and not path.is_file()):
         with _errors_name(path):
             path.write_bytes(data)

@@ -48,9 +48,13 @@ def hold(folder: Path) -> None:
         if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
             raise
         logger.warning("%s cannot be locked (%s): start no second run in it", folder, error)
+    try:
+        os.ftruncate(file, 0)
+        os.write(file, f"process {os.getpid()} on {socket.gethostname()}\n".encode())
+    except OSError:  # a full disk must not leave the folder locked
+        os.close(file)
+        raise
     _held[path] = file
-    os.ftruncate(file, 0)
-    os.write(file, f"process {os.getpid()} on {socket.gethostname()}\n".encode())
 
 
 @contextmanager

@@ -193,10 +193,11 @@ class QuarterSteps(TrainerCallback):
         state.save_steps = self.settings.checkpoint_steps(state.max_steps)
 
 
-def checkpoints_of_epochs(cfg: RecipeSettings) -> list[TrainerCallback]:
+def checkpoints_of_epochs(
+    settings: TrainingSettings, best_measure: str | None = None
+) -> list[TrainerCallback]:
     """Return the callback that says when to save, if the settings leave that to the number of steps."""
-    left_open = cfg.train.save_steps is None and cfg.evaluation.best_measure is None
-    return [QuarterSteps(cfg.train)] if left_open else []
+    return [QuarterSteps(settings)] if settings.save_steps is None and best_measure is None else []
 
 
 def trainer_options(
@@ -221,7 +222,10 @@ def trainer_options(
             **hub_arguments(cfg.card.push_to_hub),
             **others,
         ),
-        "callbacks": [*early_stopping(cfg.evaluation), *checkpoints_of_epochs(cfg)],
+        "callbacks": [
+            *early_stopping(cfg.evaluation),
+            *checkpoints_of_epochs(cfg.train, cfg.evaluation.best_measure),
+        ],
         **cfg.train.encoder_options(),
     }
 

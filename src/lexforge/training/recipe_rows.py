@@ -137,7 +137,7 @@ def load_rows(
 def _refuse_held_out(rows: Sequence[Mapping[str, Any]], loaded: TrainingData, path: Path) -> None:
     """Refuse rows of a file whose queries were held out of train, to be measured."""
     measured = loaded.measured
-    for split in set(loaded.held_out) & set(measured.splits):
+    for split in (split for split in loaded.held_out if split in measured.splits):
         queries = set(measured.split_queries(split).values())
         if leaking := [row[ANCHOR] for row in rows if row[ANCHOR] in queries]:
             raise DataError(

@@ -41,6 +41,11 @@ def test_dev_and_test_share_no_query(folder: Path) -> None:
     (folder / "qrels.dev.tsv").write_text("20 0 3 1\n21 0 4 1\n")
     data = load_retrieval_data(str(folder), ["dev", "test"])
     assert data.qrels == {"dev": {"21": {"4": 1}}, "test": {"20": {"3": 1}}}
+    (folder / "qrels.dev.tsv").write_text("20 0 3 1\n")
+    assert "dev" not in load_retrieval_data(str(folder)).splits
+    with pytest.raises(DataError, match=r"qrels\.dev\.tsv: all of its queries are those of the split test"):
+        load_retrieval_data(str(folder), ["dev"])
+    (folder / "qrels.dev.tsv").write_text("20 0 3 1\n21 0 4 1\n")
     (folder / "qrels.dev.small.tsv").unlink()
     assert set(load_retrieval_data(str(folder), ["test"]).split("test")) == {"20", "21"}
     with pytest.raises(ValueError, match="has no split 'dev'"):
@@ -71,6 +76,10 @@ def test_triples_of_ids_are_judgements(folder: Path) -> None:
     skipping = SourceOptions(bad_rows="skip")
     data = load_retrieval_data(str(folder / "qidpidtriples.train.small.tsv"), ["train"], skipping)
     assert data.split("train") == {"10": {"1": 1, "4": 0}}
+    (folder / "collection.tsv.gz").write_bytes(gzip.compress(b"1\t \n2\tpassage\n4\tother\n"))
+    (folder / "qidpidtriples.train.small.tsv").write_text("10\t1\t4\n11\t2\t4\n")
+    data = load_retrieval_data(str(folder / "qidpidtriples.train.small.tsv"), ["train"])
+    assert set(data.split("train")) == {"11"}
 
 
 def test_a_missing_split_and_a_wrong_line_are_named(folder: Path) -> None:

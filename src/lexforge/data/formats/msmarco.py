@@ -80,7 +80,12 @@ def open(source: str, options: SourceOptions, splits: Sequence[str] | None, faul
             if split == DEV and TEST in qrels_files and qrels_files[TEST] == qrels_files.get(SMALL):
                 unread = Faults(str(qrels_files[TEST]), "skip")  # its own split tells what is wrong
                 tested = {query for _, query, _, _ in judgements_of_file(qrels_files[TEST], unread)}
-                rows = (row for row in rows if row[1] not in tested)
+                rest = [row for row in rows if row[1] not in tested]
+                if not rest:
+                    if splits is None:  # nobody has asked for it
+                        continue
+                    raise DataError(f"{file}: all of its queries are those of the split test")
+                rows = iter(rest)
             qrels[split] = collect_judgements(
                 str(file), rows, corpus, queries, training=training, faults=faults
             )
@@ -151,6 +156,9 @@ def _judgements_of_triples(path: Path, corpus: Collection, queries: dict[str, st
                 f"expected the ids of a query, a positive and a negative that exist; received {excerpt(line)}"
             )
             faults.bad("triples of unknown ids", f"{path}:{number}", message, excerpt(line))
+            continue
+        if not corpus[fields[1]]:
+            faults.told("answers without text, left out of train", f"{path}:{number}", fields[1])
             continue
         grades = judgements.setdefault(fields[0], {})
         grades[fields[1]] = 1
