@@ -56,7 +56,8 @@ def run(args: argparse.Namespace, name: str, teachers: str, seed: int) -> dict[s
     data = Path(args.data) / name
     label = " ".join(Path(teacher).name for teacher in teachers.split()) or "default"
     settings = "".join(character if character.isalnum() else "-" for character in args.flags)
-    folder = Path(args.runs) / f"{name}-{label.replace(' ', '+')}{settings}-{seed}"
+    start = f"{Path(args.model).name}-{args.length}"
+    folder = Path(args.runs) / f"{name}-{start}-{label.replace(' ', '+')}{settings}-{seed}"
     words = ["adapt", "--documents", str(data), "--model", args.model, "--output", str(folder)]
     words += ["--max-seq-length", str(args.length), "--seed", str(seed), *shlex.split(args.flags)]
     words += ["--teacher", *teachers.split()] if teachers else []
@@ -67,7 +68,7 @@ def run(args: argparse.Namespace, name: str, teachers: str, seed: int) -> dict[s
         (folder / "bench.json").write_text(json.dumps(measured), encoding="utf-8")
     cost = json.loads((folder / "bench.json").read_text(encoding="utf-8"))
     verdict = json.loads((folder / "adapt.json").read_text(encoding="utf-8"))["verdict"]
-    starts = Path(args.runs) / f"start-{name}-{args.split}-{Path(args.model).name}.json"
+    starts = Path(args.runs) / f"start-{name}-{args.split}-{start}.json"
     before = measure(args.model, data, args.split, args.length, starts)
     # The adapted weights are measured also where the gate kept the start, so that its verdict can be judged.
     adapted = folder / ("model" if verdict["better"] else "rejected")

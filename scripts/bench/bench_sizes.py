@@ -265,6 +265,8 @@ def whole_run(task: Task, data_folder: str) -> dict[str, Any]:
     started, cpu, before = time.perf_counter(), time.process_time(), reset_peak()
     with tempfile.TemporaryDirectory() as output_dir:
         model = models.lower_bias(load(task.folder, task.side, task.length), task.threshold)
+        if task.dropout is not None:
+            set_dropout(model, task.dropout)
         trainer = make_trainer(task, model, output_dir, Clock())
         memory.free_memory = lambda device: int(task.memory_limit * 1e9 - reset_peak() * 1e6)
         loaded = time.perf_counter()

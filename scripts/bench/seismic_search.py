@@ -50,11 +50,25 @@ class SeismicSearch:
         self._threads = threads
         self._text = seismic.get_seismic_string()  # the numpy type of strings that Seismic takes
 
-    def search(self, queries: sparse.csr_array, k: int, query_terms: int, heap_factor: float) -> Any:
-        """Search for about the k best documents of each query.
+    def prepared(self, queries: sparse.csr_array) -> Any:
+        """Return queries in the form that Seismic takes, which is no part of its search.
 
         Args:
             queries: CSR `[Q, V] float32`.
+        """
+        cuts = queries.indptr[1:-1]
+        asked = np.flatnonzero(np.diff(queries.indptr))  # Seismic refuses a query without a term
+        return (
+            asked.astype(self._text),
+            [terms for terms in np.split(queries.indices.astype(self._text), cuts) if len(terms)],
+            [weights for weights in np.split(queries.data, cuts) if len(weights)],
+        )
+
+    def search(self, queries: Any, k: int, query_terms: int, heap_factor: float) -> Any:
+        """Search for about the k best documents of each query.
+
+        Args:
+            queries: As `prepared` returns them.
             k: Number of hits wanted per query.
             query_terms: Number of the heaviest terms of a query whose lists are searched; more terms find
                 more.
@@ -64,12 +78,8 @@ class SeismicSearch:
         Returns:
             Seismic's own answer, for `positions`.
         """
-        cuts = queries.indptr[1:-1]
-        asked = np.flatnonzero(np.diff(queries.indptr))  # Seismic refuses a query without a term
         return self._index.batch_search(
-            asked.astype(self._text),
-            [terms for terms in np.split(queries.indices.astype(self._text), cuts) if len(terms)],
-            [weights for weights in np.split(queries.data, cuts) if len(weights)],
+            *queries,
             k=k,
             query_cut=query_terms,
             heap_factor=heap_factor,

@@ -22,7 +22,13 @@ from transformers import (
     RobertaForMaskedLM,
 )
 
-from lexforge.models import build_splade, head_is_trained, scale_head
+from lexforge.models import (
+    build_splade,
+    fuse_encoder,
+    head_is_trained,
+    restrict_output_vocabulary,
+    scale_head,
+)
 from lexforge.models.structure import splade_decoders
 
 TEXTS = ["sort a list of words", "한국 서울 검색", "the index", "open a file and read it"]
@@ -105,6 +111,26 @@ def test_the_input_embeddings_stay(tiny_checkpoint: Path, tmp_path: Path) -> Non
     model = scale_head(build_splade(folder, device="cpu"), TEXTS)
     assert torch.equal(model[0].model.get_input_embeddings().weight, before)
     assert splade_decoders(model)[0].weight is model[0].model.get_input_embeddings().weight
+
+
+def test_terms_that_are_left_out_stay_out(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    """The shift would cancel the bias that bans them, and they would count among the active terms."""
+    model = build_splade(bare("bert", tiny_checkpoint, tmp_path / "bare"), fused=False, device="cpu")
+    banned = list(range(5, 30))
+    restrict_output_vocabulary(model, banned)
+    scale_head(model, TEXTS, active_terms=4)
+    found = model.encode(TEXTS, convert_to_sparse_tensor=False, show_progress_bar=False)
+    assert not found[:, banned].any()
+    assert float((found > 0).sum(dim=1).float().mean()) == pytest.approx(4)
+
+
+def test_a_plain_head_stays_plain_under_a_forward_of_training(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    """`fuse_encoder` replaces a forward too, and a head that pools by sums cannot be fused."""
+    model = build_splade(bare("bert", tiny_checkpoint, tmp_path / "bare"), fused=False, device="cpu")
+    model[1].pooling_strategy = "sum"
+    fuse_encoder(model)
+    scale_head(model, TEXTS, active_terms=4)
+    assert "forward" not in vars(model[1])
 
 
 def test_a_trained_head_is_told_by_its_few_terms(tiny_checkpoint: Path, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import torch
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from lexforge import models, training
-from lexforge.models.training_forward import training_forwards
+from lexforge.models.training_forward import encoder_name, seconds_of_formats, training_forwards
 from lexforge.storage import timings
 from lexforge.training import precision
 
@@ -58,6 +58,20 @@ def test_the_faster_format_is_taken(
     trainer.train()
     assert calls == [1]
     assert {forward.dtype for forward in training_forwards(model)} == {chosen}
+
+
+def test_an_encoder_that_has_no_choice_is_not_timed(fresh: Any) -> None:
+    """Frozen weights have no backward pass, and weights of 16 bits no float32; their names keep them apart."""
+    names = set()
+    for change in ("none", "frozen", "half"):
+        transformer = fresh()[0]
+        if change == "frozen":
+            transformer.requires_grad_(False)
+        elif change == "half":
+            transformer.bfloat16()
+        assert change == "none" or seconds_of_formats(transformer) == {}
+        names.add(encoder_name(transformer))
+    assert len(names) == 3
 
 
 def test_a_run_that_is_repeated_computes_the_same(

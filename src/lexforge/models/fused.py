@@ -85,6 +85,12 @@ def unfuse_splade_head(model: SparseEncoder) -> SparseEncoder:
     return model
 
 
+def is_fused(model: SparseEncoder) -> bool:
+    """Return whether `fuse_splade_head` has replaced a head of the model."""
+    forwards = (vars(module).get("forward") for module in model.modules())
+    return any(isinstance(forward, _HandThrough | _FusedPooling) for forward in forwards)
+
+
 class _HandThrough:
     """The forward of an output embedding whose product the pooling computes later, tile by tile."""
 

@@ -11,8 +11,8 @@ from sentence_transformers.base.modules import Dense
 from torch import Tensor, nn
 
 from lexforge.common.samples import evenly_spaced
-from lexforge.models.decoder_bias import decoder_biases, set_bias
-from lexforge.models.fused import fuse_splade_head, unfuse_splade_head
+from lexforge.models.decoder_bias import BANNED_BIAS, decoder_biases, set_bias
+from lexforge.models.fused import fuse_splade_head, is_fused, unfuse_splade_head
 from lexforge.models.prompts import encode_kind, saved_prompt
 from lexforge.models.structure import splade_decoders
 
@@ -75,7 +75,8 @@ def scale_head(
         raise ValueError(f"the scale is set from two different texts or more; received {len(chosen)}")
     largest = _largest_logits(model, chosen)  # [N, V]
     mean = largest.mean(dim=0)  # [V]
-    above = (largest - mean).flatten()
+    banned = bias.detach() <= BANNED_BIAS / 2  # terms that the output vocabulary leaves out stay out
+    above = (largest - mean).masked_fill(banned, -torch.inf).flatten()
     strongest = above.topk(active_terms * len(chosen) + 1).values
     threshold = strongest[-2:].mean()  # between two logits, where rounding changes no term
     spread = (strongest[:-1] - threshold).mean()
@@ -86,7 +87,8 @@ def scale_head(
     with torch.no_grad():
         for parameter in scaled:
             parameter *= scale.to(parameter)
-    return set_bias(model, scale * (bias.detach().double() - mean - threshold))
+    shifted = scale * (bias.detach().double() - mean - threshold)
+    return set_bias(model, torch.where(banned, bias.detach().double(), shifted))
 
 
 def has_language_model_head(model: SparseEncoder) -> bool:
@@ -162,21 +164,22 @@ def _scaled_parameters(model: SparseEncoder, decoder: Any, text: str) -> list[Te
 
 def _largest_logits(model: SparseEncoder, texts: list[str]) -> Tensor:
     """Return the largest logit of each term over the tokens of each text, `[N, V]` float64."""
-    fused = any("forward" in vars(module) for module in model.modules())
-    training = model.training
+    fused, training = is_fused(model), model.training
     unfuse_splade_head(model).eval()
     rows = []
-    with torch.no_grad():
-        for text in texts:
-            features: Any = model.preprocess([text], prompt=saved_prompt(model, "document"))
-            features = {
-                key: value.to(model.device) if isinstance(value, Tensor) else value
-                for key, value in features.items()
-            }
-            for module in list(model.children())[:-1]:  # all but the pooling
-                features = module(features)
-            rows.append(features["token_embeddings"][0].amax(dim=0).double())  # [L, V] -> [V]
-    model.train(training)
-    if fused:
-        fuse_splade_head(model)
+    try:
+        with torch.no_grad():
+            for text in texts:
+                features: Any = model.preprocess([text], prompt=saved_prompt(model, "document"))
+                features = {
+                    key: value.to(model.device) if isinstance(value, Tensor) else value
+                    for key, value in features.items()
+                }
+                for module in list(model.children())[:-1]:  # all but the pooling
+                    features = module(features)
+                rows.append(features["token_embeddings"][0].amax(dim=0).double())  # [L, V] -> [V]
+    finally:
+        model.train(training)
+        if fused:
+            fuse_splade_head(model)
     return torch.stack(rows)

@@ -210,12 +210,18 @@ def encoder_name(transformer: Transformer) -> str:
         transformer: The module.
 
     Returns:
-        Its type, the number of its weights, and its dropout.
+        Its type, the number of its weights and of those that are trained, their format, and its dropout.
     """
     model: Any = transformer.model
-    weights = sum(parameter.numel() for parameter in model.parameters())
+    parameters = list(model.parameters())
+    weights = sum(parameter.numel() for parameter in parameters)
+    trained = sum(parameter.numel() for parameter in parameters if parameter.requires_grad)
+    formats = ", ".join(sorted({str(parameter.dtype).removeprefix("torch.") for parameter in parameters}))
     dropout = max((module.p for module in model.modules() if isinstance(module, nn.Dropout)), default=0.0)
-    return f"training of {model.config.model_type} with {weights} weights and dropout {dropout:g}"
+    return (
+        f"training of {model.config.model_type} with {weights} weights in {formats}, {trained} of them "
+        f"trained, and dropout {dropout:g}"
+    )
 
 
 def multiplies_bfloat16() -> bool:
@@ -230,10 +236,13 @@ def seconds_of_formats(transformer: Transformer) -> dict[str, float]:
         transformer: On a CPU; its weights, gradients, mode and the random state stay as they are.
 
     Returns:
-        "float32" and "bfloat16" -> seconds of the fastest turn, of random tokens. Empty where the processor
-        has no instructions for bfloat16, whose emulation may take a hundred times as long.
+        "float32" and "bfloat16" -> seconds of the fastest turn, of random tokens. Empty where there is no
+        choice: the processor has no instructions for bfloat16, whose emulation may take a hundred times as
+        long; the weights are not in float32; or none of them is trained.
     """
-    if not multiplies_bfloat16():
+    weights = list(transformer.parameters())
+    trained = any(weight.requires_grad for weight in weights)
+    if not multiplies_bfloat16() or not trained or any(weight.dtype != torch.float32 for weight in weights):
         return {}
     turns: dict[torch.dtype, list[float]] = {torch.float32: [], torch.bfloat16: []}
     model: Any = transformer.model
