@@ -61,7 +61,7 @@ def test_the_faster_format_is_taken(
 
 
 def test_an_encoder_that_has_no_choice_is_not_timed(fresh: Any) -> None:
-    """Frozen weights have no backward pass, and weights of 16 bits no float32; their names keep them apart."""
+    """Frozen weights have no backward pass, and weights of 16 bits no float32; the names tell them apart."""
     names = set()
     for change in ("none", "frozen", "half"):
         transformer = fresh()[0]
