@@ -9,6 +9,7 @@ docs/images/benchmarks.png with every setting, and docs/images/overview.png, the
 from __future__ import annotations
 
 import csv
+import textwrap
 from pathlib import Path
 from typing import NamedTuple
 
@@ -92,6 +93,7 @@ def draw_picture(rows: list[Setting], name: str, height: float, size: int) -> No
     handles = [plt.Rectangle((0, 0), 1, 1, color=COLOURS[each]) for each in (PEER, OURS)]
     devices = " and ".join(sorted({row.ours["device"] for row in rows}))
     title = f"float32 on {devices}, medians; the head is measured forward and backward"
+    title = textwrap.fill(title, 130)
     figure.legend(
         handles, [PEER, OURS], loc="lower center", ncols=2, frameon=False, fontsize=size + 1, title=title
     )
