@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -75,9 +77,9 @@ def parts_and_gradients(checkpoint: str, setting: str, rows: slice, wrap=lambda 
         guide_margin=0.2 if "guide" in setting else None,
         mini_batch_size=2 if "mini" in setting else "auto" if "memory" in setting else None,
     )
-    if "memory" in setting:  # the second rank has none, and a whole batch would do for the first one
-        scarce = dist.is_initialized() and dist.get_rank() == 1
-        memory.memory_for_activations = lambda model, device: 0.0 if scarce else 1e12
+    # The second rank has no memory left, and a whole batch would do for the first one.
+    scarce = dist.is_initialized() and dist.get_rank() == 1
+    left = mock.patch.object(memory, "memory_for_activations", lambda *_: 0.0 if scarce else 1e12)
     loss.regularizer_ramp = 0.5
     teacher = {name: torch.randn(ROWS, 7, generator=generator)[rows] for name in TEXTS}
     scores = torch.randn(ROWS, len(TEXTS) - 1, generator=generator)[rows]
@@ -97,10 +99,11 @@ def parts_and_gradients(checkpoint: str, setting: str, rows: slice, wrap=lambda 
     features, _ = SparseEncoderTrainer.collect_features(None, batch)
 
     loss.model = wrap(model)
-    parts = loss(features, None if with_embeddings else scores)
-    if "memory" in setting:
-        chosen = loss.rows_that_fit(loss.model, features)
-        assert chosen == (1 if dist.is_initialized() else None), chosen
+    with left if "memory" in setting else nullcontext():
+        parts = loss(features, None if with_embeddings else scores)
+        if "memory" in setting:
+            chosen = loss.rows_that_fit(loss.model, features)
+            assert chosen == (1 if dist.is_initialized() else None), chosen
     sum(parts.values()).backward()
     gradients = {name: parameter.grad for name, parameter in model.named_parameters()}
     return {name: part.detach() for name, part in parts.items()}, gradients
