@@ -283,8 +283,10 @@ def _rows_of(where: object, record: Mapping[str, Any], roles: Roles, width: int)
     """Make the rows of one record: the cells of `anchor`, `positive`, the negatives and `label`."""
     anchor, positives = record[roles.anchor], _positives(record, roles)
     cells = [record[name] for name in roles.negatives]
+    if cells == [None]:
+        cells = []  # a column of lists that is empty in this row
     listed = bool(cells) and isinstance(cells[0], list)
-    own_negatives = cells[0] if listed else [] if cells == [None] else cells
+    own_negatives = cells[0] if listed else cells
     negatives = own_negatives[:width]
     named = [(roles.anchor, anchor), *((roles.positive, text) for text in positives)]
     for name, text in named:

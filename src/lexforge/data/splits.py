@@ -66,13 +66,13 @@ def missing_shares(
     Raises:
         ValueError: If a split is missing that cannot be held out.
     """
-    held_out = [split for split in (TEST, DEV) if split not in known]
-    if share is None or TRAIN not in known:
-        held_out = []
+    held_out: dict[str, float] = {}
+    if share is not None and TRAIN in known:
+        held_out = {split: share for split in (TEST, DEV) if split not in known}
     for split in wanted:
         if split not in known and split not in held_out:
             raise missing_split(name, split, known)
-    return {split: share for split in held_out if share is not None}
+    return held_out
 
 
 def with_held_out(

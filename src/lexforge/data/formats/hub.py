@@ -54,10 +54,7 @@ def documents(source: str, options: SourceOptions) -> Mapping[str, str]:
     if _is_beir(source):
         rows = join_titles(titled(source, options, []))
         return collect_texts(source, rows, blank_allowed=True)
-    faults = Faults(source, options.bad_rows)
-    opened = _open(source, options.columns, faults)
-    faults.log()
-    return (opened.retrieval() if isinstance(opened, PairData) else opened).corpus
+    return _texts_of_rows(source, options)
 
 
 def titled(source: str, options: SourceOptions, notes: list[str]) -> Iterator[tuple[object, str, str, str]]:
@@ -67,7 +64,15 @@ def titled(source: str, options: SourceOptions, notes: list[str]) -> Iterator[tu
     path, _ = _parts(source)
     if _is_beir(source):
         return _records(f"{path} [{CORPUS}]", load_by_datasets(path, datasets.load_dataset, path, CORPUS))
-    return untitled(source, documents(source, options))
+    return untitled(source, _texts_of_rows(source, options))
+
+
+def _texts_of_rows(source: str, options: SourceOptions) -> Mapping[str, str]:
+    """Return the positives and negatives of rows, and log what was left out."""
+    faults = Faults(source, options.bad_rows)
+    opened = _open(source, options.columns, faults)
+    faults.log()
+    return (opened.retrieval() if isinstance(opened, PairData) else opened).corpus
 
 
 def _is_beir(source: str) -> bool:

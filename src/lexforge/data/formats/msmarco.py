@@ -77,13 +77,12 @@ def open(source: str, options: SourceOptions, splits: Sequence[str] | None, faul
             qrels[split] = _judgements_of_triples(file, corpus, queries, faults)
         else:
             rows, training = judgements_of_file(file, faults), split == TRAIN
-            if split == DEV and TEST in qrels_files and qrels_files[TEST] == qrels_files.get(SMALL):
-                unread = Faults(str(qrels_files[TEST]), "skip")  # its own split tells what is wrong
-                tested = {query for _, query, _, _ in judgements_of_file(qrels_files[TEST], unread)}
+            if split == DEV and qrels_files[TEST] == qrels_files.get(SMALL):
+                tested = _queries_of(qrels_files[TEST])
                 rest = [row for row in rows if row[1] not in tested]
+                if not rest and splits is None:  # nobody has asked for it
+                    continue
                 if not rest:
-                    if splits is None:  # nobody has asked for it
-                        continue
                     raise DataError(f"{file}: all of its queries are those of the split test")
                 rows = iter(rest)
             qrels[split] = collect_judgements(
@@ -108,7 +107,7 @@ def _qrels_files(path: Path) -> dict[str, Path]:
     folder = path.parent if path.is_file() else path
     found = {_split_of(file, "qrels."): file for file in _files(folder, "qrels.")}
     if TEST not in found and SMALL in found:
-        logger.info("%s: the split test is %s, without whose queries is dev", folder, found[SMALL].name)
+        logger.info("%s: the split test is %s, and dev has the other queries", folder, found[SMALL].name)
         found[TEST] = found[SMALL]
     elif TEST not in found and DEV in found:
         logger.info("%s: the split test is %s, and there is no dev", folder, found[DEV].name)
@@ -133,6 +132,11 @@ def _unpacked(file: Path) -> str:
 def _split_of(file: Path, beginning: str) -> str:
     """Return the split that a name such as qrels.dev.small.tsv holds."""
     return _unpacked(file).removeprefix(beginning).removesuffix(".tsv").removesuffix(".txt")
+
+
+def _queries_of(path: Path) -> set[str]:
+    """Return the ids of the queries that a file judges; its own split tells what is wrong in it."""
+    return {query for _, query, _, _ in judgements_of_file(path, Faults(str(path), "skip"))}
 
 
 def _texts(path: Path) -> Iterator[tuple[str, str, str]]:
