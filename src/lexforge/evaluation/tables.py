@@ -11,6 +11,7 @@ from sentence_transformers import SparseEncoder
 from lexforge.common.command_line import printable
 from lexforge.common.types import Run
 from lexforge.corpus.own_tokens import own_tokens
+from lexforge.models.prompts import encode_kind
 
 SYSTEM_NAMES = {
     "bm25": "BM25",
@@ -80,7 +81,7 @@ def example_searches(
     """
     lines = []
     for query_id, text in queries.items():
-        weighted = cast("list[tuple[str, float]]", model.decode(model.encode_query(text)))
+        weighted = cast("list[tuple[str, float]]", model.decode(encode_kind(model, [text], "query")[0]))
         own, expanded = split_terms(model, text, weighted)
         lines += ["", f"query: {_shorten(text)}"]
         lines.append(f"  own terms: {_weights(own[:TERMS])}")

@@ -23,10 +23,10 @@ from lexforge.models.headless import (
     build_from_dense,
     describe,
 )
-from lexforge.models.model_card import RetrieverCard
 from lexforge.models.names import check_saved_class, check_saved_similarity, checked_name
 from lexforge.models.structure import position_limit, set_max_seq_length, splade_transformers
 from lexforge.models.token_weights import build_token_weights, has_token_weights, load_sparse_encoder
+from lexforge.models.usage_example import RetrieverCard
 
 logger = logging.getLogger(__name__)
 
