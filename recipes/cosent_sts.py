@@ -177,7 +177,6 @@ def main(cfg: Config) -> None:
         trainer,
         stages,
         task="similarity",
-        split="test",
         measured=len(pairs["test"]),
         metrics=metrics,
         settings={"scale": cfg.scale},

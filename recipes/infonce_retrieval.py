@@ -30,13 +30,7 @@ import tyro
 from lexforge import data, evaluation, losses, models, report, runs, training
 from lexforge.common.command_line import run_recipe
 from lexforge.negatives import NEGATIVE_RULE
-from lexforge.settings import (
-    NO_PREFIX,
-    RecipeSettings,
-    Shortage,
-    SourceOptions,
-    TrainingSettings,
-)
+from lexforge.settings import NO_PREFIX, RecipeSettings, SourceOptions, TrainingSettings
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -99,10 +93,7 @@ class Config(RecipeSettings):
 
     negatives: Literal["given", "none", "judged", "bm25"] = "given"
     """Hard negatives, which only infonce reads: those `given` in rows of texts, if any; `none`; or one per
-    row, `judged` not relevant or the best of `bm25`."""
-
-    negatives_shortage: Shortage = "random"
-    """What happens to a row without a negative: a `random` document fills it up, or it is dropped."""
+    row, `judged` not relevant or the best of `bm25`, and a random document where there is none."""
 
     output_dir: Path = Path("runs/infonce_retrieval")
 
@@ -160,8 +151,7 @@ def main(cfg: Config) -> None:
     # Training rows: a query, a document that answers it, and the negatives, which infonce alone reads.
     stages.begin("make the training rows")
     negatives = cfg.negatives if cfg.loss.name == "infonce" else "none"
-    rule = replace(NEGATIVE_RULE, shortage=cfg.negatives_shortage)
-    rows = training.load_rows(loaded, evaluator, negatives, rule)
+    rows = training.load_rows(loaded, evaluator, negatives, NEGATIVE_RULE)
     training.check_full_batch(len(rows), cfg.train, process.num_processes)
     if plan is not None:
         rows = plan.some(rows)
@@ -239,7 +229,6 @@ def main(cfg: Config) -> None:
         trainer,
         stages,
         task="retrieval",
-        split="test",
         measured=len(searched),
         metrics=record.metrics,
         settings={"loss": cfg.loss.name, "negatives": negatives},

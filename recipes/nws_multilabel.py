@@ -103,10 +103,8 @@ class Config(RecipeSettings):
     """Learning rate of the prototypes, or of the linear head, for which 1e-1 is better."""
 
     measured_texts: int = 2000
-    """Number of texts drawn from each split for the measures; training takes all texts of its split."""
-
-    measured_split: Literal["dev", "test"] = "test"
-    """Split that is measured; the thresholds of the classifiers come from dev in any case."""
+    """Number of texts drawn from each split for the measures; training takes all texts of its split. The test
+    split is measured, and the thresholds of the classifiers come from dev."""
 
     output_dir: Path = Path("runs/nws_multilabel")
 
@@ -208,17 +206,17 @@ def main(cfg: Config) -> None:
 
     # Data. Training takes all texts of its split; the measures take a sample of each split.
     stages.begin("read the data")
-    splits = dict.fromkeys(["train", "dev", cfg.measured_split])
-    texts = data.load_label_sets(cfg.data, list(splits), cfg.source)
+    splits = ["train", "dev", "test"]
+    texts = data.load_label_sets(cfg.data, splits, cfg.source)
     for note in texts.notes:  # what was recognised, left out and counted in the files
         process.print(note)
     train_columns = texts.columns("train")
     training.check_full_batch(len(train_columns["text"]), cfg.train, process.num_processes)
     sample = texts.sample(cfg.measured_texts, cfg.train.seed)
-    measured_columns = [sample.columns(split) for split in ("train", "dev", cfg.measured_split)]
+    measured_columns = [sample.columns(split) for split in splits]
     process.print(
         f"{cfg.data}: {len(train_columns['text'])} training texts, {len(texts.label_names)} labels, "
-        f"{len(measured_columns[2]['text'])} measured texts of the split {cfg.measured_split}",
+        f"{len(measured_columns[2]['text'])} measured texts of the split test",
         flush=True,
     )
 
@@ -295,7 +293,6 @@ def main(cfg: Config) -> None:
         trainer,
         stages,
         task="labels",
-        split=cfg.measured_split,
         measured=len(measured_columns[2]["text"]),
         metrics=metrics,
         settings={"loss": cfg.loss.name, "learning rate of the classifier": cfg.head_learning_rate},

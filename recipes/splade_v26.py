@@ -54,7 +54,6 @@ from lexforge.settings import (
     NegativesName,
     PresetName,
     RecipeSettings,
-    Shortage,
     SourceOptions,
     StartSettings,
     TrainingSettings,
@@ -125,10 +124,7 @@ class Config(RecipeSettings):
 
     negatives_per_row: int = 1
     """Number of negatives in each training row, 3 in the preset `lexforge`; a file of negatives has its own
-    number."""
-
-    negatives_shortage: Shortage = "random"
-    """What happens to a row with too few negatives: `random` documents fill it up, or it is dropped."""
+    number. Random documents fill up a row with too few."""
 
     output_vocabulary: Vocabulary = "all"
     """Terms that the model may use: `all`, or those `seen` in the corpus without the special tokens."""
@@ -248,12 +244,7 @@ def check(cfg: Config) -> None:
 
 def negative_rule(cfg: Config, seed: int = 0) -> negatives.NegativeRule:
     """Return which documents become negatives."""
-    return replace(
-        negatives.NEGATIVE_RULE,
-        per_row=cfg.negatives_per_row,
-        shortage=cfg.negatives_shortage,
-        seed=seed,
-    )
+    return replace(negatives.NEGATIVE_RULE, per_row=cfg.negatives_per_row, seed=seed)
 
 
 def make_rows(
@@ -472,7 +463,6 @@ def leave_behind(
         trainer,
         stages,
         task="retrieval",
-        split="test",
         measured=len(searched),
         metrics=record.metrics,
         examples=f"\nThree searches of the test split (* marks a document judged relevant):\n{examples}",

@@ -25,9 +25,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from common import RESULTS, append_rows, run_command
+from common import ONE_THREAD, RESULTS, append_rows, run_command
 
-THREADS = {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 MEASURES = ("nDCG@10", "R@100", "document_active_dims", "query_active_dims", "flops")
 NOT_BETTER = 3  # the exit status of `lexforge adapt` where the start is kept
 
@@ -36,7 +35,7 @@ def lexforge(*words: str, log: Path, statuses: tuple[int, ...] = (0,)) -> tuple[
     """Run a command of lexforge on one thread; return its seconds and CPU-seconds."""
     line = [sys.executable, "-m", "lexforge", *words]
     log.parent.mkdir(parents=True, exist_ok=True)
-    code, seconds, cpu_seconds = run_command(line, log, **THREADS)
+    code, seconds, cpu_seconds = run_command(line, log, **ONE_THREAD)
     if code not in statuses:
         raise RuntimeError(f"{shlex.join(line)} ended with {code}; see {log}")
     return seconds, cpu_seconds

@@ -21,10 +21,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from common import append_rows
+from common import ONE_THREAD, append_rows
 
 ROOT = Path(__file__).resolve().parents[2]
-THREADS = {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 
 def command(arguments: argparse.Namespace, folder: Path) -> list[str]:
@@ -84,7 +83,7 @@ def main() -> None:
     arguments.data, arguments.model = arguments.data.resolve(), arguments.model.resolve()
     line = command(arguments, folder)
     began = time.perf_counter()
-    subprocess.run(line, cwd=ROOT, env=os.environ | THREADS, check=True)
+    subprocess.run(line, cwd=ROOT, env=os.environ | ONE_THREAD, check=True)
     append_rows("backbones", [row(arguments, folder, line, time.perf_counter() - began)])
 
 

@@ -41,14 +41,6 @@ def texts(count: int, words: int) -> Iterator[str]:
     return (f"{number} {' '.join(draw.choices(WORDS, k=words))}" for number in range(count))
 
 
-def resident_mb(kind: str) -> float:
-    """Resident memory of this process in MB: "RssAnon", or "RssFile", the pages of files."""
-    for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
-        if line.startswith(kind + ":"):
-            return int(line.split()[1]) * 1024 / 1e6
-    raise RuntimeError(f"/proc/self/status has no {kind}")
-
-
 def measure_pairs(count: int, folder: str) -> dict[str, Any]:
     """Open pairs, embed them by a teacher, and look up a pass of batches."""
     import datasets
@@ -61,7 +53,7 @@ def measure_pairs(count: int, folder: str) -> dict[str, Any]:
         stream.write("query,positive,split\n")
         for row, (query, text) in enumerate(zip(texts(count, 12), texts(count, 60), strict=True)):
             stream.write(f"{query},{text},{'test' if row < 100 else 'train'}\n")
-    start_mb = resident_mb("RssAnon")
+    start_mb = common.status_mb("RssAnon")
     loaded = data.load_training_data(str(file), ["test"], documents=1000)
     rows = loaded.training_rows()
     cache = teachers.TeacherCache.build_for_rows(RandomTeacher(), rows, Path(folder) / "cache")
@@ -80,7 +72,7 @@ def measure_collection(count: int, folder: str) -> dict[str, Any]:
     for split in ("train", "test"):
         (Path(folder) / f"queries.{split}.tsv").write_text(f"{split}\tword1 word2\n", encoding="utf-8")
         (Path(folder) / f"qrels.{split}.tsv").write_text(f"{split} 0 7 1\n", encoding="utf-8")
-    start_mb = resident_mb("RssAnon")
+    start_mb = common.status_mb("RssAnon")
     loaded = data.load_training_data(folder, ["test"], documents=1000)
     assert loaded.retrieval is not None
     draw = random.Random(1)
@@ -94,8 +86,8 @@ def found(what: str, count: int, start_mb: float) -> dict[str, Any]:
     """The row of a measurement."""
     memory = {
         "start_mb": start_mb,
-        "private_mb": resident_mb("RssAnon"),
-        "mapped_mb": resident_mb("RssFile"),
+        "private_mb": common.status_mb("RssAnon"),
+        "mapped_mb": common.status_mb("RssFile"),
         "peak_mb": common.peak_mb(),
     }
     return {"data": what, "count": count, **{name: round(value) for name, value in memory.items()}}

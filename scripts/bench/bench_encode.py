@@ -6,8 +6,8 @@
 `lexical` builds the backbone from scratch of the texts. "sentence-transformers" is its own `model.encode`,
 and "fused" the same with the fused head. "lexforge" is `corpus.encode`, which also makes batches by tokens,
 "lexforge float32" does so without the screens of the head (`LEXFORGE_SPLADE_HEAD`), and "lexforge bf16" with
-products in bfloat16. "onnxruntime" runs the exported model on texts sorted by their characters. Rows go to
-results/encode.csv.
+products in bfloat16. "onnxruntime" runs the exported model on texts sorted by their characters, and
+"onnxruntime int8" the quantized one. Rows go to results/encode.csv.
 
     python scripts/bench/bench_encode.py --model MODEL --ranks FOLDER FOLDER
 
@@ -41,9 +41,9 @@ from lexforge.models.load import check_encoder
 from lexforge.retrieval import build_exact
 from lexforge.settings import EncodingPrecision
 
-PEER, ONNX = "sentence-transformers", "onnxruntime"
+PEER, ONNX, INT8 = "sentence-transformers", "onnxruntime", "onnxruntime int8"
 BF16 = "lexforge bf16"
-IMPLEMENTATIONS = (PEER, "fused", "lexforge", "lexforge float32", BF16, ONNX)
+IMPLEMENTATIONS = (PEER, "fused", "lexforge", "lexforge float32", BF16, ONNX, INT8)
 MEASURES = ("nDCG@10", "R@100")
 EDGE_TEXTS = ["", "a", "한국어 문서를 검색합니다", "ordinary ASCII text", "very long text " * 400]
 
@@ -58,7 +58,7 @@ def encoding(
     impl: str, folder: str, length: int, batch_size: int, scratch: str
 ) -> Callable[[list[str]], Any]:
     """What encodes texts by an implementation."""
-    if impl == ONNX:
+    if impl in (ONNX, INT8):
         compared = EDGE_TEXTS[1:4]  # the export checks itself on these
         exported = export_model(
             folder,
@@ -66,6 +66,7 @@ def encoding(
             Path(scratch) / "onnx",
             queries=compared,
             documents=compared,
+            quantize="int8" if impl == INT8 else None,
             max_seq_length=length,
         )
         vectors_of = run_pooled(exported.folder, torch.get_num_threads())
@@ -97,7 +98,7 @@ def run(
         tokens = sum(len(ids) for ids in tokenizer(texts, truncation=True, max_length=length)["input_ids"])
         # First of all, because memory that other work has left behind would be missing from its peak.
         times = measure(lambda: function(texts), repeats)
-        if impl not in (PEER, ONNX):  # the export makes its own comparison
+        if impl not in (PEER, ONNX, INT8):  # the export makes its own comparison
             expected = encoder(folder, length).encode(EDGE_TEXTS + texts[:64]).to_dense()
             vectors = function(EDGE_TEXTS + texts[:64])
             received = vectors.to_dense() if impl == "fused" else torch.from_numpy(vectors.toarray())

@@ -44,7 +44,7 @@ from lexforge.retrieval import InvertedIndex
 
 SLOW_QUERIES = 64  # queries for semantic_search, which would take minutes for all of them
 CHUNK = 64  # queries per product of scipy; the scores of all queries at once would not fit into memory
-SEARCHES = ("uint8", "scipy", "semantic_search", "sparse_dot_topn", "pisa", "seismic", "bmp")
+SEARCHES = ("scipy", "semantic_search", "sparse_dot_topn", "pisa", "seismic", "bmp")
 FIELDS = ("data", "indices", "indptr", "shape")
 PISA = ("maxscore", "block_max_wand")  # its ways to leave out documents
 SEISMIC = tuple(itertools.product((5, 10, 20), (0.9, 0.7)))  # query terms, heap factor
@@ -136,16 +136,14 @@ def timed(call: Callable[[], Any]) -> tuple[Any, float]:
     return result, round(time.perf_counter() - start, 2)
 
 
-def of_index(
-    name: str, setting: str, index: Any, queries: Any, k: int, build_s: float, exact: bool
-) -> Search:
-    """Return a search by an index of the package, whose document ids are positions."""
+def of_index(index: InvertedIndex, queries: Any, k: int, build_s: float) -> Search:
+    """Return a search by the index of the package, whose document ids are positions."""
     rows, size = queries.shape[0], index.nbytes
 
     def positions(hits: Any) -> list[list[int]]:
         return [[int(name) for name in row] for row in hits.ids]
 
-    return Search(name, setting, rows, lambda: index.search(queries, k), positions, build_s, size, exact)
+    return Search("lexforge", "", rows, lambda: index.search(queries, k), positions, build_s, size, True)
 
 
 def scipy_search(queries: sparse.csr_array, documents: sparse.csr_array, k: int) -> Search:
@@ -293,12 +291,8 @@ def searches(queries: Any, documents: Any, cfg: Config, folder: Path) -> Iterato
     ids = [str(row) for row in range(documents.shape[0])]
     InvertedIndex.build(documents[:64], ids[:64])  # compiles the construction before it is timed
     index, build_s = timed(lambda: InvertedIndex.build(documents, ids))
-    yield of_index("lexforge", "", index, queries, cfg.k, build_s, True)
+    yield of_index(index, queries, cfg.k, build_s)
     del index
-    if "uint8" in cfg.searches:
-        index, build_s = timed(lambda: InvertedIndex.build(documents, ids, impacts="uint8"))
-        yield of_index("lexforge", "uint8", index, queries, cfg.k, build_s, False)
-        del index
     makers: dict[str, tuple[str, Callable[[], Iterable[Search]]]] = {
         "scipy": ("scipy", lambda: [scipy_search(queries, documents, cfg.k)]),
         "semantic_search": ("torch", lambda: [semantic_searches(queries, documents, cfg.k)]),

@@ -40,7 +40,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from common import RESULTS, append_rows, run_command
+from common import ONE_THREAD, RESULTS, append_rows, run_command
 
 if TYPE_CHECKING:
     from lexforge.evaluation import RunScores
@@ -48,7 +48,6 @@ if TYPE_CHECKING:
 Key = tuple[str, str, str]  # set, model, system with its flags
 
 ROOT = Path(__file__).resolve().parents[2]
-THREADS = {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 OUTSIDE = ("cranfield", "cacm", "npl", "msmarco-dl19-sub")
 
 
@@ -85,7 +84,6 @@ SYSTEMS: dict[str, tuple[str, ...]] = {
     "start": (),
     "stock": (),
     "plain": ("--preset", "plain"),
-    "v26": ("--preset", "v26"),
     "lexforge": (),
     "dense": (),
 }
@@ -129,7 +127,7 @@ def command(job: Job, data: Path, model: Path) -> list[str]:
     if job.system != "dense":
         recipe = "recipes/splade_v26.py"
         flags = [*SYSTEMS[job.system], "--language", collection.language]  # of the stop words
-    if job.system in ("plain", "v26"):
+    if job.system == "plain":
         flags += rate
     line = [sys.executable, recipe, *flags, "--no-initial-evaluation", *shared]
     return with_flags(line, job.flags)
@@ -152,7 +150,7 @@ def run_job(job: Job, data: Path, model: Path) -> dict[str, Any]:
     shutil.rmtree(job.folder, ignore_errors=True)
     job.folder.mkdir(parents=True)
     line = command(job, data, model)
-    code, seconds, cpu_seconds = run_command(line, job.folder / "log.txt", **THREADS)
+    code, seconds, cpu_seconds = run_command(line, job.folder / "log.txt", **ONE_THREAD)
     if code:
         raise RuntimeError(f"{shlex.join(line)} ended with {code}; see {job.folder / 'log.txt'}")
     metrics = json.loads((job.folder / "run" / "metrics.json").read_text(encoding="utf-8"))
@@ -225,7 +223,7 @@ def measure_outside(job: Job, data: Path) -> list[dict[str, Any]]:
     line = [sys.executable, "scripts/bench/stock_splade.py", "--system", "measure"]
     line += ["--model", str(job.folder / "run" / "model"), "--data", *(str(data / name) for name in OUTSIDE)]
     done = subprocess.run(
-        line, cwd=ROOT, env=os.environ | THREADS, stdout=subprocess.PIPE, text=True, check=True
+        line, cwd=ROOT, env=os.environ | ONE_THREAD, stdout=subprocess.PIPE, text=True, check=True
     )
     rows = []
     for name, measured in json.loads(done.stdout.splitlines()[-1]).items():

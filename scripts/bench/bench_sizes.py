@@ -1,7 +1,7 @@
 """Training and encoding by the size of the encoder: 4.4 to 560 million parameters, beside the stock trainer.
 
     python scripts/bench/bench_sizes.py --data ../shared/data/scifact --tiny ../shared/models/splade-tiny
-    python scripts/bench/bench_sizes.py --data DIR --tiny DIR --sizes xlmr large --only largest
+    python scripts/bench/bench_sizes.py --data DIR --tiny DIR --sizes xlmr large --only train
     python scripts/bench/bench_sizes.py --data DIR --minilm DIR --sizes minilm --only run --run-steps 60
     python scripts/bench/bench_sizes.py --table
 
@@ -14,12 +14,11 @@ without where it encodes. Sizes without a folder have random weights and the tok
 
 Each measurement has a process of its own, which is killed when it holds more than `--memory-limit`, and
 `lexforge` chooses the rows that it encodes at once as on a machine with so much memory. The first
-step is no part of the times. The largest batch takes two steps, because from the second on the optimizer's
-states stand beside the activations. Documents are encoded in float32, and with `--precision bf16` in
-bfloat16. `--only run` times a whole run instead: loading, `--run-steps` steps, a search of all queries of the
-split test by each side's own evaluator, and saving; its rows go to results/whole_run.csv. All other rows go
-to results/sizes.csv; `--table` prints the last number of each cell as markdown, of the setting of the newest
-row. `profile_step.py` shows where a step spends its time.
+step is no part of the times. Documents are encoded in float32, and with `--precision bf16` in bfloat16.
+`--only run` times a whole run instead: loading, `--run-steps` steps, a search of all queries of the split
+test by each side's own evaluator, and saving; its rows go to results/whole_run.csv. All other rows go to
+results/sizes.csv; `--table` prints the last number of each cell as markdown, of the setting of the newest
+row.
 """
 
 from __future__ import annotations
@@ -61,11 +60,10 @@ from lexforge.models.structure import set_dropout
 from lexforge.settings import EncodingPrecision
 
 OURS, PEER = "lexforge", "sentence-transformers"
-PARTS = ("train", "largest", "encode")
+PARTS = ("train", "encode")
 WHOLE_RUN = "run"
 ACTIVE_TERMS = 150  # per text, as a trained SPLADE encoder has
-MOST_ROWS = 256  # of the largest batch that is tried, unless --most-rows says less
-WARM, TRIED = 8, 2  # documents that warm up the encoding; steps that a batch must survive
+WARM = 8  # documents that warm up the encoding
 TOLERANCE = 1e-4  # between two orders of float32 sums in up to 24 layers; activations are near 1
 
 
@@ -377,29 +375,6 @@ def _resident_gb(pid: int | None) -> float:
     return int(pages) * os.sysconf("SC_PAGE_SIZE") / 1e9
 
 
-def largest_batch(fits: Callable[[int], bool], start: int, most: int) -> int:
-    """The largest batch that fits: a start is doubled or halved, and then half as much again is tried.
-
-    Args:
-        fits: Whether so many rows train; where some do not, more do not either.
-        start: The rows that are tried first, at least 1.
-        most: The most rows that are tried.
-
-    Returns:
-        Rows, 0 if a single one does not fit.
-    """
-    rows = min(start, most)
-    while rows and not fits(rows):
-        most, rows = rows - 1, rows // 2
-    while 0 < 2 * rows <= most:
-        if not fits(2 * rows):
-            most = 2 * rows - 1
-            break
-        rows *= 2
-    between = rows + rows // 2
-    return between if rows < between <= most and fits(between) else rows
-
-
 # The table
 
 
@@ -423,7 +398,6 @@ def sizes_table(rows: Iterable[Mapping[str, str]]) -> str:
         "seconds per step": "seconds_per_step",
         "CPU-seconds per step": "cpu_seconds_per_step",
         "peak memory, GB": "peak_gb",
-        "largest batch": "largest_batch",
         "documents encoded per second": "documents_per_second",
     }
     lines = [
@@ -496,7 +470,7 @@ def measure_size(name: str, folder: str, facts: dict[str, Any], texts: Any, args
             **dict.fromkeys(
                 ("seconds_per_step", "cpu_seconds_per_step", "peak_gb", "peak_above_model_gb"), ""
             ),
-            **dict.fromkeys(("largest_batch", "documents_per_second"), ""),
+            "documents_per_second": "",
         }
         over = f"over {limit:g} GB"
         if "train" in args.only:
@@ -504,15 +478,6 @@ def measure_size(name: str, folder: str, facts: dict[str, Any], texts: Any, args
                 "seconds_per_step": over,
                 "peak_gb": over,
             }
-        if "largest" in args.only:
-            start = 1 if SIZES[name].width >= 1024 else 4 if SIZES[name].terms > 100_000 else args.rows
-            most = min(args.most_rows, len(rows) // TRIED)
-
-            def fits(batch_size: int, side: str = side) -> bool:
-                print(f"{name} {side}: {batch_size} rows", flush=True)
-                return within(limit, train, task(side, batch_size, TRIED)) is not None
-
-            row["largest_batch"] = largest_batch(fits, start, most)
         if "encode" in args.only:
             chosen = documents[: args.documents]
             bf16 = args.precision == "bf16"
@@ -533,7 +498,6 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=(*PARTS, WHOLE_RUN), default=list(PARTS))
     parser.add_argument("--run-steps", type=int, default=60, help="steps of --only run")
     parser.add_argument("--rows", type=int, default=32, help="rows of three texts in a batch")
-    parser.add_argument("--most-rows", type=int, default=MOST_ROWS, help="of the largest batch")
     parser.add_argument("--length", type=int, default=128, help="tokens per text")
     parser.add_argument("--steps", type=int, default=4, help="of which the first is not timed")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
@@ -557,7 +521,7 @@ def main() -> None:
         parser.error(f"--steps must be 2 or more, because the first is not timed; received {args.steps}")
     # The processes inherit these, and the libraries read them when they are loaded.
     os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "NUMBA_NUM_THREADS"), str(args.threads))
-    most = max(args.rows * (args.run_steps if WHOLE_RUN in args.only else args.steps), MOST_ROWS * TRIED)
+    most = args.rows * (args.run_steps if WHOLE_RUN in args.only else args.steps)
     texts = read_texts(args.data, most)
     if len(texts[0]) < args.rows * args.steps:
         parser.error(

@@ -19,6 +19,8 @@ from lexforge.common.processor import processor_name
 
 RESULTS = Path(__file__).resolve().parent / "results"
 PACKAGES = ("torch", "transformers", "sentence-transformers", "numpy", "numba")
+# Variables of a process that is to compute on one thread.
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 
 class Size(NamedTuple):
@@ -112,12 +114,20 @@ def measure(function: Callable[[], object], repeats: int = 3) -> dict[str, float
 def reset_peak() -> float:
     """Set this process's peak of resident memory back to what it holds now; returns that, in MB (Linux)."""
     Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
-    return _status_mb("VmRSS")
+    return status_mb("VmRSS")
 
 
 def peak_mb() -> float:
     """The most resident memory of this process since `reset_peak`, in MB (10^6 bytes)."""
-    return _status_mb("VmHWM")
+    return status_mb("VmHWM")
+
+
+def status_mb(kind: str) -> float:
+    """Memory of this process in MB (10^6 bytes), by its name in /proc/self/status, such as "RssAnon"."""
+    for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
+        if line.startswith(kind + ":"):
+            return int(line.split()[1]) * 1024 / 1e6
+    raise RuntimeError(f"/proc/self/status has no {kind}")
 
 
 def append_rows(name: str, rows: list[dict[str, Any]]) -> Path:
@@ -127,9 +137,20 @@ def append_rows(name: str, rows: list[dict[str, Any]]) -> Path:
         ValueError: If the file's columns differ.
     """
     path = RESULTS / f"{name}.csv"
-    path.parent.mkdir(exist_ok=True)
-    full = [{**row, **environment()} for row in rows]
-    columns = list(full[0])
+    append_to_file(path, [{**row, **environment()} for row in rows])
+    for row in rows:
+        print("  ".join(f"{key}={value}" for key, value in row.items()), flush=True)
+    return path
+
+
+def append_to_file(path: Path, rows: list[dict[str, Any]]) -> None:
+    """Append rows to a CSV file, which is made if it is missing.
+
+    Raises:
+        ValueError: If the file's columns differ.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    columns = list(rows[0])
     exists = path.exists()
     if exists:
         with path.open(encoding="utf-8", newline="") as stream:
@@ -140,14 +161,4 @@ def append_rows(name: str, rows: list[dict[str, Any]]) -> Path:
         writer = csv.DictWriter(stream, columns)
         if not exists:
             writer.writeheader()
-        writer.writerows(full)
-    for row in rows:
-        print("  ".join(f"{key}={value}" for key, value in row.items()), flush=True)
-    return path
-
-
-def _status_mb(key: str) -> float:
-    for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
-        if line.startswith(key + ":"):
-            return int(line.split()[1]) * 1024 / 1e6
-    raise RuntimeError(f"/proc/self/status has no {key}")
+        writer.writerows(rows)

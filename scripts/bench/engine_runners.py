@@ -1,4 +1,4 @@
-"""Search engines that install from PyPI, each fed with nothing but the files of `scripts/export_vectors.py`.
+"""Search engines that install from PyPI, each fed with nothing but the files of `lexforge export vectors`.
 
 `bench_engines.py` times them, and the tests of the group `engines` compare their hits with exact search.
 """

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import csv
 import os
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from common import RESULTS, append_to_file
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("torch", "triton", "transformers", "sentence-transformers")
@@ -24,9 +24,7 @@ class Bench:
 
     def __init__(self, name: str, description: str | None) -> None:
         parser = argparse.ArgumentParser(description=description)
-        parser.add_argument(
-            "--out", type=Path, default=Path(__file__).parent / "results", help="folder of the CSV"
-        )
+        parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the CSV")
         parser.add_argument("--budget-s", type=float, default=240.0, help="no measurement starts after this")
         parser.add_argument("--smoke", action="store_true", help="tiny sizes on the CPU, no rows")
         args = parser.parse_args()
@@ -62,14 +60,7 @@ class Bench:
         print("| " + "  ".join(f"{key} {value}" for key, value in row.items() if value != ""), flush=True)
         if self.smoke:
             return
-        full = {**row, **self.origin()}
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        new = not self.path.exists()
-        with self.path.open("a", encoding="utf-8", newline="") as stream:
-            writer = csv.DictWriter(stream, list(full))
-            if new:
-                writer.writeheader()
-            writer.writerow(full)
+        append_to_file(self.path, [{**row, **self.origin()}])
 
     def times_ms(self, call: Callable[[], object]) -> list[float]:
         """Median, 20 % and 80 % quantile of a call in ms, by device events."""

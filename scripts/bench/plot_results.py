@@ -1,9 +1,10 @@
-"""Draw time and peak memory from the recorded rows: sentence-transformers beside lexforge.
+"""Draw the recorded rows: time and memory beside sentence-transformers, and the speed of sparse searches.
 
     python scripts/bench/plot_results.py
 
 Reads results/splade_head.csv, train_step.csv and encode.csv (the last row of each setting) and writes
 docs/images/benchmarks.png with every setting, and docs/images/overview.png, the README's picture, with four.
+docs/images/retrieval.png has queries per second against recall, from the rows of k = 10 in results/index.csv.
 """
 
 from __future__ import annotations
@@ -41,10 +42,10 @@ class Setting(NamedTuple):
     ours: Row
 
 
-def last_rows(name: str, *keys: str) -> dict[tuple[str, ...], Row]:
-    """The last row of a results file for each combination of `keys`, sweeps without memory left out."""
+def last_rows(name: str, *keys: str, measured: str = "peak_mb") -> dict[tuple[str, ...], Row]:
+    """The last row of a results file for each combination of `keys`, where a column is not empty."""
     with (RESULTS / f"{name}.csv").open(encoding="utf-8", newline="") as stream:
-        rows = [row for row in csv.DictReader(stream) if row["peak_mb"]]
+        rows = [row for row in csv.DictReader(stream) if row[measured]]
     return {tuple(row[key] for key in keys): row for row in rows}
 
 
@@ -103,8 +104,43 @@ def draw_picture(rows: list[Setting], name: str, height: float, size: int) -> No
     print(name)
 
 
+def draw_searches(axis: plt.Axes, rows: list[Row], names: list[str]) -> None:
+    """One mark a setting; the settings of one search are joined, in the colour of its place in `names`."""
+    for place, search in enumerate(names):
+        own = sorted((row for row in rows if row["search"] == search), key=lambda row: float(row["recall"]))
+        recall = [float(row["recall"]) for row in own]
+        speed = [float(row["queries_per_s"]) for row in own]
+        ours = search.startswith(OURS)
+        marks = {"marker": "o", "ms": 8} if ours else {"marker": "s", "ms": 5, "ls": "--"}
+        axis.plot(recall, speed, color=f"C{place}", lw=1, label=search, **marks)
+    first = rows[0]
+    axis.set_yscale("log")
+    axis.set_xlabel(f"recall@{first['k']} against exact search")
+    axis.set_ylabel("queries per second")
+    axis.set_title(f"{int(first['documents']):,} documents", fontsize=10, loc="left")
+    axis.grid(alpha=0.3)
+    axis.spines[["top", "right"]].set_visible(False)
+
+
+def draw_retrieval() -> None:
+    """Write the picture of the searches, one panel a corpus size with approximate searches."""
+    found = last_rows("index", "search", "setting", "documents", "k", measured="recall")
+    rows = [row for row in found.values() if row["k"] == "10"]
+    names = list(dict.fromkeys(row["search"] for row in rows))
+    sizes = sorted({int(row["documents"]) for row in rows if float(row["recall"]) < 1})
+    figure, axes = plt.subplots(1, len(sizes), figsize=(5.5 * len(sizes), 4), squeeze=False)
+    for axis, size in zip(axes[0], sizes, strict=True):
+        draw_searches(axis, [row for row in rows if int(row["documents"]) == size], names)
+    axes[0][0].legend(fontsize=8, frameon=False, loc="lower left")
+    figure.suptitle(rows[-1]["device"], fontsize=9, x=0.01, ha="left")
+    figure.tight_layout()
+    figure.savefig(IMAGES / "retrieval.png", dpi=130)
+    plt.close(figure)
+    print("retrieval.png")
+
+
 def main() -> None:
-    """Write both pictures."""
+    """Write the three pictures."""
     IMAGES.mkdir(parents=True, exist_ok=True)
     rows = read_settings()
     draw_picture(rows, "benchmarks.png", 0.62 * len(rows) + 1.3, 8)
@@ -112,6 +148,7 @@ def main() -> None:
     unpadded = {row.key: row for row in rows if "padding" not in row.label}
     overview = [unpadded[key]._replace(label=label) for key, label in OVERVIEW.items()]
     draw_picture(overview, "overview.png", 4.2, 10)
+    draw_retrieval()
 
 
 if __name__ == "__main__":

@@ -5,9 +5,8 @@
 
 `stock` is `SparseEncoderTrainer` with `SpladeLoss(SparseMultipleNegativesRankingLoss)` and its documented
 weights, 3e-5 for documents and 5e-5 for queries. `--miner` adds a negative to each row, by
-`mine_hard_negatives` and a dense encoder, and `--mini-batch-size` takes `CachedSpladeLoss`, for larger
-batches. `start` trains nothing; `measure` prints the measures of a saved model on the test split of each
-collection. `bench_presets.py` calls this.
+`mine_hard_negatives` and a dense encoder. `start` trains nothing; `measure` prints the measures of a saved
+model on the test split of each collection. `bench_presets.py` calls this.
 """
 
 from __future__ import annotations
@@ -15,14 +14,9 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
-from typing import Any
 
 from sentence_transformers import SentenceTransformer, SparseEncoder, SparseEncoderTrainer
-from sentence_transformers.sparse_encoder.losses import (
-    CachedSpladeLoss,
-    SparseMultipleNegativesRankingLoss,
-    SpladeLoss,
-)
+from sentence_transformers.sparse_encoder.losses import SparseMultipleNegativesRankingLoss, SpladeLoss
 from sentence_transformers.util import mine_hard_negatives
 
 from lexforge import data, evaluation, models, negatives, runs, training
@@ -52,12 +46,12 @@ def train(model: SparseEncoder, retrieval: data.RetrievalData, arguments: argpar
             num_negatives=1,
             sampling_strategy="top",
         )
-    ranking = SparseMultipleNegativesRankingLoss(model)
-    weights: dict[str, Any] = {"document_regularizer_weight": 3e-5, "query_regularizer_weight": 5e-5}
-    if arguments.mini_batch_size is None:
-        loss: Any = SpladeLoss(model, ranking, **weights)
-    else:
-        loss = CachedSpladeLoss(model, ranking, mini_batch_size=arguments.mini_batch_size, **weights)
+    loss = SpladeLoss(
+        model,
+        SparseMultipleNegativesRankingLoss(model),
+        document_regularizer_weight=3e-5,
+        query_regularizer_weight=5e-5,
+    )
     SparseEncoderTrainer(
         model=model,
         loss=loss,
@@ -90,7 +84,6 @@ def main() -> None:
     parser.add_argument("--learning-rate", type=float, default=1e-4)
     parser.add_argument("--miner", help="dense encoder that finds a negative for each row")
     parser.add_argument("--relative-margin", type=float, help="of `mine_hard_negatives`, such as .05")
-    parser.add_argument("--mini-batch-size", type=int, help="rows that are encoded at once")
     parser.add_argument("--seed", type=int, default=42)
     parser.add_argument("--output-dir", type=Path)
     arguments = parser.parse_args()

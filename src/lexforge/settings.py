@@ -128,7 +128,6 @@ class SparseLossNumbers:
         mse_weight: Weight of the z-score part within distillation.
         margin_mse_weight: Weight of MarginMSE (section 7); above 0 the data needs a teacher, as distillation
             does.
-        margin_mse_scale: Multiplies the student's margins in MarginMSE, above 0; None learns it, from 1.
         guide_margin: Where a number, InfoNCE and the triplet margin leave out every candidate whose teacher's
             score lies above that of the positive minus this margin (section 15); the data needs a teacher.
         regularized: The columns on which FLOPS, self-reconstruction, own activation and minimum activation
@@ -158,7 +157,6 @@ class SparseLossNumbers:
     kl_weight: float = 0.7
     mse_weight: float = 0.3
     margin_mse_weight: float = 0.0
-    margin_mse_scale: Annotated[float | None, NoFlag] = 1.0
     guide_margin: float | None = None
     regularized: Literal["all", "anchor"] = "all"
 
@@ -174,10 +172,6 @@ class SparseLossNumbers:
         for name in ("l2_ratio", "margin", "kl_weight", "mse_weight"):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"{name} must be >= 0; received {getattr(self, name)}")
-        if self.margin_mse_scale is not None and not 0 < self.margin_mse_scale < math.inf:
-            raise ValueError(
-                f"margin_mse_scale must be finite and > 0, or None; received {self.margin_mse_scale}"
-            )
         if self.regularized not in ("all", "anchor"):
             raise ValueError(f"regularized must be 'all' or 'anchor'; received {self.regularized!r}")
         if self.guide_margin is not None and not math.isfinite(self.guide_margin):

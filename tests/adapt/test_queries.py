@@ -39,22 +39,23 @@ def test_each_origin_takes_its_part_of_the_passage(origin, expected: str) -> Non
     """The salient sentence is the one with the rarest words, and never the first one."""
     library = {"a": Passage("Floods of  the\nvalley", TEXT, "a")}
     library |= {f"b{i}": Passage("", "It rained again and was seen by many then.", f"b{i}") for i in range(9)}
-    found = [one for one in pseudo_queries(library, 20, origins=[origin]) if one.passage == "a"]
-    assert [(one.text, one.origin) for one in found] == [(expected, origin)]
+    found = [one for one in pseudo_queries(library, 50) if (one.passage, one.origin) == ("a", origin)]
+    assert [one.text for one in found] == [expected]
 
 
 def test_the_marks_of_a_table_are_no_query() -> None:
     """A row of it may begin with more marks than a query has words."""
     row = f"Start here now. {'| ' * 40}word and more words."
     library = {f"b{i}": Passage("", row, f"b{i}") for i in range(3)}
-    found = pseudo_queries(library, 20, origins=["sentence", "salient"])
-    assert {one.text for one in found} == {"Start here now."}
+    found = pseudo_queries(library, 20)
+    assert {one.text for one in found if one.origin in ("sentence", "salient")} == {"Start here now."}
 
 
 def test_keywords_are_the_rare_words_in_the_order_of_the_text() -> None:
     """Words that stand in every passage say nothing of one of them."""
     library = passages(40)
-    found = pseudo_queries(library, 40, origins=["keywords"], seed=3)
+    found = [one for one in pseudo_queries(library, 160, seed=3) if one.origin == "keywords"]
+    assert len(found) == 40
     rare = 0
     for one in found:
         words = one.text.split()
@@ -99,17 +100,6 @@ def test_other_scripts_have_sentences_and_keywords() -> None:
     found = {(one.origin, one.text) for one in pseudo_queries(library, 50)}
     assert ("sentence", "강이 넘쳤다.") in found
     assert ("salient", "암반이 갈라졌다.") in found
-
-
-def test_bad_arguments_are_refused() -> None:
-    """Each names what it received."""
-    for arguments in (
-        ({}, 5, QUERY_ORIGINS),
-        (passages(1), 0, QUERY_ORIGINS),
-        (passages(1), 5, ["question"]),
-    ):
-        with pytest.raises(ValueError, match="need passages, a number of at least 1 and origins among title"):
-            pseudo_queries(*arguments[:2], origins=arguments[2])
 
 
 def test_real_queries_are_read_line_by_line(tmp_path: Path) -> None:

@@ -167,7 +167,7 @@ def test_a_finished_run_is_compared_by_what_it_found(
         ({"index": "milvus", "uri": "no-such-folder/x.db"}, Exception, "no-such-folder|pip install"),
         ({"metrics": ("nDCG@500",)}, ValueError, "k = 100"),
         ({"batch_size": 0}, ValueError, "batch_size must be at least 1; received 0"),
-        ({"run": Path()}, IsADirectoryError, "must name files"),
+        ({"run": Path()}, IsADirectoryError, "--run must name a file"),
         ({"run": Path("same"), "json": Path("same")}, ValueError, "must name two files; received same"),
         ({"k": 0}, ValueError, "k must be at least 1; received 0"),
     ],

@@ -49,11 +49,11 @@ def mined(folder: Path, rule: NegativeRule | None = None, **options: Any) -> lis
 def test_every_kind_of_model_ranks(
     kind: str, folder: Path, tmp_path: Path, tiny_checkpoint, tiny_dense, capsys
 ) -> None:
-    """BM25, a masked language model as SPLADE, a dense encoder; blocks of queries change nothing."""
+    """BM25, a masked language model as SPLADE, a dense encoder; the same command writes the same file."""
     model = {"bm25": "bm25", "bare": str(tiny_checkpoint), "dense": str(tmp_path / "dense")}[kind]
     if kind == "dense":
         tiny_dense.save_pretrained(model)
-    rows = mined(folder, model=model, block_queries=2)
+    rows = mined(folder, model=model)
     assert "3 rows of 1 negative; " in capsys.readouterr().out
     assert rows == mined(folder, model=model)
 
@@ -139,7 +139,6 @@ def pair_teacher(kind: str, checkpoint: Path, splade: SparseEncoder, folder: Pat
             ValueError,
             "pass --teacher or --teacher-scores; received both",
         ),
-        ({"model": "bm25", "block_queries": 0}, ValueError, "block_queries must be at least 1; received 0"),
         ({"model": "bm25", "split": "dev"}, ValueError, "no split 'dev'"),
         ({"model": "bm25", "output": Path("no-such-folder/rows")}, FileNotFoundError, "no-such-folder"),
         ({"run": Path("no-such-run")}, FileNotFoundError, "no-such-run"),

@@ -89,5 +89,7 @@ def test_arguments_are_checked_before_the_teacher_is_loaded(folder: Path, tmp_pa
             score.main(score.Config("nobody/has-this", output, **options))
     with pytest.raises(FileNotFoundError, match=r"the folder of .* does not exist"):
         score.main(score.Config("nobody/has-this", tmp_path / "no" / "out.tsv", data=str(folder)))
+    with pytest.raises(IsADirectoryError, match="--output must name a file"):
+        score.main(score.Config("nobody/has-this", tmp_path, data=str(folder)))
     with pytest.raises(ValueError, match="depth must be at least 1; received 0"):
         score.main(score.Config("nobody/has-this", output, data=str(folder), depth=0))

@@ -38,9 +38,7 @@ def test_the_text_of_a_document_finds_it(
         pytest.importorskip("milvus_lite", reason="the extra `milvus` is not installed")
         uri = str(tmp_path / "vectors.db")
     documents = str(corpus_folder)
-    index.main(
-        index.Config(tmp_path / "index", documents=documents, vectors=vectors, index=kind, rows=3, uri=uri)
-    )
+    index.main(index.Config(tmp_path / "index", documents=documents, vectors=vectors, index=kind, uri=uri))
     assert "index of 7 passages" in capsys.readouterr().out
     search.main(search.Config(tmp_path / "index", "parse a tree", k=7, terms=2))
     out = capsys.readouterr().out

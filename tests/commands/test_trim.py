@@ -15,7 +15,7 @@ from sentence_transformers import SparseEncoder
 
 from lexforge import cli, data
 from lexforge.commands import trim
-from lexforge.models import load_encoder
+from lexforge.models import decoder_biases, load_encoder
 
 WORDS = "list array search index query document vector sparse token model train file graph tree".split()
 CORPUS = {
@@ -108,6 +108,34 @@ def test_judged_queries_give_a_table_a_drawing_and_numbers(
     lines = list(drawn.iter("{http://www.w3.org/2000/svg}polyline"))
     assert [len(line.attrib["points"].split()) for line in lines] == [3, 3, 2] * 2  # no threshold gives 100
     assert found["config"]["curve"] == [4, 9, 100]
+
+
+def test_idf_shifts_the_bias_before_the_level_is_found(model: Path, folder: Path, tmp_path: Path) -> None:
+    """Terms of many documents fall, and rare ones rise; documents have the wanted number all the same."""
+    trim.main(config(model, folder, tmp_path / "out", data=str(folder), curve=(4,), idf_bias=0.3))
+    found = json.loads((tmp_path / "out" / "trim.json").read_text())
+    before, after = (SparseEncoder(str(place), device="cpu") for place in (model, tmp_path / "out"))
+    documents = vectors(before)[1] > 0
+    idf = ((len(CORPUS) + 1) / (documents.sum(0) + 0.5)).log()
+    mean = (idf * documents.sum(0)).sum() / documents.sum()
+    expected = 0.3 * (idf - mean).clamp(max=2) - found["level"]
+    (old,), (new,) = decoder_biases(before), decoder_biases(after)
+    torch.testing.assert_close(new - old, expected)
+    assert found["terms"]["document"]["before"] == pytest.approx(float(documents.sum(1).float().mean()))
+    assert float((vectors(after)[1] > 0).sum(1).float().mean()) == pytest.approx(9, abs=1 / len(CORPUS))
+    points = [(point["setting"], point["wanted"]) for point in found["curve"]]
+    assert points[:3] == [("as it is", None), ("shifted by idf", None), ("level", 4)]
+    terms = [point["measures"]["document_active_dims"] for point in found["curve"]]
+    assert terms[0] == pytest.approx(found["terms"]["document"]["before"])
+    assert terms[1] != pytest.approx(terms[0])
+    assert "shifted by 0.3 times its idf" in (tmp_path / "out" / "README.md").read_text()
+
+
+@pytest.mark.parametrize("bias", [-0.1, float("nan"), float("inf")])
+def test_a_wrong_shift_is_refused_before_the_model_is_loaded(tmp_path: Path, bias: float) -> None:
+    """By what was received."""
+    with pytest.raises(ValueError, match=f"--idf-bias .* received {bias}"):
+        trim.main(config(tmp_path / "none", tmp_path, tmp_path / "out", idf_bias=bias))
 
 
 def test_the_split_is_dev_unless_another_one_is_named(

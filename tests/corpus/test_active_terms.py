@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sentence_transformers import SparseEncoder
 
-from lexforge.corpus import active_document_frequency
+from lexforge.corpus import active_document_frequency, active_terms
 
 TEXTS = ["sort a list", "the index of a tree", "query", "a vector", "sort the graph", "token", "list list"]
 
@@ -19,16 +19,18 @@ def test_it_counts_the_documents_in_which_a_term_is_above_0(tiny_splade: SparseE
     np.testing.assert_array_equal(frequency, (vectors > 0).sum(axis=0))
 
 
-def test_a_sample_is_spread_over_the_collection(tiny_splade: SparseEncoder) -> None:
+def test_a_sample_is_spread_over_the_collection(
+    tiny_splade: SparseEncoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Collections are often sorted by source, so the first documents would not stand for the rest."""
     vectors = tiny_splade.encode_document(TEXTS, convert_to_sparse_tensor=False).cpu().numpy()
-    frequency, documents = active_document_frequency(tiny_splade, TEXTS, sample=3)
+    monkeypatch.setattr(active_terms, "SAMPLE", 3)
+    frequency, documents = active_document_frequency(tiny_splade, TEXTS)
     assert documents == 3
     np.testing.assert_array_equal(frequency, (vectors[[0, 3, 6]] > 0).sum(axis=0))
 
 
-@pytest.mark.parametrize(("documents", "sample"), [([], 5), (["a"], 0)])
-def test_nothing_to_count_is_refused(tiny_splade: SparseEncoder, documents: list[str], sample: int) -> None:
+def test_nothing_to_count_is_refused(tiny_splade: SparseEncoder) -> None:
     """A mean over no document would be NaN later."""
-    with pytest.raises(ValueError, match="both must be >= 1"):
-        active_document_frequency(tiny_splade, documents, sample=sample)
+    with pytest.raises(ValueError, match="at least one document"):
+        active_document_frequency(tiny_splade, [])

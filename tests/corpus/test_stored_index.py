@@ -13,6 +13,7 @@ from lexforge.corpus import EncodedCorpus, build_index, encode, encode_corpus, o
 from lexforge.corpus.stored_index import FORMAT
 from lexforge.models.fingerprint import fingerprint
 from lexforge.retrieval import MilvusIndex
+from lexforge.retrieval.servers import server
 from lexforge.storage.manifest import pack_manifest
 
 TEXTS = "search index|sort the list|file|vector|hash of a key|검색 서울|open|tree node|search the tree".split(
@@ -33,12 +34,17 @@ def dense_corpus(tiny_dense, tmp_path: Path) -> EncodedCorpus:
     return EncodedCorpus(tmp_path / "dense")
 
 
+@pytest.fixture(autouse=True)
+def _several_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "BATCH_ROWS", 2)
+
+
 def milvus_options(kind: str, tmp_path: Path) -> dict:
     if kind != "milvus":
         return {}
     pytest.importorskip("pymilvus", reason="the extra `milvus` is not installed")
     pytest.importorskip("milvus_lite", reason="the extra `milvus` is not installed")
-    return {"uri": str(tmp_path / "vectors.db"), "batch_rows": 2}
+    return {"uri": str(tmp_path / "vectors.db")}
 
 
 @pytest.mark.parametrize("kind", ["inverted", "milvus"])
@@ -104,6 +110,8 @@ def test_what_is_there_is_not_overwritten_and_damage_is_refused(sparse_corpus, t
     text = (out / "source.json").read_text()
     fields = json.loads(text)["fields"]
     changed = [pack_manifest(FORMAT, {**fields, **new}) for new in ({"kind": "bm42"}, {"more": 1})]
+    for name in ("state", "generation"):
+        changed.append(pack_manifest(FORMAT, {key: value for key, value in fields.items() if key != name}))
     for other in (*changed, text.replace('"tiny"', '"tony"'), json.dumps(fields)):
         (out / "source.json").write_text(other)
         with pytest.raises(ValueError, match="does not describe an index of this version of lexforge"):

@@ -8,13 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lexforge.data import (
-    DataError,
-    MultiLabelOptions,
-    load_docstring_topics,
-    load_label_sets,
-    multi_hot,
-)
+from lexforge.data import DataError, MultiLabelOptions, load_label_sets, multi_hot
 from lexforge.data import multilabel as module
 from lexforge.data.retrieval_data import RetrievalData
 
@@ -133,7 +127,8 @@ def test_docstrings_are_labelled_with_where_they_live(monkeypatch: pytest.Monkey
         {split: {f"query:{name}": {name: 1} for name in found} for split, found in names.items()},
     )
     monkeypatch.setattr(module, "load_docstrings", lambda: source)
-    data = load_docstring_topics(max_labels=3)
+    monkeypatch.setattr(module, "TOPICS", 3)
+    data = module.load_docstring_topics()
     assert data.label_names == ("b", "scipy", "stats")  # b, json and linalg occur once each
     assert [row.labels for row in data.split("train")] == [
         ("scipy", "stats"),

@@ -21,6 +21,7 @@ from lexforge.data import (
     load_training_data,
     validate_columns,
 )
+from lexforge.data.faults import Faults
 from lexforge.data.tables import Origin, Table
 from lexforge.negatives import judged_run
 
@@ -306,7 +307,7 @@ def test_a_source_without_rows_says_so(tmp_path: Path) -> None:
         load_training_data(str(tmp_path / "nowhere.jsonl"), [])
     rows = datasets.Dataset.from_list(ROWS[:2])
     with pytest.raises(ValueError, match=r"toy has no split 'test'; its splits are \['train'\]"):
-        PairData.of_tables("toy", {"train": Table(rows, Origin("toy"))}, {}).split("test")
+        PairData.of_tables("toy", {"train": Table(rows, Origin("toy"))}, {}, Faults("toy")).split("test")
 
 
 def test_an_id_does_not_depend_on_the_splits_that_are_read(tmp_path: Path) -> None:

@@ -81,8 +81,7 @@ def test_a_sample_of_the_corpus_keeps_what_is_judged() -> None:
     assert {"d5", "d6", "d7"} <= sample.corpus.keys()
     assert list(sample.corpus) == sorted(sample.corpus, key=lambda name: int(name[1:])), "the order stays"
     assert sample.splits == ("test", "dev")
-    assert sample == sample_corpus(small_set(), 8, ["test", "dev"]), "the same seed draws the same documents"
-    assert sample.corpus != sample_corpus(small_set(), 8, ["test", "dev"], seed=1).corpus
+    assert sample == sample_corpus(small_set(), 8, ["test", "dev"]), "each call draws the same documents"
     assert set(sample_corpus(small_set(), 2, ["test", "dev"]).corpus) == {"d5", "d6", "d7"}
     assert sample_corpus(small_set(), None, ["test"]).corpus == small_set().corpus
     assert len(sample_corpus(small_set(), 99, ["test"]).corpus) == 20

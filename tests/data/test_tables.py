@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 from pathlib import Path
 
 import pyarrow
@@ -174,3 +175,17 @@ def test_a_file_that_cannot_be_read_is_named_with_its_line(
     with pytest.raises(DataError) as raised:
         load_training_data(str(path), [])
     assert str(raised.value).removeprefix(f"{path}:").strip().startswith(message)
+
+
+@pytest.mark.parametrize("ending", [".jsonl", ".csv"])
+@pytest.mark.parametrize("codec", ["utf-8", "utf-16"])
+def test_a_download_that_was_cut_is_told(tmp_path: Path, ending: str, codec: str) -> None:
+    """In any encoding, with the file; a part of the rows is not all of them."""
+    rows = [json.dumps({"anchor": f"query {n}", "positive": f"text {n * n}"}) for n in range(500)]
+    if ending == ".csv":
+        rows = ["anchor,positive", *(f"query {n},text {n * n}" for n in range(500))]
+    path = tmp_path / f"rows{ending}.gz"
+    whole = gzip.compress("\n".join(rows).encode(codec))
+    path.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(DataError, match=f"{path.name}.*broken gzip data"):
+        load_training_data(str(path), [])

@@ -73,7 +73,6 @@ def parts_and_gradients(checkpoint: str, setting: str, rows: slice, wrap=lambda 
         special_token_ids=range(5),
         gather_across_devices=True,
         margin_mse_weight=0.1,
-        margin_mse_scale=0.5,
         guide_margin=0.2 if "guide" in setting else None,
         mini_batch_size=2 if "mini" in setting else "auto" if "memory" in setting else None,
     )

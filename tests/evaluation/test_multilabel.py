@@ -10,7 +10,7 @@ from lexforge.evaluation.multilabel import (
     LabelledVectors,
     best_threshold,
     evaluate_multilabel,
-    f1_on_test,
+    f1_at,
     label_retrieval,
 )
 
@@ -40,7 +40,7 @@ def test_f1_is_that_of_a_loop(seed: int, columns: int) -> None:
         [(bool(scores[row, label] >= threshold), bool(labels[row, label])) for row in range(20)]
         for label in range(columns)
     ]
-    result = f1_on_test(dev_scores, dev_labels, scores, labels)
+    result = f1_at(threshold, scores, labels)
     present = [column for column in pairs if any(held for _, held in column)]
     assert result["micro_f1"] == pytest.approx(naive_f1([pair for column in pairs for pair in column]))
     assert result["macro_f1"] == pytest.approx(np.mean([naive_f1(column) for column in present]))
@@ -48,10 +48,10 @@ def test_f1_is_that_of_a_loop(seed: int, columns: int) -> None:
 
 def test_f1_without_a_label_is_0() -> None:
     """Nothing to find and nothing found, or only mistakes: defined, and no warning."""
-    dev_scores, dev_labels = random_split(0)
+    threshold = best_threshold(*random_split(0))
     scores, nothing = np.full((3, 4), -9.0), np.zeros((3, 4), int)
-    assert f1_on_test(dev_scores, dev_labels, scores, nothing) == {"micro_f1": 0.0, "macro_f1": 0.0}
-    assert f1_on_test(dev_scores, dev_labels, -scores, nothing) == {"micro_f1": 0.0, "macro_f1": 0.0}
+    assert f1_at(threshold, scores, nothing) == {"micro_f1": 0.0, "macro_f1": 0.0}
+    assert f1_at(threshold, -scores, nothing) == {"micro_f1": 0.0, "macro_f1": 0.0}
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -68,8 +68,7 @@ def test_threshold_by_hand() -> None:
     """Taking .9 and .8 hits both labels with one mistake among the ties of .8: F1 4/5."""
     scores, labels = np.array([[0.9, 0.8], [0.8, 0.1]]), np.array([[1, 1], [0, 0]])
     assert best_threshold(scores, labels) == 0.8
-    assert f1_on_test(scores, labels, scores, labels)["micro_f1"] == pytest.approx(0.8)
-    assert f1_on_test(scores, labels, scores, labels)["macro_f1"] == pytest.approx((2 / 3 + 1) / 2)
+    assert f1_at(0.8, scores, labels) == pytest.approx({"micro_f1": 0.8, "macro_f1": (2 / 3 + 1) / 2})
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -13,14 +13,14 @@ from huggingface_hub.repocard import metadata_load, model_index_to_eval_results
 from sentence_transformers import SparseEncoderTrainer, SparseEncoderTrainingArguments
 from sentence_transformers.sparse_encoder.losses import SparseMultipleNegativesRankingLoss, SpladeLoss
 
-from lexforge.export import CardOptions, write_card
+from lexforge.export import write_card
 from lexforge.models import build_splade
+from lexforge.settings import CardOptions
 
 FACTS: dict[str, Any] = {
     "task": "retrieval",
     "base_model": "FacebookAI/xlm-roberta-base",
     "data": "hf:organisation/wiki:en",
-    "split": "test",
     "measured": 1581,
     "metrics": {
         "bm25": {"nDCG@10": 0.5},

@@ -23,7 +23,6 @@ from typing import Any
 from lexforge.data import (
     DataError,
     RetrievalData,
-    load_corpus,
     load_documents,
     load_label_sets,
     load_retrieval_data,
@@ -31,8 +30,9 @@ from lexforge.data import (
     load_teacher_scores,
     read_training_rows,
 )
+from lexforge.data.formats.beir import load_corpus
 from lexforge.evaluation.metrics import read_scores
-from lexforge.evaluation.trec import read_qrels, read_run
+from lexforge.evaluation.trec import read_run
 
 CUT = b"\n====\n"  # between the files of a folder
 
@@ -147,7 +147,6 @@ READERS = {
     "run": Reader(
         ("run.trec",), _named(read_run, "run"), DataError, b"q1 Q0 d1 1 2.5 tag\nq1 Q0 d2 2 1e-3 tag\n"
     ),
-    "qrels": Reader(("qrels.trec",), _named(read_qrels, "qrels"), DataError, b"q1 0 d1 1\nq1 0 d2 -1\n"),
     "measures": Reader(
         ("scores.json",),
         lambda folder: (

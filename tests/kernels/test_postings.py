@@ -14,8 +14,8 @@ from hypothesis.extra import numpy as hnp
 from scipy import sparse
 
 from lexforge.kernels import postings as postings_module
-from lexforge.kernels.postings import build_postings, exhaustive_pays, top_k
-from lexforge.kernels.postings_layout import Postings, documents_of, join_postings
+from lexforge.kernels.postings import exhaustive_pays, segments_of, top_k
+from lexforge.kernels.postings_layout import Postings, join_postings
 
 COMPILED = ["pruned", "exhaustive"]
 TILES = st.sampled_from([1, 5, 64, 150, 4096])  # documents of the exhaustive search at a time
@@ -23,6 +23,10 @@ TILES = st.sampled_from([1, 5, 64, 150, 4096])  # documents of the exhaustive se
 
 def csr(dense) -> sparse.csr_array:
     return sparse.csr_array(np.asarray(dense, np.float32))
+
+
+def build_postings(documents: sparse.csr_array, *blocks: int, **named: int) -> Postings:
+    return join_postings(list(segments_of(documents, *blocks, **named)))
 
 
 def naive_hits(queries, documents, k: int) -> list[list[tuple[int, np.float32]]]:
@@ -112,7 +116,6 @@ def test_a_segment_of_more_blocks_than_the_cache_holds(queries: int) -> None:
 
 
 @pytest.mark.parametrize("impl", COMPILED)
-@pytest.mark.parametrize("impacts", ["float32", "uint8"])
 @settings(max_examples=25, deadline=None)
 @given(
     seed=st.integers(0, 2**16),
@@ -122,7 +125,7 @@ def test_a_segment_of_more_blocks_than_the_cache_holds(queries: int) -> None:
     tile=TILES,
 )
 def test_hundreds_of_documents_equal_a_stable_sort(
-    impl: str, impacts: str, seed: int, blocks: tuple[int, int], k: int, queries: int, tile: int
+    impl: str, seed: int, blocks: tuple[int, int], k: int, queries: int, tile: int
 ) -> None:
     """The first sweep of the pruned search leaves blocks out, and the hits of the exhaustive one are cut down
     again and again: neither may lose a tie."""
@@ -132,27 +135,13 @@ def test_hundreds_of_documents_equal_a_stable_sort(
     documents[rng.integers(600)] = 255
     asked = rng.integers(0, 3, (queries, 9))
     scores = (asked @ documents.T).astype(np.float32)
-    postings = build_postings(csr(documents), *blocks, impacts=impacts)
-    if impacts == "uint8":  # a scale is a float32 just above 1: compare with what the index holds
-        scores = np.zeros_like(scores)
-        for term, column in enumerate(documents_of(postings).toarray().T):
-            scores += np.float32(asked[:, term, None]) * column  # the order of the definition
+    postings = build_postings(csr(documents), *blocks)
     expected = []
     for row in scores:
         order = np.argsort(-row, kind="stable")[:k]
         expected.append([(int(place), row[place]) for place in order if row[place] > 0])
     with tiles_of(tile):
         assert found(asked, postings, k, impl) == expected
-
-
-@pytest.mark.parametrize("impl", COMPILED)
-def test_an_infinite_8_bit_weight_that_the_query_lacks(impl: str) -> None:
-    """A level times its scale may overflow; times a query weight of 0 that is NaN, a lost document."""
-    documents = [[3.4028235e38, 1], [0, 1]]
-    with np.errstate(over="ignore"):
-        postings = build_postings(csr(documents), impacts="uint8")
-    hits = found([[0, 1]], postings, 2, impl)[0]
-    assert [position for position, _ in hits] == [0, 1]
 
 
 @pytest.mark.parametrize("impl", COMPILED)
@@ -165,19 +154,6 @@ def test_scores_are_the_float32_sums_to_the_last_bit(impl: str, block_size: int)
     postings = build_postings(csr(documents), block_size)
     with tiles_of(60):
         assert found(queries, postings, 25, impl) == naive_hits(queries, documents, 25)
-
-
-def test_8_bit_scores_of_both_searches_are_equal_to_the_last_bit() -> None:
-    """A level times its scale must be rounded before the query's weight comes in, in either search."""
-    rng = np.random.default_rng(13)
-    documents = rng.gamma(1, 1, (300, 30)) * (rng.random((300, 30)) < 0.4)
-    queries = rng.gamma(1, 1, (20, 30)) * (rng.random((20, 30)) < 0.4)
-    postings = build_postings(csr(documents), 4, 20, "uint8")  # four segments with scales of their own
-    expected = found(queries, postings, 70, "reference")
-    assert found(queries, postings, 70, "pruned") == expected
-    for tile in (1, 60, 81, 4096):
-        with tiles_of(tile):
-            assert found(queries, postings, 70, "exhaustive") == expected
 
 
 @pytest.mark.parametrize("impl", COMPILED)
@@ -270,7 +246,6 @@ def test_the_faster_search_is_chosen() -> None:
         ({"block_size": 0}, "block_size must be at least 1; received 0"),
         ({"segment_blocks": 65537}, "segment_blocks must be from 1 to 65536; received 65537"),
         ({"segment_blocks": 0}, "segment_blocks must be from 1 to 65536; received 0"),
-        ({"impacts": "int4"}, "impacts must be 'float32' or 'uint8'; received 'int4'"),
     ],
 )
 def test_arguments_outside_their_range(arguments: dict, message: str) -> None:
@@ -294,8 +269,7 @@ def test_large_corpora_get_short_segments(block_size: int, segments: int) -> Non
 
 @pytest.mark.slow
 @pytest.mark.parametrize("impl", COMPILED)
-@pytest.mark.parametrize("impacts", ["float32", "uint8"])
-def test_a_large_vocabulary_finds_the_same(impl: str, impacts: str) -> None:
+def test_a_large_vocabulary_finds_the_same(impl: str) -> None:
     """XLM-R has 250,002 terms, whose ids take 32 bits: loops of their own, which no other test compiles."""
     rng = np.random.default_rng(0)
     documents, queries = csr(rng.integers(0, 4, (300, 40))), csr(rng.integers(0, 4, (5, 40)))
@@ -305,9 +279,9 @@ def test_a_large_vocabulary_finds_the_same(impl: str, impacts: str) -> None:
         parts = (matrix.data, terms[matrix.indices], matrix.indptr)
         return sparse.csr_array(parts, shape=(matrix.shape[0], 250_002))
 
-    wide = build_postings(spread(documents), impacts=impacts)
+    wide = build_postings(spread(documents))
     assert wide.terms.itemsize == 4
-    narrow = build_postings(documents, impacts=impacts)
+    narrow = build_postings(documents)
     for one, other in zip(
         top_k(spread(queries), wide, 20, impl), top_k(queries, narrow, 20, impl), strict=True
     ):

@@ -638,29 +638,23 @@ def test_an_unknown_number_is_refused(model) -> None:
         NeuralSparseLoss(model, flop_weight=0.1)
 
 
-def test_margin_mse_is_a_term_with_a_given_or_learned_scale(model) -> None:
-    """A learned scale is a parameter of the loss: the Trainer optimises it, checkpoints keep it."""
+def test_margin_mse_is_a_term(model) -> None:
+    """Of all candidates of the batch with the teacher's embeddings, of each row's own with listed scores."""
     features, labels = make_batch(model, 3)
-    given = only(model, "margin_mse", margin_mse_scale=0.5)
-    learned = only(model, "margin_mse", margin_mse_scale=None)
+    loss = only(model, "margin_mse")
     documents = torch.cat(embed(model, features)[1:])
     student = embed(model, features)[0] @ documents.T
     teacher = [torch.nn.functional.normalize(column[TEACHER_KEY].float(), dim=1) for column in features]
     scores = teacher[0] @ torch.cat(teacher[1:]).T
     own = torch.arange(4)
-    close(given(features, labels)["margin_mse"], margin_mse(student, scores, 0.5, positive=own))
-    part = learned(features, labels)["margin_mse"]
-    close(part, margin_mse(student, scores, positive=own))
-    part.backward()
-    assert learned.margin_mse_log_scale.grad.item() != 0
-    assert set(loss_tensors(learned)) == {"margin_mse_log_scale"}
-    assert loss_tensors(given) == {}
+    close(loss(features, labels)["margin_mse"], margin_mse(student, scores, positive=own))
+    assert loss_tensors(loss) == {}
     listed, labels = make_batch(
         model, 3, teacher=False, scores=[[9.0, 1.0], [8.0, 2.5], [7.5, 0.5], [3.0, 3.5]]
     )
     anchor, positive, negative = embed(model, listed)
-    margin = ((anchor * positive).sum(1) - (anchor * negative).sum(1)) * 0.5
-    close(given(listed, labels)["margin_mse"], (margin - (labels[:, 0] - labels[:, 1])).square().mean())
+    margin = (anchor * positive).sum(1) - (anchor * negative).sum(1)
+    close(loss(listed, labels)["margin_mse"], (margin - (labels[:, 0] - labels[:, 1])).square().mean())
 
 
 def test_distillation_follows_the_similarity(model) -> None:
@@ -746,9 +740,7 @@ def test_what_needs_a_teacher(numbers: dict, needed: bool) -> None:
     assert SparseLossNumbers(**numbers).needs_teacher is needed
 
 
-@pytest.mark.parametrize(
-    "wrong", [{"margin_mse_scale": 0.0}, {"guide_margin": float("nan")}, {"kl_weight": -1}]
-)
+@pytest.mark.parametrize("wrong", [{"guide_margin": float("nan")}, {"kl_weight": -1}])
 def test_numbers_of_the_teacher_are_checked(wrong: dict) -> None:
     """At construction, by name."""
     with pytest.raises(ValueError, match=next(iter(wrong))):

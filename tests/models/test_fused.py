@@ -409,11 +409,14 @@ def tokens(model: SparseEncoder, texts: list[str]) -> tuple[Tensor, Tensor]:
 
 # torch 2.11 warns of a cached function of sentence-transformers, which it traces as if it were not cached.
 @pytest.mark.filterwarnings("ignore:Dynamo detected a call to a `functools.lru_cache`:UserWarning")
-def test_a_compiled_model_is_one_graph_with_the_same_numbers(tiny_splade: SparseEncoder) -> None:
-    """`torch_compile=True` must neither fail in the head nor break the graph there."""
+@pytest.mark.filterwarnings(
+    "ignore:The .grad attribute of a Tensor"
+)  # the compiler looks at a break's tensors
+def test_a_compiled_model_has_the_same_numbers(tiny_splade: SparseEncoder) -> None:
+    """`torch_compile=True` must not fail at the head, which stands between two graphs."""
     module = Activations(fuse_splade_head(tiny_splade).eval())
     torch._dynamo.reset()
-    compiled = torch.compile(module, backend="aot_eager", fullgraph=True)
+    compiled = torch.compile(module, backend="aot_eager")
     for texts in (TEXTS[:2], TEXTS):
         batch = tokens(tiny_splade, texts)
         found, expected = compiled(*batch), module(*batch)
@@ -433,6 +436,9 @@ def test_a_compiled_model_is_one_graph_with_the_same_numbers(tiny_splade: Sparse
 @pytest.mark.filterwarnings(
     "ignore:`torch.jit.script_method` is deprecated:DeprecationWarning"
 )  # by inductor
+@pytest.mark.filterwarnings(
+    "ignore:The .grad attribute of a Tensor"
+)  # the compiler looks at a break's tensors
 def test_inductor_compiles_a_fused_model(tiny_splade: SparseEncoder) -> None:
     """The compiler of `torch_compile=True` makes C++ of all but the head; its sums round otherwise."""
     module = Activations(fuse_splade_head(tiny_splade).eval())

@@ -75,15 +75,15 @@ def rows(model: SparseEncoder) -> np.ndarray:
 def test_a_bare_language_model_starts_with_few_terms(
     family: str, tied: bool, tiny_checkpoint: Path, tmp_path: Path
 ) -> None:
-    """By definition: so many terms on average, of such a mean logit, in every family and after saving."""
+    """By definition: so many terms on average, of a mean logit of 1, in every family and after saving."""
     folder = bare(family, tiny_checkpoint, tmp_path / "bare", tied=tied)
     assert (rows(build_splade(folder, device="cpu")) > 0).mean() > 0.3
     for fused in (True, False):
         model = build_splade(folder, fused=fused, device="cpu")
-        scale_head(model, TEXTS, active_terms=9, logit=0.5)
+        scale_head(model, TEXTS, active_terms=9)
         found = rows(model)
         assert (found > 0).sum() == 9 * len(TEXTS)
-        assert np.expm1(found[found > 0]).mean() == pytest.approx(0.5, rel=1e-3)  # float32
+        assert np.expm1(found[found > 0]).mean() == pytest.approx(1, rel=1e-3)  # float32
     model.save_pretrained(str(tmp_path / "saved"))
     loaded = SparseEncoder(str(tmp_path / "saved"), device="cpu")
     np.testing.assert_allclose(rows(loaded), found, atol=1e-5)  # float32

@@ -154,7 +154,7 @@ def test_a_bare_encoder_decodes_by_its_embeddings(tiny_checkpoint: Path, tmp_pat
 
 
 def test_the_scale_is_set_from_texts(tiny_checkpoint: Path, tmp_path: Path) -> None:
-    """By definition: so many terms on average, of such a mean logit, counted on the vectors. A term whose
+    """By definition: so many terms on average, of a mean logit of 1, counted on the vectors. A term whose
     largest logit is the same in all texts says nothing, and starts inactive.
     """
     folder = decoder_lm("llama", tiny_checkpoint, tmp_path)
@@ -165,18 +165,17 @@ def test_the_scale_is_set_from_texts(tiny_checkpoint: Path, tmp_path: Path) -> N
         with torch.no_grad():
             model[1].linear.weight[7] = 0  # the same in all texts
             model[1].linear.bias[7] = 50.0
-        scale_head(model, TEXTS, active_terms=9, logit=0.5)
+        scale_head(model, TEXTS, active_terms=9)
         found = rows(model)
         assert (found > 0).sum() == 9 * len(TEXTS)
-        assert np.expm1(found[found > 0]).mean() == pytest.approx(0.5, rel=1e-3)  # float32
+        assert np.expm1(found[found > 0]).mean() == pytest.approx(1, rel=1e-3)  # float32
         assert not found[:, 7].any()
 
 
 @pytest.mark.parametrize(
     ("texts", "settings", "message"),
     [
-        (TEXTS, {"active_terms": 0}, r"active_terms must lie in \[1, \d+\].*received 0, 1.0 and 64"),
-        (TEXTS, {"logit": 0.0}, "logit above 0"),
+        (TEXTS, {"active_terms": 0}, r"active_terms must lie in \[1, \d+\].*received 0 and 64"),
         (["same", "same", " "], {}, "two different texts or more; received 1"),
     ],
 )

@@ -31,7 +31,7 @@ from transformers import (
 )
 
 from lexforge.models import build_splade
-from lexforge.models.structure import position_limit, splade_transformers, vocabulary_size
+from lexforge.models.structure import positions_of, splade_transformers, vocabulary_size
 
 TEXTS = ["sort a list of words", "한국 서울 검색", "the index", "query"]
 SMALL = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
@@ -134,7 +134,7 @@ def test_other_masked_language_models(tiny_checkpoint: Path, tmp_path: Path) -> 
         folder = beside(language_model, tiny_checkpoint, tmp_path / type(language_model).__name__)
         plain, fused = (build_splade(folder, fused=fused, device="cpu") for fused in (False, True))
         assert plain.max_seq_length == 64
-        assert position_limit(splade_transformers(plain)[0]) == 64
+        assert positions_of(splade_transformers(plain)[0].model) == 64
         rows = embeddings(plain)
         assert (rows > 0).any()
         np.testing.assert_allclose(embeddings(fused), rows, atol=1e-5)  # another order of summation

@@ -11,7 +11,6 @@ from transformers import AutoTokenizer, ModernBertConfig, ModernBertForMaskedLM,
 
 from lexforge.models import (
     build_splade,
-    foreign_script_ids,
     restrict_output_vocabulary,
     special_token_ids,
     unseen_term_ids,
@@ -125,34 +124,3 @@ def test_document_frequencies_that_cannot_be(wrong: list) -> None:
     """idf in the place of frequency, or a count gone wrong, would ban other terms than meant."""
     with pytest.raises(ValueError, match=r"document_frequency must be \[V\]"):
         unseen_term_ids(wrong)
-
-
-def test_scripts_by_hand(tokenizer: PreTrainedTokenizerBase) -> None:
-    """Hangul terms of the tiny vocabulary stay; Latin ones, suffixes ("##s") and special tokens go."""
-    foreign = set(foreign_script_ids(tokenizer, ["HANGUL"]))
-    kept = set(range(len(tokenizer))) - foreign
-    assert set(tokenizer.convert_ids_to_tokens(sorted(kept))) == set(
-        "한국 서울 검색 문서 단어 질문 대답 어 은 는 이 가".split()
-    )
-    # names of special tokens are Latin too
-    assert foreign_script_ids(tokenizer, ["HANGUL", "LATIN"]) == []
-
-
-def test_scripts_of_single_terms(tmp_path: Path) -> None:
-    """Mixed scripts, digits, punctuation, full-width and accented letters, a Devanagari sign."""
-    from transformers import BertTokenizer
-
-    words = ["[UNK]", "a1", "é", "K팝", "한국", "①", "!", "#", "漢字", "Ａ", "я", "कि", "a-b", "7"]
-    tokenizer = BertTokenizer(vocab={word: i for i, word in enumerate(words)})
-    kept = set(range(len(words))) - set(foreign_script_ids(tokenizer, ("LATIN", "DIGIT")))
-    assert {words[i] for i in kept} - {"[UNK]"} == {"a1", "é", "①", "Ａ", "a-b", "7"}
-    assert words.index("漢字") not in foreign_script_ids(tokenizer, ("CJK",))
-    assert words.index("कि") not in foreign_script_ids(tokenizer, ("DEVANAGARI",))
-    assert words.index("K팝") not in foreign_script_ids(tokenizer, ("HANGUL", "LATIN"))
-
-
-@pytest.mark.parametrize("scripts", [["HANGLE"], ["hangul"], []])
-def test_a_misspelt_script(tokenizer: PreTrainedTokenizerBase, scripts: list[str]) -> None:
-    """It would ban the whole language it should keep."""
-    with pytest.raises(ValueError, match=r"no term is written: .*HANGUL.*LATIN"):
-        foreign_script_ids(tokenizer, scripts)

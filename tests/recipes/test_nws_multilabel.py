@@ -80,17 +80,15 @@ def config(file: Path, model: Path | str, loss: dict[str, Any] | None = None, **
     return recipe.Config(**(settings | others))
 
 
-def check_prediction(
-    run: Path, file: Path, split: str, trained: dict[str, float], texts: int | None = None
-) -> None:
+def check_prediction(run: Path, file: Path, trained: dict[str, float], texts: int | None = None) -> None:
     """The labels that a saved model predicts have exactly the F1 that its run has measured."""
     data = load_label_sets(str(file))
     data = data if texts is None else data.sample(texts, TrainingSettings().seed)
     classifier = load_label_classifier(run, device="cpu")
     assert classifier.label_names == data.label_names == tuple(sorted(TOPICS))
-    predicted = classifier.predict([row.text for row in data.split(split)])
+    predicted = classifier.predict([row.text for row in data.split("test")])
     given = np.array(multi_hot([list(labels) for labels in predicted], data.label_names))
-    measured = f1_at(1, given, np.array(data.multi_hot(split)))
+    measured = f1_at(1, given, np.array(data.multi_hot("test")))
     assert measured == {name: trained[f"head_{name}"] for name in ("micro_f1", "macro_f1")}
 
 
@@ -119,7 +117,7 @@ def test_the_command_trains_evaluates_and_leaves_its_records(
     assert (run / "checkpoint-2" / "run_state.safetensors").is_file()
     assert "The loss may rise until the queue of 16 texts is full" in done.stdout
     assert f"lexforge predict --model {run} --texts FILE" in done.stdout
-    check_prediction(run, file, "test", metrics["trained"])
+    check_prediction(run, file, metrics["trained"])
     code = (
         "import sys; sys.modules['lexforge'] = None\n"
         "from sentence_transformers import SentenceTransformer\n"
@@ -177,7 +175,7 @@ def test_from_scratch_on_the_embedded_set_it_learns(file: Path, monkeypatch: pyt
     [
         ({"name": "bce"}, {}),
         ({"label_similarity": "jaccard", "aggregate": "max"}, {}),
-        ({"label_similarity": "none", "queue_size": 0}, {"measured_split": "dev", "measured_texts": 5}),
+        ({"label_similarity": "none", "queue_size": 0}, {"measured_texts": 5}),
     ],
     ids=["bce", "jaccard, max", "no similarity, no queue"],
 )
@@ -188,7 +186,7 @@ def test_every_option_of_the_recipe_runs(
     recipe.main(config(file, tiny_checkpoint, loss, **others))
     run = file.parent / "run"
     trained = json.loads((run / "metrics.json").read_text())["trained"]
-    check_prediction(run, file, others.get("measured_split", "test"), trained, others.get("measured_texts"))
+    check_prediction(run, file, trained, others.get("measured_texts"))
     assert (load_label_classifier(run).bias is not None) == ("name" in loss)
     assert SentenceTransformer(str(run / "model"), device="cpu").max_seq_length == 16
 

@@ -7,9 +7,12 @@ import json
 import re
 from pathlib import Path
 
+import pytest
 from warm_processes import WarmProcesses
 
 from lexforge.report import run_verdict, write_page
+from lexforge.report.run_files import read_run_files
+from lexforge.report.verdict import interval
 
 
 def test_the_terminal_says_what_the_page_begins_with(run: Path) -> None:
@@ -22,6 +25,23 @@ def test_the_terminal_says_what_the_page_begins_with(run: Path) -> None:
     assert "That is 0.133 below BM25, which reaches 0.750" in said
     [lead] = re.findall(r'<p class="lead">(.*?)</p>', write_page(run).read_text(encoding="utf-8"))
     assert html.unescape(lead) == said
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([0.9, 1.0, 1.0], (0.82324491, 1.0)),  # that of scipy's `ttest_1samp` ends at 1.11
+        ([0.5, 0.5], (0.5, 0.5)),
+        ([0.25], (0.0, 1.0)),  # one query tells nothing
+    ],
+)
+def test_the_interval_of_a_mean_stays_in_the_range_of_a_measure(
+    run: Path, values: list[float], expected: tuple[float, float]
+) -> None:
+    """No mean over queries can be above 1, or below 0."""
+    per_query = {"nDCG@10": {str(query): value for query, value in enumerate(values)}}
+    (run / "trained.scores.json").write_text(json.dumps(per_query))
+    assert interval(read_run_files(run), "trained", "nDCG@10") == pytest.approx(expected)
 
 
 def test_a_wanted_number_of_terms_is_named_where_bm25_is_ahead(run: Path) -> None:

@@ -142,16 +142,15 @@ def test_a_loaded_index_is_memory_mapped(tmp_path: Path) -> None:
     assert index.search(csr([[1, 0, 0]]), 1).ids == [["f"]]
 
 
-@pytest.mark.parametrize("impacts", ["float32", "uint8"])
 @pytest.mark.parametrize("documents", [90, 200_000])
-def test_an_index_is_written_block_by_block(documents: int, impacts, tmp_path: Path) -> None:
+def test_an_index_is_written_block_by_block(documents: int, tmp_path: Path) -> None:
     """Memory holds one block; the index answers as one of the same blocks that were added in memory."""
     dense = np.random.default_rng(0).integers(0, 4, (90, 30)).astype(np.float32)
     names = [f"d{number}" for number in range(90)]
     cuts = ((0, 0), (0, 40), (40, 41), (41, 41), (41, 90))
     blocks = [(csr(dense[first:last]), names[first:last]) for first, last in cuts]
-    InvertedIndex.write(tmp_path / "index", iter(blocks), 30, documents, "cosine", impacts)
-    written, added = InvertedIndex.load(tmp_path / "index"), InvertedIndex(30, "cosine", impacts)
+    InvertedIndex.write(tmp_path / "index", iter(blocks), 30, documents, "cosine")
+    written, added = InvertedIndex.load(tmp_path / "index"), InvertedIndex(30, "cosine")
     for vectors, ids in blocks:
         added.add(vectors, ids)
     assert written.postings().block_size == (4 if documents > 131_072 else 1)

@@ -23,6 +23,7 @@ from lexforge.retrieval import (
     MilvusIndex,
     QdrantIndex,
 )
+from lexforge.retrieval.servers import server
 
 WIDTH, COUNT = 12, 300
 IDS = [f"d{number}" for number in range(COUNT)]
@@ -64,13 +65,12 @@ class Backend:
 HNSW_WIDE = HNSW(neighbours=64, ef_search=2 * COUNT)
 BACKENDS = [
     Backend("inverted", InvertedIndex, {}, True, True),
-    Backend("inverted-uint8", InvertedIndex, {"impacts": "uint8"}, True, False),
     Backend("faiss-flat", FaissIndex, {"layout": Flat()}, False, True),
     Backend("faiss-hnsw", FaissIndex, {"layout": HNSW(neighbours=64, ef_search=2 * COUNT)}, False, False),
     Backend("faiss-ivf", FaissIndex, {"layout": IVF(lists=4, probes=4)}, False, False),
-    Backend("milvus-sparse", MilvusIndex, {"batch_rows": 64}, True, True, "milvus_lite"),
-    Backend("milvus-dense", MilvusIndex, {"batch_rows": 64}, False, True, "milvus_lite"),
-    Backend("qdrant", QdrantIndex, {"batch_rows": 64}, True, True, "qdrant_client"),
+    Backend("milvus-sparse", MilvusIndex, {}, True, True, "milvus_lite"),
+    Backend("milvus-dense", MilvusIndex, {}, False, True, "milvus_lite"),
+    Backend("qdrant", QdrantIndex, {}, True, True, "qdrant_client"),
 ]
 
 
@@ -82,6 +82,11 @@ def available(backend: Backend, tmp_path_factory) -> Backend:
     pytest.importorskip(backend.package, reason=f"the extra `{extra}` is not installed")
     uri = str(tmp_path_factory.mktemp(extra) / f"vectors.{'qdrant' if extra == 'qdrant' else 'db'}")
     return replace(backend, options={**backend.options, "uri": uri})
+
+
+@pytest.fixture(autouse=True)
+def _several_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "BATCH_ROWS", 64)
 
 
 @pytest.fixture(params=BACKENDS, ids=lambda backend: backend.name)
@@ -120,8 +125,7 @@ def check_hits(
         assert hits.scores[row].dtype == np.float32
         order = sorted(zip((-hits.scores[row]).tolist(), found, strict=True))
         assert [position for _, position in order] == found
-        # 2 % covers 8-bit weights; the exact backends equal whole numbers
-        np.testing.assert_allclose(hits.scores[row], product[row][found], rtol=0 if backend.exact else 0.02)
+        np.testing.assert_array_equal(hits.scores[row], product[row][found])  # whole numbers
         if backend.exact:
             assert found == wanted
         # of equal scores at rank k any may be found: what counts is the score
@@ -170,7 +174,7 @@ def test_cosine_ranks_by_angle(backend: Backend, tmp_path: Path) -> None:
     assert loaded.similarity == "cosine"
     assert np.mean([row[0] == IDS[number] for number, row in enumerate(hits.ids)]) >= 0.9
     for scores in hits.scores:
-        assert 0.97 < scores[0] <= 1.01  # 1, by 8-bit weights at worst
+        assert scores[0] == pytest.approx(1, abs=1e-6)
 
 
 def test_no_query_is_no_row(backend: Backend) -> None:

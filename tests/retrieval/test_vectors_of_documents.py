@@ -16,22 +16,20 @@ PLACES = [7, 299, 0, 7]
 
 
 @pytest.mark.parametrize("similarity", ["dot", "cosine"])
-@pytest.mark.parametrize("impacts", ["float32", "uint8"])
-def test_sparse_vectors_come_back(similarity, impacts, tmp_path: Path) -> None:
-    """Also from several additions and from the disk; 8-bit weights are as near as their levels."""
+def test_sparse_vectors_come_back(similarity, tmp_path: Path) -> None:
+    """Also from several additions and from the disk."""
     matrix = sparse.random_array((300, 50), density=0.2, rng=np.random.default_rng(0), format="csr")
     matrix = matrix.astype(np.float32)
-    index = InvertedIndex(50, similarity, impacts)
+    index = InvertedIndex(50, similarity)
     index.add(matrix[:120], IDS[:120])
     index.add(matrix[120:], IDS[120:])
     index.save(tmp_path / "index")
     expected = matrix.toarray()
     if similarity == "cosine":
         expected /= np.maximum(np.linalg.norm(expected, axis=1, keepdims=True), 1e-12)
-    near = {"rtol": 1e-6} if impacts == "float32" else {"atol": expected.max() / 255}
     for each in (index, InvertedIndex.load(tmp_path / "index")):
-        np.testing.assert_allclose(each.vectors().toarray(), expected, **near)
-        np.testing.assert_allclose(each.vectors(SOME).toarray(), expected[PLACES], **near)
+        np.testing.assert_allclose(each.vectors().toarray(), expected, rtol=1e-6)
+        np.testing.assert_allclose(each.vectors(SOME).toarray(), expected[PLACES], rtol=1e-6)
         assert each.vectors([]).shape == (0, 50)
         with pytest.raises(KeyError, match="x"):
             each.vectors(["x"])

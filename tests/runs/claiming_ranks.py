@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from lexforge.runs import check_run_directory, claim_run_directory, leave_processes, start_processes
@@ -20,7 +21,7 @@ class Settings:
 def main(folder: str, output: str) -> None:
     process = start_processes(0)
     said = []
-    for step in (check_run_directory, claim_run_directory):
+    for step in (check_run_directory, partial(claim_run_directory, data={})):
         try:
             step(folder, Settings(), resume=False)
         except BlockingIOError as error:

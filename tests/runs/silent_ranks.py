@@ -13,7 +13,8 @@ import sys
 import time
 
 from lexforge.common.ranks import from_first_rank
-from lexforge.runs import join_processes, leave_processes
+from lexforge.runs import leave_processes
+from lexforge.runs.processes import join_processes
 
 
 def main(stopped: str) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from transformers import TrainerControl
 
-from lexforge.runs import LogFile, read_log
+from lexforge.runs.log_file import LogFile, read_log
 
 CONTROL = TrainerControl()
 

@@ -25,7 +25,7 @@ OWNER = """
 import dataclasses, sys, time
 from lexforge.runs import claim_run_directory
 settings = dataclasses.make_dataclass("Settings", ["steps", "resume"])(3, False)
-claim_run_directory(sys.argv[1], settings, resume=False)
+claim_run_directory(sys.argv[1], settings, resume=False, data={})
 print("open", flush=True)
 time.sleep(600)
 """
@@ -38,7 +38,7 @@ def config(*, resume: bool = False, **values: Any) -> Any:
 
 def claim(folder: Path, *, resume: bool = False, data: Any = None, **values: Any) -> None:
     """Claim a folder for a run with some values in its settings."""
-    claim_run_directory(folder, config(resume=resume, **values), resume=resume, data=data)
+    claim_run_directory(folder, config(resume=resume, **values), resume=resume, data=data or {})
 
 
 def test_a_new_run_leaves_its_configuration_and_environment(tmp_path: Path) -> None:
@@ -137,7 +137,7 @@ def test_a_nested_setting_that_changed_is_named_alone(tmp_path: Path) -> None:
         claim(tmp_path / "run", **changed, resume=True)
 
 
-def test_resume_needs_a_run_over_the_same_data(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_resume_needs_a_run_over_the_same_data(tmp_path: Path) -> None:
     """A file that was replaced under the same path would be trained on from the middle of the other."""
     data = {"documents": {"count": 2, "digest": 10 * "abcd"}, "rows": {"count": 1, "digest": 10 * "1234"}}
     claim(tmp_path / "run", steps=3, data=data)
@@ -146,9 +146,6 @@ def test_resume_needs_a_run_over_the_same_data(tmp_path: Path, caplog: pytest.Lo
     differences = r"began with: rows: 1 \(digest 12341234\), now 7 \(digest 56785678\)\."
     with pytest.raises(ValueError, match=differences):
         claim(tmp_path / "run", steps=3, data=changed, resume=True)
-    claim(tmp_path / "older", steps=3)
-    claim(tmp_path / "older", steps=3, data=data, resume=True)
-    assert "kept no digest of its data" in caplog.text
 
 
 def test_a_folder_has_one_run_at_a_time(warm: WarmProcesses, tmp_path: Path) -> None:

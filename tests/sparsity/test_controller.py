@@ -15,7 +15,7 @@ from sentence_transformers import SparseEncoder
 from lexforge.common.types import TextKind
 from lexforge.losses import NeuralSparseLoss, functional
 from lexforge.sparsity import ActiveTermsController
-from lexforge.training import CurriculumCallback
+from lexforge.training.curriculum import CurriculumCallback
 
 
 def drive(controller: ActiveTermsController, steps: int) -> list[dict]:

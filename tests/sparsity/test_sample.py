@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lexforge.common.types import TextKind
-from lexforge.sparsity import sample_texts
+from lexforge.sparsity.sample import sample_texts
 
 GIVEN = [f"given {place}" for place in range(700)]
 

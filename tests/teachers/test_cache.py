@@ -17,6 +17,7 @@ import pytest
 
 from lexforge.data import DataError
 from lexforge.teachers import TeacherCache
+from lexforge.teachers import cache as module
 
 TEXTS = [f"text {number}" for number in range(10)]
 
@@ -44,12 +45,15 @@ def rows(texts: Sequence[str]) -> np.ndarray:
     return np.stack([expected(text) for text in texts]).astype(np.float16)
 
 
-def test_each_distinct_text_is_encoded_once_and_found(tmp_path: Path) -> None:
+def test_each_distinct_text_is_encoded_once_and_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A document is a positive here and a negative there; a lookup has an order and repeats of its own."""
+    monkeypatch.setattr(module, "BLOCK_TEXTS", 3)
     teacher = CountingTeacher()
-    cache = TeacherCache.build(teacher, [], TEXTS + TEXTS[:5], tmp_path / "cache", block_texts=3)
+    cache = TeacherCache.build(teacher, [], TEXTS + TEXTS[:5], tmp_path / "cache")
     assert teacher.asked == TEXTS
-    assert (len(cache), cache.dimension, cache.teacher) == (10, 4, "counting")
+    assert (cache.dimension, cache.teacher) == (4, "counting")
     asked = ["text 7", "text 0", "text 7", "text 9"]
     assert cache.lookup(asked, "document").dtype == np.float16
     np.testing.assert_array_equal(cache.lookup(asked, "document"), rows(asked))
@@ -75,7 +79,6 @@ def test_a_text_of_both_kinds_has_two_vectors(tmp_path: Path) -> None:
     teacher = CountingTeacher()
     cache = TeacherCache.build(teacher, TEXTS[:3], TEXTS[2:], tmp_path)
     assert teacher.asked == TEXTS[:3] + TEXTS[2:]
-    assert len(cache) == 11
     for kind in ("query", "document"):
         vector = expected("text 2", kind=kind).astype(np.float16)
         np.testing.assert_array_equal(cache.lookup(["text 2"], kind)[0], vector)
@@ -89,7 +92,6 @@ def test_the_texts_of_training_rows_have_the_kind_of_their_column(tmp_path: Path
     """Anchors are queries, positives and negatives documents; a label and other columns are no texts."""
     row = {"anchor": "a", "positive": "b", "negative_1": "a", "label": [1.0, 0.5], "judged": [7]}
     cache = TeacherCache.build_for_rows(CountingTeacher(), [row, {**row, "anchor": "c"}], tmp_path)
-    assert len(cache) == 4
     assert cache.lookup(["a", "c"], "query").shape == (2, 4)
     assert cache.lookup(["b", "a"], "document").shape == (2, 4)
 
@@ -107,7 +109,7 @@ def test_embeddings_stay_on_disk(tmp_path: Path) -> None:
         assert cache.lookup(TEXTS, "document").nbytes == size
 
 
-def test_a_killed_run_keeps_its_finished_blocks(tmp_path: Path) -> None:
+def test_a_killed_run_keeps_its_finished_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a killed run left must be right, and its successor goes on where it stopped."""
 
     class Killed(CountingTeacher):
@@ -116,8 +118,9 @@ def test_a_killed_run_keeps_its_finished_blocks(tmp_path: Path) -> None:
                 raise KeyboardInterrupt
             return super().encode(texts, kind)
 
+    monkeypatch.setattr(module, "BLOCK_TEXTS", 3)
     with pytest.raises(KeyboardInterrupt):
-        TeacherCache.build(Killed(), [], TEXTS, tmp_path, block_texts=3)
+        TeacherCache.build(Killed(), [], TEXTS, tmp_path)
     killed = tmp_path / f"block-{'0' * 16}.12-{'a' * 16}.0.partial"  # of a run that was killed while it wrote
     killed.mkdir()
     (killed / "keys.npy").write_bytes(b"half")
@@ -146,7 +149,8 @@ def test_a_failed_write_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytes
 
 
 def _build(folder: Path) -> None:
-    TeacherCache.build(CountingTeacher(), [], TEXTS, folder, block_texts=2)
+    module.BLOCK_TEXTS = 2
+    TeacherCache.build(CountingTeacher(), [], TEXTS, folder)
 
 
 def test_two_processes_may_fill_one_folder(tmp_path: Path) -> None:
@@ -242,8 +246,6 @@ def test_wrong_arguments_are_refused(tmp_path: Path) -> None:
 
     with pytest.raises(ValueError, match="at least one text"):
         TeacherCache.build(CountingTeacher(), [], [], tmp_path)
-    with pytest.raises(ValueError, match="block_texts must be at least 1; received 0"):
-        TeacherCache.build(CountingTeacher(), [], TEXTS, tmp_path, block_texts=0)
     with pytest.raises(DataError, match=r"must return \[10, D\] numbers; received \(9, 4\)"):
         TeacherCache.build(Short(), [], TEXTS, tmp_path)
 
@@ -274,7 +276,7 @@ def test_without_a_folder_the_cache_is_the_user_s_own_and_named_after_the_teache
     assert again.asked == []
 
 
-def test_texts_are_encoded_while_they_are_read(tmp_path: Path) -> None:
+def test_texts_are_encoded_while_they_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A million pairs do not fit beside a teacher: at most two blocks of texts wait, however many follow."""
     read = 0
 
@@ -292,7 +294,8 @@ def test_texts_are_encoded_while_they_are_read(tmp_path: Path) -> None:
 
     waiting: list[int] = []
     teacher = Watching()
-    cache = TeacherCache.build_for_rows(teacher, rows_from_disk(), tmp_path, block_texts=10)
+    monkeypatch.setattr(module, "BLOCK_TEXTS", 10)
+    cache = TeacherCache.build_for_rows(teacher, rows_from_disk(), tmp_path)
     assert max(waiting[:-1]) <= 20
     assert sorted(teacher.asked) == sorted(
         [f"query {number}" for number in range(100)] + [f"document {number}" for number in range(40)]

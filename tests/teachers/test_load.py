@@ -71,11 +71,10 @@ def test_lsa_is_deterministic_and_its_name_tells_teachers_apart() -> None:
     np.testing.assert_array_equal(first.encode(corpus()), second.encode(corpus()))
     others = [
         LsaTeacher.fit(corpus(), dimensions=5),
-        LsaTeacher.fit(corpus(), dimensions=4, seed=1),
         LsaTeacher.fit(corpus()[1:], dimensions=4),
         LsaTeacher.fit(corpus(), dimensions=4, analyzer="char_wb"),
     ]
-    assert len({first.name, *(other.name for other in others)}) == 5
+    assert len({first.name, *(other.name for other in others)}) == 4
 
 
 def test_lsa_embeds_unknown_words_as_nothing_and_all_else_at_length_one() -> None:
@@ -137,16 +136,9 @@ def test_the_name_of_a_sentence_transformer_follows_its_weights(
     name = SentenceTransformerTeacher(str(dense_folder), device="cpu").name
     tiny_dense.save(str(tmp_path / "copy" / "dense"))
     assert SentenceTransformerTeacher(str(tmp_path / "copy" / "dense"), device="cpu").name == name
-    assert SentenceTransformerTeacher(str(dense_folder), device="cpu", max_seq_length=8).name != name
     tiny_dense[0].auto_model.embeddings.word_embeddings.weight.data += 0.01
     tiny_dense.save(str(dense_folder))
     assert SentenceTransformerTeacher(str(dense_folder), device="cpu").name != name
-
-
-def test_a_length_beyond_the_positions_is_refused(dense_folder: Path) -> None:
-    """Encoding would fail in torch at the first long text."""
-    with pytest.raises(ValueError, match="BertModel allows a max_seq_length of 3 to 64; received 65"):
-        SentenceTransformerTeacher(str(dense_folder), device="cpu", max_seq_length=65)
 
 
 def other_pooling(model) -> None:
@@ -210,8 +202,6 @@ def test_queries_and_documents_get_their_prompts(tiny_dense, tmp_path: Path) -> 
     for kind, expected in by_hand.items():
         np.testing.assert_allclose(teacher.encode(["sort a list"], kind), expected, atol=1e-6)  # float32
     assert np.abs(by_hand["query"] - by_hand["document"]).max() > 1e-3
-    own = SentenceTransformerTeacher(str(tmp_path), device="cpu", prompts={"query": "index "})
-    assert own.name != teacher.name
 
 
 def test_a_folder_is_used_as_what_it_is_or_refused(
@@ -223,9 +213,9 @@ def test_a_folder_is_used_as_what_it_is_or_refused(
     BertForSequenceClassification(config).save_pretrained(tmp_path / "cross")
     BertModel(config).save_pretrained(tmp_path / "bare")
     for folder, message in {
-        tmp_path / "sparse": "is a SparseEncoder, and dense embeddings are needed here; .*lexforge score",
-        tiny_checkpoint: "is a SparseEncoder",
-        tmp_path / "cross": "is a CrossEncoder",
+        tmp_path / "sparse": "is a sparse model, and dense embeddings are needed here; `load_teacher`",
+        tiny_checkpoint: "is a sparse model",
+        tmp_path / "cross": "is a cross-encoder model",
         tmp_path / "bare": "is a bare transformer",
     }.items():
         with pytest.raises(DataError, match=message):

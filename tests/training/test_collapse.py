@@ -9,7 +9,8 @@ from sentence_transformers import SparseEncoder
 from transformers import TrainerControl, TrainerState, TrainingArguments
 
 from lexforge.losses import NeuralSparseLoss
-from lexforge.training import CollapseCallback, SpladeTrainer
+from lexforge.training import SpladeTrainer, collapse
+from lexforge.training.collapse import CollapseCallback
 
 
 def feed(callback: CollapseCallback, lines: list[dict[str, float]], caplog: pytest.LogCaptureFixture) -> list:
@@ -27,9 +28,12 @@ def line(query: float, document: float) -> dict[str, float]:
     return {"loss": 1.0, "terms/query": query, "terms/document": document}
 
 
-def test_empty_activations_are_called_out_once_they_stay(caplog: pytest.LogCaptureFixture) -> None:
+def test_empty_activations_are_called_out_once_they_stay(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Three lines in a row, not three in all; once, not at every line after; again after it had recovered."""
-    callback = CollapseCallback(100, patience=3)
+    monkeypatch.setattr(collapse, "PATIENCE", 3)
+    callback = CollapseCallback(100)
     empty, healthy = line(0.4, 20), line(5, 20)
     lines = [empty, empty, healthy, empty, empty, empty, empty, healthy, empty, empty, empty]
     assert feed(callback, lines, caplog) == [0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 2]
@@ -40,9 +44,12 @@ def test_empty_activations_are_called_out_once_they_stay(caplog: pytest.LogCaptu
     assert "raise minimum_activation_weight" in first
 
 
-def test_dense_activations_are_called_out_for_each_column(caplog: pytest.LogCaptureFixture) -> None:
+def test_dense_activations_are_called_out_for_each_column(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """More than half of the vocabulary active is no sparse model; exactly half is let pass."""
-    callback = CollapseCallback(100, patience=2)
+    monkeypatch.setattr(collapse, "PATIENCE", 2)
+    callback = CollapseCallback(100)
     assert feed(callback, [line(50, 51), line(50, 51)], caplog) == [0, 1]
     assert "a document has had 51.0 of 100" in caplog.messages[0]
     assert "raise flops_weight" in caplog.messages[0]
@@ -60,16 +67,10 @@ def test_a_wanted_number_is_named_in_the_place_of_the_weight_that_it_sets(
     assert caplog.messages[0].endswith("terms active: lower document_terms")
 
 
-def test_lines_without_activations_count_for_nothing(caplog: pytest.LogCaptureFixture) -> None:
+def test_lines_without_activations_count_for_nothing(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The last line of a run, and those of the evaluation, hold no such number."""
-    callback = CollapseCallback(100, patience=2)
+    monkeypatch.setattr(collapse, "PATIENCE", 2)
+    callback = CollapseCallback(100)
     assert feed(callback, [line(0, 20), {"train_runtime": 3.0}, line(0, 20)], caplog) == [0, 0, 1]
-
-
-@pytest.mark.parametrize(
-    "numbers", [{"patience": 0}, {"dense_fraction": 0.0}, {"dense_fraction": 1.1}, {"vocabulary_size": 0}]
-)
-def test_numbers_out_of_range_are_refused(numbers: dict[str, float]) -> None:
-    """A patience of 0 would never warn."""
-    with pytest.raises(ValueError, match="received"):
-        CollapseCallback(**({"vocabulary_size": 100} | numbers))  # type: ignore[arg-type]

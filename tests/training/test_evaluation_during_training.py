@@ -11,9 +11,8 @@ from safetensors.torch import load_file
 from sentence_transformers import SparseEncoder
 from sentence_transformers.base.evaluation.evaluator import BaseEvaluator
 
-from lexforge.settings import EvaluationSettings
-from lexforge.training import early_stopping
-from lexforge.training.recipe import check_trackers
+from lexforge.settings import EvaluationSettings, RecipeSettings, TrainingSettings
+from lexforge.training import check_trackers, trainer_options
 
 VALUES = (0.2, 0.5, 0.4, 0.3, 0.9)
 
@@ -32,9 +31,8 @@ def train(make_trainer: Callable[..., Any]) -> Callable[..., Any]:
     def run(model: SparseEncoder, folder: Path, resume: bool = False, **settings: Any) -> Any:
         chosen = EvaluationSettings(**{"eval_steps": 1, **settings})
         arguments = {"max_steps": 5, "save_steps": 2, **chosen.arguments()}
-        trainer = make_trainer(
-            model, folder, arguments=arguments, evaluator=Given(), callbacks=early_stopping(chosen)
-        )
+        callbacks = trainer_options(RecipeSettings(evaluation=chosen, output_dir=folder))["callbacks"]
+        trainer = make_trainer(model, folder, arguments=arguments, evaluator=Given(), callbacks=callbacks)
         trainer.train(resume_from_checkpoint=resume)
         return trainer
 
@@ -100,9 +98,9 @@ def test_a_run_that_has_stopped_early_is_not_trained_further(
 
 def test_a_run_without_the_options_evaluates_nothing() -> None:
     """The default must stay what it was: no argument of the Trainer changes."""
-    settings = EvaluationSettings()
-    assert settings.arguments() == {}
-    assert early_stopping(settings) == []
+    assert EvaluationSettings().arguments() == {}
+    train = TrainingSettings(save_steps=500)
+    assert trainer_options(RecipeSettings(train=train))["callbacks"] == []
 
 
 def test_unknown_and_missing_trackers_are_refused() -> None:

@@ -18,7 +18,8 @@ from lexforge.losses import NeuralSparseLoss
 from lexforge.runs import NonFiniteError, last_checkpoint
 from lexforge.runs.log_file import LogLines
 from lexforge.settings import V26
-from lexforge.training import CurriculumCallback, Phase, SpladeTrainer, TrainingSettings
+from lexforge.training import Phase, SpladeTrainer, TrainingSettings
+from lexforge.training.curriculum import CurriculumCallback
 
 STEPS = 6
 

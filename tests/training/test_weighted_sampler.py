@@ -10,8 +10,7 @@ import pytest
 from datasets import Dataset
 
 from lexforge.data import DataError, SourceOptions, load_retrieval_data, load_training_data
-from lexforge.training import WeightedBatchSampler, weighted_batches
-from lexforge.training.weighted_sampler import draw_rows
+from lexforge.training.weighted_sampler import WeightedBatchSampler, draw_rows, weighted_batches
 
 
 def rows(number: int) -> Dataset:

@@ -22,16 +22,11 @@ def candidate_pools(
         rankings: Query id -> document id -> score, of each ranking, the best documents first.
         queries: Query ids.
         own: Query id -> the document that it was taken from, which is a candidate; real queries have none.
-        size: Number of candidates per query, at least 2.
+        size: Number of candidates per query.
 
     Returns:
         Query id -> at most `size` distinct documents.
-
-    Raises:
-        ValueError: If the size is below 2.
     """
-    if size < 2:
-        raise ValueError(f"a pool needs at least 2 candidates, which are compared; received {size}")
     pools = {}
     for query in queries:
         tops = zip_longest(*(ranking.get(query, {}) for ranking in rankings))
@@ -64,13 +59,8 @@ def listed_rows(
         Rows with `anchor`, `positive`, `negative_1`, ... and `label`, the scores; the best document comes
         first. A query with too few candidates, or with equal scores of all, has no row.
 
-    Raises:
-        ValueError: If fewer than two documents are wanted.
-
     Source: stratified over the teacher's range, arXiv 2604.04734.
     """
-    if documents < 2:
-        raise ValueError(f"a row compares at least 2 documents; received {documents}")
     rows = []
     for query, found in scores.items():
         ranked = sorted(found, key=found.__getitem__, reverse=True)

@@ -12,7 +12,7 @@ import math
 import random
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias, get_args
@@ -68,33 +68,17 @@ def read_queries(path: Path) -> list[str]:
     return queries
 
 
-def pseudo_queries(
-    passages: Mapping[str, Passage],
-    number: int,
-    *,
-    origins: Sequence[QueryOrigin] = QUERY_ORIGINS,
-    seed: int = 0,
-) -> list[PseudoQuery]:
+def pseudo_queries(passages: Mapping[str, Passage], number: int, *, seed: int = 0) -> list[PseudoQuery]:
     """Take queries from passages, evenly from all passages and of all origins.
 
     Args:
-        passages: Passage id -> passage, at least one.
+        passages: Passage id -> passage.
         number: Number of queries wanted, at least 1.
-        origins: The origins, at least one.
         seed: Seed of the order of the passages and of the choice of keywords.
 
     Returns:
         Distinct queries in random order: at most `number`, and fewer where the passages give no more.
-
-    Raises:
-        ValueError: If there is no passage, no origin or an unknown one, or the number is below 1.
     """
-    if not passages or number < 1 or not origins or set(origins) - set(QUERY_ORIGINS):
-        raise ValueError(
-            "pseudo-queries need passages, a number of at least 1 and origins among "
-            f"{', '.join(QUERY_ORIGINS)}; received {len(passages)} passages, the number {number} and the "
-            f"origins {', '.join(origins) or 'none'}"
-        )
     words = {key: [word.lower() for word in _WORD.findall(one.joined)] for key, one in passages.items()}
     holding = Counter(word for found in words.values() for word in set(found))
     idf = {word: math.log1p(len(passages) / count) for word, count in holding.items()}
@@ -103,11 +87,11 @@ def pseudo_queries(
     rng.shuffle(order)
     # Round by round each passage gives one query, of an origin that moves on from passage to passage.
     found: dict[str, PseudoQuery] = {}
-    for turn in range(len(origins)):
+    for turn in range(len(QUERY_ORIGINS)):
         for place, key in enumerate(order):
             if len(found) == number:
                 break
-            origin = origins[(turn + place) % len(origins)]
+            origin = QUERY_ORIGINS[(turn + place) % len(QUERY_ORIGINS)]
             text = _query(origin, passages[key], words[key], idf, rng)
             if text:
                 found.setdefault(text, PseudoQuery(text, origin, key))

@@ -22,6 +22,7 @@ from typing import Annotated, Any
 
 from lexforge import corpus, data, evaluation, models, retrieval
 from lexforge.commands.index import read_library
+from lexforge.commands.output_file import check_output_file
 from lexforge.commands.search import server_options
 from lexforge.data import SourceOptions
 from lexforge.settings import NO_PREFIX
@@ -87,11 +88,9 @@ def compared_run(path: Path) -> Path:
 def main(cfg: Config) -> None:
     """Evaluate the model, print the results and write the files that were asked for."""
     # What would fail after the evaluation is checked before it.
-    for file in (cfg.run, cfg.json):
-        if file is not None and not file.resolve().parent.is_dir():
-            raise FileNotFoundError(f"the folder of {file} does not exist")
-        if file is not None and file.is_dir():
-            raise IsADirectoryError(f"--run and --json must name files; {file} is a folder")
+    for flag, file in (("--run", cfg.run), ("--json", cfg.json)):
+        if file is not None:
+            check_output_file(file, flag)
     if cfg.run is not None and cfg.json is not None and cfg.run.resolve() == cfg.json.resolve():
         raise ValueError(f"--run and --json must name two files; received {cfg.run} for both")
     evaluation.check_metrics(cfg.metrics, cfg.k)

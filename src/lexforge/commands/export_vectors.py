@@ -30,9 +30,6 @@ class Config:
     queries: Path | None = None  # a folder that holds queries.jsonl
     model: str | None = None  # the encoder; None takes the name under which the corpus was encoded
     batch_size: int = 32  # queries per forward pass
-    shard_mb: int | None = (
-        None  # the most megabytes per file; None takes what the engine takes in one request
-    )
 
 
 def main(cfg: Config) -> None:
@@ -57,7 +54,6 @@ def main(cfg: Config) -> None:
         cfg.target,
         terms=terms,
         queries=queries,
-        shard_bytes=None if cfg.shard_mb is None else cfg.shard_mb * 1_000_000,
         show_progress_bar=True,
     )
     survey = exported.survey

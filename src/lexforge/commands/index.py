@@ -27,7 +27,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from lexforge import corpus, data, models, retrieval
 from lexforge.commands.search import server_options
@@ -57,7 +57,6 @@ class Config:
     delete: tuple[str, ...] = ()  # ids of documents or passages that leave the index
     vectors: Path | None = None  # the folder that `lexforge encode` wrote
     index: retrieval.IndexName | None = None  # None takes the exact index of such vectors
-    rows: int = 262_144  # of --vectors: documents that are added at once; memory holds their vectors
     uri: str | None = None  # for Milvus and Qdrant: http://host:port, or a name that ends in .db or .qdrant
     collection: str = "lexforge"  # for Milvus and Qdrant: name of the new collection
 
@@ -91,7 +90,7 @@ def main(cfg: Config) -> None:
     print(f"index of {len(index)} passages, {index.nbytes:,} bytes, saved to {cfg.output}")
 
 
-def index_vectors(cfg: Config, vectors: Path, options: dict[str, str]) -> retrieval.Index:
+def index_vectors(cfg: Config, vectors: Path, options: dict[str, Any]) -> retrieval.Index:
     """Make an index of vectors that `lexforge encode` wrote."""
     if cfg.model is not None or cfg.max_seq_length is not None:
         raise ValueError("--vectors name the model that made them: leave out --model and --max-seq-length")
@@ -101,7 +100,7 @@ def index_vectors(cfg: Config, vectors: Path, options: dict[str, str]) -> retrie
         texts = data.load_documents(cfg.documents, cfg.source)
         passages = {key: Passage("", text, key) for key, text in texts.items()}
     return corpus.build_index(
-        encoded, cfg.output, cfg.index, passages=passages, rows=cfg.rows, show_progress_bar=True, **options
+        encoded, cfg.output, cfg.index, passages=passages, show_progress_bar=True, **options
     )
 
 

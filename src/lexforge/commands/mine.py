@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from lexforge import corpus, data, evaluation, models, negatives, retrieval, teachers
+from lexforge.commands.output_file import check_output_file
 from lexforge.common.types import DataError
 from lexforge.data import SourceOptions
 from lexforge.negatives import NEGATIVE_RULE, NegativeRule
@@ -43,7 +44,6 @@ class Config:
     teacher_cache: Path | None = None  # keeps what the teacher computes; None takes the user's cache
     max_seq_length: int | None = None  # tokens after which a text is cut; None keeps the model's own limit
     batch_size: int = 32  # texts per forward pass
-    block_queries: int = 4096  # queries that are searched at a time, which limits the memory of the rankings
     cache_dir: Path | None = None  # keeps the vectors of the corpus for the next call with the same model
 
 
@@ -67,13 +67,7 @@ def ranked_blocks(cfg: Config, miner: negatives.NegativeMiner) -> Iterable[dict[
     """Return the runs of the split's queries, block by block."""
     if cfg.run is None:
         search = searcher(cfg, str(cfg.model), miner.data)
-        return negatives.rankings(
-            search,
-            miner.queries,
-            cfg.rule.last_rank,
-            block_queries=cfg.block_queries,
-            show_progress_bar=True,
-        )
+        return negatives.rankings(search, miner.queries, cfg.rule.last_rank, show_progress_bar=True)
     run = evaluation.read_run(cfg.run, queries=miner.queries, documents=miner.data.corpus)
     if not run:
         raise ValueError(f"{cfg.run} must rank queries of the split {cfg.split!r}; it ranks none")
@@ -104,12 +98,7 @@ def main(cfg: Config) -> None:
             "--teacher-margin and a teacher (--teacher or --teacher-scores) need each other; received margin "
             f"{cfg.rule.teacher_margin}, teacher {cfg.teacher!r}, scores {cfg.teacher_scores}"
         )
-    if cfg.block_queries < 1:
-        raise ValueError(f"block_queries must be at least 1; received {cfg.block_queries}")
-    if not cfg.output.resolve().parent.is_dir():
-        raise FileNotFoundError(f"the folder of {cfg.output} does not exist")
-    if cfg.output.is_dir():
-        raise IsADirectoryError(f"--output must name a file; {cfg.output} is a folder")
+    check_output_file(cfg.output)
     loaded = data.load_retrieval_data(str(cfg.data), [cfg.split], cfg.source)
     miner = negatives.NegativeMiner(loaded, cfg.rule, cfg.split)
     score = scorer(cfg, miner)

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from lexforge import corpus, data
+from lexforge.commands.output_file import check_output_file
 from lexforge.common.progress import Progress
 from lexforge.settings import NO_PREFIX, TableOptions
 from lexforge.storage.files import write_text
@@ -57,10 +58,8 @@ def labelled(
 
 def main(cfg: Config) -> None:
     """Read the texts, label them, and write the lines."""
-    if cfg.output is not None and not cfg.output.resolve().parent.is_dir():
-        raise FileNotFoundError(f"the folder of {cfg.output} does not exist")
-    if cfg.output is not None and cfg.output.is_dir():
-        raise IsADirectoryError(f"--output must name a file; {cfg.output} is a folder")
+    if cfg.output is not None:
+        check_output_file(cfg.output)
     texts = data.load_texts(cfg.texts, cfg.text_column, cfg.tables)
     classifier = corpus.load_label_classifier(cfg.model)
     if cfg.threshold is not None:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Annotated
 
 from lexforge import data, evaluation, teachers
+from lexforge.commands.output_file import check_output_file
 from lexforge.data import SourceOptions
 from lexforge.settings import NO_PREFIX
 
@@ -39,7 +40,6 @@ class Config:
     max_seq_length: int | None = None  # in tokens; None keeps what the model was saved with
     m3_weights: tuple[float, float, float] | None = None  # of BGE-M3's dense, sparse and several vectors
     cache: Path | None = None  # the folder of the scores; None takes the teacher's own in the user's cache
-    block_pairs: int = 1024  # pairs per block of the cache, which is what a killed run can lose
 
 
 def main(cfg: Config) -> None:
@@ -48,8 +48,7 @@ def main(cfg: Config) -> None:
         raise ValueError("pass either --rows or --data: one of them lists the pairs")
     if cfg.run is not None and cfg.data is None:
         raise ValueError("--run is a run of the queries of --data; with --rows there is none")
-    if not cfg.output.resolve().parent.is_dir():
-        raise FileNotFoundError(f"the folder of {cfg.output} does not exist")
+    check_output_file(cfg.output)
     # The pairs are read before the teacher is loaded: a wrong file fails at once.
     if cfg.rows is not None:
         rows = data.read_training_rows(cfg.rows)
@@ -67,7 +66,7 @@ def main(cfg: Config) -> None:
         max_seq_length=cfg.max_seq_length,
         m3_weights=cfg.m3_weights,
     )
-    scores = teachers.score_pairs(scorer, pairs, cfg.cache, block_pairs=cfg.block_pairs)
+    scores = teachers.score_pairs(scorer, pairs, cfg.cache)
     if cfg.rows is not None:
         data.write_training_rows(cfg.output, teachers.label_rows(rows, scores))
     else:

@@ -1,21 +1,26 @@
 """Give the documents of a SPLADE encoder a wanted mean number of active terms, without training.
 
     lexforge trim MODEL --document-terms 32 --documents FOLDER --output TRIMMED
-    lexforge trim MODEL --document-terms 32 --documents FOLDER --output TRIMMED --data FOLDER
+    lexforge trim MODEL --document-terms 32 --documents FOLDER --output TRIMMED --data FOLDER --idf-bias 0.2
 
 MODEL is a saved SPLADE `SparseEncoder` or the checkpoint of a masked language model. Up to 3,000 documents
 are drawn at random, with the same seed each time, and one level that gives them the wanted number is
 subtracted from all logits. Sentence-transformers loads TRIMMED as any other model. Queries get shorter too,
 unless they are looked up.
 
-With `--data` the model is measured on judged queries before it is trimmed: as it is, and for each number of
-`--curve` at the level, with `max_active_dims`, and with a threshold on the activations. The split is `dev`;
+`--idf-bias` is for a model that was trained on other documents: it makes terms that many of these documents
+activate harder to activate, and rare ones easier, before the level is found.
+
+With `--data` the model is measured on judged queries before it is trimmed: as it is, shifted by idf if asked
+to, and for each number of `--curve` at the level, with `max_active_dims`, and with a threshold on the
+activations. The split is `dev`;
 name another one by `--split`, and mind that a number that was chosen on `test` cannot be judged there. The
 table is printed, and TRIMMED holds it as trim.json and trim.svg.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -23,7 +28,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import tyro
 
-from lexforge import data, evaluation, export, models, report, runs, sparsity
+from lexforge import corpus, data, evaluation, export, models, report, runs, sparsity
 from lexforge.common.command_line import printable
 from lexforge.data import SourceOptions
 from lexforge.settings import NO_PREFIX
@@ -45,6 +50,7 @@ class Config:
     document_terms: int  # wanted mean number of active terms per document
     documents: str  # whose documents are counted: a folder in BEIR layout or another name that recipes take
     output: Path  # a new or empty folder
+    idf_bias: float = 0.0  # shift of a term's logit per unit of its idf in the documents
     data: str | None = None  # judged queries for the curve: a name as for --documents; None measures nothing
     split: str = "dev"  # of --data: whose queries are searched
     curve: tuple[int, ...] | None = None  # numbers of document terms; None is 16 to 128, as far as possible
@@ -63,6 +69,8 @@ def main(cfg: Config) -> None:
     for number in (cfg.document_terms, *(cfg.curve or ())):
         if number < 1:
             raise ValueError(f"--document-terms and --curve must be at least 1; received {number}")
+    if not 0 <= cfg.idf_bias < math.inf:
+        raise ValueError(f"--idf-bias must be finite and 0 or above; received {cfg.idf_bias}")
     name = models.checked_name(cfg.model)
     if models.model_type(name) != "sparse":
         raise ValueError(
@@ -74,21 +82,20 @@ def main(cfg: Config) -> None:
 
     model = cast("SparseEncoder", models.load_encoder(name, cfg.max_seq_length))  # by its files, see above
     numbers = [cfg.document_terms, *(numbers_of_curve(cfg, model) if judged else ())]
+    for number in numbers:
+        sparsity.check_trimming(model, number)
+    points: list[sparsity.CurvePoint] = []
+    before = None
+    if cfg.idf_bias:
+        if judged is not None:
+            points += measured_points(cfg, model, judged, None)
+        before = shift_by_idf(cfg, model, sample)
     levels = sparsity.document_levels(
         model, sample, numbers, batch_size=cfg.batch_size, show_progress_bar=True
     )
-    points: list[sparsity.CurvePoint] = []
-    terms: dict[str, dict[str, float]] = {"document": {"before": levels.before}}
+    terms = {"document": {"before": levels.before if before is None else before}}
     if judged is not None:
-        points = sparsity.trimming_curve(
-            model,
-            judged.queries,
-            judged.corpus,
-            judged.split(cfg.split),
-            levels,
-            batch_size=cfg.batch_size,
-            show_progress_bar=True,
-        )
+        points += measured_points(cfg, model, judged, levels)
         queries = list(judged.split_queries(cfg.split).values())
         terms["query"] = {"before": points[0].measures["query_active_dims"]}
     terms["document"]["after"] = sparsity.lower_to_level(
@@ -106,6 +113,32 @@ def main(cfg: Config) -> None:
         print(f"terms per {kind}: {means['before']:.1f} before, {means['after']:.1f} after")
     print(f"counted on {len(sample):,} of {total:,} documents; {time.perf_counter() - started:.0f} seconds")
     print(f"{cfg.output} holds the trimmed model")
+
+
+def shift_by_idf(cfg: Config, model: SparseEncoder, documents: list[str]) -> float:
+    """Shift the bias by the idf of the documents; return how many active terms they had on average."""
+    import numpy as np
+
+    vectors = corpus.encode(model, documents, "document", batch_size=cfg.batch_size, show_progress_bar=True)
+    frequency = np.bincount(vectors.indices, minlength=vectors.shape[1])  # [V]
+    models.shift_bias_by_idf(model, frequency, len(documents), cfg.idf_bias)
+    return float(vectors.nnz / len(documents))
+
+
+def measured_points(
+    cfg: Config, model: SparseEncoder, judged: data.RetrievalData, levels: sparsity.DocumentLevels | None
+) -> list[sparsity.CurvePoint]:
+    """Measure the model on the judged queries: as it is, or shifted where asked to and at each level."""
+    return sparsity.trimming_curve(
+        model,
+        judged.queries,
+        judged.corpus,
+        judged.split(cfg.split),
+        levels,
+        whole="shifted by idf" if cfg.idf_bias and levels else "as it is",
+        batch_size=cfg.batch_size,
+        show_progress_bar=True,
+    )
 
 
 def drawn_documents(cfg: Config) -> tuple[list[str], int]:
@@ -156,6 +189,7 @@ def _write(
             wanted=cfg.document_terms,
             reached=terms["document"]["after"],
             level=level,
+            idf_bias=cfg.idf_bias,
             command=runs.launch_command(),
             **measured,
         )
@@ -184,10 +218,10 @@ def _drawing(cfg: Config, points: list[sparsity.CurvePoint]) -> str:
                 for p in points
                 if p.setting == setting and p.measures[cost] > 0  # without a shared term nothing is found
             ]
-            for setting in ("as it is", *names)
+            for setting in ("as it is", "shifted by idf", *names)
         }
         curves = {shown: places[setting] for setting, shown in names.items() if places[setting]}
-        single = {"as it is": places["as it is"][0]} if places["as it is"] else {}
+        single = {whole: places[whole][0] for whole in ("as it is", "shifted by idf") if places[whole]}
         panels.append(report.Panel(f"over {label}", label, "nDCG@10", curves, single))
     text = "; ".join(
         f"{_label(p)}: nDCG@10 {p.measures['nDCG@10']:.4f}, {p.measures['document_active_dims']:.1f} terms "

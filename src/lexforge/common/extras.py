@@ -6,15 +6,6 @@ Whoever takes that name later would run code on the machine of each reader who a
 from __future__ import annotations
 
 
-def install_command(extra: str) -> str:
-    """Return the command that installs an extra; it works in a checkout.
-
-    Args:
-        extra: A name of `[project.optional-dependencies]`, such as `milvus`.
-    """
-    return f"pip install '.[{extra}]'"
-
-
 def missing_extra(what: str, extra: str, error: ImportError) -> ImportError:
     """Make the error for a package that is missing.
 
@@ -26,5 +17,5 @@ def missing_extra(what: str, extra: str, error: ImportError) -> ImportError:
     Returns:
         The error, which says how to install the extra.
     """
-    how = f"in a checkout of lexforge, {install_command(extra)}"
+    how = f"in a checkout of lexforge, pip install '.[{extra}]'"
     return ImportError(f"{what} needs the extra {extra!r}: {how} ({error})")

@@ -66,9 +66,7 @@ class _SumOverRanks(torch.autograd.Function):
         return total
 
 
-# Backends that gather into, and scatter from, one tensor; the others work on lists of tensors. PyTorch 2.13
-# gave the two functions new names.
-_ONE_TENSOR_BACKENDS = ("gloo", "nccl", "xccl")
+# PyTorch 2.13 gave the two functions new names.
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 _reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
@@ -77,31 +75,17 @@ class _RowsOfAllRanks(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, tensor: Tensor) -> Tensor:
         tensor, ranks = tensor.contiguous(), dist.get_world_size()
-        if _backend_of(tensor) in _ONE_TENSOR_BACKENDS:
-            rows = tensor.new_empty(ranks * tensor.shape[0], *tensor.shape[1:])  # [R * B, ...]
-            _all_gather(rows, tensor)
-            return rows
-        blocks = [torch.empty_like(tensor) for _ in range(ranks)]
-        dist.all_gather(blocks, tensor)
-        return torch.cat(blocks)
+        rows = tensor.new_empty(ranks * tensor.shape[0], *tensor.shape[1:])  # [R * B, ...]
+        _all_gather(rows, tensor)
+        return rows
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
         gradient, ranks = gradient.contiguous(), dist.get_world_size()
-        if _backend_of(gradient) in _ONE_TENSOR_BACKENDS:
-            # Each rank receives the sum of its own rows only: 1 / R of what an all-reduce would bring.
-            own = gradient.new_empty(gradient.shape[0] // ranks, *gradient.shape[1:])  # [B, ...]
-            _reduce_scatter(own, gradient)
-            return own
-        total = gradient.clone()
-        dist.all_reduce(total)
-        return total.chunk(ranks)[dist.get_rank()]
-
-
-def _backend_of(tensor: Tensor) -> str:
-    """The name of the backend that carries tensors of this device, as of "cpu:gloo,cuda:nccl"."""
-    backends = dict(pair.split(":", 1) for pair in dist.get_backend_config().split(",") if ":" in pair)
-    return backends.get(tensor.device.type, dist.get_backend())
+        # Each rank receives the sum of its own rows only: 1 / R of what an all-reduce would bring.
+        own = gradient.new_empty(gradient.shape[0] // ranks, *gradient.shape[1:])  # [B, ...]
+        _reduce_scatter(own, gradient)
+        return own
 
 
 def first_gathered_row(rows: int) -> int:

@@ -13,6 +13,7 @@ from sentence_transformers.base.model import BaseModel
 from lexforge.common.samples import evenly_spaced
 
 _BATCH_TEXTS = 1024
+SAMPLE = 1000  # texts in which unknown tokens are counted at most
 
 
 def own_token_ids(model: SparseEncoder, texts: Sequence[str]) -> list[list[int]]:
@@ -69,19 +70,18 @@ def count_tokens(model: BaseModel, texts: Sequence[str]) -> list[int]:
     return counts
 
 
-def unknown_share(model: BaseModel, texts: Sequence[str], *, sample: int = 1000) -> float:
+def unknown_share(model: BaseModel, texts: Sequence[str]) -> float:
     """Measure how much of some texts a model's tokenizer does not know.
 
     Args:
         model: An encoder of sentence-transformers.
-        texts: N texts, at least one.
-        sample: Number of texts that are looked at, evenly spaced.
+        texts: N texts, at least one. Of more than `SAMPLE`, that many are looked at, evenly spaced.
 
     Returns:
         The share of unknown tokens among those that are not special otherwise; 0 for a tokenizer that knows
         every text.
     """
-    unknown, tokens = _count_unknown(model, [texts[place] for place in evenly_spaced(len(texts), sample)])
+    unknown, tokens = _count_unknown(model, [texts[place] for place in evenly_spaced(len(texts), SAMPLE)])
     return float(unknown.sum() / max(1, tokens.sum()))
 
 

@@ -44,8 +44,7 @@ class Source:
         max_seq_length: Number of tokens after which a text was cut; None if the model set no limit.
         passages: SHA-256 of the file of the texts; None if the index keeps none.
         generation: Number of the state of the documents; each change of them adds 1.
-        state: Random digits of this state, because an index that was made again counts from 1 again; empty
-            where an earlier version wrote it.
+        state: Random digits of this state, because an index that was made again counts from 1 again.
     """
 
     index_name: IndexName
@@ -53,8 +52,8 @@ class Source:
     fingerprint: str
     max_seq_length: int | None
     passages: str | None
-    generation: int = 1
-    state: str = ""
+    generation: int
+    state: str
 
     @property
     def folder(self) -> str:
@@ -131,7 +130,15 @@ def build_index(
         index.save(path)
         return index
 
-    source = Source(index_name, manifest.model, manifest.fingerprint, manifest.max_seq_length, None)
+    source = Source(
+        index_name,
+        manifest.model,
+        manifest.fingerprint,
+        manifest.max_seq_length,
+        passages=None,
+        generation=1,
+        state="",
+    )
     with new_directory(directory) as path:
         index = write_generation(path, source, save, passages)
     return open_index(directory)[0] if index is None else index

@@ -17,21 +17,10 @@ if TYPE_CHECKING:
     from lexforge.data.columns import validate_columns
     from lexforge.data.digest import digests
     from lexforge.data.formats import detect_rows
-    from lexforge.data.formats.beir import (
-        load_corpus,
-        load_queries,
-        load_teacher_scores,
-        write_teacher_scores,
-    )
+    from lexforge.data.formats.beir import load_queries, load_teacher_scores, write_teacher_scores
     from lexforge.data.formats.docstrings import load_docstrings
     from lexforge.data.library import Library, load_library
-    from lexforge.data.multilabel import (
-        MultiLabelData,
-        load_docstring_topics,
-        load_label_sets,
-        load_texts,
-        multi_hot,
-    )
+    from lexforge.data.multilabel import MultiLabelData, load_label_sets, load_texts, multi_hot
     from lexforge.data.pair_data import PairData
     from lexforge.data.retrieval_data import RetrievalData, hold_out, sample_corpus
     from lexforge.data.rows import read_training_rows, rows_to_dataset, write_training_rows
@@ -45,7 +34,6 @@ if TYPE_CHECKING:
     from lexforge.data.stopwords import check_language, stopword_ids, stopword_summary
     from lexforge.data.sts import load_sts
     from lexforge.settings import MultiLabelOptions, SourceOptions, StsOptions
-    from lexforge.storage.files import cache_folder
 
 __all__ = [
     "DataError",
@@ -57,7 +45,6 @@ __all__ = [
     "SourceOptions",
     "StsOptions",
     "TrainingData",
-    "cache_folder",
     "check_language",
     "check_source",
     "corpus_idf",
@@ -65,8 +52,6 @@ __all__ = [
     "digests",
     "document_frequency",
     "hold_out",
-    "load_corpus",
-    "load_docstring_topics",
     "load_docstrings",
     "load_documents",
     "load_label_sets",

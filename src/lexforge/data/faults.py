@@ -72,17 +72,16 @@ class Faults:
         self._count(self._bad, fault, where, detail)
 
     @contextmanager
-    def counted(self, where: object, fault: str = WRONG) -> Iterator[None]:
+    def counted(self, where: object) -> Iterator[None]:
         """A block that reads one row: what it refuses is counted as a bad row, and the block ends.
 
         Args:
             where: Where the row stands. The messages of the block leave it out, because it may take long.
-            fault: What is wrong.
         """
         try:
             yield
         except DataError as error:
-            self.bad(fault, where, str(error).removeprefix(": "))
+            self.bad(WRONG, where, str(error).removeprefix(": "))
 
     def told(self, fault: str, where: object, detail: str = "") -> None:
         """Count a row that is told of and not refused; the arguments are those of `bad`."""

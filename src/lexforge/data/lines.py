@@ -12,7 +12,8 @@ import math
 import re
 import reprlib
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from numbers import Integral
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -101,18 +102,33 @@ def bounded_lines(stream: BinaryIO, path: Path) -> Iterator[tuple[int, bytes]]:
         DataError: If a line is longer than `MAX_LINE_BYTES`, or if the compressed data are broken.
     """
     number = 0
-    try:
+    with whole_data(path, lambda: f" after line {number}"):
         while line := stream.readline(MAX_LINE_BYTES + 1):
             number += 1
             if len(line) > MAX_LINE_BYTES:
                 raise DataError(f"{path}:{number}: the line is longer than {MAX_LINE_BYTES:,} bytes")
             yield number, line
+
+
+@contextmanager
+def whole_data(path: Path, place: Callable[[], str] = str) -> Iterator[None]:
+    """A block that reads a file, which may be compressed.
+
+    Args:
+        path: The file.
+        place: Returns where the reader is, for the message.
+
+    Raises:
+        DataError: If the compressed data are broken or end too early.
+    """
+    try:
+        yield
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise DataError(f"{path}: broken gzip data after line {number}: {error}") from error
+        raise DataError(f"{path}: broken gzip data{place()}: {error}") from error
     except OSError as error:
         if path.suffix != ".zst":
             raise
-        raise DataError(f"{path}: broken zstd data after line {number}: {error}") from error
+        raise DataError(f"{path}: broken zstd data{place()}: {error}") from error
 
 
 def json_objects(path: Path, fields: Sequence[str]) -> Iterator[tuple[int, dict[str, Any]]]:

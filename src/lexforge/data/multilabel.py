@@ -30,6 +30,7 @@ TEXT, LABEL = "text", "label"
 TEXT_NAMES = (TEXT, "sentence")  # what a column of texts is called
 _LABELS = "labels"
 _FIELDS = ("id", "text", _LABELS, "split")
+TOPICS = 30  # labels of the embedded set
 _MARKS = "|;,"  # between names in a cell; the first that occurs counts, because names may hold the others
 
 
@@ -333,16 +334,13 @@ def _gather(source: str, name: str, records: Iterable[tuple[object, Any]], fault
     return MultiLabelData(name, tuple(sorted(found)), splits, notes)
 
 
-def load_docstring_topics(max_labels: int = 30) -> MultiLabelData:
+def load_docstring_topics() -> MultiLabelData:
     """Load the embedded set: docstrings of the installed packages, labelled with the place of their objects.
 
     The labels of a docstring are the packages, modules and classes in its object's dotted name, such as
-    `scipy`, `stats` and `rv_continuous`. Only the labels that are most frequent in the training split are
-    kept, and texts without any of them are left out. The splits are those of `load_docstrings`, in which all
-    docstrings of a file belong to one split.
-
-    Args:
-        max_labels: The number of labels to keep.
+    `scipy`, `stats` and `rv_continuous`. Only the `TOPICS` labels that are most frequent in the training
+    split are kept, and texts without any of them are left out. The splits are those of `load_docstrings`, in
+    which all docstrings of a file belong to one split.
 
     Returns:
         The set `docstring-topics`.
@@ -359,7 +357,7 @@ def load_docstring_topics(max_labels: int = 30) -> MultiLabelData:
         splits[split] = texts
     # The most frequent labels of the training split; equal counts are ordered by name.
     counts = Counter(name for row in splits["train"] for name in row.labels)
-    label_names = tuple(sorted(sorted(counts, key=lambda name: (-counts[name], name))[:max_labels]))
+    label_names = tuple(sorted(sorted(counts, key=lambda name: (-counts[name], name))[:TOPICS]))
     kept = set(label_names)
     labelled = {
         split: [

@@ -15,7 +15,7 @@ from lexforge.data.columns import ANCHOR, LABEL, POSITIVE
 from lexforge.data.faults import Faults
 from lexforge.data.pairs import SOURCE_ROW, WEIGHT, pair_rows, with_relevant
 from lexforge.data.retrieval_data import RetrievalData
-from lexforge.data.splits import missing_split, with_held_out
+from lexforge.data.splits import TRAIN, missing_split, with_held_out
 from lexforge.data.tables import Origin, RowPlace, Table
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class PairData:
 
     @classmethod
     def of_tables(
-        cls, name: str, tables: Mapping[str, Table], columns: Mapping[str, str], faults: Faults | None = None
+        cls, name: str, tables: Mapping[str, Table], columns: Mapping[str, str], faults: Faults
     ) -> PairData:
         """Recognise the columns of tables; see `pair_rows`.
 
@@ -79,7 +79,7 @@ class PairData:
             name: The name of the set.
             tables: Split -> table.
             columns: Names of columns by their role.
-            faults: Counts what is wrong, and is finished by the caller; None refuses any bad row.
+            faults: Counts what is wrong, and is finished by the caller.
 
         Returns:
             The set.
@@ -87,10 +87,7 @@ class PairData:
         Raises:
             DataError: If `pair_rows` refuses a table.
         """
-        counted = faults or Faults(name)
-        splits = {split: pair_rows(table, columns, counted) for split, table in tables.items()}
-        if faults is None:
-            counted.log()
+        splits = {split: pair_rows(table, columns, faults) for split, table in tables.items()}
         return cls(name, splits, {split: table.origin for split, table in tables.items()})
 
     def split(self, name: str) -> Dataset:
@@ -131,14 +128,11 @@ class PairData:
             raise missing_split(self.name, name, list(self.splits))
         return self.splits[name]
 
-    def hold_out(
-        self, fractions: Mapping[str, float], split: str = "train", *, needed: Sequence[str] | None = None
-    ) -> PairData:
-        """Move queries of one split to new splits, as `lexforge.data.hold_out` does; memory holds no text.
+    def hold_out(self, fractions: Mapping[str, float], *, needed: Sequence[str] | None = None) -> PairData:
+        """Move queries of train to new splits, as `lexforge.data.hold_out` does; memory holds no text.
 
         Args:
-            fractions: New split -> share of the queries of `split`.
-            split: The split from which queries are taken; it keeps the rest.
+            fractions: New split -> share of the queries of train.
             needed: New splits that must not be empty; the others are left out then. None needs all.
 
         Returns:
@@ -155,21 +149,20 @@ class PairData:
         def select(rows: Dataset, places: NDArray[np.int64]) -> Dataset:
             return rows.select(places)
 
-        held_out = with_held_out(self.name, self.splits, fractions, texts, select, split, needed=needed)
-        origins = self.origins | dict.fromkeys(fractions, self.origins[split])
+        held_out = with_held_out(self.name, self.splits, fractions, texts, select, needed)
+        origins = self.origins | dict.fromkeys(fractions, self.origins[TRAIN])
         return replace(self, splits=held_out, origins=origins)
 
-    def training_rows(self, split: str = "train", *, negatives: bool = True) -> Dataset:
-        """Return the rows of a split for a trainer, with `relevant` where a query has several positives.
+    def training_rows(self, *, negatives: bool = True) -> Dataset:
+        """Return the rows of train for a trainer, with `relevant` where a query has several positives.
 
         Args:
-            split: The split to train on.
             negatives: Whether to keep the negatives and the scores.
 
         Returns:
             The rows, mapped from the disk.
         """
-        rows = self.split(split)
+        rows = self.split(TRAIN)
         if not negatives:
             rows = rows.select_columns([ANCHOR, POSITIVE])
         return with_relevant(rows)
@@ -231,9 +224,9 @@ class PairData:
                         return
                     ids.setdefault(text, _id("d", text))
 
-    def documents(self, split: str = "train") -> TextColumn:
-        """Return the positives of a split as a sequence that reads them from the disk."""
-        return TextColumn(self.split(split), POSITIVE)
+    def documents(self) -> TextColumn:
+        """Return the positives of train as a sequence that reads them from the disk."""
+        return TextColumn(self.split(TRAIN), POSITIVE)
 
 
 def _id(role: str, text: str) -> str:

@@ -69,26 +69,21 @@ class RetrievalData:
 
 
 def hold_out(
-    data: RetrievalData,
-    fractions: Mapping[str, float],
-    split: str = "train",
-    *,
-    needed: Sequence[str] | None = None,
+    data: RetrievalData, fractions: Mapping[str, float], *, needed: Sequence[str] | None = None
 ) -> RetrievalData:
-    """Move queries of one split to new splits, chosen by the hash of their text; equal queries stay together.
+    """Move queries of train to new splits, chosen by the hash of their text; equal queries stay together.
 
     Args:
         data: The set, for example one that was published with only a training split.
-        fractions: New split -> share of the queries of `split`, such as `{"dev": 0.05, "test": 0.05}`.
-        split: The split from which queries are taken; it keeps the rest.
+        fractions: New split -> share of the queries of train, such as `{"dev": 0.05, "test": 0.05}`.
         needed: New splits that must not be empty; the others are left out then. None needs all.
 
     Returns:
         The set with the new splits; all splits share the documents.
 
     Raises:
-        ValueError: If `split` is unknown, if a new split exists already, if the shares leave nothing for
-            `split`, or if a split that is needed would be empty.
+        ValueError: If there is no train, if a new split exists already, if the shares leave nothing for
+            train, or if a split that is needed would be empty.
     """
 
     def texts(judged: Qrels) -> Iterator[str]:
@@ -98,14 +93,10 @@ def hold_out(
         queries = list(judged)
         return {queries[place]: judged[queries[place]] for place in places}
 
-    return replace(
-        data, qrels=with_held_out(data.name, data.qrels, fractions, texts, select, split, needed=needed)
-    )
+    return replace(data, qrels=with_held_out(data.name, data.qrels, fractions, texts, select, needed))
 
 
-def sample_corpus(
-    data: RetrievalData, documents: int | None, splits: Sequence[str], seed: int = 0
-) -> RetrievalData:
+def sample_corpus(data: RetrievalData, documents: int | None, splits: Sequence[str]) -> RetrievalData:
     """Make a set whose searches are cheaper: the judged documents, and a random sample of the others.
 
     Measures over a sample are higher than over the whole corpus, because fewer documents compete.
@@ -114,7 +105,6 @@ def sample_corpus(
         data: The set.
         documents: Number of documents to keep; the judged ones stay even where they are more. None keeps all.
         splits: The splits that are evaluated; other splits are left out.
-        seed: Seed of the draw.
 
     Returns:
         The smaller set; documents and queries keep their order.
@@ -131,7 +121,7 @@ def sample_corpus(
     # Places instead of ids, because the ids of millions of documents fill the memory.
     others = np.array([place for place, key in enumerate(data.corpus) if key not in judged], dtype=np.int64)
     room = min(max(0, documents - len(judged)), len(others))
-    drawn = set(others[random.Random(seed).sample(range(len(others)), room)].tolist())
+    drawn = set(others[random.Random(0).sample(range(len(others)), room)].tolist())
     items = enumerate(zip(data.corpus, data.corpus.values(), strict=True))
     corpus = {key: text for place, (key, text) in items if place in drawn or key in judged}
     return replace(data, corpus=corpus)

@@ -81,26 +81,24 @@ def with_held_out(
     fractions: Mapping[str, float],
     texts: Callable[[Rows], Iterable[str]],
     select: Callable[[Rows, NDArray[np.int64]], Rows],
-    split: str = TRAIN,
     needed: Sequence[str] | None = None,
 ) -> dict[str, Rows]:
-    """Move rows of one split to new splits, chosen by the hash of a text; rows of one text stay together.
+    """Move rows of train to new splits, chosen by the hash of a text; rows of one text stay together.
 
     Args:
         name: The name of the set, for messages.
         splits: Split -> its rows, whatever holds them.
-        fractions: New split -> share of the texts of `split`; empty changes nothing.
+        fractions: New split -> share of the texts of train; empty changes nothing.
         texts: Returns the text of each row.
         select: Returns the rows at some places, `[n]` from 0 and ascending.
-        split: The split from which rows are taken; it keeps the rest.
         needed: New splits that must not be empty; the others are left out then. None needs all.
 
     Returns:
         The splits, with the new ones.
 
     Raises:
-        ValueError: If `split` is unknown, if a new split exists already, if the shares are not above 0 or
-            leave nothing for `split`, or if a split that is needed would be empty.
+        ValueError: If there is no train, if a new split exists already, if the shares are not above 0 or
+            leave nothing for train, or if a split that is needed would be empty.
     """
     if not fractions:
         return dict(splits)
@@ -108,19 +106,19 @@ def with_held_out(
         raise ValueError(f"fractions must be above 0 and sum to less than 1; received {dict(fractions)}")
     if found := [new for new in fractions if new in splits]:
         raise ValueError(f"{name} has the splits {found} already")
-    if split not in splits:
-        raise missing_split(name, split, list(splits))
-    rows, names = splits[split], [*fractions, split]
+    if TRAIN not in splits:
+        raise missing_split(name, TRAIN, list(splits))
+    rows, names = splits[TRAIN], [*fractions, TRAIN]
     # Memory holds one number per row, because tables may have millions of rows.
-    owners = np.fromiter((names.index(_owner(text, fractions, split)) for text in texts(rows)), np.int8)
+    owners = np.fromiter((names.index(_owner(text, fractions)) for text in texts(rows)), np.int8)
     parts = {}
     for number, part in enumerate(names):
         places = np.flatnonzero(owners == number)
-        if not len(places) and needed is not None and part not in (*needed, split):
+        if not len(places) and needed is not None and part not in (*needed, TRAIN):
             continue
         if not len(places):
             hint = f"; {fractions[part]:g} of them are too few" if part in fractions else ""
-            raise ValueError(f"{name}: no query of the split {split!r} falls to {part!r}{hint}")
+            raise ValueError(f"{name}: no query of the split {TRAIN!r} falls to {part!r}{hint}")
         parts[part] = select(rows, places)
     return {**splits, **parts}
 
@@ -153,11 +151,11 @@ def wanted_rows(
     return {split: held_out[split] for split in wanted}
 
 
-def _owner(text: str, fractions: Mapping[str, float], rest: str) -> str:
+def _owner(text: str, fractions: Mapping[str, float]) -> str:
     """Return the split that owns a text: each owns an interval of [0, 1), in which the text's hash falls."""
     position = int.from_bytes(hashlib.sha256(text.encode("utf-8")).digest()[:8], "big") / 2**64
     for name, share in fractions.items():
         if position < share:
             return name
         position -= share
-    return rest
+    return TRAIN

@@ -21,7 +21,7 @@ from typing import Any, BinaryIO, NamedTuple
 from lexforge.common.types import DataError
 from lexforge.data.encodings import SAMPLE_BYTES, fitting_encoding
 from lexforge.data.faults import Faults
-from lexforge.data.lines import bounded_lines, excerpt, numbered_lines, open_bytes
+from lexforge.data.lines import bounded_lines, excerpt, numbered_lines, open_bytes, whole_data
 from lexforge.settings import TableOptions
 
 # File ending -> reader of `datasets`. Each file may also end in .gz or .zst.
@@ -138,7 +138,11 @@ def _first_line(path: Path, encoding: str) -> str | None:
     """Return the first line of a file; None if there is none."""
     if encoding == UTF_8:
         return next((line for _, line in numbered_lines(path)), None)
-    with open_bytes(path) as stream, io.TextIOWrapper(stream, encoding, newline="\n") as text:
+    with (
+        whole_data(path),
+        open_bytes(path) as stream,
+        io.TextIOWrapper(stream, encoding, newline="\n") as text,
+    ):
         try:
             line = text.readline()
             return line.rstrip("\r\n") if line else None
@@ -207,7 +211,7 @@ def text_records(path: Path, form: TextForm) -> Iterator[tuple[int, list[str] | 
     """
     limit = csv.field_size_limit(sys.maxsize)
     try:
-        with open_bytes(path) as stream:
+        with open_bytes(path) as stream, whole_data(path):
             text = _decoded(stream, form.encoding)
             if READERS[ending(path)] == "json":
                 yield from ((number, line) for number, line in enumerate(text, 1) if line.strip())

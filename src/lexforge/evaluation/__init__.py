@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from lexforge.common.lazy import load_when_used
 
 if TYPE_CHECKING:
-    from lexforge.evaluation.bootstrap import confidence_interval
     from lexforge.evaluation.evaluator import RetrievalEvaluator, RetrievalResult
     from lexforge.evaluation.metrics import (
         METRICS,
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
         best_threshold,
         evaluate_multilabel,
         f1_at,
-        f1_on_test,
     )
     from lexforge.evaluation.multilabel_evaluator import MultiLabelEvaluator
     from lexforge.evaluation.retrieval_task import (
@@ -44,7 +42,7 @@ if TYPE_CHECKING:
         split_terms,
     )
     from lexforge.evaluation.training_queries import compare_with_bm25
-    from lexforge.evaluation.trec import check_run_ids, read_qrels, read_run, write_qrels, write_run
+    from lexforge.evaluation.trec import check_run_ids, read_run, write_run
 
 __all__ = [
     "MEASURE_NAMES",
@@ -63,7 +61,6 @@ __all__ = [
     "check_run_ids",
     "compare_runs",
     "compare_with_bm25",
-    "confidence_interval",
     "evaluate_bm25",
     "evaluate_multilabel",
     "evaluate_run",
@@ -72,15 +69,12 @@ __all__ = [
     "evaluators_by_split",
     "example_searches",
     "f1_at",
-    "f1_on_test",
     "measure_sparsity",
     "metrics_table",
-    "read_qrels",
     "read_run",
     "read_scores",
     "score_run",
     "split_terms",
-    "write_qrels",
     "write_run",
     "write_scores",
 ]

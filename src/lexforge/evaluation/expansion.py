@@ -22,12 +22,7 @@ def keep_own_terms(model: SparseEncoder, vectors: sparse.csr_array, texts: Seque
 
     Returns:
         `[N, V]` CSR with the weights of the own terms as they are.
-
-    Raises:
-        ValueError: If there are not as many texts as vectors.
     """
-    if vectors.shape[0] != len(texts):
-        raise ValueError(f"there must be one text per vector; received {len(texts)} and {vectors.shape[0]}")
     rows = own_token_ids(model, texts)
     columns = list(chain.from_iterable(rows))
     ends = np.cumsum([0, *map(len, rows)])

@@ -61,9 +61,9 @@ def evaluate_multilabel(
     """Measure micro and macro F1 of two classifiers made from the training vectors, and retrieval by label.
 
     All vectors are scaled to length 1; a zero vector stays as it is. One classifier is a logistic regression
-    per label (`probe`), the other is the cosine to the mean of a label's vectors (`centroid`). For each, one
-    threshold over all labels is chosen on dev; see `f1_on_test`. For retrieval, each test text that has a
-    label searches the training texts by cosine; the texts that share a label with it are relevant.
+    per label (`probe`), the other is the cosine to the mean of a label's vectors (`centroid`). For each, the
+    one threshold over all labels is taken that has the best micro F1 on dev. For retrieval, each test text
+    that has a label searches the training texts by cosine; the texts that share a label with it are relevant.
 
     Args:
         train: The split that fits the classifiers and is searched.
@@ -89,26 +89,9 @@ def evaluate_multilabel(
     nearest = [split.unit_vectors @ centroids.T for split in (dev, test)]
     metrics: dict[str, float] = {}
     for name, (dev_scores, test_scores) in (("probe", probe), ("centroid", nearest)):
-        scores = f1_on_test(dev_scores, dev.labels, test_scores, test.labels)
+        scores = f1_at(best_threshold(dev_scores, dev.labels), test_scores, test.labels)
         metrics |= {f"{name}_{key}": value for key, value in scores.items()}
     return metrics | {"label_map": label_retrieval(train, test)}
-
-
-def f1_on_test(
-    dev_scores: NDArray, dev_labels: NDArray, test_scores: NDArray, test_labels: NDArray
-) -> dict[str, float]:
-    """Measure micro and macro F1 on test at the threshold that has the best micro F1 on dev.
-
-    Args:
-        dev_scores: `[N, L]` floats; a higher score says that a text rather has the label.
-        dev_labels: `[N, L]` integers 0 and 1.
-        test_scores: `[M, L]` floats.
-        test_labels: `[M, L]` integers 0 and 1.
-
-    Returns:
-        The measures of `f1_at`.
-    """
-    return f1_at(best_threshold(dev_scores, dev_labels), test_scores, test_labels)
 
 
 def f1_at(threshold: float, scores: NDArray, labels: NDArray) -> dict[str, float]:

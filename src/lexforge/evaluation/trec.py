@@ -1,14 +1,14 @@
-"""Read and write TREC runs and judgements as text files; a file whose name ends in .gz is compressed."""
+"""Read and write TREC runs as text files; a file whose name ends in .gz is compressed."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
-from lexforge.common.types import Qrels, Run
+from lexforge.common.types import Run
 from lexforge.data import DataError
-from lexforge.data.lines import BYTE_ORDER_MARK, check_grade, numbered_lines, parse_grade
+from lexforge.data.lines import BYTE_ORDER_MARK, numbered_lines
 from lexforge.storage.files import write_text
 
 
@@ -28,8 +28,8 @@ def check_run_ids(queries: Iterable[str], documents: Iterable[str]) -> None:
         _check_token(document, "document id")
 
 
-def write_run(path: str | Path, run: Run, tag: str = "lexforge") -> None:
-    """Write a run as lines of `query Q0 document rank score tag`, ranked by score.
+def write_run(path: str | Path, run: Run) -> None:
+    """Write a run as lines of `query Q0 document rank score lexforge`, ranked by score.
 
     Documents of equal score are ranked in the order of the dict; in a run from `Hits.to_run` no two scores of
     a query are equal.
@@ -37,12 +37,10 @@ def write_run(path: str | Path, run: Run, tag: str = "lexforge") -> None:
     Args:
         path: The file to write; an existing file is replaced.
         run: `{query id: {document id: score}}`.
-        tag: Name of the system, for the last column.
 
     Raises:
-        ValueError: If `check_run_ids` refuses an id, the tag is not such a word, or a score is not finite.
+        ValueError: If `check_run_ids` refuses an id, or a score is not finite.
     """
-    _check_token(tag, "tag")
     lines = []
     for query, documents in run.items():
         _check_token(query, "query id")
@@ -54,7 +52,7 @@ def write_run(path: str | Path, run: Run, tag: str = "lexforge") -> None:
                 raise ValueError(
                     f"query {query!r}, document {document!r}: the score must be finite; received {score}"
                 )
-            lines.append(f"{query} Q0 {document} {rank} {float(score)!r} {tag}\n")
+            lines.append(f"{query} Q0 {document} {rank} {float(score)!r} lexforge\n")
     write_text(path, "".join(lines))
 
 
@@ -77,7 +75,17 @@ def read_run(
             occurs twice for one query. The message names the file and the line.
     """
     run: Run = {}
-    for where, (query, _, document, _, text, _) in _rows(path, "query Q0 document rank score tag"):
+    for number, line in numbered_lines(Path(path)):
+        columns = line.split()
+        if not columns:
+            continue
+        where = f"{path}:{number}"
+        if len(columns) != 6:
+            raise DataError(
+                f"{where}: a line must have the columns `query Q0 document rank score tag`; "
+                f"received {len(columns)} columns"
+            )
+        query, _, document, _, text, _ = columns
         _check_known(where, "query", query, queries)
         _check_known(where, "document", document, documents)
         try:
@@ -91,70 +99,6 @@ def read_run(
     return run
 
 
-def write_qrels(path: str | Path, qrels: Qrels) -> None:
-    """Write judgements as lines of `query 0 document grade`.
-
-    Args:
-        path: The file to write; an existing file is replaced.
-        qrels: `{query id: {document id: grade}}`.
-
-    Raises:
-        ValueError: If `check_run_ids` refuses an id, or a grade is not an integer from -9999 to 9999.
-    """
-    lines = []
-    for query, documents in qrels.items():
-        _check_token(query, "query id")
-        for document, grade in documents.items():
-            _check_token(document, "document id")
-            number = check_grade(f"query {query!r}, document {document!r}", grade)
-            lines.append(f"{query} 0 {document} {number}\n")
-    write_text(path, "".join(lines))
-
-
-def read_qrels(path: str | Path) -> Qrels:
-    """Read judgements.
-
-    Args:
-        path: The file, with four columns that are separated by white space.
-
-    Returns:
-        `{query id: {document id: grade}}`.
-
-    Raises:
-        FileNotFoundError: If there is no such file.
-        DataError: If the gzip data is broken, a line is not a judgement, or a pair is judged twice. The
-            message names the file and the line.
-    """
-    qrels: Qrels = {}
-    for where, (query, _, document, text) in _rows(path, "query 0 document grade"):
-        grade = parse_grade(where, text)
-        if document in qrels.setdefault(query, {}):
-            raise DataError(f"{where}: document {document!r} is judged twice for query {query!r}")
-        qrels[query][document] = grade
-    return qrels
-
-
-def _rows(path: str | Path, layout: str) -> Iterator[tuple[str, list[str]]]:
-    """Yield each line that is not blank as its place (`file:line`) and its columns.
-
-    Args:
-        path: The file.
-        layout: The names of the columns, separated by spaces.
-
-    Raises:
-        DataError: If `numbered_lines` refuses the file, or a line has another number of columns.
-    """
-    for number, line in numbered_lines(Path(path)):
-        where = f"{path}:{number}"
-        columns = line.split()
-        if columns and len(columns) != len(layout.split()):
-            raise DataError(
-                f"{where}: a line must have the columns `{layout}`; received {len(columns)} columns"
-            )
-        if columns:
-            yield where, columns
-
-
 def _check_token(token: str, what: str) -> None:
     """Refuse a word that would shift the columns of its line, or be read as something else.
 
@@ -163,7 +107,7 @@ def _check_token(token: str, what: str) -> None:
     """
     if token.split() != [token] or token.startswith(BYTE_ORDER_MARK):
         raise ValueError(
-            f"{what} {token!r}: a TREC file separates its columns by white space; an id or tag must be one "
+            f"{what} {token!r}: a TREC file separates its columns by white space; an id must be one "
             "or more characters without white space, and must not begin with a byte order mark"
         )
 

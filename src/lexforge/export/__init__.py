@@ -19,12 +19,11 @@ if TYPE_CHECKING:
         term_names,
     )
     from lexforge.export.vectors.survey import Queries
-    from lexforge.settings import CardOptions, ModelTargetName, Quantization, VectorTargetName
+    from lexforge.settings import ModelTargetName, Quantization, VectorTargetName
 
 __all__ = [
     "VECTOR_TARGETS",
     "Agreement",
-    "CardOptions",
     "Export",
     "Exported",
     "ModelTargetName",

@@ -38,18 +38,18 @@ _TASKS = {
     "retrieval": _Task(
         "text-retrieval",
         "retrieval",
-        "All rows answer the queries of the split `{split}` of {data} over {measured:,} documents.",
+        "All rows answer the queries of the split `test` of {data} over {measured:,} documents.",
     ),
     "similarity": _Task(
         "semantic-similarity",
         "semantic similarity",
         "All rows correlate the similarities with the scores of the {measured:,} pairs of the split "
-        "`{split}` of {data}.",
+        "`test` of {data}.",
     ),
     "labels": _Task(
         "text-classification",
         "multi-label classification",
-        "All rows are measured on {measured:,} texts of the split `{split}` of {data}: F1 of a linear probe "
+        "All rows are measured on {measured:,} texts of the split `test` of {data}: F1 of a linear probe "
         "(`probe`), of the nearest label means (`centroid`) and of the classifier that the loss learned "
         "(`head`), and the mean average precision of finding texts that share a label (`label_map`).",
     ),
@@ -64,7 +64,6 @@ def write_card(
     task: Literal["retrieval", "similarity", "labels"],
     base_model: str,
     data: str,
-    split: str,
     measured: int,
     metrics: Mapping[str, Mapping[str, float]],
     settings: Mapping[str, Any],
@@ -80,10 +79,9 @@ def write_card(
         folder: The folder that it was saved to. The name of the folder around it, which is that of the run,
             is the model's title if it is not uploaded.
         options: Language, licence and the name on the hub.
-        task: What it was measured on.
+        task: What it was measured on, by the test split.
         base_model: What it was trained from: a name on the hub, a folder or a word such as `lexical`.
         data: What it was trained and measured on: `hf:` and a name on the hub, a folder or a word.
-        split: The split that it was measured on.
         measured: Number of documents that were searched, of pairs that were scored, or of texts that were
             classified.
         metrics: System ("bm25", "initial", "trained", "own_terms") to measure to value.
@@ -108,7 +106,7 @@ def write_card(
         "data": data_name,
         **settings,
     }
-    section = _results(metrics, _TASKS[task].results.format(split=split, data=data_name, measured=measured))
+    section = _results(metrics, _TASKS[task].results.format(data=data_name, measured=measured))
     section += (
         f"\n\n| | |\n|---|---|\n{_rows(about)}\n\nTrained by lexforge {__version__} with the command\n\n"
     )
@@ -123,7 +121,7 @@ def write_card(
             task_name=_TASKS[task].name.title(),
             dataset_type=data_on_hub or re.sub(r"[^\w.-]+", "-", data_name),
             dataset_name=data_name,
-            dataset_split=split,
+            dataset_split="test",
             metric_type=measure,
             metric_name=measure,
             metric_value=round(float(value), 5),

@@ -38,6 +38,7 @@ def write_trimmed_card(
     wanted: float,
     reached: float,
     level: float,
+    idf_bias: float,
     command: Sequence[str],
     data: str | None = None,
     split: str | None = None,
@@ -59,6 +60,7 @@ def write_trimmed_card(
         wanted: The number that was asked for.
         reached: The mean number of the trimmed model.
         level: What was subtracted from all logits.
+        idf_bias: Shift of a term's logit per unit of its idf that came before; 0 where there was none.
         command: The words of the command that trimmed it.
         data: What it was measured on; None where it was not.
         split: The split that it was measured on.
@@ -73,13 +75,16 @@ def write_trimmed_card(
     head.tags = list(dict.fromkeys([*(head.tags or []), "lexforge"]))
     if not Path(name).exists():
         head.base_model = name
+    shifted = ""
+    if idf_bias:
+        shifted = f"The bias of each term was shifted by {idf_bias:g} times its idf in the documents. "
     section = (
         f"# {title}\n\n"
         f"This is {public_name(name)} with another number of terms: a document has {reached:.1f} active "
-        f"terms on average, {wanted:g} were wanted, and it had {before:.1f} before. Nothing was trained. The "
-        f"level {level:.4f} was subtracted from the bias of the decoder, which changes how many terms "
-        f"queries have too. The means are those of {sampled:,} documents of {public_name(documents)}; other "
-        "texts have other numbers.\n"
+        f"terms on average, {wanted:g} were wanted, and it had {before:.1f} before. Nothing was trained. "
+        f"{shifted}The level {level:.4f} was subtracted from the bias of the decoder, which changes how "
+        f"many terms queries have too. The means are those of {sampled:,} documents of "
+        f"{public_name(documents)}; other texts have other numbers.\n"
     )
     if metrics is not None:
         section += (

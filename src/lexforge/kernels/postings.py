@@ -29,7 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import Literal, cast, get_args
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,13 +44,11 @@ from lexforge.kernels.postings_layout import (
     check_terms,
     documents_of,
     frozen,
-    join_postings,
     of_arrays,
     starts_of,
 )
 from lexforge.kernels.postings_search import search, unpack
 
-Impacts = Literal["float32", "uint8"]
 Impl = Literal["auto", "pruned", "exhaustive", "reference"]
 
 # Documents per block. Larger blocks mean fewer bounds, but looser ones. In a large corpus neighbours are more
@@ -64,7 +62,7 @@ MOST_BLOCKS = 65536  # per segment: the number of a block within it is stored in
 # segment is faster.
 SHORT_SEGMENT = 8192
 STRETCHES = 4  # of a segment's blocks, which the threads share while the bounds are filled
-LEVELS = 255  # the number of levels of a bound and of an 8-bit impact
+LEVELS = 255  # the number of levels of a bound
 DENSE = 8  # a term in more than an eighth of a segment's blocks has a row, which is added faster than a list
 CHUNKS_PER_THREAD = 8  # chunks of queries per thread, so that no thread waits long for the others
 # The exhaustive search is faster once HIT_COST * block_size^2 * k > N * (1 + TURN_COST / Q). Measured on two
@@ -77,44 +75,18 @@ TILE = 4096  # documents that the exhaustive search scores at a time; their scor
 MOST_KEPT = 2**23  # postings that may be kept arranged by term, in about 50 MB
 
 
-def build_postings(
+def segments_of(
     documents: sparse.csr_matrix | sparse.csr_array,
     block_size: int | None = None,
     segment_blocks: int | None = None,
-    impacts: Impacts = "float32",
-) -> Postings:
-    """Build the postings of a document matrix.
+) -> Iterator[Postings]:
+    """Build the postings of a document matrix, segment by segment; `join_postings` makes one of them.
 
     Args:
         documents: CSR `[N, V] float32`, canonical (sorted, without duplicates), every stored weight > 0.
         block_size: Documents per block, at least 1. None is 1, or 4 beyond 131,072 documents.
         segment_blocks: Blocks per segment, from 1 to 65,536. None is 65,536 with one document per block, and
             8,192 with more.
-        impacts: `float32` keeps the weights. `uint8` rounds each weight to the nearest of 255 multiples of
-            the term's scale in the segment, and at least to the first.
-
-    Returns:
-        The postings.
-
-    Raises:
-        ValueError: If an argument is outside its range.
-    """
-    return join_postings(list(segments_of(documents, block_size, segment_blocks, impacts)))
-
-
-def segments_of(
-    documents: sparse.csr_matrix | sparse.csr_array,
-    block_size: int | None = None,
-    segment_blocks: int | None = None,
-    impacts: Impacts = "float32",
-) -> Iterator[Postings]:
-    """Build the postings of a document matrix, segment by segment, for a caller that joins them later.
-
-    Args:
-        documents: As for `build_postings`.
-        block_size: As for `build_postings`.
-        segment_blocks: As for `build_postings`.
-        impacts: As for `build_postings`.
 
     Yields:
         The postings of each segment; one without documents if the matrix has none.
@@ -130,10 +102,9 @@ def segments_of(
         segment_blocks = MOST_BLOCKS if block_size == SMALL_BLOCK else SHORT_SEGMENT
     if not 1 <= segment_blocks <= MOST_BLOCKS:
         raise ValueError(f"segment_blocks must be from 1 to {MOST_BLOCKS}; received {segment_blocks}")
-    check_impacts(impacts)
     matrix, size = sparse.csr_array(documents), block_size * segment_blocks
     for first in range(0, max(1, matrix.shape[0]), size):
-        yield _segment(_rows(matrix, first, size), block_size, impacts)
+        yield _segment(_rows(matrix, first, size), block_size)
 
 
 def block_size_for(documents: int) -> int:
@@ -148,13 +119,12 @@ def _rows(matrix: sparse.csr_array, first: int, size: int) -> sparse.csr_array:
     return sparse.csr_array((matrix.data[span], matrix.indices[span], offsets - offsets[0]), shape=shape)
 
 
-def _segment(documents: sparse.csr_array, block_size: int, impacts: Impacts) -> Postings:
+def _segment(documents: sparse.csr_array, block_size: int) -> Postings:
     """Build the postings of one segment, whose positions count from its first document.
 
     Args:
-        documents: CSR `[N, V] float32`, as for `build_postings`.
+        documents: CSR `[N, V] float32`, as for `segments_of`.
         block_size: Documents per block.
-        impacts: `float32` or `uint8`.
 
     Returns:
         The postings.
@@ -182,11 +152,10 @@ def _segment(documents: sparse.csr_array, block_size: int, impacts: Impacts) -> 
     dense = np.zeros((int(frequent.sum()), blocks), np.uint8)
     list_starts = starts_of(np.where(frequent, 0, blocks_of_term))
     list_blocks, list_levels = np.empty(list_starts[-1], np.uint16), np.empty(list_starts[-1], np.uint8)
-    rounded = np.empty(len(weights) if impacts == "uint8" else 0, np.uint8)
     # Where the part of each list begins that is of a stretch; a frequent term has no list.
     parts = list_starts[:-1] + np.cumsum(blocks_each, axis=0) - blocks_each  # [S, V]
     bounds = (rows, parts, dense, list_blocks, list_levels)
-    fill_bounds(offsets, terms, weights, block_size, edges, scales, *bounds, rounded)
+    fill_bounds(offsets, terms, weights, block_size, edges, scales, *bounds)
     return of_arrays(
         block_size,
         positions=order,
@@ -194,7 +163,7 @@ def _segment(documents: sparse.csr_array, block_size: int, impacts: Impacts) -> 
         first_blocks=[0, blocks],
         offsets=offsets,
         terms=terms,
-        weights=rounded if impacts == "uint8" else weights,
+        weights=weights,
         scales=scales[None],
         dense_starts=np.where(frequent, rows * blocks, -1)[None],
         dense=dense.reshape(-1),
@@ -202,17 +171,6 @@ def _segment(documents: sparse.csr_array, block_size: int, impacts: Impacts) -> 
         list_blocks=list_blocks,
         list_levels=list_levels,
     )
-
-
-def check_impacts(impacts: str) -> Impacts:
-    """Return the impacts if they are one of the two kinds.
-
-    Raises:
-        ValueError: If they are not.
-    """
-    if impacts not in ("float32", "uint8"):
-        raise ValueError(f"impacts must be 'float32' or 'uint8'; received {impacts!r}")
-    return cast(Impacts, impacts)
 
 
 class KeptArrangement:

@@ -90,13 +90,11 @@ def fill_bounds(
     dense,
     list_blocks,
     list_levels,
-    impacts,
 ):
     """Write the largest level of each term in every block, into a row over all blocks or into a list.
 
     A level is the weight as a multiple of the term's scale, from 1 to 255. It is rounded up, because a bound
-    must not be below its weight. Where impacts are wanted, they are the levels rounded to the nearest, which
-    are then the weights that the bounds must cover.
+    must not be below its weight.
 
     Args:
         offsets: `[N + 1] int64`, the place of each document's first posting; documents in the stored order.
@@ -110,11 +108,10 @@ def fill_bounds(
         dense: `[R, B] uint8`, zeros at first; it receives the levels of frequent terms.
         list_blocks: `[L] uint16`, receives the blocks of the other terms.
         list_levels: `[L] uint8`, receives the levels of the other terms.
-        impacts: `[P] uint8`, receives the levels of all postings; empty if they are not wanted.
     """
     for stretch in numba.prange(len(edges) - 1):
         documents, entries = (edges[stretch], edges[stretch + 1]), list_starts[stretch] - 1
-        postings, targets = (offsets, terms, weights), (dense, list_blocks, list_levels, impacts)
+        postings, targets = (offsets, terms, weights), (dense, list_blocks, list_levels)
         _fill(postings, block_size, documents, scales, dense_row, entries, targets)
 
 
@@ -122,7 +119,7 @@ def fill_bounds(
 def _fill(postings, block_size, documents, scales, dense_row, entries, targets):
     """Write the levels of some documents; `entries` has the last entry of each list that was written."""
     offsets, terms, weights = postings
-    dense, list_blocks, list_levels, impacts = targets
+    dense, list_blocks, list_levels = targets
     last = np.full(len(scales), -1)  # the block of that entry
     for document in range(documents[0], documents[1]):
         block = document // block_size
@@ -130,11 +127,7 @@ def _fill(postings, block_size, documents, scales, dense_row, entries, targets):
             term = np.int64(terms[posting])
             # The division is done in float64, which is exact enough for its result to be rounded up.
             multiple = np.float64(weights[posting]) / np.float64(scales[term])
-            if len(impacts) > 0:
-                level = np.uint8(max(np.rint(multiple), 1.0))
-                impacts[posting] = level
-            else:
-                level = np.uint8(max(np.ceil(multiple), 1.0))
+            level = np.uint8(max(np.ceil(multiple), 1.0))
             row = dense_row[term]
             if row >= 0:
                 dense[row, block] = max(dense[row, block], level)

@@ -62,16 +62,11 @@ def _turn(postings, first, last, starts, places, weights):
         if in_row[term]:
             weights[starts[term] : starts[term + 1]] = 0
     free = starts[:-1].copy()
-    segment = 0
     for place in range(size):
         document = first + place
-        while document >= postings.starts[segment + 1]:
-            segment += 1
         for posting in range(postings.offsets[document], postings.offsets[document + 1]):
             term = postings.terms[posting]
-            weight = np.float32(postings.weights[posting])
-            if postings.weights.itemsize == 1:
-                weight *= postings.scales[segment, term]
+            weight = postings.weights[posting]
             if in_row[term]:
                 weights[free[term] + place] = weight
             else:

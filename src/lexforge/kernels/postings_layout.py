@@ -23,7 +23,7 @@ class Postings(NamedTuple):
         first_blocks: `[S + 1] int64`, the first block of each segment, and the number of blocks.
         offsets: `[N + 1] int64`, the first posting of each document in the stored order, and P.
         terms: `[P] uint16` or `uint32`, the term of each posting, ascending within a document.
-        weights: `[P] float32` that are > 0, or `[P] uint8` as multiples of the term's scale.
+        weights: `[P] float32` that are > 0.
         scales: `[S, V] float32`, the largest weight of a term in the segment divided by 255 and rounded up; 0
             if no document of the segment holds the term.
         dense_starts: `[S, V] int64`, where the row of a frequent term starts in `dense`; -1 for other terms.
@@ -39,7 +39,7 @@ class Postings(NamedTuple):
     first_blocks: NDArray[np.int64]
     offsets: NDArray[np.int64]
     terms: NDArray[np.unsignedinteger]
-    weights: NDArray[np.float32] | NDArray[np.uint8]
+    weights: NDArray[np.float32]
     scales: NDArray[np.float32]
     dense_starts: NDArray[np.int64]
     dense: NDArray[np.uint8]
@@ -58,13 +58,14 @@ class Postings(NamedTuple):
         return self.scales.shape[1]
 
 
-# The dtype and the number of dimensions of each array. `terms` and `weights`, which have two dtypes each, are
-# checked by themselves.
+# The dtype and the number of dimensions of each array. `terms`, which have one of two dtypes, are checked by
+# themselves.
 _DTYPES = {
     "positions": ("<i8", 1),
     "starts": ("<i8", 1),
     "first_blocks": ("<i8", 1),
     "offsets": ("<i8", 1),
+    "weights": ("<f4", 1),
     "scales": ("<f4", 2),
     "dense_starts": ("<i8", 2),
     "dense": ("|u1", 1),
@@ -107,11 +108,9 @@ def check_postings(postings: Postings, documents: int, terms: int) -> None:
         ValueError: If an array has another dtype, size or order than `Postings` says.
     """
     dtypes = {name: (getattr(postings, name).dtype.str, getattr(postings, name).ndim) for name in _DTYPES}
-    term_dtype, weight_dtype = postings.terms.dtype.str, postings.weights.dtype.str
-    if dtypes != _DTYPES or term_dtype not in ("<u2", "<u4") or weight_dtype not in ("<f4", "|u1"):
-        raise ValueError(
-            f"the arrays have the wrong dtypes {dtypes}, terms {term_dtype}, weights {weight_dtype}"
-        )
+    term_dtype = postings.terms.dtype.str
+    if dtypes != _DTYPES or term_dtype not in ("<u2", "<u4"):
+        raise ValueError(f"the arrays have the wrong dtypes {dtypes}, terms {term_dtype}")
     if not isinstance(postings.block_size, int) or not 1 <= postings.block_size < 2**31:
         raise ValueError(
             f"block_size must be an integer from 1 to 2^31 - 1; received {postings.block_size!r}"
@@ -148,7 +147,7 @@ def check_postings(postings: Postings, documents: int, terms: int) -> None:
         raise ValueError("a row of bounds must end within the array `dense`, and does not")
     # To read all terms of a large file takes long. The pruned search has a weight for whatever 16 bits can
     # say, and who else reads such terms checks those that it reads.
-    if term_dtype != "<u2" or weight_dtype != "<f4":
+    if term_dtype != "<u2":
         check_terms(postings.terms, terms)
 
 
@@ -180,7 +179,7 @@ def join_postings(parts: list[Postings]) -> Postings:
     """Join parts to the postings of all their documents.
 
     Args:
-        parts: At least one part; all have the same block size, number of terms and kind of impacts.
+        parts: At least one part; all have the same block size and number of terms.
 
     Returns:
         The postings; the positions of a part continue after those of the part before it.
@@ -259,7 +258,7 @@ class PostingsFiles:
         return self
 
     def add(self, part: Postings) -> None:
-        """Write a part behind those before it, which have the same block size, terms and impacts."""
+        """Write a part behind those before it, which have the same block size and terms."""
         if part.num_documents:
             self._write(part)
         else:
@@ -301,7 +300,7 @@ def _write_header(file: BinaryIO, dtype: np.dtype, shape: tuple[int, ...]) -> No
 
 
 def documents_of(postings: Postings, places: NDArray[np.int64] | None = None) -> sparse.csr_array:
-    """Return the documents that the postings hold, with 8-bit impacts as the weights they stand for.
+    """Return the documents that the postings hold.
 
     Args:
         postings: The postings.
@@ -325,7 +324,4 @@ def documents_of(postings: Postings, places: NDArray[np.int64] | None = None) ->
     taken = np.arange(starts[-1]) + np.repeat(offsets[stored] - starts[:-1], lengths)  # [postings of the n]
     terms, weights = postings.terms[taken].astype(np.int64), postings.weights[taken]
     check_terms(terms, postings.num_terms)
-    if weights.dtype == np.uint8:
-        segments = np.searchsorted(postings.starts, stored, side="right") - 1  # [n]
-        weights = weights * postings.scales[np.repeat(segments, lengths), terms]
     return sparse.csr_array((weights, terms, starts), shape=(len(stored), postings.num_terms))

@@ -238,15 +238,14 @@ def repeated(values: Tensor) -> Tensor:
     return torch.zeros_like(again).scatter_(-1, order, again)
 
 
-def share_left_out(left_out: Tensor, own: int = 1) -> Tensor:
+def share_left_out(left_out: Tensor) -> Tensor:
     """Return the share of negatives that are left out, as a 0-dim float without a host sync.
 
     Args:
-        left_out: `[B, N]` bool.
-        own: Number of candidates per row that are no negatives in any case.
+        left_out: `[B, N]` bool; one candidate of each row, its positive, is no negative in any case.
 
     Returns:
         A number in [0, 1]; 0 where there is no negative.
     """
-    negatives = len(left_out) * max(left_out.shape[1] - own, 0)
+    negatives = len(left_out) * max(left_out.shape[1] - 1, 0)
     return left_out.sum().float() / max(negatives, 1)

@@ -86,7 +86,7 @@ def check_multi_hot(labels: Tensor, name: str, shape: tuple[int, int] | None = N
         )
 
 
-def check_label_similarity(similarity: Tensor, label_count: int | None = None) -> None:
+def check_label_similarity(similarity: Tensor) -> None:
     """Refuse a label similarity that is not a symmetric matrix with values in [0, 1].
 
     The diagonal may hold any value in [0, 1]: references that share a label with a query are never its
@@ -94,16 +94,13 @@ def check_label_similarity(similarity: Tensor, label_count: int | None = None) -
 
     Args:
         similarity: What was received.
-        label_count: Number of rows and columns that it must have; None allows any.
 
     Raises:
         ValueError: If the shape is wrong, or a value is out of range or not symmetric; the message names its
             place.
     """
-    side = similarity.shape[0] if label_count is None and similarity.dim() else label_count
-    if tuple(similarity.shape) != (side, side) or not side:
-        wanted = "L" if label_count is None else str(label_count)
-        raise ValueError(f"label_similarity must be [{wanted}, {wanted}]; received {tuple(similarity.shape)}")
+    if similarity.dim() != 2 or similarity.shape[0] != similarity.shape[1] or not len(similarity):
+        raise ValueError(f"label_similarity must be [L, L]; received {tuple(similarity.shape)}")
     outside = ~((similarity >= 0) & (similarity <= 1))
     if outside.any():
         row, column = outside.nonzero()[0].tolist()

@@ -66,8 +66,6 @@ class NeuralSparseLoss(EmbeddingLoss):
         numbers: The numbers that were given.
         weights: Term name -> weight in force.
         temperature: Temperature of InfoNCE in force.
-        margin_mse_log_scale: Logarithm of the learned scale of MarginMSE, a parameter; None where the scale
-            is given.
         regularizer_ramp: Share r in [0, 1] of the sparsity weights in force. Penalties above 1 (special
             tokens, stop words) grow with it too: w becomes min(w, 1) + r * max(w - 1, 0).
         sparsity_factors: "flops_query" or "flops_document" -> 0-dim float tensor that multiplies that term
@@ -126,9 +124,6 @@ class NeuralSparseLoss(EmbeddingLoss):
         self.register_buffer("word_weights", _float32(word_weights), persistent=False)
         self.gather_across_devices = gather_across_devices
         self.teacher_similarity = check_similarity(teacher_similarity)
-        # A learned scale is kept as its logarithm, so that it stays positive.
-        learned = self.numbers.margin_mse_weight and self.numbers.margin_mse_scale is None
-        self.margin_mse_log_scale = nn.Parameter(torch.zeros(())) if learned else None
 
     def compute_loss(
         self, embeddings: list[Tensor], features: list[Features] | None, labels: Tensor | None
@@ -264,12 +259,7 @@ class NeuralSparseLoss(EmbeddingLoss):
                     left_out=skipped,
                 )
             if weights["margin_mse"]:
-                scale = (
-                    self.margin_mse_log_scale.exp()
-                    if self.margin_mse_log_scale is not None
-                    else numbers.margin_mse_scale or 1.0
-                )
-                parts["margin_mse"] = margin_mse(student, teacher, scale, positive=target, left_out=skipped)
+                parts["margin_mse"] = margin_mse(student, teacher, positive=target, left_out=skipped)
 
         self.metrics = {
             "terms/query": _active_dimensions([anchor]),

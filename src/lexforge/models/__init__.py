@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from lexforge.models.token_weights import TokenWeights, dense_encoder, save_flag_embedding
     from lexforge.models.training_forward import fuse_encoder
     from lexforge.models.vocabulary import (
-        foreign_script_ids,
         special_token_ids,
         unseen_term_ids,
     )
@@ -53,7 +52,6 @@ __all__ = [
     "dense_encoder",
     "embedding_dimension",
     "encode_kind",
-    "foreign_script_ids",
     "fuse_encoder",
     "fuse_splade_head",
     "has_language_model_head",

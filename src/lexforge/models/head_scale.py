@@ -26,7 +26,6 @@ def scale_head(
     texts: Sequence[str],
     *,
     active_terms: int | None = None,
-    logit: float = 1.0,
     sample: int = 64,
 ) -> SparseEncoder:
     """Set the scale of a head in place: a text starts with few active terms of moderate weight.
@@ -40,7 +39,7 @@ def scale_head(
 
     Subtracting m_j takes away what every text has, such as the logits of a first token that all texts share.
     The threshold is chosen so that `active_terms` terms of a text are above 0 on average, and the scale so
-    that the mean of those is `logit`. All of it is written into weights: the shift into the decoder's bias,
+    that the mean of those is 1. All of it is written into weights: the shift into the decoder's bias,
     and the scale into the decoder's weight, or, where that is also the matrix of the input embeddings, into
     the normalization before it. A decoder that has neither keeps its scale.
 
@@ -49,7 +48,6 @@ def scale_head(
         texts: Documents of the collection, at least two different ones that are not blank.
         active_terms: Mean number of active terms per text, from 1 to V - 1; None is 200, or V / 20 where that
             is smaller.
-        logit: Mean of the positive logits, above 0.
         sample: The largest number of texts that are encoded, evenly spaced; memory holds their logits
             `[sample, V]`.
 
@@ -65,10 +63,10 @@ def scale_head(
     terms = decoder.out_features
     if active_terms is None:
         active_terms = max(1, min(200, terms // 20))
-    if not 1 <= active_terms < terms or not logit > 0 or sample < 2:
+    if not 1 <= active_terms < terms or sample < 2:
         raise ValueError(
-            f"active_terms must lie in [1, {terms - 1}], logit above 0 and sample at 2 or more; received "
-            f"{active_terms}, {logit} and {sample}"
+            f"active_terms must lie in [1, {terms - 1}] and sample at 2 or more; received {active_terms} and "
+            f"{sample}"
         )
     chosen = _some(texts, sample)
     if len(chosen) < 2:
@@ -83,7 +81,7 @@ def scale_head(
     if not spread > 0:
         raise ValueError(f"the model gives all {len(chosen)} texts the same logits: nothing tells them apart")
     scaled = _scaled_parameters(model, decoder, chosen[0])
-    scale = logit / spread if scaled else torch.ones_like(spread)
+    scale = 1.0 / spread if scaled else torch.ones_like(spread)
     with torch.no_grad():
         for parameter in scaled:
             parameter *= scale.to(parameter)

@@ -24,7 +24,7 @@ from lexforge.models.headless import (
     describe,
 )
 from lexforge.models.names import check_saved_class, check_saved_similarity, checked_name
-from lexforge.models.structure import position_limit, set_max_seq_length, splade_transformers
+from lexforge.models.structure import positions_of, set_max_seq_length, splade_transformers
 from lexforge.models.token_weights import build_token_weights, has_token_weights, load_sparse_encoder
 from lexforge.models.usage_example import RetrieverCard
 
@@ -140,6 +140,6 @@ def _modules_of_checkpoint(name: str) -> list[nn.Module]:
 
 def _limit_to_positions(transformer: Transformer) -> None:
     """Let texts be cut at the last position: a tokenizer may allow more tokens, or any number."""
-    limit, current = position_limit(transformer), transformer.max_seq_length
+    limit, current = positions_of(transformer.model), transformer.max_seq_length
     if limit is not None and (current is None or current > limit):
         transformer.max_seq_length = limit

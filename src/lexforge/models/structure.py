@@ -123,18 +123,6 @@ def vocabulary_size(model: SparseEncoder) -> int:
     return int(splade_decoders(model)[0].weight.shape[0])
 
 
-def position_limit(transformer: Transformer) -> int | None:
-    """Return how many tokens the model has positions for.
-
-    Args:
-        transformer: The backbone of an encoder.
-
-    Returns:
-        The number of tokens, special tokens included; None where the model sets no limit.
-    """
-    return positions_of(transformer.model)
-
-
 def positions_of(model: Any) -> int | None:
     """Return how many tokens a model of transformers has positions for.
 
@@ -171,7 +159,7 @@ def set_max_seq_length(model: BaseModel, max_seq_length: int) -> None:
         raise ValueError(f"{type(model).__name__} without a transformer takes no max_seq_length")
     for transformer in found:
         tokenizer = cast(PreTrainedTokenizerBase, transformer.tokenizer)  # a text model has one
-        limit = position_limit(transformer)
+        limit = positions_of(transformer.model)
         smallest = tokenizer.num_special_tokens_to_add() + 1
         if max_seq_length < smallest or (limit is not None and max_seq_length > limit):
             allowed = f"at least {smallest}" if limit is None else f"{smallest} to {limit}"

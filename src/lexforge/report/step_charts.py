@@ -26,7 +26,6 @@ class Series:
         values: Its values.
         colour: Its colour.
         dash: Its dash, such as "solid".
-        width: Its width in pixels.
     """
 
     name: str
@@ -34,7 +33,6 @@ class Series:
     values: Sequence[float]
     colour: str
     dash: str = "solid"
-    width: float = 1.8
 
 
 def line_chart(
@@ -87,7 +85,7 @@ def line_chart(
                 source=source,
                 line_color=line.colour,
                 line_dash=line.dash,
-                line_width=line.width,
+                line_width=1.8,
                 name=line.name,
             )
         )

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from lexforge.common.lazy import load_when_used
 
 if TYPE_CHECKING:
-    from lexforge.common.similarity import Similarity
     from lexforge.retrieval.backends import build_exact, index_builder
     from lexforge.retrieval.base import Hits, Index
     from lexforge.retrieval.bm25 import BM25Index
@@ -30,7 +29,6 @@ __all__ = [
     "InvertedIndex",
     "MilvusIndex",
     "QdrantIndex",
-    "Similarity",
     "VectorType",
     "build_exact",
     "index_builder",

@@ -45,13 +45,13 @@ BACKENDS: dict[IndexName, Backend] = {
     "milvus": Backend(
         MilvusIndex,
         ("sparse", "dense"),
-        options=("uri", "collection", "token", "layout", "batch_rows", "timeout_s"),
+        options=("uri", "collection", "token"),
         required=("uri",),
     ),
     "qdrant": Backend(
         QdrantIndex,
         ("sparse",),
-        options=("uri", "collection", "token", "batch_rows", "timeout_s"),
+        options=("uri", "collection", "token"),
         required=("uri",),
     ),
 }

@@ -187,10 +187,6 @@ class DocumentIds:
         """Return the number of documents."""
         return len(self.names)
 
-    def __contains__(self, name: object) -> bool:
-        """Return whether the index holds a document of this id."""
-        return name in self._positions()
-
     def position(self, name: str) -> int:
         """Return the position of a document.
 

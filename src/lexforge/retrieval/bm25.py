@@ -35,7 +35,7 @@ class BM25Index:
     Args:
         index: The weights as an inverted index with one column per token.
         vocabulary: The column of each token.
-        tokenize: How texts are cut into tokens; see `build`.
+        tokenize: How texts are cut into tokens; see `tokenization_of`.
     """
 
     def __init__(self, index: InvertedIndex, vocabulary: dict[str, int], tokenize: Tokenization) -> None:
@@ -44,41 +44,22 @@ class BM25Index:
         self._vocabulary = vocabulary
 
     @classmethod
-    def build(
-        cls,
-        texts: list[str],
-        ids: list[str],
-        tokenize: Literal["auto", "words", "bigrams"] = "auto",
-        k1: float = K1,
-        b: float = B,
-        *,
-        show_progress_bar: bool = False,
-    ) -> BM25Index:
-        """Return an index of the texts.
+    def build(cls, texts: list[str], ids: list[str], *, show_progress_bar: bool = False) -> BM25Index:
+        """Return an index of the texts, cut into tokens as `tokenization_of` says.
 
         Args:
             texts: One text per document, with its title.
             ids: As many distinct strings.
-            tokenize: `words` are lower-cased runs of word characters. `bigrams` are the pairs of neighbouring
-                characters inside such words, and the words of one character. `auto` is `bigrams` if more than
-                half of the letters of the corpus are Hangul, kana or Han, and `words` otherwise.
-            k1: Saturation of the term frequency, >= 0; with 0 only the presence of a term counts.
-            b: Strength of the normalisation by document length, from 0 (none) to 1 (full).
             show_progress_bar: Whether to show how many documents have been cut into tokens.
 
         Returns:
             The index.
 
         Raises:
-            ValueError: If no document holds a token, a parameter is outside its range, or
-                `InvertedIndex.build` would refuse the ids.
+            ValueError: If no document holds a token, or `InvertedIndex.build` would refuse the ids.
         """
-        if tokenize not in ("auto", "words", "bigrams"):
-            raise ValueError(f"tokenize must be 'auto', 'words' or 'bigrams'; received {tokenize!r}")
-        if not k1 >= 0 or not 0 <= b <= 1:
-            raise ValueError(f"k1 must be >= 0 and b from 0 to 1; received k1 {k1} and b {b}")
         check_ids(ids, len(texts), set())
-        chosen = tokenization_of(texts) if tokenize == "auto" else tokenize
+        chosen = tokenization_of(texts)
         vocabulary: dict[str, int] = {}
         corpus = []
         with Progress(len(texts), "BM25", show=show_progress_bar) as progress:
@@ -91,7 +72,7 @@ class BM25Index:
             raise ValueError(
                 f"at least one document must hold a token; received {len(texts)} documents without any"
             )
-        model = _bm25s().BM25(k1=k1, b=b, method="lucene")
+        model = _bm25s().BM25(k1=K1, b=B, method="lucene")
         model.index((corpus, vocabulary), create_empty_token=False, show_progress=False)
         weights = sparse.csc_array(  # [documents, tokens]
             (model.scores["data"], model.scores["indices"], model.scores["indptr"]),
@@ -101,7 +82,7 @@ class BM25Index:
 
     @classmethod
     def of_corpus(cls, corpus: Mapping[str, str], *, show_progress_bar: bool = False) -> BM25Index:
-        """Return an index of a corpus, with the defaults of `build`.
+        """Return an index of a corpus, as `build` makes it.
 
         Args:
             corpus: Document id -> text.
@@ -145,15 +126,6 @@ class BM25Index:
         )
         return self._index.search(queries, wanted)
 
-    def __len__(self) -> int:
-        """Return the number of documents."""
-        return len(self._index)
-
-    @property
-    def nbytes(self) -> int:
-        """The number of bytes of the inverted index."""
-        return self._index.nbytes
-
 
 def _bm25s() -> ModuleType:
     """The module bm25s, imported without two things that its import does to a process.
@@ -175,7 +147,12 @@ def _bm25s() -> ModuleType:
 
 
 def tokenization_of(texts: Iterable[str]) -> Tokenization:
-    """Return how a corpus is cut into tokens: Chinese, Japanese and Korean texts into character bigrams."""
+    """Return how a corpus is cut into tokens.
+
+    `words` are lower-cased runs of word characters. `bigrams` are the pairs of neighbouring characters inside
+    such words, and the words of one character: for a corpus of which more than half of the letters are
+    Hangul, kana or Han.
+    """
     return "bigrams" if mostly_cjk(texts) else "words"
 
 

@@ -14,11 +14,8 @@ from scipy import sparse
 
 from lexforge.common.similarity import Similarity, check_similarity
 from lexforge.kernels.postings import (
-    Impacts,
     KeptArrangement,
     block_size_for,
-    build_postings,
-    check_impacts,
     segments_of,
     top_k,
 )
@@ -57,24 +54,19 @@ class InvertedIndex:
     Args:
         num_terms: Width V of the vectors.
         similarity: `dot` or `cosine`. For `cosine` the index scales documents and queries to unit length.
-        impacts: `float32` is exact. `uint8` stores each weight in 8 bits, which takes two thirds of the
-            bytes; the scores are rounded and depend on how the documents were divided among calls of `add`.
-            Measured on SPLADE vectors (scripts/bench/results/index.csv), recall@10 is .997 for 43,688
-            documents and .995 for 349,504.
 
     Raises:
-        ValueError: If `num_terms` is below 1, or the similarity or the impacts are unknown.
+        ValueError: If `num_terms` is below 1, or the similarity is unknown.
     """
 
-    def __init__(self, num_terms: int, similarity: Similarity = "dot", impacts: Impacts = "float32") -> None:
+    def __init__(self, num_terms: int, similarity: Similarity = "dot") -> None:
         if num_terms < 1:
             raise ValueError(f"num_terms must be at least 1; received {num_terms}")
         self.num_terms = num_terms
         self.similarity: Similarity = check_similarity(similarity)
-        self.impacts: Impacts = check_impacts(impacts)
         self._ids = DocumentIds()
         empty = sparse.csr_array(np.zeros((0, num_terms), np.float32))
-        self._parts = [build_postings(empty, impacts=self.impacts)]
+        self._parts = list(segments_of(empty))
         self._keeper = KeptArrangement()
         self._adding = threading.Lock()  # guards the parts and the ids, which must fit each other
 
@@ -83,9 +75,9 @@ class InvertedIndex:
         """Return at once: this index needs no further package."""
 
     @classmethod
-    def create(cls, width: int, similarity: Similarity, impacts: Impacts = "float32") -> InvertedIndex:
+    def create(cls, width: int, similarity: Similarity) -> InvertedIndex:
         """Return an index without documents."""
-        return cls(width, similarity, impacts)
+        return cls(width, similarity)
 
     @classmethod
     def build(
@@ -93,7 +85,6 @@ class InvertedIndex:
         documents: Matrix,
         ids: list[str],
         similarity: Similarity = "dot",
-        impacts: Impacts = "float32",
     ) -> InvertedIndex:
         """Return an index of the documents.
 
@@ -101,7 +92,6 @@ class InvertedIndex:
             documents: CSR `[N, V]` with finite weights >= 0.
             ids: N distinct strings.
             similarity: `dot` or `cosine`.
-            impacts: `float32` or `uint8`.
 
         Returns:
             The index.
@@ -111,7 +101,7 @@ class InvertedIndex:
             ValueError: If a weight is negative or not finite, the number of ids is not N, or an id occurs
                 twice.
         """
-        index = cls(sparse_width(documents, "documents"), similarity, impacts)
+        index = cls(sparse_width(documents, "documents"), similarity)
         index.add(documents, ids)
         return index
 
@@ -135,7 +125,7 @@ class InvertedIndex:
             self._ids.check(ids, vectors.shape[0])
             # The number of the first documents decides how large the blocks are.
             block_size = self._parts[0].block_size if len(self) else None
-            segments = list(segments_of(vectors, block_size, impacts=self.impacts))
+            segments = list(segments_of(vectors, block_size))
             self._parts = [*self._parts, *segments] if len(self) else segments
             self._ids.extend(ids)
 
@@ -168,7 +158,7 @@ class InvertedIndex:
 
         Returns:
             CSR `[n, V] float32`, in the order of the ids, or of the positions. With the similarity `cosine`
-            rows have unit length, and with `uint8` their weights are rounded.
+            rows have unit length.
 
         Raises:
             KeyError: If the index has no document of an id.
@@ -203,7 +193,6 @@ class InvertedIndex:
         num_terms: int,
         documents: int,
         similarity: Similarity = "dot",
-        impacts: Impacts = "float32",
     ) -> None:
         """Write an index of documents that come in blocks, as `save` does; memory holds two blocks at a time.
 
@@ -214,14 +203,13 @@ class InvertedIndex:
             num_terms: Width V of the vectors.
             documents: Number of all documents, which decides the layout.
             similarity: `dot` or `cosine`.
-            impacts: `float32` or `uint8`.
 
         Raises:
             FileExistsError: If the directory is not empty.
             TypeError: If a block is not a scipy CSR matrix.
             ValueError: If `add` would refuse a block.
         """
-        index, block_size = cls(num_terms, similarity, impacts), block_size_for(documents)
+        index, block_size = cls(num_terms, similarity), block_size_for(documents)
         with new_directory(directory) as path:
             # Segments are written while the next ones are built, and while the next documents come.
             with PostingsFiles(path) as files, ThreadPoolExecutor(1) as writer:
@@ -230,7 +218,7 @@ class InvertedIndex:
                 for matrix, ids in blocks:
                     vectors = sparse_vectors(matrix, "documents", num_terms, index.similarity)
                     index._ids.check(ids, vectors.shape[0])
-                    for segment in segments_of(vectors, block_size, impacts=impacts):
+                    for segment in segments_of(vectors, block_size):
                         if len(writing) == SEGMENTS_AHEAD:
                             writing.popleft().result()
                         writing.append(writer.submit(files.add, segment))
@@ -242,8 +230,8 @@ class InvertedIndex:
     def _write_rest(self, path: Path, names: Sequence[str], block_size: int) -> None:
         """Write what a saved index has beside its postings."""
         write_ids(path, names)
-        fields = {"num_terms": self.num_terms, "similarity": self.similarity, "impacts": self.impacts}
-        write_manifest(path, FORMAT, {**fields, "block_size": block_size})
+        fields = {"num_terms": self.num_terms, "similarity": self.similarity, "block_size": block_size}
+        write_manifest(path, FORMAT, fields)
 
     @classmethod
     def load(cls, directory: str | Path, verify: bool = False) -> InvertedIndex:
@@ -264,15 +252,11 @@ class InvertedIndex:
         fields = read_manifest(directory, FORMAT, verify, MAPPED)
         path = Path(directory)
         try:
-            index = cls(fields["num_terms"], fields["similarity"], fields["impacts"])
+            index = cls(fields["num_terms"], fields["similarity"])
             index._ids = read_ids(path)
             files = [np.load(path / f"{name}.npy", mmap_mode="r") for name in ARRAYS]
             postings = Postings(fields["block_size"], *(np.asarray(file) for file in files))
             check_postings(postings, len(index), index.num_terms)
-            if postings.weights.dtype != np.dtype(index.impacts):
-                raise ValueError(
-                    f"weights have dtype {postings.weights.dtype}, impacts are {index.impacts!r}"
-                )
         except FileNotFoundError:  # deleted since its checksum was read, as by a change of the documents
             raise
         except Exception as error:  # numpy raises errors of many types for a damaged header

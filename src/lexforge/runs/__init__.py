@@ -13,31 +13,28 @@ if TYPE_CHECKING:
     from lexforge.runs.checkpoints import DamagedCheckpointError, DiskFullError, last_checkpoint
     from lexforge.runs.finite import FiniteTraining, NonFiniteError
     from lexforge.runs.launcher import launch_command
-    from lexforge.runs.log_file import LogFile, read_log
-    from lexforge.runs.processes import join_processes, leave_processes, start_processes
+    from lexforge.runs.log_file import read_log
+    from lexforge.runs.processes import leave_processes, start_processes
     from lexforge.runs.resumable import ResumableTraining
     from lexforge.runs.resume import resume_command
     from lexforge.runs.run_directory import check_run_directory, claim_run_directory, write_json
     from lexforge.runs.signals import TrainingInterrupted
     from lexforge.runs.stages import Stages
-    from lexforge.runs.state import RunStateCallback, Stateful
+    from lexforge.runs.state import RunStateCallback
     from lexforge.runs.weight_average import WeightAverage
 
 __all__ = [
     "DamagedCheckpointError",
     "DiskFullError",
     "FiniteTraining",
-    "LogFile",
     "NonFiniteError",
     "ResumableTraining",
     "RunStateCallback",
     "Stages",
-    "Stateful",
     "TrainingInterrupted",
     "WeightAverage",
     "check_run_directory",
     "claim_run_directory",
-    "join_processes",
     "last_checkpoint",
     "launch_command",
     "leave_processes",

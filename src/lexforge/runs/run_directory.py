@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import platform
 import re
@@ -48,7 +47,6 @@ PACKAGES = (
     "numpy",
     "numba",
 )
-logger = logging.getLogger(__name__)
 
 
 def check_run_directory(folder: str | Path, config: Any, *, resume: bool) -> None:
@@ -73,7 +71,7 @@ def check_run_directory(folder: str | Path, config: Any, *, resume: bool) -> Non
 
 
 def claim_run_directory(
-    folder: str | Path, config: Any, *, resume: bool, data: Mapping[str, Mapping[str, Any]] | None = None
+    folder: str | Path, config: Any, *, resume: bool, data: Mapping[str, Mapping[str, Any]]
 ) -> None:
     """Claim a folder for a run and write `config.json` and `env.json` into it, on the first rank for all.
 
@@ -87,7 +85,7 @@ def claim_run_directory(
             has the settings of the run that it continues.
         resume: Whether to continue the run that the folder holds; its settings must be the same.
         data: Name -> `count` and `digest` of each part of the data, as `lexforge.data.digests` returns them;
-            `env.json` keeps them, and those of a resumed run must be the same. None compares nothing.
+            `env.json` keeps them, and those of a resumed run must be the same.
 
     Raises:
         BlockingIOError: If another process has opened the folder and has not ended. This error and the others
@@ -131,7 +129,7 @@ def _check(folder: Path, settings: Mapping[str, Any], resume: bool) -> None:
 
 
 def _claim(
-    folder: Path, settings: Mapping[str, Any], resume: bool, data: Mapping[str, Mapping[str, Any]] | None
+    folder: Path, settings: Mapping[str, Any], resume: bool, data: Mapping[str, Mapping[str, Any]]
 ) -> None:
     _check(folder, settings, resume)
     folder.mkdir(parents=True, exist_ok=True)
@@ -143,17 +141,14 @@ def _claim(
             else:
                 (folder / name).unlink(missing_ok=True)
         write_json(folder / "config.json", settings)
-        write_json(folder / "env.json", environment() | ({} if data is None else {"data": data}))
-    elif data is not None:
+        write_json(folder / "env.json", environment() | {"data": data})
+    else:
         _check_data(folder, data)
 
 
 def _check_data(folder: Path, data: Mapping[str, Mapping[str, Any]]) -> None:
     """Refuse to resume a run over other data than those it began with."""
-    before = (read_json(folder / "env.json") or {}).get("data")
-    if before is None:
-        logger.warning("%s kept no digest of its data, so nothing tells whether they have changed", folder)
-        return
+    before = (read_json(folder / "env.json") or {}).get("data", {})
     changed = [name for name in dict.fromkeys([*before, *data]) if before.get(name) != data.get(name)]
     if changed:
         differences = (f"{name}: {_amount(before, name)}, now {_amount(data, name)}" for name in changed)

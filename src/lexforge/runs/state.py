@@ -61,14 +61,14 @@ class RunStateCallback(TrainerCallback):
       written where there is nothing to keep, nor for the trials of a hyperparameter search, which are not
       resumed.
     - A resumed run reads this file and continues as if it had not stopped. If the file is missing, the run
-      stops, because a queue or prototypes that start anew would not be a resumed run.
+      stops, because a queue or prototypes that start anew would not be a resumed run. The checkpoint is
+      `args.resume_from_checkpoint` if that names a folder, and otherwise `checkpoint-<step>` under
+      `args.output_dir`: a callback does not see the argument of `Trainer.train`.
 
     Args:
         loss: The loss that the trainer is given, or its dictionary of losses.
-        parts: Name -> what else to keep; the same on all ranks. A resumed run needs each of them in the file.
-        checkpoint: The checkpoint that a run is resumed from. The default is `args.resume_from_checkpoint`
-            if that names a folder, and otherwise `checkpoint-<step>` under `args.output_dir`. A callback does
-            not see the argument of `Trainer.train`, so give the folder here if it lies elsewhere.
+        parts: Name -> what else to keep, an object with the methods of `Stateful`: `state` and `load_state`;
+            the same on all ranks. A resumed run needs each of them in the file.
 
     Raises:
         TypeError: If the loss is a class or a function instead of a module.
@@ -78,10 +78,7 @@ class RunStateCallback(TrainerCallback):
     """
 
     def __init__(
-        self,
-        loss: nn.Module | Mapping[str, nn.Module],
-        parts: Mapping[str, Stateful] | None = None,
-        checkpoint: str | Path | None = None,
+        self, loss: nn.Module | Mapping[str, nn.Module], parts: Mapping[str, Stateful] | None = None
     ) -> None:
         if isinstance(loss, Mapping):
             loss = nn.ModuleDict(dict(loss))
@@ -91,7 +88,6 @@ class RunStateCallback(TrainerCallback):
             )
         self.loss = loss
         self.parts = dict(parts or {})
-        self.checkpoint = checkpoint
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -175,9 +171,9 @@ class RunStateCallback(TrainerCallback):
             if parts:
                 raise FileNotFoundError(
                     f"{folder / STATE_FILE} does not exist, and this run, resumed at step {step}, needs the "
-                    f"state of {', '.join(parts)} from it. If the checkpoint lies elsewhere, name it with "
-                    "RunStateCallback(loss, checkpoint=...); if its saving was cut off, resume from the "
-                    "checkpoint before it; if the run began with other settings, resume with those"
+                    f"state of {', '.join(parts)} from it. If the checkpoint lies elsewhere, name it in the "
+                    "training arguments too (resume_from_checkpoint=...); if its saving was cut off, resume "
+                    "from the checkpoint before it; if the run began with other settings, resume with those"
                 )
             return
         found, ranks = read_state(folder, step)
@@ -194,9 +190,9 @@ class RunStateCallback(TrainerCallback):
                 part.load_state(chosen[name])
 
     def _resumed_folder(self, args: TrainingArguments, state: TrainerState) -> Path:
-        named = self.checkpoint or args.resume_from_checkpoint
-        if self.checkpoint or (isinstance(named, str) and Path(named).is_dir()):
-            return Path(str(named))
+        named = args.resume_from_checkpoint
+        if isinstance(named, str) and Path(named).is_dir():
+            return Path(named)
         return Path(str(args.output_dir)) / f"checkpoint-{state.global_step}"
 
 

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from lexforge.sparsity.controller import ActiveTermsController
     from lexforge.sparsity.curve import CURVE, CurvePoint, trimming_curve
     from lexforge.sparsity.finishing import Finishing
-    from lexforge.sparsity.sample import mean_active_terms, sample_texts, some_texts
+    from lexforge.sparsity.sample import mean_active_terms, some_texts
     from lexforge.sparsity.trimming import (
         DocumentLevels,
         check_terms_of_model,
@@ -31,7 +31,6 @@ __all__ = [
     "document_levels",
     "lower_to_level",
     "mean_active_terms",
-    "sample_texts",
     "some_texts",
     "trim_documents",
     "trimming_curve",

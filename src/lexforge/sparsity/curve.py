@@ -24,7 +24,7 @@ from lexforge.sparsity.trimming import DocumentLevels
 CURVE = (16, 24, 32, 48, 64, 96, 128)
 """The numbers of document terms that a curve has by default."""
 
-Setting = Literal["as it is", "level", "max_active_dims", "threshold"]
+Setting = Literal["as it is", "shifted by idf", "level", "max_active_dims", "threshold"]
 MEASURES = ("nDCG@10", "R@100")
 DEPTH = 100  # documents that are retrieved per query, for R@100
 REPEAT_SECONDS = 0.1  # the search of all queries is repeated so long, and the median of its times counts
@@ -35,10 +35,11 @@ class CurvePoint:
     """One setting of a model, measured.
 
     Args:
-        setting: "as it is"; "level", a model that is trimmed; "max_active_dims", the largest terms of each
-            query and each document; or "threshold", the activations above one number.
-        wanted: Number of document terms that it is for; None for the model as it is.
-        value: The level, the largest number of terms, or the threshold; None for the model as it is.
+        setting: "as it is"; "shifted by idf", the same model after `shift_bias_by_idf`; "level", a model that
+            is trimmed; "max_active_dims", the largest terms of each query and each document; or "threshold",
+            the activations above one number.
+        wanted: Number of document terms that it is for; None for a model that is not trimmed.
+        value: The level, the largest number of terms, or the threshold; None for a model that is not trimmed.
         measures: nDCG@10, R@100, `document_active_dims`, `query_active_dims`, `flops` and
             `search_queries_per_s`.
     """
@@ -54,8 +55,9 @@ def trimming_curve(
     queries: Mapping[str, str],
     corpus: Mapping[str, str],
     qrels: Qrels,
-    levels: DocumentLevels,
+    levels: DocumentLevels | None,
     *,
+    whole: Setting = "as it is",
     batch_size: int = 32,
     show_progress_bar: bool = False,
 ) -> list[CurvePoint]:
@@ -70,18 +72,20 @@ def trimming_curve(
         queries: Id -> text; only those that are judged are searched.
         corpus: Id -> text of the documents that are searched.
         qrels: The judgements, at least one query.
-        levels: What `document_levels` found for whole numbers of terms.
+        levels: What `document_levels` found for whole numbers of terms; None measures the model alone.
+        whole: What the model is called before it is trimmed.
         batch_size: Number of texts per forward pass.
         show_progress_bar: Show a progress bar while encoding the corpus.
 
     Returns:
-        The model as it is, and for each number the level, `max_active_dims` and the threshold.
+        The model before it is trimmed, and for each number the level, `max_active_dims` and the threshold.
 
     Raises:
         ValueError: If a vector is not finite, or the similarity of the model is neither dot nor cosine.
     """
     similarity = check_encoder(model)
-    loosest = min(levels.levels.values())
+    found = {} if levels is None else levels.levels
+    loosest = min(found.values(), default=0.0)
     asked = StoredVectors(model, [queries[query] for query in qrels], "query", loosest, batch_size=batch_size)
     searched = StoredVectors(
         model,
@@ -97,12 +101,12 @@ def trimming_curve(
     ) -> CurvePoint:
         return CurvePoint(setting, wanted, value, _measured(left, right, list(corpus), qrels, similarity))
 
-    whole = asked.at_level(), searched.at_level()
-    points = [point("as it is", None, None, *whole)]
-    for number in sorted(levels.levels):
-        level, most = levels.levels[number], int(number)
+    untrimmed = asked.at_level(), searched.at_level()
+    points = [point(whole, None, None, *untrimmed)]
+    for number in sorted(found):
+        level, most = found[number], int(number)
         points.append(point("level", most, level, asked.at_level(level), searched.at_level(level)))
-        left, right = (largest_terms(vectors, most) for vectors in whole)
+        left, right = (largest_terms(vectors, most) for vectors in untrimmed)
         points.append(point("max_active_dims", most, most, left, right))
         if level > 0:
             threshold = float(activations_of(model, np.array([level]))[0])

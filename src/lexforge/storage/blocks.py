@@ -57,10 +57,6 @@ class BlockCache:
             self._block_keys.append(keys)
         self._index()
 
-    def __len__(self) -> int:
-        """Return the number of distinct keys."""
-        return len(self._keys)
-
     def check_teacher(self, teacher: str) -> None:
         """Refuse the folder if its blocks belong to another teacher.
 

@@ -29,7 +29,7 @@ class BM25Teacher:
     Args:
         idf: Token -> inverse document frequency in the corpus. Other tokens count nothing.
         mean_tokens: Mean number of tokens in a document.
-        tokenize: How texts are cut into tokens, as in `BM25Index.build`.
+        tokenize: How texts are cut into tokens, as `tokenization_of` says.
 
     Source: Kamphuis et al. 2020, "Which BM25 do you mean?", Lucene's variant; Weinberger et al. 2009 (arXiv
     0902.2206) for the hashed columns.

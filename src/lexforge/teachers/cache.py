@@ -17,6 +17,7 @@ from lexforge.storage.blocks import BlockCache, Keys, hash_keys
 from lexforge.storage.files import cache_folder
 
 FORMAT = "lexforge-teacher-block"
+BLOCK_TEXTS = 8192  # texts that are encoded and written at a time
 _KINDS: tuple[TextKind, TextKind] = ("query", "document")
 
 
@@ -73,8 +74,6 @@ class TeacherCache:
         queries: Iterable[str],
         documents: Iterable[str],
         folder: str | Path | None = None,
-        *,
-        block_texts: int = 8192,
     ) -> TeacherCache:
         """Encode what the cache does not hold yet, report progress, and open the cache.
 
@@ -87,19 +86,18 @@ class TeacherCache:
             documents: Texts that are encoded as documents; repeats are encoded once.
             folder: The folder of the cache, which may be that of an earlier or a killed run. None takes a
                 folder with the teacher's name in the user's cache.
-            block_texts: The number of texts that are encoded and written at a time.
 
         Returns:
             The open cache.
 
         Raises:
-            ValueError: If there is no text, or if `block_texts` is below 1.
+            ValueError: If there is no text.
             DataError: If the folder holds something else, the cache of another teacher or a broken block, or
                 if the teacher returns embeddings of a wrong shape or a value that is not finite.
         """
         pairs = zip(_KINDS, (queries, documents), strict=True)
         texts = ((kind, text) for kind, given in pairs for text in given)
-        return cls._fill(teacher, texts, folder, block_texts)
+        return cls._fill(teacher, texts, folder)
 
     @classmethod
     def build_for_rows(
@@ -107,8 +105,6 @@ class TeacherCache:
         teacher: EmbeddingTeacher,
         rows: Iterable[Mapping[str, Any]],
         folder: str | Path | None = None,
-        *,
-        block_texts: int = 8192,
     ) -> TeacherCache:
         """Build the cache of training rows: anchors are encoded as queries, all other texts as documents.
 
@@ -116,7 +112,6 @@ class TeacherCache:
             teacher: The teacher that encodes the texts.
             rows: Rows under the column contract; columns without texts are ignored.
             folder: The folder of the cache, as for `build`.
-            block_texts: The number of texts that are encoded and written at a time.
 
         Returns:
             The open cache.
@@ -126,7 +121,7 @@ class TeacherCache:
             DataError: As for `build`.
         """
         of_rows = ((text_kind(column), row[column]) for row in rows for column in text_columns(row))
-        return cls._fill(teacher, of_rows, folder, block_texts)
+        return cls._fill(teacher, of_rows, folder)
 
     @classmethod
     def _fill(
@@ -134,11 +129,8 @@ class TeacherCache:
         teacher: EmbeddingTeacher,
         texts: Iterable[tuple[TextKind, str]],
         folder: str | Path | None,
-        block_texts: int,
     ) -> TeacherCache:
         """Encode the (kind, text) pairs that the cache does not hold yet, block by block, and open it."""
-        if block_texts < 1:
-            raise ValueError(f"block_texts must be at least 1; received {block_texts}")
         place = cache_folder() / "teachers" / teacher.name if folder is None else Path(folder)
         blocks = BlockCache(place, FORMAT, np.float16)
         blocks.check_teacher(teacher.name)
@@ -154,7 +146,7 @@ class TeacherCache:
                 missing[kind] |= {text: None for text, here in zip(waiting, known, strict=True) if not here}
                 seen[kind].clear()
                 while len(missing[kind]) >= least:
-                    block = list(islice(missing[kind], block_texts))
+                    block = list(islice(missing[kind], BLOCK_TEXTS))
                     if not progress.done:
                         blocks.remove_leftovers()
                     embeddings = _checked(teacher.encode(block, kind), block, blocks.dimension)
@@ -166,17 +158,13 @@ class TeacherCache:
             for kind, text in texts:
                 read += 1
                 seen[kind][text] = None
-                if len(seen[kind]) >= block_texts:
-                    encode(kind, block_texts)
+                if len(seen[kind]) >= BLOCK_TEXTS:
+                    encode(kind, BLOCK_TEXTS)
             if not read:
                 raise ValueError("the teacher cache needs at least one text; received none")
             for kind in _KINDS:
                 encode(kind, 1)
         return cls(place)
-
-    def __len__(self) -> int:
-        """Return the number of vectors."""
-        return len(self._blocks)
 
     def lookup(self, texts: Sequence[str], kind: TextKind) -> NDArray[np.float16]:
         """Return the embeddings of texts.

@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 
 from lexforge.common.types import TextKind
 
+SEED = 0  # of the randomised decomposition
+
 
 class LsaTeacher:
     """Latent semantic analysis of the corpus itself: a teacher that needs no model and no download.
@@ -26,16 +28,13 @@ class LsaTeacher:
         self.name = name
 
     @classmethod
-    def fit(
-        cls, corpus_texts: Iterable[str], dimensions: int = 256, seed: int = 0, analyzer: str = "word"
-    ) -> LsaTeacher:
-        """Fit a teacher on a corpus; the same corpus, dimensions and seed give the same teacher.
+    def fit(cls, corpus_texts: Iterable[str], dimensions: int = 256, analyzer: str = "word") -> LsaTeacher:
+        """Fit a teacher on a corpus; the same corpus and settings give the same teacher.
 
         Args:
             corpus_texts: The texts from which it learns; no query of an evaluation split should be among
                 them.
             dimensions: Width D of an embedding; below the number of texts and of distinct terms.
-            seed: The seed of the randomised decomposition.
             analyzer: "word", or "char_wb" (character bigrams and trigrams inside words) for languages without
                 spaces or with particles, such as Korean, Japanese or Chinese.
 
@@ -68,10 +67,10 @@ class LsaTeacher:
                 "dimensions must be at least 1 and below the number of texts and of terms; received "
                 f"{dimensions} with {len(texts)} texts and {len(terms)} terms"
             )
-        decomposition = TruncatedSVD(dimensions, random_state=seed)
+        decomposition = TruncatedSVD(dimensions, random_state=SEED)
         decomposition.fit(vectorizer.transform(texts))
         # The name is a digest of all that decides the vectors: the version of the code, settings and texts.
-        digest = hashlib.sha256(f"{sklearn_version} {analyzer} {dimensions} {seed}".encode())
+        digest = hashlib.sha256(f"{sklearn_version} {analyzer} {dimensions} {SEED}".encode())
         for text in texts:
             digest.update(f"{len(text)} {text}".encode())
         pipeline = make_pipeline(vectorizer, decomposition, Normalizer(copy=False))

@@ -9,11 +9,8 @@ from lexforge.common.lazy import load_when_used
 if TYPE_CHECKING:
     from lexforge.settings import PRESETS, EvaluationSettings, Phase, Preset, PresetName, TrainingSettings
     from lexforge.training.any_loss import check_full_batch
-    from lexforge.training.collapse import CollapseCallback
     from lexforge.training.collator import DenseCollator, SpladeCollator
-    from lexforge.training.curriculum import CurriculumCallback, phase_at, ramp_at
     from lexforge.training.dense import DenseTrainer
-    from lexforge.training.hub import hub_arguments, push_model
     from lexforge.training.plan import Plan
     from lexforge.training.precision import widen_weights
     from lexforge.training.recipe import (
@@ -21,7 +18,6 @@ if TYPE_CHECKING:
         check_optimizer,
         check_trackers,
         checkpoints_of_epochs,
-        early_stopping,
         finish_run,
         load_start,
         read_retrieval,
@@ -34,12 +30,10 @@ if TYPE_CHECKING:
         unknown_rows,
     )
     from lexforge.training.trainer import SpladeTrainer, check_training_length
-    from lexforge.training.weighted_sampler import WeightedBatchSampler, weighted_batches
+    from lexforge.training.weighted_sampler import weighted_batches
 
 __all__ = [
     "PRESETS",
-    "CollapseCallback",
-    "CurriculumCallback",
     "DenseCollator",
     "DenseTrainer",
     "EvaluationSettings",
@@ -50,7 +44,6 @@ __all__ = [
     "SpladeCollator",
     "SpladeTrainer",
     "TrainingSettings",
-    "WeightedBatchSampler",
     "begin_run",
     "check_full_batch",
     "check_optimizer",
@@ -59,14 +52,9 @@ __all__ = [
     "check_triplet_rows",
     "checkpoints_of_epochs",
     "choose_negatives",
-    "early_stopping",
     "finish_run",
-    "hub_arguments",
     "load_rows",
     "load_start",
-    "phase_at",
-    "push_model",
-    "ramp_at",
     "read_retrieval",
     "trainer_options",
     "unknown_rows",

@@ -9,6 +9,8 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from lexforge.report.symptoms import SYMPTOMS, argument_of
 
+PATIENCE = 5  # consecutive lines of the log after which the warning comes
+DENSE = 0.5  # share of the vocabulary; a text with more active terms is dense
 logger = logging.getLogger(__name__)
 
 
@@ -16,37 +18,20 @@ class CollapseCallback(TrainerCallback):
     """Warn once when queries or documents stay empty or dense, and say what to change.
 
     A model whose activations are all zero has no gradient by which it could recover. A model with most terms
-    active is not sparse, and its index would be too large.
+    active is not sparse, and its index would be too large. The limits are not those of
+    `lexforge.report.symptoms`, which judge the trained model: while training goes on, a warning is worth
+    these two states alone.
 
     Args:
         vocabulary_size: Number of terms, V.
-        patience: Number of consecutive lines of the log after which the warning comes.
-        dense_fraction: Share of V, in (0, 1]; a text with more active terms than this share is dense.
         terms_are_wanted: Whether a wanted number of terms per document sets the weight of FLOPS, as for
             `Symptom.advice_text`.
-
-    Raises:
-        ValueError: If a number is out of range.
 
     Source: the advice is that of `lexforge.report.symptoms`.
     """
 
-    def __init__(
-        self,
-        vocabulary_size: int,
-        *,
-        patience: int = 5,
-        dense_fraction: float = 0.5,
-        terms_are_wanted: bool = False,
-    ) -> None:
-        if not vocabulary_size > 0 or not patience > 0 or not 0 < dense_fraction <= 1:
-            raise ValueError(
-                "vocabulary_size and patience must be above 0 and dense_fraction in (0, 1]; received "
-                f"{vocabulary_size}, {patience} and {dense_fraction}"
-            )
+    def __init__(self, vocabulary_size: int, *, terms_are_wanted: bool = False) -> None:
         self.vocabulary_size = vocabulary_size
-        self.patience = patience
-        self.dense_fraction = dense_fraction
         self.terms_are_wanted = terms_are_wanted
         self._lines: dict[tuple[str, str], int] = {}  # (column, state) -> consecutive lines
 
@@ -63,14 +48,14 @@ class CollapseCallback(TrainerCallback):
             active = (logs or {}).get(f"terms/{column}")
             if active is None:
                 continue
-            states = {"empty": active < 1, "dense": active > self.dense_fraction * self.vocabulary_size}
+            states = {"empty": active < 1, "dense": active > DENSE * self.vocabulary_size}
             for name, holds in states.items():
                 self._lines[column, name] = self._lines.get((column, name), 0) + 1 if holds else 0
-                if self._lines[column, name] == self.patience and state.is_world_process_zero:
+                if self._lines[column, name] == PATIENCE and state.is_world_process_zero:
                     logger.warning(
                         "step %d: for %d lines of the log a %s has had %.1f of %d terms active: %s",
                         state.global_step,
-                        self.patience,
+                        PATIENCE,
                         column,
                         active,
                         self.vocabulary_size,

@@ -36,15 +36,9 @@ def push_model(trainer: Trainer, folder: str | Path) -> str:
 
     Returns:
         The address of the upload.
-
-    Raises:
-        ValueError: If the arguments ask for no upload, or the folder holds no saved model.
     """
     arguments = trainer.args
-    if not arguments.push_to_hub or trainer.hub_model_id is None:
-        raise ValueError("the training arguments ask for no upload; build them with push_to_hub=True")
-    if not (Path(folder) / "modules.json").is_file():
-        raise ValueError(f"{folder} holds no saved model: modules.json is missing")
+    assert trainer.hub_model_id is not None  # the Trainer has named it
     upload = HfApi().upload_folder(
         repo_id=trainer.hub_model_id,
         folder_path=str(folder),

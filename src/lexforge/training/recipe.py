@@ -18,7 +18,7 @@ from transformers import (
 )
 
 from lexforge import data, evaluation, export, models, report, runs
-from lexforge.settings import LEXICAL, EvaluationSettings, RecipeSettings, TrainingSettings
+from lexforge.settings import LEXICAL, RecipeSettings, TrainingSettings
 from lexforge.training.hub import hub_arguments, push_model
 from lexforge.training.plan import Plan
 from lexforge.training.precision import widen_weights
@@ -171,11 +171,6 @@ def load_start(
     return model
 
 
-def early_stopping(settings: EvaluationSettings) -> list[TrainerCallback]:
-    """Return the callback that stops a training whose `best_measure` gets no better, if it is asked for."""
-    return [] if settings.early_stopping is None else [EarlyStoppingCallback(settings.early_stopping)]
-
-
 class QuarterSteps(TrainerCallback):
     """Saves each quarter of a training whose number of steps follows from epochs.
 
@@ -214,6 +209,7 @@ def trainer_options(
         `args`, with the folder of the run and the evaluation on dev; `callbacks`, for early stopping and the
         checkpoints of a training by epochs; and how the encoder computes (`AnyLossTraining`).
     """
+    patience = cfg.evaluation.early_stopping
     return {
         "args": cfg.train.arguments(
             cfg.output_dir,
@@ -223,7 +219,7 @@ def trainer_options(
             **others,
         ),
         "callbacks": [
-            *early_stopping(cfg.evaluation),
+            *([] if patience is None else [EarlyStoppingCallback(patience)]),
             *checkpoints_of_epochs(cfg.train, cfg.evaluation.best_measure),
         ],
         **cfg.train.encoder_options(),
@@ -237,7 +233,6 @@ def finish_run(
     stages: runs.Stages,
     *,
     task: Any,
-    split: str,
     measured: int,
     metrics: Mapping[str, Mapping[str, float]],
     settings: Mapping[str, Any],
@@ -252,8 +247,7 @@ def finish_run(
         trainer: The trainer, after training.
         stages: The stages of the run, which end here.
         task: What the model was measured on, as `lexforge.export.write_card` takes it.
-        split: The split that it was measured on.
-        measured: Number of texts, pairs or documents that were measured.
+        measured: Number of texts, pairs or documents of the test split that were measured.
         metrics: System -> measure -> value.
         settings: Settings that a reader of the card needs, by name.
         examples: Text that is printed below the table.
@@ -267,7 +261,6 @@ def finish_run(
         task=task,
         base_model=cfg.model,
         data=cfg.data,
-        split=split,
         measured=measured,
         metrics=metrics,
         settings={**settings, "steps": trainer.state.global_step, "seed": cfg.train.seed},

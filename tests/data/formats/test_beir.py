@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from lexforge.data import DataError, load_corpus, load_queries, load_retrieval_data, load_teacher_scores
+from lexforge.data import DataError, load_queries, load_retrieval_data, load_teacher_scores
+from lexforge.data.formats.beir import load_corpus
 
 DOCUMENTS = [
     {"_id": "d1", "title": "Heaps", "text": "a binary heap\u2028keeps the least element first"},

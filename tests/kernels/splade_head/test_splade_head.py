@@ -6,6 +6,7 @@ import itertools
 import math
 import sys
 from collections.abc import Callable
+from unittest import mock
 
 import pytest
 import torch
@@ -176,7 +177,8 @@ def test_sums_in_blocks_equal_plain_sums(counts: list[int], block: int, at_once:
     expected = torch.zeros(len(counts), 3, dtype=torch.float64)
     for row, owner, weight in zip(index.tolist(), bag.tolist(), scale.tolist(), strict=True):
         expected[owner] += weight * table[row]
-    received = tiled_head.sum_of_rows(table, index, bag, scale, len(counts), table.dtype, block, at_once)
+    with mock.patch.multiple(tiled_head, ROWS_IN_BLOCK=block, ROWS_AT_ONCE=at_once):
+        received = tiled_head.sum_of_rows(table, index, bag, scale, len(counts), table.dtype)
     # float64, sums of at most 30 numbers below 20
     torch.testing.assert_close(received, expected, rtol=0, atol=1e-12)
 
@@ -184,8 +186,8 @@ def test_sums_in_blocks_equal_plain_sums(counts: list[int], block: int, at_once:
 def test_the_sums_of_blocks_take_little_memory() -> None:
     """Where every bag is longer than a block, all sums of blocks at once would outgrow the result."""
     table, bag = torch.ones(100, 16), torch.arange(200).repeat_interleave(64)
-    with _Sizes() as seen:
-        total = tiled_head.sum_of_rows(table, bag % 100, bag, torch.ones(len(bag)), 200, table.dtype, 2, 128)
+    with _Sizes() as seen, mock.patch.multiple(tiled_head, ROWS_IN_BLOCK=2, ROWS_AT_ONCE=128):
+        total = tiled_head.sum_of_rows(table, bag % 100, bag, torch.ones(len(bag)), 200, table.dtype)
     assert (total == 64).all()
     assert max(seen.sizes) == len(bag)  # the sums of all blocks would be 16 / 2 times as many numbers
 

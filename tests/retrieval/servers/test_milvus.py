@@ -21,9 +21,8 @@ pytest.importorskip("milvus_lite", reason="the extra `milvus` is not installed")
 from pymilvus import MilvusClient
 from pymilvus.exceptions import MilvusException
 
-from lexforge.retrieval.faiss import HNSW
 from lexforge.retrieval.inverted import InvertedIndex
-from lexforge.retrieval.servers import milvus
+from lexforge.retrieval.servers import milvus, server
 from lexforge.retrieval.servers.milvus import MilvusIndex
 
 WIDTH = 12
@@ -57,16 +56,17 @@ def file(tmp_path: Path) -> str:
 
 @pytest.fixture(autouse=True)
 def _no_waiting(monkeypatch) -> None:
-    monkeypatch.setattr(milvus, "FIRST_DELAY_S", 0.0)
+    monkeypatch.setattr(server, "FIRST_DELAY_S", 0.0)
 
 
 @pytest.mark.parametrize("vector_type", ["sparse", "dense"])
-def test_hits_are_those_of_a_naive_loop(vector_type: str, file: str) -> None:
+def test_hits_are_those_of_a_naive_loop(vector_type: str, file: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Scores, ties by position also where they are cut by k, and all documents for a large k."""
     documents, queries = sparse_rows(60), sparse_rows(6, seed=1)
     stored = documents if vector_type == "sparse" else documents.toarray() - 1
     asked = queries if vector_type == "sparse" else queries.toarray() - 1
-    with MilvusIndex.build(stored, names(60), uri=file, batch_rows=25) as index:
+    monkeypatch.setattr(server, "BATCH_ROWS", 25)
+    with MilvusIndex.build(stored, names(60), uri=file) as index:
         assert len(index) == 60
         for k in (1, 5, 60, 1000):
             hits = index.search(asked, k)
@@ -98,17 +98,6 @@ def test_cosine_is_the_exact_indexs(file: str) -> None:
     exact = InvertedIndex.build(documents, names(30), "cosine").search(queries, 30)
     for ours, theirs in zip(found.scores, exact.scores, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-6)  # summed in another order
-
-
-def test_a_graph_layout_is_built_and_searched(file: str) -> None:
-    """HNSW is what makes a dense collection fast; the layout is kept with it."""
-    vectors = np.random.default_rng(0).normal(size=(200, 16)).astype(np.float32)
-    layout = HNSW(neighbours=8, ef_construction=40, ef_search=20)
-    with MilvusIndex.build(vectors, names(200), "cosine", uri=file, layout=layout) as index:
-        assert [row[0] for row in index.search(vectors[:20], 1).ids] == names(20)
-        with MilvusIndex(file) as again:
-            assert again.layout == layout
-            assert again.nbytes == index.nbytes == 200 * 16 * 4
 
 
 def test_blocks_a_reopened_file_and_a_saved_index_are_one_build(file: str, tmp_path: Path) -> None:
@@ -144,8 +133,10 @@ WRITER = """
 import sys
 sys.path.insert(0, sys.argv[2])
 from test_milvus import names, sparse_rows
+from lexforge.retrieval.servers import server
 from lexforge.retrieval.servers.milvus import MilvusIndex
-with MilvusIndex(sys.argv[1], batch_rows=4) as index:
+server.BATCH_ROWS = 4
+with MilvusIndex(sys.argv[1]) as index:
     for start in range(0, 400, 20):
         index.add(sparse_rows(400)[start : start + 20], names(20, start))
         print(len(index), flush=True)
@@ -194,7 +185,8 @@ class Unavailable:
 
 def test_a_failing_batch_is_sent_again(file: str, monkeypatch) -> None:
     """A lost answer is not a lost batch, and the second sending doubles nothing."""
-    with MilvusIndex(file, batch_rows=10) as index:
+    monkeypatch.setattr(server, "BATCH_ROWS", 10)
+    with MilvusIndex(file) as index:
         index.add(sparse_rows(5), names(5))
         calls = fail(index, monkeypatch, 3, Unavailable())
         index.add(sparse_rows(20, seed=4), names(20, 5))
@@ -205,7 +197,8 @@ def test_a_failing_batch_is_sent_again(file: str, monkeypatch) -> None:
 
 def test_retries_end_with_one_clear_line(file: str, monkeypatch) -> None:
     """After the last attempt the message names the server; what was sent before counts, and one goes on."""
-    with MilvusIndex(file, batch_rows=10) as index:
+    monkeypatch.setattr(server, "BATCH_ROWS", 10)
+    with MilvusIndex(file) as index:
         index.add(sparse_rows(5), names(5))
         with monkeypatch.context() as broken:
             calls = fail(index, broken, 100, Unavailable())
@@ -281,15 +274,16 @@ def test_a_saved_index_notices_what_happened_to_its_collection(file: str, tmp_pa
         MilvusIndex.load(tmp_path / "saved")
 
 
-def test_an_absent_server_is_one_clear_line() -> None:
+def test_an_absent_server_is_one_clear_line(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a user sees first when the address is wrong."""
+    monkeypatch.setattr(milvus, "TIMEOUT_S", 2)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     with pytest.raises(
         ConnectionError, match=rf"^no Milvus at http://127\.0\.0\.1:{port}; is the server there\? .*$"
     ):
-        MilvusIndex(f"http://127.0.0.1:{port}", timeout_s=2)
+        MilvusIndex(f"http://127.0.0.1:{port}")
 
 
 @pytest.mark.parametrize("package", ["pymilvus", "milvus_lite"])
@@ -314,10 +308,3 @@ def test_a_wrong_address_is_refused(uri: str, error: type, message: str) -> None
     with pytest.raises(error, match=message) as caught:
         MilvusIndex(uri)
     assert "secret" not in str(caught.value)
-
-
-def test_settings_outside_their_range_are_refused(file: str) -> None:
-    """A batch of no rows would never end."""
-    for change in ({"batch_rows": 0}, {"timeout_s": 0.0}):
-        with pytest.raises(ValueError, match="batch_rows and timeout_s must be above 0; received"):
-            MilvusIndex(file, **change)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from enum import Enum
 from typing import Any
 
@@ -10,16 +9,11 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from lexforge.retrieval.faiss import HNSW, IVF, Flat
 from lexforge.retrieval.servers.milvus_format import (
-    index_options,
     is_transient,
-    layout_fields,
-    layout_from,
     lite_file,
     message,
     rows_of,
-    search_options,
 )
 
 GRPC = Enum("GRPC", ["UNAVAILABLE", "DEADLINE_EXCEEDED", "PERMISSION_DENIED"])
@@ -45,22 +39,6 @@ def test_rows_of_dense_documents() -> None:
     assert (row["position"], row["document"], row["weights"]) == (0, "a", 3)
     assert row["vector"].tolist() == [1, 2, 3]
     assert row["vector"].dtype == np.float32
-
-
-@pytest.mark.parametrize("layout", [Flat(), HNSW(neighbours=5, ef_search=9), IVF(lists=4, probes=2)], ids=str)
-def test_a_layout_survives_the_manifest(layout: Any) -> None:
-    assert layout_from(json.loads(json.dumps(layout_fields(layout)))) == layout
-
-
-def test_layouts_by_milvus_names() -> None:
-    """HNSW must look at as many candidates as hits are asked for."""
-    assert index_options(HNSW(neighbours=5, ef_construction=11)) == ("HNSW", {"M": 5, "efConstruction": 11})
-    assert index_options(IVF(lists=4)) == ("IVF_FLAT", {"nlist": 4})
-    assert index_options(Flat()) == ("FLAT", {})
-    assert search_options(HNSW(ef_search=9), 5) == {"ef": 9}
-    assert search_options(HNSW(ef_search=9), 50) == {"ef": 50}
-    assert search_options(IVF(probes=2), 50) == {"nprobe": 2}
-    assert search_options(Flat(), 50) == {}
 
 
 @pytest.mark.parametrize(

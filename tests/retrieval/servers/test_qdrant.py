@@ -16,7 +16,7 @@ from qdrant_client import QdrantClient
 from qdrant_client.http.exceptions import ResponseHandlingException, UnexpectedResponse
 
 from lexforge.retrieval.inverted import InvertedIndex
-from lexforge.retrieval.servers import qdrant
+from lexforge.retrieval.servers import server
 from lexforge.retrieval.servers.qdrant import QdrantIndex
 
 WIDTH = 12
@@ -42,13 +42,14 @@ def folder(tmp_path: Path) -> str:
 
 @pytest.fixture(autouse=True)
 def _no_waiting(monkeypatch) -> None:
-    monkeypatch.setattr(qdrant, "FIRST_DELAY_S", 0.0)
+    monkeypatch.setattr(server, "FIRST_DELAY_S", 0.0)
 
 
-def test_hits_are_those_of_a_naive_loop(folder: str) -> None:
+def test_hits_are_those_of_a_naive_loop(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Scores, ties by position also where they are cut by k, and all documents for a large k."""
     documents, queries = sparse_rows(60), sparse_rows(6, seed=1)
-    with QdrantIndex.build(documents, names(60), uri=folder, batch_rows=25) as index:
+    monkeypatch.setattr(server, "BATCH_ROWS", 25)
+    with QdrantIndex.build(documents, names(60), uri=folder) as index:
         for k in (1, 5, 60, 1000):
             hits = index.search(queries, k)
             for row, query in enumerate(queries.toarray()):
@@ -79,10 +80,11 @@ def test_blocks_and_a_reopened_folder_are_one_build(folder: str, tmp_path: Path)
         assert index.search(queries, 10).ids == whole.ids  # the other's close left this one its client
 
 
-def test_an_interrupted_build_is_dropped_and_made_again(folder: str) -> None:
+def test_an_interrupted_build_is_dropped_and_made_again(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A gap in the positions is refused at once, and so is a build over what is there."""
     documents = sparse_rows(30)
-    with QdrantIndex.build(documents, names(30), uri=folder, batch_rows=7) as index:
+    monkeypatch.setattr(server, "BATCH_ROWS", 7)
+    with QdrantIndex.build(documents, names(30), uri=folder) as index:
         with pytest.raises(ValueError, match=r"holds 30 documents, .* or choose another name"):
             QdrantIndex.build(documents, names(30), uri=folder)
         index.client.delete(index.collection, points_selector=[12, 13])
@@ -152,7 +154,7 @@ def test_addresses_are_checked() -> None:
     with pytest.raises(
         ConnectionError, match="no answer of Qdrant at http://localhost:1 to collection_exists"
     ):
-        QdrantIndex("http://localhost:1", timeout_s=1)
+        QdrantIndex("http://localhost:1")
 
 
 def test_a_folder_in_another_process_is_one_clear_line(folder: str) -> None:

@@ -46,7 +46,14 @@ def open(
     source: str, options: SourceOptions, splits: Sequence[str] | None, faults: Faults
 ) -> RetrievalData | PairData:
     """Open a data set in either layout, with all its splits; see `Format.open`."""
-    return _open(source, options.columns, faults)
+    import datasets
+
+    path, configuration = _parts(source)
+    if configuration is None:  # those that it has tell its layout
+        configurations = load_by_datasets(path, datasets.get_dataset_config_names, path)
+        if {"corpus", "queries"} <= set(configurations):
+            return _beir_layout(path, configurations, faults)
+    return PairData.of_tables(path, tables(source), options.columns, faults)
 
 
 def documents(source: str, options: SourceOptions) -> Mapping[str, str]:
@@ -70,7 +77,7 @@ def titled(source: str, options: SourceOptions, notes: list[str]) -> Iterator[tu
 def _texts_of_rows(source: str, options: SourceOptions) -> Mapping[str, str]:
     """Return the positives and negatives of rows, and log what was left out."""
     faults = Faults(source, options.bad_rows)
-    opened = _open(source, options.columns, faults)
+    opened = open(source, options, None, faults)
     faults.log()
     return (opened.retrieval() if isinstance(opened, PairData) else opened).corpus
 
@@ -97,18 +104,6 @@ def tables(source: str) -> dict[str, Table]:
     path, configuration = _parts(source)
     arguments = (path,) if configuration is None else (path, configuration)
     return named_tables(path, load_by_datasets(path, datasets.load_dataset, *arguments))
-
-
-def _open(name: str, columns: Mapping[str, str], faults: Faults) -> RetrievalData | PairData:
-    """Open a data set; without a configuration, those that it has tell its layout."""
-    import datasets
-
-    path, configuration = _parts(name)
-    if configuration is None:
-        configurations = load_by_datasets(path, datasets.get_dataset_config_names, path)
-        if {"corpus", "queries"} <= set(configurations):
-            return _beir_layout(path, configurations, faults)
-    return PairData.of_tables(path, tables(name), columns, faults)
 
 
 def _parts(name: str) -> tuple[str, str | None]:

@@ -10,7 +10,7 @@ OpenSearch models, Shen et al., arXiv 2504.14839.) One function, three implement
 - `tiled` is PyTorch on any device and never builds them;
 - `triton` is the GPU twin, imported only when it is asked for.
 
-Within `torch.compile`, `tiled` is called as an operator (`compiled`), and `triton` between two graphs.
+Within `torch.compile`, `tiled` and `triton` are called between two graphs, as they are.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from lexforge.kernels.splade_head.compiled import splade_head_compiled
 from lexforge.kernels.splade_head.reference import splade_head_reference
 from lexforge.kernels.splade_head.tiled import splade_head_tiled
 
@@ -73,18 +72,17 @@ def splade_head(
         dtype = torch.get_autocast_dtype(device)
     if impl == "reference":
         return splade_head_reference(hidden.to(dtype), weight.to(dtype), bias, attention_mask, double_log1p)
-    if impl == "tiled" and torch.compiler.is_compiling():
-        return splade_head_compiled(hidden, weight, bias, attention_mask, double_log1p, dtype)
+    # A compiler can look into neither: the shapes within "tiled" depend on the data, and "triton" launches
+    # kernels of its own.
+    compiling = torch.compiler.is_compiling()
     if impl == "tiled":
-        return splade_head_tiled(hidden, weight, bias, attention_mask, double_log1p, dtype)
+        tiled = torch.compiler.disable(splade_head_tiled) if compiling else splade_head_tiled
+        return tiled(hidden, weight, bias, attention_mask, double_log1p, dtype)
     if impl == "triton":
         from lexforge.kernels.splade_head.triton.head import splade_head_triton
 
-        if torch.compiler.is_compiling():  # it launches its own compiled kernels, between the compiler's
-            return torch.compiler.disable(splade_head_triton)(
-                hidden, weight, bias, attention_mask, double_log1p=double_log1p
-            )
-        return splade_head_triton(hidden, weight, bias, attention_mask, double_log1p=double_log1p)
+        triton = torch.compiler.disable(splade_head_triton) if compiling else splade_head_triton
+        return triton(hidden, weight, bias, attention_mask, double_log1p=double_log1p)
     raise ValueError(f"impl must be 'auto', 'reference', 'tiled' or 'triton', got {impl!r}")
 
 

@@ -236,15 +236,13 @@ def sum_of_rows(
     scale: Tensor,
     bags: int,
     dtype: torch.dtype,
-    rows_in_block: int = ROWS_IN_BLOCK,
-    rows_at_once: int = ROWS_AT_ONCE,
 ) -> Tensor:
     """out[k] = sum of scale[i] * table[index[i]] over bag[i] == k, in blocks.
 
     Adding n numbers one after another is off by at most n rounding units (float32: 2^-24) of the sum of their
     absolute values; in blocks of m numbers, then blocks of the sums of blocks and so on, by at most
     m ceil(log n / log m) units (Higham, "The accuracy of floating point summation", SIAM J. Sci. Comput. 14,
-    1993, section 3).
+    1993, section 3). Here m is `ROWS_IN_BLOCK`.
 
     Args:
         table: `[T, D]` float.
@@ -253,46 +251,41 @@ def sum_of_rows(
         scale: `[P]` float32 or float64, the dtype in which the sums are taken.
         bags: Number of sums.
         dtype: The dtype of the result.
-        rows_in_block: Numbers that are added one after another, m above; at least 2.
-        rows_at_once: About how many rows are gathered at a time, in whole bags, so that the sums of their
-            blocks take little memory.
 
     Returns:
         `[bags, D]` of that dtype, 0 for an empty bag.
     """
     rows, index = table.to(scale.dtype), index.long()
     counts = torch.bincount(bag, minlength=bags)  # [bags]
-    if not (counts > rows_in_block).any():
-        return _sum_in_blocks(rows, index, counts, scale, rows_in_block).to(dtype)
-    # Whole bags of about `rows_at_once` rows at a time.
+    if not (counts > ROWS_IN_BLOCK).any():
+        return _sum_in_blocks(rows, index, counts, scale).to(dtype)
+    # Whole bags of about `ROWS_AT_ONCE` rows at a time, so that the sums of their blocks take little memory.
     starts = _offsets(counts)
-    wanted = torch.arange(0, len(index), rows_at_once, device=index.device)
+    wanted = torch.arange(0, len(index), ROWS_AT_ONCE, device=index.device)
     cuts = F.pad(torch.searchsorted(starts, wanted), (0, 1), value=bags).unique()  # bags, 0 to `bags`
     sums = [
-        _sum_in_blocks(rows, index[of_rows], counts[of_bags], scale[of_rows], rows_in_block)
+        _sum_in_blocks(rows, index[of_rows], counts[of_bags], scale[of_rows])
         for of_rows, of_bags in zip(_slices(starts[cuts]), _slices(cuts), strict=True)
     ]
     total = sums[0] if len(sums) == 1 else torch.cat(sums)
     return total.to(dtype)
 
 
-def _sum_in_blocks(
-    table: Tensor, index: Tensor, counts: Tensor, scale: Tensor | None, rows_in_block: int
-) -> Tensor:
+def _sum_in_blocks(table: Tensor, index: Tensor, counts: Tensor, scale: Tensor | None) -> Tensor:
     """The sums of `sum_of_rows`, `[bags, D]`, for bags of `counts` rows in turn; no scale means ones."""
     starts = _offsets(counts)
-    blocks = (counts + rows_in_block - 1) // rows_in_block  # [bags]
+    blocks = (counts + ROWS_IN_BLOCK - 1) // ROWS_IN_BLOCK  # [bags]
     several = bool((blocks > 1).any())
     if several:  # sum each block first
         owner = torch.repeat_interleave(blocks)  # [all blocks], the bag of each
         place = torch.arange(len(owner), device=owner.device) - _offsets(blocks)[owner]
-        starts = F.pad(starts[owner] + place * rows_in_block, (0, 1), value=len(index))
+        starts = F.pad(starts[owner] + place * ROWS_IN_BLOCK, (0, 1), value=len(index))
     sums = F.embedding_bag(
         index, table, starts, mode="sum", per_sample_weights=scale, include_last_offset=True
     )
     if not several:
         return sums
-    return _sum_in_blocks(sums, torch.arange(len(sums), device=sums.device), blocks, None, rows_in_block)
+    return _sum_in_blocks(sums, torch.arange(len(sums), device=sums.device), blocks, None)
 
 
 def _offsets(counts: Tensor) -> Tensor:

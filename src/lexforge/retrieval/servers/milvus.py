@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -13,26 +13,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lexforge.common.extras import missing_extra
-from lexforge.common.similarity import Similarity
 from lexforge.retrieval.base import RankedPositions
-from lexforge.retrieval.faiss import HNSW, IVF, Flat
 from lexforge.retrieval.servers.milvus_format import (
     CONNECT_FAILED,
     dictionaries,
-    index_options,
     is_transient,
-    layout_fields,
-    layout_from,
     lite_file,
     message,
     rows_of,
-    search_options,
     type_and_width,
 )
 from lexforge.retrieval.servers.server import (
     ATTEMPTS,
-    FIRST_DELAY_S,
     PROPERTY,
+    TIMEOUT_S,
     ServerIndex,
     send_repeatedly,
 )
@@ -47,8 +41,8 @@ _open_files: Counter[str | None] = Counter()  # the number of indexes of this pr
 class MilvusIndex(ServerIndex):
     """Search for the k best documents in a collection of sparse or dense vectors that Milvus keeps.
 
-    Sparse vectors and `Flat()` are searched exactly. The last index on a Milvus Lite file also stops its
-    server when it is closed. `ServerIndex` says what holds for every engine.
+    Sparse and dense vectors are searched exactly. The last index on a Milvus Lite file also stops its server
+    when it is closed. `ServerIndex` says what holds for every engine.
 
     Args:
         uri: `http://host:19530`, or the name of a file that ends in `.db`, which Milvus Lite opens in this
@@ -56,45 +50,21 @@ class MilvusIndex(ServerIndex):
         collection: Name of the collection, which is created when the first documents are added.
         similarity: `dot` or `cosine`; None takes that of the collection, and `dot` for a new one. For
             `cosine` the index scales documents and queries to unit length.
-        layout: Layout of dense vectors; None takes that of the collection, and `Flat()` for a new one.
         token: `user:password` or an API key, if the server wants one. It is never written to a file.
-        batch_rows: Number of documents that one request sends to the server.
-        timeout_s: Seconds that a request may take. A request that fails is sent up to `ATTEMPTS` times.
 
     Raises:
         ImportError: If the extra `milvus` is not installed.
         ConnectionError: If no server answers, or the file cannot be opened.
         FileNotFoundError: If the folder of the file does not exist.
-        ValueError: If lexforge did not make the collection, it has another similarity or layout than the
-            arguments say, or its build was interrupted.
+        ValueError: If lexforge did not make the collection, it has another similarity than the argument says,
+            or its build was interrupted.
     """
 
     engine, format, local_field, local_name = "Milvus", FORMAT, "lite", "Milvus Lite file"
     most_hits = MAX_HITS
 
-    def __init__(
-        self,
-        uri: str,
-        collection: str = "lexforge",
-        similarity: Similarity | None = None,
-        *,
-        layout: Flat | HNSW | IVF | None = None,
-        token: str = "",
-        batch_rows: int = 1000,
-        timeout_s: float = 30.0,
-    ) -> None:
-        if batch_rows < 1 or not timeout_s > 0:
-            raise ValueError(
-                f"batch_rows and timeout_s must be above 0; received {batch_rows} and {timeout_s}"
-            )
-        self.timeout_s = timeout_s
-        self.layout: Flat | HNSW | IVF = layout or Flat()
-        wanted = {"similarity": similarity, "layout": layout}
-        super().__init__(uri, collection, token, batch_rows, wanted)
-        self.exact = isinstance(self.layout, Flat)
-
     def _connect(self, token: str) -> tuple[Any, Callable[[], object]]:
-        return _connect(self, self.uri, token, self.timeout_s)
+        return _connect(self, self.uri, token)
 
     @staticmethod
     def _local_path(uri: str) -> str | None:
@@ -108,10 +78,6 @@ class MilvusIndex(ServerIndex):
 
     def _description(self) -> dict[str, Any]:
         return dict(json.loads(self._call("describe_collection")["properties"][PROPERTY]))
-
-    def _read_fields(self, fields: Mapping[str, Any]) -> None:
-        super()._read_fields(fields)
-        self.layout = layout_from(fields["layout"])
 
     @property
     def _drop(self) -> str:
@@ -142,10 +108,8 @@ class MilvusIndex(ServerIndex):
             params.add_index("vector", index_type="SPARSE_INVERTED_INDEX", metric_type="IP")
         else:
             schema.add_field("vector", DataType.FLOAT_VECTOR, dim=width)
-            name, build_options = index_options(self.layout)
-            params.add_index("vector", index_type=name, metric_type="IP", params=build_options)
-        fields = self._described(vector_type, width) | {"layout": layout_fields(self.layout)}
-        properties = {PROPERTY: json.dumps(fields)}
+            params.add_index("vector", index_type="FLAT", metric_type="IP")
+        properties = {PROPERTY: json.dumps(self._described(vector_type, width))}
         options = {"consistency_level": "Strong"}  # a search finds everything that was written before it
         self._call("create_collection", schema=schema, index_params=params, properties=properties, **options)
 
@@ -166,7 +130,7 @@ class MilvusIndex(ServerIndex):
                 anns_field="vector",
                 limit=depth,
                 output_fields=["position"],  # without this, Milvus Lite also sends the vectors
-                search_params={"metric_type": "IP", "params": search_options(self.layout, depth)},
+                search_params={"metric_type": "IP"},
             )
             for row, hits in zip(part.tolist(), answer, strict=True):
                 positions = np.array([hit["position"] for hit in hits], np.int64)
@@ -191,9 +155,9 @@ class MilvusIndex(ServerIndex):
             if not is_transient(error):
                 raise RuntimeError(f"Milvus at {self.uri} refused {method}: {message(error)}") from error
 
-        send = partial(getattr(self.client, method), self.collection, timeout=self.timeout_s, **arguments)
+        send = partial(getattr(self.client, method), self.collection, timeout=TIMEOUT_S, **arguments)
         try:
-            return send_repeatedly(send, check, (MilvusException, RpcError), FIRST_DELAY_S)
+            return send_repeatedly(send, check, (MilvusException, RpcError))
         except (MilvusException, RpcError) as error:
             raise ConnectionError(
                 f"Milvus at {self.uri} did not answer {method} in {ATTEMPTS} attempts: {message(error)}"
@@ -206,7 +170,7 @@ def _no_server(uri: str, error: Exception) -> ConnectionError:
     return ConnectionError(f"no Milvus at {uri}; {hint} {message(error)}")
 
 
-def _connect(index: MilvusIndex, uri: str, token: str, timeout_s: float) -> tuple[Any, Callable[[], object]]:
+def _connect(index: MilvusIndex, uri: str, token: str) -> tuple[Any, Callable[[], object]]:
     """Return a client and the function that closes it, which is called at the latest with the index's end.
 
     Raises:
@@ -223,7 +187,7 @@ def _connect(index: MilvusIndex, uri: str, token: str, timeout_s: float) -> tupl
     except ImportError as error:
         raise missing_extra("MilvusIndex", "milvus", error) from None
     try:
-        client = MilvusClient(file or uri, token=token, timeout=timeout_s)
+        client = MilvusClient(file or uri, token=token, timeout=TIMEOUT_S)
     except MilvusException as error:
         raise _no_server(uri, error) from error
     _open_files[file] += 1

@@ -1,10 +1,9 @@
-"""How vectors, layouts and failures are written for Milvus; this file does not need Milvus itself."""
+"""How vectors and failures are written for Milvus; this file does not need Milvus itself."""
 
 from __future__ import annotations
 
 import os
 import re
-from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from lexforge.retrieval.faiss import HNSW, IVF, Flat
 from lexforge.retrieval.servers.server import check_address
 from lexforge.retrieval.vectors import dense_width, sparse_width
 from lexforge.settings import VectorType
@@ -90,34 +88,6 @@ def dictionaries(vectors: sparse.csr_array) -> list[dict[int, float]]:
     """Return the rows of a CSR matrix as `{column: weight}`."""
     columns, weights, bounds = vectors.indices.tolist(), vectors.data.tolist(), vectors.indptr.tolist()
     return [dict(zip(columns[start:end], weights[start:end], strict=True)) for start, end in pairwise(bounds)]
-
-
-def layout_fields(layout: Flat | HNSW | IVF) -> dict[str, Any]:
-    """Return a layout as a dictionary of JSON types."""
-    return {"name": type(layout).__name__, **asdict(layout)}
-
-
-def layout_from(fields: dict[str, Any]) -> Flat | HNSW | IVF:
-    """Return the layout that `layout_fields` described."""
-    options = dict(fields)
-    return {"Flat": Flat, "HNSW": HNSW, "IVF": IVF}[options.pop("name")](**options)
-
-
-def index_options(layout: Flat | HNSW | IVF) -> tuple[str, dict[str, int]]:
-    """Return the name that Milvus has for a layout of dense vectors, and the parameters to build it."""
-    if isinstance(layout, HNSW):
-        return "HNSW", {"M": layout.neighbours, "efConstruction": layout.ef_construction}
-    if isinstance(layout, IVF):
-        return "IVF_FLAT", {"nlist": layout.lists}
-    return "FLAT", {}
-
-
-def search_options(layout: Flat | HNSW | IVF, depth: int) -> dict[str, int]:
-    """Return the parameters with which Milvus searches a layout for `depth` hits."""
-    if isinstance(layout, HNSW):
-        # Milvus refuses a search for more hits than it keeps candidates.
-        return {"ef": max(layout.ef_search, depth)}
-    return {"nprobe": layout.probes} if isinstance(layout, IVF) else {}
 
 
 def is_transient(error: Exception) -> bool:

@@ -15,12 +15,11 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from lexforge.common.extras import missing_extra
-from lexforge.common.similarity import Similarity
 from lexforge.retrieval.base import RankedPositions
 from lexforge.retrieval.servers.server import (
     ATTEMPTS,
-    FIRST_DELAY_S,
     PROPERTY,
+    TIMEOUT_S,
     ServerIndex,
     check_address,
     send_repeatedly,
@@ -49,8 +48,6 @@ class QdrantIndex(ServerIndex):
         similarity: `dot` or `cosine`; None takes that of the collection, and `dot` for a new one. For
             `cosine` the index scales documents and queries to unit length.
         token: An API key, if the server wants one. It is never written to a file.
-        batch_rows: Number of documents that one request sends to the server.
-        timeout_s: Seconds that a request may take. A request that fails is sent up to `ATTEMPTS` times.
 
     Raises:
         ImportError: If the extra `qdrant` is not installed.
@@ -61,25 +58,8 @@ class QdrantIndex(ServerIndex):
 
     engine, format, local_field, local_name = "Qdrant", FORMAT, "local", "folder"
 
-    def __init__(
-        self,
-        uri: str,
-        collection: str = "lexforge",
-        similarity: Similarity | None = None,
-        *,
-        token: str = "",
-        batch_rows: int = 1000,
-        timeout_s: int = 30,
-    ) -> None:
-        if batch_rows < 1 or timeout_s < 1:
-            raise ValueError(
-                f"batch_rows and timeout_s must be at least 1; received {batch_rows} and {timeout_s}"
-            )
-        self.timeout_s = timeout_s
-        super().__init__(uri, collection, token, batch_rows, {"similarity": similarity})
-
     def _connect(self, token: str) -> tuple[Any, Callable[[], object]]:
-        return _connect(self, self.uri, token, self.timeout_s)
+        return _connect(self, self.uri, token)
 
     @staticmethod
     def _local_path(uri: str) -> str | None:
@@ -170,7 +150,7 @@ class QdrantIndex(ServerIndex):
             UnexpectedResponse,
         )  # no answer, or one with a status of failure
         try:
-            return send_repeatedly(send, check, failures, FIRST_DELAY_S)
+            return send_repeatedly(send, check, failures)
         except failures as error:
             raise ConnectionError(
                 f"no answer of Qdrant at {self.uri} to {method} in {ATTEMPTS} attempts: {error}"
@@ -206,7 +186,7 @@ def _vectors(matrix: sparse.csr_array) -> list[Any]:
     ]
 
 
-def _connect(index: QdrantIndex, uri: str, token: str, timeout_s: int) -> tuple[Any, Callable[[], object]]:
+def _connect(index: QdrantIndex, uri: str, token: str) -> tuple[Any, Callable[[], object]]:
     """Return a client and the function that closes it, which is called at the latest with the index's end.
 
     Raises:
@@ -219,7 +199,7 @@ def _connect(index: QdrantIndex, uri: str, token: str, timeout_s: int) -> tuple[
     except ImportError as error:
         raise missing_extra("QdrantIndex", "qdrant", error) from None
     if folder is None:
-        client = QdrantClient(url=uri, api_key=token or None, timeout=timeout_s, check_compatibility=False)
+        client = QdrantClient(url=uri, api_key=token or None, timeout=TIMEOUT_S, check_compatibility=False)
     elif folder in _open_folders:
         client = _open_folders[folder][0]
     else:

@@ -29,6 +29,8 @@ from lexforge.storage.files import new_directory
 from lexforge.storage.manifest import read_manifest, write_manifest
 
 PROPERTY = "lexforge"  # the entry of a collection's own properties that describes its vectors
+BATCH_ROWS = 1000  # documents that one request sends
+TIMEOUT_S = 30  # seconds that a request may take
 ATTEMPTS = 4  # how often a request is sent before its failure is raised
 FIRST_DELAY_S = 0.5  # the pause before the second attempt; it doubles with every further one
 
@@ -44,14 +46,13 @@ class ServerIndex(ABC):
     Args:
         uri: The address of a server, or the name of a local store.
         collection: Name of the collection, which is created when the first documents are added.
+        similarity: `dot` or `cosine`; None takes that of the collection, and `dot` for a new one. For
+            `cosine` the index scales documents and queries to unit length.
         token: What the server wants as a password, if it wants one. It is never written to a file.
-        batch_rows: Number of documents that one request sends to the server.
-        wanted: What the caller says of the collection: its `similarity`, and what else an engine describes;
-            None accepts any.
 
     Raises:
-        ValueError: If lexforge did not make the collection, it is not as `wanted`, or its build was
-            interrupted.
+        ValueError: If lexforge did not make the collection, it has another similarity than the argument says,
+            or its build was interrupted.
     """
 
     engine: ClassVar[str]
@@ -69,24 +70,20 @@ class ServerIndex(ABC):
     most_hits: ClassVar[int | None] = None
     """The most hits per query; None for no limit."""
 
-    exact = True
-    """Whether a search finds the documents of highest similarity for certain."""
-
     def __init__(
-        self, uri: str, collection: str, token: str, batch_rows: int, wanted: Mapping[str, Any]
+        self, uri: str, collection: str = "lexforge", similarity: Similarity | None = None, *, token: str = ""
     ) -> None:
         self.uri, self.collection, self.where = uri, collection, f"collection {collection!r} of {uri}"
-        self.batch_rows = batch_rows
         self._ids = DocumentIds()
         self._weights = 0  # the number of stored numbers in all vectors; zeros of sparse ones are not stored
         self._vector_type: VectorType | None = None  # None until the collection is there
         self._width = 0
-        self.similarity: Similarity = check_similarity(wanted["similarity"] or "dot")
+        self.similarity: Similarity = check_similarity(similarity or "dot")
         self.close: Callable[[], object]
         self.client, self.close = self._connect(token)
         try:
             if self._exists():
-                self._read_description(wanted)
+                self._read_description(similarity)
                 self._read_ids()
         except BaseException:
             self.close()
@@ -160,7 +157,7 @@ class ServerIndex(ABC):
         return index
 
     def add(self, documents: Any, ids: list[str]) -> None:
-        """Append documents, `batch_rows` per request; what was sent before a failure stays and is counted.
+        """Append documents, `BATCH_ROWS` per request; what was sent before a failure stays and is counted.
 
         Args:
             documents: CSR `[N, V]` with finite weights >= 0, or an array `[N, D]` of finite floats, as the
@@ -178,8 +175,8 @@ class ServerIndex(ABC):
         if self._vector_type is None:
             self._create(vector_type, width)
             self._vector_type, self._width = vector_type, width
-        for start in range(0, len(ids), self.batch_rows):
-            batch, names = vectors[start : start + self.batch_rows], ids[start : start + self.batch_rows]
+        for start in range(0, len(ids), BATCH_ROWS):
+            batch, names = vectors[start : start + BATCH_ROWS], ids[start : start + BATCH_ROWS]
             sent = self._send(batch, names)
             self._ids.extend(names)
             self._weights += sent
@@ -210,7 +207,7 @@ class ServerIndex(ABC):
         sparse = vector_type == "sparse"
         rows = np.diff(vectors.indptr).nonzero()[0] if sparse else np.arange(vectors.shape[0])
         search = partial(self._search, vectors)
-        return self._ids.hits(*complete_ties(search, rows, vectors.shape[0], wanted, limit, self.exact))
+        return self._ids.hits(*complete_ties(search, rows, vectors.shape[0], wanted, limit, exact=True))
 
     def save(self, directory: str | Path) -> None:
         """Write down the address of the collection and the ids; the vectors stay where they are.
@@ -261,7 +258,7 @@ class ServerIndex(ABC):
         address = chosen_address(directory, saved, uri, token, is_file=local)
         if local and address == saved and not Path(saved).exists():
             raise FileNotFoundError(f"the {cls.local_name} {saved} of {directory} does not exist")
-        index = cls._open({"uri": address, "collection": collection, "token": token})
+        index = cls(address, collection, token=token)
         if list(index._ids.names) != list(ids.names):
             index.close()
             raise ValueError(
@@ -352,19 +349,13 @@ class ServerIndex(ABC):
         """Yield each row with the positions and scores of its `depth` best documents, best first."""
 
     @classmethod
-    def _open(cls, options: Mapping[str, Any]) -> Self:
-        """Make an index; each engine has arguments of its own."""
-        make: Callable[..., Self] = cls
-        return make(**options)
-
-    @classmethod
     def _new(cls, options: Mapping[str, Any]) -> Self:
         """Make an index of a collection that is not there yet.
 
         Raises:
             ValueError: If there is a collection of this name.
         """
-        index = cls._open(options)
+        index = cls(**options)
         if index._vector_type is not None:
             index.close()
             raise ValueError(
@@ -376,11 +367,6 @@ class ServerIndex(ABC):
     def _described(self, vector_type: VectorType, width: int) -> dict[str, Any]:
         """Return the description that every collection carries."""
         return {"vector_type": vector_type, "width": width, "similarity": self.similarity}
-
-    def _read_fields(self, fields: Mapping[str, Any]) -> None:
-        """Take over what `_description` returned."""
-        self._vector_type, self._width = fields["vector_type"], int(fields["width"])
-        self.similarity = check_similarity(fields["similarity"])
 
     def _read_ids(self) -> None:
         """Read the ids of the documents.
@@ -397,19 +383,20 @@ class ServerIndex(ABC):
             self._ids.extend([name])
             self._weights += weights
 
-    def _read_description(self, wanted: Mapping[str, Any]) -> None:
+    def _read_description(self, similarity: Similarity | None) -> None:
         """Read what the collection is.
 
         Raises:
-            ValueError: If lexforge did not make the collection, or it is not as wanted.
+            ValueError: If lexforge did not make the collection, or it has another similarity; None takes any.
         """
         try:
-            self._read_fields(self._description())
+            fields = self._description()
+            self._vector_type, self._width = fields["vector_type"], int(fields["width"])
+            self.similarity = check_similarity(fields["similarity"])
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"{self.where} was not made by lexforge: {error!r}") from error
-        for name, value in wanted.items():
-            if value not in (None, getattr(self, name)):
-                raise ValueError(f"{self.where} has {name} {getattr(self, name)!r}; received {value!r}")
+        if similarity not in (None, self.similarity):
+            raise ValueError(f"{self.where} has similarity {self.similarity!r}; received {similarity!r}")
 
     def _checked(self, matrix: Any, what: str) -> tuple[Any, VectorType, int]:
         """Return vectors ready to be sent, their type and their width.
@@ -472,7 +459,6 @@ def send_repeatedly(
     send: Callable[[], Any],
     check: Callable[[Exception], None],
     failures: tuple[type[Exception], ...],
-    first_delay_s: float,
 ) -> Any:
     """Send a request, and send it again while its failure may be temporary.
 
@@ -480,7 +466,6 @@ def send_repeatedly(
         send: Sends the request and returns its answer.
         check: Called with a failure, it raises another error if the same request cannot succeed later.
         failures: The errors that `send` raises when the engine fails.
-        first_delay_s: The pause before the second attempt, in seconds; it doubles with every further one.
 
     Returns:
         The answer.
@@ -495,4 +480,4 @@ def send_repeatedly(
             check(error)
             if attempt == ATTEMPTS:
                 raise
-        time.sleep(first_delay_s * 2 ** (attempt - 1))
+        time.sleep(FIRST_DELAY_S * 2 ** (attempt - 1))

@@ -18,6 +18,9 @@ def splade_head_triton(
 ) -> Tensor:
     """The sparse vector of each row, max over its tokens of log1p(relu(logit)), without [B, L, V].
 
+    `lexforge.kernels.splade_head` calls it, and checks what holds for every implementation: shapes, equal
+    dtypes and one device.
+
     Differentiable, once, in hidden, weight and bias; the first of several tokens with equal maxima takes the
     gradient. Tile sizes are timed at the first call of each (V, D, class of lengths, with or without
     gradient) in a process, unless `tiles` has set them; for given tile sizes result and gradients are equal
@@ -36,7 +39,7 @@ def splade_head_triton(
         of autocast where it is on; their sums, bias and everything after them are float32.
 
     Raises:
-        ValueError: If a shape, dtype or device is none of the above.
+        ValueError: If D is 0, hidden has another dtype, or the device is no CUDA device.
 
     Source: SPLADE with max pooling, Formal et al., arXiv 2109.10086, equation 6; the second log1p: Shen et
     al., arXiv 2504.14839. The derivation stands in `kernels`.
@@ -44,33 +47,17 @@ def splade_head_triton(
     dtype = hidden.dtype
     if torch.is_autocast_enabled(hidden.device.type):
         dtype = torch.get_autocast_dtype(hidden.device.type)
-    elif weight.dtype != dtype:
-        raise ValueError(f"hidden and weight must share a dtype, got {dtype} and {weight.dtype}")
     if dtype not in (torch.float16, torch.bfloat16, torch.float32) or hidden.dtype == torch.float64:
         raise ValueError(f"the Triton SPLADE head takes float16, bfloat16 or float32, got {hidden.dtype}")
-    _check_shapes_and_devices(hidden, weight, bias, attention_mask)
+    if not hidden.shape[2]:
+        raise ValueError(
+            f"the Triton SPLADE head takes hidden [B, L, D] with D > 0; got {tuple(hidden.shape)}"
+        )
+    if hidden.device.type != "cuda" and not kernels.INTERPRETING:
+        raise ValueError(f"the Triton SPLADE head takes tensors on one CUDA device, got {hidden.device}")
     inputs = [tensor for tensor in (hidden, weight, bias) if tensor is not None]
     keep_winner = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)
     return _SpladeHead.apply(hidden, weight, bias, attention_mask, double_log1p, dtype, keep_winner)
-
-
-def _check_shapes_and_devices(
-    hidden: Tensor, weight: Tensor, bias: Tensor | None, attention_mask: Tensor
-) -> None:
-    got = (
-        f"got hidden {tuple(hidden.shape)}, weight {tuple(weight.shape)}, mask {tuple(attention_mask.shape)}"
-    )
-    if hidden.dim() != 3 or weight.dim() != 2 or hidden.shape[2] != weight.shape[1] or not hidden.shape[2]:
-        raise ValueError(f"the SPLADE head takes hidden [B, L, D] and weight [V, D] with D > 0; {got}")
-    if attention_mask.shape != hidden.shape[:2]:
-        raise ValueError(f"the SPLADE head takes attention_mask [B, L]; {got}")
-    if bias is not None and (bias.shape != weight.shape[:1] or not bias.is_floating_point()):
-        raise ValueError(
-            f"the SPLADE head takes a float bias [V]; got {bias.dtype} {tuple(bias.shape)}, {got}"
-        )
-    devices = {str(tensor.device) for tensor in (hidden, weight, bias, attention_mask) if tensor is not None}
-    if len(devices) > 1 or (hidden.device.type != "cuda" and not kernels.INTERPRETING):
-        raise ValueError(f"the Triton SPLADE head takes tensors on one CUDA device, got {sorted(devices)}")
 
 
 def _precision(dtype: torch.dtype) -> str:
