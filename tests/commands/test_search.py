@@ -184,6 +184,24 @@ def test_a_document_that_says_nothing_new_is_found_by_its_old_text_no_more(
     assert "sort the list\n" not in out.replace("query: sort the list\n", "")
 
 
+def test_a_file_that_was_emptied_is_found_no_more(
+    tiny_checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whoever empties a file does not want what it said to be found."""
+    folder, where = tmp_path / "notes", tmp_path / "index"
+    folder.mkdir()
+    (folder / "a.txt").write_text("sort the list")
+    (folder / "b.txt").write_text("parse a tree")
+    index.main(index.Config(where, documents=str(folder), model=str(tiny_checkpoint)))
+    (folder / "a.txt").write_text("\n")
+    index.main(index.Config(where, add=str(folder)))
+    out = capsys.readouterr().out
+    assert "0 passages added, 1 deleted, 1 there already" in out
+    assert "blank texts, which were left out: 1, namely a.txt" in out
+    search.main(search.Config(where, "sort the list", k=9))
+    assert "a.txt" not in capsys.readouterr().out
+
+
 def test_the_folder_of_a_model_is_found_from_every_folder(
     corpus_folder: Path, tiny_checkpoint: Path, tmp_path: Path, monkeypatch, capsys
 ) -> None:

@@ -53,6 +53,10 @@ class UnreadableFile(ValueError):
     """A file without a text that can be read; the message says why, in a few words."""
 
 
+class BlankFile(UnreadableFile):
+    """A file that was read and says nothing."""
+
+
 @dataclass(frozen=True)
 class FileText:
     """What a file says.
@@ -99,7 +103,8 @@ def read_file(path: Path) -> FileText:
         its ending, with spaces for `_` and `-`.
 
     Raises:
-        UnreadableFile: If the file cannot be read, is binary, broken or encrypted, or holds no text.
+        UnreadableFile: If the file cannot be read, is binary, broken or encrypted; a `BlankFile` if it holds
+            no text.
         ImportError: If the package that reads it is missing; the message names the extra.
     """
     ending, how, broken = path.suffix.lower(), "", 0
@@ -116,7 +121,7 @@ def read_file(path: Path) -> FileText:
         raise UnreadableFile(error.strerror or type(error).__name__) from error
     title, body = _one_line(title), body.strip()
     if not body and not title:
-        raise UnreadableFile("no text")
+        raise BlankFile("no text")
     name = title or _one_line(path.stem.replace("_", " ").replace("-", " "))
     first, _, rest = body.partition("\n")
     if _one_line(first) == name:
@@ -356,7 +361,7 @@ def _pdf(path: Path) -> tuple[str, str, int]:
                 broken += 1
     body = "\n\n".join(pages).replace("\0", "")
     if not body.strip():
-        raise UnreadableFile("broken PDF" if broken else "PDF without text")
+        raise UnreadableFile("broken PDF") if broken else BlankFile("PDF without text")
     return title, body, broken
 
 

@@ -231,9 +231,11 @@ def test_one_bad_file_stops_nothing_and_is_named(tmp_path: Path) -> None:
     (folder / "gone.txt").symlink_to("nowhere.txt")
     os.mkfifo(folder / "pipe.txt")
     found, notes = notes_of(folder)
-    assert [key for key, _, _ in found] == ["a.txt", "b.txt", "latin.txt", "x.txt.md", "x.txt/in.txt"]
+    read = [key for key, title, body in found if title or body]
+    assert read == ["a.txt", "b.txt", "latin.txt", "x.txt.md", "x.txt/in.txt"]
+    assert [one for one in found if one[0] not in read] == [("scan.pdf", "", "")]
     assert notes == [
-        "files that could not be read: 7, such as "
+        "files that could not be read: 6, such as "
         "binary.txt (binary), broken.pdf (broken PDF), gone.txt (no file)",
         "files that are not UTF-8, read in the encoding that fits: 1, namely latin.txt (cp1252)",
         "files of other kinds, which were not read: 1, namely z.jpg",
@@ -269,6 +271,14 @@ def test_one_file_is_a_source(tmp_path: Path, caplog: pytest.LogCaptureFixture) 
     (tmp_path / "my_book.txt").write_bytes(FRENCH.encode("latin-1"))
     assert load_documents(f"{tmp_path}/my_book.txt") == {"my_book.txt": f"my book {FRENCH}"}
     assert "read in the encoding that fits: 1, namely my_book.txt (cp1252)" in caplog.text
+
+
+def test_a_file_without_text_is_no_document(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """An empty vector would be searched for nothing; what was left out is logged."""
+    (tmp_path / "a.txt").write_text("text")
+    (tmp_path / "b.txt").write_text(" ")
+    assert load_documents(str(tmp_path)) == {"a.txt": "a text"}
+    assert "files without text, which were left out: 1, namely b.txt" in caplog.text
 
 
 def test_nothing_readable_is_one_error_that_lists_what_was_found(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -14,7 +14,7 @@ from lexforge.data.faults import Faults
 from lexforge.data.lines import counted
 from lexforge.data.retrieval_data import collect_texts, join_titles
 from lexforge.data.splits import no_judgements
-from lexforge.data.text_files import ENDINGS, UnreadableFile, check_readers, read_file
+from lexforge.data.text_files import ENDINGS, BlankFile, UnreadableFile, check_readers, read_file
 from lexforge.settings import SourceOptions
 
 logger = logging.getLogger(__name__)
@@ -43,14 +43,33 @@ def open(source: str, options: SourceOptions, splits: Sequence[str] | None, faul
 def documents(source: str, options: SourceOptions) -> dict[str, str]:
     """Read title and body of each file; what could not be read is logged. See `Format.documents`."""
     notes: list[str] = []
-    texts = collect_texts(source, join_titles(titled(source, options, notes)), blank_allowed=True)
+    blank: list[str] = []
+    texts = collect_texts(
+        source, join_titles(_with_text(titled(source, options, notes), blank)), blank_allowed=True
+    )
+    if blank:
+        notes.append(f"files without text, which were left out: {counted(blank)}")
     for note in notes:
         logger.warning("%s: %s", source, note)
     return texts
 
 
+def _with_text(
+    records: Iterable[tuple[object, str, str, str]], blank: list[str]
+) -> Iterator[tuple[object, str, str, str]]:
+    """Yield the records that say something, and collect the ids of the others."""
+    for record in records:
+        _, key, title, body = record
+        if title or body:
+            yield record
+        else:
+            blank.append(key)
+
+
 def titled(source: str, options: SourceOptions, notes: list[str]) -> Iterator[tuple[object, str, str, str]]:
     """Yield where each file stands, its id, title and body, and take notes; see `Format.titled`.
+
+    A file without text has an empty title and an empty body: an index that holds it must forget what it said.
 
     The id is the path below the folder, with `/` between its parts; that of a single file is its name. Hidden
     files and folders are left out. A folder that a link leads to is read once, and not at all if the source
@@ -69,11 +88,16 @@ def titled(source: str, options: SourceOptions, notes: list[str]) -> Iterator[tu
     check_readers({_ending(name) for name in names})
     decoded: list[str] = []
     broken: list[str] = []
+    blank: list[str] = []
     read = 0
     for name in names:
         key = name.encode("utf-8", "backslashreplace").decode("utf-8")  # a name may be no text
         try:
             found = read_file(folder / name)
+        except BlankFile as error:
+            blank.append(f"{key} ({error})")
+            yield folder / name, key, "", ""
+            continue
         except UnreadableFile as error:
             unreadable.append(f"{key} ({error})")
             continue
@@ -84,7 +108,7 @@ def titled(source: str, options: SourceOptions, notes: list[str]) -> Iterator[tu
             broken.append(f"{key} ({found.broken_pages})")
         yield folder / name, key, found.title, found.body
     if not read:
-        raise DataError(f"{source}: no file can be read: {counted(unreadable)}")
+        raise DataError(f"{source}: no file can be read: {counted(sorted(unreadable + blank))}")
     for what, files in (
         ("files that could not be read", unreadable),
         ("files that are not UTF-8, read in the encoding that fits", decoded),
