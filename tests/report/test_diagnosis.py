@@ -440,6 +440,16 @@ def test_advice_names_the_flag_that_the_recipe_has(recipe: str, advice: str, tmp
     assert diagnosed(tmp_path, settings, log)["oscillation"].advice.endswith(advice)
 
 
+def test_binary_cross_entropy_has_no_temperature_to_raise(tmp_path: Path) -> None:
+    """The recipe has the flag, and this loss does not read it."""
+    config = asdict(runpy.run_path(str(ROOT / "recipes" / "nws_multilabel.py"))["Config"]())
+    config = {name: config[name] for name in ("loss", "head_learning_rate")}
+    config["loss"]["name"] = "bce"
+    log = [{"step": step, "loss": 9.0 * (step % 2)} for step in range(30)]
+    advice = diagnosed(tmp_path, config, log)["oscillation"].advice
+    assert advice.endswith("or lower --head-learning-rate (now 0.01)")
+
+
 def test_a_run_that_is_no_run_is_refused(tmp_path: Path) -> None:
     """One clear line, whatever stands in the folder."""
     with pytest.raises(FileNotFoundError, match="no run directory: it has neither"):

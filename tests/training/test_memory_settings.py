@@ -63,7 +63,9 @@ def test_the_optimizer_is_the_one_that_was_named(make_trainer: Any, fresh: Any, 
 
 
 def test_an_unknown_optimizer_is_refused() -> None:
-    """Before any data is read, and with the names that transformers knows."""
+    """Before any data is read: with the names that transformers knows, or the package that is missing."""
     check_optimizer("adafactor")
+    with pytest.raises(ImportError, match="lomo_optim"):  # a package that nothing here brings
+        check_optimizer("lomo")
     with pytest.raises(ValueError, match=r"optim must be one of .*'adafactor'.*; received 'adam'"):
         check_optimizer("adam")

@@ -128,8 +128,13 @@ def _findings(run: RunFiles) -> list[Finding]:
             symptoms["query_density"] = replace(density, limit=max(density.limit, 1.25 * lengths))
         measured["scale"] = _scale(run.config, run.log)
     measured["oscillation"] = _oscillation(run.config, run.log)
+    other = None
     if "scale" in run.config:  # of CoSENT, the inverse of a temperature
-        advice = symptoms["oscillation"].advice.replace("raise {loss.temperature}", "lower {scale}")
+        other = "lower {scale}"
+    elif loss.get("name") == "bce":  # binary cross-entropy has no temperature
+        other = "lower {head_learning_rate}"
+    if other is not None:
+        advice = symptoms["oscillation"].advice.replace("raise {loss.temperature}", other)
         symptoms["oscillation"] = replace(symptoms["oscillation"], advice=advice)
     key = _dev_key(run.config, run.log)
     if key == "eval_loss":

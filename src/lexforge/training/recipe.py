@@ -71,19 +71,23 @@ def begin_run(
 
 
 def check_optimizer(name: str) -> None:
-    """Refuse an optimizer that transformers does not know.
+    """Refuse an optimizer that transformers does not know, or whose package is not installed.
 
     Args:
         name: The name of `TrainingSettings.optim`.
 
     Raises:
-        ValueError: If there is none of that name.
+        ValueError: If there is none of that name, or it needs a device or a setting that the recipes lack.
+        ImportError: If its package is missing.
     """
+    from transformers import Trainer, TrainingArguments
     from transformers.training_args import OptimizerNames
 
     known = [one.value for one in OptimizerNames]
     if name not in known:
         raise ValueError(f"optim must be one of {known}; received {name!r}")
+    # The Trainer looks for it when the first step is near, after everything was measured.
+    Trainer.get_optimizer_cls_and_kwargs(TrainingArguments("unused", optim=name, report_to=[]))
 
 
 def check_trackers(names: Sequence[str]) -> None:
