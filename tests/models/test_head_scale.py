@@ -23,12 +23,14 @@ from transformers import (
 )
 
 from lexforge.models import (
+    build_inference_free,
     build_splade,
     fuse_encoder,
     head_is_trained,
     restrict_output_vocabulary,
     scale_head,
 )
+from lexforge.models.head_scale import can_scale_logits, scale_logits
 from lexforge.models.structure import splade_decoders
 
 TEXTS = ["sort a list of words", "한국 서울 검색", "the index", "open a file and read it"]
@@ -152,3 +154,51 @@ def test_a_decoder_without_a_bias_cannot_be_scaled(tiny_checkpoint: Path, tmp_pa
     splade_decoders(model)[0].bias = None
     with pytest.raises(ValueError, match="has no bias that could be shifted"):
         scale_head(model, TEXTS)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("family", MODELS)
+def test_logits_are_multiplied_bit_for_bit(
+    family: str, tied: bool, tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    """A power of two rounds nothing, in every family, and sentence-transformers loads the model so."""
+    folder = bare(family, tiny_checkpoint, tmp_path / "bare", tied=tied)
+    model = build_splade(folder, fused=False, device="cpu")
+    restrict_output_vocabulary(model, [7, 30])
+
+    def logits(encoder: SparseEncoder) -> torch.Tensor:
+        tokens: Any = encoder[0].tokenizer(TEXTS[0], return_tensors="pt")
+        with torch.no_grad():
+            return encoder[0].model.eval()(**tokens).logits[0]  # [L, V]
+
+    before = logits(model)
+    assert can_scale_logits(model, TEXTS[0])
+    scale_logits(model, 8, TEXTS[0])
+    allowed = [term for term in range(before.shape[1]) if term not in (7, 30)]
+    assert torch.equal(logits(model)[:, allowed], 8 * before[:, allowed])
+    assert (logits(model)[:, [7, 30]] < -9e3).all()
+    model.save_pretrained(str(tmp_path / "saved"))
+    loaded = SparseEncoder(str(tmp_path / "saved"), device="cpu")
+    np.testing.assert_allclose(rows(loaded), rows(model), atol=1e-5)  # float32
+
+
+def test_the_documents_of_an_inference_free_model_are_multiplied(tiny_splade: SparseEncoder) -> None:
+    """Its head stands behind a router, and its queries are looked up."""
+    free = build_inference_free(tiny_splade, np.linspace(0.1, 2, len(tiny_splade.tokenizer)))
+    options: dict[str, Any] = {"convert_to_sparse_tensor": False, "show_progress_bar": False}
+    queries, documents = free.encode_query(TEXTS, **options), free.encode_document(TEXTS, **options)
+    scale_logits(free, 4, TEXTS[0])
+    assert torch.equal(free.encode_query(TEXTS, **options), queries)
+    torch.testing.assert_close(free.encode_document(TEXTS, **options).expm1(), 4 * documents.expm1())
+
+
+def test_a_factor_without_a_place_is_refused(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    """The matrix of the input embeddings must not be multiplied, and other factors are rounded."""
+    model = build_splade(bare("bert", tiny_checkpoint, tmp_path), device="cpu")
+    for factor in (0, 3, -2):
+        with pytest.raises(ValueError, match=f"power of two, 1 or above; received {factor}"):
+            scale_logits(model, factor, TEXTS[0])
+    model[0].model.cls.predictions.transform.LayerNorm = torch.nn.Identity()
+    assert not can_scale_logits(model, TEXTS[0])
+    with pytest.raises(ValueError, match="no normalization before it"):
+        scale_logits(model, 2, TEXTS[0])

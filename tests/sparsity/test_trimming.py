@@ -17,6 +17,7 @@ from transformers import AutoTokenizer, BertConfig, BertForMaskedLM
 from lexforge.models import build_inference_free, build_splade, restrict_output_vocabulary
 from lexforge.models.decoder_bias import BANNED_BIAS
 from lexforge.sparsity import check_terms_of_model, document_levels, mean_active_terms, trim_documents
+from lexforge.sparsity.trimming import scale_after
 
 WORDS = "list array search index query document vector sparse token model train file graph tree".split()
 DOCUMENTS = [f"the {a} of a {b} is in the {c}" for a, b, c in zip(WORDS, WORDS[3:], WORDS[5:], strict=False)]
@@ -52,7 +53,8 @@ def test_the_level_lies_between_the_logits_that_count_and_the_others(
     count = round(wanted * len(DOCUMENTS))
     level = (logits[count - 1] + logits[count]) / 2
     assert trim_documents(tiny_splade, DOCUMENTS, wanted) == count / len(DOCUMENTS)
-    torch.testing.assert_close(bias.detach(), before - level, rtol=0, atol=2e-6)  # float32
+    scale = scale_after(level)
+    torch.testing.assert_close(bias.detach() / scale, before - level, rtol=0, atol=2e-6)  # float32
 
 
 @pytest.mark.parametrize("wanted", [3, 11.5])
@@ -73,7 +75,8 @@ def test_the_limit_of_a_model_is_in_force_while_the_level_is_sought(
         return sum(min(12, int((row > level).sum())) for row in rows) / len(rows)
 
     before = model[0].model.get_output_embeddings().bias.detach().clone()
-    assert trim_documents(model, UNEVEN, wanted) == pytest.approx(wanted, abs=1 / len(UNEVEN))
+    told = trim_documents(model, UNEVEN, wanted, scaled=False)
+    assert told == pytest.approx(wanted, abs=1 / len(UNEVEN))
     level = float((before - model[0].model.get_output_embeddings().bias.detach())[0])
     assert mean(level) == pytest.approx(wanted, abs=1 / len(UNEVEN))
     if wanted > 5:
@@ -95,7 +98,34 @@ def test_several_numbers_are_found_in_one_encoding(tiny_checkpoint: Path) -> Non
         bias = alone[0].model.get_output_embeddings().bias
         start = bias.detach().clone()
         assert trim_documents(alone, DOCUMENTS, wanted) == found.reached[wanted]
-        torch.testing.assert_close(start - found.levels[wanted], bias.detach(), rtol=0, atol=2e-6)
+        lowered = bias.detach() / found.scales[wanted]
+        torch.testing.assert_close(start - found.levels[wanted], lowered, rtol=0, atol=2e-6)
+
+
+@pytest.mark.parametrize(
+    ("level", "scale"), [(-3.0, 1), (0.0, 1), (0.18, 1), (0.2, 2), (1.2, 4), (2.0, 8), (2.7, 16)]
+)
+def test_the_scale_is_the_power_of_two_next_to_the_square(level: float, scale: int) -> None:
+    """Another factor would be rounded, and a term near the level could come or go."""
+    assert scale_after(level) == scale
+
+
+def test_a_scale_leaves_the_same_terms_to_the_last_one(tiny_checkpoint: Path) -> None:
+    """Logits are those of the level times the scale, bit for bit, in queries and documents."""
+    lowered, scaled = encoder(tiny_checkpoint), encoder(tiny_checkpoint)
+    trim_documents(lowered, DOCUMENTS, 5, scaled=False)
+    trim_documents(scaled, DOCUMENTS, 5)
+    found = document_levels(encoder(tiny_checkpoint), DOCUMENTS, [5])
+    assert found.scales[5] == scale_after(found.levels[5]) > 1
+    for model in (lowered, scaled):
+        model.eval()
+    for text in DOCUMENTS:
+        with torch.no_grad():
+            one, other = (
+                model[0].model(**model[0].tokenizer(text, return_tensors="pt")).logits
+                for model in (lowered, scaled)
+            )
+        torch.testing.assert_close(other, one * found.scales[5], rtol=0, atol=0)
 
 
 def test_the_terms_before_are_counted_where_most_of_them_go(tiny_checkpoint: Path, monkeypatch) -> None:

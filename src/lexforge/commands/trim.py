@@ -5,7 +5,8 @@
 
 MODEL is a saved SPLADE `SparseEncoder` or the checkpoint of a masked language model. Up to 3,000 documents
 are drawn at random, with the same seed each time, and one level that gives them the wanted number is
-subtracted from all logits. Sentence-transformers loads TRIMMED as any other model. Queries get shorter too,
+subtracted from all logits. What is left of them is multiplied by a number that follows from the level.
+Sentence-transformers loads TRIMMED as any other model. Queries get shorter too,
 unless they are looked up.
 
 `--idf-bias` is for a model that was trained on other documents: it makes terms that many of these documents
@@ -105,7 +106,7 @@ def main(cfg: Config) -> None:
         after = sparsity.mean_active_terms(model, {"query": queries}, cfg.batch_size)
         terms["query"]["after"] = after["query"]
     counted = {"documents": len(sample), "of": total}
-    _write(cfg, model, levels.levels[cfg.document_terms], terms, counted, points, started)
+    _write(cfg, model, levels, terms, counted, points, started)
     if points:
         print(f"{printable(str(cfg.data))}, {cfg.split}: {len(queries)} queries")
         print(evaluation.metrics_table({_label(point): _renamed(point.measures) for point in points}))
@@ -161,13 +162,14 @@ def numbers_of_curve(cfg: Config, model: SparseEncoder) -> list[int]:
 def _write(
     cfg: Config,
     model: SparseEncoder,
-    level: float,
+    levels: sparsity.DocumentLevels,
     terms: dict[str, dict[str, float]],
     counted: dict[str, int],
     points: list[sparsity.CurvePoint],
     started: float,
 ) -> None:
     """Write the model, its card, the numbers and the drawing, all of them or none."""
+    level, scale = levels.levels[cfg.document_terms], levels.scales[cfg.document_terms]
     with new_directory(cfg.output) as folder:
         model.save_pretrained(str(folder), create_model_card=False)
         measured: dict[str, Any] = {}
@@ -189,6 +191,7 @@ def _write(
             wanted=cfg.document_terms,
             reached=terms["document"]["after"],
             level=level,
+            scale=scale,
             idf_bias=cfg.idf_bias,
             command=runs.launch_command(),
             **measured,
@@ -199,6 +202,7 @@ def _write(
         content = {
             "config": settings,
             "level": level,
+            "scale": scale,
             "counted": counted,
             "terms": terms,
             "curve": [asdict(point) for point in points],

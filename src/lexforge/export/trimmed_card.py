@@ -38,6 +38,7 @@ def write_trimmed_card(
     wanted: float,
     reached: float,
     level: float,
+    scale: int,
     idf_bias: float,
     command: Sequence[str],
     data: str | None = None,
@@ -60,6 +61,7 @@ def write_trimmed_card(
         wanted: The number that was asked for.
         reached: The mean number of the trimmed model.
         level: What was subtracted from all logits.
+        scale: What they were multiplied by afterwards.
         idf_bias: Shift of a term's logit per unit of its idf that came before; 0 where there was none.
         command: The words of the command that trimmed it.
         data: What it was measured on; None where it was not.
@@ -83,8 +85,8 @@ def write_trimmed_card(
         f"This is {public_name(name)} with another number of terms: a document has {reached:.1f} active "
         f"terms on average, {wanted:g} were wanted, and it had {before:.1f} before. Nothing was trained. "
         f"{shifted}The level {level:.4f} was subtracted from the bias of the decoder, which changes how "
-        f"many terms queries have too. The means are those of {sampled:,} documents of "
-        f"{public_name(documents)}; other texts have other numbers.\n"
+        f"many terms queries have too, and all logits were multiplied by {scale}. The means are those of "
+        f"{sampled:,} documents of {public_name(documents)}; other texts have other numbers.\n"
     )
     if metrics is not None:
         section += (

@@ -14,7 +14,7 @@ from lexforge.common.samples import evenly_spaced
 from lexforge.models.decoder_bias import BANNED_BIAS, decoder_biases, set_bias
 from lexforge.models.fused import fuse_splade_head, is_fused, unfuse_splade_head
 from lexforge.models.prompts import encode_kind, saved_prompt
-from lexforge.models.structure import splade_decoders
+from lexforge.models.structure import module_sequences, splade_decoders, splade_transformers
 
 UNTRAINED = 0.1
 """Share of the vocabulary. A text activates more of it only under a head that was not trained for SPLADE: a
@@ -80,7 +80,7 @@ def scale_head(
     spread = (strongest[:-1] - threshold).mean()
     if not spread > 0:
         raise ValueError(f"the model gives all {len(chosen)} texts the same logits: nothing tells them apart")
-    scaled = _scaled_parameters(model, decoder, chosen[0])
+    scaled = _scaled_parameters(model, chosen[0])
     scale = 1.0 / spread if scaled else torch.ones_like(spread)
     with torch.no_grad():
         for parameter in scaled:
@@ -122,6 +122,47 @@ def head_is_trained(model: SparseEncoder, texts: Sequence[str], *, sample: int =
     return bool(vectors._nnz() <= UNTRAINED * vectors.numel())
 
 
+def can_scale_logits(model: SparseEncoder, text: str) -> bool:
+    """Say whether the logits of a model can be multiplied by a factor.
+
+    Args:
+        model: A SPLADE encoder with one head, fused or plain.
+        text: Any text.
+
+    Returns:
+        False where the decoder is the matrix of the input embeddings and no normalization stands before it.
+    """
+    return bool(_scaled_parameters(model, text))
+
+
+@torch.no_grad()
+def scale_logits(model: SparseEncoder, factor: int, text: str) -> SparseEncoder:
+    """Multiply all logits by a power of two, in place, so that no rounding changes which terms are active.
+
+    The factor goes where `scale_head` writes its scale, and into the bias, in which banned terms stay banned.
+
+    Args:
+        model: A SPLADE encoder that `can_scale_logits` accepts, fused or plain.
+        factor: A power of two, 1 or above.
+        text: Any text; it shows what the decoder reads.
+
+    Returns:
+        `model`.
+
+    Raises:
+        ValueError: If the factor is no power of two, or the model has no place for it.
+    """
+    if factor < 1 or factor & (factor - 1):
+        raise ValueError(f"factor must be a power of two, 1 or above; received {factor}")
+    (bias,) = decoder_biases(model)
+    parameters = _scaled_parameters(model, text)
+    if not parameters:
+        raise ValueError("the decoder is the matrix of the input embeddings, with no normalization before it")
+    for parameter in parameters:
+        parameter *= factor
+    return set_bias(model, torch.where(bias <= BANNED_BIAS / 2, bias, bias * factor))
+
+
 def _only_decoder(model: SparseEncoder) -> Any:
     decoders = splade_decoders(model)
     if len(decoders) != 1:
@@ -135,9 +176,10 @@ def _some(texts: Sequence[str], sample: int) -> list[str]:
     return [text for text in chosen if text.strip()]
 
 
-def _scaled_parameters(model: SparseEncoder, decoder: Any, text: str) -> list[Tensor]:
+def _scaled_parameters(model: SparseEncoder, text: str) -> list[Tensor]:
     """Find the parameters to which all logits, without the bias, are proportional, and nothing else is."""
-    transformer: Any = model[0]
+    decoder = _only_decoder(model)
+    transformer: Any = splade_transformers(model)[0]
     if decoder.weight is not transformer.model.get_input_embeddings().weight:
         return [decoder.weight]
     given: list[Tensor] = []  # what the decoder reads
@@ -164,16 +206,18 @@ def _largest_logits(model: SparseEncoder, texts: list[str]) -> Tensor:
     """Return the largest logit of each term over the tokens of each text, `[N, V]` float64."""
     fused, training = is_fused(model), model.training
     unfuse_splade_head(model).eval()
+    (transformer,) = splade_transformers(model)
+    head = next(modules for modules in module_sequences(model) if transformer in modules)
     rows = []
     try:
         with torch.no_grad():
             for text in texts:
-                features: Any = model.preprocess([text], prompt=saved_prompt(model, "document"))
+                features: Any = transformer.preprocess([text], prompt=saved_prompt(model, "document"))
                 features = {
                     key: value.to(model.device) if isinstance(value, Tensor) else value
                     for key, value in features.items()
                 }
-                for module in list(model.children())[:-1]:  # all but the pooling
+                for module in head[head.index(transformer) : -1]:  # all but the pooling
                     features = module(features)
                 rows.append(features["token_embeddings"][0].amax(dim=0).double())  # [L, V] -> [V]
     finally:

@@ -84,8 +84,8 @@ def trimming_curve(
         ValueError: If a vector is not finite, or the similarity of the model is neither dot nor cosine.
     """
     similarity = check_encoder(model)
-    found = {} if levels is None else levels.levels
-    loosest = min(found.values(), default=0.0)
+    levels = levels or DocumentLevels(0.0, {}, {}, {})
+    loosest = min(levels.levels.values(), default=0.0)
     asked = StoredVectors(model, [queries[query] for query in qrels], "query", loosest, batch_size=batch_size)
     searched = StoredVectors(
         model,
@@ -103,9 +103,10 @@ def trimming_curve(
 
     untrimmed = asked.at_level(), searched.at_level()
     points = [point(whole, None, None, *untrimmed)]
-    for number in sorted(found):
-        level, most = found[number], int(number)
-        points.append(point("level", most, level, asked.at_level(level), searched.at_level(level)))
+    for number in sorted(levels.levels):
+        level, most = levels.levels[number], int(number)
+        trimmed = (vectors.at_level(level, levels.scales[number]) for vectors in (asked, searched))
+        points.append(point("level", most, level, *trimmed))
         left, right = (largest_terms(vectors, most) for vectors in untrimmed)
         points.append(point("max_active_dims", most, most, left, right))
         if level > 0:

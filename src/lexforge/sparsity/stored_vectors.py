@@ -57,12 +57,13 @@ class StoredVectors:
                 model, texts, kind, batch_size=batch_size, show_progress_bar=show_progress_bar
             )
 
-    def at_level(self, level: float = 0.0) -> Matrix:
+    def at_level(self, level: float = 0.0, scale: float = 1.0) -> Matrix:
         """Return the vectors of the model whose logits are lower by a level; 0 is the model as it is.
 
         Args:
             level: What is subtracted from all logits, at least the loosest level. The vectors of queries that
                 are looked up stay as they are.
+            scale: What the logits are multiplied by afterwards.
 
         Returns:
             CSR `[N, V] float32`.
@@ -71,7 +72,7 @@ class StoredVectors:
             return self.vectors
         logits = logits_of(self.model, self.vectors.data, self.height) - level
         left = logits > 0
-        return _kept(self.vectors, left, activations_of(self.model, logits[left]))
+        return _kept(self.vectors, left, activations_of(self.model, scale * logits[left]))
 
     def above(self, threshold: float) -> Matrix:
         """Return the vectors of the model as it is, without the activations up to a threshold.

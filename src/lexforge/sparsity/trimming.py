@@ -8,6 +8,7 @@ of the decoder. Source: docs/losses.md, section 19.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -21,6 +22,7 @@ from lexforge.common.progress import Progress
 from lexforge.common.ranks import from_first_rank
 from lexforge.corpus import encode
 from lexforge.models.decoder_bias import decoder_biases, lower_bias, raised_bias
+from lexforge.models.head_scale import can_scale_logits, scale_logits
 from lexforge.models.structure import module_sequences, splade_decoders, vocabulary_size
 from lexforge.sparsity.constants import FIRST_DEPTH, LARGEST_DEPTH, MARGIN, PROBED
 from lexforge.sparsity.logits import logits_of
@@ -38,21 +40,47 @@ class DocumentLevels:
         levels: Wanted number -> the level that is subtracted from all logits; below 0 where documents get
             more terms.
         reached: Wanted number -> mean number of active terms per document at that level.
+        scales: Wanted number -> what the logits are multiplied by after the level, by `scale_after`; 1 where
+            the model has no place for a scale.
     """
 
     before: float
     levels: dict[float, float]
     reached: dict[float, float]
+    scales: dict[float, int]
+
+
+def scale_after(level: float) -> int:
+    """Return what the logits are multiplied by after a level was subtracted from them.
+
+    A level leaves little of every logit, so that the strongest terms of a text outweigh all others. A larger
+    scale makes the activations, which grow with the logarithm, more alike, as they were before.
+
+    Args:
+        level: The level.
+
+    Returns:
+        The power of two that is nearest to (1 + level)^2; 1 for a level that adds terms.
+
+    Source: docs/losses.md, section 19; the exponent was chosen on queries of train.
+    """
+    return 2 ** round(2 * math.log2(1 + max(0.0, level)))
 
 
 def trim_documents(
-    model: SparseEncoder, documents: Sequence[str], document_terms: float, *, batch_size: int = 32
+    model: SparseEncoder,
+    documents: Sequence[str],
+    document_terms: float,
+    *,
+    scaled: bool = True,
+    batch_size: int = 32,
 ) -> float:
     """Shift the decoder's bias, in place, so that documents have the wanted mean number of active terms.
 
     All terms are shifted by the same level, which also changes how many terms queries have. Those that the
     output vocabulary is restricted to stay so. Documents that have fewer terms than wanted get more. Where
-    the model keeps at most `max_active_dims` terms of a text, the mean is that with this limit in force.
+    the model keeps at most `max_active_dims` terms of a text, the mean is that with this limit in force. The
+    logits that are left are multiplied by `scale_after` the level.
 
     Where there are several ranks, every rank must call this with equal models; the documents of the first
     one count.
@@ -61,6 +89,8 @@ def trim_documents(
         model: A SPLADE encoder that `check_trimming` accepts, fused or plain.
         documents: A sample of the documents; 3,000 tell the mean to about 1 %. All of them are encoded.
         document_terms: Wanted mean number of active terms per document, above 0.
+        scaled: Whether the logits are multiplied by `scale_after` the level. A model that was trained for the
+            number has learned its scale.
         batch_size: Number of texts per forward pass.
 
     Returns:
@@ -75,7 +105,7 @@ def trim_documents(
     levels = from_first_rank(
         lambda: document_levels(model, documents, [document_terms], batch_size=batch_size)
     )
-    return lower_to_level(model, documents, levels, document_terms, batch_size=batch_size)
+    return lower_to_level(model, documents, levels, document_terms, scaled=scaled, batch_size=batch_size)
 
 
 def document_levels(
@@ -123,7 +153,9 @@ def document_levels(
     # The middle between the last logit that counts and the first one that does not.
     levels = {number: float(descending[n - 1 : n + 1].mean()) for number, n in above.items()}
     reached = {number: int((largest > level).sum()) / len(documents) for number, level in levels.items()}
-    return DocumentLevels(active / len(documents), levels, reached)
+    has_scale = can_scale_logits(model, documents[0])
+    scales = {number: scale_after(level) if has_scale else 1 for number, level in levels.items()}
+    return DocumentLevels(active / len(documents), levels, reached, scales)
 
 
 def lower_to_level(
@@ -132,6 +164,7 @@ def lower_to_level(
     levels: DocumentLevels,
     document_terms: float,
     *,
+    scaled: bool = True,
     batch_size: int = 32,
 ) -> float:
     """Lower the logits of all terms, in place, to the level of one of the numbers that levels were found for.
@@ -142,12 +175,15 @@ def lower_to_level(
             in float32.
         levels: What `document_levels` returned.
         document_terms: One of its numbers.
+        scaled: As for `trim_documents`.
         batch_size: Number of texts per forward pass.
 
     Returns:
         What `trim_documents` returns.
     """
     lower_bias(model, levels.levels[document_terms])
+    if scaled and levels.scales[document_terms] > 1:
+        scale_logits(model, levels.scales[document_terms], documents[0])
     reached = levels.reached[document_terms]
     if decoder_biases(model)[0].dtype != torch.float32:  # bias and logits are rounded, and many are equal
         counted = from_first_rank(lambda: mean_active_terms(model, {"document": documents}, batch_size))

@@ -230,7 +230,7 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, AnyLossTraining, SparseEn
         reached: dict[TextKind, float] = {}
         if (wanted := self.wanted_terms["document_terms"]) is not None:
             reached["document"] = trim_documents(
-                self.model, texts.pop("document"), wanted, batch_size=batch_size
+                self.model, texts.pop("document"), wanted, scaled=False, batch_size=batch_size
             )
         if (wanted := self.wanted_terms["query_terms"]) is not None:
             reached |= from_first_rank(lambda: mean_active_terms(self.model, texts, batch_size))
