@@ -103,9 +103,10 @@ def test_several_numbers_are_found_in_one_encoding(tiny_checkpoint: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("level", "scale"), [(-3.0, 1), (0.0, 1), (0.18, 1), (0.2, 2), (1.2, 4), (2.0, 8), (2.7, 16)]
+    ("level", "scale"),
+    [(-3.0, 1), (0.0, 1), (1.1, 1), (1.2, 2), (1.6, 4), (2.2, 8), (2.7, 16), (4.1, 32), (40.0, 64)],
 )
-def test_the_scale_is_the_power_of_two_next_to_the_square(level: float, scale: int) -> None:
+def test_the_scale_is_a_power_of_two(level: float, scale: int) -> None:
     """Another factor would be rounded, and a term near the level could come or go."""
     assert scale_after(level) == scale
 
