@@ -15,6 +15,7 @@ from sentence_transformers import SparseEncoder
 
 from lexforge.losses import InfoNCELoss, NeuralSparseLoss
 from lexforge.runs import last_checkpoint
+from lexforge.sparsity import document_levels
 from lexforge.training import SpladeTrainer
 from lexforge.training.columns import texts_of_rows
 
@@ -126,6 +127,21 @@ def test_the_terms_of_the_finished_model_are_counted(
     trainer.controller.count()
     assert tiny_splade.training
     torch.testing.assert_close(dict(tiny_splade.state_dict()), before, rtol=1e-6, atol=1e-6)
+
+
+def test_the_end_of_a_training_gives_no_scale(
+    fresh: Callable[[], SparseEncoder], tmp_path: Path, make_trainer: Callable[..., SpladeTrainer]
+) -> None:
+    """Training has chosen the scale of the logits, so only the bias moves when the documents are trimmed."""
+    texts = [f"the {first} of a {second}" for first in WORDS for second in WORDS][:64]
+    assert document_levels(fresh(), texts, [2]).scales[2] > 1
+    model = fresh()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    given = {"counted_texts": {"document": texts}, "arguments": {"max_steps": 1, "learning_rate": 0.0}}
+    make_trainer(model, tmp_path, document_terms=2, **given).train()
+    changed = {name for name, value in model.state_dict().items() if not torch.equal(value, before[name])}
+    assert changed
+    assert all(before[name].shape == (len(model.tokenizer),) for name in changed)  # of the decoder alone
 
 
 def test_the_number_of_queries_is_told(

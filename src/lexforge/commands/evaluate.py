@@ -22,11 +22,10 @@ from typing import Annotated, Any
 
 from lexforge import corpus, data, evaluation, models, retrieval
 from lexforge.commands.index import read_library
-from lexforge.commands.output_file import check_output_file
 from lexforge.commands.search import server_options
 from lexforge.data import SourceOptions
 from lexforge.settings import NO_PREFIX
-from lexforge.storage.files import write_text
+from lexforge.storage.files import check_output_file, write_text
 
 
 @dataclass(frozen=True)

@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from lexforge import corpus, data, evaluation, models, negatives, retrieval, teachers
-from lexforge.commands.output_file import check_output_file
 from lexforge.common.types import DataError
 from lexforge.data import SourceOptions
 from lexforge.negatives import NEGATIVE_RULE, NegativeRule
 from lexforge.settings import NO_PREFIX
+from lexforge.storage.files import check_output_file
 
 Search = Callable[[list[str], int], Any]  # -> lexforge.retrieval.Hits
 

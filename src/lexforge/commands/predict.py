@@ -19,10 +19,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from lexforge import corpus, data
-from lexforge.commands.output_file import check_output_file
 from lexforge.common.progress import Progress
 from lexforge.settings import NO_PREFIX, TableOptions
-from lexforge.storage.files import write_text
+from lexforge.storage.files import check_output_file, write_text
 
 BLOCK = 8192  # texts whose vectors are in memory at a time
 

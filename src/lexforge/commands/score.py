@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Annotated
 
 from lexforge import data, evaluation, teachers
-from lexforge.commands.output_file import check_output_file
 from lexforge.data import SourceOptions
 from lexforge.settings import NO_PREFIX
+from lexforge.storage.files import check_output_file
 
 SOURCE = SourceOptions()
 

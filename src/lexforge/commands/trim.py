@@ -6,17 +6,16 @@
 MODEL is a saved SPLADE `SparseEncoder` or the checkpoint of a masked language model. Up to 3,000 documents
 are drawn at random, with the same seed each time, and one level that gives them the wanted number is
 subtracted from all logits. What is left of them is multiplied by a number that follows from the level.
-Sentence-transformers loads TRIMMED as any other model. Queries get shorter too,
-unless they are looked up.
+Sentence-transformers loads TRIMMED as any other model. Queries get shorter too, unless they are looked up.
 
 `--idf-bias` is for a model that was trained on other documents: it makes terms that many of these documents
 activate harder to activate, and rare ones easier, before the level is found.
 
-With `--data` the model is measured on judged queries before it is trimmed: as it is, shifted by idf if asked
-to, and for each number of `--curve` at the level, with `max_active_dims`, and with a threshold on the
-activations. The split is `dev`;
-name another one by `--split`, and mind that a number that was chosen on `test` cannot be judged there. The
-table is printed, and TRIMMED holds it as trim.json and trim.svg.
+With `--data` the model is measured on judged queries before it is trimmed: as it is, and shifted by idf if
+asked to. For each number of `--curve` it is measured at the level, with `max_active_dims`, and with a
+threshold on the activations. The split is `dev`; name another one by `--split`, and mind that a number that
+was chosen on `test` cannot be judged there. The table is printed, and TRIMMED holds it as trim.json and
+trim.svg.
 """
 
 from __future__ import annotations

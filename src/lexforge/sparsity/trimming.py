@@ -153,8 +153,9 @@ def document_levels(
     # The middle between the last logit that counts and the first one that does not.
     levels = {number: float(descending[n - 1 : n + 1].mean()) for number, n in above.items()}
     reached = {number: int((largest > level).sum()) / len(documents) for number, level in levels.items()}
-    has_scale = can_scale_logits(model, documents[0])
-    scales = {number: scale_after(level) if has_scale else 1 for number, level in levels.items()}
+    scales = {number: scale_after(level) for number, level in levels.items()}
+    if max(scales.values()) > 1 and not can_scale_logits(model, documents[0]):
+        scales = dict.fromkeys(levels, 1)
     return DocumentLevels(active / len(documents), levels, reached, scales)
 
 

@@ -182,6 +182,23 @@ def check_new(directory: str | Path) -> None:
         raise FileExistsError(f"{path} exists and is not an empty directory; choose a new one")
 
 
+def check_output_file(path: Path, flag: str = "--output") -> None:
+    """Refuse a file that could not be written, before the work whose result it is to hold.
+
+    Args:
+        path: The file.
+        flag: The option that names it.
+
+    Raises:
+        FileNotFoundError: If its folder does not exist.
+        IsADirectoryError: If it is a folder.
+    """
+    if not path.resolve().parent.is_dir():
+        raise FileNotFoundError(f"the folder of {path} does not exist")
+    if path.is_dir():
+        raise IsADirectoryError(f"{flag} must name a file; {path} is a folder")
+
+
 def publish(beside: Path, place: Path, *, durable: bool = False) -> None:
     """Move a finished folder to its place, in one step that happens or does not.
 
