@@ -250,16 +250,6 @@ def run_script() -> Callable[..., None]:
 TRAINED = "list array search index query document vector sparse token model train file graph tree".split()
 
 
-class RandomTeacher:
-    """A fixed random unit vector for each text."""
-
-    def lookup(self, texts: list[str], kind: str) -> Any:
-        import numpy as np
-
-        rows = [np.random.default_rng(sum(text.encode())).normal(size=8) for text in texts]
-        return np.stack([row / np.linalg.norm(row) for row in rows]).astype(np.float16)
-
-
 @pytest.fixture(scope="session")
 def training_rows() -> list[dict[str, str]]:
     """Twelve rows of a query, a positive and a hard negative."""
@@ -275,6 +265,7 @@ def make_trainer(training_rows: list[dict[str, str]]) -> Callable[..., Any]:
 
     import torch
     from datasets import Dataset
+    from small_runs import RandomTeacher
 
     from lexforge.losses import NeuralSparseLoss
     from lexforge.settings import V26

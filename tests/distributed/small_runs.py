@@ -47,12 +47,17 @@ class RandomTeacher:
         return np.stack([row / np.linalg.norm(row) for row in rows])
 
 
-def exact(model: Any) -> Any:
-    """The model in float64 and without dropout: only the order of sums may differ."""
+def without_dropout(model: Any) -> Any:
+    """The model in training, where two passes over a batch agree."""
     for module in model.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0
-    return model.double()
+    return model.train()
+
+
+def exact(model: Any) -> Any:
+    """The model in float64 and without dropout: only the order of sums may differ."""
+    return without_dropout(model).double()
 
 
 def dense_encoder(checkpoint: str) -> SentenceTransformer:

@@ -17,7 +17,7 @@ from datasets import Dataset
 from sentence_transformers import SparseEncoder
 from sentence_transformers.base.training_args import BatchSamplers
 from sentence_transformers.sparse_encoder.modules import SpladePooling, Transformer
-from small_runs import JOINT_BATCH, ROWS, RandomTeacher
+from small_runs import JOINT_BATCH, ROWS, RandomTeacher, without_dropout
 from torch.distributed.tensor import DTensor
 from transformers import TrainerCallback
 
@@ -45,10 +45,7 @@ def make_model(checkpoint: str, preset: Preset, dtype: torch.dtype) -> SparseEnc
     transformer = Transformer(checkpoint, transformer_task="fill-mask", max_seq_length=32)
     model = SparseEncoder(modules=[transformer, SpladePooling("max")], device="cpu").to(dtype)
     model.similarity_fn_name = preset.loss.similarity
-    for module in model.modules():
-        if isinstance(module, torch.nn.Dropout):
-            module.p = 0.0
-    return model
+    return without_dropout(model)
 
 
 def make_trainer(

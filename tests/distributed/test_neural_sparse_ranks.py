@@ -16,6 +16,7 @@ from sentence_transformers import SparseEncoder
 from sentence_transformers.sparse_encoder import SparseEncoderTrainer
 from sentence_transformers.sparse_encoder.data_collator import SparseEncoderDataCollator
 from sentence_transformers.sparse_encoder.modules import SpladePooling, Transformer
+from small_runs import exact
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
@@ -58,10 +59,7 @@ def parts_and_gradients(checkpoint: str, setting: str, rows: slice, wrap=lambda 
     transformer = Transformer(checkpoint, transformer_task="fill-mask", max_seq_length=32)
     model = SparseEncoder(modules=[transformer, SpladePooling("max")], device="cpu")
     model.similarity_fn_name = similarity
-    for module in model.modules():
-        if isinstance(module, torch.nn.Dropout):
-            module.p = 0.0
-    model.double().train()
+    exact(model)
     generator = torch.Generator().manual_seed(1)
     loss = NeuralSparseLoss(
         model,

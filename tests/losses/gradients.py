@@ -14,13 +14,6 @@ TEXTS = {
 }
 
 
-def without_dropout(model):
-    for module in model.modules():
-        if isinstance(module, torch.nn.Dropout):
-            module.p = 0.0
-    return model.train()
-
-
 def batch(model, teacher: bool = True) -> list[dict]:
     features = [model.preprocess(column.split("|")) for column in TEXTS.values()]
     generator = torch.Generator().manual_seed(2)

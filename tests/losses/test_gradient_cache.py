@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from gradients import batch, parts_and_gradients, sparse, without_dropout
+from gradients import batch, parts_and_gradients, sparse
+from small_runs import without_dropout
 from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint
 

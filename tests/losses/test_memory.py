@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from gradients import batch, parts_and_gradients, sparse, without_dropout
+from gradients import batch, parts_and_gradients, sparse
+from small_runs import without_dropout
 
 from lexforge.losses import CoSENTLoss, HCLLoss, InfoNCELoss, MoCoLoss, NWSLoss, memory
 from lexforge.losses.gradient_cache import rows_of

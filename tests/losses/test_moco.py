@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from small_runs import exact
 from torch import nn
 
 from lexforge.losses import MoCoLoss
@@ -97,11 +98,7 @@ def batch(model, number: int) -> list[dict]:
 
 def test_a_run_equals_one_kept_by_hand(tiny_dense) -> None:
     """Momentum encoder and queue over five steps of two micro-batches, against copies kept in plain lists."""
-    model = tiny_dense.train()
-    for module in model.modules():
-        if isinstance(module, nn.Dropout):
-            module.p = 0.0
-    model.double()
+    model = exact(tiny_dense)
     loss = MoCoLoss(model, queue_size=8, momentum=0.6, temperature=0.2).double()
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     average = {name: value.clone() for name, value in model.state_dict().items()}

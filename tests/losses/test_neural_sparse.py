@@ -13,6 +13,7 @@ from sentence_transformers import SparseEncoder
 from sentence_transformers.sparse_encoder import SparseEncoderTrainer
 from sentence_transformers.sparse_encoder.data_collator import SparseEncoderDataCollator
 from sentence_transformers.sparse_encoder.losses import CachedSpladeLoss, SpladeLoss
+from small_runs import without_dropout
 
 from lexforge.losses import NeuralSparseLoss, loss_tensors, neural_sparse
 from lexforge.losses.base import TEACHER_KEY
@@ -109,10 +110,7 @@ def embed(model, features) -> list[torch.Tensor]:
 @pytest.fixture
 def model(tiny_splade: SparseEncoder) -> SparseEncoder:
     """Without dropout, so that two passes agree; training mode, as SpladePooling works in place in eval."""
-    for module in tiny_splade.modules():
-        if isinstance(module, torch.nn.Dropout):
-            module.p = 0.0
-    return tiny_splade.train()
+    return without_dropout(tiny_splade)
 
 
 def penalties(model) -> torch.Tensor:

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 import torch
+from small_runs import without_dropout
 from transformers import TrainerCallback
 
 from lexforge.losses import NWSLoss, loss_tensors
@@ -449,13 +450,6 @@ def test_memory_stays_that_of_matrices_of_query_by_reference() -> None:
 # The module
 
 
-def without_dropout(model):
-    for module in model.modules():
-        if isinstance(module, torch.nn.Dropout):
-            module.p = 0.0
-    return model
-
-
 SIMILARITY = torch.tensor([[1.0, 0.3, 0.0], [0.3, 1.0, 0.6], [0.0, 0.6, 1.0]])
 TEXTS = ["sort a list of numbers", "read the file", "parse a tree", "서울 검색 문서"]
 LABELS = torch.tensor([[1, 0, 0], [0, 1, 1], [0, 0, 1], [0, 0, 0]])
@@ -492,7 +486,7 @@ def expected(loss, model, sections: str, queue=None, queue_labels=None, texts=TE
 
 def test_references_are_keys_queue_and_prototypes(tiny_dense) -> None:
     """First batch: keys and prototypes. Second batch: the keys of the first one, with their labels, too."""
-    model = without_dropout(tiny_dense).train()
+    model = without_dropout(tiny_dense)
     loss = make_loss(model, alpha=0.7, beta=1.4, temperature=0.2)
     value, vectors = expected(loss, model, "keys prototypes")
     # the average starts as the model, so keys are the embeddings themselves; float32, batched otherwise
@@ -511,7 +505,7 @@ def test_references_are_keys_queue_and_prototypes(tiny_dense) -> None:
 
 def test_the_key_follows_the_model_slowly(tiny_dense) -> None:
     """Keys are the moving average's: after a large step of the model they are still near where they were."""
-    model = without_dropout(tiny_dense).train()
+    model = without_dropout(tiny_dense)
     loss = make_loss(model, momentum=0.999)
     loss(features(model), LABELS)
     first = loss.queue.contents()[0]
@@ -530,7 +524,7 @@ def test_the_key_follows_the_model_slowly(tiny_dense) -> None:
 )
 def test_each_section_can_be_switched_off(tiny_dense, sections: str) -> None:
     """What is off is neither a reference nor there."""
-    model = without_dropout(tiny_dense).train()
+    model = without_dropout(tiny_dense)
     settings = {"use_keys": "keys" in sections, "use_prototypes": "prototypes" in sections, "alpha": 0.5}
     loss = make_loss(model, queue_size=8 if "queue" in sections else 0, **settings)
     assert (loss.prototypes is None) == ("prototypes" not in sections)
@@ -544,7 +538,7 @@ def test_each_section_can_be_switched_off(tiny_dense, sections: str) -> None:
 
 def test_evaluation_reads_and_changes_nothing(tiny_dense) -> None:
     """Keys by the average and the queue as they stand, again and again the same."""
-    model = without_dropout(tiny_dense).train()
+    model = without_dropout(tiny_dense)
     loss = make_loss(model)
     loss(features(model), LABELS)
     model.eval()
@@ -579,7 +573,7 @@ def test_embeddings_of_another_loss_stand_in_for_the_keys(tiny_dense) -> None:
 
 def test_a_second_column_is_the_key(tiny_dense) -> None:
     """Another text of the same labels, such as a translation, in the place of the text itself."""
-    model = without_dropout(tiny_dense).train()
+    model = without_dropout(tiny_dense)
     loss = make_loss(model)
     views = TEXTS[::-1]
     value = loss([*features(model), *features(model, views)], LABELS)

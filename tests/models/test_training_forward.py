@@ -16,6 +16,7 @@ from datasets import Dataset
 from sentence_transformers import SentenceTransformer, SparseEncoder, SparseEncoderTrainer
 from sentence_transformers.sparse_encoder import SparseEncoderTrainingArguments
 from sentence_transformers.sparse_encoder.losses import SparseMultipleNegativesRankingLoss, SpladeLoss
+from small_runs import without_dropout
 from torch import Tensor
 
 from lexforge.kernels.encoder import attention, dropout
@@ -43,10 +44,7 @@ def widths(model: Any) -> list[int]:
 
 def gradients(model: Any, features: dict[str, Any]) -> tuple[Tensor, dict[str, Tensor]]:
     """The vectors of a batch, and the gradient of a weighted sum of them."""
-    for module in model.modules():
-        if isinstance(module, torch.nn.Dropout):
-            module.p = 0.0
-    model.train().zero_grad()
+    without_dropout(model).zero_grad()
     vectors = model(dict(features))["sentence_embedding"]
     (vectors * torch.linspace(-1, 1, vectors.numel()).view_as(vectors)).sum().backward()
     found = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
@@ -89,10 +87,7 @@ def test_a_training_has_the_losses_of_a_padded_one(fresh: Any, make_trainer: Any
     """Six steps of V26 with every term, once with the forward of sentence-transformers."""
 
     def losses(padded: bool) -> list[float]:
-        model = fresh()
-        for module in model.modules():
-            if isinstance(module, torch.nn.Dropout):
-                module.p = 0.0
+        model = without_dropout(fresh())
         trainer = make_trainer(model, tmp_path / str(padded))
         seen = widths(model)
         if padded:
@@ -113,10 +108,7 @@ def test_it_serves_the_stock_trainer(
     """Two lines in a script of sentence-transformers; the losses of the plain model are the oracle."""
 
     def losses(fused: bool) -> list[float]:
-        model = fresh()
-        for module in model.modules():
-            if isinstance(module, torch.nn.Dropout):
-                module.p = 0.0
+        model = without_dropout(fresh())
         if fused:
             assert fuse_splade_head(fuse_encoder(model)) is model
         arguments = SparseEncoderTrainingArguments(
