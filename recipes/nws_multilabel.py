@@ -225,7 +225,9 @@ def main(cfg: Config) -> None:
     runs.claim_run_directory(cfg.output_dir, cfg, resume=cfg.resume, data=texts.digests())
 
     # Encoder. Its texts are compared by cosine.
-    model = training.load_start(cfg, train_columns["text"], process, stages, models.build_dense)
+    model, _ = training.load_start(
+        cfg, cfg.output_dir, train_columns["text"], process, stages, models.build_dense
+    )
 
     # Loss. It takes the similarity of the labels, or their frequency, from all training texts.
     loss = build_loss(cfg.loss, model, np.array(train_columns["label"]))

@@ -34,7 +34,6 @@ from lexforge import (
     corpus,
     data,
     evaluation,
-    losses,
     models,
     negatives,
     report,
@@ -65,10 +64,8 @@ from lexforge.settings import (
 )
 
 if TYPE_CHECKING:
-    import numpy as np
     from accelerate import PartialState
     from datasets import Dataset
-    from numpy.typing import NDArray
     from sentence_transformers import SparseEncoder
 
     from lexforge.common.types import Embeddings
@@ -164,14 +161,6 @@ class Config(RecipeSettings):
     train: Annotated[TrainingSettings, NO_PREFIX] = SCRATCH_TRAINING
 
 
-class Terms(NamedTuple):
-    """What the documents say of each term, and the terms with rules of their own."""
-
-    idf: NDArray[np.float32]  # [V]
-    special_ids: list[int]
-    stopword_ids: list[int]
-
-
 class Taught(NamedTuple):
     """The settings and rows of a run after its teacher has been asked."""
 
@@ -200,14 +189,13 @@ def defaults(model: str = LEXICAL, preset: PresetName | None = None) -> Config:
 
 def resolve(cfg: Config) -> Config:
     """Fill in what follows from the model: steps, learning rate, and the tokens per text."""
-    preset, tokens, training_tokens = PRESETS[cfg.preset], cfg.max_seq_length, cfg.training_seq_length
+    train = PRESETS[cfg.preset].training_of(cfg.model, lambda: models.own_width(cfg.model))
+    tokens, training_tokens = cfg.max_seq_length, cfg.training_seq_length
     if cfg.model == LEXICAL:
-        train = preset.training_from_scratch()
         tokens = tokens or 384
         # It searches whole texts from its first step, and learns from their beginnings in much less time.
         training_tokens = training_tokens or min(tokens, max(96, tokens // 4))
-    else:
-        train = replace(preset.train, learning_rate=preset.learning_rate_of(models.own_width(cfg.model)))
+    elif cfg.model is not None:  # as in `--help` for a model that is not there
         tokens = tokens or models.default_tokens(cfg.model)
     return replace(
         cfg,
@@ -286,25 +274,18 @@ def prepare_head(
     """Scale a head that was not trained for SPLADE, and return the settings for such a start.
 
     Such a head activates a large part of the vocabulary in every text. It gets another scale, so that
-    training starts with few terms, and the trained model keeps no share of this start. Nor does training by
-    itself bring such an encoder to few terms, or to the words of the text among them. So it has the preset's
-    wanted numbers of terms, and own activation.
+    training starts with few terms.
     """
     scaled = cfg.start.scale_head or not models.has_language_model_head(model)
     if not scaled or cfg.model == LEXICAL or models.head_is_trained(model, documents):
         return cfg
     models.scale_head(model, documents)
-    cfg = replace(cfg, finish=replace(cfg.finish, start_share=0.0))
-    if cfg.loss.own_activation_weight is None:
-        cfg = replace(cfg, loss=replace(cfg.loss, own_activation_weight=cfg.start.own_activation_weight))
+    wanted: dict[str, Any]  # the names of settings
+    loss, finish, wanted = cfg.start.of_untrained_head(cfg.loss, cfg.finish, models.vocabulary_size(model))
+    cfg = replace(cfg, loss=loss, finish=finish)
     if cfg.document_terms is None and cfg.query_terms is None:
-        wanted: dict[str, Any] = cfg.start.wanted_terms(models.vocabulary_size(model))
-        weights = cfg.loss.term_weights()
-        # Queries that are looked up have one term per word, and a weight of 0 leaves the number open.
-        if cfg.inference_free or not weights["flops_query"]:
+        if cfg.inference_free:  # queries that are looked up have one term per word
             wanted.pop("query_terms", None)
-        if not weights["flops_document"]:
-            wanted.pop("document_terms", None)
         cfg = replace(cfg, **wanted)
     process.print(
         f"{cfg.model} was not trained for SPLADE: its head gets its scale from the documents. It is no "
@@ -337,7 +318,7 @@ def start_encoder(
     the model, and the loss, the evaluation and every index read it there.
     """
     build = partial(models.build_splade, similarity=cfg.loss.similarity)
-    model = training.load_start(cfg, loaded.documents, process, stages, build)
+    model, _ = training.load_start(cfg, cfg.output_dir, loaded.documents, process, stages, build)
     if cfg.start.idf_bias or cfg.finish.prune_threshold or cfg.document_terms:
         models.decoder_biases(model)  # an error says early what has no bias to shift
     if process.is_main_process:
@@ -354,19 +335,18 @@ def start_encoder(
 
 def prepare_terms(
     cfg: Config, model: SparseEncoder, documents: Sequence[str], process: PartialState
-) -> tuple[SparseEncoder, Terms]:
+) -> tuple[SparseEncoder, training.Terms]:
     """Count the terms of the documents, and build the encoder that the options for its terms ask for."""
-    special_ids = models.special_token_ids(model.tokenizer)
-    stopword_ids = data.stopword_ids(model.tokenizer, cfg.language)
-    process.print(data.stopword_summary(model.tokenizer, stopword_ids, cfg.language))
-    count = {"max_seq_length": cfg.max_seq_length, "vocabulary_size": models.vocabulary_size(model)}
-    idf = data.corpus_idf(documents, model.tokenizer, **count)
+    terms = training.Terms.count(model, documents, cfg.language)
+    process.print(data.stopword_summary(model.tokenizer, terms.stopword_ids, cfg.language))
     if cfg.output_vocabulary == "seen":
-        unseen_ids = models.unseen_term_ids(data.document_frequency(documents, model.tokenizer, **count))
-        models.restrict_output_vocabulary(model, [*special_ids, *unseen_ids])
+        frequency = data.document_frequency(
+            documents, model.tokenizer, model.max_seq_length, vocabulary_size=models.vocabulary_size(model)
+        )
+        models.restrict_output_vocabulary(model, [*terms.special_ids, *models.unseen_term_ids(frequency)])
     if cfg.inference_free:
-        model = models.build_inference_free(model, idf)
-    return model, Terms(idf, special_ids, stopword_ids)
+        model = models.build_inference_free(model, terms.idf)
+    return model, terms
 
 
 def measure_before(
@@ -420,7 +400,7 @@ def teach(
 def leave_behind(
     cfg: Config,
     model: SparseEncoder,
-    terms: Terms,
+    terms: training.Terms,
     trainer: training.SpladeTrainer,
     evaluator: evaluation.RetrievalEvaluator,
     loaded: data.TrainingData,
@@ -533,15 +513,12 @@ def main(cfg: Config) -> None:
     cfg, rows, embeddings, compared = teach(cfg, model, teacher, rows, process, stages)
 
     # Loss. The preset gives its numbers; the penalty of each term follows from the vocabulary.
-    loss = losses.NeuralSparseLoss(
+    loss = terms.loss(
         model,
-        penalty_weights=losses.penalty_weights(cfg.loss, terms.idf, terms.special_ids, terms.stopword_ids),
-        special_token_ids=terms.special_ids,
-        word_weights=losses.word_weights(terms.idf, terms.special_ids, terms.stopword_ids),
+        cfg.loss,
         gather_across_devices=process.num_processes > 1,
         mini_batch_size=cfg.train.mini_batch_size,
         teacher_similarity="dot" if isinstance(embeddings, teachers.BM25Teacher) else "cosine",
-        **cfg.loss.arguments(),
     )
 
     # Training. An inference-free model must be told which columns hold queries and which hold documents.

@@ -275,15 +275,34 @@ class StartSettings:
     query_terms: Annotated[int | None, NoFlag] = None
     own_activation_weight: Annotated[float, NoFlag] = 0.0
 
-    def wanted_terms(self, vocabulary_size: int) -> dict[str, int]:
-        """Return the numbers of terms that an untrained head is brought to, by the names of `SpladeTrainer`.
+    def of_untrained_head(
+        self, loss: LossSettings, finish: FinishSettings, vocabulary_size: int
+    ) -> tuple[LossSettings, FinishSettings, dict[str, Any]]:
+        """Return the settings of a run whose head was not trained for SPLADE.
+
+        Training by itself brings such an encoder neither to few terms nor to the words of the text among
+        them, so it gets own activation and wanted numbers of terms. It is no retriever yet, so the model at
+        the end keeps no share of it.
 
         Args:
+            loss: The numbers of the loss; a weight of own activation that the user gave stays.
+            finish: What becomes of the trained weights.
             vocabulary_size: V; a small vocabulary has not so many terms to give, so they are at most V / 20.
+
+        Returns:
+            The loss, the finish, and the wanted numbers by the names of `SpladeTrainer`. A text whose FLOPS
+            weigh nothing has no wanted number, because training reaches one by way of that weight.
         """
-        wanted = {"document_terms": self.document_terms, "query_terms": self.query_terms}
-        few = max(1, vocabulary_size // 20)
-        return {name: min(number, few) for name, number in wanted.items() if number is not None}
+        if loss.own_activation_weight is None:
+            loss = replace(loss, own_activation_weight=self.own_activation_weight)
+        weights, few = loss.term_weights(), max(1, vocabulary_size // 20)
+        wanted = {"document": self.document_terms, "query": self.query_terms}
+        terms = {
+            f"{kind}_terms": min(number, few)
+            for kind, number in wanted.items()
+            if number is not None and weights[f"flops_{kind}"]
+        }
+        return loss, replace(finish, start_share=0.0), terms
 
 
 @dataclass(frozen=True)
@@ -574,6 +593,21 @@ class Preset:
         own.
         """
         return replace(self.train, steps=300, batch_size=64, learning_rate=self.scratch_learning_rate)
+
+    def training_of(self, model: str | None, width: Callable[[], int | None]) -> TrainingSettings:
+        """Return how a model is trained.
+
+        Args:
+            model: The name of the model; None leaves a rate open that follows from its width.
+            width: Returns the hidden size of the model, or None where its files name none. It is called only
+                where the rate follows from it, because it loads torch.
+        """
+        if model == LEXICAL:
+            return self.training_from_scratch()
+        if self.learning_rate_width is None:
+            return self.train
+        rate = None if model is None else self.learning_rate_of(width())
+        return replace(self.train, learning_rate=rate)
 
     def learning_rate_of(self, width: int | None) -> float:
         """Return the peak learning rate for a pretrained encoder.
@@ -984,10 +1018,10 @@ class RecipeSettings:
             scratch: The training of the lexical backbone, which reads 128 tokens per text.
             pretrained: The training of any other model.
             default_tokens: Returns the tokens per text of any other model. It is called for such a model
-                only, because it loads torch.
+                only, because it loads torch; and not where `--help` knows no model.
         """
         from_scratch, tokens = self.model == LEXICAL, self.max_seq_length
-        if tokens is None:
+        if tokens is None and self.model is not None:
             tokens = 128 if from_scratch else default_tokens()
         train = self.train.with_defaults(scratch if from_scratch else pretrained)
         return replace(self, train=train, max_seq_length=tokens)

@@ -133,9 +133,9 @@ def test_a_masked_language_model_is_held_against_bm25_and_adapted_in_any_case(
     found = json.loads((cfg.output / "adapt.json").read_text())
     assert found["teachers"] == ["bm25"]
     assert found["before"]["held_out"]["nDCG@10"] > found["after"]["held_out"]["nDCG@10"]
-    assert f"{cfg.output / 'model'} is the adapted model, because {tiny_checkpoint} is no retriever" in (
-        capsys.readouterr().out
-    )
+    out = capsys.readouterr().out
+    assert f"{cfg.output / 'model'} is the adapted model, because {tiny_checkpoint} is no retriever" in out
+    assert "loss/own_activation" in out  # as in `lexforge train`: its head learns the words of a text
     assert not (cfg.output / "rejected").exists()
     assert len(open_index(cfg.output / "index")[0].ids) == 40
 

@@ -22,10 +22,11 @@ import random
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-from lexforge import adapt, corpus, data, evaluation, losses, models, retrieval, runs, teachers, training
+from lexforge import adapt, corpus, data, evaluation, models, retrieval, runs, teachers, training
 from lexforge.commands.index import read_library
 from lexforge.common.types import DataError, Passage, Run
 from lexforge.data.formats import detect
@@ -36,6 +37,7 @@ from lexforge.settings import (
     PRESETS,
     START,
     FinishSettings,
+    LossSettings,
     Preset,
     SourceOptions,
     TrainingSettings,
@@ -43,6 +45,7 @@ from lexforge.settings import (
 )
 
 if TYPE_CHECKING:
+    from accelerate import PartialState
     from sentence_transformers import SentenceTransformer, SparseEncoder
 
 NOT_BETTER = 3  # the exit status where the adapted model is not better
@@ -119,6 +122,7 @@ class Start(NamedTuple):
     model: SparseEncoder
     retriever: SparseEncoder | SentenceTransformer | None  # the model itself, a dense one, or none
     checkpoint: str
+    loss: LossSettings
     finish: FinishSettings
     terms: dict[str, Any]  # the wanted numbers of an untrained head
 
@@ -147,14 +151,13 @@ def defaults(model: str | None = None) -> Config:
 
 def resolve(cfg: Config) -> Config:
     """Fill in what follows from the model: steps, learning rate, and the tokens of a passage."""
-    preset, tokens = preset_of(cfg), cfg.max_seq_length
-    if cfg.model == LEXICAL:
-        train, tokens = preset.training_from_scratch(), tokens or 384
-    elif isinstance(cfg.model, str):
-        train = replace(preset.train, learning_rate=preset.learning_rate_of(models.own_width(cfg.model)))
-        tokens = tokens or models.default_tokens(cfg.model)
-    else:  # `--help` without a model
-        train = replace(preset.train, learning_rate=None)
+    model = cfg.model if isinstance(cfg.model, str) else None  # `--help` may know none
+    train = preset_of(cfg).training_of(model, lambda: models.own_width(cfg.model))
+    tokens = cfg.max_seq_length
+    if model == LEXICAL:
+        tokens = tokens or 384
+    elif model is not None:
+        tokens = tokens or models.default_tokens(model)
     return replace(cfg, train=cfg.train.with_defaults(train), max_seq_length=tokens)
 
 
@@ -181,7 +184,7 @@ def main(cfg: Config) -> None:
     preset, scratch, seed = preset_of(cfg), cfg.model == LEXICAL, cfg.train.seed
 
     # Encoder and documents, of which a large collection gives a sample.
-    model, checkpoint, library = read_documents(cfg, preset, stages)
+    model, checkpoint, library = read_documents(cfg, preset, process, stages)
     passages = sampled(library.passages, cfg.sample, seed)
     texts = {key: passage.joined for key, passage in passages.items()}
     documents = list(texts.values())
@@ -210,7 +213,12 @@ def main(cfg: Config) -> None:
 
     # Loss: the order of the teachers, and few terms.
     stages.begin("count the terms of the documents")
-    loss = make_loss(cfg, preset, model, documents)
+    loss = training.Terms.count(model, documents, cfg.language).loss(
+        model, start.loss, mini_batch_size=cfg.train.mini_batch_size
+    )
+    if preset.start.idf_bias and not scratch:
+        frequency, encoded = corpus.active_document_frequency(model, documents)
+        models.shift_bias_by_idf(model, frequency, encoded, preset.start.idf_bias)
 
     # Training. The passages of a small collection do not fill batches without a repetition, which the loss
     # leaves out.
@@ -279,7 +287,7 @@ def check(cfg: Config) -> None:
 
 
 def read_documents(
-    cfg: Config, preset: Preset, stages: runs.Stages
+    cfg: Config, preset: Preset, process: PartialState, stages: runs.Stages
 ) -> tuple[SparseEncoder, str, data.Library]:
     """Load or build the encoder, and read the documents.
 
@@ -290,31 +298,19 @@ def read_documents(
     Returns:
         The encoder, the checkpoint that it was made of, and the documents.
     """
-    assert cfg.max_seq_length is not None  # by `resolve`
     scratch, whole = cfg.model == LEXICAL, dict[str, str]()
     if scratch:
         stages.begin("read the documents")
         whole = data.load_library(cfg.documents, cfg.source, show_progress_bar=True).texts
         claim(cfg, whole)
-    stages.begin("build the encoder" if scratch else "load the encoder")
-    checkpoint = models.resolve_backbone(
-        cfg.model,
-        list(whole.values()),
-        cfg.output / "backbone",
-        max_seq_length=cfg.max_seq_length,
-        seed=cfg.train.seed,
-    )
-    model = models.build_splade(
-        checkpoint, max_seq_length=cfg.max_seq_length, similarity=preset.loss.similarity
-    )
-    for line in training.widen_weights(model):
-        print(line)
+    build = partial(models.build_splade, similarity=preset.loss.similarity)
+    model, checkpoint = training.load_start(cfg, cfg.output, list(whole.values()), process, stages, build)
     models.decoder_biases(model)  # an error says early what has no bias to shift
     stages.begin("read the documents")
     library = read_library(cfg.documents, cfg.source, model)
     if not scratch:
         claim(cfg, library.texts)
-    return model, str(checkpoint), library
+    return model, checkpoint, library
 
 
 def prepare_start(
@@ -326,21 +322,23 @@ def prepare_start(
 ) -> Start:
     """Find the retriever that is to be improved: the SPLADE itself, or the dense model it was made of.
 
-    A head that was not trained for SPLADE gets its scale here. It retrieves nothing yet, so the adapted model
-    keeps nothing of it.
+    A head that was not trained for SPLADE gets its scale here. What the teachers find best is also an answer
+    for InfoNCE, except for the lexical backbone, with which that was not measured.
     """
-    scratch = cfg.model == LEXICAL
-    if scratch or models.head_is_trained(model, documents):
-        share = preset.finish.start_share if scratch else START_SHARE
-        return Start(model, model, checkpoint, replace(preset.finish, start_share=share), {})
+    loss, finish = replace(preset.loss, distillation_weight=1.0), preset.finish
+    if cfg.model == LEXICAL:
+        return Start(model, model, checkpoint, replace(loss, infonce_weight=0.0), finish, {})
+    loss = replace(loss, distillation_temperature=TEMPERATURE)
+    if models.head_is_trained(model, documents):
+        return Start(model, model, checkpoint, loss, replace(finish, start_share=START_SHARE), {})
     dense = models.model_type(models.checked_name(cfg.model)) == "dense"
     retriever = models.load_encoder(cfg.model, cfg.max_seq_length) if dense else None
     if START in cfg.teacher and retriever is None:
         raise ValueError(f"{cfg.model} is no retriever yet, so it cannot teach; leave out --teacher start")
     models.scale_head(model, documents)
     print(f"{cfg.model} was not trained for SPLADE: its head gets its scale from the documents")
-    terms = preset.start.wanted_terms(models.vocabulary_size(model))
-    return Start(model, retriever, checkpoint, replace(preset.finish, start_share=0.0), terms)
+    settings = preset.start.of_untrained_head(loss, finish, models.vocabulary_size(model))
+    return Start(model, retriever, checkpoint, *settings)
 
 
 def take_queries(
@@ -411,40 +409,6 @@ def score_candidates(
             teacher = teachers.load_teacher(name, list(texts.values()))
             scores.append(teachers.candidate_scorer(teacher, queries, texts)(pools))
     return names, teachers.average_in_spreads(scores)
-
-
-def make_loss(
-    cfg: Config,
-    preset: Preset,
-    model: SparseEncoder,
-    documents: Sequence[str],
-) -> losses.NeuralSparseLoss:
-    """Make the loss, and shift the bias of the terms of a pretrained encoder by their idf.
-
-    What the teachers find best is also an answer for InfoNCE, except for the lexical backbone, with which
-    that was not measured.
-    """
-    scratch = cfg.model == LEXICAL
-    numbers = replace(preset.loss, distillation_weight=1.0)
-    if scratch:
-        numbers = replace(numbers, infonce_weight=0.0)
-    else:
-        numbers = replace(numbers, distillation_temperature=TEMPERATURE)
-    idf = data.corpus_idf(
-        documents, model.tokenizer, model.max_seq_length, vocabulary_size=models.vocabulary_size(model)
-    )
-    if preset.start.idf_bias and not scratch:
-        frequency, encoded = corpus.active_document_frequency(model, documents)
-        models.shift_bias_by_idf(model, frequency, encoded, preset.start.idf_bias)
-    special_ids = models.special_token_ids(model.tokenizer)
-    stopword_ids = data.stopword_ids(model.tokenizer, cfg.language)
-    return losses.NeuralSparseLoss(
-        model,
-        penalty_weights=losses.penalty_weights(numbers, idf, special_ids, stopword_ids),
-        special_token_ids=special_ids,
-        mini_batch_size=cfg.train.mini_batch_size,
-        **numbers.arguments(),
-    )
 
 
 def keep_and_index(

@@ -8,9 +8,9 @@ import logging
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import make_dataclass
+from dataclasses import make_dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -97,13 +97,17 @@ def run_recipe(
     for name in ("model", "preset"):
         if name in inspect.signature(defaults).parameters:
             parser.add_argument(f"--{name}", default=argparse.SUPPRESS)
+    default: Any
     try:
         default = defaults(**vars(parser.parse_known_args(words)[0]))
     except ValueError as error:  # a preset that does not exist
         parser.error(f"argument {error}")
     if {"-h", "--help"} & set(words):
-        with suppress(OSError):  # a model that is not there has no numbers to show
+        try:
             default = resolve(default)
+        except OSError:  # no model is there, and what does not follow from it is shown
+            unknown: Any = resolve(replace(default, model=None))
+            default = replace(unknown, model=default.model)
     run_command(main, type(default), description, default=default, arguments=words, program=program)
 
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         load_rows,
         unknown_rows,
     )
+    from lexforge.training.recipe_terms import Terms
     from lexforge.training.trainer import SpladeTrainer, check_training_length
     from lexforge.training.weighted_sampler import weighted_batches
 
@@ -43,6 +44,7 @@ __all__ = [
     "PresetName",
     "SpladeCollator",
     "SpladeTrainer",
+    "Terms",
     "TrainingSettings",
     "begin_run",
     "check_full_batch",

@@ -140,16 +140,18 @@ def read_retrieval(
 
 
 def load_start(
-    cfg: RecipeSettings,
+    cfg: Any,
+    folder: Path,
     texts: Sequence[str],
     process: PartialState,
     stages: runs.Stages,
     build: Callable[..., Encoder],
-) -> Encoder:
+) -> tuple[Encoder, str]:
     """Load the encoder of a run, or build the lexical backbone; its weights are trained in float32.
 
     Args:
-        cfg: The settings of the run, resolved.
+        cfg: The settings of the run, resolved, with the `model`, the `max_seq_length` and `train`.
+        folder: The run directory, which keeps the lexical backbone.
         texts: The texts that give the lexical backbone its vocabulary and its weights.
         process: This process among those of the run.
         stages: The stages of the run.
@@ -157,7 +159,7 @@ def load_start(
             a checkpoint and `max_seq_length`.
 
     Returns:
-        The encoder before training.
+        The encoder before training, and the checkpoint that it was made of.
     """
     assert cfg.max_seq_length is not None  # the settings are resolved
     stages.begin("load the encoder" if cfg.model != LEXICAL else "build the encoder")
@@ -165,14 +167,14 @@ def load_start(
         checkpoint = models.resolve_backbone(
             cfg.model,
             texts,
-            cfg.output_dir / "backbone",
+            folder / "backbone",
             max_seq_length=cfg.max_seq_length,
             seed=cfg.train.seed,
         )
     model = build(checkpoint, max_seq_length=cfg.max_seq_length)
     for line in widen_weights(model):
         process.print(line)
-    return model
+    return model, str(checkpoint)
 
 
 class QuarterSteps(TrainerCallback):
