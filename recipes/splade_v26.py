@@ -322,7 +322,7 @@ def start_encoder(
     if cfg.start.idf_bias or cfg.finish.prune_threshold or cfg.document_terms:
         models.decoder_biases(model)  # an error says early what has no bias to shift
     if process.is_main_process:
-        for line in training.unknown_rows(model, loaded):
+        for line in [*training.case_notes(model), *training.unknown_rows(model, loaded)]:
             print(line)
     cfg = prepare_head(cfg, model, loaded.documents, process)
     # The trainer refuses these too, but only after negatives are mined and the teacher has been asked.

@@ -160,9 +160,9 @@ def test_the_bombs_are_live(tmp_path: Path) -> None:
         "npz": lambda data: np.load(io.BytesIO(data), allow_pickle=True)["data"],
         "torch": lambda data: torch.load(io.BytesIO(data), weights_only=False),
     }
-    for kind, data in bombs(mark).items():
-        readers[kind](data)
-        assert mark.is_dir(), kind
+    for format_name, data in bombs(mark).items():
+        readers[format_name](data)
+        assert mark.is_dir(), format_name
         mark.rmdir()
 
 
@@ -311,8 +311,8 @@ def test_a_planted_pickle_is_refused_and_never_run(name: str, signed: bool, tmp_
     expected = store.read(whole)
     planted = 0
     for place in range(len(files_of(whole))):
-        for kind, data in bombs(mark).items():
-            folder = tmp_path / f"{place}-{kind}"
+        for format_name, data in bombs(mark).items():
+            folder = tmp_path / f"{place}-{format_name}"
             shutil.copytree(whole, folder)
             victim = files_of(folder)[place]
             if signed and victim.name == "manifest.json":
@@ -326,7 +326,7 @@ def test_a_planted_pickle_is_refused_and_never_run(name: str, signed: bool, tmp_
                 folder = whole
             with pytest.raises((ValueError, FileNotFoundError)):
                 store.read(folder)
-            assert not mark.exists(), f"{kind} in {victim.name} was run"
+            assert not mark.exists(), f"{format_name} in {victim.name} was run"
             planted += 1
     assert planted >= 4
     assert expected
@@ -437,26 +437,26 @@ def test_a_pickle_in_a_model_folder_is_refused(name: str, tiny_checkpoint: Path,
     """A model from elsewhere is the commonest file from outside; torch's restricted reader stands guard."""
     from lexforge.models import build_splade
 
-    for kind, data in bombs(tmp_path / "executed").items():
-        folder = tmp_path / kind
+    for format_name, data in bombs(tmp_path / "executed").items():
+        folder = tmp_path / format_name
         shutil.copytree(tiny_checkpoint, folder)
         (folder / "model.safetensors").unlink()
         (folder / name).write_bytes(data)
         # as transformers and torch report it; a torch error of a file that is no archive is a RuntimeError
         with pytest.raises((ValueError, OSError, RuntimeError, SafetensorError, pickle.UnpicklingError)):
             build_splade(folder)
-        assert not (tmp_path / "executed").exists(), kind
+        assert not (tmp_path / "executed").exists(), format_name
 
 
 def test_a_pickle_in_the_state_of_a_loss_is_refused(tmp_path: Path) -> None:
     """Of a checkpoint of the stock trainer, which has no seal."""
     from lexforge.runs.state import STATE_FILE, read_state
 
-    for kind, data in bombs(tmp_path / "executed").items():
+    for format_name, data in bombs(tmp_path / "executed").items():
         (tmp_path / STATE_FILE).write_bytes(data)
         with pytest.raises(ValueError, match="is cut, altered or no state of a run"):
             read_state(tmp_path, 1)
-        assert not (tmp_path / "executed").exists(), kind
+        assert not (tmp_path / "executed").exists(), format_name
 
 
 OUTSIDE = ["../outside.npy", "/tmp/outside.npy", "a/../../outside.npy", "..", ".", "", "sub/terms.npy"]

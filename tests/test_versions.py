@@ -20,8 +20,8 @@ from packaging.specifiers import SpecifierSet
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = {path.relative_to(ROOT / "src").as_posix() for path in (ROOT / "src").rglob("*.py")}
-TEMPLATES = {f"lexforge/report/template/page.{kind}" for kind in ("html.jinja", "css", "js")}
-TEMPLATES |= {f"lexforge/serve/template/page.{kind}" for kind in ("html", "css", "js")}
+TEMPLATES = {f"lexforge/report/template/page.{suffix}" for suffix in ("html.jinja", "css", "js")}
+TEMPLATES |= {f"lexforge/serve/template/page.{suffix}" for suffix in ("html", "css", "js")}
 RECIPES = {path.relative_to(ROOT / "recipes").as_posix() for path in (ROOT / "recipes").rglob("*.py")}
 RECIPES |= {path.relative_to(ROOT / "recipes").as_posix() for path in (ROOT / "recipes").rglob("*.yaml")}
 UNWANTED = shutil.ignore_patterns("*.egg-info", "__pycache__")

@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     module = getattr(commands, name.replace(" ", "_"))
     if name == "train":  # its options are those of the recipe
-        module.run_recipe(rest)
+        module.run_recipe_file(rest)
         return
     from lexforge.common.command_line import run_command, run_recipe
     from lexforge.common.shared_cores import share_cores

@@ -41,33 +41,33 @@ def broken(tiny_splade, tmp_path: Path) -> str:
     return str(tmp_path / "broken")
 
 
-@pytest.mark.parametrize("kind", ["bare", "sparse", "dense"])
+@pytest.mark.parametrize("encoder", ["bare", "sparse", "dense"])
 def test_every_kind_of_model_is_evaluated_and_written(
-    kind: str, folder: Path, tmp_path: Path, tiny_checkpoint, tiny_splade, tiny_dense, capsys
+    encoder: str, folder: Path, tmp_path: Path, tiny_checkpoint, tiny_splade, tiny_dense, capsys
 ) -> None:
     """The same command serves a checkpoint, a saved sparse and a saved dense encoder."""
     model = tmp_path / "model"
-    if kind != "bare":
-        (tiny_splade if kind == "sparse" else tiny_dense).save_pretrained(str(model))
+    if encoder != "bare":
+        (tiny_splade if encoder == "sparse" else tiny_dense).save_pretrained(str(model))
     run, report = tmp_path / "run.trec", tmp_path / "report.json"
-    name = str(tiny_checkpoint if kind == "bare" else model)
+    name = str(tiny_checkpoint if encoder == "bare" else model)
     evaluate.main(evaluate.Config(model=name, data=folder, max_seq_length=16, run=run, json=report))
     written = json.loads(report.read_text())
     assert written["metrics"] == pytest.approx(evaluate_run(read_run(run), QRELS))
-    assert ("flops" in written["sparsity"]) == (kind != "dense")
+    assert ("flops" in written["sparsity"]) == (encoder != "dense")
     assert written["timing"]["search_queries_per_s"] > 0
     assert written["config"]["max_seq_length"] == 16
     assert f"nDCG@10                  {written['metrics']['nDCG@10']:.4f}" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("kind", ["sparse", "dense"])
+@pytest.mark.parametrize("vector_type", ["sparse", "dense"])
 def test_approximate_and_remote_indexes_find_the_exact_run(
-    kind: str, folder: Path, tmp_path: Path, tiny_splade, tiny_dense
+    vector_type: str, folder: Path, tmp_path: Path, tiny_splade, tiny_dense
 ) -> None:
     """Over four documents no index can miss one: every name is the same search."""
     pytest.importorskip("milvus_lite", reason="the extra `milvus` is not installed")
-    (tiny_splade if kind == "sparse" else tiny_dense).save_pretrained(str(tmp_path / "model"))
-    names = ["inverted", "milvus"] if kind == "sparse" else ["faiss-flat", "faiss-hnsw", "milvus"]
+    (tiny_splade if vector_type == "sparse" else tiny_dense).save_pretrained(str(tmp_path / "model"))
+    names = ["inverted", "milvus"] if vector_type == "sparse" else ["faiss-flat", "faiss-hnsw", "milvus"]
     runs = {}
     for name in [None, *names]:
         uri = str(tmp_path / "vectors.db") if name == "milvus" else None

@@ -45,13 +45,13 @@ def mined(folder: Path, rule: NegativeRule | None = None, **options: Any) -> lis
     return rows
 
 
-@pytest.mark.parametrize("kind", ["bm25", "bare", "dense"])
+@pytest.mark.parametrize("system", ["bm25", "bare", "dense"])
 def test_every_kind_of_model_ranks(
-    kind: str, folder: Path, tmp_path: Path, tiny_checkpoint, tiny_dense, capsys
+    system: str, folder: Path, tmp_path: Path, tiny_checkpoint, tiny_dense, capsys
 ) -> None:
     """BM25, a masked language model as SPLADE, a dense encoder; the same command writes the same file."""
-    model = {"bm25": "bm25", "bare": str(tiny_checkpoint), "dense": str(tmp_path / "dense")}[kind]
-    if kind == "dense":
+    model = {"bm25": "bm25", "bare": str(tiny_checkpoint), "dense": str(tmp_path / "dense")}[system]
+    if system == "dense":
         tiny_dense.save_pretrained(model)
     rows = mined(folder, model=model)
     assert "3 rows of 1 negative; " in capsys.readouterr().out
@@ -83,16 +83,16 @@ def test_a_teacher_filters(folder: Path, tmp_path: Path) -> None:
     assert (tmp_path / "cache").is_dir()
 
 
-@pytest.mark.parametrize("kind", ["cross", "late", "sparse"])
+@pytest.mark.parametrize("scorer", ["cross", "late", "sparse"])
 def test_a_teacher_that_scores_pairs_filters(
-    kind: str, folder: Path, tmp_path: Path, tiny_checkpoint, tiny_splade
+    scorer: str, folder: Path, tmp_path: Path, tiny_checkpoint, tiny_splade
 ) -> None:
     """The oracle is the model itself, which ranks: its best document below the positive is the negative."""
     documents = [json.loads(line)["text"] for line in (folder / "corpus.jsonl").read_text().splitlines()][:6]
-    model = pair_teacher(kind, tiny_checkpoint, tiny_splade, tmp_path)
+    model = pair_teacher(scorer, tiny_checkpoint, tiny_splade, tmp_path)
     run, expected = {}, {}
     for query, text in QUERIES.items():
-        if kind == "cross":
+        if scorer == "cross":
             options = {"activation_fn": torch.nn.Identity(), "show_progress_bar": False}
             scores = model.predict([(text, document) for document in documents], **options)
         else:
@@ -105,7 +105,11 @@ def test_a_teacher_that_scores_pairs_filters(
     write_run(tmp_path / "run", run)
     rule = NegativeRule(teacher_margin=0.0, choice="top", shortage="drop")
     output = tmp_path / "rows.jsonl"
-    options = {"run": tmp_path / "run", "teacher": str(tmp_path / kind), "teacher_cache": tmp_path / "cache"}
+    options = {
+        "run": tmp_path / "run",
+        "teacher": str(tmp_path / scorer),
+        "teacher_cache": tmp_path / "cache",
+    }
     mine.main(mine.Config(str(folder), output, rule=rule, **options))
     assert {row["anchor"]: row["negative_1"] for row in read_training_rows(output)} == expected
     unfiltered = mined(folder, NegativeRule(choice="top"), run=tmp_path / "run")
@@ -113,17 +117,17 @@ def test_a_teacher_that_scores_pairs_filters(
     assert list((tmp_path / "cache").iterdir()), "what was scored is kept"
 
 
-def pair_teacher(kind: str, checkpoint: Path, splade: SparseEncoder, folder: Path) -> Any:
-    """Save a random model that scores pairs under its kind, and return it."""
-    if kind == "cross":
+def pair_teacher(scorer: str, checkpoint: Path, splade: SparseEncoder, folder: Path) -> Any:
+    """Save a random model that scores pairs under its name, and return it."""
+    if scorer == "cross":
         torch.manual_seed(1)
         config = BertConfig.from_pretrained(checkpoint, num_labels=1)
         BertForSequenceClassification(config).save_pretrained(folder / "bare")
         AutoTokenizer.from_pretrained(checkpoint).save_pretrained(folder / "bare")
         model = CrossEncoder(str(folder / "bare"), device="cpu")
     else:
-        model = splade if kind == "sparse" else MultiVectorEncoder(str(checkpoint), device="cpu")
-    model.save_pretrained(str(folder / kind))
+        model = splade if scorer == "sparse" else MultiVectorEncoder(str(checkpoint), device="cpu")
+    model.save_pretrained(str(folder / scorer))
     return model
 
 

@@ -27,18 +27,20 @@ def vectors(corpus_folder: Path, tiny_checkpoint: Path, tmp_path: Path) -> Path:
     return tmp_path / "vectors"
 
 
-@pytest.mark.parametrize("kind", ["inverted", "milvus"])
+@pytest.mark.parametrize("index_name", ["inverted", "milvus"])
 def test_the_text_of_a_document_finds_it(
-    kind: str, vectors: Path, corpus_folder: Path, tmp_path: Path, capsys
+    index_name: str, vectors: Path, corpus_folder: Path, tmp_path: Path, capsys
 ) -> None:
     """The three commands as the README gives them; each line of the input is answered."""
     uri = None
-    if kind == "milvus":
+    if index_name == "milvus":
         pytest.importorskip("pymilvus", reason="the extra `milvus` is not installed")
         pytest.importorskip("milvus_lite", reason="the extra `milvus` is not installed")
         uri = str(tmp_path / "vectors.db")
     documents = str(corpus_folder)
-    index.main(index.Config(tmp_path / "index", documents=documents, vectors=vectors, index=kind, uri=uri))
+    index.main(
+        index.Config(tmp_path / "index", documents=documents, vectors=vectors, index=index_name, uri=uri)
+    )
     assert "index of 7 passages" in capsys.readouterr().out
     search.main(search.Config(tmp_path / "index", "parse a tree", k=7, terms=2))
     out = capsys.readouterr().out

@@ -76,8 +76,8 @@ def test_bars_of_other_packages_stay_on_terminals(
     """In the log of a job each step of a bar is a line, and the lines of the run are lost among them."""
     monkeypatch.setattr(progress.sys.stderr, "isatty", lambda: terminal, raising=False)
     with bars_on_a_terminal_only():
-        for kind in (tqdm, tqdm_of_others):
-            assert list(kind(range(3), desc="Loading weights")) == [0, 1, 2]
+        for bar in (tqdm, tqdm_of_others):
+            assert list(bar(range(3), desc="Loading weights")) == [0, 1, 2]
     assert ("Loading weights" in capsys.readouterr().err) is terminal
     list(tqdm(range(3), desc="after the command"))
     assert "after the command" in capsys.readouterr().err

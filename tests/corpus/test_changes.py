@@ -75,13 +75,13 @@ def test_only_new_texts_are_encoded(tiny_splade, index: Path, monkeypatch) -> No
     assert read_source(index).generation == 2  # nothing came or went
 
 
-@pytest.mark.parametrize("kind", ["faiss-flat", "faiss-hnsw"])
-def test_dense_indexes_change_as_well(kind, tiny_dense, tmp_path: Path) -> None:
+@pytest.mark.parametrize("index_name", ["faiss-flat", "faiss-hnsw"])
+def test_dense_indexes_change_as_well(index_name, tiny_dense, tmp_path: Path) -> None:
     """The vectors come out of FAISS as they went in, and are searched by the similarity of the model."""
-    index_passages(tiny_dense, PASSAGES, tmp_path / "index", name="tiny", index_name=kind)
+    index_passages(tiny_dense, PASSAGES, tmp_path / "index", name="tiny", index_name=index_name)
     change_index(tmp_path / "index", tiny_dense, {"e": Passage("", "sort of key", "e")}, ["d3"])
     index, source, _ = open_index(tmp_path / "index")
-    assert source.index_name == kind
+    assert source.index_name == index_name
     expected = encode(tiny_dense, [TEXTS[0], "sort of key"], "document")
     expected /= np.linalg.norm(expected, axis=1, keepdims=True)
     np.testing.assert_allclose(index.vectors(["d0", "e"]), expected, atol=1e-5)
@@ -132,13 +132,13 @@ def test_threads_change_an_index_one_at_a_time(tiny_splade, index: Path, monkeyp
 
 
 @pytest.mark.parametrize("name", ["read_manifest", "read_ids"])
-@pytest.mark.parametrize("kind", ["inverted", "faiss-flat"])
+@pytest.mark.parametrize("index_name", ["inverted", "faiss-flat"])
 def test_a_state_that_goes_while_it_is_opened_gives_way_to_the_next(
-    kind: str, name: str, tiny_splade, tiny_dense, tmp_path: Path, monkeypatch
+    index_name: str, name: str, tiny_splade, tiny_dense, tmp_path: Path, monkeypatch
 ) -> None:
     """Another process changes the index between two files, and deletes those that are not read yet."""
-    model, module = (tiny_splade, inverted) if kind == "inverted" else (tiny_dense, faiss_index)
-    index_passages(model, PASSAGES, tmp_path / "index", name="tiny", index_name=kind)
+    model, module = (tiny_splade, inverted) if index_name == "inverted" else (tiny_dense, faiss_index)
+    index_passages(model, PASSAGES, tmp_path / "index", name="tiny", index_name=index_name)
     changed = shutil.copytree(tmp_path / "index", tmp_path / "changed")
     change_index(changed, model, None, ["d0"])
     real = getattr(module, name)

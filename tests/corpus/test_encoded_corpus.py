@@ -34,20 +34,22 @@ def contents(directory: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in directory.iterdir()}
 
 
-@pytest.mark.parametrize("kind", ["sparse", "dense"])
-def test_blocks_hold_the_rows_of_the_corpus_in_order(kind: str, tiny_splade, tiny_dense, tmp_path) -> None:
+@pytest.mark.parametrize("vector_type", ["sparse", "dense"])
+def test_blocks_hold_the_rows_of_the_corpus_in_order(
+    vector_type: str, tiny_splade, tiny_dense, tmp_path
+) -> None:
     """A row in another document's place is a wrong answer that nothing else would notice."""
-    model = tiny_splade if kind == "sparse" else tiny_dense
+    model = tiny_splade if vector_type == "sparse" else tiny_dense
     assert write(model, tmp_path) == 5
     stored = EncodedCorpus(tmp_path)
     vectors, ids = stored.merged()
     whole = encode(model, TEXTS, "document")
-    dense = (lambda rows: rows.toarray()) if kind == "sparse" else np.asarray
+    dense = (lambda rows: rows.toarray()) if vector_type == "sparse" else np.asarray
     np.testing.assert_allclose(dense(vectors), dense(whole), rtol=1e-5, atol=1e-5)  # padding changes the sums
     assert vectors.dtype == np.float32
     assert ids == list(CORPUS)
     assert len(stored) == 9
-    assert (stored.manifest.vector_type, stored.manifest.model) == (kind, "tiny")
+    assert (stored.manifest.vector_type, stored.manifest.model) == (vector_type, "tiny")
 
 
 @pytest.mark.parametrize(("rows", "sizes"), [(1, [2, 2, 2, 2, 1]), (5, [4, 4, 1]), (100, [9])])

@@ -91,10 +91,10 @@ def test_what_cannot_be_encoded_is_refused_at_once(tiny_dense, tmp_path: Path) -
         CorpusEncoder(TEXTS, 2, tmp_path / "link").encode(tiny_dense)
 
 
-@pytest.mark.parametrize("kind", ["sparse", "dense"])
-def test_a_vector_that_is_not_finite_is_refused(kind: str, tiny_splade, tiny_dense) -> None:
+@pytest.mark.parametrize("vector_type", ["sparse", "dense"])
+def test_a_vector_that_is_not_finite_is_refused(vector_type: str, tiny_splade, tiny_dense) -> None:
     """A damaged model must not encode and cache a whole corpus; the message names the text that shows it."""
-    model = tiny_splade if kind == "sparse" else tiny_dense
+    model = tiny_splade if vector_type == "sparse" else tiny_dense
 
     def overflow(module: torch.nn.Module, given: object, features: dict[str, torch.Tensor]) -> None:
         features["sentence_embedding"][1] = np.inf  # the second row; no weight is to blame
@@ -165,10 +165,12 @@ def test_the_folder_keeps_the_files_used_last(
     assert len(list(tmp_path.iterdir())) == 2  # the notes, and what was written last
 
 
-@pytest.mark.parametrize("kind", ["sparse", "dense"])
-def test_vectors_outlive_the_process_in_a_folder(kind: str, tiny_splade, tiny_dense, tmp_path: Path) -> None:
+@pytest.mark.parametrize("vector_type", ["sparse", "dense"])
+def test_vectors_outlive_the_process_in_a_folder(
+    vector_type: str, tiny_splade, tiny_dense, tmp_path: Path
+) -> None:
     """A second process with the same model and corpus reads them; another corpus does not."""
-    model = tiny_splade if kind == "sparse" else tiny_dense
+    model = tiny_splade if vector_type == "sparse" else tiny_dense
     first, _ = CorpusEncoder(TEXTS, 4, tmp_path).encode(model)
     second, fresh = CorpusEncoder(TEXTS, 4, tmp_path).encode(model)
     assert not fresh
@@ -244,17 +246,17 @@ def test_a_damaged_file_is_refused(tiny_splade, tmp_path: Path) -> None:
         CorpusEncoder(TEXTS, 4, tmp_path).encode(tiny_splade)
 
 
-@pytest.mark.parametrize("kind", ["bare", "sparse", "dense"])
+@pytest.mark.parametrize("encoder", ["bare", "sparse", "dense"])
 def test_every_kind_of_model_is_loaded(
-    kind, tiny_checkpoint, tiny_splade, tiny_dense, tmp_path: Path
+    encoder, tiny_checkpoint, tiny_splade, tiny_dense, tmp_path: Path
 ) -> None:
     """The command lines take a checkpoint and saved encoders by one argument."""
-    if kind != "bare":
-        (tiny_splade if kind == "sparse" else tiny_dense).save_pretrained(str(tmp_path))
-    model = load_encoder(str(tiny_checkpoint if kind == "bare" else tmp_path), 9)
-    assert type(model) is (SentenceTransformer if kind == "dense" else SparseEncoder)
+    if encoder != "bare":
+        (tiny_splade if encoder == "sparse" else tiny_dense).save_pretrained(str(tmp_path))
+    model = load_encoder(str(tiny_checkpoint if encoder == "bare" else tmp_path), 9)
+    assert type(model) is (SentenceTransformer if encoder == "dense" else SparseEncoder)
     assert model.max_seq_length == 9
-    same = tiny_dense if kind == "dense" else tiny_splade
+    same = tiny_dense if encoder == "dense" else tiny_splade
     same.max_seq_length = 9
     difference = encode(model, TEXTS, "query") - encode(same, TEXTS, "query")
     assert abs(difference).max() < 1e-5  # the fused head sums in another order

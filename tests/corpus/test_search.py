@@ -21,9 +21,9 @@ CORPUS = {f"d{number}": text for number, text in enumerate(TEXTS)}
 PASSAGES = {key: Passage("", text, key) for key, text in CORPUS.items()}
 
 
-def stored(model, tmp_path: Path, kind: str):
+def stored(model, tmp_path: Path, index_name: str):
     encode_corpus(model, CORPUS, tmp_path / "blocks", name="tiny")
-    build_index(EncodedCorpus(tmp_path / "blocks"), tmp_path / "index", kind, passages=PASSAGES)
+    build_index(EncodedCorpus(tmp_path / "blocks"), tmp_path / "index", index_name, passages=PASSAGES)
     return open_index(tmp_path / "index")
 
 
@@ -38,7 +38,7 @@ def test_terms_sum_to_the_score(similarity: str, tiny_splade, tmp_path: Path) ->
     for hit in first:
         document = dict(tiny_splade.decode(tiny_splade.encode_document(CORPUS[hit.id])))
         products = {term: query[term] * document[term] for term in query.keys() & document.keys()}
-        norms = [float(np.linalg.norm(list(side.values()))) for side in (query, document)]
+        norms = [float(np.linalg.norm(list(terms.values()))) for terms in (query, document)]
         scale = norms[0] * norms[1] if similarity == "cosine" else 1
         # padding changes the encoder's sums
         assert {term: value for term, value, _ in hit.terms} == pytest.approx(

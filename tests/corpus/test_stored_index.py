@@ -39,20 +39,22 @@ def _several_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "BATCH_ROWS", 2)
 
 
-def milvus_options(kind: str, tmp_path: Path) -> dict:
-    if kind != "milvus":
+def milvus_options(index_name: str, tmp_path: Path) -> dict:
+    if index_name != "milvus":
         return {}
     pytest.importorskip("pymilvus", reason="the extra `milvus` is not installed")
     pytest.importorskip("milvus_lite", reason="the extra `milvus` is not installed")
     return {"uri": str(tmp_path / "vectors.db")}
 
 
-@pytest.mark.parametrize("kind", ["inverted", "milvus"])
+@pytest.mark.parametrize("index_name", ["inverted", "milvus"])
 @pytest.mark.parametrize("rows", [1, 5, 100])
-def test_a_sparse_index_finds_what_its_vectors_say(kind, rows, sparse_corpus, tiny_splade, tmp_path) -> None:
+def test_a_sparse_index_finds_what_its_vectors_say(
+    index_name, rows, sparse_corpus, tiny_splade, tmp_path
+) -> None:
     """Built from blocks, saved and opened again, at any block size."""
-    options = milvus_options(kind, tmp_path)
-    build_index(sparse_corpus, tmp_path / "out", kind, rows=rows, **options)
+    options = milvus_options(index_name, tmp_path)
+    build_index(sparse_corpus, tmp_path / "out", index_name, rows=rows, **options)
     index, source, passages = open_index(tmp_path / "out")
     assert passages is None
     queries = encode(tiny_splade, TEXTS, "query")
@@ -62,14 +64,14 @@ def test_a_sparse_index_finds_what_its_vectors_say(kind, rows, sparse_corpus, ti
         assert ids == [f"d{place}" for place in best]
         np.testing.assert_allclose(scores, products[row][best], rtol=1e-5)  # summed in another order
     assert len(index) == 9
-    assert (source.index_name, source.model, source.max_seq_length) == (kind, "tiny", 32)
+    assert (source.index_name, source.model, source.max_seq_length) == (index_name, "tiny", 32)
     assert source.fingerprint == fingerprint(tiny_splade)
 
 
-@pytest.mark.parametrize("kind", ["faiss-flat", "faiss-hnsw", "milvus"])
-def test_a_dense_index_finds_what_its_vectors_say(kind: str, dense_corpus, tmp_path: Path) -> None:
-    """The similarity is the model's: cosine here, whatever the kind's own default."""
-    build_index(dense_corpus, tmp_path / "out", kind, rows=4, **milvus_options(kind, tmp_path))
+@pytest.mark.parametrize("index_name", ["faiss-flat", "faiss-hnsw", "milvus"])
+def test_a_dense_index_finds_what_its_vectors_say(index_name: str, dense_corpus, tmp_path: Path) -> None:
+    """The similarity is the model's: cosine here, whatever the default of the index."""
+    build_index(dense_corpus, tmp_path / "out", index_name, rows=4, **milvus_options(index_name, tmp_path))
     index, _, _ = open_index(tmp_path / "out")
     vectors, ids = dense_corpus.merged()
     assert index.similarity == "cosine"
@@ -109,7 +111,7 @@ def test_what_is_there_is_not_overwritten_and_damage_is_refused(sparse_corpus, t
         build_index(sparse_corpus, out, "inverted")
     text = (out / "source.json").read_text()
     fields = json.loads(text)["fields"]
-    changed = [pack_manifest(FORMAT, {**fields, **new}) for new in ({"kind": "bm42"}, {"more": 1})]
+    changed = [pack_manifest(FORMAT, {**fields, **new}) for new in ({"index_name": "bm42"}, {"more": 1})]
     for name in ("state", "generation"):
         changed.append(pack_manifest(FORMAT, {key: value for key, value in fields.items() if key != name}))
     for other in (*changed, text.replace('"tiny"', '"tony"'), json.dumps(fields)):

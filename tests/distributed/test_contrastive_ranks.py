@@ -93,12 +93,12 @@ def steps_of(checkpoint: str, setting: str, rows: slice, wrap=lambda model: mode
     return gradients, {name: tensor.detach().clone() for name, tensor in loss_tensors(loss).items()}
 
 
-def train(checkpoint: str, folder: Path, kind: str, batch_size: int, resume: str | None = None):
+def train(checkpoint: str, folder: Path, loss_name: str, batch_size: int, resume: str | None = None):
     """Model and loss after four steps of the stock Trainer, with a checkpoint after two."""
     model = dense_encoder(checkpoint)
     torch.manual_seed(7 + (dist.get_rank() if dist.is_initialized() else 0))  # prototypes differ by rank
     texts = [f"{WORDS[row % 16]} {WORDS[(3 * row) % 16]}" for row in range(32)]
-    if kind == "moco":
+    if loss_name == "moco":
         loss: nn.Module = MoCoLoss(model, queue_size=20, momentum=0.5, temperature=0.3).double()
         data = {"anchor": texts, "positive": [f"the {text} of it" for text in texts]}
     else:
@@ -109,7 +109,7 @@ def train(checkpoint: str, folder: Path, kind: str, batch_size: int, resume: str
         max_steps=4,
         save_steps=2,
         per_device_train_batch_size=batch_size,
-        gradient_accumulation_steps=1 if kind == "moco" else 2,
+        gradient_accumulation_steps=1 if loss_name == "moco" else 2,
         optim="sgd",
         learning_rate=0.05,
         max_grad_norm=0.05,
@@ -140,10 +140,10 @@ def on_each_rank(checkpoint: str, folder: Path) -> dict[str, Any]:
     options = {"find_unused_parameters": True, "broadcast_buffers": False}
     wrap = partial(nn.parallel.DistributedDataParallel, **options)
     results: dict[str, Any] = {setting: steps_of(checkpoint, setting, own, wrap) for setting in SETTINGS}
-    for kind in ("moco", "prototypes"):
-        run = folder / kind
-        results[f"{kind}, whole"] = train(checkpoint, run, kind, 4)
-        results[f"{kind}, resumed"] = train(checkpoint, run, kind, 4, str(run / "checkpoint-2"))
+    for loss_name in ("moco", "prototypes"):
+        run = folder / loss_name
+        results[f"{loss_name}, whole"] = train(checkpoint, run, loss_name, 4)
+        results[f"{loss_name}, resumed"] = train(checkpoint, run, loss_name, 4, str(run / "checkpoint-2"))
     return results
 
 
@@ -160,22 +160,22 @@ def test_gradients_and_queues_equal_those_of_the_joint_batch(
         torch.testing.assert_close(results[setting][1], state, rtol=1e-7, atol=1e-10)
 
 
-@pytest.mark.parametrize("kind", ["moco", "prototypes"])
+@pytest.mark.parametrize("loss_name", ["moco", "prototypes"])
 def test_a_run_of_the_trainer_equals_one_process(
-    kind: str, on_ranks: Callable[..., list[Any]], tiny_checkpoint: Path, tmp_path: Path
+    loss_name: str, on_ranks: Callable[..., list[Any]], tiny_checkpoint: Path, tmp_path: Path
 ) -> None:
     """Prototypes drawn apart on each rank start as rank 0's, their gradients are averaged and clipped."""
-    expected = train(str(tiny_checkpoint), tmp_path, kind, 8)
+    expected = train(str(tiny_checkpoint), tmp_path, loss_name, 8)
     for results in on_ranks("on_each_rank"):
-        torch.testing.assert_close(results[f"{kind}, whole"], expected, rtol=1e-7, atol=1e-10)
+        torch.testing.assert_close(results[f"{loss_name}, whole"], expected, rtol=1e-7, atol=1e-10)
 
 
-@pytest.mark.parametrize("kind", ["moco", "prototypes"])
+@pytest.mark.parametrize("loss_name", ["moco", "prototypes"])
 def test_a_run_resumed_on_two_ranks_is_the_run_never_stopped(
-    kind: str, on_ranks: Callable[..., list[Any]]
+    loss_name: str, on_ranks: Callable[..., list[Any]]
 ) -> None:
     """Bit for bit, and the same on both ranks."""
     first, second = on_ranks("on_each_rank")
     for results in (first, second):
-        for name in (f"{kind}, whole", f"{kind}, resumed"):
-            torch.testing.assert_close(results[name], first[f"{kind}, whole"], rtol=0, atol=0)
+        for name in (f"{loss_name}, whole", f"{loss_name}, resumed"):
+            torch.testing.assert_close(results[name], first[f"{loss_name}, whole"], rtol=0, atol=0)

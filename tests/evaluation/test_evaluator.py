@@ -159,10 +159,10 @@ def best_passages(run: dict[str, float], documents: dict[str, str], left_out: st
     return dict(sorted(best.items(), key=lambda item: -item[1]))
 
 
-@pytest.mark.parametrize("kind", ["sparse", "dense", "bm25"])
+@pytest.mark.parametrize("system", ["sparse", "dense", "bm25"])
 @pytest.mark.parametrize("exclude_self", [False, True])
 def test_a_document_is_as_good_as_its_best_passage(
-    kind: str, exclude_self: bool, tiny_splade, tiny_dense
+    system: str, exclude_self: bool, tiny_splade, tiny_dense
 ) -> None:
     """One document has most of the passages, so it alone fills the first places of many queries."""
     sample = data(documents=120)
@@ -172,9 +172,9 @@ def test_a_document_is_as_good_as_its_best_passage(
 
     def evaluated(corpus, qrels, **options):
         evaluator = RetrievalEvaluator(sample["queries"], corpus, qrels, **options)
-        if kind == "bm25":
+        if system == "bm25":
             return evaluate_bm25(evaluator)
-        return evaluator.evaluate(tiny_splade if kind == "sparse" else tiny_dense)
+        return evaluator.evaluate(tiny_splade if system == "sparse" else tiny_dense)
 
     every = evaluated(sample["corpus"], sample["qrels"], k=120)
     for k in (1, 3, 30):
@@ -257,8 +257,10 @@ def test_a_query_whose_judgements_are_empty_counts_as_zero(tiny_splade) -> None:
     assert result.metrics["R@100"] == pytest.approx(sum(result.per_query["R@100"].values()) / 3)
 
 
-@pytest.mark.parametrize("kind", ["sparse", "dense"])
-def test_a_trainer_evaluates_and_keeps_the_best(kind: str, tiny_splade, tiny_dense, tmp_path: Path) -> None:
+@pytest.mark.parametrize("vector_type", ["sparse", "dense"])
+def test_a_trainer_evaluates_and_keeps_the_best(
+    vector_type: str, tiny_splade, tiny_dense, tmp_path: Path
+) -> None:
     """The stock trainers call it, log its numbers, and find the primary measure among them."""
     from datasets import Dataset
     from sentence_transformers import SentenceTransformerTrainer, SparseEncoderTrainer
@@ -267,7 +269,7 @@ def test_a_trainer_evaluates_and_keeps_the_best(kind: str, tiny_splade, tiny_den
 
     from lexforge.losses import InfoNCELoss
 
-    sparse = kind == "sparse"
+    sparse = vector_type == "sparse"
     model = tiny_splade if sparse else tiny_dense
     arguments = SparseEncoderTrainingArguments if sparse else SentenceTransformerTrainingArguments
     evaluator = RetrievalEvaluator(**data(), name="dev")

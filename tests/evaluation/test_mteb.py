@@ -43,8 +43,8 @@ def retrieval_task(queries: dict[str, str], corpus: dict[str, str], qrels: dict)
 
 
 @pytest.mark.filterwarnings("ignore")  # those of mteb are its own
-@pytest.mark.parametrize("kind", ["sparse", "dense"])
-def test_mteb_and_the_evaluator_agree(kind: str, tiny_checkpoint: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("vector_type", ["sparse", "dense"])
+def test_mteb_and_the_evaluator_agree(vector_type: str, tiny_checkpoint: Path, tmp_path: Path) -> None:
     """A leaderboard runs MTEB: a number measured here must be the one that it would print."""
     mteb = pytest.importorskip("mteb", reason="mteb is not installed")
     rng = np.random.default_rng(0)
@@ -57,7 +57,7 @@ def test_mteb_and_the_evaluator_agree(kind: str, tiny_checkpoint: Path, tmp_path
         qrels[query] = {best[0]: 2, best[3]: 1}
 
     model: SparseEncoder | SentenceTransformer
-    if kind == "sparse":
+    if vector_type == "sparse":
         build_splade(tiny_checkpoint, fused=False).save_pretrained(str(tmp_path))
         model = fuse_splade_head(SparseEncoder(str(tmp_path)))
     else:

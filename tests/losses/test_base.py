@@ -15,7 +15,7 @@ from lexforge.losses.base import TEACHER_KEY, EmbeddingLoss
 from lexforge.models import MomentumEncoder
 
 
-class Encoder(nn.Module):
+class SumEncoder(nn.Module):
     """Embeds a text as the sum of its ids, and writes into the features as real modules do."""
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ def column(first: int, rows: int = 2) -> dict[str, torch.Tensor]:
 
 def test_each_column_is_embedded_in_order() -> None:
     """Merged or not, the loss receives one embedding a column, in the order of the columns."""
-    loss = Recorder(Encoder())
+    loss = Recorder(SumEncoder())
     labels = torch.tensor([1.0, 0.0])
     loss((column(first) for first in (0, 10, 20)), labels)
     embeddings, features, received_labels = loss.received
@@ -53,7 +53,7 @@ def test_each_column_is_embedded_in_order() -> None:
 
 def test_the_encoder_never_sees_the_teacher_and_the_loss_does() -> None:
     """A float tensor of another width would break the merged forward and confuse a module."""
-    encoder = Encoder()
+    encoder = SumEncoder()
     loss = Recorder(encoder)
     columns = [column(0), column(10)]
     loss(columns)
@@ -68,7 +68,7 @@ def test_the_encoder_never_sees_the_teacher_and_the_loss_does() -> None:
 
 def test_embeddings_of_another_loss_come_without_features() -> None:
     """`SpladeLoss` and `CachedSpladeLoss` encode by themselves."""
-    loss = Recorder(Encoder())
+    loss = Recorder(SumEncoder())
     embeddings = [torch.ones(2, 3), torch.ones(2, 3)]
     loss.compute_loss_from_embeddings(embeddings)
     assert loss.received == (embeddings, None, None)
@@ -76,19 +76,19 @@ def test_embeddings_of_another_loss_come_without_features() -> None:
 
 def test_the_model_is_the_child_of_that_name() -> None:
     """The Trainer swaps the wrapped model in by this name."""
-    encoder = Encoder()
+    encoder = SumEncoder()
     assert dict(Recorder(encoder).named_children()) == {"model": encoder}
 
 
 def test_a_subclass_without_a_loss_says_so() -> None:
     """The base is not a loss."""
     with pytest.raises(NotImplementedError, match=r"EmbeddingLoss.*compute_loss"):
-        EmbeddingLoss(Encoder())([column(0)])
+        EmbeddingLoss(SumEncoder())([column(0)])
 
 
 def test_embeddings_reach_the_loss_in_float32_outside_autocast() -> None:
     """Sums of exponentials in bfloat16 lose what separates close scores; float64 stays float64."""
-    loss = Recorder(Encoder())
+    loss = Recorder(SumEncoder())
     with torch.autocast("cpu", dtype=torch.bfloat16):
         loss.compute_loss_from_embeddings([torch.ones(2, 3, dtype=torch.bfloat16)])
         assert loss.received[0][0].dtype == torch.float32

@@ -86,11 +86,11 @@ def test_nothing_to_rank_is_zero_and_connected(similarities: list[float], labels
     assert scores.grad.tolist() == [0.0] * len(similarities)
 
 
-@pytest.mark.parametrize("kind", [torch.bool, torch.int64, torch.float32, torch.float64])
-def test_any_kind_of_label(kind: torch.dtype) -> None:
+@pytest.mark.parametrize("dtype", [torch.bool, torch.int64, torch.float32, torch.float64])
+def test_any_kind_of_label(dtype: torch.dtype) -> None:
     """Only the order of the labels counts."""
     expected = cosent(SEED_SIMILARITIES, SEED_LABELS).item()
-    assert cosent(SEED_SIMILARITIES, SEED_LABELS.to(kind)).item() == expected
+    assert cosent(SEED_SIMILARITIES, SEED_LABELS.to(dtype)).item() == expected
 
 
 def test_errors() -> None:

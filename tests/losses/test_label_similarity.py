@@ -71,13 +71,13 @@ def test_by_hand() -> None:
     np.testing.assert_array_equal(compute_label_pair_similarity(everywhere, "npmi"), np.ones((2, 2)))
 
 
-@pytest.mark.parametrize("kind", [torch.bool, torch.int64, torch.float32, torch.bfloat16])
-def test_takes_tensors_and_arrays_of_any_dtype(kind: torch.dtype) -> None:
+@pytest.mark.parametrize("dtype", [torch.bool, torch.int64, torch.float32, torch.bfloat16])
+def test_takes_tensors_and_arrays_of_any_dtype(dtype: torch.dtype) -> None:
     """The collator makes integers, a queue holds bytes, users pass what they have."""
     rows = [[1, 1, 0], [0, 1, 1], [1, 0, 0]]
     expected = compute_label_pair_similarity(np.array(rows), "npmi")
-    labels = torch.tensor(rows).to(kind)
-    if kind == torch.bfloat16:
+    labels = torch.tensor(rows).to(dtype)
+    if dtype == torch.bfloat16:
         labels = labels.float()
     np.testing.assert_array_equal(compute_label_pair_similarity(labels, "npmi"), expected)
     np.testing.assert_array_equal(compute_label_pair_similarity(labels.numpy(), "npmi"), expected)

@@ -13,7 +13,7 @@ from gradients import batch, parts_and_gradients, sparse
 from small_runs import without_dropout
 
 from lexforge.losses import CoSENTLoss, HCLLoss, InfoNCELoss, MoCoLoss, NWSLoss, memory
-from lexforge.losses.gradient_cache import rows_of
+from lexforge.losses.gradient_cache import feature_rows
 from lexforge.losses.memory import RowsThatFit, bytes_of_text, free_memory, memory_for_activations
 from lexforge.models.structure import checkpoint_layers
 
@@ -64,7 +64,9 @@ def test_the_largest_batch_is_the_last_that_is_encoded_whole(tiny_splade, give) 
     def of(rows: int) -> list[dict[str, Any]]:
         own = len(features[0]["input_ids"])
         places = torch.arange(rows) % own
-        return [{key: rows_of(value, own, places) for key, value in column.items()} for column in features]
+        return [
+            {key: feature_rows(value, own, places) for key, value in column.items()} for column in features
+        ]
 
     assert RowsThatFit()(model, of(most)) is None
     assert RowsThatFit()(model, of(most + 1)) is not None
@@ -221,13 +223,13 @@ def test_every_loss_takes_a_mini_batch_size(tiny_dense, give) -> None:
         CoSENTLoss: {},
         NWSLoss: {"label_similarity": np.eye(3), "aggregate": "mean", "queue_size": 16},
     }
-    for kind, arguments in made.items():
+    for loss_class, arguments in made.items():
         results = []
         for size in (None, "auto", 3):
             torch.manual_seed(1)
-            loss = kind(tiny_dense, mini_batch_size=size, **arguments)
+            loss = loss_class(tiny_dense, mini_batch_size=size, **arguments)
             tiny_dense.zero_grad()
-            value = loss([dict(column) for column in features[:2]], labels.get(kind))
+            value = loss([dict(column) for column in features[:2]], labels.get(loss_class))
             value.backward()
             held = tiny_dense.named_parameters()
             gradients = {name: weight.grad.clone() for name, weight in held if weight.grad is not None}

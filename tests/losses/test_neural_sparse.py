@@ -140,12 +140,12 @@ def test_each_part_is_its_weight_times_the_pure_function(model, columns: int, si
     teacher = [column[TEACHER_KEY].float() for column in features]
 
     def score(left, right) -> list[list[float]]:
-        kind = (
+        pair_score = (
             torch.nn.functional.cosine_similarity
             if similarity == "cosine"
             else lambda a, b, dim: (a * b).sum(dim)
         )
-        return torch.stack([torch.stack([kind(a, b, dim=0) for b in right]) for a in left])
+        return torch.stack([torch.stack([pair_score(a, b, dim=0) for b in right]) for a in left])
 
     def teacher_score(left, right) -> torch.Tensor:
         return torch.tensor(

@@ -332,13 +332,13 @@ def test_keys_and_queue_carry_no_gradient() -> None:
     assert queue.grad is None
 
 
-@pytest.mark.parametrize("kind", [torch.bool, torch.uint8, torch.int64, torch.float32])
-def test_labels_of_any_dtype(kind: torch.dtype) -> None:
+@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int64, torch.float32])
+def test_labels_of_any_dtype(dtype: torch.dtype) -> None:
     """The collator brings int64, a queue holds bytes."""
     tensors = list(case(5, "keys queue prototypes"))
     expected = call(tensors).item()
     for place in (1, 5, 7):
-        tensors[place] = tensors[place].to(kind)
+        tensors[place] = tensors[place].to(dtype)
     assert call(tensors).item() == expected
     tensors[3] = tensors[3].numpy()  # as compute_label_pair_similarity returns it
     assert call(tensors).item() == expected

@@ -157,7 +157,7 @@ def test_saved_files_are_stock_and_load_plain(plain: SparseEncoder, tmp_path: Pa
     for name in names:
         assert (tmp_path / "fused" / name).read_bytes() == (tmp_path / "plain" / name).read_bytes(), name
     types = [entry["type"] for entry in json.loads((tmp_path / "fused" / "modules.json").read_text())]
-    assert all(kind.startswith("sentence_transformers.") for kind in types)
+    assert all(name.startswith("sentence_transformers.") for name in types)
     torch.testing.assert_close(dense(SparseEncoder(str(tmp_path / "fused"))), vectors, rtol=0, atol=1e-6)
 
 
@@ -220,7 +220,7 @@ def test_a_router_is_fused_inside_its_route(plain: SparseEncoder, tmp_path: Path
     assert torch.equal(model.encode_query(TEXTS[:3]).to_dense(), queries)
     model.save_pretrained(str(tmp_path / "router"), create_model_card=False)
     config = json.loads((tmp_path / "router" / "router_config.json").read_text())
-    assert all(kind.startswith("sentence_transformers.") for kind in config["types"].values())
+    assert all(name.startswith("sentence_transformers.") for name in config["types"].values())
     unfuse_splade_head(model)
     assert "forward" not in vars(plain[1])
 

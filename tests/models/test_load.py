@@ -44,17 +44,17 @@ def test_the_kind_is_read_from_the_files(
     assert model_type(str(folders["bare"])) == model_type(str(tmp_path / "nothing")) == "unknown"
 
 
-@pytest.mark.parametrize("kind", ["sparse", "dense"])
+@pytest.mark.parametrize("vector_type", ["sparse", "dense"])
 def test_models_of_older_versions_are_told_by_their_modules(
-    kind: str, tiny_splade, tiny_dense, tmp_path: Path
+    vector_type: str, tiny_splade, tiny_dense, tmp_path: Path
 ) -> None:
     """They were saved without the name of their class."""
-    (tiny_splade if kind == "sparse" else tiny_dense).save_pretrained(str(tmp_path))
+    (tiny_splade if vector_type == "sparse" else tiny_dense).save_pretrained(str(tmp_path))
     file = tmp_path / "config_sentence_transformers.json"
     settings = json.loads(file.read_text())
     del settings["model_type"]
     file.write_text(json.dumps(settings))
-    assert model_type(str(tmp_path)) == kind
+    assert model_type(str(tmp_path)) == vector_type
 
 
 def test_a_cross_encoder_is_no_encoder(folders: dict[str, Path]) -> None:

@@ -46,9 +46,11 @@ def rows(model: SparseEncoder) -> np.ndarray:
     return model.encode(TEXTS, convert_to_sparse_tensor=False, show_progress_bar=False).cpu().numpy()
 
 
-@pytest.mark.parametrize(("base", "kind"), [(kind, kind) for kind in TARGETS], indirect=["base"])
+@pytest.mark.parametrize(
+    ("base", "architecture"), [(architecture, architecture) for architecture in TARGETS], indirect=["base"]
+)
 def test_an_adapter_trains_under_the_fused_head_and_loads_again(
-    base: Path, kind: str, tmp_path: Path
+    base: Path, architecture: str, tmp_path: Path
 ) -> None:
     """The weights of the base stay, those of the adapter change; what was saved holds the adapter and not the
     base, and gives the trained vectors in plain sentence-transformers and here. The plain head is the oracle.
@@ -56,7 +58,7 @@ def test_an_adapter_trains_under_the_fused_head_and_loads_again(
     model = build_splade(base, device="cpu")
     before = rows(model)
     torch.manual_seed(0)  # of the adapter, whatever tests ran before
-    model.add_adapter(peft.LoraConfig(r=4, lora_alpha=8, target_modules=TARGETS[kind]))
+    model.add_adapter(peft.LoraConfig(r=4, lora_alpha=8, target_modules=TARGETS[architecture]))
     np.testing.assert_allclose(rows(model), before, atol=1e-5)  # an adapter starts as nothing
     frozen = {name: value.clone() for name, value in model.named_parameters() if not value.requires_grad}
     adapter = {name: value.clone() for name, value in model.named_parameters() if "lora_B" in name}

@@ -85,43 +85,45 @@ def test_a_hub_that_cannot_be_reached_is_asked_once(monkeypatch: pytest.MonkeyPa
     assert asked == [True] + [False] * 7  # four names of two files, of which the cache is asked
 
 
-def saved_as(kind: str, checkpoint: Path, folder: Path) -> Path:
+def saved_as(class_name: str, checkpoint: Path, folder: Path) -> Path:
     """Save a model of another class of sentence-transformers."""
-    if kind == "CrossEncoder":
+    if class_name == "CrossEncoder":
         bare = folder / "classifier"
         BertForSequenceClassification(BertConfig.from_pretrained(checkpoint, num_labels=1)).save_pretrained(
             bare
         )
         AutoTokenizer.from_pretrained(checkpoint).save_pretrained(bare)
-        CrossEncoder(str(bare), device="cpu").save_pretrained(str(folder / kind))
-    elif kind == "SparseEncoder":
-        build_splade(checkpoint, device="cpu").save_pretrained(str(folder / kind))
+        CrossEncoder(str(bare), device="cpu").save_pretrained(str(folder / class_name))
+    elif class_name == "SparseEncoder":
+        build_splade(checkpoint, device="cpu").save_pretrained(str(folder / class_name))
     else:
-        build_dense(checkpoint, device="cpu").save_pretrained(str(folder / kind))
-        settings = folder / kind / "config_sentence_transformers.json"
-        settings.write_text(json.dumps(json.loads(settings.read_text()) | {"model_type": kind}))
-    return folder / kind
+        build_dense(checkpoint, device="cpu").save_pretrained(str(folder / class_name))
+        settings = folder / class_name / "config_sentence_transformers.json"
+        settings.write_text(json.dumps(json.loads(settings.read_text()) | {"model_type": class_name}))
+    return folder / class_name
 
 
-@pytest.mark.parametrize("kind", ["CrossEncoder", "SparseEncoder", "MultiVectorEncoder"])
+@pytest.mark.parametrize("class_name", ["CrossEncoder", "SparseEncoder", "MultiVectorEncoder"])
 def test_a_model_of_another_class_is_no_dense_encoder_and_no_dense_teacher(
-    kind: str, tiny_checkpoint: Path, tmp_path: Path
+    class_name: str, tiny_checkpoint: Path, tmp_path: Path
 ) -> None:
     """sentence-transformers would convert it in silence, to a mean over tokens that nobody has trained."""
-    folder = saved_as(kind, tiny_checkpoint, tmp_path)
-    with pytest.raises(ValueError, match=f"was saved as a {kind}, which is no dense encoder"):
+    folder = saved_as(class_name, tiny_checkpoint, tmp_path)
+    with pytest.raises(ValueError, match=f"was saved as a {class_name}, which is no dense encoder"):
         build_dense(folder)
     with pytest.raises(DataError, match="dense embeddings are needed here"):
         SentenceTransformerTeacher(str(folder))
 
 
-@pytest.mark.parametrize("kind", ["CrossEncoder", "MultiVectorEncoder"])
+@pytest.mark.parametrize("class_name", ["CrossEncoder", "MultiVectorEncoder"])
 def test_a_model_of_another_class_is_no_splade_encoder(
-    kind: str, tiny_checkpoint: Path, tmp_path: Path
+    class_name: str, tiny_checkpoint: Path, tmp_path: Path
 ) -> None:
     """The message names the class that the user saved, not one that the conversion makes."""
-    folder = saved_as(kind, tiny_checkpoint, tmp_path)
-    with pytest.raises(ValueError, match=f"was saved as a {kind}, which is no SPLADE encoder") as caught:
+    folder = saved_as(class_name, tiny_checkpoint, tmp_path)
+    with pytest.raises(
+        ValueError, match=f"was saved as a {class_name}, which is no SPLADE encoder"
+    ) as caught:
         build_splade(folder)
     assert "SparseAutoEncoder" not in str(caught.value)
 

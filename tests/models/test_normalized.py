@@ -24,18 +24,18 @@ def cosines(queries: np.ndarray, documents: np.ndarray) -> np.ndarray:
     return np.array([[q @ d / np.linalg.norm(q) / np.linalg.norm(d) for d in documents] for q in queries])
 
 
-@pytest.mark.parametrize("kind", ["sparse", "inference-free", "dense"])
+@pytest.mark.parametrize("encoder", ["sparse", "inference-free", "dense"])
 @pytest.mark.parametrize("load", ["plain", "lexforge"])
 def test_dot_products_of_the_saved_model_are_the_cosines_of_the_trained_one(
-    kind: str, load: str, tiny_checkpoint: Path, tiny_dense: SentenceTransformer, tmp_path: Path
+    encoder: str, load: str, tiny_checkpoint: Path, tiny_dense: SentenceTransformer, tmp_path: Path
 ) -> None:
     """Four steps of V26 had .804 by cosine and .758 by dot product: an engine must not choose for the model.
     The step is stock, so plain sentence-transformers loads it, and saving twice changes nothing.
     """
     model: SparseEncoder | SentenceTransformer = tiny_dense
-    if kind != "dense":
+    if encoder != "dense":
         model = build_splade(tiny_checkpoint, similarity="cosine", device="cpu")
-    if kind == "inference-free":
+    if encoder == "inference-free":
         model = build_inference_free(model, np.linspace(1, 3, len(model.tokenizer)))
     expected = cosines(vectors(model, "query"), vectors(model, "document"))
     dots = vectors(model, "query") @ vectors(model, "document").T
@@ -45,7 +45,7 @@ def test_dot_products_of_the_saved_model_are_the_cosines_of_the_trained_one(
     if load == "lexforge":
         loaded = load_encoder(str(tmp_path / "model"), device="cpu")
     else:
-        loaded = (SentenceTransformer if kind == "dense" else SparseEncoder)(
+        loaded = (SentenceTransformer if encoder == "dense" else SparseEncoder)(
             str(tmp_path / "model"), device="cpu"
         )
     assert loaded.similarity_fn_name == "dot"

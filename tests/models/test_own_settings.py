@@ -34,11 +34,13 @@ def test_a_checkpoint_has_its_positions(tiny_checkpoint: Path, tmp_path: Path) -
     assert build_splade(tmp_path, device="cpu").max_seq_length == 40
 
 
-@pytest.mark.parametrize("kind", ["sparse", "dense"])
-def test_a_saved_encoder_has_what_it_was_saved_with(kind: str, tiny_checkpoint: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("vector_type", ["sparse", "dense"])
+def test_a_saved_encoder_has_what_it_was_saved_with(
+    vector_type: str, tiny_checkpoint: Path, tmp_path: Path
+) -> None:
     """A model that was trained with 24 tokens is not trained on with the 64 that it has positions for."""
     folder = str(tmp_path / "model")
-    if kind == "sparse":
+    if vector_type == "sparse":
         build_splade(tiny_checkpoint, max_seq_length=24, device="cpu").save_pretrained(folder)
         assert SparseEncoder(folder, device="cpu").max_seq_length == 24
     else:

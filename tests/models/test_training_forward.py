@@ -65,12 +65,12 @@ def assert_same(model: Any, features: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("side", ["right", "left"])
-@pytest.mark.parametrize("kind", ["sparse", "dense"])
+@pytest.mark.parametrize("vector_type", ["sparse", "dense"])
 def test_states_and_gradients_are_those_of_the_padded_batch(
-    kind: str, side: str, fresh: Any, tiny_dense: SentenceTransformer
+    vector_type: str, side: str, fresh: Any, tiny_dense: SentenceTransformer
 ) -> None:
     """Padding must change nothing; on which side it stands depends on the tokenizer."""
-    model = fuse_splade_head(fresh()) if kind == "sparse" else copy.deepcopy(tiny_dense)
+    model = fuse_splade_head(fresh()) if vector_type == "sparse" else copy.deepcopy(tiny_dense)
     model.tokenizer.padding_side = side
     features = model.preprocess(TEXTS)
     if side == "left":  # a text keeps its positions, which a model with learned ones counts from the left

@@ -40,7 +40,7 @@ def log_line(step: int) -> dict[str, Any]:
     }
 
 
-def side(texts: int) -> dict[str, Any]:
+def statistics(texts: int) -> dict[str, Any]:
     return {
         "texts": texts,
         "mean_active": 12.5,
@@ -106,15 +106,15 @@ def make_run(folder: Path, lift: float = 0.3) -> Path:
     write_json(folder / "metrics.json", metrics)
     write_json(
         folder / "terms.json",
-        {"vocabulary_size": 500, "stop_words": 30, "documents": side(40), "queries": side(12)},
+        {"vocabulary_size": 500, "stop_words": 30, "documents": statistics(40), "queries": statistics(12)},
     )
     sample = {"active": 12.5, "empty": 0.0, "everywhere": 0.0, "own_terms": 6.0, "own_recall": 1.0}
     sample |= {"texts": 12, "expansion": 0.5, "rare_weight": 1.0}
-    sides = {
+    numbers = {
         "documents": sample | {"stop_words_of_top": 0.05},
         "queries": sample | {"stop_words_of_top": 0.1},
     }
-    write_json(folder / "diagnosis.json", {"vocabulary_size": 500, "stop_words": 30, **sides})
+    write_json(folder / "diagnosis.json", {"vocabulary_size": 500, "stop_words": 30, **numbers})
     texts = {"d1": "The heart beats.", "d2": "A rate <i>of</i> interest </script><script>alert(1)</script>"}
     write_json(folder / "explorer.json", {"queries": [search(query) for query in QUERIES], "texts": texts})
     (folder / "model").mkdir()

@@ -111,25 +111,25 @@ def test_term_statistics_equal_a_loop(tiny_splade: Any, monkeypatch: pytest.Monk
     found = term_statistics(tiny_splade, sparse.csr_array(dense[:4]), sparse.csr_array(dense), stop_words)
     assert found["vocabulary_size"] == width
     assert found["stop_words"] == 6
-    side = found["documents"]
+    statistics = found["documents"]
     active = [int((row > 0).sum()) for row in dense]
-    assert (side["texts"], side["min_active"], side["max_active"]) == (30, 0, max(active))
-    assert side["mean_active"] == pytest.approx(np.mean(active), abs=0.01)
-    assert side["empty"] == active.count(0)
-    edges, counts = side["histogram"]["edges"], side["histogram"]["counts"]
+    assert (statistics["texts"], statistics["min_active"], statistics["max_active"]) == (30, 0, max(active))
+    assert statistics["mean_active"] == pytest.approx(np.mean(active), abs=0.01)
+    assert statistics["empty"] == active.count(0)
+    edges, counts = statistics["histogram"]["edges"], statistics["histogram"]["counts"]
     assert counts == [sum(low <= n < high for n in active) for low, high in pairwise(edges)]
     assert sum(counts) == 30
     frequency = {term: sum(row[term] > 0 for row in dense) for term in range(width)}
-    assert side["dead_terms"] == sum(not n for n in frequency.values())
+    assert statistics["dead_terms"] == sum(not n for n in frequency.values())
     assert found["queries"]["dead_terms"] == sum(not (dense[:4, term] > 0).any() for term in range(width))
     ids = {name: term for term, name in enumerate(tiny_splade.tokenizer.convert_ids_to_tokens(range(width)))}
-    assert side["frequent"][0][1] == pytest.approx(max(frequency.values()) / 30, abs=1e-4)
-    for name, share, weight, is_stop_word in side["frequent"]:
+    assert statistics["frequent"][0][1] == pytest.approx(max(frequency.values()) / 30, abs=1e-4)
+    for name, share, weight, is_stop_word in statistics["frequent"]:
         weights = [row[ids[name]] for row in dense if row[ids[name]] > 0]
         assert share == pytest.approx(len(weights) / 30, abs=1e-4)
         assert weight == pytest.approx(np.mean(weights), abs=1e-4)
         assert is_stop_word == (ids[name] in stop_words)
-    name, weight, _ = side["strong"][0]
+    name, weight, _ = statistics["strong"][0]
     assert weight == pytest.approx(dense.sum(axis=0).max() / 30, abs=1e-4)
     assert ids[name] == dense.sum(axis=0).argmax()
 

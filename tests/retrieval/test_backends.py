@@ -32,7 +32,7 @@ def test_every_name_has_a_backend() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "vectors", "options", "message"),
+    ("index_name", "vectors", "options", "message"),
     [
         ("bm42", "sparse", {}, "the index must be one of inverted, faiss-flat.*; received 'bm42'"),
         (None, "sparse", {"uri": "x.db"}, "the index must be one of .*; received None"),
@@ -48,33 +48,35 @@ def test_every_name_has_a_backend() -> None:
         ("inverted", "sparse", {"uri": "x.db"}, "the index 'inverted' takes no options; received uri"),
     ],
 )
-def test_an_index_that_cannot_be_is_refused(kind: Any, vectors: Any, options: dict, message: str) -> None:
+def test_an_index_that_cannot_be_is_refused(
+    index_name: Any, vectors: Any, options: dict, message: str
+) -> None:
     """The mistake is named before anything is read or encoded."""
     with pytest.raises(ValueError, match=message):
-        index_builder(kind, vectors, **options)
+        index_builder(index_name, vectors, **options)
 
 
 @pytest.mark.parametrize(
-    ("kind", "package", "message"),
+    ("index_name", "package", "message"),
     [("milvus", "pymilvus", "pip install '."), ("faiss-hnsw", "faiss", "import of faiss halted")],
 )
 def test_a_missing_package_is_named_before_any_work(
-    kind: str, package: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    index_name: str, package: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not after the hours in which a corpus was encoded."""
     monkeypatch.setitem(sys.modules, package, None)
-    options = {"uri": str(tmp_path / "vectors.db")} if kind == "milvus" else {}
+    options = {"uri": str(tmp_path / "vectors.db")} if index_name == "milvus" else {}
     with pytest.raises(ImportError, match=message):
-        index_builder(kind, "dense", **options)
+        index_builder(index_name, "dense", **options)
 
 
 @pytest.mark.parametrize(
-    ("kind", "layout"), [("faiss-flat", Flat()), ("faiss-hnsw", HNSW()), ("faiss-ivf", IVF())]
+    ("index_name", "layout"), [("faiss-flat", Flat()), ("faiss-hnsw", HNSW()), ("faiss-ivf", IVF())]
 )
-def test_a_name_of_a_layout_reaches_the_index(kind: str, layout: Flat | HNSW | IVF) -> None:
+def test_a_name_of_a_layout_reaches_the_index(index_name: str, layout: Flat | HNSW | IVF) -> None:
     """All three names stand for one class; without its layout each would search flat."""
     vectors = np.random.default_rng(0).normal(size=(300, 4)).astype(np.float32)
-    index = index_builder(kind, "dense")(vectors, [str(row) for row in range(300)], similarity="cosine")
+    index = index_builder(index_name, "dense")(vectors, [str(row) for row in range(300)], similarity="cosine")
     assert isinstance(index, FaissIndex)
     assert (index.layout, index.similarity) == (layout, "cosine")
 

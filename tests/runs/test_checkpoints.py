@@ -18,7 +18,7 @@ from lexforge.runs.checkpoints import (
     check_seal,
     disk_full,
     last_checkpoint,
-    publish,
+    publish_checkpoint,
     rotate,
     seal,
 )
@@ -30,7 +30,7 @@ def make(run: Path, step: int, content: bytes = b"weights") -> Path:
     (staged / "1_Pooling").mkdir(parents=True)
     (staged / "model.safetensors").write_bytes(content)
     (staged / "1_Pooling" / "config.json").write_text("{}")
-    publish(staged, run / f"checkpoint-{step}")
+    publish_checkpoint(staged, run / f"checkpoint-{step}")
     return run / f"checkpoint-{step}"
 
 
@@ -62,12 +62,12 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
 }
 
 
-@pytest.mark.parametrize("kind", DAMAGE)
+@pytest.mark.parametrize("damage_name", DAMAGE)
 def test_a_damaged_checkpoint_is_refused_and_the_one_before_is_taken(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, kind: str
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, damage_name: str
 ) -> None:
     """Weights with one changed bit load without complaint; the seal is what tells."""
-    damage, message = DAMAGE[kind]
+    damage, message = DAMAGE[damage_name]
     earlier, checkpoint = make(tmp_path, 900), make(tmp_path, 1000)
     damage(checkpoint)
     with pytest.raises(DamagedCheckpointError, match=message):

@@ -61,22 +61,22 @@ def dense(checkpoint: Path) -> SentenceTransformer:
     return SentenceTransformer(modules=[transformer, pooling], device="cpu")
 
 
-def rows(kind: str) -> Dataset:
+def rows(loss_name: str) -> Dataset:
     data: dict[str, list] = {"anchor": [f"{a} {b}" for a, b in pairwise(WORDS)] * 3}
-    if kind != "prototypes":
+    if loss_name != "prototypes":
         data["positive"] = [f"the {text} of it" for text in data["anchor"]]
-    if kind != "moco":
+    if loss_name != "moco":
         data["label"] = [row % 3 for row in range(len(data["anchor"]))]
     return Dataset.from_dict(data)
 
 
 def make_trainer(
-    checkpoint: Path, folder: Path, kind: str, *callbacks: Any, seed: int = 0, **settings: Any
+    checkpoint: Path, folder: Path, loss_name: str, *callbacks: Any, seed: int = 0, **settings: Any
 ) -> SentenceTransformerTrainer:
     """Six steps of two micro-batches, with dropout and the Trainer's own (fused) optimizer."""
     model = dense(checkpoint)
     torch.manual_seed(seed)
-    loss = LOSSES[kind](model)
+    loss = LOSSES[loss_name](model)
     arguments = SentenceTransformerTrainingArguments(
         output_dir=str(folder),
         **{
@@ -96,7 +96,7 @@ def make_trainer(
     return SentenceTransformerTrainer(
         model=model,
         args=arguments,
-        train_dataset=rows(kind),
+        train_dataset=rows(loss_name),
         loss=loss,
         callbacks=[*callbacks, RunStateCallback(loss)],
     )
@@ -126,16 +126,16 @@ def kill_after(trainer: Any, steps: int) -> None:
         trainer.train()
 
 
-@pytest.mark.parametrize("kind", LOSSES)
+@pytest.mark.parametrize("loss_name", LOSSES)
 def test_a_killed_and_resumed_run_is_the_run_never_stopped(
-    kind: str, tiny_checkpoint: Path, tmp_path: Path
+    loss_name: str, tiny_checkpoint: Path, tmp_path: Path
 ) -> None:
     """Model, queue, momentum encoder and prototypes, bit for bit; a loss of sentence-transformers too."""
-    whole = make_trainer(tiny_checkpoint, tmp_path / "whole", kind)
+    whole = make_trainer(tiny_checkpoint, tmp_path / "whole", loss_name)
     whole.train()
-    kill_after(make_trainer(tiny_checkpoint, tmp_path / "killed", kind), 5)
+    kill_after(make_trainer(tiny_checkpoint, tmp_path / "killed", loss_name), 5)
     # built anew, and drawn anew: what is not restored differs
-    resumed = make_trainer(tiny_checkpoint, tmp_path / "killed", kind, seed=99)
+    resumed = make_trainer(tiny_checkpoint, tmp_path / "killed", loss_name, seed=99)
     resumed.train(resume_from_checkpoint=str(tmp_path / "killed" / "checkpoint-4"))
     assert len(outcome(whole)[1]) >= 2
     torch.testing.assert_close(outcome(resumed), outcome(whole), rtol=0, atol=0)

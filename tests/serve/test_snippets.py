@@ -152,12 +152,12 @@ def test_scripts_without_spaces_are_marked_by_the_token() -> None:
     assert WIDTH - 10 < len(long.text) <= WIDTH + 2
 
 
-@pytest.mark.parametrize("kind", ["byte-level", "metaspace"])
-def test_a_space_before_a_word_is_no_part_of_it(kind: str) -> None:
+@pytest.mark.parametrize("pre_tokenizer", ["byte-level", "metaspace"])
+def test_a_space_before_a_word_is_no_part_of_it(pre_tokenizer: str) -> None:
     """RoBERTa's and XLM-R's tokenizers make one token of a space and the word behind it."""
     texts = ["the tree and the list of the tree"] * 20
     backend = Tokenizer(models.BPE())
-    if kind == "byte-level":
+    if pre_tokenizer == "byte-level":
         backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
         backend.decoder = decoders.ByteLevel()
         mark = "Ġ"

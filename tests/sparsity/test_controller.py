@@ -40,7 +40,7 @@ def counts_of(*counts: dict[TextKind, float]) -> Callable[[], dict[TextKind, flo
 def naive_weights(
     counts: list[float], wanted: float, steps: int, *, limit: float, first_base: float = 1.2e-4
 ) -> list[float]:
-    """The documented rule for one side in plain Python, for counts every fortieth of training."""
+    """The documented rule for one kind of text in plain Python, for counts every fortieth of training."""
     weights: list[float] = []
     start = math.log(1.2e-4)
     base = weight = math.log(first_base)
@@ -78,8 +78,8 @@ def test_the_weights_follow_the_documented_rule(tiny_splade: SparseEncoder) -> N
         ("document", 0.5, documents, 64.0, 0.12),
         ("query", 2.0, documents, 64.0, 0.6),
     ):
-        side = [{name: count} for count in counts]
-        alone = ActiveTermsController(loss, counts_of(*side), **{f"{name}_terms": wanted})
+        counted_alone = [{name: count} for count in counts]
+        alone = ActiveTermsController(loss, counts_of(*counted_alone), **{f"{name}_terms": wanted})
         weights = [given * factors[f"flops_{name}"] for factors in drive(alone, 80)]
         expected = naive_weights(counts, wanted, 80, limit=limit)
         assert weights == pytest.approx(expected, rel=1e-4)
@@ -119,9 +119,9 @@ def test_a_model_that_answers_late_arrives_without_a_swing(
     assert sum(before * after < 0 for before, after in pairwise(moves)) <= 1
 
 
-def test_a_second_training_begins_anew_and_the_other_side_follows(tiny_splade: SparseEncoder) -> None:
-    """An earlier training leaves no state to the next. A side without a number has the factor of the other
-    one: queries that stayed as long as before ranked worse than with one weight for both."""
+def test_a_second_training_begins_anew_and_the_other_kind_follows(tiny_splade: SparseEncoder) -> None:
+    """An earlier training leaves no state to the next. A kind of text without a number has the factor of
+    the other one: queries that stayed as long as before ranked worse than with one weight for both."""
     loss = NeuralSparseLoss(tiny_splade, distillation_weight=0.0)
     controller = ActiveTermsController(loss, counts_of({"document": 100.0}), document_terms=64)
     assert controller.log_values() == {

@@ -140,10 +140,10 @@ def test_the_error_of_a_full_disk_names_the_place(write, named: str, tmp_path: P
     assert names(tmp_path) == []
 
 
-def _write_until_killed(folder: Path, kind: str) -> None:
+def _write_until_killed(folder: Path, what: str) -> None:
     while True:
         for number in range(5):
-            if kind == "file":
+            if what == "file":
                 write_file(folder / str(number), b"x" * 3_000_000)
             else:
                 with new_directory(folder / str(number), keep_existing=True) as beside:
@@ -151,11 +151,11 @@ def _write_until_killed(folder: Path, kind: str) -> None:
                         (beside / name).write_bytes(b"x" * 1_000_000)
 
 
-@pytest.mark.parametrize("kind", ["file", "folder"])
-def test_a_killed_process_leaves_whole_things_and_leftovers(kind: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("what", ["file", "folder"])
+def test_a_killed_process_leaves_whole_things_and_leftovers(what: str, tmp_path: Path) -> None:
     """SIGKILL at any moment, with two processes writing the same names."""
     processes = [
-        get_context("spawn").Process(target=_write_until_killed, args=(tmp_path, kind)) for _ in "ab"
+        get_context("spawn").Process(target=_write_until_killed, args=(tmp_path, what)) for _ in "ab"
     ]
     for process in processes:
         process.start()
@@ -170,8 +170,8 @@ def test_a_killed_process_leaves_whole_things_and_leftovers(kind: str, tmp_path:
     whole = [path for path in tmp_path.iterdir() if leftover(path.name) is None]
     assert [path.name for path in sorted(whole)] == ["0", "1", "2", "3", "4"]
     for path in whole:
-        sizes = [part.stat().st_size for part in ([path] if kind == "file" else sorted(path.iterdir()))]
-        assert sizes == ([3_000_000] if kind == "file" else [1_000_000, 1_000_000])
+        sizes = [part.stat().st_size for part in ([path] if what == "file" else sorted(path.iterdir()))]
+        assert sizes == ([3_000_000] if what == "file" else [1_000_000, 1_000_000])
     remove_leftovers(tmp_path, r"\d", older_than_s=0)
     assert names(tmp_path) == ["0", "1", "2", "3", "4"]
 

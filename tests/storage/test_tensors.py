@@ -33,13 +33,13 @@ def test_a_file_that_was_changed_is_refused_with_the_reason(tmp_path: Path) -> N
     file, link = tmp_path / "file", tmp_path / "link"
     write_tensors(file, "test", {}, {"a": torch.ones(2)})
     link.symlink_to(file)
-    for path, kind, reason in (
+    for path, format_name, reason in (
         (file, "other", "describes 'test' version 4; expected 'other'"),
         (link, "test", "it is a link"),
         (tmp_path / "missing", "test", "No such file"),
     ):
         with pytest.raises(ValueError, match=reason):
-            read_tensors(path, kind)
+            read_tensors(path, format_name)
     whole = file.read_bytes()
     for damaged, reason in ((whole[:-1] + b"\x01", "checksum"), (whole[:-4], "incomplete")):
         file.write_bytes(damaged)

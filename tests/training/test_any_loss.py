@@ -58,7 +58,7 @@ def rows(training_rows: list[dict[str, str]]) -> Dataset:
     return Dataset.from_list(training_rows)
 
 
-def arguments(folder: Path, kind: type[BaseTrainingArguments], **given: Any) -> Any:
+def arguments(folder: Path, settings_class: type[BaseTrainingArguments], **given: Any) -> Any:
     settings = {
         "max_steps": STEPS,
         "per_device_train_batch_size": 4,
@@ -66,7 +66,7 @@ def arguments(folder: Path, kind: type[BaseTrainingArguments], **given: Any) -> 
         "logging_steps": 1,
     }
     quiet = {"report_to": "none", "disable_tqdm": True, "save_strategy": "no", "use_cpu": True}
-    return kind(str(folder), **(settings | quiet | given))
+    return settings_class(str(folder), **(settings | quiet | given))
 
 
 def sparse(folder: Path, **given: Any) -> SparseEncoderTrainingArguments:
@@ -409,10 +409,10 @@ REFUSED: dict[str, tuple[Callable[[SparseEncoder], dict[str, Any]], type[Excepti
 }
 
 
-@pytest.mark.parametrize(("make", "kind", "message"), REFUSED.values(), ids=REFUSED)
+@pytest.mark.parametrize(("make", "error", "message"), REFUSED.values(), ids=REFUSED)
 def test_what_cannot_be_done_is_said_at_once(
     make: Callable[[SparseEncoder], dict[str, Any]],
-    kind: type[Exception],
+    error: type[Exception],
     message: str,
     tiny_splade: SparseEncoder,
     tmp_path: Path,
@@ -420,9 +420,9 @@ def test_what_cannot_be_done_is_said_at_once(
 ) -> None:
     """One error, before training, that names what was given and what is allowed."""
     given = {"loss": None, "train_dataset": rows, **make(tiny_splade)}
-    if kind is DataError:
+    if error is DataError:
         given["loss"] = plain_loss(tiny_splade)
-    with pytest.raises(kind, match=message):
+    with pytest.raises(error, match=message):
         SpladeTrainer(tiny_splade, args=sparse(tmp_path), **given)
 
 

@@ -168,19 +168,19 @@ def test_a_dense_run_logs_the_share_left_out(tiny_dense: SentenceTransformer, tm
     assert logged == [pytest.approx(0.25, abs=1e-3)] * 2
 
 
-@pytest.mark.parametrize("kind", ["sparse", "dense"])
+@pytest.mark.parametrize("vector_type", ["sparse", "dense"])
 @pytest.mark.parametrize("given", [None, {"positive": "open "}])
 def test_the_trainer_puts_the_saved_prompts_before_the_texts(
-    kind: str, given: dict[str, str] | None, tiny_splade, tiny_dense, tmp_path: Path
+    vector_type: str, given: dict[str, str] | None, tiny_splade, tiny_dense, tmp_path: Path
 ) -> None:
     """Evaluation and search use them, so training without them would train for other texts. Prompts that the
     arguments name come first. The oracle is the tokenizer on prompt and text.
     """
-    model = tiny_splade if kind == "sparse" else tiny_dense
+    model = tiny_splade if vector_type == "sparse" else tiny_dense
     model.prompts = {"query": "search ", "document": "", "passage": "file "}
     settings = TrainingSettings(steps=1, batch_size=2, precision="fp32")
     rows = [{"anchor": "sort list", "positive": "a tree"}, {"anchor": "index", "positive": "a graph"}]
-    if kind == "sparse":
+    if vector_type == "sparse":
         arguments = settings.arguments(tmp_path, prompts=given)
         loss = NeuralSparseLoss(model, distillation_weight=0.0)
         trainer = SpladeTrainer(model, loss, args=arguments, train_dataset=Dataset.from_list(rows))

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from transformers import BertTokenizerFast
 
 from lexforge.common.types import DataError
 from lexforge.data import (
@@ -19,7 +21,7 @@ from lexforge.data import (
 )
 from lexforge.evaluation import RetrievalEvaluator
 from lexforge.settings import check_negatives
-from lexforge.training import check_triplet_rows, choose_negatives, load_rows, unknown_rows
+from lexforge.training import case_notes, check_triplet_rows, choose_negatives, load_rows, unknown_rows
 
 CORPUS = {"d0": "red apple", "d1": "red pear", "d2": "green apple", "d3": "blue sky", "d4": "red apple tree"}
 QUERIES = {"q0": "red apple", "q1": "blue"}
@@ -183,3 +185,11 @@ def test_judged_queries_in_an_unknown_script_are_told_by_their_ids(tiny_splade) 
     judged = RetrievalData("set", {"d0": "read file"}, queries, {"train": {"q0": {"d0": 1}, "q1": {"d0": 2}}})
     [line] = unknown_rows(tiny_splade, TrainingData(judged, ["read file"], judged))
     assert "in 1 of 2 rows that were looked at, namely the query q0: " in line
+
+
+@pytest.mark.parametrize("lower", [True, False])
+def test_a_cased_tokenizer_is_told(lower: bool) -> None:
+    """To it `Women` and `women` are terms that do not match."""
+    words = {word: place for place, word in enumerate(("[PAD]", "[UNK]", "[CLS]", "[SEP]", "Women", "women"))}
+    model: Any = SimpleNamespace(tokenizer=BertTokenizerFast(vocab=words, do_lower_case=lower))
+    assert ["keeps case" in line for line in case_notes(model)] == [True] * (not lower)

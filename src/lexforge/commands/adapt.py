@@ -305,6 +305,8 @@ def read_documents(
         claim(cfg, whole)
     build = partial(models.build_splade, similarity=preset.loss.similarity)
     model, checkpoint = training.load_start(cfg, cfg.output, list(whole.values()), process, stages, build)
+    for line in training.case_notes(model):
+        print(line)
     models.decoder_biases(model)  # an error says early what has no bias to shift
     stages.begin("read the documents")
     library = read_library(cfg.documents, cfg.source, model)

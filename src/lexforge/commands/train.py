@@ -18,7 +18,7 @@ Without `accelerate launch -m` it trains on one device.
 """
 
 
-def run_recipe(words: Sequence[str]) -> None:
+def run_recipe_file(words: Sequence[str]) -> None:
     """Run a recipe as its file would run.
 
     Args:

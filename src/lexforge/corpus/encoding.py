@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, cast, get_args
+from typing import Any, TypeAlias, cast, get_args
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from sentence_transformers import SentenceTransformer, SparseEncoder
 from sentence_transformers.base.model import BaseModel
 
 from lexforge.common.progress import Progress
+from lexforge.common.types import TextKind
 from lexforge.corpus.token_batches import encode_by_tokens
 from lexforge.corpus.vector_file import read_vectors, write_vectors
 from lexforge.models.fingerprint import fingerprint, text_digest
@@ -57,7 +58,7 @@ def vector_type(model: BaseModel) -> VectorType:
 def encode(
     model: BaseModel,
     texts: Sequence[str],
-    kind: Literal["query", "document"],
+    kind: TextKind,
     *,
     batch_size: int = 32,
     precision: EncodingPrecision = "fp32",

@@ -21,10 +21,11 @@ from lexforge.storage.tensors import read_tensors, write_tensors
 
 CLASSIFIER_FILE = "label_classifier.safetensors"
 FORMAT = "lexforge-label-classifier"
-Matrix = NDArray[np.float32]
 
 
-def label_scores(vectors: Matrix, weights: Matrix, bias: Matrix | None = None) -> Matrix:
+def label_scores(
+    vectors: NDArray[np.float32], weights: NDArray[np.float32], bias: NDArray[np.float32] | None = None
+) -> NDArray[np.float32]:
     """Score each label for each text.
 
     The sums are those of float64, so that a score hardly ever depends on which texts are scored together.
@@ -63,8 +64,8 @@ class LabelClassifier:
 
     model: SentenceTransformer
     label_names: tuple[str, ...]
-    weights: Matrix
-    bias: Matrix | None
+    weights: NDArray[np.float32]
+    bias: NDArray[np.float32] | None
     threshold: float
 
     def __post_init__(self) -> None:
@@ -79,7 +80,7 @@ class LabelClassifier:
         if math.isnan(self.threshold):
             raise ValueError(f"the threshold must be a number; received {self.threshold}")
 
-    def scores(self, texts: Sequence[str], *, batch_size: int = 32) -> Matrix:
+    def scores(self, texts: Sequence[str], *, batch_size: int = 32) -> NDArray[np.float32]:
         """Score each label for each text.
 
         Args:

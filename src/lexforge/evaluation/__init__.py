@@ -33,7 +33,7 @@ if TYPE_CHECKING:
         evaluator_of_split,
         evaluators_by_split,
     )
-    from lexforge.evaluation.sparsity import Sparsity, measure_sparsity
+    from lexforge.evaluation.search_cost import Sparsity, measure_sparsity
     from lexforge.evaluation.tables import (
         MEASURE_NAMES,
         SYSTEM_NAMES,

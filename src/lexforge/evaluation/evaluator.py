@@ -22,7 +22,7 @@ from lexforge.corpus import CorpusEncoder, Vectors, encode, vector_type
 from lexforge.evaluation.expansion import expansion_share, keep_own_terms
 from lexforge.evaluation.latency import search_latency
 from lexforge.evaluation.metrics import METRICS, RunScores, check_metrics, check_qrels, score_run
-from lexforge.evaluation.sparsity import measure_sparsity
+from lexforge.evaluation.search_cost import measure_sparsity
 from lexforge.models.load import check_encoder
 from lexforge.retrieval import BM25Index, Hits, Index, build_exact
 from lexforge.retrieval.base import check_k

@@ -12,7 +12,6 @@ from sklearn.metrics import f1_score
 from lexforge.evaluation.metrics import evaluate_run
 from lexforge.retrieval import FaissIndex
 
-Matrix = NDArray[np.float32]
 MULTILABEL_METRICS = (
     "probe_micro_f1",
     "probe_macro_f1",
@@ -35,7 +34,7 @@ class LabelledVectors:
         ValueError: If there is no row, the numbers of rows differ, or a label is neither 0 nor 1.
     """
 
-    vectors: Matrix
+    vectors: NDArray[np.float32]
     labels: NDArray[np.integer]
 
     def __post_init__(self) -> None:
@@ -50,7 +49,7 @@ class LabelledVectors:
         object.__setattr__(self, "labels", labels.astype(np.int64))
 
     @property
-    def unit_vectors(self) -> Matrix:
+    def unit_vectors(self) -> NDArray[np.float32]:
         """The vectors scaled to length 1, `[N, D]`."""
         return unit_rows(self.vectors)
 
@@ -162,7 +161,7 @@ def label_retrieval(corpus: LabelledVectors, queries: LabelledVectors) -> float:
     return evaluate_run(hits.to_run(names), qrels, ("AP",))["AP"]
 
 
-def unit_rows(rows: NDArray) -> Matrix:
+def unit_rows(rows: NDArray) -> NDArray[np.float32]:
     """Return rows `[N, D]` scaled to length 1; a zero row stays as it is."""
     norms = np.linalg.norm(rows.astype(np.float64), axis=1, keepdims=True)
     return (rows / np.where(norms > 0, norms, 1.0)).astype(np.float32)

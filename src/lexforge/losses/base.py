@@ -217,7 +217,7 @@ def load_loss_tensors(loss: nn.Module, saved: Mapping[str, Tensor]) -> None:
     problems = [f"{name} does not belong to this loss" for name in sorted(saved.keys() - current.keys())]
     problems += [f"{name} is missing" for name in sorted(current.keys() - saved.keys())]
     for name in sorted(current.keys() & saved.keys()):
-        expected, found = ((tuple(side[name].shape), side[name].dtype) for side in (current, saved))
+        expected, found = ((tuple(tensors[name].shape), tensors[name].dtype) for tensors in (current, saved))
         if expected != found:
             problems.append(f"{name} is {found[1]} {found[0]}, not {expected[1]} {expected[0]}")
     if problems:

@@ -46,7 +46,7 @@ class BatchTexts:
             The texts of the batch; None where a column holds neither an identity nor one row of tokens per
             text, as in a batch of images.
         """
-        own = identities(features)  # [B, C]
+        own = batch_identities(features)  # [B, C]
         if own is None:
             return None
         everywhere = rows_of_all_ranks(own) if gather else own  # [P, C]
@@ -145,7 +145,7 @@ class BatchTexts:
         return same.scatter_(1, self.own_columns[:, None], False)
 
 
-def identities(features: list[Features]) -> Tensor | None:
+def batch_identities(features: list[Features]) -> Tensor | None:
     """Return the identity of every text of a batch.
 
     Args:

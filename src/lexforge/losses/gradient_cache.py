@@ -87,7 +87,7 @@ def can_be_cut(columns: list[Features]) -> bool:
     return not joined and all(isinstance(ids, Tensor) and ids.dim() == 2 for ids in tensors)
 
 
-def rows_of(value: Any, rows: int, part: slice | Tensor) -> Any:
+def feature_rows(value: Any, rows: int, part: slice | Tensor) -> Any:
     """Take some rows of a feature, if it has one row per text.
 
     Args:
@@ -106,7 +106,8 @@ def _embed_column(model: nn.Module, column: Features, rows: int, mini_batch_size
     pieces = []
     for start in range(0, rows, mini_batch_size):
         piece = {
-            key: rows_of(value, rows, slice(start, start + mini_batch_size)) for key, value in column.items()
+            key: feature_rows(value, rows, slice(start, start + mini_batch_size))
+            for key, value in column.items()
         }
         if torch.is_grad_enabled():
             # The features are an argument, because checkpoint keeps the random state of the devices of its

@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from lexforge.common.ranks import world_size
-from lexforge.losses.gradient_cache import Features, rows_of
+from lexforge.losses.gradient_cache import Features, feature_rows
 
 logger = logging.getLogger(__name__)
 
@@ -217,7 +217,7 @@ def _one_text(model: nn.Module, column: Features) -> tuple[float, float, float]:
     longest = mask.sum(dim=1).argsort(descending=True)
 
     def of(texts: int) -> tuple[float, float]:
-        part = {key: rows_of(value, rows, longest[:texts]) for key, value in column.items()}
+        part = {key: feature_rows(value, rows, longest[:texts]) for key, value in column.items()}
         return _kept(model, part)
 
     one, vector = of(1)

@@ -37,8 +37,8 @@ d = D / H.
    of a rarer form k is a share of j's logit: `FORM`, and the more, the more alike they are. A form that is
    more frequent than j gets less. So the word that is in the text weighs more than its forms.
 
-Both sides carry sqrt(idf), so the dot product carries idf once. The state that leaves the last layer has u
-taken away again, so that it can also be averaged to a dense vector.
+Queries and documents both carry sqrt(idf), so the dot product carries idf once. The state that leaves the
+last layer has u taken away again, so that it can also be averaged to a dense vector.
 """
 
 from __future__ import annotations

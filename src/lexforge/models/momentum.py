@@ -147,6 +147,6 @@ def _checksums(model: nn.Module) -> list[int]:
         bits = parameter.detach().reshape(-1)
         # Words of eight bytes are twenty times as fast to sum, where size and offset allow them.
         in_words = bits.nbytes % 8 == 0 and bits.storage_offset() * bits.element_size() % 8 == 0
-        kind = torch.int64 if in_words else integers[bits.element_size()]
-        sums.append(bits.view(kind).sum(dtype=torch.int64))
+        dtype = torch.int64 if in_words else integers[bits.element_size()]
+        sums.append(bits.view(dtype).sum(dtype=torch.int64))
     return torch.stack(sums).tolist()

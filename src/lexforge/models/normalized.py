@@ -9,10 +9,10 @@ from sentence_transformers.base.modules import Normalize
 
 from lexforge.common.similarity import similarity_of
 
-Encoder = TypeVar("Encoder", SparseEncoder, SentenceTransformer)
+SparseOrDense = TypeVar("SparseOrDense", SparseEncoder, SentenceTransformer)
 
 
-def normalize_vectors(model: Encoder) -> Encoder:
+def normalize_vectors(model: SparseOrDense) -> SparseOrDense:
     """Let a model that is searched by cosine be searched by dot product, in place and with equal scores.
 
     A `Normalize` of sentence-transformers becomes the last module. It is saved with the model, so an engine

@@ -28,7 +28,7 @@ TOKENS_OF_A_PIECE = 32
 _TEXTS, _TOKENS, _TURNS = 4, 64, 3  # of the batch that is timed; the first turn prepares
 
 Features = dict[str, Any]
-Encoder = TypeVar("Encoder", bound=nn.Module)
+Module = TypeVar("Module", bound=nn.Module)
 
 
 class FastOperators(TorchFunctionMode):
@@ -137,7 +137,7 @@ class TrainingForward:
         )
 
 
-def fuse_encoder(model: Encoder) -> Encoder:
+def fuse_encoder(model: Module) -> Module:
     """Let the transformers of an encoder train in less time and memory on a CPU, in place, with any trainer.
 
     Texts are encoded without their padding, and dropout and attention are those of

@@ -95,17 +95,17 @@ def measure_symptoms(
     special = np.asarray(special_token_ids(model.tokenizer), dtype=np.int64)
     stop = np.zeros(size, dtype=bool)
     stop[np.asarray(stopword_ids, dtype=np.int64)] = True
-    sides = {}
+    numbers = {}
     for kind, texts in sample.items():
         own = [np.setdiff1d(np.asarray(row, np.int64), special) for row in own_token_ids(model, texts)]
-        sides[kind] = numbers_of_texts(vectors[kind], own, idf, stop)
+        numbers[kind] = numbers_of_texts(vectors[kind], own, idf, stop)
         if any(isinstance(module, TokenWeights) for module in model.modules()):
-            sides[kind]["expansion"] = None  # by its nature, and not for a want of training
+            numbers[kind]["expansion"] = None  # by its nature, and not for a want of training
     return {
         "vocabulary_size": size,
         "stop_words": int(stop.sum()),
-        "queries": sides["query"],
-        "documents": sides["document"],
+        "queries": numbers["query"],
+        "documents": numbers["document"],
     }
 
 

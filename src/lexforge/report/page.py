@@ -169,12 +169,12 @@ def _histograms(runs: Sequence[RunFiles]) -> list[Chart]:
         return []
     return [
         histogram_chart(
-            f"histogram-{side}",
-            f"Active terms per {side[:-1] if side == 'documents' else 'query'}",
-            [(name, terms[side]) for name, terms in described],
-            side,
+            f"histogram-{texts}",
+            f"Active terms per {kind}",
+            [(name, terms[texts]) for name, terms in described],
+            texts,
         )
-        for side in ("documents", "queries")
+        for kind, texts in (("document", "documents"), ("query", "queries"))
     ]
 
 

@@ -113,7 +113,7 @@ def scatter_chart(
     plot = empty_figure(340, x_range=Range1d(-0.06, 1.06), y_range=Range1d(-0.06, 1.06))
     # Many queries have equal values; a small shift, the same at every drawing, shows how many.
     shift = np.random.default_rng(0).uniform(-0.018, 0.018, (len(queries), 2))
-    first, second = (np.array([query[side] for query in queries]) for side in (1, 2))
+    first, second = (np.array([query[system] for query in queries]) for system in (1, 2))
     won, lost = second > first, second < first
     source = ColumnDataSource(
         {
@@ -160,8 +160,8 @@ def histogram_chart(
     """
     plot = empty_figure(HEIGHT)
     texts, rows, legend = [], [], []
-    for place, (name, side) in enumerate(histograms):
-        edges, counts = side["histogram"]["edges"], side["histogram"]["counts"]
+    for place, (name, statistics) in enumerate(histograms):
+        edges, counts = statistics["histogram"]["edges"], statistics["histogram"]["counts"]
         colour = COLOURS[place]
         source = ColumnDataSource(
             {"left": edges[:-1], "right": edges[1:], "last": [e - 1 for e in edges[1:]], "count": counts}
@@ -181,15 +181,17 @@ def histogram_chart(
         plot.add_tools(HoverTool(renderers=[bars], tooltips=f"@left to @last terms: @count {what}"))
         legend.append((name, colour, "area"))
         texts.append(
-            f"{name}: {side['mean_active']:,.1f} active terms on average, from {side['min_active']:,} to "
-            f"{side['max_active']:,}."
+            f"{name}: {statistics['mean_active']:,.1f} active terms on average, from "
+            f"{statistics['min_active']:,} to {statistics['max_active']:,}."
         )
         rows += [
             [name, f"{low:,} to {high - 1:,}", f"{count:,}"]
             for low, high, count in zip(edges, edges[1:], counts, strict=False)
         ]
     plot.y_range.start = 0
-    plot.x_range = value_range(edge for _, side in histograms for edge in side["histogram"]["edges"])
+    plot.x_range = value_range(
+        edge for _, statistics in histograms for edge in statistics["histogram"]["edges"]
+    )
     plot.xaxis.axis_label = "active terms"
     plot.yaxis.axis_label = what
     return Chart(id, title, " ".join(texts), in_json(plot), ["", "active terms", what], rows, legend)

@@ -44,8 +44,8 @@ def term_statistics(
     return {
         "vocabulary_size": int(documents.shape[1]),
         "stop_words": None if stop_words is None else len(stop_words),
-        "queries": _side(model, queries, stop_words),
-        "documents": _side(model, documents, stop_words),
+        "queries": _statistics_of(model, queries, stop_words),
+        "documents": _statistics_of(model, documents, stop_words),
     }
 
 
@@ -54,7 +54,9 @@ def is_punctuation(term: str) -> bool:
     return not any(letter.isalnum() for letter in term.removeprefix("Ġ"))
 
 
-def _side(model: SparseEncoder, vectors: Vectors, stop_words: frozenset[int] | None) -> dict[str, Any]:
+def _statistics_of(
+    model: SparseEncoder, vectors: Vectors, stop_words: frozenset[int] | None
+) -> dict[str, Any]:
     texts, width = vectors.shape
     active = np.diff(vectors.indptr)  # [texts]; a stored entry of a SPLADE vector is above 0
     frequency = np.zeros(width, np.int64)

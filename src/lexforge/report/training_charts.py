@@ -44,10 +44,10 @@ def training_charts(runs: Sequence[RunFiles]) -> list[Chart]:
             of = f" of {run.name}" if len(runs) > 1 else ""
             parts += draw(run, f"-{place}" if of else "", of, phases)
     others: list[Chart | None] = []
-    for side in ("document", "query"):
-        keys = [(f"terms/{side}", "solid"), (f"terms/{side}_wanted", "dotted")]
-        title = f"Active terms per {side}"
-        others.append(_overlaid(f"terms-{side}", title, runs, keys, phases, from_zero=True))
+    for kind in ("document", "query"):
+        keys = [(f"terms/{kind}", "solid"), (f"terms/{kind}_wanted", "dotted")]
+        title = f"Active terms per {kind}"
+        others.append(_overlaid(f"terms-{kind}", title, runs, keys, phases, from_zero=True))
     others.append(
         _overlaid("rate", "Learning rate", runs, [("learning_rate", "solid")], phases, from_zero=True)
     )

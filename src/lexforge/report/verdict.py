@@ -101,7 +101,7 @@ def versus(first: RunFiles, second: RunFiles) -> str:
     if TRAINED not in first.scores or TRAINED not in second.scores:
         return "The two runs cannot be compared query by query before both have ended."
     measure = first.headline
-    compared = compare(first.scores[TRAINED], second.scores[TRAINED])
+    compared = compare_systems(first.scores[TRAINED], second.scores[TRAINED])
     if measure not in compared:
         return "The two runs were measured on different queries, so they are not compared query by query."
     result = compared[measure]
@@ -115,7 +115,7 @@ def versus(first: RunFiles, second: RunFiles) -> str:
     )
 
 
-def compare(first: RunScores, second: RunScores) -> dict[str, Comparison]:
+def compare_systems(first: RunScores, second: RunScores) -> dict[str, Comparison]:
     """Compare two systems by each measure that both have; empty if their queries differ or are too few."""
     common = [name for name in first.per_query if name in second.per_query]
     if not common:
@@ -125,8 +125,8 @@ def compare(first: RunScores, second: RunScores) -> dict[str, Comparison]:
         return {}
     return compare_runs(
         *(
-            RunScores({n: side.mean[n] for n in common}, {n: side.per_query[n] for n in common})
-            for side in (first, second)
+            RunScores({n: scores.mean[n] for n in common}, {n: scores.per_query[n] for n in common})
+            for scores in (first, second)
         )
     )
 
@@ -187,7 +187,7 @@ def _surely(run: RunFiles, system: str, measure: str) -> str:
     """The significance of the difference between a system and the trained one, as the end of a sentence."""
     if system not in run.scores or TRAINED not in run.scores:
         return ""
-    compared = compare(run.scores[system], run.scores[TRAINED])
+    compared = compare_systems(run.scores[system], run.scores[TRAINED])
     return _chance(compared[measure].p_value) if measure in compared else ""
 
 

@@ -29,7 +29,7 @@ from lexforge.kernels.postings_layout import (
     of_arrays,
 )
 from lexforge.retrieval.base import DocumentIds, Hits, check_k, read_ids, write_ids
-from lexforge.retrieval.vectors import Matrix, sparse_vectors, sparse_width
+from lexforge.retrieval.vectors import SparseMatrix, sparse_vectors, sparse_width
 from lexforge.storage.files import new_directory
 from lexforge.storage.manifest import read_manifest, write_manifest
 
@@ -82,7 +82,7 @@ class InvertedIndex:
     @classmethod
     def build(
         cls,
-        documents: Matrix,
+        documents: SparseMatrix,
         ids: list[str],
         similarity: Similarity = "dot",
     ) -> InvertedIndex:
@@ -105,7 +105,7 @@ class InvertedIndex:
         index.add(documents, ids)
         return index
 
-    def add(self, documents: Matrix, ids: list[str]) -> None:
+    def add(self, documents: SparseMatrix, ids: list[str]) -> None:
         """Append documents.
 
         If each call adds tens of thousands of documents, the index searches as fast as after one `build`;
@@ -129,7 +129,7 @@ class InvertedIndex:
             self._parts = [*self._parts, *segments] if len(self) else segments
             self._ids.extend(ids)
 
-    def search(self, queries: Matrix, k: SupportsIndex) -> Hits:
+    def search(self, queries: SparseMatrix, k: SupportsIndex) -> Hits:
         """Find the k documents of highest score for each query.
 
         Args:
@@ -189,7 +189,7 @@ class InvertedIndex:
     def write(
         cls,
         directory: str | Path,
-        blocks: Iterable[tuple[Matrix, list[str]]],
+        blocks: Iterable[tuple[SparseMatrix, list[str]]],
         num_terms: int,
         documents: int,
         similarity: Similarity = "dot",

@@ -10,10 +10,10 @@ from scipy import sparse
 
 from lexforge.common.similarity import Similarity
 
-Matrix: TypeAlias = sparse.csr_matrix | sparse.csr_array
+SparseMatrix: TypeAlias = sparse.csr_matrix | sparse.csr_array
 
 
-def sparse_width(matrix: Matrix, what: str) -> int:
+def sparse_width(matrix: SparseMatrix, what: str) -> int:
     """Return the number of columns of a matrix that a sparse index takes.
 
     Raises:
@@ -35,7 +35,7 @@ def dense_width(matrix: NDArray, what: str) -> int:
     return matrix.shape[1]
 
 
-def sparse_vectors(matrix: Matrix, what: str, width: int, similarity: Similarity) -> sparse.csr_array:
+def sparse_vectors(matrix: SparseMatrix, what: str, width: int, similarity: Similarity) -> sparse.csr_array:
     """Return the matrix as sorted float32 CSR without duplicates or zeros; the input is not changed.
 
     Args:
@@ -116,7 +116,7 @@ def _described(matrix: object) -> str:
     return name if dtype is None else f"{name} of dtype {dtype} and shape {shape}"
 
 
-def _check_weights(matrix: Matrix, what: str) -> None:
+def _check_weights(matrix: SparseMatrix, what: str) -> None:
     """Refuse a matrix with a stored weight that is negative or not finite."""
     weights = matrix.data
     wrong = np.flatnonzero(~(weights >= 0) | ~np.isfinite(weights))

@@ -94,7 +94,7 @@ def new_checkpoint(
         wait()  # every rank has written its files
         if writes:
             set_aside_after(place)
-            publish(staged, place)
+            publish_checkpoint(staged, place)
     except Exception as error:  # the writers of a full disk raise OSError, RuntimeError, SafetensorError
         message = disk_full(run, size(), size_of(unfinished), error)
         shutil.rmtree(unfinished, ignore_errors=True)
@@ -104,7 +104,7 @@ def new_checkpoint(
     wait()  # every rank finds the checkpoint in its place
 
 
-def publish(staged: Path, place: Path) -> None:
+def publish_checkpoint(staged: Path, place: Path) -> None:
     """Seal a checkpoint and move it to its place by renaming, so that it appears there whole.
 
     Args:

@@ -162,7 +162,7 @@ class FiniteTraining(BaseTrainer):
         )
 
     def _model_is_finite(self) -> bool:
-        finite = all(is_finite(parameter) for _, parameter in self._named_parameters())
+        finite = all(all_finite(parameter) for _, parameter in self._named_parameters())
         return not on_any_rank(not finite, self.args.device)
 
 
@@ -216,13 +216,13 @@ def non_finite_names(named: Iterable[tuple[str, Tensor]], *, count_norm: bool) -
     """
     found = [(name, tensor.detach()) for name, tensor in named]
     norm = norm_of(found)
-    names = [name for name, tensor in found if not is_finite(tensor)]
+    names = [name for name, tensor in found if not all_finite(tensor)]
     if not names and count_norm and not torch.isfinite(norm):
         names = ["the norm of the gradients"]  # each entry is finite, and the sum of the squares is not
     return names if on_any_rank(bool(names), norm.device) else None
 
 
-def is_finite(tensor: Tensor) -> bool:
+def all_finite(tensor: Tensor) -> bool:
     """Whether every entry is finite; all ranks must ask together if the tensor is in shards."""
     return bool(torch.isfinite(whole_tensor(tensor)).all())
 

@@ -77,10 +77,10 @@ def _take_port(host: str, port: int) -> socket.socket:
     if not 0 <= port <= 65535:
         raise ValueError(f"port must be from 0 to 65535; received {port}")
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        family, socket_type, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except socket.gaierror as error:
         raise OSError(f"no address belongs to the host {host!r}: {error}") from error
-    taken = socket.socket(family, kind, protocol)
+    taken = socket.socket(family, socket_type, protocol)
     try:
         if os.name == "posix":  # a server that starts again need not wait until old connections are forgotten
             taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

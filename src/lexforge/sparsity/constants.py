@@ -36,6 +36,7 @@ BLOCK_ENTRIES = 2**22
 # How far below 0 logits are looked at: first to 1, which is deep enough for a trained model, then twice as
 # far each time, up to 64, where a larger number than the model can have is given up.
 FIRST_DEPTH, LARGEST_DEPTH = 1.0, 64.0
-# Of the logits after a level (`scale_after`). No larger one was measured, and a head that would ask for one
-# was not trained for SPLADE.
-LARGEST_SCALE = 64
+# Of the scale of the logits after a level (`scale_after`): the exponent of the level, chosen on queries of
+# train, and the limit. No larger scale was measured, and a head that would ask for one was not trained for
+# SPLADE.
+SCALE_EXPONENT, LARGEST_SCALE = 2.5, 64

@@ -24,7 +24,7 @@ from lexforge.sparsity.constants import (
     REACH,
 )
 
-SIDES: tuple[TextKind, ...] = ("query", "document")
+KINDS: tuple[TextKind, ...] = ("query", "document")
 
 
 class ActiveTermsController(TrainerCallback):
@@ -42,15 +42,15 @@ class ActiveTermsController(TrainerCallback):
     hardly at all while the learning rate warms up. The distance of n from the wanted number says by how much
     w must differ from that.
 
-    Where both sides have a wanted number, each has a weight of its own, and the base of the queries begins as
-    the first log w of the documents. With log(ANCHOR) instead, queries trained with a weight far below that
-    of the documents for half of training, and kept too many terms.
+    Where both kinds of text have a wanted number, each has a weight of its own, and the base of the queries
+    begins as the first log w of the documents. With log(ANCHOR) instead, queries trained with a weight far
+    below that of the documents for half of training, and kept too many terms.
 
     The documents of the finished model are trimmed to their number (`trim_documents`). That moves queries
     too, and nothing brings them back to theirs.
 
     Of the weights that the loss was given, only the ratio of queries to documents has a meaning, and that
-    only if one side alone has a wanted number. Its factor then multiplies the terms of both sides, as one
+    only if one kind alone has a wanted number. Its factor then multiplies the terms of both kinds, as one
     weight of FLOPS that is set by hand would.
 
     The state is three tensors on the CPU, which follow from the counts and so are the same on all ranks; as a
@@ -80,21 +80,18 @@ class ActiveTermsController(TrainerCallback):
         document_terms: float | None = None,
     ) -> None:
         check_wanted_terms(query_terms=query_terms, document_terms=document_terms)
-        # The index of a side in the state -> its wanted number.
-        self.wanted = {
-            side: wanted for side, wanted in enumerate((query_terms, document_terms)) if wanted is not None
-        }
-        # Each side -> the side whose factor multiplies its term.
+        wanted = zip(KINDS, (query_terms, document_terms), strict=True)
+        self.wanted = {kind: number for kind, number in wanted if number is not None}
+        # Each kind -> the kind whose factor multiplies its term.
         self.leaders = {
-            side: side if side in self.wanted else 1 - side
-            for side in range(len(SIDES))
-            if self.wanted and loss.weights[_term(side)]
+            kind: kind if kind in self.wanted else next(iter(self.wanted))
+            for kind in KINDS
+            if self.wanted and loss.weights[_term(kind)]
         }
-        for side in self.wanted:
-            if not loss.weights[_term(side)]:
+        for kind in self.wanted:
+            if not loss.weights[_term(kind)]:
                 raise ValueError(
-                    f"{SIDES[side]}_terms multiplies the weight of {_term(side)}, which must be above 0; "
-                    "received 0"
+                    f"{kind}_terms multiplies the weight of {_term(kind)}, which must be above 0; received 0"
                 )
         self.bound = BOUND if query_terms is None else BOUND_WITH_QUERIES
         self.given = {leader: loss.weights[_term(leader)] for leader in self.wanted}
@@ -118,15 +115,15 @@ class ActiveTermsController(TrainerCallback):
             moves = state.global_step >= AFTER * state.max_steps
             follow = min(1.0, FOLLOW * between / state.max_steps) if moves else 0.0
             self._count(follow, first=not state.global_step)
-        weights = self.weights.exp()  # [2]
+        weights = dict(zip(KINDS, self.weights.exp(), strict=True))  # tensors of no dimension
         factors = {leader: weights[leader] / given for leader, given in self.given.items()}
-        self.loss.sparsity_factors = {_term(side): factors[leader] for side, leader in self.leaders.items()}
+        self.loss.sparsity_factors = {_term(kind): factors[leader] for kind, leader in self.leaders.items()}
 
     def _begin(self) -> None:
         """Set the state to that before the first count, `[2]` float32 each, queries first."""
-        self.bases = torch.full((len(SIDES),), math.log(ANCHOR))  # logarithms
+        self.bases = torch.full((len(KINDS),), math.log(ANCHOR))  # logarithms
         self.weights = self.bases.clone()  # logarithms
-        self.counts = torch.zeros(len(SIDES))
+        self.counts = torch.zeros(len(KINDS))
 
     def state(self) -> dict[str, Tensor]:
         """Return the logarithms of the bases and of the weights, and the last counts, by name."""
@@ -139,12 +136,12 @@ class ActiveTermsController(TrainerCallback):
     def _count(self, follow: float, *, first: bool) -> None:
         """Count the terms, let the bases go a share of the way to the weights, and set the weights."""
         found = self.count()
-        self.counts = torch.tensor([found.get(side, 0.0) for side in SIDES])
-        wanted = torch.tensor([self.wanted.get(side, math.nan) for side in range(len(SIDES))])
+        self.counts = torch.tensor([found.get(kind, 0.0) for kind in KINDS])
+        wanted = torch.tensor([self.wanted.get(kind, math.nan) for kind in KINDS])
         distances = (self.counts / wanted).log()  # -inf of empty texts is clipped
-        distances.clamp_(-REACH, REACH).nan_to_num_(0.0)  # 0 for a side that is not controlled
-        if first and len(self.wanted) == len(SIDES):
-            query, document = range(len(SIDES))
+        distances.clamp_(-REACH, REACH).nan_to_num_(0.0)  # 0 for a kind that is not controlled
+        if first and len(self.wanted) == len(KINDS):
+            query, document = range(len(KINDS))
             # The first log w of the documents.
             self.bases[query] = self.bases[document] + distances[document] / POWER
         self.bases = self.bases.lerp(self.weights, follow)
@@ -153,24 +150,24 @@ class ActiveTermsController(TrainerCallback):
         )
 
     def log_values(self) -> dict[str, float]:
-        """Return what the log shows of each controlled side.
+        """Return what the log shows of each controlled kind of text.
 
         Returns:
-            `terms/<side>_wanted` and, once they are counted, `terms/<side>_counted` (the last count) of each
-            side that has a wanted number, and `weight/<term>`, the weight in force, without the ramp.
+            `terms/<kind>_wanted` and, once they are counted, `terms/<kind>_counted` (the last count) of each
+            kind that has a wanted number, and `weight/<term>`, the weight in force, without the ramp.
         """
         values: dict[str, float] = {}
-        counted = self.counts.tolist()
-        for side, wanted in self.wanted.items():
-            values[f"terms/{SIDES[side]}_wanted"] = wanted
-            if counted[side]:
-                values[f"terms/{SIDES[side]}_counted"] = round(counted[side], 2)
-        for side in self.leaders:
-            weight = self.loss.weights[_term(side)] * float(self.loss.sparsity_factors.get(_term(side), 1.0))
-            values[f"weight/{_term(side)}"] = float(f"{weight:.4g}")
+        counted = dict(zip(KINDS, self.counts.tolist(), strict=True))
+        for kind, wanted in self.wanted.items():
+            values[f"terms/{kind}_wanted"] = wanted
+            if counted[kind]:
+                values[f"terms/{kind}_counted"] = round(counted[kind], 2)
+        for kind in self.leaders:
+            weight = self.loss.weights[_term(kind)] * float(self.loss.sparsity_factors.get(_term(kind), 1.0))
+            values[f"weight/{_term(kind)}"] = float(f"{weight:.4g}")
         return values
 
 
-def _term(side: int) -> str:
-    """The name of the sparsity term of a side, as `NeuralSparseLoss` returns and logs it."""
-    return f"flops_{SIDES[side]}"
+def _term(kind: TextKind) -> str:
+    """The name of the sparsity term of a kind of text, as `NeuralSparseLoss` returns and logs it."""
+    return f"flops_{kind}"

@@ -16,7 +16,7 @@ from lexforge.common.types import Qrels
 from lexforge.evaluation import measure_sparsity, score_run
 from lexforge.models.load import check_encoder
 from lexforge.retrieval import InvertedIndex
-from lexforge.retrieval.vectors import Matrix
+from lexforge.retrieval.vectors import SparseMatrix
 from lexforge.sparsity.logits import activations_of
 from lexforge.sparsity.stored_vectors import StoredVectors, largest_terms
 from lexforge.sparsity.trimming import DocumentLevels
@@ -97,7 +97,7 @@ def trimming_curve(
     )
 
     def point(
-        setting: Setting, wanted: int | None, value: float | None, left: Matrix, right: Matrix
+        setting: Setting, wanted: int | None, value: float | None, left: SparseMatrix, right: SparseMatrix
     ) -> CurvePoint:
         return CurvePoint(setting, wanted, value, _measured(left, right, list(corpus), qrels, similarity))
 
@@ -117,7 +117,7 @@ def trimming_curve(
 
 
 def _measured(
-    queries: Matrix, documents: Matrix, ids: list[str], qrels: Qrels, similarity: Similarity
+    queries: SparseMatrix, documents: SparseMatrix, ids: list[str], qrels: Qrels, similarity: Similarity
 ) -> dict[str, float]:
     """Search, and return the measures of `CurvePoint`."""
     index = InvertedIndex.build(documents, ids, similarity)

@@ -18,7 +18,7 @@ from sentence_transformers import SparseEncoder
 from lexforge.common.types import TextKind
 from lexforge.corpus import encode
 from lexforge.models.decoder_bias import raised_bias
-from lexforge.retrieval.vectors import Matrix
+from lexforge.retrieval.vectors import SparseMatrix
 from lexforge.sparsity.logits import activations_of, logits_of
 from lexforge.sparsity.trimming import looks_up_queries
 
@@ -53,11 +53,11 @@ class StoredVectors:
         self.is_looked_up = kind == "query" and looks_up_queries(model)  # by no head that has a level
         self.height = max(0.0, -loosest)
         with raised_bias(model, self.height):
-            self.vectors: Matrix = encode(
+            self.vectors: SparseMatrix = encode(
                 model, texts, kind, batch_size=batch_size, show_progress_bar=show_progress_bar
             )
 
-    def at_level(self, level: float = 0.0, scale: float = 1.0) -> Matrix:
+    def at_level(self, level: float = 0.0, scale: float = 1.0) -> SparseMatrix:
         """Return the vectors of the model whose logits are lower by a level; 0 is the model as it is.
 
         Args:
@@ -74,7 +74,7 @@ class StoredVectors:
         left = logits > 0
         return _kept(self.vectors, left, activations_of(self.model, scale * logits[left]))
 
-    def above(self, threshold: float) -> Matrix:
+    def above(self, threshold: float) -> SparseMatrix:
         """Return the vectors of the model as it is, without the activations up to a threshold.
 
         Args:
@@ -88,7 +88,7 @@ class StoredVectors:
         return vectors if self.is_looked_up else _kept(vectors, vectors.data > threshold)
 
 
-def largest_terms(vectors: Matrix, most: int) -> Matrix:
+def largest_terms(vectors: SparseMatrix, most: int) -> SparseMatrix:
     """Keep the largest terms of each vector, as `max_active_dims` does.
 
     Args:
@@ -105,7 +105,9 @@ def largest_terms(vectors: Matrix, most: int) -> Matrix:
     return _kept(vectors, rank < most)
 
 
-def _kept(vectors: Matrix, left: NDArray[np.bool_], data: NDArray[np.float32] | None = None) -> Matrix:
+def _kept(
+    vectors: SparseMatrix, left: NDArray[np.bool_], data: NDArray[np.float32] | None = None
+) -> SparseMatrix:
     """Return the marked entries of a matrix, with other weights if they are given."""
     ends = np.concatenate([[0], np.cumsum(left)])[vectors.indptr]  # [N + 1]
     weights: Any = vectors.data[left] if data is None else data

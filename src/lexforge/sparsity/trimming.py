@@ -24,7 +24,14 @@ from lexforge.corpus import encode
 from lexforge.models.decoder_bias import decoder_biases, lower_bias, raised_bias
 from lexforge.models.head_scale import can_scale_logits, scale_logits
 from lexforge.models.structure import module_sequences, splade_decoders, vocabulary_size
-from lexforge.sparsity.constants import FIRST_DEPTH, LARGEST_DEPTH, LARGEST_SCALE, MARGIN, PROBED
+from lexforge.sparsity.constants import (
+    FIRST_DEPTH,
+    LARGEST_DEPTH,
+    LARGEST_SCALE,
+    MARGIN,
+    PROBED,
+    SCALE_EXPONENT,
+)
 from lexforge.sparsity.logits import logits_of
 from lexforge.sparsity.sample import in_blocks, mean_active_terms
 
@@ -60,11 +67,11 @@ def scale_after(level: float) -> int:
         level: The level.
 
     Returns:
-        The power of two that is nearest to level^2.5, from 1 to `LARGEST_SCALE`.
+        The power of two that is nearest to level^`SCALE_EXPONENT`, from 1 to `LARGEST_SCALE`.
 
-    Source: docs/losses.md, section 19; the exponent was chosen on queries of train.
+    Source: docs/losses.md, section 19.
     """
-    return min(LARGEST_SCALE, 2 ** round(2.5 * math.log2(max(1.0, level))))
+    return min(LARGEST_SCALE, 2 ** round(SCALE_EXPONENT * math.log2(max(1.0, level))))
 
 
 def trim_documents(

@@ -57,7 +57,7 @@ class BlockCache:
             self._block_keys.append(keys)
         self._index()
 
-    def check_teacher(self, teacher: str) -> None:
+    def refuse_other_teacher(self, teacher: str) -> None:
         """Refuse the folder if its blocks belong to another teacher.
 
         Args:

@@ -133,7 +133,7 @@ class TeacherCache:
         """Encode the (kind, text) pairs that the cache does not hold yet, block by block, and open it."""
         place = cache_folder() / "teachers" / teacher.name if folder is None else Path(folder)
         blocks = BlockCache(place, FORMAT, np.float16)
-        blocks.check_teacher(teacher.name)
+        blocks.refuse_other_teacher(teacher.name)
         seen: dict[TextKind, dict[str, None]] = {kind: {} for kind in _KINDS}  # not compared with the cache
         missing: dict[TextKind, dict[str, None]] = {kind: {} for kind in _KINDS}  # not encoded yet
         read = 0

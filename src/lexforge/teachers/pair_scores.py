@@ -59,7 +59,7 @@ def score_pairs(
         raise ValueError("received no pair to score")
     place = cache_folder() / "pair-scores" / scorer.name if folder is None else Path(folder)
     cache = BlockCache(place, FORMAT, np.float32)
-    cache.check_teacher(scorer.name)
+    cache.refuse_other_teacher(scorer.name)
     keys = hash_keys(_key(pair) for pair in wanted)  # [N]
     # The longest pairs come first: they take the most memory, so a batch that is too large fails at once.
     # Pairs of one document stand together, because equal texts have equal lengths.

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
         load_rows,
         unknown_rows,
     )
-    from lexforge.training.recipe_terms import Terms
+    from lexforge.training.recipe_terms import Terms, case_notes
     from lexforge.training.trainer import SpladeTrainer, check_training_length
     from lexforge.training.weighted_sampler import weighted_batches
 
@@ -47,6 +47,7 @@ __all__ = [
     "Terms",
     "TrainingSettings",
     "begin_run",
+    "case_notes",
     "check_full_batch",
     "check_optimizer",
     "check_trackers",

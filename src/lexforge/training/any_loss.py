@@ -77,7 +77,7 @@ class AnyLossTraining(BaseTrainer):
             _check_loss_argument(one, new_models=kwargs.get("model_init") is not None)
         for name in ("train_dataset", "eval_dataset"):
             kwargs[name] = without_extra_columns(kwargs.get(name), self._label_columns, name)
-            self._check_rows(kwargs[name], loss)
+            self._check_each_dataset(kwargs[name], loss)
         self._first_arguments = kwargs.get("args")
         if model is not None:
             self._prepare_first_model(model)
@@ -226,7 +226,7 @@ class AnyLossTraining(BaseTrainer):
             }
             self._metrics[mode].clear()
 
-    def _check_rows(self, given: Any, losses: Losses) -> None:
+    def _check_each_dataset(self, given: Any, losses: Losses) -> None:
         """Call `check_rows` for each data set that was given, with its loss."""
         for name, dataset in (given if isinstance(given, dict) else {"": given}).items():
             loss = losses.get(name) if isinstance(losses, Mapping) else losses

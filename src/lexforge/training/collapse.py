@@ -33,7 +33,7 @@ class CollapseCallback(TrainerCallback):
     def __init__(self, vocabulary_size: int, *, terms_are_wanted: bool = False) -> None:
         self.vocabulary_size = vocabulary_size
         self.terms_are_wanted = terms_are_wanted
-        self._lines: dict[tuple[str, str], int] = {}  # (column, state) -> consecutive lines
+        self._lines: dict[tuple[str, str], int] = {}  # (kind, state) -> consecutive lines
 
     def on_log(
         self,
@@ -44,19 +44,19 @@ class CollapseCallback(TrainerCallback):
         **kwargs: Any,
     ) -> None:
         """Compare the mean number of active terms per text with both limits."""
-        for column in ("query", "document"):
-            active = (logs or {}).get(f"terms/{column}")
+        for kind in ("query", "document"):
+            active = (logs or {}).get(f"terms/{kind}")
             if active is None:
                 continue
             states = {"empty": active < 1, "dense": active > DENSE * self.vocabulary_size}
             for name, holds in states.items():
-                self._lines[column, name] = self._lines.get((column, name), 0) + 1 if holds else 0
-                if self._lines[column, name] == PATIENCE and state.is_world_process_zero:
+                self._lines[kind, name] = self._lines.get((kind, name), 0) + 1 if holds else 0
+                if self._lines[kind, name] == PATIENCE and state.is_world_process_zero:
                     logger.warning(
                         "step %d: for %d lines of the log a %s has had %.1f of %d terms active: %s",
                         state.global_step,
                         PATIENCE,
-                        column,
+                        kind,
                         active,
                         self.vocabulary_size,
                         SYMPTOMS[name].advice_text(argument_of, terms_are_wanted=self.terms_are_wanted),

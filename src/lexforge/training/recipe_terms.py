@@ -60,3 +60,22 @@ class Terms:
             **options,
             **numbers.arguments(),
         )
+
+
+def case_notes(model: SparseEncoder) -> list[str]:
+    """Tell that capital and small letters are other terms to an encoder.
+
+    Args:
+        model: A SPLADE encoder.
+
+    Returns:
+        One line if they are; no line for an uncased tokenizer.
+
+    Source: Lionis et al. (arXiv 2601.17500).
+    """
+    if model.tokenizer.tokenize("Women") == model.tokenizer.tokenize("women"):
+        return []
+    return [
+        "the tokenizer of the model keeps case, so that a word has several terms, which do not match: as a "
+        "SPLADE an uncased model ranks better (arXiv 2601.17500)"
+    ]

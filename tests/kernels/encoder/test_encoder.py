@@ -27,12 +27,12 @@ def inputs(dtype: torch.dtype, length: int = 19, keys: int = 37) -> list[Tensor]
     return [torch.randn(shape).to(dtype).transpose(1, 2).requires_grad_() for shape in shapes]
 
 
-def masks(kind: str, length: int, keys: int) -> Tensor | None:
-    if kind == "none":
+def masks(mask_name: str, length: int, keys: int) -> Tensor | None:
+    if mask_name == "none":
         return None
-    if kind == "padding":  # as of texts of 37, 20 and 1 tokens
+    if mask_name == "padding":  # as of texts of 37, 20 and 1 tokens
         return (torch.arange(keys) < torch.tensor([keys, 20, 1])[:, None])[:, None, None]
-    if kind == "causal":
+    if mask_name == "causal":
         return torch.ones(1, 1, length, keys, dtype=torch.bool).tril()
     both = masks("padding", length, keys), masks("causal", length, keys)
     return both[0] & both[1]
@@ -46,12 +46,12 @@ def gradients(function: Any, *arguments: Any) -> list[Tensor]:
 
 
 @DTYPES
-@pytest.mark.parametrize("kind", ["none", "padding", "causal", "both"])
+@pytest.mark.parametrize("mask_name", ["none", "padding", "causal", "both"])
 @pytest.mark.parametrize("p", [0.0, 0.3])
-def test_attention_is_that_of_the_formula(dtype: torch.dtype, kind: str, p: float) -> None:
+def test_attention_is_that_of_the_formula(dtype: torch.dtype, mask_name: str, p: float) -> None:
     """The formula in float64 on the same numbers, and both gradients by autograd."""
     tensors = inputs(dtype)
-    mask = masks(kind, 19, 37)
+    mask = masks(mask_name, 19, 37)
     found = gradients(attention, *tensors, mask, 0.35, p, SEED)
     exact = [tensor.detach().double().requires_grad_() for tensor in tensors]
     expected = gradients(lambda q, k, v: attention(q, k, v, mask, 0.35, p, SEED, impl="reference"), *exact)

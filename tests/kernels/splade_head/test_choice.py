@@ -158,7 +158,7 @@ def test_products_that_saturate_are_never_used(monkeypatch: pytest.MonkeyPatch) 
     """Without VNNI pairs of 8-bit products are added in 16 bits: a bound from them would be wrong."""
 
     def saturating(left: torch.Tensor, right: torch.Tensor, out: torch.Tensor) -> None:
-        # One side is made unsigned by adding 128, as oneDNN does it with AVX2 (vpmaddubsw), and that is
+        # One factor is made unsigned by adding 128, as oneDNN does it with AVX2 (vpmaddubsw), and that is
         # taken off the sum.
         products = (left.int() + 128).unsqueeze(2) * right.int().unsqueeze(0)  # [n, D, m]
         pairs = products.unflatten(1, (-1, 2)).sum(2).clamp(-(2**15), 2**15 - 1)
@@ -181,7 +181,7 @@ def test_products_that_saturate_are_never_used(monkeypatch: pytest.MonkeyPatch) 
 def test_the_measurement_times_every_backend_that_is_exact() -> None:
     """In earnest; and a run draws the same random numbers with and without it."""
     state = torch.random.get_rng_state()
-    seconds = choice.measure(WIDTH)
+    seconds = choice.time_backends(WIDTH)
     assert set(seconds) == {"float32", *(name for name, one in SCREENS.items() if is_exact(one, WIDTH))}
     assert all(0 < each < 60 for each in seconds.values())
     assert torch.equal(torch.random.get_rng_state(), state)
@@ -189,7 +189,7 @@ def test_the_measurement_times_every_backend_that_is_exact() -> None:
 
 def test_the_turns_go_on_while_a_backend_gets_faster(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a busy machine the first turns of the fastest backend may be the slow ones."""
-    backends = len(choice.measure(WIDTH))
+    backends = len(choice.time_backends(WIDTH))
     took = iter(
         0.5 if place == backends - 1 and turn >= 3 else 1.0 for turn in range(99) for place in range(backends)
     )
@@ -201,7 +201,7 @@ def test_the_turns_go_on_while_a_backend_gets_faster(monkeypatch: pytest.MonkeyP
         return now[0]
 
     monkeypatch.setattr(choice, "time", SimpleNamespace(perf_counter=clock))
-    assert list(choice.measure(WIDTH).values()) == [1.0] * (backends - 1) + [0.5]
+    assert list(choice.time_backends(WIDTH).values()) == [1.0] * (backends - 1) + [0.5]
     assert len(list(took)) == 92 * backends  # three calm turns, a faster one, and three calm ones again
 
 
@@ -218,7 +218,7 @@ def test_a_product_that_is_emulated_is_timed_once(monkeypatch: pytest.MonkeyPatc
 
     is_exact(SCREENS["bfloat16"], WIDTH)
     monkeypatch.setattr(bfloat16, "multiply", emulated)
-    seconds = choice.measure(WIDTH)
+    seconds = choice.time_backends(WIDTH)
     assert seconds["bfloat16"] > 10 * seconds["float32"]
     assert len(calls) == 4  # one turn over the groups of two rows
 

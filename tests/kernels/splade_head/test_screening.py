@@ -269,8 +269,8 @@ def narrow_products(terms: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
     chosen.multiply(narrow[0].values, narrow[1].values, raw)
     scales = torch.outer(narrow[0].scale, narrow[1].scale).double()
     products = raw.double() * scales.repeat_interleave(tokens.shape[1], 1)
-    sides = screening.term_side(narrow[0]), screening.token_side(narrow[1])
-    bound = (sides[0].bound @ sides[1].bound).double().repeat_interleave(tokens.shape[1], 1)
+    factors = screening.term_factor(narrow[0]), screening.token_factor(narrow[1])
+    bound = (factors[0].bound @ factors[1].bound).double().repeat_interleave(tokens.shape[1], 1)
     return products, bound + 1.02 * chosen.unit * products.abs()
 
 

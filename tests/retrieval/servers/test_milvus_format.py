@@ -10,10 +10,10 @@ import pytest
 from scipy import sparse
 
 from lexforge.retrieval.servers.milvus_format import (
+    collection_rows,
     is_transient,
     lite_file,
     message,
-    rows_of,
 )
 
 GRPC = Enum("GRPC", ["UNAVAILABLE", "DEADLINE_EXCEEDED", "PERMISSION_DENIED"])
@@ -28,14 +28,14 @@ def failure(code: Any, **others: Any) -> Exception:
 def test_rows_of_sparse_documents() -> None:
     """A row without a weight has one in a column behind the last, where no query has any, and counts none."""
     vectors = sparse.csr_array(np.array([[0, 0.5, 2], [0, 0, 0]], np.float32))
-    assert rows_of(vectors, ["a", "b"], 7) == [
+    assert collection_rows(vectors, ["a", "b"], 7) == [
         {"position": 7, "document": "a", "weights": 2, "vector": {1: 0.5, 2: 2.0}},
         {"position": 8, "document": "b", "weights": 0, "vector": {3: 1.0}},
     ]
 
 
 def test_rows_of_dense_documents() -> None:
-    (row,) = rows_of(np.array([[1, 2, 3]], np.float32), ["a"], 0)
+    (row,) = collection_rows(np.array([[1, 2, 3]], np.float32), ["a"], 0)
     assert (row["position"], row["document"], row["weights"]) == (0, "a", 3)
     assert row["vector"].tolist() == [1, 2, 3]
     assert row["vector"].dtype == np.float32

@@ -70,7 +70,7 @@ def chosen_screens(states: Tensor, weight: Tensor, groups: Groups) -> list[Scree
         return [SCREENS[requested]]
     if sum(places.numel() for _, places in groups) < _LEAST_TOKENS or len(weight) < _LEAST_TERMS:
         return []
-    seconds = timed(f"head of width {width}", partial(measure, width))
+    seconds = timed(f"head of width {width}", partial(time_backends, width))
     by_time = sorted(seconds, key=lambda name: seconds[name])
     faster = [SCREENS[name] for name in by_time if seconds[name] < _GAIN * seconds["float32"]]
     # Exactness is never read from a file: another processor of the same name may have written it.
@@ -90,7 +90,7 @@ def requested_backend() -> str:
     return requested
 
 
-def measure(width: int) -> dict[str, float]:
+def time_backends(width: int) -> dict[str, float]:
     """Time every backend on a batch of random numbers with few active pairs.
 
     Args:

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from lexforge.kernels.splade_head.screens import Narrow, Screen
 
-CHECKED_AT_ONCE = 2048  # vectors of each side, so that they stay in the second-level cache
+CHECKED_AT_ONCE = 2048  # vectors of each factor, so that they stay in the second-level cache
 # Of the pairs of a part: above this share it is refused. In the sweeps of `bench_splade_head.py` on an AMD
 # EPYC (family 26) the screen in 8 bits is as slow as the plain product at .31 (D = 128), .67 (384), 1 (768).
 _MOST_POSSIBLE = 0.4
@@ -45,8 +45,8 @@ class Maxima(NamedTuple):
     winner: Tensor | None  # [B, V] int32, places in `flat` (-1: inactive); None where they are not wanted
 
 
-class Side(NamedTuple):
-    """One factor of a part, with its share of the bound: E is the product of both shares."""
+class Factor(NamedTuple):
+    """One factor of the product of a part, with its share of the bound: E is the product of both shares."""
 
     narrow: Narrow
     bound: Tensor  # [n, 2] of the terms, [2, m] of the tokens
@@ -86,7 +86,7 @@ def screened_maximum(
         The parts that are refused, of which nothing is written: a vector is not finite, too many pairs may be
         active, or so many parts before were refused that the rest is not tried.
     """
-    states = [token_side(screen.narrow(flat[places])) for _, places in groups]
+    states = [token_factor(screen.narrow(flat[places])) for _, places in groups]
     terms_at_once = max((tile.stop - tile.start for tile, _ in parts), default=0)
     tokens_at_once = max((len(each.narrow.values) for each in states), default=0)
     buffer = torch.empty(terms_at_once * tokens_at_once, dtype=screen.products)
@@ -99,7 +99,7 @@ def screened_maximum(
             if len(refused) > _MOST_REFUSED * done:
                 refused.append((tile, index))
                 continue
-            terms = term_side(screen.narrow(weight[tile].unsqueeze(1))) if terms is None else terms
+            terms = term_factor(screen.narrow(weight[tile].unsqueeze(1))) if terms is None else terms
             offset = None if bias is None else bias[tile]
             candidates = _find_candidates(terms, states[index], groups[index], offset, screen, buffer)
             done += 1
@@ -115,8 +115,8 @@ def screened_maximum(
 
 
 def _find_candidates(
-    terms: Side,
-    tokens: Side,
+    terms: Factor,
+    tokens: Factor,
     group: tuple[Tensor, Tensor],
     bias: Tensor | None,
     screen: Screen,
@@ -167,16 +167,16 @@ def _find_candidates(
     return Candidates(members[row], term, pair, places[row[pair], token])
 
 
-def term_side(terms: Narrow) -> Side:
+def term_factor(terms: Narrow) -> Factor:
     """|r_w| + s |w| and |w| + |r_w|, which bound |w'|, for each term."""
     sums = _SUMS + terms.values.shape[1] * 2.0**-23
     bound = torch.stack([terms.rest + sums * terms.length, terms.length + terms.rest], dim=1)
-    return Side(terms, bound.mul_(_SAFETY), float(terms.length.max()))
+    return Factor(terms, bound.mul_(_SAFETY), float(terms.length.max()))
 
 
-def token_side(tokens: Narrow) -> Side:
+def token_factor(tokens: Narrow) -> Factor:
     """|h| and |r_h|, the largest of each row."""
-    return Side(tokens, torch.stack([tokens.length, tokens.rest]), float(tokens.length.max()))
+    return Factor(tokens, torch.stack([tokens.length, tokens.rest]), float(tokens.length.max()))
 
 
 def _decide(maxima: Maxima, found: Candidates, flat: Tensor, weight: Tensor, bias: Tensor | None) -> None:

@@ -18,7 +18,7 @@ and by Cauchy-Schwarz the narrow product p differs from h.w, and from its float3
 - s covers the float32 sums, of the screen and of the product that decides, and the rounding of rests and
   scales: D 2^-23 + 2^-20.
 
-A processor without instructions for such sums (VNNI, i8mm) makes one side unsigned and adds pairs of
+A processor without instructions for such sums (VNNI, i8mm) makes one factor unsigned and adds pairs of
 products in 16 bits, which saturate: no bound holds then. `is_exact` multiplies the largest numbers, once
 per process, to see it.
 """

@@ -16,11 +16,11 @@ from lexforge.common.extras import missing_extra
 from lexforge.retrieval.base import RankedPositions
 from lexforge.retrieval.servers.milvus_format import (
     CONNECT_FAILED,
+    collection_rows,
     dictionaries,
     is_transient,
     lite_file,
     message,
-    rows_of,
     type_and_width,
 )
 from lexforge.retrieval.servers.server import (
@@ -114,7 +114,7 @@ class MilvusIndex(ServerIndex):
         self._call("create_collection", schema=schema, index_params=params, properties=properties, **options)
 
     def _send(self, vectors: Any, names: list[str]) -> int:
-        rows = rows_of(vectors, names, len(self))
+        rows = collection_rows(vectors, names, len(self))
         self._call("upsert", data=rows)
         return sum(row["weights"] for row in rows)
 

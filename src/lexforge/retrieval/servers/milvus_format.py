@@ -55,7 +55,7 @@ def type_and_width(matrix: Any, what: str) -> tuple[VectorType, int]:
     return vector_type, sparse_width(matrix, what) if vector_type == "sparse" else dense_width(matrix, what)
 
 
-def rows_of(
+def collection_rows(
     vectors: sparse.csr_array | NDArray[np.float32], ids: list[str], position: int
 ) -> list[dict[str, Any]]:
     """Return documents as rows of a collection.

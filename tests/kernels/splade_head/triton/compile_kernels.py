@@ -103,16 +103,16 @@ def narrow_products(ttir: str) -> list[str]:
             defined[matched[1]] = matched[2], re.findall(r"%[\w#]+", matched[3]), line.split(" loc(")[0]
     through = {"addi", "subi", "muli", "extsi", "extui", "minsi", "maxsi", "select"}
     through |= {"splat", "broadcast", "expand_dims", "reshape"}
-    waiting = [operands[1] for kind, operands, _ in defined.values() if kind == "tt.addptr"]
+    waiting = [operands[1] for operation, operands, _ in defined.values() if operation == "tt.addptr"]
     seen, found = set(), []
     while waiting:
-        kind, operands, line = defined.get(waiting.pop(), ("", [], ""))
-        if line in seen or kind.split(".")[-1] not in through:
+        operation, operands, line = defined.get(waiting.pop(), ("", [], ""))
+        if line in seen or operation.split(".")[-1] not in through:
             continue
         seen.add(line)
         waiting += operands
         unknown = [one for one in operands if defined.get(one, ("",))[0] != "arith.constant"]
-        if kind == "arith.muli" and "i32" in line.rsplit(":", 1)[1] and len(unknown) == 2:
+        if operation == "arith.muli" and "i32" in line.rsplit(":", 1)[1] and len(unknown) == 2:
             found.append(line.strip())
     return found
 

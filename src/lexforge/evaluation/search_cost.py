@@ -1,4 +1,4 @@
-"""The sparsity of vectors, and the cost of a search that follows from it."""
+"""Active dimensions of queries and documents, and the cost of a search that follows from them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from lexforge.retrieval.vectors import Matrix
+from lexforge.retrieval.vectors import SparseMatrix
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Sparsity:
     flops: float
 
 
-def measure_sparsity(queries: Matrix, documents: Matrix) -> Sparsity:
+def measure_sparsity(queries: SparseMatrix, documents: SparseMatrix) -> Sparsity:
     """Count the active dimensions of queries and documents.
 
     Args:
@@ -59,7 +59,7 @@ def measure_sparsity(queries: Matrix, documents: Matrix) -> Sparsity:
     )
 
 
-def _active_shares(vectors: Matrix) -> NDArray[np.float64]:
+def _active_shares(vectors: SparseMatrix) -> NDArray[np.float64]:
     """Return the share of rows in which each column is not zero, `[V]`."""
     active = np.bincount(vectors.indices[vectors.data != 0], minlength=vectors.shape[1])
     return active / vectors.shape[0]
