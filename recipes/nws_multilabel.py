@@ -34,7 +34,13 @@ import tyro
 
 from lexforge import corpus, data, evaluation, losses, models, report, runs, training
 from lexforge.common.command_line import run_recipe
-from lexforge.settings import NO_PREFIX, MultiLabelOptions, RecipeSettings, TrainingSettings
+from lexforge.settings import (
+    NO_PREFIX,
+    EvaluationSettings,
+    MultiLabelOptions,
+    RecipeSettings,
+    TrainingSettings,
+)
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -107,6 +113,9 @@ class Config(RecipeSettings):
     split is measured, and the thresholds of the classifiers come from dev."""
 
     output_dir: Path = Path("runs/nws_multilabel")
+
+    # The loss rises while the texts are told apart better, so the log shows measures on dev beside it.
+    evaluation: Annotated[EvaluationSettings, NO_PREFIX] = EvaluationSettings(eval_steps=0.5)
 
     train: Annotated[TrainingSettings, NO_PREFIX] = LEFT_OPEN
 

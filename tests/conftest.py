@@ -34,7 +34,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):  # the workers of pytest-xdist inherit it
         cache = tempfile.TemporaryDirectory(prefix="lexforge-tests-")
         config.add_cleanup(cache.cleanup)
-        os.environ["XDG_CACHE_HOME"] = cache.name
+        os.environ["XDG_CACHE_HOME"] = os.environ["LEXFORGE_TESTS_FOLDER"] = cache.name
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -209,9 +209,10 @@ def shared_folder() -> Path:
 @pytest.fixture(scope="session")
 def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmProcesses]:
     """Runs scripts in processes that need not import torch."""
-    processes = WarmProcesses(tmp_path_factory.mktemp("warm") / "log.txt")
-    with processes.process:  # closes its pipes, at which it ends
-        yield processes
+    folder = Path(os.environ["LEXFORGE_TESTS_FOLDER"])  # of all workers; a short path, as sockets need it
+    processes = WarmProcesses(folder, tmp_path_factory.mktemp("warm") / "log.txt")
+    yield processes
+    processes.close()
 
 
 @pytest.fixture(scope="session")

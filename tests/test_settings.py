@@ -114,6 +114,7 @@ def test_a_preset_and_the_loss_have_the_same_defaults() -> None:
         (TrainingSettings, {"logging_steps": -1}),
         (TrainingSettings, {"weight_decay": -0.1}),
         (EvaluationSettings, {"eval_steps": 0}),
+        (EvaluationSettings, {"eval_steps": 1.5}),
         (EvaluationSettings, {"best_measure": "nDCG@10"}),
         (EvaluationSettings, {"eval_steps": 5, "early_stopping": 2}),
         (SourceOptions, {"hold_out": 1.0}),
@@ -247,3 +248,6 @@ def test_the_preset_follows_from_the_files_of_a_model(tmp_path: Path) -> None:
     assert preset_of_model(str(tmp_path)) == "lexforge"
     (tmp_path / "colbert_linear.pt").touch()
     assert preset_of_model(str(tmp_path)) == "bge-m3"
+    (tmp_path / "run" / "model").mkdir(parents=True)
+    (tmp_path / "run" / "model" / "modules.json").write_text('[{"type": "lexforge.models.TokenWeights"}]')
+    assert preset_of_model(str(tmp_path / "run")) == "bge-m3"  # a run directory stands for its model

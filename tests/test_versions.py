@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 from packaging.specifiers import SpecifierSet
+from warm_processes import WarmProcesses
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = {path.relative_to(ROOT / "src").as_posix() for path in (ROOT / "src").rglob("*.py")}
@@ -153,7 +154,7 @@ SKIPPED = ["lexforge.kernels.splade_head.triton", "lexforge.commands"]  # need a
 
 
 @pytest.fixture(scope="module")
-def without_optional(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+def without_optional(warm: WarmProcesses, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """What a machine without the optional packages prints: the file of each module that imports there, and
     what each function says that needs such a package.
     """
@@ -184,7 +185,10 @@ def without_optional(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
                 print(name, shown.count("Traceback (most recent call last)"), error, sep="\\t")
     """
     programs = "".join(map(textwrap.dedent, (WITHOUT, IMPORT_ALL, code)))
-    return run(programs, *SKIPPED, cwd=tmp_path_factory.mktemp("without")).splitlines()
+    folder = tmp_path_factory.mktemp("without")
+    done = warm.completed("-c", programs, *SKIPPED, folder=folder, bare=True, forget=OPTIONAL)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout.splitlines()
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -53,5 +55,19 @@ def test_packages_to_forget_are_loaded_anew(warm: WarmProcesses) -> None:
     """A program that must work without the package would find it here, and a first import would be none."""
     code = "import sys; print(*({'lexforge', 'lexforge.losses', 'torch'} - sys.modules.keys()))"
     assert warm.completed("-c", code).stdout.split() == []
-    forgetful = warm.completed("-c", code, forget=["lexforge"])
-    assert set(forgetful.stdout.split()) == {"lexforge", "lexforge.losses"}
+    for others in ({"forget": ["lexforge"]}, {"bare": True}):
+        done = warm.completed("-c", code, **others)
+        assert set(done.stdout.split()) == {"lexforge", "lexforge.losses"}
+
+
+def test_workers_share_the_processes_that_have_loaded(warm: WarmProcesses, tmp_path: Path) -> None:
+    """Another worker loads nothing, waits for no program of the first, and ends nothing by its own end."""
+    code = "import psutil; print(psutil.Process().parents()[1].pid)"  # behind the process of the worker
+    loaded = warm.completed("-c", code).stdout
+    (waiting,) = warm.start("-c", ["import time; time.sleep(600)"])
+    other = WarmProcesses(Path(os.environ["LEXFORGE_TESTS_FOLDER"]), tmp_path / "log.txt")
+    assert other.completed("-c", code).stdout == loaded
+    other.close()
+    os.kill(waiting, signal.SIGKILL)
+    assert warm.end() == [-signal.SIGKILL]
+    assert warm.completed("-c", code).stdout == loaded

@@ -1,11 +1,15 @@
 """Processes that need not import torch: each is forked from one that has loaded the package.
 
-python warm_processes.py
+python warm_processes.py FOLDER
 
 A test of what a program does need not wait ten seconds for the imports of a new interpreter. A test of how a
 program starts does: what it loads, what it takes from variables at its start, how a launcher starts it.
 
-Reads one JSON object a line: `{"words": [...], "folder": folder, "environment": {...}, "forget": [...],
+Two processes serve all workers of a run of the tests, each at a socket in FOLDER: `package` has loaded the
+package, and `bare` what the package imports too, torch and sentence-transformers, but nothing of lexforge.
+Both end when no worker is left.
+
+Each reads one JSON object a line: `{"words": [...], "folder": folder, "environment": {...}, "forget": [...],
 "ranks": n, "log": file, "errors": file, "kill": {...}}`; forks one process, or so many ranks, each of which
 is what `python WORDS` would be in that folder: a script, `-m module` or `-c code` with its arguments. Only
 the modules are loaded already, except those of the packages to forget. Answers the process ids in one line,
@@ -30,30 +34,48 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import IO, Any, NoReturn
 
 ROOMS = ("data", "evaluation", "export", "losses", "models", "negatives", "report", "retrieval", "runs")
 ROOMS += ("sparsity", "teachers", "training")
 SETTINGS = {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
 SETTINGS |= {"TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
+SERVERS = ("package", "bare")
 
 
 class WarmProcesses:
-    """The process that has loaded the package, seen from a test."""
+    """The processes that have loaded the package or what it imports, seen from a test.
 
-    def __init__(self, log: Path) -> None:
+    Args:
+        folder: Where their sockets are; the first worker starts them.
+        log: A file for what the programs print.
+    """
+
+    def __init__(self, folder: Path, log: Path) -> None:
+        import fcntl  # which Windows lacks, as it lacks forks
+
         self.log = log
-        self.process = subprocess.Popen(
-            [sys.executable, __file__],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=os.environ | SETTINGS,
-        )
-        assert self._line() == "ready"
+        with open(folder / "lock", "w") as lock:  # let go when it is closed
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            try:
+                package = connected(folder / "package")
+            except OSError:  # no process has begun, or all have ended
+                command = [sys.executable, __file__, str(folder)]
+                subprocess.run(command, check=True, stdin=subprocess.DEVNULL, env=os.environ | SETTINGS)
+                package = connected(folder / "package")
+        self._servers = {"package": package, "bare": connected(folder / "bare")}
+        self._asked = package
+        for server in self._servers.values():
+            self._asked = server
+            assert self._line() == "ready"
+
+    def close(self) -> None:
+        """Let the processes end, unless another worker needs them."""
+        for server in self._servers.values():
+            server.close()
 
     def start(
         self,
@@ -64,20 +86,24 @@ class WarmProcesses:
         ranks: int = 1,
         folder: Path | None = None,
         forget: Sequence[str] = (),
+        bare: bool = False,
+        environment: Mapping[str, str] | None = None,
         **kill: Any,
     ) -> list[int]:
         """Start what `python PROGRAM ARGUMENTS` would start; returns the process ids.
 
         Its errors stand in the log unless they have a file. It works in the folder and with the variables of
-        the test, unless it is given a folder. Packages to forget are not loaded when it begins.
+        the test, unless it is given a folder or further variables. Packages to forget are not loaded when it
+        begins; if it is bare, nothing of lexforge ever was.
         """
-        assert self.process.stdin is not None
         log = str(self.log)
+        variables = os.environ | SETTINGS | dict(environment or {})
         order = {"words": [str(word) for word in (program, *arguments)], "ranks": ranks, "kill": kill}
-        order |= {"folder": str(folder or Path.cwd()), "environment": os.environ | SETTINGS}
+        order |= {"folder": str(folder or Path.cwd()), "environment": variables}
         order |= {"forget": list(forget), "log": log, "errors": str(errors or log)}
-        self.process.stdin.write(json.dumps(order) + "\n")
-        self.process.stdin.flush()
+        self._asked = self._servers["bare" if bare else "package"]
+        self._asked.write(json.dumps(order) + "\n")
+        self._asked.flush()
         return json.loads(self._line())
 
     def end(self) -> list[int]:
@@ -100,10 +126,20 @@ class WarmProcesses:
         )
 
     def _line(self) -> str:
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline().strip()
+        line = self._asked.readline().strip()
         assert line, "the process that loaded the package has ended"
         return line
+
+
+def connected(path: Path) -> IO[str]:
+    """What is written to the socket at a path, and read from it.
+
+    Raises:
+        OSError: If nobody listens there.
+    """
+    with socket.socket(socket.AF_UNIX) as connection:  # the file keeps it open
+        connection.connect(str(path))
+        return connection.makefile("rw", encoding="utf-8")
 
 
 def load() -> None:
@@ -226,18 +262,58 @@ def wait(children: list[int]) -> list[int]:
     return [ends[child] for child in children]
 
 
-def main() -> None:
-    load()
-    gc.freeze()
-    print("ready", flush=True)
-    for line in sys.stdin:
+def answer(connection: IO[str]) -> None:
+    """Do what a worker orders, until it closes its end."""
+    print("ready", file=connection, flush=True)
+    for line in connection:
         order = json.loads(line)
         for name in ("log", "errors"):
             Path(order[name]).write_bytes(b"")
         children = [fork(order, environment) for environment in environments(order["ranks"])]
-        print(json.dumps(children), flush=True)
-        print(json.dumps(wait(children)), flush=True)
+        print(json.dumps(children), file=connection, flush=True)
+        print(json.dumps(wait(children)), file=connection, flush=True)
+
+
+def serve(listener: socket.socket, children: set[int]) -> NoReturn:
+    """Fork a process for each worker that comes; end when these have ended, and the other children too."""
+    gc.freeze()
+    listener.settimeout(1)
+    while True:
+        try:
+            connection, _ = listener.accept()
+        except TimeoutError:
+            pass
+        else:
+            child = os.fork()
+            if not child:
+                listener.close()
+                answer(connection.makefile("rw", encoding="utf-8"))
+                os._exit(0)
+            connection.close()
+            children.add(child)
+        while children and (ended := os.waitpid(-1, os.WNOHANG)[0]):
+            children.remove(ended)
+        if not children:
+            os._exit(0)  # without a word of the libraries that are loaded
+
+
+def main(folder: Path) -> None:
+    listeners = {name: socket.socket(socket.AF_UNIX) for name in SERVERS}
+    for name, listener in listeners.items():
+        (folder / name).unlink(missing_ok=True)  # of processes that have ended
+        listener.bind(str(folder / name))
+        listener.listen()
+    if os.fork():  # who has started this waits for no more than the sockets
+        os._exit(0)
+    importlib.import_module("sentence_transformers.sparse_encoder")
+    package = os.fork()
+    name, other = ("bare", "package") if package else ("package", "bare")
+    listeners[other].close()
+    if not package:
+        load()
+    # The worker that has started this is waiting at both sockets, so neither is without one at first.
+    serve(listeners[name], {package} if package else set())
 
 
 if __name__ == "__main__":
-    main()
+    main(Path(sys.argv[1]))

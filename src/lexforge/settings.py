@@ -721,11 +721,18 @@ PRESETS: dict[PresetName, Preset] = {
 """The presets by name; docs/losses.md, section 8, shows their numbers side by side."""
 
 
+def model_of_run(folder: Path) -> Path | None:
+    """Return the folder of the model in a run directory; None if the folder is no such directory."""
+    inside = folder / "model"
+    is_run = (inside / "modules.json").is_file() and not (folder / "modules.json").is_file()
+    return inside if is_run else None
+
+
 def preset_of_model(model: str) -> PresetName:
     """Return the preset that suits a model, seen from its folder without loading it.
 
     Args:
-        model: `lexical`, a folder, or a hub name, of which no file is read.
+        model: `lexical`, a folder, a run directory, or a hub name, of which no file is read.
 
     Returns:
         "lexforge-scratch" for `lexical`; "bge-m3" for a folder with the sparse head of BGE-M3, in the layout
@@ -733,7 +740,7 @@ def preset_of_model(model: str) -> PresetName:
     """
     if model == LEXICAL:
         return "lexforge-scratch"
-    folder = Path(model)
+    folder = model_of_run(Path(model)) or Path(model)
     modules = folder / "modules.json"
     saved = modules.is_file() and "TokenWeights" in modules.read_text(encoding="utf-8")
     layout = all((folder / file).is_file() for file in (SPARSE_FILE, VECTORS_FILE))
@@ -759,8 +766,8 @@ class EvaluationSettings:
     """When a run is evaluated, and what follows from the values.
 
     Args:
-        eval_steps: Number of optimizer steps between two evaluations on dev; None evaluates before and after
-            training only.
+        eval_steps: Number of optimizer steps between two evaluations on dev; a number below 1 is a share of
+            all steps, and None evaluates before and after training only.
         best_measure: Measure on dev, such as nDCG@10, by which the best checkpoint is chosen. The run then
             saves a checkpoint at each evaluation (not each `save_steps`) and ends with the best model; None
             ends with the last.
@@ -772,16 +779,18 @@ class EvaluationSettings:
         ValueError: If a number is below 1, or an option is given without the one that it needs.
     """
 
-    eval_steps: int | None = None
+    eval_steps: float | None = None
     best_measure: str | None = None
     early_stopping: int | None = None
     initial_evaluation: bool = True
 
     def __post_init__(self) -> None:
-        for name in ("eval_steps", "early_stopping"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name} must be at least 1, or None; received {value}")
+        if self.eval_steps is not None and not self.eval_steps > 0:
+            raise ValueError(f"eval_steps must be above 0, or None; received {self.eval_steps}")
+        if self.eval_steps is not None and self.eval_steps > 1 and self.eval_steps % 1:
+            raise ValueError(f"eval_steps above 1 must be a whole number; received {self.eval_steps}")
+        if self.early_stopping is not None and self.early_stopping < 1:
+            raise ValueError(f"early_stopping must be at least 1, or None; received {self.early_stopping}")
         for name, needed in (("best_measure", "eval_steps"), ("early_stopping", "best_measure")):
             if getattr(self, name) is not None and getattr(self, needed) is None:
                 raise ValueError(f"{name} needs {needed}; received {name} {getattr(self, name)!r} alone")
@@ -790,6 +799,16 @@ class EvaluationSettings:
     def splits(self) -> list[str]:
         """The splits that a run measures: test, and during training dev."""
         return ["test"] if self.eval_steps is None else ["test", "dev"]
+
+    def steps_between(self, steps: int) -> int | None:
+        """Return the number of optimizer steps between two evaluations on dev; None for no evaluation.
+
+        Args:
+            steps: Number of all optimizer steps.
+        """
+        if self.eval_steps is None:
+            return None
+        return math.ceil(self.eval_steps * steps) if self.eval_steps < 1 else int(self.eval_steps)
 
     def check_measure(self, measures: Sequence[str]) -> None:
         """Refuse a best measure that the evaluation on dev does not compute.
@@ -807,13 +826,14 @@ class EvaluationSettings:
         """Return the settings as arguments of the Trainer, for an evaluator with the name `dev`."""
         if self.eval_steps is None:
             return {}
-        arguments: dict[str, Any] = {"eval_strategy": "steps", "eval_steps": self.eval_steps}
+        steps = self.eval_steps if self.eval_steps < 1 else int(self.eval_steps)
+        arguments: dict[str, Any] = {"eval_strategy": "steps", "eval_steps": steps}
         if self.best_measure is not None:
             arguments |= {
                 "load_best_model_at_end": True,
                 "metric_for_best_model": f"eval_dev_{self.best_measure}",
                 "greater_is_better": True,
-                "save_steps": self.eval_steps,
+                "save_steps": steps,
                 "restore_callback_states_from_checkpoint": True,  # the count of early stopping
             }
         return arguments

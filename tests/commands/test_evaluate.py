@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from lexforge.commands import evaluate
+from lexforge.data import SourceOptions, load_training_data
 from lexforge.evaluation import evaluate_run, read_run, write_run
 
 TEXTS = {"d1": "sort the list", "d2": "open the file", "d3": "parse a tree", "d4": "hash of a key"}
@@ -123,14 +125,26 @@ def test_a_comparison_is_reported(folder: Path, tmp_path: Path, tiny_checkpoint,
     assert "1.0000 -> " in capsys.readouterr().out
 
 
+def finished(run: Path, data: Path, splits: list[str] | None = None, **source: Any) -> Path:
+    """A run directory without a model, which was measured on data and found the positives of its test."""
+    if data.is_dir():
+        (data / "qrels" / "train.tsv").write_text("query-id\tcorpus-id\tscore\nq1\td1\t1\n")
+    options = SourceOptions(**source)
+    loaded = load_training_data(str(data), splits or ["test"], options)
+    run.mkdir()
+    found = {query: {max(row, key=row.get): 1.0} for query, row in loaded.measured.split("test").items()}
+    write_run(run / "run.trec", found)
+    settings = {"data": str(data), "source": asdict(options), "eval_documents": None}
+    (run / "config.json").write_text(json.dumps(settings))
+    (run / "env.json").write_text(json.dumps({"data": loaded.digests([])}))
+    return run
+
+
 def test_a_finished_run_is_compared_by_what_it_found(
     folder: Path, tmp_path: Path, tiny_checkpoint, broken: str
 ) -> None:
     """Its `run.trec` is read, and its model, which is not even there, is not encoded again."""
-    other, report = tmp_path / "a run", tmp_path / "report.json"
-    other.mkdir()
-    write_run(other / "run.trec", {query: {max(row, key=row.get): 1.0} for query, row in QRELS.items()})
-    (other / "config.json").write_text('{"eval_documents": null}')
+    other, report = finished(tmp_path / "a run", folder), tmp_path / "report.json"
     config = evaluate.Config(str(tiny_checkpoint), folder, json=report, metrics=("RR@10",))
     evaluate.main(replace(config, compare=other / "run.trec"))
     by_file = json.loads(report.read_text())["comparison"]
@@ -147,6 +161,74 @@ def test_a_finished_run_is_compared_by_what_it_found(
         FileNotFoundError, match=r"a run holds no run\.trec: it is no directory of a retrieval"
     ):
         evaluate.main(replace(config, compare=other))
+
+
+def clicks(path: Path, pairs: int) -> Path:
+    """Rows of queries and answers, every fifth of which has a weight that is no number."""
+    rows = (f"query {row},answer of {row},{row if row % 5 else 'many'}\n" for row in range(pairs))
+    path.write_text("query,positive,clicks\n" + "".join(rows))
+    return path
+
+
+@pytest.mark.parametrize("splits", [["test"], ["test", "dev"]])
+def test_a_run_is_compared_over_what_it_was_measured_on(
+    splits: list[str], tmp_path: Path, tiny_checkpoint
+) -> None:
+    """Whatever it measured beside the test, and with weights, which no evaluation reads: a row with a wrong
+    weight had left the test set, so that the options of the run did not make it again.
+    """
+    data, source = clicks(tmp_path / "x.csv", 60), SourceOptions(hold_out=0.2)
+    run = finished(tmp_path / "run", data, splits, hold_out=0.2, weight_column="clicks", bad_rows="skip")
+    report = tmp_path / "report.json"
+    evaluate.main(evaluate.Config(str(tiny_checkpoint), str(data), source=source, compare=run, json=report))
+    assert json.loads(report.read_text())["comparison"]["RR@10"]["first"] == 1
+
+
+def test_a_run_that_was_measured_on_other_data_is_refused(tmp_path: Path) -> None:
+    """Queries that the run had not searched counted as 0 for it, and the gain looked sure: p = 2e-17."""
+    data = clicks(tmp_path / "x.csv", 60)
+    run = finished(tmp_path / "run", data, hold_out=0.1)
+    config = evaluate.Config("./no-such-model", str(data), source=SourceOptions(hold_out=0.3), compare=run)
+    measured = [
+        len(load_training_data(str(data), ["test"], SourceOptions(hold_out=share)).measured.queries)
+        for share in (0.1, 0.3)
+    ]
+    # The searched documents, which are the same in another order, are not named.
+    with pytest.raises(
+        ValueError,
+        match=rf"run was measured on other data than this evaluation: judged queries: {measured[0]} \(digest "
+        rf"\w+\), now {measured[1]} \(digest \w+\); --hold-out was 0\.1 and is now 0\.3\. Give the data",
+    ):
+        evaluate.main(config)
+
+    same = replace(config, source=SourceOptions(hold_out=0.1))
+    with pytest.raises(ValueError, match=r"judged queries: .*; --split was test and is now dev\. Give"):
+        evaluate.main(replace(same, split="dev"))
+    with pytest.raises(FileNotFoundError, match="no-such-model"):  # the comparison itself is good
+        evaluate.main(same)
+    clicks(data, 61)
+    with pytest.raises(
+        ValueError, match=r"evaluation: searched documents: 60 \(.*, now 61 .*\)\. Give the data"
+    ):
+        evaluate.main(same)
+    (run / "env.json").unlink()
+    with pytest.raises(ValueError, match=r"env\.json is missing, or an earlier version wrote it"):
+        evaluate.main(same)
+
+
+def test_queries_that_a_file_does_not_rank_are_told(folder, tmp_path: Path, tiny_checkpoint, capsys) -> None:
+    """They count as 0, which may as well mean that the file is of other queries."""
+    write_run(tmp_path / "other", {"q1": {"d1": 1.0}})
+    evaluate.main(evaluate.Config(str(tiny_checkpoint), folder, compare=tmp_path / "other"))
+    assert f"{tmp_path / 'other'} ranks nothing for 2 of the 3 judged queries" in capsys.readouterr().out
+
+
+def test_the_model_of_a_run_is_no_run_and_names_it(folder: Path, tmp_path: Path) -> None:
+    """It is the folder that `--model` takes; `--compare` reads what stands above it."""
+    run = finished(tmp_path / "run", folder)
+    (run / "model").mkdir()
+    with pytest.raises(FileNotFoundError, match=r"the folder above it is one: --compare .*run$"):
+        evaluate.main(evaluate.Config("./no-such-model", folder, compare=run / "model"))
 
 
 @pytest.mark.parametrize(

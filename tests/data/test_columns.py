@@ -26,6 +26,7 @@ def row(**changed: Any) -> dict[str, Any]:
         ([row(anchor=None)], "column 'anchor', row 0: expected text; received None"),
         ([row(negative_1=float("nan"))], "column 'negative_1', row 0: expected text; received nan"),
         ([row(anchor=" ")], "column 'anchor', row 0: the text is blank"),
+        ([row(anchor="\ufeff")], "column 'anchor', row 0: the text is blank"),
         ([row(label=[0.5])], r"column 'label', row 0: expected 2 teacher scores .* received \[0.5\]"),
         ([row(), row(label=0.5)], "column 'label', row 1: expected 2 teacher scores"),
         ([row(label=[0.5, float("nan")])], "column 'label', row 0: expected finite numbers"),

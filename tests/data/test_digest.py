@@ -80,13 +80,30 @@ def test_another_text_under_the_same_path_is_told(
         "queries": 2 if write in (beir, msmarco) else 1,
         "judgements": 2 if write in (beir, msmarco) else 1,
         "rows": 1,
+        "searched documents": 2,
+        "judged queries": 1,
     }
     source = write(tmp_path / "data", "order")
     for path in (tmp_path / "data").rglob("*.*"):
         os.utime(path, (0, 0))
     assert loaded_digests(source) == before
     after = loaded_digests(write(tmp_path / "data", "array"))
-    assert [name for name in before if after[name] != before[name]] == ["documents", "rows"]
+    assert [name for name in before if after[name] != before[name]] == [
+        "documents",
+        "rows",
+        "searched documents",
+    ]
+
+
+def test_the_order_of_the_documents_is_no_part_of_what_is_searched(tmp_path: Path) -> None:
+    """What is held out for dev changes their order; an evaluation that holds nothing out finds the same."""
+    source = beir(tmp_path / "data", "order")
+    searched, whole = (loaded_digests(source)[name] for name in ("searched documents", "documents"))
+    corpus = tmp_path / "data" / "corpus.jsonl"
+    corpus.write_text("".join(reversed(corpus.read_text().splitlines(keepends=True))))
+    after = loaded_digests(source)
+    assert after["searched documents"] == searched
+    assert after["documents"] != whole  # a resumed run draws its samples by place
 
 
 def test_judgements_and_scores_are_data_too() -> None:

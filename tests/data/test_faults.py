@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 from typing import Literal
@@ -35,10 +36,10 @@ ask;a text
 more;words
 """
 SUMMARY = """\
-  more cells than columns: 1, namely line 7
-  not UTF-8: 1, namely line 8
+  more cells than columns: 1, namely line 7 (['three', 'cells', 'here'])
+  not UTF-8: 1, namely line 8 ('caf\\xe9')
   blank texts: 3, namely line 3, line 4, line 5
-  query and text identical: 1, namely line 6
+  query and text identical: 1, namely line 6 ('same text')
 """
 SKIP = SourceOptions(bad_rows="skip")
 
@@ -119,7 +120,7 @@ def test_the_command_line_prints_the_list(tmp_path: Path) -> None:
         run_command(lambda cfg: load_training_data(source, [], cfg), SourceOptions, "Read.", arguments=[])
     lines = str(ended.value.code).splitlines()
     assert lines[0].startswith(f"error: {source}:7: expected 2 cells")
-    assert lines[2] == "  more cells than columns: 1, namely line 7"
+    assert lines[2] == "  more cells than columns: 1, namely line 7 (['three', 'cells', 'here'])"
     assert lines[-1].endswith('(bad_rows="skip" in Python) (--debug shows the traceback)')
 
 
@@ -133,6 +134,22 @@ def test_many_bad_rows_show_three_examples() -> None:
         "x.csv: 5 of 10 rows are bad and left out:",
         "  blank texts: 5, such as line 2, line 3, line 4",
     ]
+
+
+def test_the_summary_shows_what_stands_in_bad_rows(tmp_path: Path) -> None:
+    """A cell tells why it is wrong; a long one is cut, and a terminal obeys none of its characters."""
+    long = "a long query " * 9
+    rows = [f"{long},{long},n,1", "a,b,n,many\x1b[2J\u2028", "\u200b,b,n,1", "c,d,n,", "e,f,n,2"]
+    source = write(tmp_path / "x.csv", "query,positive,negative,margin\n" + "\n".join(rows) + "\n")
+    assert load_training_data(source, [], SKIP).notes[1:] == (
+        "  query and text identical: 1, namely line 2 ('a long query a long query a long query ...)",
+        r"  wrong values: 2, namely line 3 ('many\x1b[2J\u2028'), line 5 ('')",
+        "  blank texts: 1, namely line 4",
+    )
+    source = write(tmp_path / "y.csv", b"query,positive\n" + b"word " * 40 + b"caf\xe9 here,b\na,b\n")
+    assert load_training_data(source, [], SKIP).notes[1] == (
+        r"  not UTF-8: 1, namely line 2 ('d word word word caf\xe9 here')"
+    )
 
 
 def test_all_rows_bad_is_an_error_also_where_they_are_skipped(tmp_path: Path) -> None:
@@ -166,15 +183,17 @@ def test_json_lines_and_folders(tmp_path: Path) -> None:
     source = write(tmp_path / "x.jsonl", JSON_LINES)
     loaded = load_training_data(source, [], SKIP)
     assert [note.strip() for note in loaded.notes[1:]] == [
-        "no JSON object: 1, namely line 2",
-        "not UTF-8: 1, namely line 6",
-        "wrong values: 1, namely line 4",
+        """no JSON object: 1, namely line 2 ('{"query": "ask"')""",
+        r"""not UTF-8: 1, namely line 6 ('{"query": "caf\xe9", "positive": "b"}')""",
+        "wrong values: 1, namely line 4 (5)",
         "blank texts: 1, namely line 5",
     ]
     write(tmp_path / "set" / "train.jsonl", JSON_LINES)
     write(tmp_path / "set" / "test.csv", CLICKS)
     notes = load_training_data(str(tmp_path / "set"), ["test"], SKIP).notes
-    assert "  not UTF-8: 2, namely test.csv:8, train.jsonl:6" in notes
+    assert any(
+        note.startswith(r"  not UTF-8: 2, namely test.csv:8 ('caf\xe9'), train.jsonl:6 (") for note in notes
+    )
     assert f"{tmp_path}/set: 10 of 14 rows are bad and left out:" in notes
 
 
@@ -212,7 +231,7 @@ def test_other_loaders_skip_and_tell(tmp_path: Path, caplog: pytest.LogCaptureFi
     scored = write(tmp_path / "sts.csv", "sentence1;sentence2;score\na;b;1\n;b;2\na;b;much\nc;d;2\n")
     notes: list[str] = []
     assert len(load_sts(scored, options=StsOptions(bad_rows="skip"), notes=notes)["train"]) == 2
-    assert notes[2:] == ["  blank texts: 1, namely line 3", "  wrong values: 1, namely line 4"]
+    assert notes[2:] == ["  blank texts: 1, namely line 3", "  wrong values: 1, namely line 4 ('much')"]
     assert not caplog.text
     with pytest.raises(DataError, match="In all 2 of 4 rows"):
         load_sts(scored)
@@ -237,6 +256,8 @@ KOREAN = "query,positive\n" + "".join(f"질문 {i}입니다,대답 {i}번 입니
         (GERMAN.replace(";", "\t"), "utf-8-sig", r"the delimiter '\t' (--delimiter names another)"),
         (GERMAN.replace(";", ","), "utf-16", "the encoding utf-16 (--encoding names another)"),
         (KOREAN, "cp949", "the encoding cp949 (--encoding names another)"),
+        (KOREAN, "utf-16-le", "the encoding utf-16-le (--encoding names another)"),
+        (KOREAN.replace("\n", "\r\n"), "utf-16-be", "the encoding utf-16-be (--encoding names another)"),
     ],
 )
 def test_delimiter_and_encoding_are_found_and_told(
@@ -251,11 +272,12 @@ def test_delimiter_and_encoding_are_found_and_told(
     assert tuple(loaded.training_rows()[0].values()) == first
 
 
-def test_json_lines_in_another_encoding(tmp_path: Path) -> None:
+@pytest.mark.parametrize("codec", ["cp949", "utf-16-le", "utf-16-be"])
+def test_json_lines_in_another_encoding(codec: str, tmp_path: Path) -> None:
     """The reader of JSON would pass the bytes on as they are."""
     rows = [{"query": f"질문 {i}입니다", "positive": f"대답 {i}번"} for i in range(3)]
     content = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-    source = write(tmp_path / "x.jsonl", content.encode("cp949"))
+    source = write(tmp_path / "x.jsonl", content.encode(codec))
     assert pairs_of(source) == [tuple(row.values()) for row in rows]
 
 
@@ -292,7 +314,39 @@ def test_what_cannot_be_found_says_what_to_pass(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"empty\.csv holds no row: it is empty"):
         load_training_data(str(tmp_path / "empty.csv"), [])
     source = write(tmp_path / "blank.csv", "\nquery,positive\na,b\n")
-    with pytest.raises(DataError, match=r"blank\.csv:1: expected names of columns; the first line is blank"):
+    with pytest.raises(DataError, match=r"blank\.csv:1: expected names of columns; the line is blank"):
+        load_training_data(source, [])
+    source = write(tmp_path / "wide.csv", "query,positive\nask,b\n".encode("utf-32"))
+    with pytest.raises(DataError, match=r"wide\.csv:1: .* zero bytes.* by --encoding, such as .* utf-16-le"):
+        load_training_data(source, [])
+
+
+@pytest.mark.parametrize("ending", [".csv", ".tsv", ".csv.gz"])
+@pytest.mark.parametrize("first", ["sep=;", '"sep=;"', "\ufeffsep=;"])
+def test_the_line_of_excel_names_the_delimiter(first: str, ending: str, tmp_path: Path) -> None:
+    """It is neither the names of the columns nor a row, and the lines of rows are counted with it."""
+    content = f"{first}\r\nquery;positive;a, b\r\nask;a text;1\r\n;no;2\r\n".encode()
+    source = write(tmp_path / f"x{ending}", gzip.compress(content) if ending.endswith("gz") else content)
+    check_source(source, ["train"])
+    assert pairs_of(source, SKIP) == [("ask", "a text")]
+    with pytest.raises(DataError, match=rf"x\{ending}:4: the query or positive is blank"):
+        load_training_data(source, [])
+    source = write(tmp_path / "alone.csv", f"{first}\n")
+    with pytest.raises(DataError, match=r"alone\.csv:2: expected names of columns; the line is blank"):
+        load_training_data(source, [])
+
+
+@pytest.mark.parametrize(("mark", "named"), [(";", ";"), ("\t", "tab"), ("|", "|")])
+def test_a_comma_in_the_header_hides_no_delimiter(mark: str, named: str, tmp_path: Path) -> None:
+    """The name of the column would be asked for, where the delimiter is what must be named."""
+    source = write(tmp_path / "x.csv", "query;positive;note, if any\nask;a text;n\n".replace(";", mark))
+    for read in (lambda: load_training_data(source, []), lambda: check_source(source, ["train"])):
+        with pytest.raises(DataError) as raised:
+            read()
+        assert str(raised.value).endswith(f'such as --delimiter "{named}"')
+    assert pairs_of(source, SourceOptions(delimiter=named)) == [("ask", "a text")]
+    source = write(tmp_path / "y.csv", "frage,antwort\na,b\n")
+    with pytest.raises(DataError, match=r"Name it by --query-column \(columns= in Python\)$"):
         load_training_data(source, [])
 
 

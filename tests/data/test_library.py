@@ -220,7 +220,7 @@ def test_blank_and_repeated_texts_are_left_out_and_counted(tmp_path: Path) -> No
         for n in range(10_000)
     ]
     source = corpus(
-        tmp_path / "set", *records, {"_id": "e", "title": " ", "text": "\n"}, {"_id": "f", "text": "x"}
+        tmp_path / "set", *records, {"_id": "e", "title": " ", "text": "\u200b"}, {"_id": "f", "text": "x"}
     )
     library = load_library(source, count_tokens=words, max_tokens=50)
     assert list(library.passages) == ["d0", "f"]

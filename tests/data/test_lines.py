@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from lexforge.data import DataError
+from lexforge.data.encodings import utf_16_without_mark
 from lexforge.data.lines import (
     MAX_LINE_BYTES,
     check_grade,
@@ -19,6 +20,7 @@ from lexforge.data.lines import (
     numbered_lines,
     parse_grade,
     require_texts,
+    stripped,
 )
 
 
@@ -49,6 +51,30 @@ def test_a_broken_line_is_named(tmp_path: Path, content: bytes, message: str) ->
     path.write_bytes(content)
     with pytest.raises(DataError, match=message):
         list(json_objects(path, ["a"]))
+
+
+@pytest.mark.parametrize("codec", ["utf-16-le", "utf-16-be"])
+@pytest.mark.parametrize("text", ["ask\r\nagain\r\n", "ask\nagain\n", "질문, 대답\r\n", "一 two\n"])
+def test_utf_16_without_its_mark_is_named(codec: str, text: str, tmp_path: Path) -> None:
+    """English text in it is valid UTF-8 with zero bytes in between, which would be read as such."""
+    path = tmp_path / "x.txt"
+    path.write_bytes(text.encode(codec))
+    with pytest.raises(DataError, match=rf"x\.txt:1: not UTF-8: its zero bytes are those of {codec}"):
+        list(numbered_lines(path))
+
+
+@pytest.mark.parametrize("content", [b"a\0b\nc\n", b"\0\1\2\0\n\0", "ab\n".encode("utf-32-le"), b"a\0\n"])
+def test_other_zero_bytes_are_no_utf_16(content: bytes) -> None:
+    """A stray one in a text, a binary file, and the encoding of four bytes."""
+    assert not utf_16_without_mark(content[: content.find(b"\n") + 1])
+
+
+def test_what_is_not_seen_is_blank() -> None:
+    """Web pages leave such characters in cells; beside a letter they stay, because some scripts need them."""
+    for text in ("", " \t\n", "\u200b", " \ufeff \u2060\u00a0", "\u200e\u200f\u00ad", "\u3164"):
+        assert not stripped(text)
+    for text in ("a", "é", "\u200bé", "क्\u200d", "❤\ufe0f", "한\u3164"):
+        assert stripped(f" {text}\n") == text
 
 
 def test_a_cut_gzip_file_is_refused(tmp_path: Path) -> None:

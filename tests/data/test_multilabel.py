@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from lexforge.data import DataError, MultiLabelOptions, load_label_sets, multi_hot
+from lexforge.data import DataError, MultiLabelOptions, load_label_sets, load_texts, multi_hot
 from lexforge.data import multilabel as module
 from lexforge.data.retrieval_data import RetrievalData
+from lexforge.settings import TableOptions
 
 ROWS = [
     {"id": "a", "text": " one \u2028 line ", "labels": ["x", "y"], "split": "train"},
@@ -165,8 +166,9 @@ def table(path: Path, header: str, cells: list[str]) -> str:
         (["a,b", "b", "", "a, b, c"], "the names in the column 'labels' with ',' between them"),
         (
             ['[""a"", ""b""]', '[""b""]', "[]", '[""a"", ""b"", ""c""]'],
-            "the JSON list in the column 'labels'",
+            "the list in the column 'labels'",
         ),
+        (["['a', 'b']", "['b']", "[]", "['a','b', 'c']"], "the list in the column 'labels'"),
     ],
 )
 def test_cells_of_labels_are_recognised(cells: list[str], form: str, tmp_path: Path) -> None:
@@ -210,6 +212,36 @@ def test_columns_of_0_and_1_are_labels(form: str, tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("cell", ["['a' 'b']", "['a', b]", "['a', __import__('os')]", "[" * 5000, "['a'"])
+def test_only_what_python_writes_is_read_as_its_list(cell: str, tmp_path: Path) -> None:
+    """NumPy writes no commas, which Python would read as the one name "ab"; and no cell is run."""
+    with pytest.raises(
+        DataError, match="must hold a JSON list of names, or one as Python writes it; received"
+    ):
+        load_label_sets(table(tmp_path / "x.csv", "text,labels", ["['a', 'b']", cell]))
+
+
+def test_a_blank_cell_among_0_and_1_is_told_apart(tmp_path: Path) -> None:
+    """It may mean that nobody has looked; whoever means 0 must hear that it is not read so."""
+    path = tmp_path / "x.csv"
+    path.write_text("text,a,b\none,1,0\ntwo,,1\nthree,0,1\n")
+    expected = r"x\.csv:3: 'a' must hold 0 or 1 \(a blank cell does not count as 0\); received ''"
+    with pytest.raises(DataError, match=expected):
+        load_label_sets(str(path))
+
+
+@pytest.mark.parametrize("codec", ["cp1252", "utf-16", "utf-16-le"])
+def test_plain_texts_in_another_encoding(
+    codec: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As rows are; a named encoding was not looked at, and zero bytes became texts."""
+    path = tmp_path / "x.txt"
+    path.write_bytes("schön\nhäßlich\n \n".encode(codec))
+    for options in (None, TableOptions(encoding=codec)):
+        assert load_texts(str(path), options=options) == [(None, "schön"), (None, "häßlich")]
+    assert caplog.messages == [f"{path} was read with the encoding {codec} (--encoding names another)"]
+
+
 def test_all_mistakes_of_a_file_are_told_at_once(tmp_path: Path) -> None:
     """And `bad_rows="skip"` leaves such rows out."""
     rows = ["id,text,split,a,b", "1,one,train,0,1", "2,two,train,2,0", "3,,train,1,0", "1,four,train,1,1"]
@@ -219,7 +251,7 @@ def test_all_mistakes_of_a_file_are_told_at_once(tmp_path: Path) -> None:
         load_label_sets(str(path), ["train"])
     assert str(raised.value) == (
         f"{path}:3: 'a' must hold 0 or 1; received '2'\nIn all 4 of 6 rows of {path} are bad:\n"
-        "  wrong values: 2, namely line 3, line 6\n  blank texts: 1, namely line 4\n"
+        "  wrong values: 2, namely line 3 ('2'), line 6 ('x')\n  blank texts: 1, namely line 4\n"
         "  repeated ids: 1, namely line 5 (1)"
     )
     data = load_label_sets(str(path), ["train"], MultiLabelOptions(bad_rows="skip"))

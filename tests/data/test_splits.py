@@ -36,7 +36,7 @@ def cache_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "datasets-cache")
 
 
-def rows_of(tmp_path: Path, *rows: dict[str, object]) -> str:
+def write_rows(tmp_path: Path, *rows: dict[str, object]) -> str:
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return str(tmp_path / "rows.jsonl")
 
@@ -54,18 +54,18 @@ def test_judged_queries_fall_to_the_same_splits_as_ever() -> None:
 def test_rows_fall_to_the_same_splits(tmp_path: Path) -> None:
     """Rows of texts, scored pairs and labelled texts are split as judged queries are, by one rule."""
     wanted = ["train", "dev", "test"]
-    source = rows_of(tmp_path, *({"query": text, "positive": "text"} for text in TEXTS))
+    source = write_rows(tmp_path, *({"query": text, "positive": "text"} for text in TEXTS))
     pairs = load_training_data(source, ["dev", "test"], SourceOptions(hold_out=0.2)).pairs
     assert pairs is not None
     assert {split: [TEXTS.index(text) for text in pairs.split(split)["anchor"]] for split in wanted} == (
         EXPECTED
     )
-    source = rows_of(tmp_path, *({"sentence1": text, "sentence2": "text", "score": 1} for text in TEXTS))
+    source = write_rows(tmp_path, *({"sentence1": text, "sentence2": "text", "score": 1} for text in TEXTS))
     scored = load_sts(source, wanted, StsOptions(hold_out=0.2))
     assert {split: [TEXTS.index(str(row["sentence1"])) for row in scored[split]] for split in wanted} == (
         EXPECTED
     )
-    source = rows_of(tmp_path, *({"text": text, "labels": ["a"]} for text in TEXTS))
+    source = write_rows(tmp_path, *({"text": text, "labels": ["a"]} for text in TEXTS))
     labelled = load_label_sets(source, wanted, MultiLabelOptions(hold_out=0.2))
     assert {split: [TEXTS.index(row.text) for row in labelled.split(split)] for split in wanted} == EXPECTED
 
@@ -73,7 +73,7 @@ def test_rows_fall_to_the_same_splits(tmp_path: Path) -> None:
 @pytest.mark.parametrize("splits", [["train"], ["dev"], ["test"], ["test", "dev"]])
 def test_every_command_divides_the_data_alike(splits: list[str], tmp_path: Path) -> None:
     """What `mine` or a run without dev reads as train must not hold what another command measures."""
-    source = rows_of(tmp_path, *({"query": text, "positive": "text"} for text in TEXTS))
+    source = write_rows(tmp_path, *({"query": text, "positive": "text"} for text in TEXTS))
     data = load_retrieval_data(source, splits, SourceOptions(hold_out=0.2))
     for split in splits:
         asked = data.split_queries(split).values()
@@ -82,7 +82,7 @@ def test_every_command_divides_the_data_alike(splits: list[str], tmp_path: Path)
 
 def test_a_split_that_nobody_needs_may_be_empty(tmp_path: Path) -> None:
     """A small file need not have a query for dev where test alone is measured."""
-    source = rows_of(tmp_path, *({"query": text, "positive": "text"} for text in TEXTS))
+    source = write_rows(tmp_path, *({"query": text, "positive": "text"} for text in TEXTS))
     few = SourceOptions(hold_out=0.02)
     data = load_retrieval_data(source, ["train", "test"], few)
     assert [len(data.split(split)) for split in ("train", "test")] == [len(TEXTS) - 1, 1]
@@ -92,7 +92,7 @@ def test_a_split_that_nobody_needs_may_be_empty(tmp_path: Path) -> None:
 
 def test_no_other_split_is_held_out(tmp_path: Path) -> None:
     """A name that was mistyped is no split, and a share of a set without train is none of its test."""
-    source = rows_of(tmp_path, *({"query": text, "positive": "text"} for text in TEXTS))
+    source = write_rows(tmp_path, *({"query": text, "positive": "text"} for text in TEXTS))
     with pytest.raises(ValueError, match="has no split 'tets'"):
         load_retrieval_data(source, ["tets"], SourceOptions(hold_out=0.2))
     (tmp_path / "folder").mkdir()
@@ -103,6 +103,6 @@ def test_no_other_split_is_held_out(tmp_path: Path) -> None:
 
 def test_scored_pairs_of_a_split_that_would_be_empty_are_refused(tmp_path: Path) -> None:
     """The measures of no pair would be told only after training."""
-    source = rows_of(tmp_path, *({"sentence1": text, "sentence2": "text", "score": 1} for text in TEXTS))
+    source = write_rows(tmp_path, *({"sentence1": text, "sentence2": "text", "score": 1} for text in TEXTS))
     with pytest.raises(ValueError, match=r"rows\.jsonl: no query of the split 'train' falls to 'test'"):
         load_sts(source, ["train", "test"], StsOptions(hold_out=1e-6))

@@ -40,6 +40,7 @@ def test_a_file_comes_back_by_split(tmp_path: Path, name: str) -> None:
         (line().replace("2.5", "NaN"), ":1: the score must be a finite number; received nan"),
         (line(sentence2=None), ":1: 'sentence2' must be a string"),
         (line(sentence1=" "), ":1: a sentence is blank"),
+        (line(sentence1="\u200b"), ":1: a sentence is blank"),
         ('{"sentence1": "a"}\n', ":1: expected one sentence2 column"),
         ("", "holds no pair"),
     ],

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy import stats
+from warm_processes import WarmProcesses
 
 from lexforge.evaluation import RunScores, compare_runs, evaluate_run, read_scores, score_run, write_scores
 from lexforge.evaluation.metrics import check_metrics
@@ -137,7 +136,7 @@ def test_the_largest_grades_are_measured_right_and_soon() -> None:
     assert scores == pytest.approx({"nDCG@10": expected, "RR@10": 1, "R@100": 1}, rel=1e-12)
 
 
-def test_grades_below_zero_count_as_zero() -> None:
+def test_grades_below_zero_count_as_zero(warm: WarmProcesses) -> None:
     """TREC Web judges junk as -2; trec_eval writes beside its counters then, and the process dies or lies."""
     code = """
 from lexforge.evaluation import score_run
@@ -149,8 +148,7 @@ for grade in (-1, -2, -9999):
         assert score_run(run, {"q0": {"d0": grade, "d1": 1}, "q1": {"d1": 1}}, names) == expected
     score_run(run, {"q0": {"d0": grade}, "q1": {"d1": grade}}, names)
 """
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert result.returncode == 0, result.stderr
+    assert warm.run("-c", [code]) == [0], warm.log.read_text()
 
 
 def test_cutoffs_are_within_the_documents_that_are_retrieved() -> None:

@@ -31,6 +31,7 @@ from lexforge.data import (
     read_training_rows,
 )
 from lexforge.data.formats.beir import load_corpus
+from lexforge.data.lines import NotDecodable
 from lexforge.evaluation.metrics import read_scores
 from lexforge.evaluation.trec import read_run
 
@@ -64,7 +65,7 @@ class Reader:
     Args:
         files: Their names in a folder.
         read: From the folder to what JSON can hold.
-        error: The only exception it may raise.
+        error: The only exception it may raise, but for `NotDecodable`.
         seed: Valid content, the files joined by `CUT`.
     """
 
@@ -85,7 +86,7 @@ class Reader:
         try:
             found = self.read(folder)
         except self.error as error:
-            if type(error) is not self.error or str(folder) not in str(error):
+            if type(error) not in (self.error, NotDecodable) or str(folder) not in str(error):
                 raise AssertionError(f"not {self.error}, or without the file: {error!r}") from error
             return False
         finally:

@@ -15,7 +15,7 @@ from sentence_transformers import CrossEncoder, SentenceTransformer
 from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification
 
 from lexforge.common.types import DataError
-from lexforge.models import build_dense, build_splade, load_encoder, model_type, names
+from lexforge.models import build_dense, build_splade, check_model, load_encoder, model_type, names
 from lexforge.models.names import checked_name
 from lexforge.teachers import SentenceTransformerTeacher, load_teacher
 
@@ -59,6 +59,25 @@ def test_a_name_that_sentence_transformers_completes(
     np.testing.assert_array_equal(build_dense("all-mini", device="cpu").encode(TEXTS), expected)
     np.testing.assert_array_equal(load_encoder("all-mini", device="cpu").encode(TEXTS), expected)
     assert load_teacher("all-mini", TEXTS).encode(TEXTS, "document").shape == expected.shape
+
+
+def test_a_run_directory_stands_for_its_model(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    """It is the folder that a recipe names at its end; transformers called it an unrecognized model."""
+    run = tmp_path / "run"
+    run.mkdir()
+    for file in ("config.json", "env.json"):
+        (run / file).write_text("{}")
+    with pytest.raises(FileNotFoundError, match=r"a run that has not saved its model: .*model is missing"):
+        checked_name(run)
+    encoder = build_splade(tiny_checkpoint, device="cpu")
+    encoder.save_pretrained(str(run / "model"))
+    assert checked_name(str(run)) == str(run / "model")
+    check_model(str(run), "SparseEncoder")
+    expected = encoder.encode(TEXTS).to_dense().numpy()
+    for load in (build_splade, load_encoder):
+        np.testing.assert_array_equal(load(str(run), device="cpu").encode(TEXTS).to_dense().numpy(), expected)
+    encoder.save_pretrained(str(run))  # a model with a folder of that name in it is itself meant
+    assert checked_name(str(run)) == str(run)
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +27,7 @@ from transformers import (
     RobertaConfig,
     RobertaForMaskedLM,
 )
+from warm_processes import WarmProcesses
 
 from lexforge.models import build_splade
 from lexforge.models.structure import positions_of, splade_transformers, vocabulary_size
@@ -87,7 +86,9 @@ def test_an_encoder_computes_the_splade_formula(tiny_checkpoint: Path) -> None:
         np.testing.assert_allclose(row, expected, atol=1e-5)
 
 
-def test_saved_and_loaded_without_lexforge(tiny_checkpoint: Path, tmp_path: Path) -> None:
+def test_saved_and_loaded_without_lexforge(
+    warm: WarmProcesses, tiny_checkpoint: Path, tmp_path: Path
+) -> None:
     """Whoever receives the model has sentence-transformers only: and gets equal embeddings."""
     model = build_splade(tiny_checkpoint, max_seq_length=16, similarity="cosine", device="cpu")
     model.save_pretrained(str(tmp_path / "model"))
@@ -101,9 +102,8 @@ def test_saved_and_loaded_without_lexforge(tiny_checkpoint: Path, tmp_path: Path
         "assert not any(name.startswith('lexforge') for name in sys.modules);"
         "print(model.similarity_fn_name, model.max_seq_length)"
     )
-    command = [sys.executable, "-c", code, str(tmp_path / "model"), str(tmp_path / "rows.npz"), *TEXTS]
-    printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    assert printed.split() == ["cosine", "16"]
+    done = warm.completed("-c", code, tmp_path / "model", tmp_path / "rows.npz", *TEXTS, bare=True)
+    assert done.stdout.split() == ["cosine", "16"], done.stderr
     # the fused head sums in another order than the logits
     np.testing.assert_allclose(np.load(tmp_path / "rows.npz")["rows"], embeddings(model), atol=1e-5)
 

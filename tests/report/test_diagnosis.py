@@ -370,18 +370,21 @@ def test_a_loss_that_is_no_number_is_a_symptom(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("scores", "best", "lost"),
+    ("measure", "scores", "best", "lost"),
     [
-        ([0.4, 0.5, 0.4], None, 0.2),
-        ([0.4, 0.5, 0.6], None, 0.0),
-        ([0.4, 0.5, 0.4], {"step": 20, "value": 0.5}, 0.0),  # the run ended with its best checkpoint
+        ("nDCG@10", [0.4, 0.5, 0.4], None, 0.2),
+        ("nDCG@10", [0.4, 0.5, 0.6], None, 0.0),
+        # The run ended with its best checkpoint.
+        ("nDCG@10", [0.4, 0.5, 0.4], {"step": 20, "value": 0.5}, 0.0),
+        ("spearman_cosine", [0.4, 0.5, 0.4], None, 0.2),
+        ("label_map", [0.4, 0.5, 0.4], None, 0.2),
     ],
 )
 def test_what_is_lost_on_dev_by_hand(
-    tmp_path: Path, scores: list[float], best: dict[str, float] | None, lost: float
+    tmp_path: Path, measure: str, scores: list[float], best: dict[str, float] | None, lost: float
 ) -> None:
-    """The share of the best score that the model at the end has lost."""
-    log = lines_of(scores, "eval_dev_nDCG@10")
+    """The share of the best score that the model at the end has lost, by the measure of each recipe."""
+    log = lines_of(scores, f"eval_dev_{measure}")
     metrics = {} if best is None else {"best_checkpoint": best}
     finding = diagnosed(tmp_path, CONFIG, log, metrics=metrics)["overfitting"]
     assert finding.number == pytest.approx(lost)
@@ -534,7 +537,8 @@ def test_advice_names_settings_of_the_recipe() -> None:
     """A flag that does not exist ends in an error, after hours of training."""
     config = asdict(runpy.run_path(str(ROOT / "recipes" / "splade_v26.py"))["Config"]())
     for symptom in SYMPTOMS.values():
-        for place in re.findall(r"\{(.*?)\}", symptom.advice):
+        parts = (symptom.before, symptom.change, symptom.after, symptom.change_of_terms or "")
+        for place in re.findall(r"\{(.*?)\}", "".join(parts)):
             value: Any = config
             for key in place.split("."):
                 assert key in value, f"{symptom.name} names {place}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -12,12 +11,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 from scipy import sparse
+from warm_processes import WarmProcesses
 
 from lexforge.kernels.postings_search import search
 from lexforge.retrieval import InvertedIndex
 
 INDEX = """
-import multiprocessing, os, threading
+import multiprocessing, os, signal, threading
+signal.alarm(200)  # ends a process that waits for ever
 import numpy as np
 from scipy import sparse
 from lexforge.retrieval import InvertedIndex
@@ -33,46 +34,47 @@ expected = search(index)
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="only POSIX systems fork")
 
 
-def run(code: str, **environment: str) -> None:
-    """Run the code after the search of `INDEX` in a process of its own; it must end well and in time."""
-    result = subprocess.run(
-        [sys.executable, "-c", INDEX + code],
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-        env=os.environ | environment,
-    )
+def run(warm: WarmProcesses, code: str, **environment: str) -> None:
+    """Run the code after the search of `INDEX` in a process that has had no threads; it must end well."""
+    environment = {"OMP_NUM_THREADS": "2", "NUMBA_NUM_THREADS": "2"} | environment
+    result = warm.completed("-c", INDEX + code, bare=True, environment=environment)
     assert result.returncode == 0, result.stderr
     assert result.stdout.endswith("searched\n"), result.stdout
 
 
 @needs_fork
-def test_a_forked_process_searches() -> None:
+def test_a_forked_process_searches(warm: WarmProcesses) -> None:
     """`gunicorn --preload` forks after a search, and GNU OpenMP ends a child that uses its threads."""
-    run("""
+    run(
+        warm,
+        """
 child = os.fork()
 if not child:
     os._exit(0 if search(index) == expected else 1)
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 assert search(index) == expected
 print("searched")
-""")
+""",
+    )
 
 
 @needs_fork
-def test_a_pool_of_forked_processes_searches() -> None:
+def test_a_pool_of_forked_processes_searches(warm: WarmProcesses) -> None:
     """A pool starts each dead worker again, so that the caller waited for ever."""
-    run("""
+    run(
+        warm,
+        """
 with multiprocessing.get_context("fork").Pool(2) as pool:
     assert pool.map(search, [index] * 3) == [expected] * 3
 print("searched")
-""")
+""",
+    )
 
 
-def test_threads_search_with_the_layer_that_is_not_threadsafe() -> None:
+def test_threads_search_with_the_layer_that_is_not_threadsafe(warm: WarmProcesses) -> None:
     """Without OpenMP, numba takes the layer `workqueue`, and two threads that meet in it end the process."""
     run(
+        warm,
         """
 found = []
 def ask():

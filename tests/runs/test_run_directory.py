@@ -148,6 +148,16 @@ def test_resume_needs_a_run_over_the_same_data(tmp_path: Path) -> None:
         claim(tmp_path / "run", steps=3, data=changed, resume=True)
 
 
+def test_what_an_earlier_version_did_not_record_stops_no_resumed_run(tmp_path: Path) -> None:
+    """The parts that it did record have not changed. Without any record nothing is known."""
+    data = {"documents": {"count": 2, "digest": 10 * "abcd"}, "rows": {"count": 1, "digest": 10 * "1234"}}
+    claim(tmp_path / "run", steps=3, data={"rows": data["rows"]})
+    claim(tmp_path / "run", steps=3, data=data, resume=True)
+    (tmp_path / "run" / "env.json").unlink()
+    with pytest.raises(ValueError, match=r"began with: documents: missing, now 2 .*; rows: missing, now 1 "):
+        claim(tmp_path / "run", steps=3, data=data, resume=True)
+
+
 def test_a_folder_has_one_run_at_a_time(warm: WarmProcesses, tmp_path: Path) -> None:
     """Two runs in one folder replaced each other's checkpoints; and after a SIGKILL, which leaves nobody to
     give the folder back, the run must be resumed all the same.

@@ -20,7 +20,6 @@ import pytest
 from lexforge.common.types import Passage
 from lexforge.corpus import open_searcher
 from lexforge.serve import create_app, newest_index
-from lexforge.serve.batched_search import BatchedSearch
 
 WAIT_S = 60
 WORDS = "sort list array search index query document vector sparse dense token model train loss".split()
@@ -275,15 +274,18 @@ def test_a_client_that_goes_breaks_nothing(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """A browser that types on closes its connections while they are answered."""
-    has_begun, may_go, really = threading.Event(), threading.Event(), BatchedSearch.answer
+    has_begun, may_go = threading.Event(), threading.Event()
+    app = create_app(index_folder)
+    with serving(app) as address:
+        searcher = app.state.index.current().searcher
+        really = searcher.answer
 
-    def slow(self: BatchedSearch, batch: Any) -> None:
-        has_begun.set()
-        assert may_go.wait(WAIT_S)
-        really(self, batch)
+        def slow(queries: Any, k: int) -> Any:
+            has_begun.set()
+            assert may_go.wait(WAIT_S)
+            return really(queries, k)
 
-    monkeypatch.setattr(BatchedSearch, "answer", slow)
-    with serving(create_app(index_folder)) as address:
+        monkeypatch.setattr(searcher, "answer", slow)
         host, port = urlsplit(address).netloc.split(":")
         for _ in range(5):
             with socket.create_connection((host, int(port))) as gone:

@@ -72,11 +72,13 @@ def test_what_cannot_be_planned_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
         plan_of(TrainingSettings(), 5, ranks=4)
 
 
+@pytest.mark.parametrize("eval_steps", [15, 0.37])  # the second is a share of all steps
 def test_a_trainer_is_measured(
     make_trainer: Callable[..., Any],
     fresh: Callable[[], Any],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
+    eval_steps: float,
 ) -> None:
     """The numbers of the plan are those of the run that follows, and nothing is written."""
     trainer = make_trainer(fresh(), tmp_path / "planned", arguments={"save_steps": NEVER})
@@ -84,7 +86,7 @@ def test_a_trainer_is_measured(
     plan = plan_of(
         settings,
         20,
-        evaluation=EvaluationSettings(eval_steps=15),
+        evaluation=EvaluationSettings(eval_steps=eval_steps),
         output_dir=tmp_path / "planned",
     )
     monkeypatch.setattr(corpus, "encoding_speed", lambda *_: (2.0, None))
@@ -119,13 +121,27 @@ def test_a_trainer_is_measured(
     ],
 )
 def test_the_disk_holds_what_the_run_keeps(
-    train: dict[str, Any], best_measure: str | None, kept: int, tmp_path: Path
+    train: dict[str, Any],
+    best_measure: str | None,
+    kept: int,
+    make_trainer: Callable[..., Any],
+    fresh: Callable[[], Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A disk that is full ends the run."""
     settings = TrainingSettings(batch_size=4, gradient_accumulation_steps=1, **train)
     evaluation = EvaluationSettings(eval_steps=8, best_measure=best_measure)
     plan = plan_of(settings, 40, evaluation=evaluation, output_dir=tmp_path)
-    assert f": {kept} times 1.0 kB for checkpoints" in plan._disk(1000, 10)
+    for name, number in (("WARM", 0), ("TIMED", 1)):  # one step shows the bytes of a checkpoint
+        monkeypatch.setattr(f"lexforge.training.plan.{name}", number)
+    monkeypatch.setattr(corpus, "encoding_speed", lambda *_: (2.0, None))
+    trainer = make_trainer(fresh(), tmp_path / "planned", arguments={"save_steps": NEVER})
+    told = re.search(
+        r"disk .*?: (\d+) times [\d.]+ kB for checkpoints", plan.measure(trainer, ["a"], searched=1)
+    )
+    assert told is not None
+    assert int(told[1]) == kept
 
 
 def test_a_typo_is_told_by_the_plan() -> None:

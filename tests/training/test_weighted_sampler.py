@@ -9,7 +9,13 @@ import numpy as np
 import pytest
 from datasets import Dataset
 
-from lexforge.data import DataError, SourceOptions, load_retrieval_data, load_training_data
+from lexforge.data import (
+    DataError,
+    SourceOptions,
+    check_source,
+    load_retrieval_data,
+    load_training_data,
+)
 from lexforge.training.weighted_sampler import WeightedBatchSampler, draw_rows, weighted_batches
 
 
@@ -93,13 +99,16 @@ LEFT_OPEN = pytest.mark.filterwarnings(
 
 @LEFT_OPEN
 def test_weights_are_read_with_the_rows(tmp_path: Path) -> None:
-    """They follow rows that are held out or left out; a repeated row adds its weight to the first."""
+    """They follow rows that are held out; a repeated row adds its weight to the first, and a row of a wrong
+    weight stays with the weight 0, because an evaluation that reads no weights has its texts too.
+    """
     source = write(tmp_path / "x.csv", "a,b,2", "c,d,1.5", "a,b,3", "e,f,many", "g,h,-1", "i,j,", "k,l,0")
     loaded = load_training_data(source, [], CLICKS)
     assert loaded.weights is not None
-    assert loaded.weights.tolist() == [5.0, 1.5, 0.0]
+    assert loaded.weights.tolist() == [5.0, 1.5, 0.0, 0.0, 0.0, 0.0]
     assert loaded.training_rows().column_names == ["anchor", "positive"]
-    assert "  wrong values: 3, namely line 5, line 6, line 7" in loaded.notes
+    wrong = "line 5 ('many'), line 6 ('-1'), line 7 ('')"
+    assert f"  wrong weights, never drawn: 3, namely {wrong}" in loaded.notes
     assert weighted_batches(loaded.weights)["batch_sampler"](loaded.training_rows(), 1, True).batch_size == 1
     with pytest.raises(DataError, match=r":5: 'clicks' must hold a number >= 0; received 'many'\nIn all 3"):
         load_training_data(source, [], SourceOptions(weight_column="clicks"))
@@ -112,6 +121,20 @@ def test_weights_are_read_with_the_rows(tmp_path: Path) -> None:
     assert held_out.weights is not None
     assert held_out.weights.tolist() == [float(row["anchor"][1:]) for row in trained]
     assert held_out.digests(trained)["weights"]["count"] == len(trained)
+
+
+@LEFT_OPEN
+def test_weights_are_those_of_train_alone(tmp_path: Path) -> None:
+    """Nothing is drawn from another split: its file needs no such column, and a wrong weight is no fault."""
+    write(tmp_path / "train.csv", "a,b,2", "c,d,1")
+    write(tmp_path / "dev.csv", "i,j,many")
+    (tmp_path / "test.csv").write_text("query,positive\ne,f\ng,h\n")
+    options = SourceOptions(weight_column="clicks")
+    check_source(str(tmp_path), ["train", "test"], options)
+    loaded = load_training_data(str(tmp_path), ["test", "dev"], options)
+    assert loaded.weights is not None
+    assert loaded.weights.tolist() == [2.0, 1.0]
+    assert {split: len(judged) for split, judged in loaded.measured.qrels.items()} == {"test": 2, "dev": 1}
 
 
 @LEFT_OPEN

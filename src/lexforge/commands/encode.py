@@ -34,7 +34,7 @@ from lexforge.settings import NO_PREFIX, EncodingPrecision
 class Config:
     """What to encode, by which model, and where to."""
 
-    model: str  # a folder or a name on the hub
+    model: str  # a folder, a run directory or a name on the hub
     data: str  # whose documents are encoded: a folder in BEIR layout or another name that the recipes take
     output: Path  # a new folder, or one that an earlier call with the same arguments has left
     max_seq_length: int | None = None  # tokens after which a text is cut; None keeps the model's own limit

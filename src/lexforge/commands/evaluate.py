@@ -5,17 +5,18 @@
     lexforge evaluate --model MODEL --data FOLDER --passages
 
 MODEL is a saved `SparseEncoder` or `SentenceTransformer`, or a bare masked language model, which becomes a
-SPLADE encoder; a folder or a name on the hub. FOLDER is in BEIR layout, or any other name that the recipes
-take. The search is exact unless `--index` names an approximate index. `--compare` takes the directory of a
-finished run, whose model is not encoded again, or a TREC run of any system; a paired t-test over the queries
-tells whether the model differs from it. Texts beyond the tokens that the model reads are cut; with
-`--passages` long documents are divided as `lexforge index` divides them, and a document is as good as its
-best passage.
+SPLADE encoder; a folder, a run directory or a name on the hub. FOLDER is in BEIR layout, or any other name
+that the recipes take. The search is exact unless `--index` names an approximate index. `--compare` takes the
+directory of a finished run, which must have been measured on the same data and is not encoded again, or a
+TREC run of any system; a paired t-test over the queries tells whether the model differs from it. Texts beyond
+the tokens that the model reads are cut; with `--passages` long documents are divided as `lexforge index`
+divides them, and a document is as good as its best passage.
 """
 
 from __future__ import annotations
 
 import json as jsonlib
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -24,6 +25,7 @@ from lexforge import corpus, data, evaluation, models, retrieval
 from lexforge.commands.index import read_library
 from lexforge.commands.search import server_options
 from lexforge.data import SourceOptions
+from lexforge.data.splits import TEST
 from lexforge.settings import NO_PREFIX
 from lexforge.storage.files import check_output_file, write_text
 
@@ -32,7 +34,7 @@ from lexforge.storage.files import check_output_file, write_text
 class Config:
     """What to evaluate, and which files to write."""
 
-    model: str  # a folder or a name on the hub
+    model: str  # a folder, a run directory or a name on the hub
     data: str  # a folder in BEIR layout or another name that the recipes take
     split: str = "test"
     source: Annotated[SourceOptions, NO_PREFIX] = field(default_factory=SourceOptions)
@@ -51,37 +53,77 @@ class Config:
     compare: Path | None = None  # another system over the same data: a run directory, or a TREC run
 
 
-def compared_run(path: Path) -> Path:
+def compared_run(path: Path, cfg: Config, loaded: data.RetrievalData) -> Path:
     """Return the TREC run that `--compare` names: a file, or the one of a run directory.
 
     Args:
         path: A file, or the directory of a finished run.
+        cfg: The settings of this evaluation.
+        loaded: Its data.
 
     Returns:
         The file.
 
     Raises:
         FileNotFoundError: If a folder holds no such run.
-        ValueError: If the run has searched a sample of the documents, where every system finds more.
+        ValueError: If the run has searched other documents or by other queries: a sample of the documents,
+            where every system finds more, or queries that another share was held out for.
     """
     if not path.is_dir():
         return path
     from lexforge.report.record import TRAINED, run_file  # here, because --help need not wait for it
-    from lexforge.runs.run_directory import read_json
+    from lexforge.runs.run_directory import changed_data, read_json, recorded_data
 
     file = path / run_file(TRAINED)
     if not file.is_file():
+        hint = ""
+        if (path.parent / file.name).is_file():
+            hint = f"; the folder above it is one: --compare {path.parent}"
         raise FileNotFoundError(
-            f"{path} holds no {file.name}: it is no directory of a retrieval run that has measured its model"
+            f"{path} holds no {file.name}: it is no directory of a retrieval run that has measured its "
+            f"model{hint}"
         )
-    sample = (read_json(path / "config.json") or {}).get("eval_documents")
+    settings = read_json(path / "config.json") or {}
+    remedy = f"measure its model, and compare with that: lexforge evaluate --model {path} --run other.trec"
+    sample = settings.get("eval_documents")
     if sample is not None:
         raise ValueError(
             f"{path} has searched a sample (--eval-documents {sample}), which is no comparison with all "
-            "documents; measure its model, and compare with that: "
-            f"lexforge evaluate --model {path / 'model'} --run other.trec"
+            f"documents; {remedy}"
+        )
+
+    # A query that was not searched would count as 0, and a document that was not searched hides no other.
+    now = data.digests(loaded.searches(cfg.split))
+    before = {name: part for name, part in recorded_data(path).items() if name in now}
+    if before.keys() != now.keys():
+        raise ValueError(
+            f"{path / 'env.json'} is missing, or an earlier version wrote it, so nothing says by which "
+            f"queries the run was measured; {remedy}"
+        )
+    if differences := changed_data(before, now):
+        differences += changed_options(settings, cfg)
+        raise ValueError(
+            f"{path} was measured on other data than this evaluation: {'; '.join(differences)}. Give the "
+            f"data and the options of that run; or, if it was not trained on these queries, {remedy}"
         )
     return file
+
+
+def changed_options(settings: Mapping[str, Any], cfg: Config) -> list[str]:
+    """Say by which options the data of an evaluation differ from those of a run, a phrase for each.
+
+    Args:
+        settings: The settings of the run, as `config.json` holds them.
+        cfg: Those of the evaluation.
+    """
+    before = {"data": settings.get("data"), "split": TEST, **settings.get("source", {})}
+    now = {"data": str(cfg.data), "split": cfg.split, **asdict(cfg.source)}
+    del now["weight_column"]  # weights change what is trained on, and nothing that is measured
+    return [
+        f"--{name.replace('_', '-')} was {before[name]} and is now {value}"
+        for name, value in now.items()
+        if name in before and before[name] != value
+    ]
 
 
 def main(cfg: Config) -> None:
@@ -105,7 +147,7 @@ def main(cfg: Config) -> None:
                 f"{cfg.split!r} has {len(qrels)}"
             )
         other = evaluation.read_run(
-            compared_run(cfg.compare), queries=loaded.queries, documents=loaded.corpus
+            compared_run(cfg.compare, cfg, loaded), queries=loaded.queries, documents=loaded.corpus
         )
         if not other.keys() & qrels.keys():
             raise ValueError(f"{cfg.compare} must rank queries of the split {cfg.split!r}; it ranks none")
@@ -143,6 +185,11 @@ def main(cfg: Config) -> None:
             print(
                 f"{name:24} {c.first:.4f} -> {c.second:.4f}  {c.difference:+.4f} "
                 f"({c.interval[0]:+.4f} to {c.interval[1]:+.4f})  p = {c.p_value:.4g}"
+            )
+        if unranked := len(qrels.keys() - other.keys()):
+            print(
+                f"{cfg.compare} ranks nothing for {unranked} of the {len(qrels)} judged queries, which count "
+                "as 0 for it"
             )
         report["comparison"] = {name: asdict(values) for name, values in compared.items()}
     if cfg.json is not None:

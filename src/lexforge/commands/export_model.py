@@ -22,7 +22,7 @@ from lexforge import data, evaluation, export
 class Config:
     """What to export, where to, and what it is compared and measured with."""
 
-    model: str  # a folder or a hub name
+    model: str  # a folder, a run directory or a hub name
     target: export.ModelTargetName  # elasticsearch and opensearch are experimental
     output: Path  # a new or empty folder
     quantize: export.Quantization | None = None  # int8: weights in 8 bits, for the ONNX targets
@@ -57,3 +57,5 @@ def main(cfg: Config) -> None:
     if written.measures:
         print(evaluation.metrics_table(written.measures))
     print(f"{cfg.model} exported for {cfg.target} to {cfg.output}")
+    for sentence in written.limits:
+        print(f"- {sentence}")

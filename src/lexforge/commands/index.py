@@ -49,7 +49,7 @@ class Config:
 
     output: Path  # a new or empty folder; that of the index with --add and --delete
     documents: str | None = None  # what is searched; the index keeps the texts
-    model: str | None = None  # the encoder of --documents, as a folder or a hub name
+    model: str | None = None  # the encoder of --documents: a folder, a run directory or a hub name
     max_seq_length: int | None = None  # tokens of a passage; None takes the model's own limit
     batch_size: int = 32  # texts per forward pass
     source: Annotated[SourceOptions, NO_PREFIX] = field(default_factory=SourceOptions)

@@ -33,7 +33,7 @@ class Config:
 
     data: str  # a folder in BEIR layout or another name that the recipes take
     output: Path  # JSON lines of anchor, positive, negative_1 to negative_n; a name in .gz is compressed
-    model: str | None = None  # a folder, a name on the hub, or `bm25`
+    model: str | None = None  # a folder, a run directory, a name on the hub, or `bm25`
     run: Path | None = None  # a TREC run of the split's queries, in the place of a model
     split: str = "train"
     source: Annotated[SourceOptions, NO_PREFIX] = field(default_factory=SourceOptions)

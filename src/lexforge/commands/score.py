@@ -28,7 +28,7 @@ SOURCE = SourceOptions()
 class Config:
     """The teacher, and the pairs that it scores."""
 
-    teacher: str  # a folder or a hub name
+    teacher: str  # a folder, a run directory or a hub name
     output: Path  # with --rows JSON lines (.gz compresses), with --data a table in qrels format
     rows: Path | None = None  # training rows, as `lexforge mine` writes them
     data: str | None = None  # a folder in BEIR layout or another name that the recipes take

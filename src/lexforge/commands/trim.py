@@ -46,7 +46,7 @@ JSON, DRAWING = "trim.json", "trim.svg"
 class Config:
     """What to trim, by which documents, and what to measure it on."""
 
-    model: tyro.conf.Positional[str]  # a folder or a name on the hub
+    model: tyro.conf.Positional[str]  # a folder, a run directory or a name on the hub
     document_terms: int  # wanted mean number of active terms per document
     documents: str  # whose documents are counted: a folder in BEIR layout or another name that recipes take
     output: Path  # a new or empty folder

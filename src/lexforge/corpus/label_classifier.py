@@ -140,8 +140,6 @@ def load_label_classifier(name: str | Path, *, device: str | None = None) -> Lab
         FileNotFoundError: If there is no such model, or none that was saved with a classifier.
         ValueError: If the file of the classifier is damaged, or does not fit the encoder.
     """
-    if (Path(name) / "model").is_dir():
-        name = Path(name) / "model"
     model_name = checked_name(name)
     file = load_file_path(model_name, CLASSIFIER_FILE)
     if file is None:

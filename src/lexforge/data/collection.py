@@ -21,7 +21,7 @@ from typing import overload
 import numpy as np
 
 from lexforge.common.types import DataError
-from lexforge.data.lines import excerpt, lines_of, open_bytes
+from lexforge.data.lines import excerpt, lines_of, open_bytes, stripped
 from lexforge.storage.files import cache_folder
 
 _BINARY = getattr(os, "O_BINARY", 0)  # without it Windows changes line ends and stops at the byte 26
@@ -188,7 +188,7 @@ def _fields(line: bytes) -> tuple[bytes, bytes, bytes]:
 
 def _pair(line: bytes) -> tuple[str, str]:
     key, _, text = _fields(line)
-    return key.decode(), text.decode().strip()
+    return key.decode(), stripped(text.decode())
 
 
 def _hash(key: bytes) -> bytes:

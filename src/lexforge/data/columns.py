@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from lexforge.common.text_identity import NO_TEXT
 from lexforge.common.types import DataError, TextKind
-from lexforge.data.lines import excerpt, is_finite, require_texts
+from lexforge.data.lines import excerpt, is_finite, require_texts, stripped
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -166,7 +166,7 @@ def _check_text(name: str, where: str, value: object, *, may_be_blank: bool) -> 
         raise DataError(f"column {name!r}, {where}: expected text; received {excerpt(value)}")
     require_texts(where, **{name: value})
     # A blank document may be mined as a negative, but a blank query or positive teaches nothing.
-    if not may_be_blank and not value.strip():
+    if not may_be_blank and not stripped(value):
         raise DataError(f"column {name!r}, {where}: the text is blank")
 
 

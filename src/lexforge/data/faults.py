@@ -18,6 +18,7 @@ BLANK = "blank texts"
 """Faults that several readers find."""
 WRONG = "wrong values"
 _SHOWN = 3  # examples of each fault
+_DETAIL = 40  # characters of a cell that are shown behind its place
 HINT = '--bad-rows skip leaves such rows out (bad_rows="skip" in Python)'
 
 
@@ -65,8 +66,11 @@ class Faults:
             fault: What is wrong, as a heading of the summary.
             where: Where the row stands; its text is made for examples only.
             message: What is wrong with this row; it follows the place where this is the first bad row.
-            detail: What the summary says behind the place.
+            detail: What the summary says behind the place; by default what the message says was received,
+                unless that is blank.
         """
+        if fault != BLANK:
+            detail = detail or message.partition("; received ")[2]
         if not self._first:
             self._first = f"{where}: {message}"
         self._count(self._bad, fault, where, detail)
@@ -121,7 +125,8 @@ class Faults:
         found = faults.setdefault(fault, _Fault())
         found.number += 1
         if found.number <= _SHOWN:
-            found.examples.append(self._place(where) + (f" ({detail})" if detail else ""))
+            shown = detail if len(detail) <= _DETAIL else f"{detail[:_DETAIL]}..."
+            found.examples.append(self._place(where) + (f" ({shown})" if shown else ""))
 
     def _place(self, where: object) -> str:
         """Return a place without the name of the source: `line 4`, or `train.csv:4` in a folder."""

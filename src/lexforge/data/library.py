@@ -11,7 +11,7 @@ from pathlib import Path
 from lexforge.common.progress import Progress
 from lexforge.common.types import DataError, Passage
 from lexforge.data.formats import detect
-from lexforge.data.lines import counted
+from lexforge.data.lines import counted, stripped
 from lexforge.data.passages import CountTokens, Cutter, Part
 from lexforge.settings import SourceOptions
 
@@ -113,7 +113,7 @@ class _Shelf:
         self._keep_all = keep_all
         self._first: dict[bytes, str] = {}  # digest of a text -> the passage that has it
         self._made: dict[str, str] = {}  # id of a part -> that of its document
-        self._found: defaultdict[str, list[str]] = defaultdict(list)  # kind of note -> ids
+        self._found: defaultdict[str, list[str]] = defaultdict(list)  # name of a note -> ids
 
     def add(self, document: str, title: str, parts: Sequence[Part]) -> None:
         """Add a document as it was cut."""
@@ -167,7 +167,7 @@ class _Shelf:
             "repeated": "texts that repeat an earlier one, which were left out",
         }
         found = self._found
-        return [f"{words}: {counted(found[kind])}" for kind, words in what.items() if kind in found]
+        return [f"{words}: {counted(found[name])}" for name, words in what.items() if name in found]
 
 
 def _checked(
@@ -180,7 +180,7 @@ def _checked(
         if key in known:
             raise DataError(f"{where}: the id {key!r} occurs a second time")
         known.add(key)
-        yield key, title.strip(), text.strip()
+        yield key, stripped(title), stripped(text)
 
 
 def _blocks(records: Iterable[tuple[str, str, str]]) -> Iterator[list[tuple[str, str, str]]]:

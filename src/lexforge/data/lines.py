@@ -20,6 +20,7 @@ from typing import Any, BinaryIO
 
 from lexforge.common.command_line import printable
 from lexforge.common.types import DataError
+from lexforge.data.encodings import utf_16_without_mark
 
 # A longer line is refused before it is read whole, because a small gzip file of one line could fill the
 # memory. The limit is several times the text of the longest books.
@@ -30,9 +31,19 @@ BYTE_ORDER_MARK = "\ufeff"  # Windows tools write it at the start of a file; it 
 # beyond 32 bits the values are wrong (nDCG 0) or the process dies.
 MAX_GRADE = 9999
 _INTEGER = re.compile(r"[+-]?[0-9]{1,9}")
+# A character that is seen: neither white space nor one of Unicode's without width, such as the zero width
+# space that web pages leave in cells, marks of direction, and fillers.
+_SEEN = re.compile(
+    r"[^\s\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f"
+    r"\u3164\ufe00-\ufe0f\ufeff\uffa0]"
+)
 
 _excerpt = reprlib.Repr()
 _excerpt.maxstring = _excerpt.maxother = 200
+
+
+class NotDecodable(DataError):
+    """A text file is not in the encoding in which it is read."""
 
 
 def open_bytes(path: Path) -> BinaryIO:
@@ -57,8 +68,8 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
         The line's number, from 1, and its text without the line end.
 
     Raises:
-        DataError: If a line is longer than `MAX_LINE_BYTES` or not UTF-8, or if the compressed data are
-            broken.
+        DataError: If a line is longer than `MAX_LINE_BYTES` or not UTF-8 (`NotDecodable`), or if the
+            compressed data are broken.
     """
     with open_bytes(path) as stream:
         for number, line in lines_of(stream, path):
@@ -81,10 +92,12 @@ def lines_of(stream: BinaryIO, path: Path) -> Iterator[tuple[int, bytes]]:
     for number, line in bounded_lines(stream, path):
         if number == 1:
             line = line.removeprefix(BYTE_ORDER_MARK.encode())
+            if encoding := utf_16_without_mark(line):
+                raise NotDecodable(f"{path}:1: not UTF-8: its zero bytes are those of {encoding}")
         try:
             line.decode("utf-8")
         except UnicodeDecodeError as error:
-            raise DataError(f"{path}:{number}: not UTF-8: {error}") from error
+            raise NotDecodable(f"{path}:{number}: not UTF-8: {error}") from error
         yield number, line
 
 
@@ -157,6 +170,12 @@ def json_objects(path: Path, fields: Sequence[str]) -> Iterator[tuple[int, dict[
                 fields_found = excerpt(sorted(record))
                 raise DataError(f"{where}: the field {field!r} is missing; received {fields_found}")
         yield number, record
+
+
+def stripped(text: str) -> str:
+    """Return a text without white space at its ends; "" where nothing of it is seen, so that it is blank."""
+    text = text.strip()
+    return text if text.isascii() or _SEEN.search(text) else ""
 
 
 def excerpt(value: object) -> str:

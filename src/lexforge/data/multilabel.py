@@ -7,6 +7,7 @@ must have equal lengths: lists of L integers do, lists of names do not.
 
 from __future__ import annotations
 
+import ast
 import json
 import random
 from collections import Counter
@@ -21,9 +22,9 @@ from lexforge.data.digest import digests
 from lexforge.data.faults import BLANK, Faults
 from lexforge.data.formats import detect_rows, docstrings, read_records
 from lexforge.data.formats.docstrings import load_docstrings
-from lexforge.data.lines import counted, excerpt, numbered_lines, require_texts
+from lexforge.data.lines import counted, excerpt, require_texts, stripped
 from lexforge.data.splits import missing_split, wanted_rows
-from lexforge.data.tables import ending, find_column
+from lexforge.data.tables import ending, find_column, read_lines
 from lexforge.settings import MultiLabelOptions, TableOptions
 
 TEXT, LABEL = "text", "label"
@@ -143,8 +144,8 @@ def load_label_sets(
     Args:
         source: `docstrings` (embedded), or rows of a format of `lexforge.data.formats.OF_ROWS`. A row has a
             text and its labels; it may also have `id`, and in a file `split`, which is `train` where it is
-            missing. The labels are a list of names, a JSON list in a cell of text, names with `|`, `;` or
-            `,` between them, or columns of 0 and 1 that are named after the labels.
+            missing. The labels are a list of names, one that JSON or Python wrote into a cell of text, names
+            with `|`, `;` or `,` between them, or columns of 0 and 1 that are named after the labels.
         splits: The splits that the caller needs; None takes those that exist.
         options: Names of columns, and the share that is held out for a missing split.
 
@@ -189,22 +190,21 @@ def load_texts(
         DataError: If the data are wrong, a text of a row is blank, or there is no text; the message names
             file and line.
     """
-    path = Path(source)
+    path, options = Path(source), options or TableOptions()
+    faults = Faults(source, options.bad_rows)
     found: list[tuple[str | None, str]] = []
     if path.is_file() and ending(path) == ".txt":
-        found = [(None, line.strip()) for _, line in numbered_lines(path) if line.strip()]
+        found = [(None, text) for line in read_lines(path, options, faults) if (text := stripped(line))]
     else:
-        options = options or TableOptions()
-        faults = Faults(source, options.bad_rows)
         for where, _, record in read_records(source, _headers(text_column), options, faults):
             column = find_column(where, list(record), "text", TEXT_NAMES, text_column, "--text-column")
             text, key = record[column], record.get("id")
             require_texts(where, **{column: text})
-            if not text.strip():
+            if not stripped(text):
                 faults.bad(BLANK, where, f"the text in {column!r} is blank")
                 continue
             found.append((None if key is None else str(key), text.strip()))
-        faults.log()
+    faults.log()
     if not found:
         raise DataError(f"{source} holds no text")
     return found
@@ -269,7 +269,7 @@ def _label_reader(
     if not cells or any(isinstance(cell, list) for cell in found):
         return lambda record: record.get(column), ""
     if cells[0].lstrip().startswith("["):
-        return partial(_json_labels, column), f"the JSON list in the column {column!r}"
+        return partial(_listed_labels, column), f"the list in the column {column!r}"
     mark = next((mark for mark in _MARKS if any(mark in cell for cell in cells)), "")
     between = f" with {mark!r} between them" if mark else ""
     return partial(_joined_labels, column, mark), f"the names in the column {column!r}{between}"
@@ -289,18 +289,31 @@ def _bit(cell: Any) -> bool | None:
 def _wide_labels(columns: Sequence[str], record: Mapping[str, Any]) -> list[str]:
     wrong = [name for name in columns if _bit(record.get(name)) is None]
     if wrong:
-        raise DataError(f"{wrong[0]!r} must hold 0 or 1; received {excerpt(record.get(wrong[0]))}")
+        cell = record.get(wrong[0])
+        blank = " (a blank cell does not count as 0)" if cell is None or not str(cell).strip() else ""
+        raise DataError(f"{wrong[0]!r} must hold 0 or 1{blank}; received {excerpt(cell)}")
     return [name for name in columns if _bit(record[name])]
 
 
-def _json_labels(column: str, record: Mapping[str, Any]) -> Any:
+def _listed_labels(column: str, record: Mapping[str, Any]) -> Any:
+    """Return the labels of a cell with a list, as JSON or Python writes it: pandas writes `['a', 'b']`."""
     cell = record.get(column)
     if not isinstance(cell, str):
         return cell
     try:
         return json.loads(cell)
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{column!r} must hold a JSON list of names; received {excerpt(cell)}") from error
+    except (ValueError, RecursionError):
+        pass
+    try:
+        found = ast.literal_eval(cell.strip())
+    except (ValueError, SyntaxError, RecursionError, MemoryError):
+        found = None
+    # NumPy writes `['a' 'b']`, which Python reads as the one name `ab`; it writes that name in another way.
+    if repr(found).replace(" ", "") != cell.replace(" ", ""):
+        raise DataError(
+            f"{column!r} must hold a JSON list of names, or one as Python writes it; received {excerpt(cell)}"
+        )
+    return found
 
 
 def _joined_labels(column: str, mark: str, record: Mapping[str, Any]) -> Any:
@@ -319,7 +332,7 @@ def _gather(source: str, name: str, records: Iterable[tuple[object, Any]], fault
         with faults.counted(where):
             require_texts("", id=record["id"], text=record["text"], split=record["split"])
             labels = _checked_labels(record["labels"])
-            key, text = record["id"], record["text"].strip()
+            key, text = record["id"], stripped(record["text"])
             if key in ids:
                 faults.bad("repeated ids", where, f"the id {key!r} occurs a second time", key)
             elif not text:

@@ -13,7 +13,7 @@ from lexforge.common.text_identity import text_identity
 from lexforge.common.types import DataError, Qrels
 from lexforge.data.columns import ANCHOR, LABEL, POSITIVE
 from lexforge.data.faults import Faults
-from lexforge.data.pairs import SOURCE_ROW, WEIGHT, pair_rows, with_relevant
+from lexforge.data.pairs import SOURCE_ROW, WEIGHT, columns_of_split, pair_rows, with_relevant
 from lexforge.data.retrieval_data import RetrievalData
 from lexforge.data.splits import TRAIN, missing_split, with_held_out
 from lexforge.data.tables import Origin, RowPlace, Table
@@ -78,7 +78,7 @@ class PairData:
         Args:
             name: The name of the set.
             tables: Split -> table.
-            columns: Names of columns by their role.
+            columns: Names of columns by their role; that of the weights is read in train alone.
             faults: Counts what is wrong, and is finished by the caller.
 
         Returns:
@@ -87,7 +87,10 @@ class PairData:
         Raises:
             DataError: If `pair_rows` refuses a table.
         """
-        splits = {split: pair_rows(table, columns, faults) for split, table in tables.items()}
+        splits = {
+            split: pair_rows(table, columns_of_split(split, columns), faults)
+            for split, table in tables.items()
+        }
         return cls(name, splits, {split: table.origin for split, table in tables.items()})
 
     def split(self, name: str) -> Dataset:

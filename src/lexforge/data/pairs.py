@@ -21,7 +21,8 @@ from lexforge.common.text_identity import text_identity
 from lexforge.common.types import DataError
 from lexforge.data.columns import ANCHOR, LABEL, POSITIVE, RELEVANT
 from lexforge.data.faults import BLANK, WRONG, Faults
-from lexforge.data.lines import excerpt, is_finite, require_texts
+from lexforge.data.lines import excerpt, is_finite, require_texts, stripped
+from lexforge.data.splits import TRAIN
 from lexforge.data.tables import Table, find_column
 
 if TYPE_CHECKING:
@@ -40,7 +41,9 @@ SOURCE_ROW = "source_row"
 """The column with the row of the table that each training row was made of."""
 _FAULT, _IDENTITY = "fault", "identity"  # what is wrong with a converted row, and the identity of its texts
 IDENTICAL = "query and text identical"
-_FAULTS = (BLANK, IDENTICAL, WRONG)
+WRONG_WEIGHTS = "wrong weights, never drawn"
+_FAULTS = (BLANK, IDENTICAL, WRONG, WRONG_WEIGHTS)
+_ONLY_WEIGHT = 1 + _FAULTS.index(WRONG_WEIGHTS)  # the mark of a row of which nothing else is wrong
 # `neg`, `neg_1` and whatever begins with `negative`, such as `negative_passage`, but for what is no text.
 _NEGATIVE = re.compile(r"(hard_)?(negs?(_?\d+)?|negative(?!.*_(id|label|rank|score|title)s?$).*)")
 # FlagEmbedding writes the scores of positives and negatives into two columns.
@@ -112,6 +115,11 @@ def _one(where: str, names: Sequence[str], role: str, columns: Mapping[str, str]
     return find_column(where, names, role, usual, columns.get(role), f"{flag} (columns= in Python)")
 
 
+def columns_of_split(split: str, columns: Mapping[str, str]) -> dict[str, str]:
+    """Return the names of columns, by their role, that are read in a split: weights in train alone."""
+    return {role: name for role, name in columns.items() if role != WEIGHT or split == TRAIN}
+
+
 def pair_rows(table: Table, columns: Mapping[str, str], faults: Faults) -> Dataset:
     """Turn a table into rows under the column contract; memory holds a thousand rows at a time.
 
@@ -124,7 +132,9 @@ def pair_rows(table: Table, columns: Mapping[str, str], faults: Faults) -> Datas
         columns: Names of columns by their role, as for `find_roles`.
         faults: Counts the rows that cannot be used: a text is missing, blank, no text or the same as its
             query, negatives are missing that other rows have, or scores do not fit the texts. They are left
-            out. So are rows that repeat the texts of an earlier one, which are told and not bad.
+            out. So are rows that repeat the texts of an earlier one, which are told and not bad. A row with a
+            wrong weight is counted, and stays with the weight 0: it is no reason to search fewer documents,
+            or to measure fewer queries, than a command that reads no weights.
 
     Returns:
         Rows with `anchor`, `positive`, `negative_1` .. `negative_n`, `label` if the table has scores,
@@ -151,7 +161,7 @@ def pair_rows(table: Table, columns: Mapping[str, str], faults: Faults) -> Datas
         made: dict[str, list[Any]] = {name: [] for name in features}
         for offset, place in enumerate(places):
             record = {name: cells[offset] for name, cells in batch.items()}
-            for row in _rows_or_fault(record, roles, width, LABEL in features):
+            for row in _rows_or_fault(record, roles, width, scored=LABEL in features):
                 for name, cell in zip(features, [*row, place], strict=True):
                     made[name].append(cell)
         return made
@@ -202,7 +212,7 @@ def _kept(
         fault, place = _FAULTS[marks[at] - 1], int(places[at])
         message = _message(rows[place], roles, width) if faults.shows_next(fault) else ""
         faults.bad(fault, origin.place(place), message)
-    good = np.flatnonzero(marks == 0)
+    good = np.flatnonzero((marks == 0) | (marks == _ONLY_WEIGHT))
     if not len(good):
         faults.refuse_nothing_left()
     _, first = np.unique(identities[good], return_index=True)
@@ -241,21 +251,30 @@ def _negatives_per_row(where: str, rows: Dataset, roles: Roles) -> int:
     return shortest
 
 
-def _rows_or_fault(record: Mapping[str, Any], roles: Roles, width: int, scored: bool) -> list[list[Any]]:
-    """Make the rows of a record with 0 and their identity, or one row without texts and with its fault."""
+def _rows_or_fault(record: Mapping[str, Any], roles: Roles, width: int, *, scored: bool) -> list[list[Any]]:
+    """Make the rows of a record with 0 and their identity, or one row without texts and with its fault.
+
+    A fault of the weight alone marks the first row of the record, so that it is counted once.
+    """
     try:
         made = _rows_of("", record, roles, width)
     except DataError:
         empty: list[Any] = [""] * (2 + width) + [[]] * scored + [0.0] * (roles.weight is not None)
         return [[*empty, 1 + _FAULTS.index(_fault_of(record, roles)), 0]]
-    return [[*row, 0, text_identity("\0".join(row[: 2 + width]))] for row in made]
+    try:
+        weight, fault = _weight_of("", record, roles), 0
+    except DataError:
+        weight, fault = [0.0], _ONLY_WEIGHT
+    identities = [text_identity("\0".join(row[: 2 + width])) for row in made]
+    marks = [fault, *[0] * (len(made) - 1)]
+    return [[*row, *weight, *both] for row, *both in zip(made, marks, identities, strict=True)]
 
 
 def _fault_of(record: Mapping[str, Any], roles: Roles) -> str:
     """Return what is wrong with a record that `_rows_of` refused."""
     positives = _positives(record, roles)
     texts = [record[roles.anchor], *positives]
-    if not positives or any(text is None or (isinstance(text, str) and not text.strip()) for text in texts):
+    if not positives or any(text is None or (isinstance(text, str) and not stripped(text)) for text in texts):
         return BLANK
     return IDENTICAL if any(_same(texts[0], positive) for positive in positives) else WRONG
 
@@ -271,9 +290,10 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def _message(record: Mapping[str, Any], roles: Roles, width: int) -> str:
-    """Return why `_rows_of` refuses a record."""
+    """Return why `_rows_of` or `_weight_of` refuses a record."""
     try:
         _rows_of("", record, roles, width)
+        _weight_of("", record, roles)
     except DataError as error:
         return str(error).removeprefix(": ")
     raise AssertionError("the record is good")
@@ -293,10 +313,11 @@ def _rows_of(where: object, record: Mapping[str, Any], roles: Roles, width: int)
         require_texts(where, **{name: text})
     for place, text in enumerate(negatives):
         require_texts(where, **{roles.negatives[0 if listed else place]: text})
-    if not positives or not all(text.strip() for _, text in named):
+    if not positives or not all(stripped(text) for _, text in named):
         raise DataError(f"{where}: the {roles.anchor} or {roles.positive} is blank")
     if any(_same(anchor, positive) for positive in positives):
-        raise DataError(f"{where}: the {roles.anchor} and the {roles.positive} are the same text")
+        same = f"the {roles.anchor} and the {roles.positive} are the same text"
+        raise DataError(f"{where}: {same}; received {excerpt(anchor)}")
     if len(negatives) < width:
         raise DataError(f"{where}: some lists of {roles.negatives[0]!r} are empty, others hold texts")
     made = []
@@ -310,21 +331,22 @@ def _rows_of(where: object, record: Mapping[str, Any], roles: Roles, width: int)
             # Of several columns of negatives the user may have named one, and the list may score them all.
             numbers = [len(positives), len(own_negatives)] if listed or len(positives) > 1 else []
             row.append(_scores(where, roles.scores, record[roles.scores], numbers, place, width))
-        if roles.weight is not None:
-            row.append(_weight(where, roles.weight, record[roles.weight]))
         made.append(row)
     return made
 
 
-def _weight(where: object, name: str, value: Any) -> float:
-    """Return the weight of a row; a cell of a CSV file is a text."""
-    try:
+def _weight_of(where: object, record: Mapping[str, Any], roles: Roles) -> list[float]:
+    """Return the weight of a record, a list without one if there is no such column."""
+    if roles.weight is None:
+        return []
+    value = record[roles.weight]
+    try:  # a cell of a CSV file is a text
         number = float(value)
     except (TypeError, ValueError):
         number = -1.0
     if not 0 <= number < math.inf:
-        raise DataError(f"{where}: {name!r} must hold a number >= 0; received {excerpt(value)}")
-    return number
+        raise DataError(f"{where}: {roles.weight!r} must hold a number >= 0; received {excerpt(value)}")
+    return [number]
 
 
 def _list_of_scores(where: object, name: str, value: Any, number: int) -> list[Any]:
@@ -375,7 +397,7 @@ def _numbers(where: object, values: list[Any], width: int) -> list[float]:
     return [float(value) for value in values]
 
 
-def identities(rows: Dataset, column: str) -> NDArray[np.int64]:
+def column_identities(rows: Dataset, column: str) -> NDArray[np.int64]:
     """Return the identity of each text of a column, `[rows]` int64, reading a thousand rows at a time."""
     found = np.empty(len(rows), dtype=np.int64)
     start = 0
@@ -400,7 +422,7 @@ def with_relevant(rows: Dataset) -> Dataset:
     import datasets
     import pyarrow as pa
 
-    anchors, positives = identities(rows, ANCHOR), identities(rows, POSITIVE)
+    anchors, positives = column_identities(rows, ANCHOR), column_identities(rows, POSITIVE)
     unique, group = np.unique(anchors, return_inverse=True)
     pairs = np.unique(np.stack([group, positives], axis=1), axis=0)  # [distinct pairs, 2], sorted by group
     if len(pairs) == len(unique):

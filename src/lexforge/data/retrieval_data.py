@@ -5,12 +5,15 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from lexforge.common.text_identity import text_identity
 from lexforge.common.types import DataError, Qrels, joined
 from lexforge.data.faults import Faults
+from lexforge.data.lines import stripped
 from lexforge.data.splits import missing_split, with_held_out
 
 _MISSING = "judgements of documents that the corpus lacks"
@@ -66,6 +69,24 @@ class RetrievalData:
     def split_queries(self, name: str) -> dict[str, str]:
         """Return the queries that are judged in one split, id -> text, in the order of the judgements."""
         return {query_id: self.queries[query_id] for query_id in self.split(name)}
+
+    def searches(self, name: str) -> dict[str, Iterator[Any]]:
+        """Return what decides the measures of a split, as parts for `lexforge.data.digests`.
+
+        Returns:
+            The identities of the documents, ascending: their order depends on what was held out, and decides
+            no more than ties. The id, the text and the grades of each judged query.
+
+        Raises:
+            ValueError: If there is no such split.
+        """
+        documents = zip(self.corpus, self.corpus.values(), strict=True)
+        identities = np.fromiter((text_identity(f"{key}\0{text}") for key, text in documents), np.int64)
+        judged = self.split(name).items()
+        return {
+            "searched documents": map(int, np.sort(identities)),
+            "judged queries": ((query, self.queries[query], grades) for query, grades in judged),
+        }
 
 
 def hold_out(
@@ -146,8 +167,7 @@ def collect_texts(
     Args:
         source: The file or data set, for error messages.
         records: (where it stands, id, text) in order; the text of the first names file and line in messages.
-        blank_allowed: Whether a text may be white space only; that of a document may, that of a query may
-            not.
+        blank_allowed: Whether a text may be blank; that of a document may, that of a query may not.
 
     Returns:
         Id -> text without white space at its ends.
@@ -162,7 +182,7 @@ def collect_texts(
             raise DataError(f"{where}: the id is empty")
         if record_id in texts:
             raise DataError(f"{where}: the id {record_id!r} occurs a second time")
-        texts[record_id] = text.strip()
+        texts[record_id] = stripped(text)
         if not blank_allowed and not texts[record_id]:
             raise DataError(f"{where}: {record_id!r} has no text")
     if not texts:

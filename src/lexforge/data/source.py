@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -65,25 +65,29 @@ class TrainingData:
         return None if self.pairs is None else self.pairs.weights(TRAIN)
 
     def digests(self, rows: Sequence[Mapping[str, Any]] | Dataset) -> dict[str, dict[str, Any]]:
-        """Compute the digests of what a run trains on and measures; all texts are read once.
+        """Compute the digests of what a run trains on and measures.
 
         Args:
             rows: The training rows.
 
         Returns:
-            As `lexforge.data.digests`, of the documents, the queries, the judgements, the rows, and the
-            weights if there are any.
+            As `lexforge.data.digests`, of the documents, the queries, the judgements, the rows, the weights
+            if there are any, and what the test searches (`RetrievalData.searches`).
         """
         whole = self.retrieval or self.measured
         judgements = ((split, *judged) for split, found in whole.qrels.items() for judged in found.items())
-        parts = {
+        parts: dict[str, Iterable[Any]] = {
             "documents": zip(whole.corpus, whole.corpus.values(), strict=True),
             "queries": whole.queries.items(),
             "judgements": judgements,
             "rows": rows,
         }
         weights = self.weights
-        return digests(parts if weights is None else parts | {"weights": weights.tolist()})
+        if weights is not None:
+            parts["weights"] = weights.tolist()
+        if TEST in self.measured.splits:
+            parts |= self.measured.searches(TEST)
+        return digests(parts)
 
     def other_queries(self) -> list[str]:
         """Return the texts of queries that are neither trained on nor in the test, such as those of dev.

@@ -10,7 +10,7 @@ from lexforge.common.types import DataError
 from lexforge.data.faults import BLANK, Faults
 from lexforge.data.formats import detect_rows, docstrings, read_records
 from lexforge.data.formats.docstrings import load_docstrings
-from lexforge.data.lines import excerpt, is_finite, require_texts
+from lexforge.data.lines import excerpt, is_finite, require_texts, stripped
 from lexforge.data.retrieval_data import RetrievalData
 from lexforge.data.splits import wanted_rows
 from lexforge.data.tables import find_column
@@ -130,7 +130,7 @@ def _scored_pairs(source: str, options: StsOptions, faults: Faults) -> dict[str,
     for where, split, record in read_records(source, tuple(filter(None, headers)), options, faults):
         columns = columns or _columns(where, list(record), options)
         first, second, score = (record.get(column) for column in columns)
-        if any(isinstance(text, str) and not text.strip() for text in (first, second)):
+        if any(isinstance(text, str) and not stripped(text) for text in (first, second)):
             faults.bad(BLANK, where, "a sentence is blank")
             continue
         with faults.counted(where):

@@ -25,18 +25,19 @@ from numpy.typing import NDArray
 
 from lexforge.common.types import DataError
 from lexforge.data.faults import Faults
-from lexforge.data.lines import excerpt, numbered_lines, open_bytes
+from lexforge.data.lines import NotDecodable, excerpt, numbered_lines, open_bytes
 from lexforge.data.splits import split_name
 from lexforge.data.text_tables import (
+    DELIMITERS,
     READERS,
     UTF_8,
     FoundEncoding,
     TextForm,
+    decoded_lines,
     ending,
     find_encoding,
     good_records,
     is_json_object,
-    is_not_utf_8,
     line_of,
     text_form,
     text_records,
@@ -112,7 +113,7 @@ def first_columns(path: Path, headers: Sequence[str], options: TableOptions) -> 
     try:
         if reader == "csv":
             form = text_form(path, headers, options)
-            if next(islice(text_records(path, form), int(form.written), None), None) is None:
+            if next(islice(text_records(path, form), form.above, None), None) is None:
                 raise DataError(f"{path} holds no row")
             return list(form.header)
         if reader == "json" and options.encoding is None:
@@ -120,10 +121,8 @@ def first_columns(path: Path, headers: Sequence[str], options: TableOptions) -> 
             if line is None:
                 raise DataError(f"{path} holds no row: it is empty")
             return list(json.loads(line)) if is_json_object(line) else []
-    except DataError as error:
-        if is_not_utf_8(error):
-            return []
-        raise
+    except NotDecodable:
+        return []
     if reader == "json":
         return []
     from pyarrow import parquet
@@ -186,9 +185,13 @@ def find_column(
     candidates = list(usual) if given is None else [given]
     found = [name for name in candidates if name in names]
     if len(found) != 1:
+        marks = DELIMITERS if len(names) > 1 else f",{DELIMITERS}"
+        mark = next((mark for mark in marks if any(mark in name for name in names)), "")
+        other = "tab" if mark == "\t" else mark
+        hint = f', or name what stands between the columns, such as --delimiter "{other}"' if mark else ""
         raise DataError(
             f"{where}: expected one {role} column out of {candidates}; received {found} among "
-            f"{excerpt(list(names))}. Name it by {flag}"
+            f"{excerpt(list(names))}. Name it by {flag}{hint}"
         )
     return found[0]
 
@@ -258,6 +261,23 @@ def read_json_lines(
         faults.note(note)
 
 
+def read_lines(path: Path, options: TableOptions, faults: Faults) -> Iterator[str]:
+    """Return the lines of a file of plain text without their ends.
+
+    Args:
+        path: The file.
+        options: The encoding, where the user names one.
+        faults: Takes a note of an encoding that was guessed.
+
+    Returns:
+        The lines, which are read as they are asked for.
+    """
+    form = TextForm(options.codec or find_encoding(path).encoding)
+    if note := _guesses(path, form, options):
+        faults.note(note)
+    return decoded_lines(path, form.encoding)
+
+
 def _form(path: Path, headers: Sequence[str], options: TableOptions) -> tuple[TextForm, FoundEncoding | None]:
     """Return how a text file is cut, and its encoding if the file had to be read for it.
 
@@ -270,13 +290,13 @@ def _form(path: Path, headers: Sequence[str], options: TableOptions) -> tuple[Te
         return text_form(path, headers, options, options.codec or found.encoding), found
     try:
         return text_form(path, headers, options), None
-    except DataError as error:
-        if not is_not_utf_8(error) or options.encoding is not None:
+    except NotDecodable as error:
+        if options.encoding is not None:
             raise
         found = find_encoding(path)
         if found.encoding == UTF_8:
-            such = f", such as --encoding {found.fitting}" if found.fitting else ""
-            raise DataError(f"{error}; name the encoding by --encoding{such}") from error
+            such = found.fitting or "cp1252 or utf-16-le"
+            raise DataError(f"{error}; name the encoding by --encoding, such as {such}") from error
         return text_form(path, headers, options, found.encoding), found
 
 
@@ -323,7 +343,7 @@ def _first_row_is_wide(path: Path, form: TextForm) -> bool:
     if not form.delimiter:
         return False
     records = text_records(path, form)
-    rows = (cells for place, (_, cells) in enumerate(records) if place >= form.written)
+    rows = (cells for place, (_, cells) in enumerate(records) if place >= form.above)
     return len(next(rows, [])) > len(form.header)
 
 
@@ -346,7 +366,7 @@ def _readable_rows(path: Path, form: TextForm, faults: Faults, fitting: str) -> 
     copy = _copy_of(path, repr(form), ".csv" if form.delimiter else ".jsonl")
     if not copy.is_file():
         write_file(copy, write)
-    plain = form._replace(encoding=UTF_8, delimiter=form.delimiter and ",", quoted=True, written=True)
+    plain = form._replace(encoding=UTF_8, delimiter=form.delimiter and ",", quoted=True, above=1)
     rows = _load(path, "csv" if form.delimiter else "json", copy, **_csv_options(plain))
     if len(rows) != len(lines):
         raise DataError(f"{path}: {len(lines)} rows were found, and `datasets` read {len(rows)} of them")
@@ -362,7 +382,7 @@ def _csv_options(form: TextForm) -> dict[str, Any]:
 
     if not form.delimiter:
         return {}
-    options = form.dialect | {"header": 0 if form.written else None, "names": list(form.header)}
+    options = form.dialect | {"header": form.above - 1 if form.above else None, "names": list(form.header)}
     features = datasets.Features({name: datasets.Value("string") for name in form.header})
     return options | {"features": features, "keep_default_na": False, "na_filter": False}
 

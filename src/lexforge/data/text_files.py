@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lexforge.common.extras import missing_extra
-from lexforge.data.encodings import SAMPLE_BYTES, fitting_encoding
+from lexforge.data.encodings import SAMPLE_BYTES, fitting_encoding, utf_16_without_mark
+from lexforge.data.lines import stripped
 
 if TYPE_CHECKING:
     import pypdf
@@ -64,7 +65,8 @@ class FileText:
     Args:
         title: Its title, on one line.
         body: Its text without the line of the title; a blank line ends a paragraph.
-        decoded_as: The encoding that was found by a guess or by its declaration; "" for Unicode.
+        decoded_as: The encoding that was found by a guess or by its declaration; "" for UTF-8, and for UTF-16
+            with its mark.
         broken_pages: Number of pages of a PDF that could not be read.
     """
 
@@ -119,7 +121,7 @@ def read_file(path: Path) -> FileText:
             title, body = _PARTS[ending](text)
     except OSError as error:
         raise UnreadableFile(error.strerror or type(error).__name__) from error
-    title, body = _one_line(title), body.strip()
+    title, body = stripped(_one_line(title)), stripped(body)
     if not body and not title:
         raise BlankFile("no text")
     name = title or _one_line(path.stem.replace("_", " ").replace("-", " "))
@@ -140,7 +142,7 @@ def _without_halves(text: str) -> str:
 
 
 def _decode(data: bytes, *, html: bool) -> tuple[str, str]:
-    """Return the text of a file with line feeds as line ends, and its encoding unless that is Unicode."""
+    """Return the text of a file with line feeds as line ends, and its encoding if that was guessed."""
     how = ""
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         try:
@@ -148,7 +150,11 @@ def _decode(data: bytes, *, html: bool) -> tuple[str, str]:
         except UnicodeDecodeError as error:
             raise UnreadableFile("not UTF-16 after its byte order mark") from error
     elif b"\0" in data:
-        raise UnreadableFile("binary")
+        how = utf_16_without_mark(data[: data.find(b"\n") + 1])
+        try:
+            text = data.decode(how)
+        except (LookupError, UnicodeDecodeError) as error:
+            raise UnreadableFile("binary") from error
     else:
         try:
             text = data.decode("utf-8-sig")

@@ -14,14 +14,14 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from lexforge.common.types import DataError
-from lexforge.data.encodings import SAMPLE_BYTES, fitting_encoding
+from lexforge.data.encodings import SAMPLE_BYTES, fitting_encoding, utf_16_without_mark
 from lexforge.data.faults import Faults
-from lexforge.data.lines import bounded_lines, excerpt, numbered_lines, open_bytes, whole_data
+from lexforge.data.lines import NotDecodable, bounded_lines, excerpt, numbered_lines, open_bytes, whole_data
 from lexforge.settings import TableOptions
 
 # File ending -> reader of `datasets`. Each file may also end in .gz or .zst.
@@ -37,7 +37,9 @@ SPLIT = "split"
 UTF_8 = "utf-8"
 # MS MARCO publishes triples of texts without a header.
 _HEADERLESS = ("anchor", "positive", "negative")
-_SEPARATORS = ";\t|"  # beside the comma
+DELIMITERS = ";\t|"
+"""The usual delimiters beside the comma."""
+_SEPARATOR_LINE = re.compile(r'"?sep=([^"\w])"?', re.IGNORECASE)  # what Excel writes above the names
 _END = "\ufdd0"  # no character of any text; a last line of it shows whether the quote before it was closed
 _ESCAPED = re.compile("[\udc80-\udcff]")  # what "surrogateescape" makes of a byte
 _MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
@@ -51,14 +53,15 @@ class TextForm(NamedTuple):
         delimiter: What stands between cells; "" for JSON lines.
         quoted: Whether cells may stand in quotation marks, as they do not in a .tsv file.
         header: The columns; none for JSON lines.
-        written: Whether the first record of the file names them.
+        above: Number of records above the first row: the one that names the columns, where there is one, and
+            the line `sep=;` of Excel.
     """
 
     encoding: str = UTF_8
     delimiter: str = ""
     quoted: bool = True
     header: tuple[str, ...] = ()
-    written: bool = False
+    above: int = 0
 
     @property
     def dialect(self) -> dict[str, Any]:
@@ -74,6 +77,8 @@ def ending(path: Path) -> str:
 
 def text_form(path: Path, headers: Sequence[str], options: TableOptions, encoding: str = "") -> TextForm:
     """Find out how a file is cut into cells, by its first line.
+
+    The line `sep=;`, which Excel writes above the names of the columns, names the delimiter.
 
     Args:
         path: A .csv, .tsv or JSON file.
@@ -92,67 +97,84 @@ def text_form(path: Path, headers: Sequence[str], options: TableOptions, encodin
     encoding = encoding or options.codec or UTF_8
     if READERS[ending(path)] == "json":
         return TextForm(encoding)
-    tabs = ending(path) == ".tsv" and options.delimiter is None
-    first = _first_line(path, encoding)
+    lines = decoded_lines(path, encoding)
+    first = next(lines, None)
     if first is None:
         raise DataError(f"{path} holds no row: it is empty")
+    separator = _SEPARATOR_LINE.fullmatch(first)
+    where, above = f"{path}:1", 0
+    if separator is not None:
+        where, above, first = f"{path}:2", 1, next(lines, "")
     if not first.strip():
-        raise DataError(f"{path}:1: expected names of columns; the first line is blank")
-    delimiter = options.separator or ("\t" if tabs else _delimiter(path, first))
-    form = TextForm(encoding, delimiter, not tabs)
-    header = tuple(_cells(path, first, form.dialect))
+        raise DataError(f"{where}: expected names of columns; the line is blank")
+    if "\0" in first:
+        raise DataError(
+            f"{where}: not {encoding}: it holds zero bytes, as UTF-16 and UTF-32 do; name the encoding by "
+            "--encoding, such as --encoding utf-16-le (encoding= in Python)"
+        )
+    tabs = ending(path) == ".tsv" and options.delimiter is None and separator is None
+    found = separator[1] if separator is not None else "\t" if tabs else ""
+    delimiter = options.separator or found or _delimiter(where, first)
+    form = TextForm(encoding, delimiter, not tabs, above=above)
+    header = tuple(_cells(where, first, form.dialect))
     if tabs and 2 <= len(header) <= 3 and not set(header) & {*headers, SPLIT}:
         return form._replace(header=_HEADERLESS[: len(header)])
     if repeated := [name for name, number in Counter(header).items() if name and number > 1]:
-        raise DataError(f"{path}:1: the name of a column stands there twice: {repeated[0]!r}")
+        raise DataError(f"{where}: the name of a column stands there twice: {repeated[0]!r}")
     # pandas writes its index under no name, and a delimiter at the end of the lines makes such a column too.
     named = tuple(name or f"unnamed_{place}" for place, name in enumerate(header))
-    return form._replace(header=named, written=True)
+    return form._replace(header=named, above=above + 1)
 
 
-def _cells(path: Path, line: str, dialect: Mapping[str, Any]) -> list[str]:
-    """Return the cells of the first line of a file."""
+def _cells(where: str, line: str, dialect: Mapping[str, Any]) -> list[str]:
+    """Return the cells of the line that names the columns."""
     limit = csv.field_size_limit(sys.maxsize)
     try:
         return next(csv.reader([line], **dialect), [])
     except csv.Error as error:  # such as a carriage return alone, which old programs wrote as a line end
-        raise DataError(f"{path}:1: the line cannot be cut into cells: {error}") from error
+        raise DataError(f"{where}: the line cannot be cut into cells: {error}") from error
     finally:
         csv.field_size_limit(limit)
 
 
-def _delimiter(path: Path, first: str) -> str:
-    """Return what stands between the cells of the first line: the comma wherever there is one."""
-    if len(_cells(path, first, {})) > 1:
+def _delimiter(where: str, first: str) -> str:
+    """Return what stands between the names of the columns: the comma wherever there is one."""
+    if len(_cells(where, first, {})) > 1:
         return ","
     try:
-        return csv.Sniffer().sniff(first, _SEPARATORS).delimiter
+        return csv.Sniffer().sniff(first, DELIMITERS).delimiter
     except csv.Error as error:
         raise DataError(
-            f"{path}:1: expected names of columns with a delimiter between them, and found none; received "
+            f"{where}: expected names of columns with a delimiter between them, and found none; received "
             f"{excerpt(first)}. Name it by --delimiter (delimiter= in Python)"
         ) from error
 
 
-def _first_line(path: Path, encoding: str) -> str | None:
-    """Return the first line of a file; None if there is none."""
+def decoded_lines(path: Path, encoding: str) -> Iterator[str]:
+    """Yield the lines of a text file without their ends.
+
+    Args:
+        path: A text file, plain or compressed.
+        encoding: Its encoding, as Python names it.
+
+    Raises:
+        DataError: If a line is not in that encoding (`NotDecodable`), or if the compressed data are broken.
+    """
     if encoding == UTF_8:
-        return next((line for _, line in numbered_lines(path)), None)
+        yield from (line for _, line in numbered_lines(path))
+        return
+    number = 0
     with (
         whole_data(path),
         open_bytes(path) as stream,
         io.TextIOWrapper(stream, encoding, newline="\n") as text,
     ):
         try:
-            line = text.readline()
-            return line.rstrip("\r\n") if line else None
+            for line in text:
+                number += 1
+                yield line.rstrip("\r\n")
         except UnicodeError as error:
-            raise DataError(f"{path}:1: not {encoding}: {error}") from error
-
-
-def is_not_utf_8(error: DataError) -> bool:
-    """Return whether an error of `numbered_lines` says that a line is not UTF-8."""
-    return isinstance(error.__cause__, UnicodeDecodeError)
+            raise NotDecodable(f"{path}:{number + 1}: not {encoding}: {error}") from error
 
 
 class FoundEncoding(NamedTuple):
@@ -189,6 +211,8 @@ def find_encoding(path: Path) -> FoundEncoding:
         for number, line in bounded_lines(stream, path):
             if number == 1 and line.startswith(_MARKS):
                 return FoundEncoding("utf-16")
+            if number == 1 and (encoding := utf_16_without_mark(line)):
+                return FoundEncoding(encoding)
             if line.isascii():
                 continue
             try:
@@ -247,28 +271,28 @@ def good_records(
     Yields:
         The first line of the record, and its cells (CSV, as many as there are columns) or its object.
     """
-    is_header = form.written
-    for line, record in text_records(path, form):
-        if is_header:
-            is_header = False
-            continue
+    for line, record in islice(text_records(path, form), form.above, None):
         found = _checked(record, form, fitting)
         if isinstance(found, tuple):
             faults.rows += 1
-            faults.bad(found[0], f"{path}:{line}", found[1])
+            fault, *message = found
+            faults.bad(fault, f"{path}:{line}", *message)
         else:
             yield line, found
 
 
 def _checked(
     record: list[str] | str, form: TextForm, fitting: str
-) -> list[str] | dict[str, Any] | tuple[str, str]:
-    """Return the cells or the object of a record, or what is wrong: its fault and a message."""
-    whole = record if isinstance(record, str) else "\n".join(record)
-    if (byte := _wrong_byte(whole)) is not None:
-        name = "UTF-8" if form.encoding == UTF_8 else form.encoding
-        hint = f"; if the whole file is in another encoding, name it, such as --encoding {fitting}"
-        return f"not {name}", f"not {name}: the byte 0x{byte:02x}{hint if fitting else ''}"
+) -> list[str] | dict[str, Any] | tuple[str, ...]:
+    """Return the cells or the object of a record, or what is wrong: the arguments of `Faults.bad`."""
+    for cell in [record] if isinstance(record, str) else record:
+        if byte := _ESCAPED.search(cell):
+            name = "UTF-8" if form.encoding == UTF_8 else form.encoding
+            hint = f"; if the whole file is in another encoding, name it, such as --encoding {fitting}"
+            number = ord(byte[0]) - 0xDC00
+            near = excerpt(cell[max(0, byte.start() - 20) :].strip())
+            near = near.replace("\\udc", "\\x")  # shows the byte as such
+            return f"not {name}", f"not {name}: the byte 0x{number:02x}{hint if fitting else ''}", near
     if isinstance(record, str):
         found = _json_object(record)
         if found is None:
@@ -289,12 +313,6 @@ def _checked(
     return record + [""] * (width - len(record))
 
 
-def _wrong_byte(text: str) -> int | None:
-    """Return the first byte that could not be decoded, or None."""
-    found = _ESCAPED.search(text)
-    return None if found is None else ord(found[0]) - 0xDC00
-
-
 def is_json_object(line: str) -> bool:
     """Return whether a line holds one JSON object."""
     return _json_object(line) is not None
@@ -313,6 +331,6 @@ def line_of(path: Path, form: TextForm, row: int) -> int | None:
     for place, (line, record) in enumerate(text_records(path, form)):
         if isinstance(record, str) and not is_json_object(record):
             return None  # an array, or objects over several lines
-        if place == row + form.written:
+        if place == row + form.above:
             return line
     return None

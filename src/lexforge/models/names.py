@@ -19,7 +19,7 @@ from huggingface_hub.errors import (
 from sentence_transformers.util import load_file_path
 
 from lexforge.common.similarity import Similarity
-from lexforge.settings import LEXICAL
+from lexforge.settings import LEXICAL, model_of_run
 
 ModelType = Literal["dense", "sparse", "cross-encoder", "multi-vector", "unknown"]
 _TYPES: dict[str, ModelType] = {
@@ -38,23 +38,30 @@ def checked_name(name_or_path: str | Path) -> str:
     """Return the name of a model as transformers and sentence-transformers take it.
 
     Args:
-        name_or_path: A folder or a hub name. A hub name without a slash is that of a model without an
-            organisation, such as `bert-base-uncased`, or of one that sentence-transformers completes, such as
-            `all-MiniLM-L6-v2`. A `Path`, and a string that cannot be a hub name, must exist.
+        name_or_path: A folder, a run directory, whose model is meant, or a hub name. A hub name without a
+            slash is that of a model without an organisation, such as `bert-base-uncased`, or of one that
+            sentence-transformers completes, such as `all-MiniLM-L6-v2`. A `Path`, and a string that cannot
+            be a hub name, must exist.
 
     Returns:
         The path as a string, or the hub name with its organisation.
 
     Raises:
         FileNotFoundError: If there is no such folder, and neither the hub nor its local cache has a model of
-            that name.
+            that name, or if a run has not saved its model.
         ValueError: If the argument names a file.
     """
     path = Path(name_or_path)
     if path.is_file():
         raise ValueError(f"a model is a folder, but {str(name_or_path)!r} is a file")
     if path.exists() and str(name_or_path):
-        return str(name_or_path)
+        inside = model_of_run(path)
+        if inside is None and (path / "env.json").is_file() and not (path / "modules.json").is_file():
+            raise FileNotFoundError(
+                f"{str(name_or_path)!r} is the directory of a run that has not saved its model: "
+                f"{path / 'model'} is missing; the run writes it after its last step"
+            )
+        return str(inside or name_or_path)
     names = []
     if isinstance(name_or_path, str) and re.fullmatch(r"\w[\w.-]*(/[\w.-]+)?", name_or_path):
         names = [name_or_path]

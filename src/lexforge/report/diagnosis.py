@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from lexforge.report.run_files import RunFiles, read_run_files
+from lexforge.report.run_files import HEADLINES, RunFiles, read_run_files
 from lexforge.report.symptoms import SYMPTOMS, Symptom, flag_of
 
 LINES, EVALUATIONS = 8, 3  # fewer lines of the log, or evaluations on dev, show no trend
@@ -128,14 +128,10 @@ def _findings(run: RunFiles) -> list[Finding]:
             symptoms["query_density"] = replace(density, limit=max(density.limit, 1.25 * lengths))
         measured["scale"] = _scale(run.config, run.log)
     measured["oscillation"] = _oscillation(run.config, run.log)
-    other = None
     if "scale" in run.config:  # of CoSENT, the inverse of a temperature
-        other = "lower {scale}"
+        symptoms["oscillation"] = replace(symptoms["oscillation"], change="lower {scale}")
     elif loss.get("name") == "bce":  # binary cross-entropy has no temperature
-        other = "lower {head_learning_rate}"
-    if other is not None:
-        advice = symptoms["oscillation"].advice.replace("raise {loss.temperature}", other)
-        symptoms["oscillation"] = replace(symptoms["oscillation"], advice=advice)
+        symptoms["oscillation"] = replace(symptoms["oscillation"], change="lower {head_learning_rate}")
     key = _dev_key(run.config, run.log)
     if key == "eval_loss":
         # A loss moves more than a measure of ranking.
@@ -211,10 +207,11 @@ def _oscillation(config: Mapping[str, Any], log: Sequence[Mapping[str, Any]]) ->
 
 
 def _dev_key(config: Mapping[str, Any], log: Sequence[Mapping[str, Any]]) -> str:
-    """The measure on dev by which the best checkpoint is chosen, nDCG@10, or else the loss on dev."""
-    wanted = (config.get("evaluation") or {}).get("best_measure") or "nDCG@10"
-    keys = [key for line in log for key in line if key.startswith("eval_") and key.endswith(wanted)]
-    return keys[0] if keys else "eval_loss"
+    """The measure on dev by which the best checkpoint is chosen, that of the headline, or else the loss."""
+    best = (config.get("evaluation") or {}).get("best_measure")
+    keys = [key for line in log for key in line if key.startswith("eval_")]
+    wanted = (best,) if best else HEADLINES
+    return next((key for name in wanted for key in keys if key.endswith(name)), "eval_loss")
 
 
 def _overfitting(

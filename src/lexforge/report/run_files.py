@@ -13,7 +13,7 @@ from lexforge.runs import read_log
 from lexforge.runs.run_directory import read_json
 
 # The measure that the page begins with is the first of these that a run has.
-HEADLINES = ("nDCG@10", "spearman_cosine", "probe_micro_f1")
+HEADLINES = ("nDCG@10", "spearman_cosine", "label_map")
 # The parts of metrics.json that are no systems.
 OTHERS = ("timing", "best_checkpoint", "training_queries", "wanted_terms")
 

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from string import Formatter
 from typing import Any, Literal
-
-# The weight of FLOPS in an advice, with its direction, and what is changed with it.
-_WEIGHT_OF_FLOPS = (
-    r"(raise|lower) (\{loss\.stopword_penalty\} and )?\{loss\.flops_weight\}(?:, or give \{document_terms\})?"
-)
 
 
 @dataclass(frozen=True)
 class Symptom:
     """A row of the table.
+
+    The advice is `before`, `change` and `after`, one behind the other. In each a setting stands in braces, by
+    its place in config.json, such as `{loss.flops_weight}`.
 
     Args:
         name: Short name, such as "stop_words".
@@ -24,8 +22,11 @@ class Symptom:
         healthy_side: The side of the limit on which healthy runs lie.
         healthy: What runs of the presets showed (`scripts/bench/results/diagnosis.csv`).
         sick: What runs with a wrong setting showed (`tests/report/test_diagnosis.py`).
-        advice: What to change, and in which direction. A setting stands in braces, by its place in
-            config.json, such as `{loss.flops_weight}`.
+        change: What to change, and in which direction.
+        before: What to change too, named first.
+        after: What to change too, and how.
+        change_of_terms: What stands for `change` where a wanted number of terms per document sets the weight
+            of FLOPS: that number, in the other direction. None where it changes nothing.
         percent: Whether the number is a share.
     """
 
@@ -35,7 +36,10 @@ class Symptom:
     healthy_side: Literal["below", "above"]
     healthy: str
     sick: str
-    advice: str
+    change: str
+    before: str = ""
+    after: str = ""
+    change_of_terms: str | None = None
     percent: bool = True
 
     def is_healthy(self, number: float) -> bool:
@@ -57,21 +61,14 @@ class Symptom:
         Args:
             setting: Returns how a reader writes a setting, from its place in config.json: `flag_of`,
                 `argument_of`, or `flag_of` with the values of a run.
-            terms_are_wanted: Whether a wanted number of terms per document sets the weight of FLOPS. The
-                advice then names that number, in the other direction.
+            terms_are_wanted: Whether a wanted number of terms per document sets the weight of FLOPS.
 
         Returns:
             The sentence, without a full stop.
         """
-        advice = self.advice
-        if terms_are_wanted:
-            other = {"raise": "lower {document_terms}", "lower": "raise {document_terms}"}
-            advice = re.sub(
-                _WEIGHT_OF_FLOPS,
-                lambda found: (f"{found[1]} {found[2]}" if found[2] else "") + other[found[1]],
-                advice,
-            )
-        return re.sub(r"\{([a-z_.]+)\}", lambda place: setting(place[1]), advice)
+        change = self.change_of_terms if terms_are_wanted and self.change_of_terms else self.change
+        parts = Formatter().parse(f"{self.before}{change}{self.after}")
+        return "".join(text + (setting(place) if place else "") for text, place, *_ in parts)
 
 
 def flag_of(place: str, config: Mapping[str, Any] | None = None) -> str:
@@ -116,9 +113,11 @@ _ROWS = (
         "below",
         ".3 % to 14 %",
         "31 %",
-        "raise {loss.stopword_penalty} and {loss.flops_weight}. Without {loss.idf_alpha} there is no "
-        "penalty: set --loss.idf-alpha 4, --loss.stopword-penalty 15 and --loss.flops-weight 0.01. Where "
-        "{loss.positive_activation_weight} is above 2, lower it",
+        "raise {loss.stopword_penalty} and {loss.flops_weight}",
+        after=". Without {loss.idf_alpha} there is no penalty: set --loss.idf-alpha 4, "
+        "--loss.stopword-penalty 15 and --loss.flops-weight 0.01. Where {loss.positive_activation_weight} is "
+        "above 2, lower it",
+        change_of_terms="raise {loss.stopword_penalty} and lower {document_terms}",
     ),
     Symptom(
         "rare_weight",
@@ -127,7 +126,9 @@ _ROWS = (
         "above",
         ".83 to 4.9",
         ".37",
-        "lower {loss.flops_weight}, or raise {loss.idf_alpha}, because a term pays exp(-alpha * idf)",
+        "lower {loss.flops_weight}",
+        after=", or raise {loss.idf_alpha}, because a term pays exp(-alpha * idf)",
+        change_of_terms="raise {document_terms}",
         percent=False,
     ),
     Symptom(
@@ -137,7 +138,9 @@ _ROWS = (
         "above",
         "61 % to 100 %",
         "28 %",
-        "raise {loss.own_activation_weight}, or lower {loss.flops_weight}",
+        "lower {loss.flops_weight}",
+        before="raise {loss.own_activation_weight}, or ",
+        change_of_terms="raise {document_terms}",
     ),
     Symptom(
         "expansion",
@@ -146,7 +149,9 @@ _ROWS = (
         "above",
         "33 % to 87 %",
         "1 % and 9 %",
-        "lower {loss.flops_weight}, or lower {finish.start_share}",
+        "lower {loss.flops_weight}",
+        after=", or lower {finish.start_share}",
+        change_of_terms="raise {document_terms}",
     ),
     Symptom(
         "everywhere",
@@ -155,7 +160,9 @@ _ROWS = (
         "below",
         "0 to 3.7 %",
         "26 % and 28 %",
-        "raise {loss.flops_weight}; where {loss.positive_activation_weight} is above 2, lower it",
+        "raise {loss.flops_weight}",
+        after="; where {loss.positive_activation_weight} is above 2, lower it",
+        change_of_terms="lower {document_terms}",
     ),
     Symptom(
         "empty",
@@ -164,7 +171,9 @@ _ROWS = (
         "below",
         "0",
         "100 %",
-        "lower {loss.flops_weight}, lengthen {loss.ramp_fraction}, or raise {loss.minimum_activation_weight}",
+        "lower {loss.flops_weight}",
+        after=", lengthen {loss.ramp_fraction}, or raise {loss.minimum_activation_weight}",
+        change_of_terms="raise {document_terms}",
     ),
     Symptom(
         "dense",
@@ -174,6 +183,7 @@ _ROWS = (
         ".2 % to 5.6 %",
         "30 %",
         "raise {loss.flops_weight}, or give {document_terms}",
+        change_of_terms="lower {document_terms}",
     ),
     Symptom(
         "query_density",
@@ -192,8 +202,8 @@ _ROWS = (
         "below",
         ".02 to 1.2",
         "7.3",
-        "raise {loss.temperature}. Or divide the weight and the bias of the decoder by one factor before "
-        "training",
+        "raise {loss.temperature}",
+        after=". Or divide the weight and the bias of the decoder by one factor before training",
         percent=False,
     ),
     Symptom(
@@ -203,7 +213,8 @@ _ROWS = (
         "below",
         ".4 % to 3.0 %",
         "24 % and 650 %",
-        "lower {train.learning_rate}, or raise {loss.temperature}",
+        "raise {loss.temperature}",
+        before="lower {train.learning_rate}, or ",
     ),
     Symptom(
         "overfitting",

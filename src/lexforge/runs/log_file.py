@@ -131,7 +131,8 @@ def short_line(logs: Mapping[str, Any], state: TrainerState) -> str:
     values = (
         f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}"
         for name, value in logs.items()
-        if name != "total_flos"
+        # Transformers names a speed also where an evaluation has no loss; it is 0 then.
+        if name != "total_flos" and not (name.endswith("_per_second") and not value)
     )
     return f"step {state.global_step} of {state.max_steps}: {', '.join(values)}"
 

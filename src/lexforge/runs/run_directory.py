@@ -148,14 +148,29 @@ def _claim(
 
 def _check_data(folder: Path, data: Mapping[str, Mapping[str, Any]]) -> None:
     """Refuse to resume a run over other data than those it began with."""
-    before = (read_json(folder / "env.json") or {}).get("data", {})
-    changed = [name for name in dict.fromkeys([*before, *data]) if before.get(name) != data.get(name)]
-    if changed:
-        differences = (f"{name}: {_amount(before, name)}, now {_amount(data, name)}" for name in changed)
+    if differences := changed_data(recorded_data(folder), data):
         raise ValueError(
             f"cannot resume {folder}: the data are not those that the run began with: "
             f"{'; '.join(differences)}. Bring them back, or begin a new run in another directory"
         )
+
+
+def recorded_data(folder: Path) -> dict[str, dict[str, Any]]:
+    """Return count and digest of each part of the data of a run, as its `env.json` holds them."""
+    found: dict[str, dict[str, Any]] = (read_json(folder / "env.json") or {}).get("data", {})
+    return found
+
+
+def changed_data(before: Mapping[str, Mapping[str, Any]], now: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Say which parts of the data of a run have changed, a phrase for each.
+
+    Args:
+        before: What the run recorded, as `lexforge.data.digests` returns it. A part that its version did not
+            record tells nothing; only a run without any record has lost them all.
+        now: The same of the data as they are.
+    """
+    changed = [name for name in before or now if before.get(name) != now.get(name)]
+    return [f"{name}: {_amount(before, name)}, now {_amount(now, name)}" for name in changed]
 
 
 def _amount(data: Mapping[str, Mapping[str, Any]], name: str) -> str:

@@ -164,7 +164,8 @@ class Plan:
         # Texts that are encoded beside training: on dev, after it, to count active terms, and before it.
         evaluation = self.cfg.evaluation
         # The last step is evaluated on dev too.
-        evaluations = 1 + (0 if evaluation.eval_steps is None else -(-self.steps // evaluation.eval_steps))
+        between = evaluation.steps_between(self.steps)
+        evaluations = 1 + (0 if between is None else -(-self.steps // between))
         wanted = [number for number in getattr(trainer, "wanted_terms", {}).values() if number is not None]
         texts = evaluations * searched + len(wanted) * (SAMPLE + int(COUNTED_TEXTS / BETWEEN))
         texts += mines * (len(documents) + self.rows) + compares * 2 * min(self.rows, ROWS)
@@ -197,7 +198,8 @@ class Plan:
         """Say what checkpoints and model will take, by the bytes of one of each."""
         train, output = self.cfg.train, self.cfg.output_dir.resolve()
         by_measure = self.cfg.evaluation.best_measure is not None
-        between = self.cfg.evaluation.eval_steps if by_measure else train.checkpoint_steps(self.steps)
+        between = self.cfg.evaluation.steps_between(self.steps) if by_measure else None
+        between = between or train.checkpoint_steps(self.steps)
         saved = -(-self.steps // between)  # and one at the end
         # The best checkpoint stays beside the newest ones.
         kept = saved if train.save_total_limit is None else min(saved, train.save_total_limit + by_measure)

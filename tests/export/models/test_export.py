@@ -78,6 +78,7 @@ def test_an_export_says_what_it_is_and_names_no_place(save_encoder, bert_onnx: P
     """A reader without lexforge needs length, similarity and sides; the exporter's folders are private."""
     description = json.loads((bert_onnx / "export.json").read_text())
     assert description["target"] == "onnx"
+    assert description["limits"] == []
     assert description["opset"] == files.OPSET
     assert description["similarity"] == "dot"
     assert description["sides"]["."]["max_seq_length"] == 32
@@ -166,6 +167,8 @@ def test_elasticsearch_reads_the_vector_at_the_first_position(
     settings = json.loads((folder / "config.json").read_text())
     (tokenizer_family,) = settings["inference_config"]["text_expansion"]["tokenization"]
     assert tokenizer_family == {"distilbert": "bert", "xlm-roberta": "xlm_roberta"}.get(family, family)
+    (limit,) = json.loads((folder / "export.json").read_text())["limits"]
+    assert limit.startswith("Experimental: these files were compared with the documentation of Elasticsearch")
     vocabulary = json.loads((folder / "vocabulary.json").read_text(encoding="utf-8"))
     assert vocabulary["vocabulary"] == tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
     assert set(vocabulary) - {"vocabulary"} == {"roberta": {"merges"}, "xlm_roberta": {"scores"}}.get(

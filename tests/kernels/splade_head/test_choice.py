@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from itertools import cycle
 from pathlib import Path
@@ -12,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from warm_processes import WarmProcesses
 
 from lexforge.kernels import splade_head
 from lexforge.kernels.splade_head import choice
@@ -79,7 +78,7 @@ def test_the_screens_that_were_faster_are_tried_the_fastest_first(
     assert set(timings()) == {HEAD}
 
 
-def test_a_width_is_measured_once_and_a_later_process_reads_it() -> None:
+def test_a_width_is_measured_once_and_a_later_process_reads_it(warm: WarmProcesses) -> None:
     """Without the cache every process would spend its first second on it, and might choose differently."""
     choose()
     measured = timings()[HEAD]
@@ -87,8 +86,8 @@ def test_a_width_is_measured_once_and_a_later_process_reads_it() -> None:
     assert timings() == {HEAD: measured}
     code = "from lexforge.storage import timings; print(timings.state())"
     threads = f"import torch; torch.set_num_threads({torch.get_num_threads()}); "
-    later = subprocess.run([sys.executable, "-c", threads + code], check=True, capture_output=True, text=True)
-    assert later.stdout.strip() == str(known.state())
+    later = warm.completed("-c", threads + code, bare=True)
+    assert later.stdout.strip() == str(known.state()), later.stderr
 
 
 def test_each_machine_and_width_has_its_own_measurement(another_machine: None) -> None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy import sparse
+from warm_processes import WarmProcesses
 
 pytest.importorskip("qdrant_client", reason="the extra `qdrant` is not installed")
 from qdrant_client import QdrantClient
@@ -157,9 +156,9 @@ def test_addresses_are_checked() -> None:
         QdrantIndex("http://localhost:1")
 
 
-def test_a_folder_in_another_process_is_one_clear_line(folder: str) -> None:
+def test_a_folder_in_another_process_is_one_clear_line(folder: str, warm: WarmProcesses) -> None:
     """The client locks the folder; its own message names no cause that a user could act on."""
     with QdrantIndex.build(sparse_rows(3), names(3), uri=folder):
         code = f"from lexforge.retrieval import QdrantIndex; QdrantIndex({folder!r})"
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        done = warm.completed("-c", code)
     assert "ConnectionError: the folder" in done.stderr.splitlines()[-1]

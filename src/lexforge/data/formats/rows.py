@@ -15,7 +15,7 @@ from lexforge.common.types import DataError
 from lexforge.data.faults import Faults
 from lexforge.data.formats.beir import is_corpus
 from lexforge.data.pair_data import PairData
-from lexforge.data.pairs import HEADERS, find_roles
+from lexforge.data.pairs import HEADERS, columns_of_split, find_roles
 from lexforge.data.retrieval_data import untitled
 from lexforge.data.splits import DEV, TEST, TRAIN, split_name, split_of_row
 from lexforge.data.tables import Origin, Table, first_columns, load_by_datasets, named_tables, read_table
@@ -95,11 +95,11 @@ def split_names(source: str, options: SourceOptions) -> list[str] | None:
     if path.is_dir() and _is_saved(path):
         return None
     files = _files_by_split(path) if path.is_dir() else {TRAIN: path}
-    for file in files.values():
+    for split, file in files.items():
         names = first_columns(file, _headers(options), options)
         if not names:
             return None
-        find_roles(str(file), names, options.columns)
+        find_roles(str(file), names, columns_of_split(split, options.columns))
         if file == path and SPLIT in names:
             return None  # the rows name the splits
     return list(files)

@@ -13,16 +13,19 @@ from sentence_transformers import SparseEncoder
 
 from lexforge.common.types import TextKind
 from lexforge.data import RetrievalData
+from lexforge.export.experimental import experimental
 from lexforge.export.models import elasticsearch, fastembed, onnx, opensearch
 from lexforge.export.models.check import Agreement, Written, compare, refuse_difference
 from lexforge.export.models.files import OPSET, quantize_int8
 from lexforge.export.models.measure import measure_export
 from lexforge.export.models.sides import EncodedSide, EncoderSide, read_sides
-from lexforge.models import build_splade, check_model, model_type
+from lexforge.models import build_splade, check_model, checked_name, model_type
 from lexforge.settings import ModelTargetName, Quantization
 from lexforge.storage.files import check_new, new_directory
 
 DESCRIPTION = "export.json"
+# The targets that no running engine has loaded, and the names of their engines.
+EXPERIMENTAL: dict[ModelTargetName, str] = {"elasticsearch": "Elasticsearch", "opensearch": "OpenSearch"}
 
 
 @dataclass(frozen=True)
@@ -35,12 +38,14 @@ class Export:
         agreements: The comparison of queries and of documents with the encoder.
         measures: nDCG@10 and documents per second of "encoder", "float32" and "int8", where they were asked
             for.
+        limits: Sentences on what is not known of the export; they stand in its `export.json` too.
     """
 
     folder: Path
     target: ModelTargetName
     agreements: tuple[Agreement, ...]
     measures: dict[str, dict[str, float]]
+    limits: tuple[str, ...]
 
 
 def check_model_export(name: str, target: str, output: str | Path, quantize: str | None = None) -> None:
@@ -66,7 +71,7 @@ def check_model_export(name: str, target: str, output: str | Path, quantize: str
         raise ValueError(f"only ONNX targets are quantized; received quantize={quantize!r} for {target!r}")
     check_new(output)
     check_model(name)
-    found = model_type(name)
+    found = model_type(checked_name(name))
     if found != "sparse":
         raise ValueError(
             f"an export needs a SPLADE encoder, and {name} is "
@@ -133,11 +138,12 @@ def export_model(
                 refuse_difference(agreement, quantized=True)
             if measured_on is not None:
                 measures[quantize] = measure_export(model, written, *measured_on)
-        description = _describe(model, title, target, written, agreements, quantize)
+        limits = (experimental(EXPERIMENTAL[target]),) if target in EXPERIMENTAL else ()
+        description = _describe(model, title, target, written, agreements, quantize, limits)
         (folder / DESCRIPTION).write_text(
             json.dumps(description, ensure_ascii=False, indent=1) + "\n", encoding="utf-8"
         )
-    return Export(Path(output), target, agreements, measures)
+    return Export(Path(output), target, agreements, measures, limits)
 
 
 def _writer(target: ModelTargetName, title: str) -> Callable[[Sequence[EncoderSide], Path], list[Written]]:
@@ -176,6 +182,7 @@ def _describe(
     written: Sequence[Written],
     agreements: Sequence[Agreement],
     quantize: Quantization | None,
+    limits: Sequence[str],
 ) -> dict[str, Any]:
     """Return what a program must know that reads the files without lexforge."""
     sides = {
@@ -192,6 +199,7 @@ def _describe(
         "format": "lexforge-export",
         "model": title,
         "target": target,
+        "limits": limits,
         "opset": OPSET if target.startswith("onnx") else None,
         "quantization": quantize,
         "similarity": model.similarity_fn_name,

@@ -194,14 +194,6 @@ def scaled(survey: Survey) -> str:
     )
 
 
-def experimental(engine: str) -> str:
-    """Return the sentence of a target whose files no running engine has read."""
-    return (
-        f"Experimental: these files were compared with the documentation of {engine}, and were never loaded "
-        "into a running one."
-    )
-
-
 def pretty(content: object) -> str:
     """Return a JSON object over several lines, as the text of a file."""
     return json.dumps(content, indent=2, ensure_ascii=False) + "\n"

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from lexforge.export.experimental import experimental
 from lexforge.export.vectors.base import (
     FIELD,
     MEGABYTE,
@@ -20,7 +21,6 @@ from lexforge.export.vectors.base import (
     VectorTarget,
     check_id_bytes,
     cut_bits,
-    experimental,
     numbered_weights,
     pretty,
     quoted,

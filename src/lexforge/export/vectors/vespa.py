@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from lexforge.export.experimental import experimental
 from lexforge.export.vectors.base import (
     FIELD,
     MEGABYTE,
@@ -16,7 +17,6 @@ from lexforge.export.vectors.base import (
     Survey,
     VectorTarget,
     cut_bits,
-    experimental,
     pretty,
     quoted,
 )

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from warm_processes import WarmProcesses
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[3]
@@ -136,21 +137,22 @@ def test_three_tf32_products_are_as_good_as_float32() -> None:
     assert error(three_products(a, b, 32)) < 2 * plain + 1e-7 < error(three_products(a, b, 768))
 
 
-def test_without_triton_the_error_names_the_extra() -> None:
+def test_without_triton_the_error_names_the_extra(warm: WarmProcesses) -> None:
     """A user without the extra learns what to install, in one line."""
     code = "import sys; sys.modules['triton'] = None; import lexforge.kernels.splade_head.triton.head"
-    last = python("-c", code).stderr.strip().splitlines()[-1]
+    last = warm.completed("-c", code, bare=True).stderr.strip().splitlines()[-1]
     needed = "ImportError: the Triton SPLADE head needs the extra 'triton': in a checkout of lexforge, "
     assert last == needed + "pip install '.[triton]' (import of triton halted; None in sys.modules)"
 
 
-def test_importing_needs_no_gpu_and_a_cpu_tensor_is_refused() -> None:
+def test_importing_needs_no_gpu_and_a_cpu_tensor_is_refused(warm: WarmProcesses) -> None:
     """On a machine without a GPU the import succeeds and the call says what it takes."""
     code = (
         "import torch; from lexforge.kernels.splade_head.triton.head import splade_head_triton as head; "
         "head(torch.ones(1, 2, 3), torch.ones(4, 3), None, torch.ones(1, 2))"
     )
-    last = python("-c", code, TRITON_INTERPRET="0", CUDA_VISIBLE_DEVICES="").stderr.strip().splitlines()[-1]
+    done = warm.completed("-c", code, bare=True, environment={"TRITON_INTERPRET": "0"})  # and sees no GPU
+    last = done.stderr.strip().splitlines()[-1]
     assert last == "ValueError: the Triton SPLADE head takes tensors on one CUDA device, got cpu"
 
 
