@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import os
 import shutil
@@ -9,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -74,8 +75,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def short_trainings() -> Iterator[None]:
-    """Save what hundreds of short trainings repeat, a fifteenth of the time of all tests: the template of a
-    model card is compiled for each model that is saved, and accelerate looks for garbage on each device.
+    """Save what hundreds of short trainings repeat, a tenth of the time of all tests: the template of a model
+    card is compiled for each model that is saved, accelerate looks for garbage on each device,
+    sentence-transformers reads for each trainer and model which packages there are, and Bokeh looks in all
+    classes of a part of a chart for each of its values.
     """
     from accelerate.utils import memory
     from jinja2 import Environment
@@ -83,6 +86,13 @@ def short_trainings() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Environment, "compile", cache(Environment.compile))
         patch.setattr(memory, "clear_device_cache", lambda garbage_collection=False: None)
+        # Tests that have not loaded them need not do so for this.
+        if packages := sys.modules.get("sentence_transformers.util.environment"):
+            patch.setattr(packages, "check_package_availability", cache(packages.check_package_availability))
+        if parts := sys.modules.get("bokeh.core.has_props"):
+            overridden = parts.HasProps._overridden_defaults.__func__
+            patch.setattr(parts.HasProps, "_overridden_defaults", classmethod(cache(overridden)))
+            patch.setattr(parts.HasProps, "themed_values", lambda self: vars(self).get("__themed_values__"))
         yield
 
 
@@ -175,9 +185,9 @@ def tiny_m3(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture
-def tiny_splade(tiny_checkpoint: Path):
-    """A fresh plain `SparseEncoder` (no fused head) over the tiny checkpoint."""
+@pytest.fixture(scope="session")
+def loaded_splade(tiny_checkpoint: Path):
+    """What `tiny_splade` and `fresh` copy, which takes a fifth of the time of loading."""
     from sentence_transformers import SparseEncoder
     from sentence_transformers.sparse_encoder.modules import SpladePooling, Transformer
 
@@ -186,8 +196,14 @@ def tiny_splade(tiny_checkpoint: Path):
 
 
 @pytest.fixture
-def tiny_dense(tiny_checkpoint: Path):
-    """A fresh dense `SentenceTransformer` with mean pooling over the tiny checkpoint."""
+def tiny_splade(loaded_splade):
+    """A fresh plain `SparseEncoder` (no fused head) over the tiny checkpoint."""
+    return copy.deepcopy(loaded_splade)
+
+
+@pytest.fixture(scope="session")
+def loaded_dense(tiny_checkpoint: Path):
+    """What `tiny_dense` copies."""
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 
@@ -195,6 +211,12 @@ def tiny_dense(tiny_checkpoint: Path):
     return SentenceTransformer(
         modules=[transformer, Pooling(transformer.get_embedding_dimension())], device="cpu"
     )
+
+
+@pytest.fixture
+def tiny_dense(loaded_dense):
+    """A fresh dense `SentenceTransformer` with mean pooling over the tiny checkpoint."""
+    return copy.deepcopy(loaded_dense)
 
 
 @pytest.fixture(scope="session")
@@ -298,16 +320,9 @@ def make_trainer(training_rows: list[dict[str, str]]) -> Callable[..., Any]:
 
 
 @pytest.fixture
-def fresh(tiny_checkpoint: Path) -> Callable[[], Any]:
+def fresh(loaded_splade) -> Callable[[], Any]:
     """Makes the same encoder again and again."""
-    from sentence_transformers import SparseEncoder
-    from sentence_transformers.sparse_encoder.modules import SpladePooling, Transformer
-
-    def make() -> Any:
-        transformer = Transformer(str(tiny_checkpoint), transformer_task="fill-mask", max_seq_length=32)
-        return SparseEncoder(modules=[transformer, SpladePooling("max")], device="cpu")
-
-    return make
+    return partial(copy.deepcopy, loaded_splade)
 
 
 @pytest.fixture(scope="module")

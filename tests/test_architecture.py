@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,7 @@ OWNERS = {
 }
 
 
+@cache
 def imported_names(path: Path, *, typing_only: bool = True) -> list[tuple[int, str]]:
     """Every absolute module name that a file imports, at any depth, with its line.
 

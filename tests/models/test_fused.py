@@ -414,6 +414,7 @@ def tokens(model: SparseEncoder, texts: list[str]) -> tuple[Tensor, Tensor]:
 )  # the compiler looks at a break's tensors
 def test_a_compiled_model_has_the_same_numbers(tiny_splade: SparseEncoder) -> None:
     """`torch_compile=True` must not fail at the head, which stands between two graphs."""
+    del tiny_splade[0].model.bert.encoder.layer[1:]  # the compiler takes as long for each
     module = Activations(fuse_splade_head(tiny_splade).eval())
     torch._dynamo.reset()
     compiled = torch.compile(module, backend="aot_eager")

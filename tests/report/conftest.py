@@ -156,6 +156,17 @@ def run(tmp_path: Path) -> Path:
     return make_run(tmp_path / "first")
 
 
+@pytest.fixture
+def short(run: Path) -> None:
+    """Shorten the page of the run: its log has the loss alone, and no query has a score."""
+    lines = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+    kept = {"begin", "max_steps", "step", "epoch", "time", "loss"}
+    lines = [{name: value for name, value in line.items() if name in kept} for line in lines]
+    (run / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    for file in run.glob("*.scores.json"):
+        file.unlink()
+
+
 @pytest.fixture(scope="session")
 def new_run() -> Callable[..., Path]:
     """`make_run`, for tests that need another run."""

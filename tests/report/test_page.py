@@ -342,6 +342,7 @@ def test_a_dense_run_shows_its_curves(new_run: NewRun, tmp_path: Path) -> None:
     assert "candidates-left_out" not in charts_of(write_page(folder))
 
 
+@pytest.mark.usefixtures("short")
 def test_strong_punctuation_and_stop_words_are_explained(run: Path) -> None:
     """A reader who sees "." and "the" on top wonders whether the model is broken."""
     terms = json.loads((run / "terms.json").read_text())
@@ -354,6 +355,7 @@ def test_strong_punctuation_and_stop_words_are_explained(run: Path) -> None:
     assert text.count("Most texts have such terms") == 1  # nothing is said of the queries
 
 
+@pytest.mark.usefixtures("short")
 def test_strong_stop_words_come_with_the_advice_of_the_diagnosis(run: Path) -> None:
     """The penalty does nothing without idf, and a wanted number of terms replaces the weight of FLOPS."""
     terms = json.loads((run / "terms.json").read_text())
@@ -391,6 +393,7 @@ def test_the_commands_read_the_data_as_the_run_did(run: Path) -> None:
         assert read.source == replace(options, weight_column=None)  # training alone reads weights
 
 
+@pytest.mark.usefixtures("short")
 @pytest.mark.parametrize("preset", ["bge-m3", "v26"])
 def test_a_model_that_cannot_be_exported_has_no_command_for_it(run: Path, preset: str) -> None:
     """`lexforge export model` refuses the head of BGE-M3."""
@@ -399,6 +402,7 @@ def test_a_model_that_cannot_be_exported_has_no_command_for_it(run: Path, preset
     assert ("export" in commands_of(run)) is (preset == "v26")
 
 
+@pytest.mark.usefixtures("short")
 def test_stop_words_among_the_strongest_terms_are_those_of_the_diagnosis(run: Path) -> None:
     """Two measurements of one thing gave a reader two numbers; a run without a diagnosis has no row."""
     row = "stop words among the ten strongest terms of a text, in the sample of the diagnosis"
@@ -407,6 +411,7 @@ def test_stop_words_among_the_strongest_terms_are_those_of_the_diagnosis(run: Pa
     assert row not in Reader(write_page(run)).text
 
 
+@pytest.mark.usefixtures("short")
 @pytest.mark.parametrize(
     ("loss", "noted"),
     [
@@ -424,6 +429,7 @@ def test_a_loss_that_grows_with_its_queue_says_so(run: Path, loss: dict[str, Any
     assert ("The loss may rise until the queue of 2,048 texts is full" in text) is noted
 
 
+@pytest.mark.usefixtures("short")
 def test_findings_are_shown_with_their_advice(run: Path) -> None:
     """A run shows its own diagnosis, and what needs attention stands first."""
     log = run / "log.jsonl"

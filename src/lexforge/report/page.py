@@ -6,7 +6,7 @@ import secrets
 import shlex
 from collections.abc import Sequence
 from datetime import datetime
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -78,19 +78,7 @@ def _render(runs: Sequence[RunFiles]) -> str:
     headline, training = headline_chart(runs), training_charts(runs)
     compared, histograms = duels(runs, sampled), _histograms(runs)
     charts = [*([headline] if headline else []), *training, *(duel.chart for duel in compared), *histograms]
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(TEMPLATE),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    # Bokeh reads a figure in the order in which it was written, so keys are not sorted.
-    environment.policies["json.dumps_kwargs"] = {"ensure_ascii": False, "separators": (",", ":")}
-    environment.filters |= {"number": number, "bytes": byte_size, "duration": duration}
-    environment.filters["empty_terms_remark"] = _empty_terms_remark
-    environment.tests["punctuation"] = is_punctuation
-    page = environment.get_template("page.html.jinja").render(
+    page = _template().render(
         nonce=secrets.token_urlsafe(24),
         title=" and ".join(run.name for run in runs),
         written=datetime.now().strftime("%Y-%m-%d %H:%M"),
@@ -123,6 +111,23 @@ def _render(runs: Sequence[RunFiles]) -> str:
         bokeh="\n".join(Resources(mode="inline", components=["bokeh"]).js_raw),
     )
     return page.replace("\0", "\ufffd")  # as a browser reads it; tools take a page with a NUL for no text
+
+
+@cache
+def _template() -> jinja2.Template:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATE),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    # Bokeh reads a figure in the order in which it was written, so keys are not sorted.
+    environment.policies["json.dumps_kwargs"] = {"ensure_ascii": False, "separators": (",", ":")}
+    environment.filters |= {"number": number, "bytes": byte_size, "duration": duration}
+    environment.filters["empty_terms_remark"] = _empty_terms_remark
+    environment.tests["punctuation"] = is_punctuation
+    return environment.get_template("page.html.jinja")
 
 
 def _source(name: str) -> str:
