@@ -24,7 +24,9 @@ def test_the_mean_over_paired_queries_decides() -> None:
     assert str(better).startswith(
         "nDCG@10 of 3 held-out pseudo-queries: 0.2000 -> 0.2667 (+0.0667, 95 % interval"
     )
-    assert str(better).endswith("so the adapted model is better")
+    assert str(better).endswith("is better, but within what chance makes of so many queries")
+    clear = judge({"held_out": result(0.1, 0.2, 0.3)}, {"held_out": result(0.3, 0.4, 0.6)})
+    assert str(clear).endswith("so the adapted model is better")
     same = judge({"held_out": result(0.1, 0.3)}, {"held_out": result(0.3, 0.1)})
     assert not same.better
     assert str(same).endswith("so the adapted model is not better")

@@ -83,7 +83,7 @@ def test_a_worse_model_is_rejected_and_the_start_is_kept(cfg, capsys) -> None:
     """A training that ruins the model must not replace it."""
     assert not run(replace(cfg, train=replace(cfg.train, learning_rate=3.0, steps=6)))
     printed = capsys.readouterr().out
-    assert "so the adapted model is not better" in printed
+    assert "so the adapted model is not better\n" in printed
     assert f"{cfg.output / 'model'} is the start\n" in printed
     start = build_splade(cfg.output / "backbone", max_seq_length=48, similarity="dot", device="cpu")
     kept, rejected = (SparseEncoder(str(cfg.output / name), device="cpu") for name in ("model", "rejected"))
@@ -197,6 +197,17 @@ def test_an_interrupted_run_goes_on(cfg, monkeypatch) -> None:
     first, second = (SparseEncoder(str(folder / name), device="cpu") for folder in (cfg.output, whole.output))
     for one, other in zip(first.parameters(), second.parameters(), strict=True):
         assert one.equal(other)
+
+
+def test_a_run_that_has_ended_can_be_resumed(cfg) -> None:
+    """A command that was killed in its last second has an index already; it is made anew."""
+    run(cfg)
+    before = (cfg.output / "adapt.json").read_text()
+    (cfg.output / "adapt.json").unlink()
+    run(replace(cfg, resume=True))
+    found, again = json.loads(before), json.loads((cfg.output / "adapt.json").read_text())
+    assert found["after"]["held_out"]["nDCG@10"] == again["after"]["held_out"]["nDCG@10"]
+    assert len(open_index(cfg.output / "index")[0].ids) == 40
 
 
 def test_bad_input_is_refused(cfg, tmp_path: Path, tiny_checkpoint: Path) -> None:

@@ -235,6 +235,17 @@ def test_blank_and_repeated_texts_are_left_out_and_counted(tmp_path: Path) -> No
     assert everything.notes == []
 
 
+def test_a_copy_under_another_name_is_repeated(tmp_path: Path) -> None:
+    """The name of a file is its title where it has no other, and says nothing of the text."""
+    for name, text in {"a_b": "the same", "c": "the same", "d": "# Title\n\nthe same"}.items():
+        (tmp_path / f"{name}.md").write_text(text)
+    library = load_library(str(tmp_path))
+    assert list(library.passages) == ["a_b.md", "d.md"]
+    assert library.notes == [
+        "texts that repeat an earlier one, which were left out: 1, namely c.md (as a_b.md)"
+    ]
+
+
 def test_one_document_is_enough_and_none_is_an_error(tmp_path: Path) -> None:
     """A source may hold one book; one without any text is a mistake that must be told here."""
     assert len(load_library(corpus(tmp_path / "one", {"_id": "d", "text": "x"})).passages) == 1

@@ -63,6 +63,22 @@ def test_a_tied_weight_is_hashed_once_and_an_untied_one_counts(tiny_splade) -> N
     assert fingerprint(tiny_splade) != untied
 
 
+@pytest.mark.filterwarnings("ignore:Already found a `peft_config`")
+def test_the_adapter_that_is_used_counts(tiny_splade) -> None:
+    """With and without an adapter is the usual comparison, and no weight changes between them."""
+    peft = pytest.importorskip("peft", reason="LoRA needs the package peft (extra dev)")
+    before = fingerprint(tiny_splade)
+    for name in ("one", "two"):
+        config = peft.LoraConfig(r=2, target_modules=["query"], init_lora_weights=False)
+        tiny_splade.add_adapter(config, name)
+    found = [before]
+    for name in ("one", "two"):
+        tiny_splade.set_adapter(name)
+        found.append(fingerprint(tiny_splade))
+    tiny_splade.disable_adapters()
+    assert len({*found, fingerprint(tiny_splade)}) == 4
+
+
 def test_texts_are_told_apart_from_their_joins() -> None:
     """Where one text ends is part of what they are."""
     digests = {text_digest(texts) for texts in (["ab", "c"], ["a", "bc"], ["abc"], ["abc", ""], ["\ud800"])}

@@ -222,7 +222,7 @@ def test_rows_of_a_transform_train_as_the_rows_that_it_makes(
 EXTRA = {
     "numbers": {"id": 1, "rank": 2.0, "vector": [0.5, 1.0], "kept": True},
     "ids": {"doc_id": "d7", "id": "q1"},
-    "texts beside anchor and positive": {"source": "web", "title": "a title"},
+    "ids and a label": {"label": [1.0, 0.0], "query_idx": 3},
     "a second label": {"label": [1.0, 0.0], "score": 0.5},
 }
 

@@ -44,6 +44,8 @@ class Verdict:
         c = self.comparison
         what = "judged queries" if self.judged else "held-out pseudo-queries"
         verdict = "better" if self.better else "not better"
+        if self.better and c.interval[0] <= 0:
+            verdict += ", but within what chance makes of so many queries"
         return (
             f"{MEASURE} of {self.queries} {what}: {c.first:.4f} -> {c.second:.4f} ({c.difference:+.4f}, 95 % "
             f"interval {c.interval[0]:+.4f} to {c.interval[1]:+.4f}), so the adapted model is {verdict}"

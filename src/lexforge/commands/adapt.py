@@ -19,6 +19,8 @@ with the exit status 3. A masked language model retrieves nothing yet, so it is 
 from __future__ import annotations
 
 import random
+import shlex
+import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -259,8 +261,9 @@ def main(cfg: Config) -> None:
     if not verdict.better:
         kept = "the start" if start.retriever else f"the adapted model, because {cfg.model} is no retriever"
         print(f"{cfg.output / 'model'} is {kept}")
-    print(f'lexforge search {cfg.output / "index"} "your words"')
-    print(f"lexforge serve --index {cfg.output / 'index'}")
+    index = shlex.quote(str(cfg.output / "index"))
+    print(f'lexforge search {index} "your words"')
+    print(f"lexforge serve --index {index}")
     if not verdict.better:
         sys.exit(NOT_BETTER)
 
@@ -270,12 +273,12 @@ def check(cfg: Config) -> None:
     detect(cfg.documents)
     data.check_language(cfg.language)
     check_wanted_terms(document_terms=cfg.document_terms)
-    if cfg.queries is not None:
-        adapt.read_queries(cfg.queries)
-    elif cfg.pseudo_queries < 1:
-        raise ValueError("--pseudo-queries 0 leaves no query to train on; give real ones by --queries")
     if cfg.pseudo_queries < 0:
         raise ValueError(f"--pseudo-queries must be 0 or more; received {cfg.pseudo_queries}")
+    if cfg.queries is not None:
+        adapt.read_queries(cfg.queries)
+    elif not cfg.pseudo_queries:
+        raise ValueError("--pseudo-queries 0 leaves no query to train on; give real ones by --queries")
     if cfg.judged is not None:
         data.check_source(cfg.judged, [cfg.split], cfg.source)
     if cfg.sample < 2:
@@ -424,6 +427,8 @@ def keep_and_index(
     folder = cfg.output / "model"
     kept.save_pretrained(str(folder), create_model_card=False)
     stages.begin("index all passages")
+    if cfg.resume:  # of a command that was stopped after it, or has ended
+        shutil.rmtree(cfg.output / "index", ignore_errors=True)
     corpus.index_passages(
         kept, library.passages, cfg.output / "index", name=str(folder), show_progress_bar=True
     )

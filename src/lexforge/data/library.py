@@ -13,6 +13,7 @@ from lexforge.common.types import DataError, Passage
 from lexforge.data.formats import detect
 from lexforge.data.lines import counted, stripped
 from lexforge.data.passages import CountTokens, Cutter, Part
+from lexforge.data.text_files import title_of_name
 from lexforge.settings import SourceOptions
 
 # Documents are cut together until they have so many characters, so that short ones are counted in one call.
@@ -137,7 +138,9 @@ class _Shelf:
 
     def _left_out(self, key: str, passage: Passage) -> bool:
         """Whether a passage says nothing, or nothing new; remember it then."""
-        digest = _folded_digest(passage.joined)
+        # A copy under another name says nothing new, though the name is its title.
+        named = passage.text and passage.title == title_of_name(Path(passage.document))
+        digest = _folded_digest(passage.text if named else passage.joined)
         if digest is None:
             self._found["blank"].append(key)
         elif digest in self._first:

@@ -124,12 +124,17 @@ def read_file(path: Path) -> FileText:
     title, body = stripped(_one_line(title)), stripped(body)
     if not body and not title:
         raise BlankFile("no text")
-    name = title or _one_line(path.stem.replace("_", " ").replace("-", " "))
+    name = title or title_of_name(path)
     first, _, rest = body.partition("\n")
     if _one_line(first) == name:
         body = rest.strip()
     body = re.sub(r"\n{3,}", "\n\n", body)
     return FileText(_without_halves(name), _without_halves(body), how, broken)
+
+
+def title_of_name(path: Path) -> str:
+    """Return the title of a file that has no other."""
+    return _one_line(path.stem.replace("_", " ").replace("-", " "))
 
 
 def _one_line(text: str) -> str:

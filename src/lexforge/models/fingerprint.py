@@ -35,6 +35,8 @@ def fingerprint(model: BaseModel) -> str:
         "configurations": _configurations(model),
         "tokenizer": _tokenizer_settings(model.tokenizer),
     }
+    if adapters := _adapters(model):
+        settings["adapters"] = adapters
     digest = hashlib.blake2b(json.dumps(settings, sort_keys=True, default=str).encode(), digest_size=20)
     names: dict[
         Any, str
@@ -45,6 +47,16 @@ def fingerprint(model: BaseModel) -> str:
         if names.setdefault(place, name) == name:
             digest.update(tensor.detach().cpu().reshape(-1).contiguous().view(torch.uint8).numpy())
     return digest.hexdigest()
+
+
+def _adapters(model: BaseModel) -> list[dict[str, Any]]:
+    """Return of each layer with adapters of peft which of them it uses; the weights do not tell."""
+    names = ("active_adapters", "disable_adapters", "merged_adapters", "scaling")
+    return [
+        {"layer": name, **{each: getattr(module, each, None) for each in names}}
+        for name, module in model.named_modules()
+        if hasattr(module, "merged_adapters")
+    ]
 
 
 def _configurations(model: BaseModel) -> list[dict[str, Any]]:

@@ -44,13 +44,12 @@ def loss_columns(names: Iterable[str], label_columns: Sequence[str]) -> list[str
 def without_extra_columns(dataset: Any, label_columns: Sequence[str], where: str) -> Any:
     """Drop the columns of a data set that no loss reads, and log one line that names them.
 
-    sentence-transformers takes every column except the label for text, by position. These are dropped:
+    sentence-transformers takes every column except the label for text, by position. So do the trainers here,
+    but for these, which are dropped:
 
     - numbers, truth values, times and lists of them, unless they are the label or `relevant`;
     - further columns that could be labels, since only the first one is read;
-    - ids, by their name (`id`, `..._id`, `..._ids`, `..._idx`);
-    - where both `anchor` and `positive` stand, every other column whose name does not begin with `neg` or
-      contain `negative`.
+    - ids, by their name (`id`, `..._id`, `..._ids`, `..._idx`).
 
     A data set whose rows are made by a transform is left as it is.
 
@@ -136,19 +135,12 @@ def texts_of_rows(rows: Any, label_columns: Sequence[str], *, most: int) -> dict
 
 
 def _extra_columns(features: Mapping[str, Any], label_columns: Sequence[str]) -> list[str]:
-    label = label_column(features, label_columns)
-    contract = ANCHOR in features and POSITIVE in features
-    extra = []
-    for name, feature in features.items():
-        if name in (ANCHOR, POSITIVE, RELEVANT, DATASET_NAME, label) or _is_negative(name):
-            continue
-        if name in label_columns or _is_id(name) or _holds_numbers(feature) or contract:
-            extra.append(name)
-    return extra
-
-
-def _is_negative(name: str) -> bool:
-    return name.startswith("neg") or "negative" in name
+    kept = (ANCHOR, POSITIVE, RELEVANT, DATASET_NAME, label_column(features, label_columns))
+    return [
+        name
+        for name, feature in features.items()
+        if name not in kept and (name in label_columns or _is_id(name) or _holds_numbers(feature))
+    ]
 
 
 def _is_id(name: str) -> bool:

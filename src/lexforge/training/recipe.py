@@ -160,6 +160,9 @@ def load_start(
 
     Returns:
         The encoder before training, and the checkpoint that it was made of.
+
+    Raises:
+        ValueError: If all of its weights are frozen.
     """
     assert cfg.max_seq_length is not None  # the settings are resolved
     stages.begin("load the encoder" if cfg.model != LEXICAL else "build the encoder")
@@ -174,6 +177,11 @@ def load_start(
     model = build(checkpoint, max_seq_length=cfg.max_seq_length)
     for line in widen_weights(model):
         process.print(line)
+    if not any(weight.requires_grad for weight in model.parameters()):
+        raise ValueError(
+            f"no weight of {cfg.model} can be trained, as of an adapter that peft has loaded; merge it into "
+            "its model first (merge_and_unload), and give that as --model"
+        )
     return model, str(checkpoint)
 
 
