@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from datasets import Dataset
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -309,3 +310,22 @@ def test_twenty_megabytes_take_time_in_proportion(unit: str, tmp_path: Path) -> 
     library = load_library(str(path), count_tokens=words, max_tokens=200)
     assert time.process_time() - start < 60
     assert library.passages
+
+
+@pytest.mark.parametrize("ending", ["csv", "tsv", "jsonl", "parquet"])
+def test_a_file_of_documents_needs_no_queries(tmp_path: Path, ending: str) -> None:
+    """People have a table of documents; the names of its columns say which are id, title and text."""
+    rows = [{"id": n, "title": ["", "Cats"][n % 2], "text": f"text {n}", "rank": n} for n in range(3)]
+    file = tmp_path / f"x.{ending}"
+    table = Dataset.from_list(rows)
+    if ending == "parquet":
+        table.to_parquet(str(file))
+    elif ending == "jsonl":
+        table.to_json(str(file))
+    else:
+        table.to_csv(str(file), sep="\t" if ending == "tsv" else ",", index=False)
+    library = load_library(str(file))
+    assert library.texts == load_documents(str(file)) == {"0": "text 0", "1": "Cats text 1", "2": "text 2"}
+    file = tmp_path / "bare.jsonl"
+    file.write_text('{"text": "one"}\n{"text": "two"}\n')
+    assert load_library(str(file)).texts == {"1": "one", "2": "two"}

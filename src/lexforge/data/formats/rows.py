@@ -12,15 +12,21 @@ from pathlib import Path
 import numpy as np
 
 from lexforge.common.types import DataError
+from lexforge.data.columns import ANCHOR
 from lexforge.data.faults import Faults
 from lexforge.data.formats.beir import is_corpus
+from lexforge.data.lines import require_texts
 from lexforge.data.pair_data import PairData
-from lexforge.data.pairs import HEADERS, columns_of_split, find_roles
-from lexforge.data.retrieval_data import untitled
+from lexforge.data.pairs import ALIASES, HEADERS, columns_of_split, find_roles
+from lexforge.data.retrieval_data import collect_texts, join_titles, untitled
 from lexforge.data.splits import DEV, TEST, TRAIN, split_name, split_of_row
 from lexforge.data.tables import Origin, Table, first_columns, load_by_datasets, named_tables, read_table
 from lexforge.data.text_tables import READERS, SPLIT, ending
 from lexforge.settings import SourceOptions, TableOptions
+
+# The columns of rows that hold a document each.
+_TEXTS = ("text", "contents", "content", "body", "document", "passage")
+_IDS, _TITLE = ("_id", "id", "docid", "doc_id", "document_id"), "title"
 
 NAME = (
     "rows of texts (a file .csv, .tsv, .parquet or .jsonl, also .gz or .zst; a folder of such files by "
@@ -74,19 +80,27 @@ def open(source: str, options: SourceOptions, splits: Sequence[str] | None, faul
 
 
 def documents(source: str, options: SourceOptions) -> Mapping[str, str]:
-    """Read the positives and negatives of all rows, and log what was left out; see `Format.documents`."""
+    """Read the texts of all rows, and log what was left out; see `Format.documents`."""
     faults = Faults(source, options.bad_rows)
-    found = open(source, options, None, faults)
+    found = tables(source, (*_headers(options), *_TEXTS), options, faults)
+    if not _are_documents(found, options):
+        pairs = PairData.of_tables(source, found, options.columns, faults)
+        faults.log()
+        return pairs.retrieval().corpus
     faults.log()
-    return found.retrieval().corpus
+    return collect_texts(source, join_titles(_documents(found)), blank_allowed=True)
 
 
 def titled(source: str, options: SourceOptions, notes: list[str]) -> Iterator[tuple[object, str, str, str]]:
-    """Yield the positives and negatives, which have no titles; see `Format.titled`."""
+    """Yield the documents; the positives and negatives of pairs have no titles. See `Format.titled`."""
     faults = Faults(source, options.bad_rows)
-    found = open(source, options, None, faults)
+    found = tables(source, (*_headers(options), *_TEXTS), options, faults)
+    if _are_documents(found, options):
+        notes += faults.finish()
+        return _documents(found)
+    pairs = PairData.of_tables(source, found, options.columns, faults)
     notes += faults.finish()
-    return untitled(source, found.retrieval().corpus)
+    return untitled(source, pairs.retrieval().corpus)
 
 
 def split_names(source: str, options: SourceOptions) -> list[str] | None:
@@ -103,6 +117,30 @@ def split_names(source: str, options: SourceOptions) -> list[str] | None:
         if file == path and SPLIT in names:
             return None  # the rows name the splits
     return list(files)
+
+
+def _are_documents(found: Mapping[str, Table], options: SourceOptions) -> bool:
+    """Whether rows hold a document each, and no query: a column of texts, and none of queries."""
+    queries = {*ALIASES[ANCHOR], *([options.query_column] if options.query_column else [])}
+    names = {name for table in found.values() for name in table.rows.column_names}
+    return not names & queries and bool(names & {*_TEXTS})
+
+
+def _documents(found: Mapping[str, Table]) -> Iterator[tuple[object, str, str, str]]:
+    """Yield where each row stands, its id (or its number, from 1), its title if it has one, and its text."""
+    number = 0
+    for rows, origin in found.values():
+        columns = [
+            next((name for name in names if name in rows.column_names), None)
+            for names in (_IDS, (_TITLE,), _TEXTS)
+        ]
+        for place, row in enumerate(rows):
+            number += 1
+            key, title, text = (row[name] if name is not None else None for name in columns)
+            where = origin.place(place)
+            values = {"title": title or "", "text": text or ""}
+            require_texts(where, **values)
+            yield where, str(number if key is None else key).strip(), values["title"], values["text"]
 
 
 def _headers(options: SourceOptions) -> tuple[str, ...]:
