@@ -210,6 +210,7 @@ def test_another_index_can_be_passed(tiny_dense) -> None:
         ({"corpus": {"p": Passage("", "x", "d9")}}, "name document 'd"),
         ({"corpus": {"d0": None}}, "text of document 'd0' must be a string; received NoneType"),
         ({"queries": {"q0": 3}}, "text of query 'q0' must be a string; received int"),
+        ({"corpus": {0: "a"}}, "id of a document must be a string that is not empty; received 0"),
         ({"metrics": ("nDCG@200",)}, "cutoff of measure 'nDCG@200' must be at most k; received k = 100"),
         ({"metrics": ("ndcg",)}, "unknown measure 'ndcg'"),
         ({"metrics": ()}, "at least one measure; received none"),

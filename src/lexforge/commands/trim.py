@@ -111,6 +111,8 @@ def main(cfg: Config) -> None:
         print(evaluation.metrics_table({_label(point): _renamed(point.measures) for point in points}))
     for kind, means in terms.items():
         print(f"terms per {kind}: {means['before']:.1f} before, {means['after']:.1f} after")
+    if terms["document"]["after"] > terms["document"]["before"]:
+        print("the model had fewer terms: weaker ones were added, which its training had suppressed")
     print(f"counted on {len(sample):,} of {total:,} documents; {time.perf_counter() - started:.0f} seconds")
     print(f"{cfg.output} holds the trimmed model")
 

@@ -30,7 +30,7 @@ BYTE_ORDER_MARK = "\ufeff"  # Windows tools write it at the start of a file; it 
 # grade of 10,000 costs nothing measurable; a million makes it 20 times slower; 100 million takes 0.8 GB; and
 # beyond 32 bits the values are wrong (nDCG 0) or the process dies.
 MAX_GRADE = 9999
-_INTEGER = re.compile(r"[+-]?[0-9]{1,9}")
+_INTEGER = re.compile(r"([+-]?[0-9]{1,9})(\.0+)?")  # pandas writes 1.0 where a cell of the column is empty
 # A character that is seen: neither white space nor one of Unicode's without width, such as the zero width
 # space that web pages leave in cells, marks of direction, and fillers.
 _SEEN = re.compile(
@@ -247,7 +247,7 @@ def parse_grade(where: str, text: str) -> int:
 
     Args:
         where: Where the grade stands, for error messages: file and line.
-        text: Decimal digits, with or without a sign.
+        text: Decimal digits, with or without a sign; zeros may follow behind a point.
 
     Returns:
         The grade.
@@ -255,4 +255,5 @@ def parse_grade(where: str, text: str) -> int:
     Raises:
         DataError: If `check_grade` refuses it.
     """
-    return check_grade(where, int(text) if _INTEGER.fullmatch(text) else text)
+    found = _INTEGER.fullmatch(text)
+    return check_grade(where, text if found is None else int(found[1]))

@@ -364,13 +364,15 @@ def _check_data(
     """Refuse data that cannot be evaluated.
 
     Raises:
-        ValueError: If the corpus or the judgements are empty, a text is not a string, or the judgements name
-            an unknown query or document.
+        ValueError: If the corpus or the judgements are empty, an id or a text is not a string, or the
+            judgements are no dictionaries or name an unknown query or document.
     """
     if not texts:
         raise ValueError("the corpus must hold at least one document; received none")
     for what, named in (("query", queries), ("document", texts)):
         for key, text in named.items():
+            if not isinstance(key, str) or not key:
+                raise ValueError(f"the id of a {what} must be a string that is not empty; received {key!r}")
             if not isinstance(text, str):
                 raise ValueError(
                     f"the text of {what} {key!r} must be a string; received {type(text).__name__}"
@@ -378,6 +380,11 @@ def _check_data(
     for query, judged in qrels.items():
         if query not in queries:
             raise ValueError(f"the judgements name query {query!r}, which is not among the queries")
+        if not isinstance(judged, Mapping):
+            raise ValueError(
+                f"the judgements of query {query!r} must be a dictionary, document -> grade; received "
+                f"{type(judged).__name__}"
+            )
         for document in judged:
             if document not in documents:
                 raise ValueError(
