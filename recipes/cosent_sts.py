@@ -126,7 +126,7 @@ def main(cfg: Config) -> None:
 
     # Encoder. A saved one keeps its similarity, a new one gets the cosine; loss and evaluator follow it.
     texts = sorted({*train["sentence1"], *train["sentence2"]})
-    model, _ = training.load_start(cfg, cfg.output_dir, texts, process, stages, models.build_dense)
+    model = training.load_start(cfg, cfg.output_dir, texts, process, stages, models.build_dense)
     cfg.evaluation.check_measure([name for name in MEASURES if name.endswith(model.similarity_fn_name)])
 
     # Loss. It compares all pairs of a batch, and with several processes those of all their batches.

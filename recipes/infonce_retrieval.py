@@ -166,7 +166,7 @@ def main(cfg: Config) -> None:
     runs.claim_run_directory(cfg.output_dir, cfg, resume=cfg.resume, data=loaded.digests(rows))
 
     # Encoder. A saved one keeps its similarity, a new one gets the cosine; loss and searches follow it.
-    model, _ = training.load_start(cfg, cfg.output_dir, documents, process, stages, models.build_dense)
+    model = training.load_start(cfg, cfg.output_dir, documents, process, stages, models.build_dense)
     if process.is_main_process:
         for line in training.unknown_rows(model, loaded):
             print(line)

@@ -234,7 +234,7 @@ def main(cfg: Config) -> None:
     runs.claim_run_directory(cfg.output_dir, cfg, resume=cfg.resume, data=texts.digests())
 
     # Encoder. Its texts are compared by cosine.
-    model, _ = training.load_start(
+    model = training.load_start(
         cfg, cfg.output_dir, train_columns["text"], process, stages, models.build_dense
     )
 

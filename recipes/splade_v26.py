@@ -318,7 +318,7 @@ def start_encoder(
     the model, and the loss, the evaluation and every index read it there.
     """
     build = partial(models.build_splade, similarity=cfg.loss.similarity)
-    model, _ = training.load_start(cfg, cfg.output_dir, loaded.documents, process, stages, build)
+    model = training.load_start(cfg, cfg.output_dir, loaded.documents, process, stages, build)
     if cfg.start.idf_bias or cfg.finish.prune_threshold or cfg.document_terms:
         models.decoder_biases(model)  # an error says early what has no bias to shift
     if process.is_main_process:

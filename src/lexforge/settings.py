@@ -776,7 +776,7 @@ class EvaluationSettings:
         initial_evaluation: Whether the model is measured before training.
 
     Raises:
-        ValueError: If a number is below 1, or an option is given without the one that it needs.
+        ValueError: If a number is out of range, or an option is given without the one that it needs.
     """
 
     eval_steps: float | None = None

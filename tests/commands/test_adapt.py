@@ -149,7 +149,7 @@ def test_a_splade_start_keeps_most_of_its_weights_and_learns_the_order_and_the_b
     start = build_splade(str(tiny_checkpoint), max_seq_length=48, similarity="dot", device="cpu")
     scale_head(start, texts, active_terms=1).save_pretrained(str(tmp_path / "splade"))
     cfg = replace(cfg, model=str(tmp_path / "splade"), train=replace(cfg.train, learning_rate=1e-5))
-    prepared = adapt.prepare_start(cfg, PRESETS["lexforge"], start, cfg.model, texts)
+    prepared = adapt.prepare_start(cfg, PRESETS["lexforge"], start, texts)
     assert prepared.loss.distillation_temperature == 1.0
     better = run(cfg)
     folders = (

@@ -180,8 +180,8 @@ def test_two_losses_of_a_dense_encoder_take_turns(
 @pytest.mark.parametrize("stream", [False, True], ids=["data set", "stream"])
 @pytest.mark.parametrize(
     "columns",
-    [["query", "answer", "hard"], ["positive", "anchor", "negative_1"]],
-    ids=["other names", "another order"],
+    [["query", "answer", "hard"], ["anchor", "positive", "hard"], ["positive", "anchor", "negative_1"]],
+    ids=["other names", "one other name", "another order"],
 )
 def test_columns_count_by_position_as_in_the_parent(
     columns: list[str], stream: bool, tiny_splade: SparseEncoder, tmp_path: Path, rows: Dataset

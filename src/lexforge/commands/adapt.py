@@ -123,7 +123,6 @@ class Start(NamedTuple):
 
     model: SparseEncoder
     retriever: SparseEncoder | SentenceTransformer | None  # the model itself, a dense one, or none
-    checkpoint: str
     loss: LossSettings
     finish: FinishSettings
     terms: dict[str, Any]  # the wanted numbers of an untrained head
@@ -186,12 +185,12 @@ def main(cfg: Config) -> None:
     preset, scratch, seed = preset_of(cfg), cfg.model == LEXICAL, cfg.train.seed
 
     # Encoder and documents, of which a large collection gives a sample.
-    model, checkpoint, library = read_documents(cfg, preset, process, stages)
+    model, library = read_documents(cfg, preset, process, stages)
     passages = sampled(library.passages, cfg.sample, seed)
     texts = {key: passage.joined for key, passage in passages.items()}
     documents = list(texts.values())
     print(f"{cfg.documents}: {len(library.passages)} passages, of which {len(passages)} are adapted to")
-    start = prepare_start(cfg, preset, model, checkpoint, documents)
+    start = prepare_start(cfg, preset, model, documents)
 
     # Queries. Some pseudo-queries are held out for the gate, and real queries join the others.
     stages.begin("take queries from the documents")
@@ -291,7 +290,7 @@ def check(cfg: Config) -> None:
 
 def read_documents(
     cfg: Config, preset: Preset, process: PartialState, stages: runs.Stages
-) -> tuple[SparseEncoder, str, data.Library]:
+) -> tuple[SparseEncoder, data.Library]:
     """Load or build the encoder, and read the documents.
 
     The tokenizer of the encoder divides long documents into passages; an encoder that is built from the
@@ -299,7 +298,7 @@ def read_documents(
     resumed over others.
 
     Returns:
-        The encoder, the checkpoint that it was made of, and the documents.
+        The encoder, and the documents.
     """
     scratch, whole = cfg.model == LEXICAL, dict[str, str]()
     if scratch:
@@ -307,7 +306,7 @@ def read_documents(
         whole = data.load_library(cfg.documents, cfg.source, show_progress_bar=True).texts
         claim(cfg, whole)
     build = partial(models.build_splade, similarity=preset.loss.similarity)
-    model, checkpoint = training.load_start(cfg, cfg.output, list(whole.values()), process, stages, build)
+    model = training.load_start(cfg, cfg.output, list(whole.values()), process, stages, build)
     for line in training.case_notes(model):
         print(line)
     models.decoder_biases(model)  # an error says early what has no bias to shift
@@ -315,14 +314,13 @@ def read_documents(
     library = read_library(cfg.documents, cfg.source, model)
     if not scratch:
         claim(cfg, library.texts)
-    return model, checkpoint, library
+    return model, library
 
 
 def prepare_start(
     cfg: Config,
     preset: Preset,
     model: SparseEncoder,
-    checkpoint: str,
     documents: Sequence[str],
 ) -> Start:
     """Find the retriever that is to be improved: the SPLADE itself, or the dense model it was made of.
@@ -332,10 +330,10 @@ def prepare_start(
     """
     loss, finish = replace(preset.loss, distillation_weight=1.0), preset.finish
     if cfg.model == LEXICAL:
-        return Start(model, model, checkpoint, replace(loss, infonce_weight=0.0), finish, {})
+        return Start(model, model, replace(loss, infonce_weight=0.0), finish, {})
     loss = replace(loss, distillation_temperature=TEMPERATURE)
     if models.head_is_trained(model, documents):
-        return Start(model, model, checkpoint, loss, replace(finish, start_share=START_SHARE), {})
+        return Start(model, model, loss, replace(finish, start_share=START_SHARE), {})
     dense = models.model_type(models.checked_name(cfg.model)) == "dense"
     retriever = models.load_encoder(cfg.model, cfg.max_seq_length) if dense else None
     if START in cfg.teacher and retriever is None:
@@ -343,7 +341,7 @@ def prepare_start(
     models.scale_head(model, documents)
     print(f"{cfg.model} was not trained for SPLADE: its head gets its scale from the documents")
     settings = preset.start.of_untrained_head(loss, finish, models.vocabulary_size(model))
-    return Start(model, retriever, checkpoint, *settings)
+    return Start(model, retriever, *settings)
 
 
 def take_queries(
@@ -423,7 +421,8 @@ def keep_and_index(
     kept: SparseEncoder | SentenceTransformer = start.model
     if not better and start.retriever is not None:
         start.model.save_pretrained(str(cfg.output / "rejected"), create_model_card=False)
-        kept = models.load_encoder(start.checkpoint if start.adapts_itself else cfg.model, cfg.max_seq_length)
+        name = str(cfg.output / training.BACKBONE) if cfg.model == LEXICAL else cfg.model
+        kept = models.load_encoder(name, cfg.max_seq_length)
     folder = cfg.output / "model"
     kept.save_pretrained(str(folder), create_model_card=False)
     stages.begin("index all passages")

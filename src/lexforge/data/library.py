@@ -139,7 +139,7 @@ class _Shelf:
     def _left_out(self, key: str, passage: Passage) -> bool:
         """Whether a passage says nothing, or nothing new; remember it then."""
         # A copy under another name says nothing new, though the name is its title.
-        named = passage.text and passage.title == title_of_name(Path(passage.document))
+        named = passage.text and passage.title and passage.title == title_of_name(Path(passage.document))
         digest = _folded_digest(passage.text if named else passage.joined)
         if digest is None:
             self._found["blank"].append(key)

@@ -23,6 +23,7 @@ from lexforge.training.hub import hub_arguments, push_model
 from lexforge.training.plan import Plan
 from lexforge.training.precision import widen_weights
 
+BACKBONE = "backbone"  # the folder of the lexical backbone in a run directory
 Encoder = TypeVar("Encoder", bound=BaseModel)
 Recipe = TypeVar("Recipe", bound=RecipeSettings)
 
@@ -146,12 +147,12 @@ def load_start(
     process: PartialState,
     stages: runs.Stages,
     build: Callable[..., Encoder],
-) -> tuple[Encoder, str]:
+) -> Encoder:
     """Load the encoder of a run, or build the lexical backbone; its weights are trained in float32.
 
     Args:
         cfg: The settings of the run, resolved, with the `model`, the `max_seq_length` and `train`.
-        folder: The run directory, which keeps the lexical backbone.
+        folder: The run directory, which keeps the lexical backbone under the name `BACKBONE`.
         texts: The texts that give the lexical backbone its vocabulary and its weights.
         process: This process among those of the run.
         stages: The stages of the run.
@@ -159,7 +160,7 @@ def load_start(
             a checkpoint and `max_seq_length`.
 
     Returns:
-        The encoder before training, and the checkpoint that it was made of.
+        The encoder before training.
 
     Raises:
         ValueError: If all of its weights are frozen.
@@ -170,7 +171,7 @@ def load_start(
         checkpoint = models.resolve_backbone(
             cfg.model,
             texts,
-            folder / "backbone",
+            folder / BACKBONE,
             max_seq_length=cfg.max_seq_length,
             seed=cfg.train.seed,
         )
@@ -182,7 +183,7 @@ def load_start(
             f"no weight of {cfg.model} can be trained, as of an adapter that peft has loaded; merge it into "
             "its model first (merge_and_unload), and give that as --model"
         )
-    return model, str(checkpoint)
+    return model
 
 
 class QuarterSteps(TrainerCallback):

@@ -24,9 +24,9 @@ from lexforge.data.tables import Origin, Table, first_columns, load_by_datasets,
 from lexforge.data.text_tables import READERS, SPLIT, ending
 from lexforge.settings import SourceOptions, TableOptions
 
-# The columns of rows that hold a document each.
+# The columns of rows that hold a document each; of several names the first that is there counts.
 _TEXTS = ("text", "contents", "content", "body", "document", "passage")
-_IDS, _TITLE = ("_id", "id", "docid", "doc_id", "document_id"), "title"
+_PARTS = {"id": ("_id", "id", "docid", "doc_id", "document_id"), "title": ("title",), "text": _TEXTS}
 
 NAME = (
     "rows of texts (a file .csv, .tsv, .parquet or .jsonl, also .gz or .zst; a folder of such files by "
@@ -83,12 +83,12 @@ def documents(source: str, options: SourceOptions) -> Mapping[str, str]:
     """Read the texts of all rows, and log what was left out; see `Format.documents`."""
     faults = Faults(source, options.bad_rows)
     found = tables(source, (*_headers(options), *_TEXTS), options, faults)
-    if not _are_documents(found, options):
-        pairs = PairData.of_tables(source, found, options.columns, faults)
+    if _are_documents(found, options):
         faults.log()
-        return pairs.retrieval().corpus
+        return collect_texts(source, join_titles(_documents(found)), blank_allowed=True)
+    pairs = PairData.of_tables(source, found, options.columns, faults)
     faults.log()
-    return collect_texts(source, join_titles(_documents(found)), blank_allowed=True)
+    return pairs.retrieval().corpus
 
 
 def titled(source: str, options: SourceOptions, notes: list[str]) -> Iterator[tuple[object, str, str, str]]:
@@ -121,26 +121,26 @@ def split_names(source: str, options: SourceOptions) -> list[str] | None:
 
 def _are_documents(found: Mapping[str, Table], options: SourceOptions) -> bool:
     """Whether rows hold a document each, and no query: a column of texts, and none of queries."""
-    queries = {*ALIASES[ANCHOR], *([options.query_column] if options.query_column else [])}
+    queries = {*ALIASES[ANCHOR], options.query_column}
     names = {name for table in found.values() for name in table.rows.column_names}
-    return not names & queries and bool(names & {*_TEXTS})
+    return names.isdisjoint(queries) and not names.isdisjoint(_TEXTS)
 
 
 def _documents(found: Mapping[str, Table]) -> Iterator[tuple[object, str, str, str]]:
     """Yield where each row stands, its id (or its number, from 1), its title if it has one, and its text."""
     number = 0
     for rows, origin in found.values():
-        columns = [
-            next((name for name in names if name in rows.column_names), None)
-            for names in (_IDS, (_TITLE,), _TEXTS)
-        ]
-        for place, row in enumerate(rows):
+        named = {
+            part: [name for name in usual if name in rows.column_names] for part, usual in _PARTS.items()
+        }
+        columns = {part: names[0] for part, names in named.items() if names}
+        for place, row in enumerate(rows.select_columns(list(columns.values()))):
             number += 1
-            key, title, text = (row[name] if name is not None else None for name in columns)
-            where = origin.place(place)
-            values = {"title": title or "", "text": text or ""}
-            require_texts(where, **values)
-            yield where, str(number if key is None else key).strip(), values["title"], values["text"]
+            cells = {part: row[name] for part, name in columns.items() if row[name] is not None}
+            where, key = origin.place(place), str(cells.get("id", number)).strip()
+            texts = {part: cells.get(part, "") for part in ("title", "text")}
+            require_texts(where, **texts)
+            yield where, key, texts["title"], texts["text"]
 
 
 def _headers(options: SourceOptions) -> tuple[str, ...]:
