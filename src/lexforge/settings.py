@@ -29,6 +29,8 @@ SPARSE_FILE, VECTORS_FILE = "sparse_linear.pt", "colbert_linear.pt"
 """The two heads of BGE-M3 in FlagEmbedding's layout, beside the encoder."""
 LEXICAL = "lexical"
 """The name of the backbone that is built from the corpus."""
+BACKBONE = "backbone"
+"""The folder of a run directory that keeps it."""
 BM25, LSA, LSA_CHAR = FITTED_TEACHERS = ("bm25", "lsa", "lsa-char")
 """The teachers that are fitted on the corpus, and need no files."""
 START = "start"

@@ -33,6 +33,7 @@ from lexforge.commands.index import read_library
 from lexforge.common.types import DataError, Passage, Run
 from lexforge.data.formats import detect
 from lexforge.settings import (
+    BACKBONE,
     BM25,
     LEXICAL,
     NO_PREFIX,
@@ -421,7 +422,7 @@ def keep_and_index(
     kept: SparseEncoder | SentenceTransformer = start.model
     if not better and start.retriever is not None:
         start.model.save_pretrained(str(cfg.output / "rejected"), create_model_card=False)
-        name = str(cfg.output / training.BACKBONE) if cfg.model == LEXICAL else cfg.model
+        name = str(cfg.output / BACKBONE) if cfg.model == LEXICAL else cfg.model
         kept = models.load_encoder(name, cfg.max_seq_length)
     folder = cfg.output / "model"
     kept.save_pretrained(str(folder), create_model_card=False)

@@ -18,6 +18,7 @@ from lexforge.common.ranks import from_first_rank
 from lexforge.runs.checkpoints import UNFINISHED
 from lexforge.runs.launcher import launch_command
 from lexforge.runs.log_file import LOG_FILE
+from lexforge.settings import BACKBONE
 from lexforge.storage.files import leftover, remove_leftovers, write_file
 from lexforge.storage.lock import LOCK_FILE, hold
 
@@ -33,7 +34,7 @@ BEGINNINGS = {
     "initial_sample.trec",
     "initial_sample.scores.json",
     "eval",
-    "backbone",
+    BACKBONE,
     "mined.jsonl",
     UNFINISHED,
 }

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from lexforge.training.plan import Plan
     from lexforge.training.precision import widen_weights
     from lexforge.training.recipe import (
-        BACKBONE,
         begin_run,
         check_optimizer,
         check_trackers,
@@ -35,7 +34,6 @@ if TYPE_CHECKING:
     from lexforge.training.weighted_sampler import weighted_batches
 
 __all__ = [
-    "BACKBONE",
     "PRESETS",
     "DenseCollator",
     "DenseTrainer",

@@ -18,12 +18,11 @@ from transformers import (
 )
 
 from lexforge import data, evaluation, export, models, report, runs
-from lexforge.settings import LEXICAL, RecipeSettings, TrainingSettings
+from lexforge.settings import BACKBONE, LEXICAL, RecipeSettings, TrainingSettings
 from lexforge.training.hub import hub_arguments, push_model
 from lexforge.training.plan import Plan
 from lexforge.training.precision import widen_weights
 
-BACKBONE = "backbone"  # the folder of the lexical backbone in a run directory
 Encoder = TypeVar("Encoder", bound=BaseModel)
 Recipe = TypeVar("Recipe", bound=RecipeSettings)
 
