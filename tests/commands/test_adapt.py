@@ -222,6 +222,7 @@ def test_bad_input_is_refused(cfg, tmp_path: Path, tiny_checkpoint: Path) -> Non
         ({"pool": 3}, ValueError, "--pool must be at least the 4 documents"),
         ({"pseudo_queries": 0}, ValueError, "leaves no query to train on"),
         ({"document_terms": 0}, ValueError, "document_terms must be a finite number above 0"),
+        ({"output": Path(cfg.documents, "a", "b")}, ValueError, "--output must not lie in the documents"),
         ({"train": replace(cfg.train, optim="sgdx")}, ValueError, "received 'sgdx'"),
     ):
         with pytest.raises(error, match=message):
@@ -231,6 +232,13 @@ def test_bad_input_is_refused(cfg, tmp_path: Path, tiny_checkpoint: Path) -> Non
         adapt.main(replace(cfg, sample=1, output=tmp_path / "second"))
     with pytest.raises(ValueError, match="is no retriever yet, so it cannot teach"):
         adapt.main(replace(cfg, model=str(tiny_checkpoint), teacher=("start",), output=tmp_path / "third"))
+    with pytest.raises(
+        ValueError, match=r"must lie between 0 and the .* terms of the vocabulary; received 99999"
+    ):
+        adapt.main(replace(cfg, document_terms=99999, output=tmp_path / "wide"))
+    large = replace(cfg.train, batch_size=4096)
+    with pytest.raises(ValueError, match="rows, and one batch needs 4096"):
+        adapt.main(replace(cfg, train=large, output=tmp_path / "large"))
     (tmp_path / "one").mkdir()
     (tmp_path / "one" / "a.txt").write_text("The only text that there is.")
     with pytest.raises(DataError, match=r"one gives 2 queries, .* at least 20 are needed"):

@@ -87,6 +87,9 @@ def test_arguments_are_checked_before_the_teacher_is_loaded(folder: Path, tmp_pa
     ]:
         with pytest.raises(ValueError, match=message):
             score.main(score.Config("nobody/has-this", output, **options))
+    write_training_rows(tmp_path / "rows.jsonl", [{"anchor": "a", "positive": "b", "negative_1": "c"}])
+    with pytest.raises(ValueError, match="'bm25' is fitted on a corpus, and listed pairs have none"):
+        score.main(score.Config("bm25", output, rows=tmp_path / "rows.jsonl"))
     with pytest.raises(FileNotFoundError, match=r"the folder of .* does not exist"):
         score.main(score.Config("nobody/has-this", tmp_path / "no" / "out.tsv", data=str(folder)))
     with pytest.raises(IsADirectoryError, match="--output must name a file"):

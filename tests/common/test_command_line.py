@@ -46,6 +46,24 @@ def test_a_setting_out_of_range_is_one_line_too() -> None:
     assert "number must be at most 9; received 10" in str(ended.value.code)
 
 
+def test_a_reader_that_has_seen_enough_is_no_mistake() -> None:
+    """`lexforge search INDEX words | head -1` ends without a word about pipes."""
+    code = (
+        "from lexforge.common.command_line import one_line_errors\n"
+        "with one_line_errors(debug=False):\n"
+        "    for number in range(10**6):\n"
+        "        print(number)\n"
+    )
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 141  # as if the signal had stopped it
+
+
 def test_an_error_of_the_program_keeps_its_traceback() -> None:
     """A KeyError is no mistake of the user, and its one line would say nothing."""
 

@@ -255,7 +255,7 @@ def test_one_document_is_enough_and_none_is_an_error(tmp_path: Path) -> None:
         load_library(source)
     assert str(raised.value) == f"{source} holds no text; blank texts, which were left out: 1, namely d"
     (tmp_path / "empty").mkdir()
-    with pytest.raises(DataError, match=r"empty is in no known format; expected .*documents \(a folder of"):
+    with pytest.raises(DataError, match=r"empty holds no file; expected .*documents \(a folder of"):
         load_library(str(tmp_path / "empty"))
     (tmp_path / "empty" / "x.txt").write_text(" \n")
     with pytest.raises(DataError, match=r"no file can be read: 1, namely x.txt \(no text\)"):

@@ -342,4 +342,16 @@ def test_the_cache_follows_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_
     assert files.cache_folder() == tmp_path / "lexforge"
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    assert files.cache_folder() == tmp_path / "home" / ".cache" / "lexforge"
+    assert files.cache_folder("tables") == tmp_path / "home" / ".cache" / "lexforge" / "tables"
+
+
+def test_a_cache_that_cannot_be_written_is_moved_by_the_variable_that_the_error_names(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A read-only home stops training at its teacher's cache; the user must learn what to do."""
+    (tmp_path / "file").write_text("")
+    for place in (tmp_path / "file", Path("/proc")):
+        monkeypatch.setenv("XDG_CACHE_HOME", str(place))
+        with pytest.raises(OSError, match=str(place)) as caught:
+            files.cache_folder("tables")
+        assert "XDG_CACHE_HOME" in caught.value.__notes__[0]

@@ -28,7 +28,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-from lexforge import adapt, corpus, data, evaluation, models, retrieval, runs, teachers, training
+from lexforge import adapt, corpus, data, evaluation, models, retrieval, runs, sparsity, teachers, training
 from lexforge.commands.index import read_library
 from lexforge.common.types import DataError, Passage, Run
 from lexforge.data.formats import detect
@@ -196,6 +196,7 @@ def main(cfg: Config) -> None:
     # Queries. Some pseudo-queries are held out for the gate, and real queries join the others.
     stages.begin("take queries from the documents")
     asked = take_queries(cfg, model, passages, texts, seed)
+    training.check_full_batch(len(asked.queries), cfg.train, 1)  # a query gives one row
 
     # Before: what the start finds on the queries that were held out.
     stages.begin("measure the start")
@@ -210,7 +211,6 @@ def main(cfg: Config) -> None:
     stages.begin("score the candidates")
     names, scores = score_candidates(cfg, start.retriever, asked, texts)
     rows = adapt.listed_rows(texts, scores, asked.queries, ROW_DOCUMENTS, seed)
-    training.check_full_batch(len(rows), cfg.train, 1)
     print(f"{len(rows)} training rows of {ROW_DOCUMENTS} documents, scored by {', '.join(names)}")
 
     # Loss: the order of the teachers, and few terms.
@@ -273,6 +273,11 @@ def check(cfg: Config) -> None:
     detect(cfg.documents)
     data.check_language(cfg.language)
     check_wanted_terms(document_terms=cfg.document_terms)
+    if cfg.output.resolve().is_relative_to(Path(cfg.documents).resolve()):
+        raise ValueError(
+            "--output must not lie in the documents, which would grow by its files; received "
+            f"{cfg.output} in {cfg.documents}"
+        )
     if cfg.pseudo_queries < 0:
         raise ValueError(f"--pseudo-queries must be 0 or more; received {cfg.pseudo_queries}")
     if cfg.queries is not None:
@@ -311,6 +316,7 @@ def read_documents(
     for line in training.case_notes(model):
         print(line)
     models.decoder_biases(model)  # an error says early what has no bias to shift
+    sparsity.check_terms_of_model(model, document_terms=cfg.document_terms)
     stages.begin("read the documents")
     library = read_library(cfg.documents, cfg.source, model)
     if not scratch:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import inspect
 import logging
+import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -138,10 +139,15 @@ def one_line_errors(*, debug: bool) -> Iterator[None]:
         debug: Whether such an error passes on with its traceback instead.
 
     Raises:
-        SystemExit: If the block raised one of `MISTAKES` and `debug` is not set.
+        SystemExit: If the block raised one of `MISTAKES` and `debug` is not set, or if nobody reads what it
+            prints any more, as after `| head`.
     """
     try:
         yield
+        sys.stdout.flush()  # here, because Python prints a warning where it fails at the end
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left to print goes nowhere
+        sys.exit(141)  # as if the signal SIGPIPE had stopped it
     except MISTAKES as error:
         if debug:
             raise

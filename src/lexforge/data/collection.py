@@ -176,7 +176,6 @@ def _read_at(file: int, size: int, offset: int) -> bytes:
 
 def _nameless_file() -> int:
     """Open a file in the user's cache that has no name, and whose space is free once it is closed."""
-    cache_folder().mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryFile(dir=cache_folder()) as file:
         return os.dup(file.fileno())
 

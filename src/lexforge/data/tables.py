@@ -391,9 +391,7 @@ def _copy_of(path: Path, form: str, suffix: str) -> Path:
     """Return the place in the cache for a copy of a file in another form."""
     status = path.stat()
     key = f"{path.resolve()} {status.st_size} {status.st_mtime_ns} {form}"
-    copy = cache_folder() / "tables" / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}{suffix}"
-    copy.parent.mkdir(parents=True, exist_ok=True)
-    return copy
+    return cache_folder("tables") / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}{suffix}"
 
 
 def _decompressed(path: Path) -> Path:

@@ -92,11 +92,13 @@ def create_app(
         status: {"model": Problem} for status in (400, 422, 500, 503)
     }
 
+    @app.head("/", include_in_schema=False)
     @app.get("/", include_in_schema=False)
     async def page() -> Any:
         headers = {"Content-Security-Policy": policy, "X-Content-Type-Options": "nosniff"}
         return HTMLResponse(html, headers={**headers, "Referrer-Policy": "no-referrer"})
 
+    @app.head("/health", include_in_schema=False)
     @app.get("/health", summary="Say what is served")
     def health() -> Health:  # without `async`, in a thread, because it may read a file
         opened = index.current()

@@ -50,7 +50,7 @@ class NewestIndex:
         self._model, self._options = model, options
         self._lock = threading.Lock()
         self._opened: Opened | None = None
-        self._newest: Source | None = None  # the state that the folder named last
+        self._newest: Source | None = None  # the state that the folder named last, if it could be read
         self._next_check = 0.0  # by `time.monotonic`
         self._is_opening = False
 
@@ -82,6 +82,7 @@ class NewestIndex:
             try:
                 self._newest = read_source(self.directory)
             except (OSError, ValueError) as error:
+                self._newest = None
                 self._failed("the state of the index cannot be read", error)
                 return self._opened
             if self._newest != self._opened.source:

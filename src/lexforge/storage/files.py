@@ -31,9 +31,23 @@ ATTEMPTS = 10  # a process that starts removes a leftover once, so a second atte
 _PARTIAL = re.compile(r"(.+)\.(\d{1,9})-([0-9a-f]{8})[0-9a-f]{8}\.(\d+)\.partial", re.DOTALL)
 
 
-def cache_folder() -> Path:
-    """Return the user's cache: `lexforge` in `$XDG_CACHE_HOME`, or in `~/.cache` where that is not set."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lexforge"
+def cache_folder(*names: str) -> Path:
+    """Return a folder of the user's cache, which is made if it is missing.
+
+    Args:
+        *names: Folders below `lexforge` in `$XDG_CACHE_HOME`, or in `~/.cache` where that is not set.
+
+    Raises:
+        OSError: If the folder cannot be made; a note names the variable.
+    """
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    folder = cache.joinpath("lexforge", *names)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        error.add_note("the environment variable XDG_CACHE_HOME names another folder for the cache")
+        raise
+    return folder
 
 
 class Leftover(NamedTuple):

@@ -93,10 +93,9 @@ def _store(name: str, times: dict[str, float]) -> None:
     machines[_machine()] = timings() | {name: times} | machines.get(_machine(), {})
     content = {"format": FORMAT, "machines": machines}
     try:
-        cache_file().parent.mkdir(parents=True, exist_ok=True)
         write_file(cache_file(), json.dumps(content, indent=1).encode())
     except OSError as error:
-        logger.warning("%s cannot be written (%s): each process measures anew", cache_file(), error)
+        logger.warning("timings cannot be kept (%s): each process measures anew", error)
 
 
 def _read() -> dict[str, dict[str, dict[str, float]]]:
@@ -107,5 +106,5 @@ def _read() -> dict[str, dict[str, dict[str, float]]]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, TypeError, KeyError) as error:
-        logger.warning("%s cannot be read (%r) and is measured and written anew", cache_file(), error)
+        logger.warning("earlier timings cannot be read (%r): they are measured and written anew", error)
         return {}

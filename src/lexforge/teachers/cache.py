@@ -131,7 +131,7 @@ class TeacherCache:
         folder: str | Path | None,
     ) -> TeacherCache:
         """Encode the (kind, text) pairs that the cache does not hold yet, block by block, and open it."""
-        place = cache_folder() / "teachers" / teacher.name if folder is None else Path(folder)
+        place = cache_folder("teachers", teacher.name) if folder is None else Path(folder)
         blocks = BlockCache(place, FORMAT, np.float16)
         blocks.refuse_other_teacher(teacher.name)
         seen: dict[TextKind, dict[str, None]] = {kind: {} for kind in _KINDS}  # not compared with the cache

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from lexforge.common.samples import evenly_spaced
 from lexforge.common.types import DataError, Embeddings
-from lexforge.settings import BM25, LSA, LSA_CHAR
+from lexforge.settings import BM25, FITTED_TEACHERS, LSA, LSA_CHAR
 from lexforge.teachers.bge_m3 import BGEM3Scorer, ScoreWeights
 from lexforge.teachers.bm25 import BM25Teacher
 from lexforge.teachers.cache import EmbeddingTeacher, TeacherCache
@@ -82,7 +82,7 @@ def load_scorer(
         The scorer.
 
     Raises:
-        ValueError: If `batch_size` is below 1.
+        ValueError: If `batch_size` is below 1, or if the teacher is one that is fitted on a corpus.
         DataError: If the model cannot be loaded, if `max_seq_length` exceeds its positions, if it is a bare
             transformer of another kind (whose mean over tokens would be no teacher), if it gives more than
             one score per pair, or if three scores are weighed of a model that has not the heads of BGE-M3.
@@ -95,6 +95,11 @@ def load_scorer(
 
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1; received {batch_size}")
+    if name in FITTED_TEACHERS:
+        raise ValueError(
+            f"the teacher {name!r} is fitted on a corpus, and listed pairs have none; pass the folder or hub "
+            "name of a model, or let `lexforge train --teacher` fit it"
+        )
     try:
         name = checked_name(name)
         found = model_type(name)

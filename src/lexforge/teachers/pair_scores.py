@@ -57,7 +57,7 @@ def score_pairs(
     wanted = list(dict.fromkeys(pairs))
     if not wanted:
         raise ValueError("received no pair to score")
-    place = cache_folder() / "pair-scores" / scorer.name if folder is None else Path(folder)
+    place = cache_folder("pair-scores", scorer.name) if folder is None else Path(folder)
     cache = BlockCache(place, FORMAT, np.float32)
     cache.refuse_other_teacher(scorer.name)
     keys = hash_keys(_key(pair) for pair in wanted)  # [N]

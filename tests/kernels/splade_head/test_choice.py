@@ -106,7 +106,6 @@ def test_each_machine_and_width_has_its_own_measurement(another_machine: None) -
 )
 def test_a_damaged_cache_is_measured_and_written_anew(content: bytes) -> None:
     """A full disk or another version may leave anything there; training must not fail of it."""
-    cache_file().parent.mkdir(parents=True)
     cache_file().write_bytes(content)
     choose()
     assert set(*json.loads(cache_file().read_text())["machines"].values()) == {HEAD}
@@ -119,7 +118,7 @@ def test_without_a_cache_each_process_measures(
     (tmp_path / "file").write_text("a file where the folder should be")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     choose()
-    assert "timings.json cannot be written" in caplog.text
+    assert "timings cannot be kept" in caplog.text
     assert set(timings()) == {HEAD}
 
 

@@ -96,8 +96,15 @@ def detect(source: str, allowed: Collection[Format] = FORMATS) -> Format:
     expected = "; ".join(known.NAME for known in FORMATS if known in allowed)
     if found is None and not Path(source).exists():
         raise FileNotFoundError(f"there is no file or folder {source}; expected {expected}")
-    received = "is in no known format" if found is None else f"is {found.NAME}"
+    received = (
+        f"is {found.NAME}" if found else "holds no file" if _is_empty(source) else "is in no known format"
+    )
     raise DataError(f"{source} {received}; expected {expected}")
+
+
+def _is_empty(source: str) -> bool:
+    """Return whether a source is a folder without anything in it but folders and hidden files."""
+    return Path(source).is_dir() and not any(texts.names_below(Path(source)))
 
 
 def detect_rows(source: str) -> Format:

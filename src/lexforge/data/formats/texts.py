@@ -26,7 +26,7 @@ def matches(source: str) -> bool:
     """Return whether a source is such a file, or a folder with one anywhere in it."""
     path = Path(source)
     if path.is_dir():
-        return any(_is_text(name) for name in _names(path))
+        return any(_is_text(name) for name in names_below(path))
     return path.is_file() and _is_text(path.name)
 
 
@@ -80,7 +80,7 @@ def titled(source: str, options: SourceOptions, notes: list[str]) -> Iterator[tu
         ImportError: If the package for PDF or HTML files is missing; the message names the extra.
     """
     path = Path(source)
-    names = list(_names(path)) if path.is_dir() else [path.name]
+    names = list(names_below(path)) if path.is_dir() else [path.name]
     folder = path if path.is_dir() else path.parent
     unreadable = [f"{name} (no permission to list it)" for name in names if name.endswith("/")]
     unknown = [name for name in names if not _is_text(name) and not name.endswith("/")]
@@ -122,7 +122,7 @@ def titled(source: str, options: SourceOptions, notes: list[str]) -> Iterator[tu
 def _refuse(source: str) -> NoReturn:
     """Say what a source holds, and which command takes it."""
     path = Path(source)
-    names = _names(path) if path.is_dir() else [path.name]
+    names = names_below(path) if path.is_dir() else [path.name]
     endings = Counter(_ending(name) for name in names if _is_text(name))
     found = ", ".join(f"{number:,} {ending}" for ending, number in endings.most_common())
     what = "folder" if path.is_dir() else "file"
@@ -137,7 +137,7 @@ def _is_text(name: str) -> bool:
     return _ending(name) in ENDINGS
 
 
-def _names(folder: Path) -> Iterator[str]:
+def names_below(folder: Path) -> Iterator[str]:
     """Yield the paths below a folder of all that is in it but folders, sorted, without what is hidden.
 
     A folder that cannot be read is yielded with `/` at its end.
