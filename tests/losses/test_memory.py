@@ -12,6 +12,7 @@ import torch
 from gradients import batch, parts_and_gradients, sparse
 from small_runs import without_dropout
 
+from lexforge.common import control_groups
 from lexforge.losses import CoSENTLoss, HCLLoss, InfoNCELoss, MoCoLoss, NWSLoss, memory
 from lexforge.losses.gradient_cache import feature_rows
 from lexforge.losses.memory import RowsThatFit, bytes_of_text, free_memory, memory_for_activations
@@ -197,12 +198,9 @@ def test_the_limit_of_a_container_counts(tmp_path: Path, monkeypatch, version: i
     (group / limit).write_text("1000000\n")
     (group / used).write_text("400000\n")
     (group / "memory.stat").write_text(f"anon 7\n{cached} 50000\n")
-    monkeypatch.setattr(memory, "CGROUPS", tmp_path)
-    lines = "4:memory:/docker/abc\n" if version == 1 else "0::/docker/abc\n"
-    read = Path.read_text
-    monkeypatch.setattr(
-        Path, "read_text", lambda self, **k: lines if str(self) == "/proc/self/cgroup" else read(self, **k)
-    )
+    monkeypatch.setattr(control_groups, "ROOT", tmp_path)
+    monkeypatch.setattr(control_groups, "MEMBERSHIP", tmp_path / "membership")
+    (tmp_path / "membership").write_text("4:memory:/docker/abc\n" if version == 1 else "0::/docker/abc\n")
     assert free_memory(CPU) == 650_000
     (group / limit).write_text("max\n" if version == 2 else "9223372036854771712\n")
     assert free_memory(CPU) > 1e8

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from lexforge.common import control_groups
 from lexforge.runs import threads
 from lexforge.runs.threads import allowed_cores, take_cores, threads_were_set
 
@@ -30,7 +31,8 @@ subprocess.run([sys.executable, *sys.argv[1:]], check=True, env={"OMP_NUM_THREAD
     [
         ({"cpu.max": "max 100000\n"}, None),
         ({"cpu.max": "150000 100000\n"}, 2),
-        ({"cpu.max": "20000 100000\n"}, 1),
+        ({"slice/job/cpu.max": "150000 100000\n", "cpu.max": "max 100000\n"}, 2),
+        ({"slice/job/cpu.max": "max 100000\n", "slice/cpu.max": "20000 100000\n"}, 1),
         ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, None),
         ({"cpu/cpu.cfs_quota_us": "300000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 3),
         ({}, None),
@@ -39,12 +41,15 @@ subprocess.run([sys.executable, *sys.argv[1:]], check=True, env={"OMP_NUM_THREAD
 def test_the_quota_of_a_control_group_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, str], quota: int | None
 ) -> None:
-    """A container with two cores of 64 must not start 64 threads; both versions of the files are read."""
+    """A container or a job with two cores of 64 must not start 64 threads; both versions are read."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)), raising=False)
+    monkeypatch.setattr(control_groups, "ROOT", tmp_path)
+    monkeypatch.setattr(control_groups, "MEMBERSHIP", tmp_path / "membership")
+    (tmp_path / "membership").write_text("0::/slice/job\n4:cpu,cpuacct:/slice/job\n3:memory:/other\n")
     for name, text in files.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
         (tmp_path / name).write_text(text)
-    assert allowed_cores(tmp_path) == (8 if quota is None else quota)
+    assert allowed_cores() == (8 if quota is None else quota)
 
 
 @pytest.mark.parametrize(

@@ -174,12 +174,10 @@ def _probe_scores(train: LabelledVectors, others: tuple[LabelledVectors, ...]) -
     the probability 1, one that none has gets 0.
     """
     scores = [np.empty(split.labels.shape) for split in others]
-    vectors = [split.unit_vectors for split in others]
+    vectors, fitted = [split.unit_vectors for split in others], train.unit_vectors
     for label, column in enumerate(train.labels.T):
         constant = column.min() == column.max()
-        probe = (
-            None if constant else LogisticRegression(C=10.0, max_iter=1000).fit(train.unit_vectors, column)
-        )
+        probe = None if constant else LogisticRegression(C=10.0, max_iter=1000).fit(fitted, column)
         for rows, found in zip(vectors, scores, strict=True):
             found[:, label] = column[0] if probe is None else probe.predict_proba(rows)[:, 1]
     return scores

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
+from lexforge.common.control_groups import control_groups
 from lexforge.common.ranks import world_size
 from lexforge.losses.gradient_cache import Features, feature_rows
 
@@ -32,7 +33,6 @@ _SUMMED = 2
 _VECTORS = 4
 _MEASURED = 4  # texts
 _MEASURES = ("budget", "width", "text", "vector", "shared")  # what `RowsThatFit` goes by
-CGROUPS = Path("/sys/fs/cgroup")
 
 
 class RowsThatFit:
@@ -281,23 +281,12 @@ def _memory_of_machine() -> list[int]:
 
 def _left_in_control_groups() -> Iterator[int]:
     """What the control groups of this process leave of their limits (Linux; both versions)."""
-    try:
-        lines = Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines()
-    except OSError:  # not Linux
-        return
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        if not controllers:
-            root, names = CGROUPS, ("memory.max", "memory.current", "inactive_file")
-        elif "memory" in controllers.split(","):
-            root = CGROUPS / "memory"
-            names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
-        else:
-            continue
-        group = root / path.strip("/")
-        for folder in (group, *group.parents):  # in a container only the root may be there
-            if folder.is_relative_to(root) and (folder / names[0]).is_file():
-                yield from _left_in(folder, *names)
+    second = ("memory.max", "memory.current", "inactive_file")
+    first = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+    for folder, is_second in control_groups("memory"):
+        names = second if is_second else first
+        if (folder / names[0]).is_file():
+            yield from _left_in(folder, *names)
 
 
 def _left_in(group: Path, limit: str, used: str, cached: str) -> Iterator[int]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from lexforge.losses.precision import in_float32
-from lexforge.losses.tokens import check_same_rows, token_set
+from lexforge.losses.tokens import check_same_rows, distinct_tokens
 
 
 @in_float32
@@ -39,6 +39,8 @@ def positive_activation(
     check_same_rows(anchor, positive_input_ids)
     if not anchor.numel():
         return anchor.sum()
-    members = token_set(positive_input_ids, positive_attention_mask, anchor.shape[1], special_token_ids)
-    activation = anchor.where(members, 0).sum(dim=1) / members.sum(dim=1).clamp_min(1)
+    ids, counted = distinct_tokens(
+        positive_input_ids, positive_attention_mask, anchor.shape[1], special_token_ids
+    )  # [B, L] each
+    activation = anchor.gather(1, ids).where(counted, 0).sum(dim=1) / counted.sum(dim=1).clamp_min(1)
     return -activation.mean()

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lexforge.losses.precision import in_float32
-from lexforge.losses.tokens import check_same_rows, token_set
+from lexforge.losses.tokens import check_same_rows, distinct_tokens
 
 
 @in_float32
@@ -34,8 +34,9 @@ def self_reconstruction(activations: Tensor, input_ids: Tensor, attention_mask: 
     check_same_rows(activations, input_ids)
     if not activations.numel():
         return activations.sum()
-    own = token_set(input_ids, attention_mask, activations.shape[1])  # [B, V] bool
-    # Two sums keep the activations and this mask for the gradient, and no float tensor of their size.
+    ids, counted = distinct_tokens(input_ids, attention_mask, activations.shape[1])  # [B, L] each
+    own = activations.gather(1, ids).where(counted, 0)  # [B, L]
+    # Two sums keep no further tensor of the size of the activations for the gradient.
     # softplus(x) is x to the last digit of float64 beyond the threshold.
-    costs = F.softplus(activations, threshold=40.0).sum() - activations.where(own, 0).sum()
+    costs = F.softplus(activations, threshold=40.0).sum() - own.sum()
     return costs / activations.numel()

@@ -1,4 +1,4 @@
-"""The set of distinct tokens of a text, as a mask over the vocabulary."""
+"""The distinct tokens of a text, at which the terms of the loss read its vector."""
 
 from __future__ import annotations
 
@@ -10,67 +10,41 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 
-def token_set(
+def distinct_tokens(
     input_ids: Tensor,
     attention_mask: Tensor,
     vocabulary_size: int,
     excluded_ids: Sequence[int] | Tensor = (),
-) -> Tensor:
-    """Mark the distinct unmasked tokens of each row in a mask over the vocabulary.
-
-    Args:
-        input_ids: `[B, L]` integer, token ids in `[0, vocabulary_size)` wherever the mask is set.
-        attention_mask: `[B, L]` integer or bool, 0 at padding.
-        vocabulary_size: Width V of the mask.
-        excluded_ids: Token ids that never belong to the set, such as special tokens; as a tensor on the
-            device of `input_ids` they are not copied there at every call.
-
-    Returns:
-        `[B, V]` bool.
-
-    Raises:
-        ValueError: If the two inputs differ in shape, or an unmasked or excluded id lies outside the
-            vocabulary. Ids on an accelerator are checked there, by a device-side assertion of the scatter: a
-            check here would make the host wait for the device.
-    """
-    kept = _unmasked(input_ids, attention_mask, vocabulary_size)
-    _check_on_cpu(excluded_ids, vocabulary_size, "excluded_ids")
-    # Padding is written to one extra column, which is cut off, so that no id has to be changed.
-    # The id V would fall into that column too; it is moved out of range, where the scatter refuses it.
-    ids = input_ids.long() + (input_ids == vocabulary_size)
-    columns = torch.where(kept, ids, vocabulary_size)  # [B, L]
-    members = torch.zeros(
-        len(input_ids), vocabulary_size + 1, dtype=torch.bool, device=input_ids.device
-    ).scatter_(1, columns, True)[:, :vocabulary_size]
-    if len(excluded_ids):
-        members = members.index_fill(1, _as_indices(excluded_ids, input_ids.device), False)
-    return members
-
-
-def distinct_tokens(input_ids: Tensor, attention_mask: Tensor, vocabulary_size: int) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor]:
     """List the unmasked tokens of each row and mark each distinct one once, without a mask over V.
 
     Args:
         input_ids: `[B, L]` integer, token ids in `[0, vocabulary_size)` wherever the mask is set.
         attention_mask: `[B, L]` integer or bool, 0 at padding.
         vocabulary_size: V.
+        excluded_ids: Token ids that are never marked, such as special tokens; as a tensor on the device of
+            `input_ids` they are not copied there at every call.
 
     Returns:
         The ids in ascending order, `[B, L]` int64 below V, and `[B, L]` bool: true at the first place of each
         distinct token.
 
     Raises:
-        ValueError: If the two inputs differ in shape, or an unmasked id lies outside the vocabulary. Ids on
-            an accelerator are checked there, as in `token_set`, by what reads a vector at them.
+        ValueError: If the two inputs differ in shape, or an unmasked or excluded id lies outside the
+            vocabulary. Unmasked ids on an accelerator are checked there, by what reads a vector at them: a
+            check here would make the host wait for the device.
     """
     kept = _unmasked(input_ids, attention_mask, vocabulary_size)
+    _check_on_cpu(excluded_ids, vocabulary_size, "excluded_ids")
     # Padding goes to the end, and an id from V on beyond it, where no vector can be read.
     ids = input_ids.long() + (input_ids >= vocabulary_size)
     ids = torch.where(kept, ids, vocabulary_size).sort(dim=1).values
-    first = torch.ones_like(ids, dtype=torch.bool)
-    first[:, 1:] = ids[:, 1:] != ids[:, :-1]
-    padding = ids == vocabulary_size
-    return ids.masked_fill(padding, 0), first & ~padding
+    counted = ids != vocabulary_size
+    ids = ids.masked_fill(~counted, 0)
+    counted[:, 1:] &= ids[:, 1:] != ids[:, :-1]
+    if len(excluded_ids):
+        counted &= ~torch.isin(ids, torch.as_tensor(excluded_ids, device=ids.device))
+    return ids, counted
 
 
 def _unmasked(input_ids: Tensor, attention_mask: Tensor, vocabulary_size: int) -> Tensor:
@@ -99,10 +73,6 @@ def _check_on_cpu(ids: Sequence[int] | NDArray | Tensor, vocabulary_size: int, n
     outside = np.unique(values[(values < 0) | (values >= vocabulary_size)])
     if len(outside):
         raise ValueError(f"{name} must lie in [0, {vocabulary_size}); received {outside.tolist()[:5]}")
-
-
-def _as_indices(ids: Sequence[int] | Tensor, device: torch.device) -> Tensor:
-    return ids if isinstance(ids, Tensor) else torch.tensor(list(ids), dtype=torch.long, device=device)
 
 
 def check_same_rows(activations: Tensor, input_ids: Tensor) -> None:

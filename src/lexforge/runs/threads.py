@@ -16,37 +16,31 @@ from pathlib import Path
 
 import torch
 
+from lexforge.common.control_groups import control_groups
 from lexforge.common.shared_cores import POLICY, SHARED, busy_cores, policy_was_set
 
 logger = logging.getLogger(__name__)
 VARIABLE = "OMP_NUM_THREADS"
 FLAG = "--num_cpu_threads_per_process"  # of `accelerate launch`, also with dashes
-CGROUP = Path("/sys/fs/cgroup")
 
 
-def allowed_cores(cgroup: Path = CGROUP) -> int:
-    """Return how many cores this process may use: its affinity, and the quota of its control group if any.
-
-    Args:
-        cgroup: The folder of the control group, of version 2 or 1.
+def allowed_cores() -> int:
+    """Return how many cores this process may use: its affinity, and the quotas of its control groups if any.
 
     Returns:
         The number of cores, at least 1; a quota of a part of a core is rounded up.
     """
     linux = hasattr(os, "sched_getaffinity")
     cores = len(os.sched_getaffinity(0)) if linux else os.cpu_count() or 1
-    quota = _quota(cgroup)
-    return cores if quota is None else max(1, min(cores, math.ceil(quota)))
+    quotas = [quota for group in control_groups("cpu") if (quota := _quota(*group)) is not None]
+    return max(1, min([cores, *map(math.ceil, quotas)]))
 
 
-def _quota(cgroup: Path) -> float | None:
+def _quota(group: Path, is_second: bool) -> float | None:
     """The cores that a control group may use at once; None if there is no limit or it cannot be read."""
-    try:
-        if (cgroup / "cpu.max").is_file():  # version 2: "max 100000" or "150000 100000"
-            quota, period = (cgroup / "cpu.max").read_text().split()
-        else:  # version 1: -1 is no limit
-            quota = (cgroup / "cpu" / "cpu.cfs_quota_us").read_text().strip()
-            period = (cgroup / "cpu" / "cpu.cfs_period_us").read_text().strip()
+    names = ("cpu.max",) if is_second else ("cpu.cfs_quota_us", "cpu.cfs_period_us")
+    try:  # version 2: "max 100000" or "150000 100000"; version 1: -1 is no limit
+        quota, period = " ".join((group / name).read_text() for name in names).split()
     except (OSError, ValueError):
         return None
     return None if quota in ("max", "-1") else int(quota) / int(period)

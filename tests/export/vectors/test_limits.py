@@ -50,6 +50,21 @@ def test_a_query_above_the_limit_of_lucene_is_named(target: str, store, tmp_path
         export_vectors(corpus, tmp_path / "out", target, terms=["x", "y", "z"], queries=queries)
 
 
+@pytest.mark.parametrize(("target", "separator"), [("anserini", "\t"), ("ciff", ":")])
+def test_an_id_that_would_be_cut_in_the_file_of_queries_is_named(
+    target: str, separator: str, store, tmp_path: Path
+) -> None:
+    """The engine would take the rest of the id for terms, and its run would name another query."""
+    corpus = store(tmp_path / "corpus", ones(2, 3), ["a:1\tx", "b"])  # ids of documents are no matter
+    for wrong in (f"q{separator}1", "q\n1"):
+        queries = Queries(ones(2, 3), ["q-0 x", wrong])
+        with pytest.raises(ValueError, match=r"must hold neither that nor a line break; received 'q"):
+            export_vectors(corpus, tmp_path / "out", target, terms=["x", "y", "z"], queries=queries)
+    export_vectors(
+        corpus, tmp_path / "out", target, terms=["x", "y", "z"], queries=Queries(ones(1, 3), ["q-0 x"])
+    )
+
+
 def test_bits_are_cut_as_in_lucene_and_vespa() -> None:
     """Lucene's FeatureField shifts the bits of a float by 15, Vespa's BFloat16 by 16; neither rounds."""
     weights = np.random.default_rng(0).uniform(0, 5, 200).astype(np.float32)

@@ -14,6 +14,7 @@ class Anserini(VectorTarget):
     queries_file = "queries.tsv"
     shard_bytes = 200 * MEGABYTE
     scales = (20, 50, 100, 200, 500)
+    separator = "\t"  # as the topic reader `TsvString` reads it
 
     def refuses(self, term: str) -> bool:
         """Terms are split at white space, and long ones are cut."""
@@ -22,10 +23,6 @@ class Anserini(VectorTarget):
     def document(self, row: Row) -> str:
         """Return a line of JSON."""
         return f'{{"id":{quoted(row.id)},"contents":"","vector":{self.named_weights(row)}}}'
-
-    def query(self, row: Row) -> str:
-        """Return id and repeated terms, as the topic reader `TsvString` reads them."""
-        return f"{row.id}\t{self.repeated_terms(row)}"
 
     def files(self, survey: Survey, example: Row) -> dict[str, str]:
         """Return the example query; Anserini has no schema."""

@@ -82,6 +82,7 @@ class VectorTarget(ABC):
     shard_bytes: ClassVar[int]  # the most bytes of a file, which the engine takes in one request
     named: ClassVar[bool] = True  # whether the engine takes the names of terms, and not their numbers
     scales: ClassVar[tuple[int, ...]] = ()  # for an engine of whole numbers: what weights may be scaled by
+    separator: ClassVar[str] = ""  # in a line of queries, between the id and the terms
 
     def __init__(self, terms: Sequence[str] | None, width: int) -> None:
         self.width = width
@@ -113,12 +114,18 @@ class VectorTarget(ABC):
             ValueError: If there is one; the message names it.
         """
 
-    def check_queries(self, vectors: sparse.csr_array, ids: Sequence[str]) -> None:  # noqa: B027
+    def check_queries(self, vectors: sparse.csr_array, ids: Sequence[str]) -> None:
         """Refuse queries that the engine cannot answer.
 
         Raises:
             ValueError: If there is one; the message names it.
         """
+        for id in ids if self.separator else ():
+            if self.separator in id or id.splitlines() != [id]:
+                raise ValueError(
+                    f"{type(self).__name__} reads the id of a query up to the first {self.separator!r} of "
+                    f"its line, so it must hold neither that nor a line break; received {id!r}"
+                )
 
     def stored_weights(self, weights: NDArray[np.float32], survey: Survey) -> NDArray[np.float32]:
         """Return what the engine keeps of the weights of documents, in the engine's own unit."""
@@ -148,9 +155,9 @@ class VectorTarget(ABC):
     def document(self, row: Row) -> str:
         """Return a document as text."""
 
-    @abstractmethod
     def query(self, row: Row) -> str:
-        """Return a query as a line of the file of queries."""
+        """Return a query as a line of the file of queries: by default its id and its repeated terms."""
+        return f"{row.id}{self.separator}{self.repeated_terms(row)}"
 
     @abstractmethod
     def files(self, survey: Survey, example: Row) -> dict[str, str]:

@@ -37,6 +37,7 @@ class Ciff(VectorTarget):
     queries_file = "queries.txt"
     shard_bytes = 50 * MEGABYTE  # memory holds a run, and at the end the postings of one term
     scales = (20, 50, 100, 200, 500)
+    separator = ":"  # as PISA reads it
 
     def refuses(self, term: str) -> bool:
         """PISA keeps the terms as lines of a text file, and splits queries at white space."""
@@ -88,10 +89,6 @@ class Ciff(VectorTarget):
     def document(self, row: Row) -> str:
         """Return a document as text, which CIFF does not have."""
         raise NotImplementedError("a document of CIFF is bytes: call `encoded`")
-
-    def query(self, row: Row) -> str:
-        """Return a line of PISA's file of queries."""
-        return f"{row.id}:{self.repeated_terms(row)}"
 
     def files(self, survey: Survey, example: Row) -> dict[str, str]:
         """Return the example query; CIFF has no schema."""
