@@ -50,7 +50,7 @@ def command(model: Path, data: Path, output: Path, block_rows: int) -> list[str]
 
 def test_a_corpus_is_encoded_once(corpus_folder, tiny_checkpoint, tmp_path, capsys) -> None:
     """The second call finds nothing to do, and says so."""
-    cfg = encode.Config(str(tiny_checkpoint), corpus_folder, tmp_path / "out", block_rows=3)
+    cfg = encode.Config(str(tiny_checkpoint), str(corpus_folder), tmp_path / "out", block_rows=3)
     encode.main(cfg)
     assert "rank 0 of 1: encoded 3 blocks of 7 documents" in capsys.readouterr().out
     before = contents(tmp_path / "out")
@@ -64,7 +64,7 @@ def test_a_plan_tells_time_and_size_and_writes_nothing(
     corpus_folder, tiny_checkpoint, tmp_path, capsys
 ) -> None:
     """The size is that of the blocks, up to their headers."""
-    cfg = encode.Config(str(tiny_checkpoint), corpus_folder, tmp_path / "out", plan=True)
+    cfg = encode.Config(str(tiny_checkpoint), str(corpus_folder), tmp_path / "out", plan=True)
     encode.main(cfg)
     printed = capsys.readouterr().out
     assert not (tmp_path / "out").exists()
@@ -83,7 +83,7 @@ def test_the_precision_reaches_the_encoder(corpus_folder, tiny_checkpoint, tmp_p
     stored = {}
     for precision in ("fp32", "bf16"):
         folder = tmp_path / precision
-        encode.main(encode.Config(str(tiny_checkpoint), corpus_folder, folder, precision=precision))
+        encode.main(encode.Config(str(tiny_checkpoint), str(corpus_folder), folder, precision=precision))
         assert EncodedCorpus(folder).manifest.precision == precision
         stored[precision] = EncodedCorpus(folder).merged()[0].toarray()
     difference = np.abs(stored["fp32"] - stored["bf16"]).max()
@@ -94,7 +94,7 @@ def test_ranks_come_from_the_launcher(corpus_folder, tiny_checkpoint, tmp_path, 
     """torchrun and accelerate name a process by RANK and WORLD_SIZE."""
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    encode.main(encode.Config(str(tiny_checkpoint), corpus_folder, tmp_path / "out", block_rows=3))
+    encode.main(encode.Config(str(tiny_checkpoint), str(corpus_folder), tmp_path / "out", block_rows=3))
     assert "rank 1 of 2: encoded 1 blocks" in capsys.readouterr().out
     assert sorted(contents(tmp_path / "out")) == ["block-000001.safetensors", "manifest.json"]
 
@@ -156,19 +156,19 @@ def test_another_model_under_the_same_name_is_refused(corpus_folder, tiny_checkp
     """A checkpoint trained further between two calls must not fill one folder with two models."""
     model = tmp_path / "model"
     shutil.copytree(tiny_checkpoint, model)
-    encode.main(encode.Config(str(model), corpus_folder, tmp_path / "out", block_rows=3))
+    encode.main(encode.Config(str(model), str(corpus_folder), tmp_path / "out", block_rows=3))
     weights = load_file(model / "model.safetensors")
     name = next(key for key in weights if key.endswith("word_embeddings.weight"))
     weights[name][7] += 0.5
     save_file(weights, model / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(ValueError, match="was begun with other settings: fingerprint was"):
-        encode.main(encode.Config(str(model), corpus_folder, tmp_path / "out", block_rows=3))
+        encode.main(encode.Config(str(model), str(corpus_folder), tmp_path / "out", block_rows=3))
 
 
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        ({"data": Path("no-such-data")}, FileNotFoundError, "no-such-data"),
+        ({"data": "no-such-data"}, FileNotFoundError, "no-such-data"),
         ({"model": "./no-such-model"}, FileNotFoundError, "no-such-model"),
         ({"block_rows": 0}, ValueError, "block_rows 0"),
         ({"max_seq_length": 1000}, ValueError, "max_seq_length of 3 to .*; received 1000"),
@@ -176,7 +176,7 @@ def test_another_model_under_the_same_name_is_refused(corpus_folder, tiny_checkp
 )
 def test_bad_input_is_refused(change, error, message, corpus_folder, tiny_checkpoint, tmp_path) -> None:
     """Each mistake is named, and leaves no folder behind."""
-    fields = {"model": str(tiny_checkpoint), "data": corpus_folder, "output": tmp_path / "out"}
+    fields = {"model": str(tiny_checkpoint), "data": str(corpus_folder), "output": tmp_path / "out"}
     with pytest.raises(error, match=message):
         encode.main(encode.Config(**{**fields, **change}))
     assert not (tmp_path / "out").exists()

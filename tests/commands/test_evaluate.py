@@ -53,7 +53,7 @@ def test_every_kind_of_model_is_evaluated_and_written(
         (tiny_splade if encoder == "sparse" else tiny_dense).save_pretrained(str(model))
     run, report = tmp_path / "run.trec", tmp_path / "report.json"
     name = str(tiny_checkpoint if encoder == "bare" else model)
-    evaluate.main(evaluate.Config(model=name, data=folder, max_seq_length=16, run=run, json=report))
+    evaluate.main(evaluate.Config(model=name, data=str(folder), max_seq_length=16, run=run, json=report))
     written = json.loads(report.read_text())
     assert written["metrics"] == pytest.approx(evaluate_run(read_run(run), QRELS))
     assert ("flops" in written["sparsity"]) == (encoder != "dense")
@@ -74,7 +74,7 @@ def test_approximate_and_remote_indexes_find_the_exact_run(
     for name in [None, *names]:
         uri = str(tmp_path / "vectors.db") if name == "milvus" else None
         run = tmp_path / f"{name}.trec"
-        evaluate.main(evaluate.Config(str(tmp_path / "model"), folder, index=name, uri=uri, run=run))
+        evaluate.main(evaluate.Config(str(tmp_path / "model"), str(folder), index=name, uri=uri, run=run))
         runs[name] = read_run(run)
     for name in names:
         for query, hits in runs[None].items():
@@ -102,7 +102,7 @@ def test_a_bare_checkpoint_equals_the_saved_encoder(folder, tmp_path, tiny_check
     """A checkpoint and the SPLADE encoder made of it are one model."""
     tiny_splade.save_pretrained(str(tmp_path / "model"))
     for name, model in (("bare", tiny_checkpoint), ("saved", tmp_path / "model")):
-        evaluate.main(evaluate.Config(str(model), folder, max_seq_length=32, run=tmp_path / name))
+        evaluate.main(evaluate.Config(str(model), str(folder), max_seq_length=32, run=tmp_path / name))
     bare, saved = read_run(tmp_path / "bare"), read_run(tmp_path / "saved")
     for query, hits in saved.items():
         assert list(bare[query]) == list(hits)
@@ -116,7 +116,7 @@ def test_a_comparison_is_reported(folder: Path, tmp_path: Path, tiny_checkpoint,
     report = tmp_path / "report.json"
     evaluate.main(
         evaluate.Config(
-            str(tiny_checkpoint), folder, json=report, compare=tmp_path / "other", metrics=("RR@10",)
+            str(tiny_checkpoint), str(folder), json=report, compare=tmp_path / "other", metrics=("RR@10",)
         )
     )
     compared = json.loads(report.read_text())["comparison"]["RR@10"]
@@ -145,7 +145,7 @@ def test_a_finished_run_is_compared_by_what_it_found(
 ) -> None:
     """Its `run.trec` is read, and its model, which is not even there, is not encoded again."""
     other, report = finished(tmp_path / "a run", folder), tmp_path / "report.json"
-    config = evaluate.Config(str(tiny_checkpoint), folder, json=report, metrics=("RR@10",))
+    config = evaluate.Config(str(tiny_checkpoint), str(folder), json=report, metrics=("RR@10",))
     evaluate.main(replace(config, compare=other / "run.trec"))
     by_file = json.loads(report.read_text())["comparison"]
     evaluate.main(replace(config, compare=other))
@@ -219,7 +219,7 @@ def test_a_run_that_was_measured_on_other_data_is_refused(tmp_path: Path) -> Non
 def test_queries_that_a_file_does_not_rank_are_told(folder, tmp_path: Path, tiny_checkpoint, capsys) -> None:
     """They count as 0, which may as well mean that the file is of other queries."""
     write_run(tmp_path / "other", {"q1": {"d1": 1.0}})
-    evaluate.main(evaluate.Config(str(tiny_checkpoint), folder, compare=tmp_path / "other"))
+    evaluate.main(evaluate.Config(str(tiny_checkpoint), str(folder), compare=tmp_path / "other"))
     assert f"{tmp_path / 'other'} ranks nothing for 2 of the 3 judged queries" in capsys.readouterr().out
 
 
@@ -228,7 +228,7 @@ def test_the_model_of_a_run_is_no_run_and_names_it(folder: Path, tmp_path: Path)
     run = finished(tmp_path / "run", folder)
     (run / "model").mkdir()
     with pytest.raises(FileNotFoundError, match=r"the folder above it is one: --compare .*run$"):
-        evaluate.main(evaluate.Config("./no-such-model", folder, compare=run / "model"))
+        evaluate.main(evaluate.Config("./no-such-model", str(folder), compare=run / "model"))
 
 
 @pytest.mark.parametrize(
@@ -236,7 +236,7 @@ def test_the_model_of_a_run_is_no_run_and_names_it(folder: Path, tmp_path: Path)
     [
         ({"split": "dev"}, ValueError, "dev"),
         ({"json": Path("no-such-folder/report.json")}, FileNotFoundError, "no-such-folder"),
-        ({"data": Path("no-such-data")}, FileNotFoundError, "no-such-data"),
+        ({"data": "no-such-data"}, FileNotFoundError, "no-such-data"),
         ({"model": "./no-such-model"}, FileNotFoundError, "no-such-model"),
         (
             {"index": "faiss-flat"},
@@ -257,7 +257,7 @@ def test_the_model_of_a_run_is_no_run_and_names_it(folder: Path, tmp_path: Path)
 def test_bad_input_fails_before_encoding(change: dict, error, message: str, folder, broken: str) -> None:
     """A mistake must not cost the encoding of the corpus, which would be another error."""
     with pytest.raises(error, match=message):
-        evaluate.main(evaluate.Config(**{"model": broken, "data": folder, **change}))
+        evaluate.main(evaluate.Config(**{"model": broken, "data": str(folder), **change}))
 
 
 @pytest.mark.parametrize(
@@ -266,7 +266,7 @@ def test_bad_input_fails_before_encoding(change: dict, error, message: str, fold
 def test_a_wrong_measure_is_refused_before_the_model_is_loaded(metrics: tuple, message: str, folder) -> None:
     """A large model takes minutes to load, and a name on the hub is downloaded."""
     with pytest.raises(ValueError, match=message):
-        evaluate.main(evaluate.Config("./no-such-model", folder, metrics=metrics))
+        evaluate.main(evaluate.Config("./no-such-model", str(folder), metrics=metrics))
 
 
 @pytest.mark.parametrize("name", ["corpus", "queries"])
@@ -279,7 +279,7 @@ def test_an_id_that_a_run_file_cannot_carry_fails_before_encoding(
     if name == "queries":
         for path in (folder / "corpus.jsonl", folder / "queries.jsonl", folder / "qrels" / "test.tsv"):
             path.write_text(path.read_text().replace("q1", "q 1").replace("d 9", "d9"))
-    config = evaluate.Config(broken, folder, run=tmp_path / "run", json=tmp_path / "json")
+    config = evaluate.Config(broken, str(folder), run=tmp_path / "run", json=tmp_path / "json")
     message = "query id 'q 1': a TREC file" if name == "queries" else "document id 'd 9': a TREC file"
     with pytest.raises(ValueError, match=message):
         evaluate.main(config)
@@ -291,21 +291,21 @@ def test_only_the_split_asked_for_is_read(folder, broken: str) -> None:
     """A fault of the training split is none of an evaluation's."""
     (folder / "qrels" / "train.tsv").write_text("q9\td9\t1\n")
     with pytest.raises(ValueError, match=ENCODED):
-        evaluate.main(evaluate.Config(broken, folder))
+        evaluate.main(evaluate.Config(broken, str(folder)))
 
 
 def test_a_compared_run_of_other_data_is_refused(folder, tmp_path: Path, tiny_checkpoint) -> None:
     """A run that names unknown documents belongs to another corpus."""
     write_run(tmp_path / "other", {"q1": {"elsewhere": 1.0}})
     with pytest.raises(ValueError, match="other:1: document 'elsewhere' is not in the data"):
-        evaluate.main(evaluate.Config(str(tiny_checkpoint), folder, compare=tmp_path / "other"))
+        evaluate.main(evaluate.Config(str(tiny_checkpoint), str(folder), compare=tmp_path / "other"))
 
 
 def test_a_compared_run_without_the_split_is_refused(folder, tmp_path: Path, tiny_checkpoint) -> None:
     """An empty file would compare with nothing and leave no trace of it in the report."""
     (tmp_path / "empty").write_text("\n")
     with pytest.raises(ValueError, match="empty must rank queries of the split 'test'; it ranks none"):
-        evaluate.main(evaluate.Config(str(tiny_checkpoint), folder, compare=tmp_path / "empty"))
+        evaluate.main(evaluate.Config(str(tiny_checkpoint), str(folder), compare=tmp_path / "empty"))
 
 
 def test_a_comparison_by_one_query_is_refused_before_the_model_is_loaded(folder, tmp_path: Path) -> None:
@@ -313,4 +313,4 @@ def test_a_comparison_by_one_query_is_refused_before_the_model_is_loaded(folder,
     (folder / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq1\td1\t1\n")
     write_run(tmp_path / "other", {"q1": {"d1": 1.0}})
     with pytest.raises(ValueError, match="at least two judged queries; the split 'test' has 1"):
-        evaluate.main(evaluate.Config("./no-such-model", folder, compare=tmp_path / "other"))
+        evaluate.main(evaluate.Config("./no-such-model", str(folder), compare=tmp_path / "other"))

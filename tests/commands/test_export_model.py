@@ -15,6 +15,7 @@ def test_an_export_that_no_engine_has_loaded_says_so(
     (corpus_folder / "queries.jsonl").write_text(json.dumps({"_id": "q", "text": "a tree"}) + "\n")
     (corpus_folder / "qrels").mkdir()
     (corpus_folder / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq\td2\t1\n")
+    (corpus_folder / "qrels" / "train.tsv").write_text("a split that is not measured is not read\n")
     out = tmp_path / "out"
     export_model.main(export_model.Config(str(tiny_checkpoint), "opensearch", out, data=str(corpus_folder)))
     printed = capsys.readouterr().out

@@ -12,7 +12,7 @@ from lexforge.commands import encode, export_vectors
 
 @pytest.fixture
 def vectors(corpus_folder: Path, tiny_checkpoint: Path, tmp_path: Path) -> Path:
-    encode.main(encode.Config(str(tiny_checkpoint), corpus_folder, tmp_path / "vectors", block_rows=3))
+    encode.main(encode.Config(str(tiny_checkpoint), str(corpus_folder), tmp_path / "vectors", block_rows=3))
     return tmp_path / "vectors"
 
 

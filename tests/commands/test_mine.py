@@ -36,7 +36,7 @@ def folder(corpus_folder: Path) -> Path:
 
 def mined(folder: Path, rule: NegativeRule | None = None, **options: Any) -> list[dict]:
     output = folder / "mined.jsonl"
-    mine.main(mine.Config(folder, output, rule=rule or NegativeRule(), **options))
+    mine.main(mine.Config(str(folder), output, rule=rule or NegativeRule(), **options))
     rows = read_training_rows(output)
     assert [row["anchor"] for row in rows] == [QUERIES[query] for query in sorted(QUERIES)][: len(rows)]
     for row in rows:
@@ -152,7 +152,7 @@ def pair_teacher(scorer: str, checkpoint: Path, splade: SparseEncoder, folder: P
 )
 def test_bad_input_is_refused(options: dict, error: type, message: str, folder: Path) -> None:
     """With the flag that is wrong, and without a file that looks like a result."""
-    settings = {"data": folder, "output": folder / "mined.jsonl", **options}
+    settings = {"data": str(folder), "output": folder / "mined.jsonl", **options}
     with pytest.raises(error, match=message):
         mine.main(mine.Config(**settings))
     assert not (folder / "mined.jsonl").exists()

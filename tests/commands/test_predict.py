@@ -92,7 +92,7 @@ def test_bad_input_is_one_clear_error(
     [
         ('{"text": " "}', r"rows\.jsonl:2.*'text' is blank"),
         ('{"text": 3}', r"rows\.jsonl:2.*must be a string; received 3"),
-        ('{"body": "a"}', r"rows\.jsonl:2: expected one text column .* Name it by --text-column"),
+        ('{"body": "a"}', r"rows\.jsonl:2: 'text' must be a string; received None"),
     ],
 )
 def test_a_wrong_row_is_named(line: str, message: str, run: Path, tmp_path: Path) -> None:

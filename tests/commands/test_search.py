@@ -23,7 +23,7 @@ from lexforge.storage.manifest import write_manifest
 
 @pytest.fixture
 def vectors(corpus_folder: Path, tiny_checkpoint: Path, tmp_path: Path) -> Path:
-    encode.main(encode.Config(str(tiny_checkpoint), corpus_folder, tmp_path / "vectors", block_rows=3))
+    encode.main(encode.Config(str(tiny_checkpoint), str(corpus_folder), tmp_path / "vectors", block_rows=3))
     return tmp_path / "vectors"
 
 
@@ -209,7 +209,7 @@ def test_the_folder_of_a_model_is_found_from_every_folder(
 ) -> None:
     """Vectors keep the whole path of their model, however it was given."""
     monkeypatch.chdir(tiny_checkpoint.parent)
-    encode.main(encode.Config(tiny_checkpoint.name, corpus_folder, tmp_path / "vectors"))
+    encode.main(encode.Config(tiny_checkpoint.name, str(corpus_folder), tmp_path / "vectors"))
     index.main(index.Config(tmp_path / "index", vectors=tmp_path / "vectors"))
     monkeypatch.chdir(tmp_path)
     search.main(search.Config(tmp_path / "index", "parse a tree", k=1))

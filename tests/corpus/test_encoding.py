@@ -12,8 +12,9 @@ import torch
 from scipy import sparse
 from sentence_transformers import SentenceTransformer, SparseEncoder
 
+from lexforge.common.samples import evenly_spaced
 from lexforge.corpus import encoding
-from lexforge.corpus.encoding import BATCHES_PER_BLOCK, CorpusEncoder, encode
+from lexforge.corpus.encoding import BATCHES_PER_BLOCK, CorpusEncoder, encode, encoding_speed
 from lexforge.models.load import check_encoder, load_encoder
 
 TEXTS = ["search index", "a", "sort the list of words in the file", "", "vector", "search index", "서울 검색"]
@@ -71,6 +72,16 @@ def test_a_precision_that_a_processor_lacks_is_refused(tiny_dense, monkeypatch) 
     monkeypatch.setattr(encoding, "multiplies_bfloat16", lambda: False)
     with pytest.raises(ValueError, match="no instructions for bfloat16"):
         encode(tiny_dense, TEXTS, "document", precision="bf16")
+
+
+@pytest.mark.parametrize("most", [4, 5, 99])
+def test_speed_is_measured_by_documents_of_the_whole_corpus(most: int, tiny_dense) -> None:
+    """The first ones often have one source; of seven texts, four were the first four."""
+    speed, vectors = encoding_speed(tiny_dense, TEXTS, most=most)
+    chosen = [TEXTS[place] for place in evenly_spaced(len(TEXTS), most)]
+    assert speed > 0
+    assert (chosen[0], chosen[-1]) == (TEXTS[0], TEXTS[-1])
+    np.testing.assert_array_equal(vectors, encode(tiny_dense, chosen, "document"))
 
 
 def test_no_text_is_refused(tiny_dense) -> None:

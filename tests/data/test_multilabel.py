@@ -277,3 +277,19 @@ def test_other_delimiters_and_encodings(tmp_path: Path) -> None:
     assert data.label_names == ("grün", "rot")
     assert "the delimiter ';'" in data.notes[0]
     assert "cp1252" in data.notes[0]
+
+
+def test_texts_of_bad_rows_are_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Only blank ones were; a text that is none, or is missing, stopped `lexforge predict` all the same."""
+    lines = [
+        {"id": 1, "text": " one "},
+        {"text": None},
+        {"sentence": "two"},
+        {"text": " "},
+        {"text": "three"},
+    ]
+    path = str(write(tmp_path / "x.jsonl", lines))
+    with pytest.raises(DataError, match=r"x\.jsonl:2: 'text' must be a string; received None\nIn all 3 of 5"):
+        load_texts(path)
+    assert load_texts(path, options=TableOptions(bad_rows="skip")) == [("1", "one"), (None, "three")]
+    assert caplog.messages[0] == f"{path}: 3 of 5 rows are bad and left out:"

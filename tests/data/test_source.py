@@ -131,7 +131,7 @@ MISTAKES = [
     (["--data", "rows.csv", *NAMES], "rows.csv has no split 'test'; its splits are ['train']"),
     (["--data", "header.csv", "--hold-out", ".1"], "header.csv holds no row"),
     (["--data", "blank.jsonl", "--hold-out", ".1"], "blank.jsonl holds no row"),
-    (["--data", "set"], "neither set/queries.jsonl nor queries.jsonl.gz exists"),
+    (["--data", "set"], "there is no file set/queries.jsonl, plain or compressed (.gz, .zst)"),
     (["--data", "nowhere"], "there is no file or folder nowhere; expected docstrings (the embedded corpus)"),
     (["--teacher", "lsa", "--preset", "v22"], "reads no teacher, so --teacher lsa would be ignored"),
     (["--negatives", "nowhere.jsonl"], "there is no such file"),

@@ -20,14 +20,13 @@ import os
 import shutil
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 from lexforge import corpus, data, models
 from lexforge.common.numbers import byte_size, duration
-from lexforge.data import SourceOptions
-from lexforge.settings import NO_PREFIX, EncodingPrecision
+from lexforge.settings import NO_PREFIX, EncodingPrecision, SourceOptions
 
 
 @dataclass(frozen=True)
@@ -40,7 +39,7 @@ class Config:
     max_seq_length: int | None = None  # tokens after which a text is cut; None keeps the model's own limit
     batch_size: int = 32  # texts per forward pass
     precision: EncodingPrecision = "fp32"  # of the products; bf16 is faster on GPUs and some processors
-    source: Annotated[SourceOptions, NO_PREFIX] = field(default_factory=SourceOptions)
+    source: Annotated[SourceOptions, NO_PREFIX] = SourceOptions()
     block_rows: int = 4096  # documents per block: memory holds one block, and a kill loses at most one
     plan: bool = False  # tell time and size, measured on a sample of the documents, and write nothing
 
@@ -74,7 +73,7 @@ def plan(cfg: Config, documents: Mapping[str, str], ranks: int, device: str | No
 
 def main(cfg: Config) -> None:
     """Encode the share of this process."""
-    documents = data.load_documents(str(cfg.data), cfg.source)
+    documents = data.load_documents(cfg.data, cfg.source)
 
     import torch  # here, because neither --help nor a wrong --data need wait for it
 

@@ -17,16 +17,15 @@ from __future__ import annotations
 
 import json as jsonlib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 from lexforge import corpus, data, evaluation, models, retrieval
 from lexforge.commands.index import read_library
 from lexforge.commands.search import server_options
-from lexforge.data import SourceOptions
 from lexforge.data.splits import TEST
-from lexforge.settings import NO_PREFIX
+from lexforge.settings import NO_PREFIX, SourceOptions
 from lexforge.storage.files import check_output_file, write_text
 
 
@@ -37,7 +36,7 @@ class Config:
     model: str  # a folder, a run directory or a name on the hub
     data: str  # a folder in BEIR layout or another name that the recipes take
     split: str = "test"
-    source: Annotated[SourceOptions, NO_PREFIX] = field(default_factory=SourceOptions)
+    source: Annotated[SourceOptions, NO_PREFIX] = SourceOptions()
     index: retrieval.IndexName | None = None  # None takes the exact index of the model's vectors
     uri: str | None = None  # for Milvus and Qdrant: http://host:port, or a name that ends in .db or .qdrant
     collection: str = "lexforge"  # for Milvus and Qdrant: name of a new collection
@@ -117,7 +116,7 @@ def changed_options(settings: Mapping[str, Any], cfg: Config) -> list[str]:
         cfg: Those of the evaluation.
     """
     before = {"data": settings.get("data"), "split": TEST, **settings.get("source", {})}
-    now = {"data": str(cfg.data), "split": cfg.split, **asdict(cfg.source)}
+    now = {"data": cfg.data, "split": cfg.split, **asdict(cfg.source)}
     del now["weight_column"]  # weights change what is trained on, and nothing that is measured
     return [
         f"--{name.replace('_', '-')} was {before[name]} and is now {value}"
@@ -135,7 +134,7 @@ def main(cfg: Config) -> None:
     if cfg.run is not None and cfg.json is not None and cfg.run.resolve() == cfg.json.resolve():
         raise ValueError(f"--run and --json must name two files; received {cfg.run} for both")
     evaluation.check_metrics(cfg.metrics, cfg.k)
-    loaded = data.load_retrieval_data(str(cfg.data), [cfg.split], cfg.source)
+    loaded = data.load_retrieval_data(cfg.data, [cfg.split], cfg.source)
     qrels = loaded.split(cfg.split)
     if cfg.run is not None:
         evaluation.check_run_ids(qrels, loaded.corpus)

@@ -14,8 +14,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 from lexforge import data, evaluation, export
+from lexforge.settings import NO_PREFIX, SourceOptions
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,7 @@ class Config:
         None  # a folder in BEIR layout or `hf:organisation/name`: with --quantize, nDCG@10 and speed
     )
     split: str = "test"  # of --data: whose queries are measured
+    source: Annotated[SourceOptions, NO_PREFIX] = SourceOptions()
     texts: int = 32  # queries, and documents, that the export is compared over
     max_seq_length: int | None = None  # in tokens; None keeps what the model was saved with
 
@@ -40,7 +43,7 @@ def main(cfg: Config) -> None:
         raise ValueError(f"--texts must be at least 1; received {cfg.texts}")
     # What would fail later is checked before the data are read.
     export.check_model_export(cfg.model, cfg.target, cfg.output, cfg.quantize)
-    retrieval = data.load_retrieval_data(cfg.data or "docstrings")
+    retrieval = data.load_retrieval_data(cfg.data or "docstrings", [cfg.split], cfg.source)
     measured = (retrieval, cfg.split) if cfg.data and cfg.quantize else None
     written = export.export_model(
         cfg.model,

@@ -24,7 +24,7 @@ were encoded in the index, so that a search shows them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -33,8 +33,7 @@ from lexforge import corpus, data, models, retrieval
 from lexforge.commands.search import server_options
 from lexforge.common.command_line import printable
 from lexforge.common.types import Passage
-from lexforge.data import SourceOptions
-from lexforge.settings import NO_PREFIX
+from lexforge.settings import NO_PREFIX, SourceOptions
 from lexforge.storage.files import check_new
 
 if TYPE_CHECKING:
@@ -52,7 +51,7 @@ class Config:
     model: str | None = None  # the encoder of --documents: a folder, a run directory or a hub name
     max_seq_length: int | None = None  # tokens of a passage; None takes the model's own limit
     batch_size: int = 32  # texts per forward pass
-    source: Annotated[SourceOptions, NO_PREFIX] = field(default_factory=SourceOptions)
+    source: Annotated[SourceOptions, NO_PREFIX] = SourceOptions()
     add: str | None = None  # documents that come to the index, or replace those of their ids
     delete: tuple[str, ...] = ()  # ids of documents or passages that leave the index
     vectors: Path | None = None  # the folder that `lexforge encode` wrote

@@ -13,15 +13,14 @@ command always writes the same file.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 from lexforge import corpus, data, evaluation, models, negatives, retrieval, teachers
 from lexforge.common.types import DataError
-from lexforge.data import SourceOptions
 from lexforge.negatives import NEGATIVE_RULE, NegativeRule
-from lexforge.settings import NO_PREFIX
+from lexforge.settings import NO_PREFIX, SourceOptions
 from lexforge.storage.files import check_output_file
 
 Search = Callable[[list[str], int], Any]  # -> lexforge.retrieval.Hits
@@ -32,11 +31,11 @@ class Config:
     """What ranks the documents, and which of them become negatives."""
 
     data: str  # a folder in BEIR layout or another name that the recipes take
-    output: Path  # JSON lines of anchor, positive, negative_1 to negative_n; a name in .gz is compressed
+    output: Path  # JSON lines of anchor, positive, negative_1 to negative_n; .gz or .zst compresses
     model: str | None = None  # a folder, a run directory, a name on the hub, or `bm25`
     run: Path | None = None  # a TREC run of the split's queries, in the place of a model
     split: str = "train"
-    source: Annotated[SourceOptions, NO_PREFIX] = field(default_factory=SourceOptions)
+    source: Annotated[SourceOptions, NO_PREFIX] = SourceOptions()
     rule: Annotated[NegativeRule, NO_PREFIX] = NEGATIVE_RULE
     # For --teacher-margin: `bm25`, `lsa`, `lsa-char`, or a dense, sparse, multi-vector or cross-encoder.
     teacher: str | None = None
@@ -99,7 +98,7 @@ def main(cfg: Config) -> None:
             f"{cfg.rule.teacher_margin}, teacher {cfg.teacher!r}, scores {cfg.teacher_scores}"
         )
     check_output_file(cfg.output)
-    loaded = data.load_retrieval_data(str(cfg.data), [cfg.split], cfg.source)
+    loaded = data.load_retrieval_data(cfg.data, [cfg.split], cfg.source)
     miner = negatives.NegativeMiner(loaded, cfg.rule, cfg.split)
     score = scorer(cfg, miner)
     rows = []

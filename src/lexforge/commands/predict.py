@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -36,7 +36,7 @@ class Config:
     text_column: str | None = None  # column of the texts; None recognises text and sentence
     threshold: float | None = None  # the score from which a label is given; None is the one chosen on dev
     batch_size: int = 32  # texts per forward pass
-    tables: Annotated[TableOptions, NO_PREFIX] = field(default_factory=TableOptions)
+    tables: Annotated[TableOptions, NO_PREFIX] = TableOptions()
 
 
 def labelled(

@@ -17,11 +17,8 @@ from pathlib import Path
 from typing import Annotated
 
 from lexforge import data, evaluation, teachers
-from lexforge.data import SourceOptions
-from lexforge.settings import NO_PREFIX
+from lexforge.settings import NO_PREFIX, SourceOptions
 from lexforge.storage.files import check_output_file
-
-SOURCE = SourceOptions()
 
 
 @dataclass(frozen=True)
@@ -29,10 +26,10 @@ class Config:
     """The teacher, and the pairs that it scores."""
 
     teacher: str  # a folder, a run directory or a hub name
-    output: Path  # with --rows JSON lines (.gz compresses), with --data a table in qrels format
+    output: Path  # with --rows JSON lines (.gz or .zst compresses), with --data a table in qrels format
     rows: Path | None = None  # training rows, as `lexforge mine` writes them
     data: str | None = None  # a folder in BEIR layout or another name that the recipes take
-    source: Annotated[SourceOptions, NO_PREFIX] = SOURCE
+    source: Annotated[SourceOptions, NO_PREFIX] = SourceOptions()
     split: str = "train"  # of --data: whose queries and judged documents are scored
     run: Path | None = None  # with --data: a TREC run, whose best documents are scored as well
     depth: int = 50  # of --run: the number of documents per query

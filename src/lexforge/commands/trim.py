@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -30,8 +30,7 @@ import tyro
 
 from lexforge import corpus, data, evaluation, export, models, report, runs, sparsity
 from lexforge.common.command_line import printable
-from lexforge.data import SourceOptions
-from lexforge.settings import NO_PREFIX
+from lexforge.settings import NO_PREFIX, SourceOptions
 from lexforge.sparsity.constants import SAMPLE
 from lexforge.storage.files import check_new, new_directory, write_file
 
@@ -54,7 +53,7 @@ class Config:
     data: str | None = None  # judged queries for the curve: a name as for --documents; None measures nothing
     split: str = "dev"  # of --data: whose queries are searched
     curve: tuple[int, ...] | None = None  # numbers of document terms; None is 16 to 128, as far as possible
-    source: Annotated[SourceOptions, NO_PREFIX] = field(default_factory=SourceOptions)
+    source: Annotated[SourceOptions, NO_PREFIX] = SourceOptions()
     max_seq_length: int | None = None  # tokens after which a text is cut; None keeps the model's own limit
     batch_size: int = 32  # texts per forward pass
 

@@ -7,7 +7,6 @@ import re
 import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
-from itertools import islice
 from pathlib import Path
 from typing import Any, TypeAlias, cast, get_args
 
@@ -19,6 +18,7 @@ from sentence_transformers import SentenceTransformer, SparseEncoder
 from sentence_transformers.base.model import BaseModel
 
 from lexforge.common.progress import Progress
+from lexforge.common.samples import evenly_spaced
 from lexforge.common.types import TextKind
 from lexforge.corpus.token_batches import encode_by_tokens
 from lexforge.corpus.vector_file import read_vectors, write_vectors
@@ -147,8 +147,8 @@ def encoding_speed(
     Returns:
         Documents per second, and the vectors of those that were timed.
     """
-    every = max(1, len(texts) // most)
-    some = list(islice(islice(texts, 0, None, every), most))
+    places = set(evenly_spaced(len(texts), most))
+    some = [text for place, text in enumerate(texts) if place in places]
     encode(model, some[:_WARM], "document", batch_size=batch_size, precision=precision)
     start = time.perf_counter()
     vectors = encode(model, some, "document", batch_size=batch_size, precision=precision)

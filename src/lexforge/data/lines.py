@@ -46,6 +46,11 @@ class NotDecodable(DataError):
     """A text file is not in the encoding in which it is read."""
 
 
+def unpacked(path: Path) -> str:
+    """Return the name of a file without .gz or .zst, such as "corpus.jsonl"."""
+    return path.stem if path.suffix in (".gz", ".zst") else path.name
+
+
 def open_bytes(path: Path) -> BinaryIO:
     """Open a file for reading; the bytes are those before compression if its name ends in .gz or .zst."""
     if path.suffix == ".gz":
@@ -148,7 +153,7 @@ def json_objects(path: Path, fields: Sequence[str]) -> Iterator[tuple[int, dict[
     """Yield the objects of a JSON-lines file.
 
     Args:
-        path: A file with one JSON object per line in UTF-8, gzipped if its name ends in `.gz`.
+        path: A file with one JSON object per line in UTF-8, plain or compressed (.gz, .zst).
         fields: The fields that each object must have.
 
     Yields:

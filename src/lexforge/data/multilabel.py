@@ -196,14 +196,20 @@ def load_texts(
     if path.is_file() and ending(path) == ".txt":
         found = [(None, text) for line in read_lines(path, options, faults) if (text := stripped(line))]
     else:
+        column = ""
         for where, _, record in read_records(source, _headers(text_column), options, faults):
-            column = find_column(where, list(record), "text", TEXT_NAMES, text_column, "--text-column")
-            text, key = record[column], record.get("id")
-            require_texts(where, **{column: text})
-            if not stripped(text):
-                faults.bad(BLANK, where, f"the text in {column!r} is blank")
-                continue
-            found.append((None if key is None else str(key), text.strip()))
+            # The first row says which column holds the texts; a later row without it is a bad one.
+            column = column or find_column(
+                where, list(record), "text", TEXT_NAMES, text_column, "--text-column"
+            )
+            with faults.counted(where):
+                cell: Any = record.get(column)
+                key = record.get("id")
+                require_texts("", **{column: cell})
+                if stripped(cell):
+                    found.append((None if key is None else str(key), cell.strip()))
+                else:
+                    faults.bad(BLANK, where, f"the text in {column!r} is blank")
     faults.log()
     if not found:
         raise DataError(f"{source} holds no text")

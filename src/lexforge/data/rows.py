@@ -66,7 +66,7 @@ def _lists_of_integers(lists: Sequence[Sequence[int]]) -> Any:
 
 
 def write_training_rows(path: str | Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write training rows as JSON lines, compressed if the name ends in .gz.
+    """Write training rows as JSON lines, compressed if the name ends in .gz or .zst.
 
     `relevant` is written with the first row of each anchor only, because a query with hundreds of relevant
     documents has as many rows, and each of them would hold the whole list.

@@ -21,7 +21,15 @@ from typing import Any, BinaryIO, NamedTuple
 from lexforge.common.types import DataError
 from lexforge.data.encodings import SAMPLE_BYTES, fitting_encoding, utf_16_without_mark
 from lexforge.data.faults import Faults
-from lexforge.data.lines import NotDecodable, bounded_lines, excerpt, numbered_lines, open_bytes, whole_data
+from lexforge.data.lines import (
+    NotDecodable,
+    bounded_lines,
+    excerpt,
+    numbered_lines,
+    open_bytes,
+    unpacked,
+    whole_data,
+)
 from lexforge.settings import TableOptions
 
 # File ending -> reader of `datasets`. Each file may also end in .gz or .zst.
@@ -72,7 +80,7 @@ class TextForm(NamedTuple):
 
 def ending(path: Path) -> str:
     """Return the file ending without .gz or .zst, such as ".jsonl"."""
-    return (path.with_suffix("") if path.suffix in (".gz", ".zst") else path).suffix.lower()
+    return Path(unpacked(path)).suffix.lower()
 
 
 def text_form(path: Path, headers: Sequence[str], options: TableOptions, encoding: str = "") -> TextForm:

@@ -157,7 +157,7 @@ def test_unknown_split_and_missing_parts_are_named(tmp_path: Path) -> None:
         load_retrieval_data(str(folder))
     (folder / "qrels" / "train.tsv").unlink()
     (folder / "queries.jsonl").write_text(json_lines(QUERIES), encoding="utf-8")
-    with pytest.raises(FileNotFoundError, match=r"holds no \.tsv"):
+    with pytest.raises(FileNotFoundError, match=r"holds no file \.tsv, "):
         load_retrieval_data(str(folder))
 
 

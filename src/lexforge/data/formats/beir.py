@@ -15,7 +15,7 @@ from typing import Any
 
 from lexforge.common.types import DataError
 from lexforge.data.faults import Faults
-from lexforge.data.lines import excerpt, json_objects, numbered_lines, parse_grade, require_texts
+from lexforge.data.lines import excerpt, json_objects, numbered_lines, parse_grade, require_texts, unpacked
 from lexforge.data.retrieval_data import RetrievalData, collect_judgements, collect_texts, join_titles
 from lexforge.data.splits import TRAIN, missing_split, no_judgements
 from lexforge.settings import SourceOptions
@@ -34,7 +34,7 @@ def matches(source: str) -> bool:
 
 def is_corpus(path: Path) -> bool:
     """Return whether a path is a file `corpus.jsonl`, plain or compressed."""
-    return path.name in ("corpus.jsonl", "corpus.jsonl.gz", "corpus.jsonl.zst") and path.is_file()
+    return unpacked(path) == "corpus.jsonl" and path.is_file()
 
 
 def split_names(source: str, options: SourceOptions) -> list[str]:
@@ -120,8 +120,8 @@ def load_teacher_scores(path: str | Path, data: RetrievalData) -> dict[str, dict
     """Read a teacher's scores of (query, document) pairs, for `training_rows(scores=...)`.
 
     Args:
-        path: A file with tabs between query id, document id and score, like qrels, plain or gzipped. Its
-            header is optional, and a score is any finite number.
+        path: A file with tabs between query id, document id and score, like qrels, plain or compressed
+            (.gz, .zst). Its header is optional, and a score is any finite number.
         data: The set to which the ids belong.
 
     Returns:
@@ -152,7 +152,7 @@ def write_teacher_scores(path: str | Path, scores: Iterable[tuple[str, str, floa
     """Write a teacher's scores, for `load_teacher_scores`.
 
     Args:
-        path: The file; an existing one is replaced. A name that ends in .gz is compressed.
+        path: The file; an existing one is replaced. A name that ends in .gz or .zst is compressed.
         scores: (query id, document id, score) in the order of the lines; scores are finite.
 
     Raises:
@@ -174,7 +174,7 @@ def _find(path: Path) -> Path:
     twins = [path, path.with_name(path.name + ".gz"), path.with_name(path.name + ".zst")]
     found = [candidate for candidate in twins if candidate.is_file()]
     if not found:
-        raise FileNotFoundError(f"neither {path} nor {twins[1].name} exists")
+        raise FileNotFoundError(f"there is no file {path}, plain or compressed (.gz, .zst)")
     if len(found) > 1:
         raise DataError(f"both {found[0]} and {found[1].name} exist; keep one")
     return found[0]
@@ -201,18 +201,16 @@ def _qrels_files(source: Path) -> dict[str, Path]:
     folder = source / "qrels"
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder} is not a folder")
-    names = {
-        path.name.removesuffix(".gz").removesuffix(".zst") for path in folder.iterdir() if path.is_file()
-    }
     files: dict[str, Path] = {}
-    for name in sorted(names):
+    for name in sorted({unpacked(path) for path in folder.iterdir() if path.is_file()}):
         split, dot, ending = name.rpartition(".")
         if dot + ending in QRELS_ENDINGS:
             if split in files:
                 raise DataError(f"both {files[split]} and {name} hold the split {split!r}; keep one")
             files[split] = _find(folder / name)
     if not files:
-        raise FileNotFoundError(f"{folder} holds no .tsv or .tsv.gz file")
+        known = ", ".join(QRELS_ENDINGS)
+        raise FileNotFoundError(f"{folder} holds no file {known}, plain or compressed (.gz, .zst)")
     return files
 
 

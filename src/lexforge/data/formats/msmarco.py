@@ -15,7 +15,7 @@ from lexforge.common.types import DataError, Qrels
 from lexforge.data.collection import Collection
 from lexforge.data.faults import Faults
 from lexforge.data.formats.beir import judgements_of_file
-from lexforge.data.lines import excerpt, numbered_lines
+from lexforge.data.lines import excerpt, numbered_lines, unpacked
 from lexforge.data.retrieval_data import RetrievalData, collect_judgements, collect_texts, untitled
 from lexforge.data.splits import DEV, TEST, TRAIN, missing_split
 from lexforge.settings import SourceOptions
@@ -36,7 +36,7 @@ def matches(source: str) -> bool:
         return False
     # A folder of documents may hold a text of this name.
     known = triples or _files(folder, "queries") or _files(folder, "qrels.")
-    return bool(known) or _unpacked(found[0]).endswith(".tsv")
+    return bool(known) or unpacked(found[0]).endswith(".tsv")
 
 
 def split_names(source: str, options: SourceOptions) -> list[str]:
@@ -120,18 +120,13 @@ def _files(folder: Path, beginning: str) -> list[Path]:
     return sorted(
         path
         for path in folder.iterdir()
-        if path.name.startswith(beginning) and _unpacked(path).endswith((".tsv", ".txt"))
+        if path.name.startswith(beginning) and unpacked(path).endswith((".tsv", ".txt"))
     )
-
-
-def _unpacked(file: Path) -> str:
-    """Return the name of a file without the ending of a compression."""
-    return file.name.removesuffix(".gz").removesuffix(".zst")
 
 
 def _split_of(file: Path, beginning: str) -> str:
     """Return the split that a name such as qrels.dev.small.tsv holds."""
-    return _unpacked(file).removeprefix(beginning).removesuffix(".tsv").removesuffix(".txt")
+    return unpacked(file).removeprefix(beginning).removesuffix(".tsv").removesuffix(".txt")
 
 
 def _queries_of(path: Path) -> set[str]:
