@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from lexforge.common.similarity import check_similarity, similarity_of
-from lexforge.losses.similarity import similarity_scores
+from lexforge.losses.similarity import scores_of_columns
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -29,7 +29,7 @@ def test_equals_a_loop(seed: int, similarity: str) -> None:
         expected.append(row)
     expected = torch.tensor(expected, dtype=torch.float64)
     # float64 sums of fewer than ten products
-    torch.testing.assert_close(similarity_scores(left, right, similarity), expected, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(scores_of_columns(left, [right], similarity), expected, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("similarity", ["cosine", "dot"])
@@ -38,14 +38,14 @@ def test_gradients(similarity: str) -> None:
     torch.manual_seed(0)
     left = torch.rand(3, 5, dtype=torch.float64, requires_grad=True)
     right = torch.rand(4, 5, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(lambda a, b: similarity_scores(a, b, similarity), (left, right))
+    assert torch.autograd.gradcheck(lambda a, b: scores_of_columns(a, [b], similarity), (left, right))
 
 
 def test_a_zero_vector_has_cosine_zero_and_no_gradient() -> None:
     """A row without an active term is common early in training; 0/0 would end it, and 1e12 spoil a step."""
     left = torch.zeros(1, 3, requires_grad=True)
     right = torch.tensor([[1.0, 2.0, 3.0], [0.0, 0.0, 0.0]], requires_grad=True)
-    scores = similarity_scores(left, right, "cosine")
+    scores = scores_of_columns(left, [right], "cosine")
     scores.sum().backward()
     assert scores.tolist() == [[0.0, 0.0]]
     assert not left.grad.any()
@@ -57,7 +57,7 @@ def test_an_unknown_similarity_is_named() -> None:
     with pytest.raises(ValueError, match="'euclidean'"):
         check_similarity("euclidean")
     with pytest.raises(ValueError, match="'Cosine'"):
-        similarity_scores(torch.ones(1, 2), torch.ones(1, 2), "Cosine")
+        scores_of_columns(torch.ones(1, 2), [torch.ones(1, 2)], "Cosine")
 
 
 def test_the_similarity_of_a_model_is_what_it_is_searched_by() -> None:

@@ -11,7 +11,7 @@ from PyTorch 2.13 on.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import Any, Literal, TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -122,4 +122,36 @@ def rows_of_all_ranks(tensor: Tensor) -> Tensor:
     Returns:
         `[R * B, ...]`, equal on every rank.
     """
-    return tensor if world_size() == 1 else _RowsOfAllRanks.apply(tensor)
+    if world_size() == 1:
+        return tensor
+    if tensor.dtype == torch.bool:  # gloo gathers numbers
+        return rows_of_all_ranks(tensor.to(torch.uint8)).bool()
+    return _RowsOfAllRanks.apply(tensor)
+
+
+def over_ranks(number: int, device: torch.device, reduce: Literal["MIN", "MAX"]) -> int:
+    """Return the smallest or the largest of the numbers of all ranks; all must ask together.
+
+    Args:
+        number: That of this rank.
+        device: Where the ranks compare their numbers.
+        reduce: Which of them is returned.
+    """
+    if world_size() == 1:
+        return number
+    reduced = torch.tensor(number, device=device)
+    dist.all_reduce(reduced, getattr(dist.ReduceOp, reduce))
+    return int(reduced)
+
+
+def of_all_ranks(own: _T) -> list[_T]:
+    """Return what each rank gives, in the order of the ranks; all must ask together.
+
+    Args:
+        own: What this rank gives; pickle must take it.
+    """
+    if world_size() == 1:
+        return [own]
+    ranks: list[Any] = [None] * world_size()
+    dist.all_gather_object(ranks, own)
+    return ranks

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from sentence_transformers.base.model import BaseModel
 from torch import Tensor, nn
 
+from lexforge.common.ranks import first_gathered_row, rows_of_all_ranks
 from lexforge.losses.gradient_cache import (
     Features,
     MiniBatchSize,
@@ -48,20 +49,29 @@ class EmbeddingLoss(nn.Module):
         mini_batch_size: Rows that are encoded at once; a larger batch is encoded twice, piece by piece, in
             the memory of one piece (docs/losses.md, section 16). "auto" is as many rows as fit into the free
             memory (`RowsThatFit`), and None the whole batch.
+        gather_across_devices: Whether the rows of a batch are compared with those of all ranks.
 
     Attributes:
+        card_settings: Names of the attributes that a model card shows, beside `mini_batch_size`.
         once_per_batch: Whether the loss must be computed once for a batch, because it compares with vectors
             of its own that are kept between batches.
         metrics: Detached 0-dim values of the last call that are logged and not trained on.
     """
 
     once_per_batch = False
+    card_settings: ClassVar[tuple[str, ...]] = ()
 
-    def __init__(self, model: nn.Module, mini_batch_size: MiniBatchSize = None) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        mini_batch_size: MiniBatchSize = None,
+        gather_across_devices: bool = False,
+    ) -> None:
         super().__init__()
         check_mini_batch_size(mini_batch_size)
         self.model = model
         self.mini_batch_size = mini_batch_size
+        self.gather_across_devices = gather_across_devices
         self.metrics: dict[str, Tensor] = {}
         self.rows_that_fit = RowsThatFit()
 
@@ -144,6 +154,19 @@ class EmbeddingLoss(nn.Module):
             As `forward`.
         """
         raise NotImplementedError(f"{type(self).__name__} must implement compute_loss")
+
+    def get_config_dict(self) -> dict[str, Any]:
+        """Return the settings, for the model card."""
+        return {name: getattr(self, name) for name in (*self.card_settings, "mini_batch_size")}
+
+    def _compared(self, rows: Tensor) -> Tensor:
+        """The rows `[B, ...]` of all ranks if they are gathered, else this rank's."""
+        return rows_of_all_ranks(rows) if self.gather_across_devices else rows
+
+    def _own_places(self, rows: Tensor) -> Tensor:
+        """The places `[B]` of this rank's rows among those that `_compared` returns."""
+        first = first_gathered_row(len(rows)) if self.gather_across_devices else 0
+        return torch.arange(first, first + len(rows), device=rows.device)
 
     def _refuse_to_be_repeated(self) -> None:
         if self.once_per_batch:

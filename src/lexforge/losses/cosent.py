@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lexforge.common.ranks import rows_of_all_ranks
 from lexforge.common.similarity import Similarity, agreed_similarity
 from lexforge.losses.base import EmbeddingLoss, Features
 from lexforge.losses.gradient_cache import MiniBatchSize
 from lexforge.losses.precision import in_float32
+from lexforge.losses.similarity import paired_scores
 
 
 def check_scale(scale: float) -> None:
@@ -96,6 +93,8 @@ class CoSENTLoss(EmbeddingLoss):
     Source: docs/losses.md, section 11; Huang et al. 2024.
     """
 
+    card_settings = ("scale", "similarity", "gather_across_devices")
+
     def __init__(
         self,
         model: nn.Module,
@@ -104,11 +103,10 @@ class CoSENTLoss(EmbeddingLoss):
         gather_across_devices: bool = False,
         mini_batch_size: MiniBatchSize = None,
     ) -> None:
-        super().__init__(model, mini_batch_size)
+        super().__init__(model, mini_batch_size, gather_across_devices)
         check_scale(scale)
         self.similarity = agreed_similarity(model, similarity, loss="CoSENTLoss")
         self.scale = scale
-        self.gather_across_devices = gather_across_devices
 
     def compute_loss(
         self, embeddings: list[Tensor], features: list[Features] | None, labels: Tensor | None
@@ -130,21 +128,9 @@ class CoSENTLoss(EmbeddingLoss):
                 + ("no label" if labels is None else f"labels of shape {tuple(labels.shape)}")
             )
         first, second = embeddings
-        if self.similarity == "cosine":
-            first, second = F.normalize(first, dim=-1), F.normalize(second, dim=-1)
-        similarities = (first * second).sum(dim=-1)
-        if self.gather_across_devices:  # Every rank computes the loss of the joint batch.
-            similarities, labels = rows_of_all_ranks(similarities), rows_of_all_ranks(labels)
-        return cosent(similarities, labels, self.scale)
-
-    def get_config_dict(self) -> dict[str, Any]:
-        """Return the settings, for the model card."""
-        return {
-            "scale": self.scale,
-            "similarity": self.similarity,
-            "gather_across_devices": self.gather_across_devices,
-            "mini_batch_size": self.mini_batch_size,
-        }
+        similarities = paired_scores(first, [second], self.similarity)[:, 0]  # [B]
+        # Every rank computes the loss of the joint batch.
+        return cosent(self._compared(similarities), self._compared(labels), self.scale)
 
     @property
     def citation(self) -> str:

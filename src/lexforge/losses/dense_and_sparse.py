@@ -98,7 +98,7 @@ class DenseAndSparseLoss(NeuralSparseLoss):
         if not self.weights["dense"]:
             return parts
         anchor, *documents = dense
-        scores = scores_of_columns(anchor, [self._rows(rows) for rows in documents], "cosine")  # [B, N]
+        scores = scores_of_columns(anchor, [self._compared(rows) for rows in documents], "cosine")  # [B, N]
         target = self._own_columns(anchor, len(documents))[:, 0]
         parts["dense"] = self.weights["dense"] * ranking_cross_entropy(
             scores, target, self.dense_temperature, self.no_negatives

@@ -89,6 +89,14 @@ class BatchTexts:
         """The candidates that are known to answer an anchor, `[B, N]` bool."""
         return self.answers(self.candidates)
 
+    @cached_property
+    def answered(self) -> Tensor:
+        """The anchors of all ranks that this rank's positives are known to answer, `[B, P]` bool."""
+        answers = self.known[:, : len(self.all_anchors)]  # [B, P]
+        if len(self.all_anchors) > len(self.anchors):
+            answers = rows_of_all_ranks(answers)  # [P, P]
+        return answers[:, self.first : self.first + len(self.anchors)].T
+
     def left_out(self) -> Tensor:
         """Find the candidates that are left out of an anchor's softmax over the whole batch.
 
@@ -121,11 +129,8 @@ class BatchTexts:
             `[B, P]` bool: the positive is known to answer the anchor, or the anchor repeats an earlier one.
             The positive's own anchor is never left out.
         """
-        answers = self.known[:, : len(self.all_anchors)]  # [B, P]
-        if len(self.all_anchors) > len(self.anchors):
-            answers = rows_of_all_ranks(answers.to(torch.uint8)).bool()  # [P, P]
-        own = answers[:, self.first : self.first + len(self.anchors)].T  # [B, P], by this rank's positives
-        return (own | repeated(self.all_anchors)).scatter_(1, self.own_columns[:, None], False)
+        left_out = self.answered | repeated(self.all_anchors)
+        return left_out.scatter_(1, self.own_columns[:, None], False)
 
     def same_meaning(self) -> Tensor:
         """Find the rows of all ranks whose two texts say the same as those of a row of this rank.
@@ -135,12 +140,8 @@ class BatchTexts:
             The row itself is not among them.
         """
         rows = len(self.all_anchors)
-        all_positives = self.candidates[:rows]
-        same = self.known[:, :rows]  # [B, P]
-        # The mirror image: this rank's positives answer the anchors of other rows.
-        transposed = rows_of_all_ranks(same.to(torch.uint8)).bool() if rows > len(self.anchors) else same
-        same = same | transposed[:, self.first : self.first + len(self.anchors)].T
-        same |= all_positives == self.anchors[:, None]
+        same = self.known[:, :rows] | self.answered  # [B, P]
+        same |= self.candidates[:rows] == self.anchors[:, None]
         same |= self.all_anchors == self.positives[:, None]
         return same.scatter_(1, self.own_columns[:, None], False)
 

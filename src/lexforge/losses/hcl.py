@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lexforge.common.ranks import first_gathered_row, rows_of_all_ranks
 from lexforge.common.similarity import agreed_similarity
 from lexforge.losses.base import EmbeddingLoss, Features
 from lexforge.losses.false_negatives import BatchTexts, share_left_out
@@ -90,29 +89,29 @@ def hcl(
         raise ValueError(
             f"view_a and view_b must both be [B, D]; received {tuple(view_a.shape)} and {tuple(view_b.shape)}"
         )
-    return _contrast([view_a, view_b], [view_a, view_b], 0, temperature, tau_plus, beta, estimator, left_out)
+    views, places = [view_a, view_b], torch.arange(len(view_a), device=view_a.device)
+    return _contrast(views, views, places, temperature, tau_plus, beta, estimator, left_out)
 
 
 def _contrast(
     views: list[Tensor],
     all_views: list[Tensor],
-    first: int,
+    places: Tensor,
     temperature: float,
     tau_plus: float,
     beta: float,
     estimator: Estimator,
     left_out: Tensor | None,
 ) -> Tensor:
-    """Contrast this rank's rows of both views, which begin at `first` in all rows, with all rows.
+    """Contrast this rank's rows of both views, which stand at `places` [count] in all rows, with all rows.
 
     `left_out` is `[count, total]` bool, by texts; see `hcl`.
     """
     rows, candidates = torch.cat(views), torch.cat(all_views)
-    count, total = len(views[0]), len(all_views[0])
+    total = len(all_views[0])
     if total < 2:
         return rows[:0].sum()
-    column = torch.arange(first, first + count, device=rows.device)
-    own, partner = torch.cat([column, column + total]), torch.cat([column + total, column])
+    own, partner = torch.cat([places, places + total]), torch.cat([places + total, places])
     scores = rows @ candidates.T / temperature  # [2 * count, 2 * total]
     positive = scores.gather(1, partner[:, None]).squeeze(1)
     same_text = torch.zeros_like(scores, dtype=torch.bool)
@@ -196,6 +195,8 @@ class HCLLoss(EmbeddingLoss):
     Source: docs/losses.md, section 13; Robinson et al. 2021 (arXiv 2010.04592).
     """
 
+    card_settings = ("temperature", "tau_plus", "beta", "estimator", "gather_across_devices")
+
     def __init__(
         self,
         model: nn.Module,
@@ -206,14 +207,13 @@ class HCLLoss(EmbeddingLoss):
         gather_across_devices: bool = False,
         mini_batch_size: MiniBatchSize = None,
     ) -> None:
-        super().__init__(model, mini_batch_size)
+        super().__init__(model, mini_batch_size, gather_across_devices)
         check_hcl(temperature, tau_plus, beta, estimator)
         agreed_similarity(model, "cosine", loss="HCLLoss")
         self.temperature = temperature
         self.tau_plus = tau_plus
         self.beta = beta
         self.estimator: Estimator = estimator
-        self.gather_across_devices = gather_across_devices
 
     def compute_loss(
         self, embeddings: list[Tensor], features: list[Features] | None, labels: Tensor | None
@@ -233,26 +233,14 @@ class HCLLoss(EmbeddingLoss):
                 f"HCLLoss needs the columns (anchor, positive); received {len(embeddings)} text columns"
             )
         views = [F.normalize(rows, dim=-1) for rows in embeddings]
-        gathered, first = views, 0
-        if self.gather_across_devices:
-            gathered, first = [rows_of_all_ranks(rows) for rows in views], first_gathered_row(len(views[0]))
+        gathered = [self._compared(rows) for rows in views]
+        own = self._own_places(views[0])
         texts = None if features is None else BatchTexts.of(features, self.gather_across_devices)
         left_out = None if texts is None else texts.same_meaning()  # [B, P], by texts
         self.metrics = {} if left_out is None else {"candidates/left_out": share_left_out(left_out)}
         return _contrast(
-            views, gathered, first, self.temperature, self.tau_plus, self.beta, self.estimator, left_out
+            views, gathered, own, self.temperature, self.tau_plus, self.beta, self.estimator, left_out
         )
-
-    def get_config_dict(self) -> dict[str, Any]:
-        """Return the settings, for the model card."""
-        return {
-            "temperature": self.temperature,
-            "tau_plus": self.tau_plus,
-            "beta": self.beta,
-            "estimator": self.estimator,
-            "gather_across_devices": self.gather_across_devices,
-            "mini_batch_size": self.mini_batch_size,
-        }
 
     @property
     def citation(self) -> str:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lexforge.common.ranks import first_gathered_row, rows_of_all_ranks
 from lexforge.common.similarity import Similarity, agreed_similarity
 from lexforge.losses.base import EmbeddingLoss, Features
 from lexforge.losses.false_negatives import BatchTexts, share_left_out
 from lexforge.losses.gradient_cache import MiniBatchSize
 from lexforge.losses.precision import in_float32
-from lexforge.losses.similarity import similarity_scores
+from lexforge.losses.similarity import scores_of_columns
 
 
 def check_temperature(temperature: float) -> None:
@@ -76,7 +73,7 @@ def info_nce(
                 f"{tuple(negatives.shape)}"
             )
         candidates = torch.cat([positive, negatives.flatten(0, 1)])
-    scores = similarity_scores(anchor, candidates, similarity)
+    scores = scores_of_columns(anchor, [candidates], similarity)
     own = torch.arange(len(anchor), device=anchor.device)  # [B]
     return ranking_cross_entropy(scores, own, temperature, left_out)
 
@@ -140,6 +137,8 @@ class InfoNCELoss(EmbeddingLoss):
     negatives: Henderson et al. 2017 (arXiv 1705.00652).
     """
 
+    card_settings = ("temperature", "similarity", "symmetric", "gather_across_devices")
+
     def __init__(
         self,
         model: nn.Module,
@@ -149,12 +148,11 @@ class InfoNCELoss(EmbeddingLoss):
         gather_across_devices: bool = False,
         mini_batch_size: MiniBatchSize = None,
     ) -> None:
-        super().__init__(model, mini_batch_size)
+        super().__init__(model, mini_batch_size, gather_across_devices)
         check_temperature(temperature)
         self.similarity = agreed_similarity(model, similarity, loss="InfoNCELoss")
         self.temperature = temperature
         self.symmetric = symmetric
-        self.gather_across_devices = gather_across_devices
 
     def compute_loss(
         self, embeddings: list[Tensor], features: list[Features] | None, labels: Tensor | None
@@ -187,23 +185,9 @@ class InfoNCELoss(EmbeddingLoss):
 
     def _ranking(self, queries: Tensor, columns: list[Tensor], left_out: Tensor | None) -> Tensor:
         """Let each query pick its own row of the first column among the rows of all columns."""
-        first = 0
-        if self.gather_across_devices:
-            first, columns = first_gathered_row(len(queries)), [rows_of_all_ranks(rows) for rows in columns]
-        target = torch.arange(first, first + len(queries), device=queries.device)
-        candidates = columns[0] if len(columns) == 1 else torch.cat(columns)  # [N, D], one is not copied
-        scores = similarity_scores(queries, candidates, self.similarity)
-        return ranking_cross_entropy(scores, target, self.temperature, left_out)
-
-    def get_config_dict(self) -> dict[str, Any]:
-        """Return the settings, for the model card."""
-        return {
-            "temperature": self.temperature,
-            "similarity": self.similarity,
-            "symmetric": self.symmetric,
-            "gather_across_devices": self.gather_across_devices,
-            "mini_batch_size": self.mini_batch_size,
-        }
+        candidates = [self._compared(rows) for rows in columns]
+        scores = scores_of_columns(queries, candidates, self.similarity)  # [B, N]
+        return ranking_cross_entropy(scores, self._own_places(queries), self.temperature, left_out)
 
     @property
     def citation(self) -> str:

@@ -9,17 +9,16 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import psutil
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from lexforge.common.control_groups import control_groups
-from lexforge.common.ranks import world_size
+from lexforge.common.ranks import over_ranks
 from lexforge.losses.gradient_cache import Features, feature_rows
 
 logger = logging.getLogger(__name__)
@@ -73,7 +72,7 @@ class RowsThatFit:
             fitting = int(left / (self._text * own / self._width))
             size = math.ceil(rows / max(2, math.ceil(rows / max(1, fitting))))
         # As often on every rank, or one would wait for the others.
-        size = _over_ranks(size, device, "MIN")
+        size = over_ranks(size, device, "MIN")
         if size == rows:
             return None
         if not self._told or size < self._told:
@@ -125,9 +124,9 @@ class RowsThatFit:
         """Measure a text, if the columns are wider than those before, and return the width of each column."""
         widths = [column["input_ids"].shape[1] for column in columns]
         own, device = max(widths), columns[0]["input_ids"].device
-        widest = _over_ranks(own, device, "MAX")
+        widest = over_ranks(own, device, "MAX")
         # On all ranks, because a sharded model must be encoded by all; a resumed one may lack its state.
-        if widest > _over_ranks(self._width, device, "MIN"):
+        if widest > over_ranks(self._width, device, "MIN"):
             self._budget = self._budget or memory_for_activations(model, device)
             kept, self._vector, self._shared = bytes_of_text(model, columns[widths.index(own)])
             self._text, self._width = kept * widest / own, widest
@@ -263,14 +262,6 @@ def _switched_off(layers: list[Any]) -> Iterator[None]:
 def _local(tensor: Tensor) -> Any:
     """The part of a sharded tensor that this rank holds."""
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor
-
-
-def _over_ranks(number: int, device: torch.device, reduce: Literal["MIN", "MAX"]) -> int:
-    if world_size() == 1:
-        return number
-    reduced = torch.tensor(number, device=device)
-    dist.all_reduce(reduced, getattr(dist.ReduceOp, reduce))
-    return int(reduced)
 
 
 def _memory_of_machine() -> list[int]:

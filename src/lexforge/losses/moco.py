@@ -8,7 +8,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lexforge.common.ranks import first_gathered_row, rows_of_all_ranks
 from lexforge.common.similarity import agreed_similarity
 from lexforge.losses.base import EmbeddingLoss, Features
 from lexforge.losses.false_negatives import BatchTexts
@@ -108,6 +107,8 @@ class MoCoLoss(EmbeddingLoss):
 
     once_per_batch = True
 
+    card_settings = ("temperature",)
+
     def __init__(
         self,
         model: nn.Module,
@@ -116,7 +117,7 @@ class MoCoLoss(EmbeddingLoss):
         temperature: float = 0.07,
         mini_batch_size: MiniBatchSize = None,
     ) -> None:
-        super().__init__(model, mini_batch_size)
+        super().__init__(model, mini_batch_size, gather_across_devices=True)
         check_temperature(temperature)
         agreed_similarity(model, "cosine", loss="MoCoLoss")
         self.temperature = temperature
@@ -165,23 +166,17 @@ class MoCoLoss(EmbeddingLoss):
             loss = moco(queries, keys, held, self.temperature, left_out=left_out)
         else:  # The other keys of the batch stand in for the queue.
             left_out = None if texts is None else texts.left_out()  # [B, P]
-            first = first_gathered_row(len(keys))
-            own = torch.arange(first, first + len(keys), device=keys.device)
-            scores = queries @ rows_of_all_ranks(keys).T
-            loss = ranking_cross_entropy(scores, own, self.temperature, left_out)
+            scores = queries @ self._compared(keys).T
+            loss = ranking_cross_entropy(scores, self._own_places(keys), self.temperature, left_out)
         self.metrics = {} if left_out is None else {"candidates/left_out": left_out.float().mean()}
         if is_training(self.model):
-            self.queue.enqueue(rows_of_all_ranks(keys), texts=None if texts is None else texts.candidates)
+            self.queue.enqueue(self._compared(keys), texts=None if texts is None else texts.candidates)
         return loss
 
     def get_config_dict(self) -> dict[str, Any]:
         """Return the settings, for the model card."""
-        return {
-            "queue_size": len(self.queue.keys),
-            "momentum": self.momentum_encoder.momentum,
-            "temperature": self.temperature,
-            "mini_batch_size": self.mini_batch_size,
-        }
+        own = {"queue_size": len(self.queue.keys), "momentum": self.momentum_encoder.momentum}
+        return own | super().get_config_dict()
 
     @property
     def citation(self) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lexforge.common.ranks import first_gathered_row, rows_of_all_ranks, sum_over_ranks, world_size
+from lexforge.common.ranks import sum_over_ranks, world_size
 from lexforge.common.similarity import Similarity, agreed_similarity, check_similarity
 from lexforge.common.text_identity import NO_TEXT
 from lexforge.losses.base import TEACHER_KEY, EmbeddingLoss, Features
@@ -84,6 +84,7 @@ class NeuralSparseLoss(EmbeddingLoss):
     Source: docs/losses.md, sections 1 to 8.
     """
 
+    card_settings = ("similarity", "gather_across_devices", "teacher_similarity")
     penalty_weights: Tensor | None
     special_token_ids: Tensor
     word_weights: Tensor | None
@@ -102,7 +103,7 @@ class NeuralSparseLoss(EmbeddingLoss):
         teacher_similarity: Similarity = "cosine",
         **numbers: Any,
     ) -> None:
-        super().__init__(model, mini_batch_size)
+        super().__init__(model, mini_batch_size, gather_across_devices)
         self.similarity = agreed_similarity(model, similarity, loss="NeuralSparseLoss")
         self.numbers = SparseLossNumbers(**numbers)
         self.weights = self.numbers.term_weights()
@@ -122,7 +123,6 @@ class NeuralSparseLoss(EmbeddingLoss):
                 "or set own_activation_weight=0"
             )
         self.register_buffer("word_weights", _float32(word_weights), persistent=False)
-        self.gather_across_devices = gather_across_devices
         self.teacher_similarity = check_similarity(teacher_similarity)
 
     def compute_loss(
@@ -178,7 +178,7 @@ class NeuralSparseLoss(EmbeddingLoss):
         # The scores of each anchor against every candidate serve InfoNCE and a teacher of all candidates.
         scores = None
         if weights["infonce"] or (teacher is not None and not listed):
-            candidates = [self._rows(rows) for rows in documents]
+            candidates = [self._compared(rows) for rows in documents]
             scores = scores_of_columns(anchor, candidates, self.similarity)  # [B, N]
 
         if weights["infonce"]:
@@ -246,8 +246,8 @@ class NeuralSparseLoss(EmbeddingLoss):
                 assert scores is not None
                 student, target, skipped = scores, own[:, 0], left_out
             # Spreads, z-scores and counts are those of the joint batch of all ranks.
-            student, teacher, target = self._rows(student), self._rows(teacher), self._rows(target)
-            skipped = None if skipped is None else self._rows(skipped.to(torch.uint8)).bool()
+            student, teacher, target = (self._compared(rows) for rows in (student, teacher, target))
+            skipped = None if skipped is None else self._compared(skipped)
             if weights["distillation"]:
                 parts["distillation"] = distillation(
                     student,
@@ -272,20 +272,14 @@ class NeuralSparseLoss(EmbeddingLoss):
             parts[name] = self.sparsity_factors[name] * parts[name]
         return {name: weights[name] * part for name, part in parts.items()}
 
-    def _rows(self, rows: Tensor) -> Tensor:
-        """The rows of all ranks if they are gathered, else this rank's: `[N, V]`."""
-        return rows_of_all_ranks(rows) if self.gather_across_devices else rows
-
     def _joint(self, anchor: Tensor) -> int:
         """The number of rows of all ranks that are gathered."""
         return len(anchor) * (world_size() if self.gather_across_devices else 1)
 
     def _own_columns(self, anchor: Tensor, documents: int) -> Tensor:
         """The places of each row's documents among all candidates, `[B, 1 + n]`; the positive is first."""
-        first = first_gathered_row(len(anchor)) if self.gather_across_devices else 0
-        row = torch.arange(first, first + len(anchor), device=anchor.device)  # [B]
         column = torch.arange(documents, device=anchor.device) * self._joint(anchor)  # [1 + n]
-        return row[:, None] + column
+        return self._own_places(anchor)[:, None] + column
 
     def _sparsity(self, columns: list[Tensor]) -> Tensor:
         """FLOPS of the mean activation of columns `[B, V]` over all ranks.
@@ -321,7 +315,7 @@ class NeuralSparseLoss(EmbeddingLoss):
                     f"a teacher needs {TEACHER_KEY!r} beside the tokens of every column; received it for "
                     f"{len(embeddings)} of {len(columns)} columns"
                 )
-            candidates = [self._rows(rows) for rows in embeddings[1:]]
+            candidates = [self._compared(rows) for rows in embeddings[1:]]
             return scores_of_columns(embeddings[0], candidates, self.teacher_similarity)
         expected = (len(anchor), len(documents))
         if labels.shape != expected:
@@ -338,13 +332,8 @@ class NeuralSparseLoss(EmbeddingLoss):
 
     def get_config_dict(self) -> dict[str, Any]:
         """Return the settings, for the model card."""
-        return asdict(self.numbers) | {
-            "similarity": self.similarity,
-            "idf_aware_flops": self.penalty_weights is not None,
-            "gather_across_devices": self.gather_across_devices,
-            "mini_batch_size": self.mini_batch_size,
-            "teacher_similarity": self.teacher_similarity,
-        }
+        own = {"idf_aware_flops": self.penalty_weights is not None}
+        return asdict(self.numbers) | super().get_config_dict() | own
 
     @property
     def citation(self) -> str:

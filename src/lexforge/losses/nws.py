@@ -11,7 +11,6 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from lexforge.common.ranks import rows_of_all_ranks
 from lexforge.common.similarity import agreed_similarity
 from lexforge.losses.base import EmbeddingLoss, Features
 from lexforge.losses.gradient_cache import MiniBatchSize
@@ -302,7 +301,7 @@ class NWSLoss(EmbeddingLoss):
         eps: float = 1e-8,
         mini_batch_size: MiniBatchSize = None,
     ) -> None:
-        super().__init__(model, mini_batch_size)
+        super().__init__(model, mini_batch_size, gather_across_devices=True)
         if not (use_keys or queue_size or use_prototypes):
             raise ValueError("NWSLoss needs keys, a queue or prototypes; received all of them switched off")
         check_nws_settings(alpha, beta, temperature, aggregate, eps, with_keys=use_keys)
@@ -361,8 +360,8 @@ class NWSLoss(EmbeddingLoss):
             raise ValueError("NWSLoss needs a label column of multi-hot lists; received none")
         queries = embeddings[0]
         check_multi_hot(labels, "labels", (len(queries), len(self.label_similarity)))
-        keys = rows_of_all_ranks(_unit(embeddings[-1].detach()))
-        key_labels = rows_of_all_ranks(labels.to(keys.dtype))
+        keys = self._compared(_unit(embeddings[-1].detach()))
+        key_labels = self._compared(labels.to(keys.dtype))
         sections: list[Section] = [(keys, key_labels)] if self.use_keys else []
         if self.queue is not None and len(self.queue):
             held, held_labels = self.queue.contents()
@@ -383,14 +382,14 @@ class NWSLoss(EmbeddingLoss):
     def get_config_dict(self) -> dict[str, Any]:
         """Return the settings, for the model card."""
         encoder = self.momentum_encoder
-        return self.settings | {
+        own = {
             "label_count": len(self.label_similarity),
             "queue_size": 0 if self.queue is None else len(self.queue.keys),
             "momentum": None if encoder is None else encoder.momentum,
             "use_keys": self.use_keys,
             "use_prototypes": self.prototypes is not None,
-            "mini_batch_size": self.mini_batch_size,
         }
+        return self.settings | own | super().get_config_dict()
 
     @property
     def citation(self) -> str:

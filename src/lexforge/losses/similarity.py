@@ -14,30 +14,13 @@ from torch import Tensor
 from lexforge.common.similarity import Similarity, check_similarity
 
 
-def similarity_scores(queries: Tensor, candidates: Tensor, similarity: Similarity) -> Tensor:
-    """Score every query against every candidate.
-
-    Args:
-        queries: `[B, D]` float.
-        candidates: `[N, D]` float.
-        similarity: "cosine" divides by both norms (a zero vector scores 0); "dot" does not.
-
-    Returns:
-        `[B, N]` float.
-
-    Raises:
-        ValueError: If the similarity is unknown.
-    """
-    return scores_of_columns(queries, [candidates], similarity)
-
-
 def scores_of_columns(queries: Tensor, columns: Sequence[Tensor], similarity: Similarity) -> Tensor:
     """Score every query against the rows of several columns, which are not joined in memory.
 
     Args:
         queries: `[B, D]` float.
         columns: One or more tensors `[N_i, D]` float; each may have another number of rows N_i.
-        similarity: As in `similarity_scores`.
+        similarity: "cosine" divides by both norms (a zero vector scores 0); "dot" does not.
 
     Returns:
         `[B, N]` float, N the number of all rows; the columns stand one after the other.
@@ -59,7 +42,7 @@ def paired_scores(queries: Tensor, columns: Sequence[Tensor], similarity: Simila
     Args:
         queries: `[B, D]` float.
         columns: K tensors `[B, D]` float; row i belongs to query i.
-        similarity: As in `similarity_scores`.
+        similarity: As in `scores_of_columns`.
 
     Returns:
         `[B, K]` float.

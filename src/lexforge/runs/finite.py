@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.utils import get_total_norm
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from lexforge.common.ranks import world_size
+from lexforge.common.ranks import of_all_ranks, over_ranks, world_size
 from lexforge.losses.queue import NonFiniteKeysError
 from lexforge.runs.checkpoints import last_checkpoint
 from lexforge.runs.resumable import save_now
@@ -229,11 +229,7 @@ def all_finite(tensor: Tensor) -> bool:
 
 def on_any_rank(flag: bool, device: torch.device) -> bool:
     """Whether a flag is set on any rank. If one rank stops, all must, or the others would wait for it."""
-    if world_size() == 1:
-        return flag
-    number = torch.tensor(float(flag), device=device)
-    dist.all_reduce(number, op=dist.ReduceOp.MAX)
-    return bool(number)
+    return bool(over_ranks(int(flag), device, "MAX"))
 
 
 def texts_of(row: dict[str, Any]) -> Row:
@@ -251,10 +247,7 @@ def describe_non_finite(names: Sequence[str], rows: str) -> str:
     Returns:
         One sentence without its full stop, the same on every rank.
     """
-    ranks: list[Any] = [(list(names), rows)]
-    if world_size() > 1:
-        own, ranks = ranks[0], [None] * world_size()
-        dist.all_gather_object(ranks, own)
+    ranks = of_all_ranks((list(names), rows))
     return "; ".join(
         f"{', '.join(found)} became NaN or infinite"
         + (f" on rank {rank}" if len(ranks) > 1 else "")

@@ -8,10 +8,9 @@ import time
 from types import FrameType, TracebackType
 from typing import Any
 
-import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from lexforge.common.ranks import world_size
+from lexforge.common.ranks import over_ranks
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 PASSED_ON = 1.0  # seconds within which a launcher passes on the Ctrl-C that the terminal sent to all
@@ -86,9 +85,6 @@ class StopCallback(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Share the request among the ranks, since a signal may have reached one of them only."""
-        if world_size() > 1:
-            number = torch.tensor(self.stop.number, device=args.device)
-            torch.distributed.all_reduce(number, op=torch.distributed.ReduceOp.MAX)
-            self.stop.number = int(number)
+        self.stop.number = over_ranks(self.stop.number, args.device, "MAX")
         if self.stop.number:
             control.should_save = control.should_training_stop = True

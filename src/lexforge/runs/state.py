@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from lexforge.common.ranks import sum_over_ranks, world_size
+from lexforge.common.ranks import of_all_ranks, sum_over_ranks, world_size
 from lexforge.kernels.splade_head.triton import tiles
 from lexforge.losses.base import load_loss_tensors, loss_parameters, loss_tensors
 from lexforge.losses.memory import RowsThatFit
@@ -123,7 +123,7 @@ class RunStateCallback(TrainerCallback):
         if state.is_hyper_param_search:
             return
         parts = {name: part.state() for name, part in self._kept_parts().items()}
-        ranks = _of_all_ranks({name: dict(part.state()) for name, part in self._parts_of_each_rank().items()})
+        ranks = of_all_ranks({name: dict(part.state()) for name, part in self._parts_of_each_rank().items()})
         if not state.is_world_process_zero or not (parts or any(any(own.values()) for own in ranks)):
             return
         tensors: dict[str, Tensor] = {}
@@ -236,15 +236,6 @@ class _LossPart:
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         load_loss_tensors(self.loss, state)
-
-
-def _of_all_ranks(own: dict[str, Any]) -> list[dict[str, Any]]:
-    """What each rank gives, in the order of the ranks."""
-    ranks: list[Any] = [own]
-    if world_size() > 1:
-        ranks = [None] * world_size()
-        dist.all_gather_object(ranks, own)
-    return ranks
 
 
 def _average_gradients(parameters: list[nn.Parameter]) -> None:
