@@ -15,7 +15,6 @@ from lexforge.data import (
     DataError,
     PairData,
     SourceOptions,
-    hold_out,
     load_documents,
     load_retrieval_data,
     load_training_data,
@@ -236,7 +235,7 @@ def test_a_train_split_alone_gets_held_out_queries(tmp_path: Path) -> None:
     data = load_training_data(path, ["test", "dev"], SourceOptions(hold_out=0.1))
     trained = set(data.training_rows()["anchor"])
     held = {split: set(data.measured.split_queries(split).values()) for split in ("test", "dev")}
-    expected = hold_out(load_retrieval_data(path), {"test": 0.1, "dev": 0.1})
+    expected = load_retrieval_data(path).hold_out({"test": 0.1, "dev": 0.1})
     assert held == {split: set(expected.split_queries(split).values()) for split in ("test", "dev")}
     assert trained == set(expected.split_queries("train").values())
     assert len(data.measured.corpus) == 200, "all documents are searched"

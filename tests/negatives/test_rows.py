@@ -41,7 +41,7 @@ def test_judged_negatives_become_columns() -> None:
     """Documents judged not relevant are the surest negatives there are."""
     run = judged_run(DATA)
     assert run == {"q1": found("d2", "d4"), "q2": found("d1", "d4")}
-    rows = training_rows(DATA, "train", [run], NegativeRule(per_row=2))
+    rows = training_rows(DATA, [run], NegativeRule(per_row=2))
     assert validate_columns(rows) == ("anchor", "positive", "negative_1", "negative_2")
     assert [{row["negative_1"], row["negative_2"]} for row in rows] == [
         {"sort", "tree"},
@@ -58,7 +58,7 @@ def test_bm25_is_a_ranking_like_any_other() -> None:
     assert list(run["q"]) == ["a", "c", "b"]
     rule = NegativeRule(margin=0.05, choice="top", shortage="drop")
     assert run["q"]["c"] <= 0.95 * run["q"]["a"]
-    assert [(row["positive"], row["negative_1"]) for row in training_rows(data, "train", [run], rule)] == [
+    assert [(row["positive"], row["negative_1"]) for row in training_rows(data, [run], rule)] == [
         (corpus["a"], corpus["c"])
     ]
 
@@ -66,7 +66,7 @@ def test_bm25_is_a_ranking_like_any_other() -> None:
 def test_the_draw_of_negatives_follows_the_seed() -> None:
     """Two ranks must draw the same rows, and another seed must be able to draw others."""
     run = {"q1": found("d2", "d4", "d5"), "q2": found("d1", "d3", "d4")}
-    draws = [training_rows(DATA, "train", [run], NegativeRule(seed=seed)) for seed in (0, 0, 1, 2, 3)]
+    draws = [training_rows(DATA, [run], NegativeRule(seed=seed)) for seed in (0, 0, 1, 2, 3)]
     assert draws[0] == draws[1]
     assert any(draw != draws[0] for draw in draws[2:])
 
@@ -84,7 +84,6 @@ def test_teacher_scores_follow_their_documents() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"split": "test"}, r"no split 'test'; its splits are \['train'\]"),
         ({"runs": []}, "none of the 2 queries has a negative to draw"),
         ({"runs": [{"q1": found("d5"), "q2": {}}]}, "none of the 2 queries has a negative to draw"),
         (
@@ -110,7 +109,7 @@ def test_a_query_without_a_positive_is_refused() -> None:
 def test_a_query_without_a_candidate_gets_random_negatives(caplog: pytest.LogCaptureFixture) -> None:
     """Any real set has such queries; their pairs are trained on all the same, and the log counts them."""
     run = {"q1": found("d2"), "q2": {}}
-    draws = [training_rows(DATA, "train", [run], NegativeRule(seed=seed)) for seed in range(20)]
+    draws = [training_rows(DATA, [run], NegativeRule(seed=seed)) for seed in range(20)]
     assert {row["negative_1"] for rows in draws for row in rows[:2]} == {"sort"}
     assert {rows[2]["negative_1"] for rows in draws} == {"heap", "graph", "tree"}, (
         "neither positive nor blank"

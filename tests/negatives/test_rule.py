@@ -172,3 +172,9 @@ def test_a_query_without_a_positive_is_refused() -> None:
     data = RetrievalData("sample", CORPUS, {"q": "a"}, {"train": {"q": {"a": 0}}})
     with pytest.raises(DataError, match="sample, split 'train', query 'q': no positive"):
         NegativeMiner(data, NegativeRule())
+
+
+def test_an_unknown_split_names_those_that_exist() -> None:
+    """Rows of another split must not be mined in its place."""
+    with pytest.raises(ValueError, match=r"no split 'dev'; its splits are \['train', 'test'\]"):
+        NegativeMiner(DATA, NegativeRule(), "dev")

@@ -15,15 +15,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from lexforge import corpus, data, evaluation, models, negatives, retrieval, teachers
-from lexforge.common.types import DataError
+from lexforge.common.types import DataError, Run
 from lexforge.negatives import NEGATIVE_RULE, NegativeRule
 from lexforge.settings import NO_PREFIX, SourceOptions
 from lexforge.storage.files import check_output_file
 
-Search = Callable[[list[str], int], Any]  # -> lexforge.retrieval.Hits
+if TYPE_CHECKING:
+    from lexforge.negatives.mining import Search
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ def searcher(cfg: Config, name: str, loaded: data.RetrievalData) -> Search:
     return search
 
 
-def ranked_blocks(cfg: Config, miner: negatives.NegativeMiner) -> Iterable[dict[str, dict[str, float]]]:
+def ranked_blocks(cfg: Config, miner: negatives.NegativeMiner) -> Iterable[Run]:
     """Return the runs of the split's queries, block by block."""
     if cfg.run is None:
         search = searcher(cfg, str(cfg.model), miner.data)
@@ -106,5 +107,5 @@ def main(cfg: Config) -> None:
         rows += miner.mine(run, score(run) if score else None)
     if not rows:
         raise DataError(f"{cfg.data}, split {cfg.split!r}: no row is left to write: {miner.summary(rows)}")
-    data.write_training_rows(cfg.output, negatives.mined_columns(loaded, rows, cfg.split))
+    data.write_training_rows(cfg.output, negatives.mined_columns(miner, rows))
     print(miner.summary(rows))

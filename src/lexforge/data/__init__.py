@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from lexforge.data.library import Library, load_library
     from lexforge.data.multilabel import MultiLabelData, load_label_sets, load_texts, multi_hot
     from lexforge.data.pair_data import PairData
-    from lexforge.data.retrieval_data import RetrievalData, hold_out, sample_corpus
+    from lexforge.data.retrieval_data import RetrievalData, sample_corpus
     from lexforge.data.rows import read_training_rows, rows_to_dataset, write_training_rows
     from lexforge.data.source import (
         TrainingData,
@@ -51,7 +51,6 @@ __all__ = [
     "detect_rows",
     "digests",
     "document_frequency",
-    "hold_out",
     "load_docstrings",
     "load_documents",
     "load_label_sets",

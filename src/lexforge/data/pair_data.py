@@ -132,7 +132,7 @@ class PairData:
         return self.splits[name]
 
     def hold_out(self, fractions: Mapping[str, float], *, needed: Sequence[str] | None = None) -> PairData:
-        """Move queries of train to new splits, as `lexforge.data.hold_out` does; memory holds no text.
+        """Move queries of train to new splits, as `RetrievalData.hold_out` does; memory holds no text.
 
         Args:
             fractions: New split -> share of the queries of train.

@@ -88,33 +88,35 @@ class RetrievalData:
             "judged queries": ((query, self.queries[query], grades) for query, grades in judged),
         }
 
+    def retrieval(self) -> RetrievalData:
+        """Return the set itself; `PairData.retrieval` makes one of rows."""
+        return self
 
-def hold_out(
-    data: RetrievalData, fractions: Mapping[str, float], *, needed: Sequence[str] | None = None
-) -> RetrievalData:
-    """Move queries of train to new splits, chosen by the hash of their text; equal queries stay together.
+    def hold_out(
+        self, fractions: Mapping[str, float], *, needed: Sequence[str] | None = None
+    ) -> RetrievalData:
+        """Move queries of train to new splits, chosen by the hash of their text; equal queries stay together.
 
-    Args:
-        data: The set, for example one that was published with only a training split.
-        fractions: New split -> share of the queries of train, such as `{"dev": 0.05, "test": 0.05}`.
-        needed: New splits that must not be empty; the others are left out then. None needs all.
+        Args:
+            fractions: New split -> share of the queries of train, such as `{"dev": 0.05, "test": 0.05}`.
+            needed: New splits that must not be empty; the others are left out then. None needs all.
 
-    Returns:
-        The set with the new splits; all splits share the documents.
+        Returns:
+            The set with the new splits; all splits share the documents.
 
-    Raises:
-        ValueError: If there is no train, if a new split exists already, if the shares leave nothing for
-            train, or if a split that is needed would be empty.
-    """
+        Raises:
+            ValueError: If there is no train, if a new split exists already, if the shares leave nothing for
+                train, or if a split that is needed would be empty.
+        """
 
-    def texts(judged: Qrels) -> Iterator[str]:
-        return (data.queries[query] for query in judged)
+        def texts(judged: Qrels) -> Iterator[str]:
+            return (self.queries[query] for query in judged)
 
-    def select(judged: Qrels, places: NDArray[np.int64]) -> Qrels:
-        queries = list(judged)
-        return {queries[place]: judged[queries[place]] for place in places}
+        def select(judged: Qrels, places: NDArray[np.int64]) -> Qrels:
+            queries = list(judged)
+            return {queries[place]: judged[queries[place]] for place in places}
 
-    return replace(data, qrels=with_held_out(data.name, data.qrels, fractions, texts, select, needed))
+        return replace(self, qrels=with_held_out(self.name, self.qrels, fractions, texts, select, needed))
 
 
 def sample_corpus(data: RetrievalData, documents: int | None, splits: Sequence[str]) -> RetrievalData:

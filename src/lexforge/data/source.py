@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from lexforge.data.digest import digests
 from lexforge.data.faults import Faults
-from lexforge.data.formats import detect
+from lexforge.data.formats import detect, msmarco, texts
 from lexforge.data.pair_data import PairData
-from lexforge.data.retrieval_data import RetrievalData, hold_out, sample_corpus
+from lexforge.data.retrieval_data import RetrievalData, collect_texts, join_titles, sample_corpus
 from lexforge.data.splits import TEST, TRAIN, missing_shares
 from lexforge.settings import SourceOptions
 
@@ -148,7 +148,7 @@ def load_retrieval_data(
     opened, _, notes = _open(source, splits, options)
     for note in notes:
         logger.warning("%s", note)
-    data = opened.retrieval() if isinstance(opened, PairData) else opened
+    data = opened.retrieval()
     return data if splits is None else data.only(splits)
 
 
@@ -169,7 +169,17 @@ def load_documents(source: str, options: SourceOptions | None = None) -> Mapping
     """
     options = options or SourceOptions()
     options.refuse_weights("documents have none")
-    return detect(source).documents(source, options)
+    found = detect(source)
+    if found is msmarco:  # millions of texts stay on the disk
+        return msmarco.collection(source)
+    notes: list[str] = []
+    records = found.titled(source, options, notes)
+    if found is texts:
+        records = texts.with_text(records, notes)
+    documents = collect_texts(source, join_titles(records), blank_allowed=True)
+    for note in notes:
+        logger.warning("%s", note)
+    return documents
 
 
 def load_training_data(
@@ -212,10 +222,10 @@ def load_training_data(
         options.refuse_weights("weights belong to rows of texts that are trained on as they are given")
 
     # Judgements name documents. So do those of rows in memory, for which negatives are to be mined.
-    whole = (opened.retrieval() if isinstance(opened, PairData) else opened).only(needed)
+    whole = opened.retrieval().only(needed)
     measured = sample_corpus(whole, documents, measured_splits)
-    texts = whole.corpus.values()
-    listed = texts if isinstance(texts, Sequence) else list(texts)
+    found = whole.corpus.values()
+    listed = found if isinstance(found, Sequence) else list(found)
     return TrainingData(measured, listed, whole, held_out=held_out, notes=notes)
 
 
@@ -234,8 +244,4 @@ def _open(
     shares = missing_shares(opened.name, list(opened.splits), splits or (), options.hold_out)
     if not shares:
         return opened, (), notes
-    if isinstance(opened, PairData):
-        opened = opened.hold_out(shares, needed=splits or ())
-    else:
-        opened = hold_out(opened, shares, needed=splits or ())
-    return opened, tuple(shares), notes
+    return opened.hold_out(shares, needed=splits or ()), tuple(shares), notes

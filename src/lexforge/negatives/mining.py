@@ -85,7 +85,7 @@ def mine_once(model: BaseModel, data: RetrievalData, rule: NegativeRule, path: P
             places = {name: place for place, name in enumerate(miner.queries)}
             runs = rankings(lambda block, k: index.search(vectors[block], k), places, rule.last_rank)
             rows = [row for run in runs for row in miner.mine(run)]
-            write_training_rows(path, mined_columns(data, rows))
+            write_training_rows(path, mined_columns(miner, rows))
             logger.info("%s: %s", path.name, miner.summary(rows))
 
         from_first_rank(mine)

@@ -11,26 +11,24 @@ from lexforge.common.types import DataError, Run
 from lexforge.data.columns import ANCHOR, LABEL, POSITIVE, RELEVANT
 from lexforge.data.retrieval_data import RetrievalData
 from lexforge.data.splits import TRAIN
-from lexforge.negatives.rule import MinedRow, NegativeMiner, NegativeRule, Scores
+from lexforge.negatives.rule import MinedRow, NegativeMiner, NegativeRule
 
 logger = logging.getLogger(__name__)
 
 
 def training_rows(
     data: RetrievalData,
-    split: str = "train",
-    runs: Iterable[Scores] | None = None,
+    runs: Iterable[Run] | None = None,
     rule: NegativeRule | None = None,
     *,
-    scores: Scores | None = None,
+    scores: Run | None = None,
 ) -> list[dict[str, Any]]:
-    """Make one row for each (query, positive) pair of a split.
+    """Make one row for each (query, positive) pair of the split `train`.
 
     Args:
-        data: The retrieval set.
-        split: The split to train on; each of its queries needs a positive.
-        runs: Rankings of its queries in one or more blocks, such as those of `rankings` or `judged_run`. None
-            makes rows without negatives.
+        data: The retrieval set; each query of `train` needs a positive.
+        runs: Rankings of these queries in one or more blocks, such as those of `rankings` or `judged_run`.
+            None makes rows without negatives.
         rule: Which documents of a ranking become negatives; None is `NegativeRule()`.
         scores: Query id -> document id -> teacher score; fills `label` for the documents of each row.
 
@@ -39,12 +37,12 @@ def training_rows(
         `rows_to_dataset` makes a data set of them. The log says how many rows had too few negatives.
 
     Raises:
-        ValueError: If the split is unknown.
+        ValueError: If there is no split `train`.
         DataError: If a query has no positive, if no row has a negative, if a ranking names an unknown query
             or document, if the corpus is too small to fill a row, or if a score is missing.
     """
-    where = f"{data.name}, split {split!r}"
-    miner = NegativeMiner(data, rule or NegativeRule(), split)
+    where = f"{data.name}, split {TRAIN!r}"
+    miner = NegativeMiner(data, rule or NegativeRule(), TRAIN)
     if runs is None:
         rows = [MinedRow(query, positive, (), 0) for query, positive in miner.pairs]
     else:
@@ -53,7 +51,7 @@ def training_rows(
             raise DataError(f"{where}: none of the {len(miner.queries)} queries has a negative to draw")
         if sum(row.mined == miner.rule.per_row for row in rows) < len(miner.pairs):
             logger.warning("%s: %s", where, miner.summary(rows))
-    columns = mined_columns(data, rows, split)
+    columns = mined_columns(miner, rows)
     if scores is not None:
         for row, column in zip(rows, columns, strict=True):
             column[LABEL] = _row_scores(f"{where}, query {row.query!r}", scores.get(row.query, {}), row)
@@ -76,23 +74,20 @@ def judged_run(data: RetrievalData) -> Run:
     }
 
 
-def mined_columns(
-    data: RetrievalData, rows: Iterable[MinedRow], split: str = "train"
-) -> list[dict[str, Any]]:
+def mined_columns(miner: NegativeMiner, rows: Iterable[MinedRow]) -> list[dict[str, Any]]:
     """Turn mined rows into training rows: `anchor`, `positive`, `negative_1` .. `negative_n`.
 
     Args:
-        data: The retrieval set, which holds the texts.
-        rows: The rows of `NegativeMiner`.
-        split: The split of their queries. If one of them has several relevant documents, every row also gets
-            the column `relevant` with the identities of those of its query and of queries with the same text.
-            (With one relevant document per query the column would say what `positive` says.)
+        miner: The miner of the rows, which holds the texts.
+        rows: Its rows. If a query among them has several relevant documents, every row also gets the column
+            `relevant` with the identities of those of its query and of queries with the same text. (With one
+            relevant document per query the column would say what `positive` says.)
 
     Returns:
         One dict per row, under the column contract. The rows of a query share one list of identities.
     """
-    rows = list(rows)
-    relevant = _relevant(data, split)
+    data, rows = miner.data, list(rows)
+    relevant = _relevant(data, miner.split)
     several = any(len(relevant[data.queries[row.query]]) > 1 for row in rows)
     return [
         {ANCHOR: data.queries[row.query], POSITIVE: data.corpus[row.positive]}

@@ -13,12 +13,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias, get_args
 
-from lexforge.common.types import DataError
+from lexforge.common.types import DataError, Run
 from lexforge.data.retrieval_data import RetrievalData
 from lexforge.settings import Shortage
 
-Scores: TypeAlias = Mapping[str, Mapping[str, float]]
-"""Query id -> document id -> score."""
 Choice: TypeAlias = Literal["random", "top"]
 
 
@@ -108,6 +106,7 @@ class NegativeMiner:
     def __init__(self, data: RetrievalData, rule: NegativeRule, split: str = "train") -> None:
         self.data = data
         self.rule = rule
+        self.split = split
         self.queries = data.split_queries(split)
         self._documents = list(data.corpus)
         self._positives: dict[str, list[str]] = {}
@@ -124,7 +123,7 @@ class NegativeMiner:
         """Return the (query, positive) pairs, in the order of the judgements; each becomes a row."""
         return [(query, positive) for query, found in self._positives.items() for positive in found]
 
-    def candidates(self, run: Scores) -> dict[str, list[str]]:
+    def candidates(self, run: Run) -> dict[str, list[str]]:
         """List the documents whose teacher scores `mine` reads.
 
         Args:
@@ -140,7 +139,7 @@ class NegativeMiner:
             query: [*self._window(query, scores), *self._positives[query]] for query, scores in run.items()
         }
 
-    def mine(self, run: Scores, teacher_scores: Scores | None = None) -> list[MinedRow]:
+    def mine(self, run: Run, teacher_scores: Run | None = None) -> list[MinedRow]:
         """Make the rows of the queries that a run holds.
 
         Args:

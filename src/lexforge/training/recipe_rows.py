@@ -131,7 +131,7 @@ def load_rows(
         runs = rankings(bm25.search, whole.split_queries(TRAIN), rule.last_rank)
 
     scores = None if teacher_scores is None else load_teacher_scores(teacher_scores, whole)
-    return training_rows(whole, TRAIN, runs, rule, scores=scores)
+    return training_rows(whole, runs, rule, scores=scores)
 
 
 def _refuse_held_out(rows: Sequence[Mapping[str, Any]], loaded: TrainingData, path: Path) -> None:

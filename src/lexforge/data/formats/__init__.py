@@ -5,7 +5,7 @@ A format is a module with the functions of `Format`. To add one, write its modul
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -51,13 +51,10 @@ class Format(Protocol):
             Documents and judgements by id, or rows of texts.
         """
 
-    def documents(self, source: str, options: SourceOptions) -> Mapping[str, str]:
-        """Return document id -> text; queries and judgements in files of their own need not exist."""
-
     def titled(
         self, source: str, options: SourceOptions, notes: list[str]
     ) -> Iterator[tuple[object, str, str, str]]:
-        """Yield the documents of `documents` in their order, with their titles.
+        """Yield the documents; queries and judgements in files of their own need not exist.
 
         Args:
             source: What `matches` accepts.

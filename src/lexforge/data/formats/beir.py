@@ -72,11 +72,6 @@ def open(source: str, options: SourceOptions, splits: Sequence[str] | None, faul
     return RetrievalData(folder.resolve().name, corpus, queries, qrels)
 
 
-def documents(source: str, options: SourceOptions) -> dict[str, str]:
-    """Read the documents alone; see `Format.documents`."""
-    return load_corpus(source)
-
-
 def titled(source: str, options: SourceOptions, notes: list[str]) -> Iterator[tuple[object, str, str, str]]:
     """Yield the documents with their titles; see `Format.titled`."""
     return _records(_corpus_file(Path(source)))

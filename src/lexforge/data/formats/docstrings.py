@@ -78,14 +78,9 @@ def open(source: str, options: SourceOptions, splits: Sequence[str] | None, faul
     return load_docstrings()
 
 
-def documents(source: str, options: SourceOptions) -> Mapping[str, str]:
-    """Load the documents; see `Format.documents`."""
-    return load_docstrings().corpus
-
-
 def titled(source: str, options: SourceOptions, notes: list[str]) -> Iterator[tuple[object, str, str, str]]:
     """Yield the documents, which have no titles; see `Format.titled`."""
-    return untitled(source, documents(source, options))
+    return untitled(source, load_docstrings().corpus)
 
 
 def load_docstrings(

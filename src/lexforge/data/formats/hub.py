@@ -9,7 +9,7 @@ configuration `qrels` or `default`, or in the data set `<name>-qrels`. The secon
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from lexforge.common.types import DataError, Qrels
@@ -24,7 +24,7 @@ from lexforge.data.retrieval_data import (
     join_titles,
     untitled,
 )
-from lexforge.data.splits import TRAIN, split_name
+from lexforge.data.splits import TRAIN
 from lexforge.data.tables import Origin, Table, load_by_datasets, named_tables
 from lexforge.settings import SourceOptions
 
@@ -56,38 +56,17 @@ def open(
     return PairData.of_tables(path, tables(source), options.columns, faults)
 
 
-def documents(source: str, options: SourceOptions) -> Mapping[str, str]:
-    """Read the documents of a data set, and log what was left out; see `Format.documents`."""
-    if _is_beir(source):
-        rows = join_titles(titled(source, options, []))
-        return collect_texts(source, rows, blank_allowed=True)
-    return _texts_of_rows(source, options)
-
-
 def titled(source: str, options: SourceOptions, notes: list[str]) -> Iterator[tuple[object, str, str, str]]:
     """Yield the documents; those of rows have no titles. See `Format.titled`."""
     import datasets
 
-    path, _ = _parts(source)
-    if _is_beir(source):
-        return _records(f"{path} [{CORPUS}]", load_by_datasets(path, datasets.load_dataset, path, CORPUS))
-    return untitled(source, _texts_of_rows(source, options))
-
-
-def _texts_of_rows(source: str, options: SourceOptions) -> Mapping[str, str]:
-    """Return the positives and negatives of rows, and log what was left out."""
-    faults = Faults(source, options.bad_rows)
-    opened = open(source, options, None, faults)
-    faults.log()
-    return (opened.retrieval() if isinstance(opened, PairData) else opened).corpus
-
-
-def _is_beir(source: str) -> bool:
-    """Return whether the documents of a data set are a configuration of it, as in BEIR's layout."""
-    import datasets
-
     path, configuration = _parts(source)
-    return configuration is None and CORPUS in load_by_datasets(path, datasets.get_dataset_config_names, path)
+    if configuration is None and CORPUS in load_by_datasets(path, datasets.get_dataset_config_names, path):
+        return _records(f"{path} [{CORPUS}]", load_by_datasets(path, datasets.load_dataset, path, CORPUS))
+    faults = Faults(source, options.bad_rows)
+    pairs = PairData.of_tables(path, tables(source), options.columns, faults)
+    notes += faults.finish()
+    return untitled(source, pairs.retrieval().corpus)
 
 
 def tables(source: str) -> dict[str, Table]:
@@ -129,14 +108,12 @@ def _beir_layout(path: str, configurations: Sequence[str], faults: Faults) -> Re
     # The judgements are a configuration of the same data set, or a data set of their own.
     inside = [known for known in ("qrels", "default") if known in configurations]
     source, *configuration = (path, inside[0]) if inside else (f"{path}-qrels",)
+    loaded = load_by_datasets(source, datasets.load_dataset, source, *configuration)
     judged: dict[str, Qrels] = {}
-    for split, rows in load_by_datasets(source, datasets.load_dataset, source, *configuration).items():
-        where = f"{source} [{split}]"
-        if split_name(split) in judged:
-            raise DataError(f"{source} holds the split {split_name(split)!r} twice, as dev and as validation")
-        judged[split_name(split)] = collect_judgements(
-            where,
-            _grades(where, rows, faults),
+    for split, table in named_tables(source, loaded).items():
+        judged[split] = collect_judgements(
+            table.origin.name,
+            _grades(table, faults),
             texts["corpus"],
             texts["queries"],
             training=split == TRAIN,
@@ -149,24 +126,24 @@ def _records(source: str, loaded: Mapping[str, Any]) -> Iterator[tuple[object, s
     """Yield (where it stands, id, title, text) for each document or query."""
     if len(loaded) != 1:
         raise DataError(f"{source}: expected one split of texts; received {list(loaded)}")
+    origin = Origin(source)
     for row, record in enumerate(next(iter(loaded.values()))):
-        where = Origin(source).place(row)
+        where = origin.place(row)
         for field in ("_id", "text"):
             if field not in record:
                 raise DataError(f"{source}: expected a column {field!r}; received {sorted(record)}")
         yield where, record["_id"], *record_parts(where, record)
 
 
-def _grades(
-    source: str, rows: Iterable[Mapping[str, Any]], faults: Faults
-) -> Iterator[tuple[object, str, str, int]]:
+def _grades(table: Table, faults: Faults) -> Iterator[tuple[object, str, str, int]]:
     """Yield (where it stands, query id, document id, grade) for each judgement; wrong grades are counted."""
+    rows, origin = table
     for row, record in enumerate(rows):
         if not {"query-id", "corpus-id"} <= record.keys():
             raise DataError(
-                f"{source}: expected the columns query-id and corpus-id; received {sorted(record)}"
+                f"{origin.name}: expected the columns query-id and corpus-id; received {sorted(record)}"
             )
-        where = Origin(source).place(row)
+        where = origin.place(row)
         query, document = (_identifier(where, record[name]) for name in ("query-id", "corpus-id"))
         try:
             grade = check_grade("", record.get("score", 1))

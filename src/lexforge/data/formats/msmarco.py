@@ -91,15 +91,19 @@ def open(source: str, options: SourceOptions, splits: Sequence[str] | None, faul
     return RetrievalData(folder.resolve().name, corpus, queries, qrels)
 
 
-def documents(source: str, options: SourceOptions) -> Collection:
-    """Open the collection alone; see `Format.documents`."""
+def collection(source: str) -> Collection:
+    """Open the documents alone, which stay on the disk.
+
+    Args:
+        source: What `matches` accepts.
+    """
     path = Path(source)
     return Collection(_files(path.parent if path.is_file() else path, COLLECTION)[0])
 
 
 def titled(source: str, options: SourceOptions, notes: list[str]) -> Iterator[tuple[object, str, str, str]]:
     """Yield the documents of the collection, which have no titles; see `Format.titled`."""
-    return untitled(source, documents(source, options))
+    return untitled(source, collection(source))
 
 
 def _qrels_files(path: Path) -> dict[str, Path]:

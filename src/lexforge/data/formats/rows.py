@@ -18,7 +18,7 @@ from lexforge.data.formats.beir import is_corpus
 from lexforge.data.lines import require_texts
 from lexforge.data.pair_data import PairData
 from lexforge.data.pairs import ALIASES, HEADERS, columns_of_split, find_roles
-from lexforge.data.retrieval_data import collect_texts, join_titles, untitled
+from lexforge.data.retrieval_data import untitled
 from lexforge.data.splits import DEV, TEST, TRAIN, split_name, split_of_row
 from lexforge.data.tables import Origin, Table, first_columns, load_by_datasets, named_tables, read_table
 from lexforge.data.text_tables import READERS, SPLIT, ending
@@ -77,18 +77,6 @@ def open(source: str, options: SourceOptions, splits: Sequence[str] | None, faul
     """Open the rows of all splits; see `Format.open`."""
     found = tables(source, _headers(options), options, faults)
     return PairData.of_tables(source, found, options.columns, faults)
-
-
-def documents(source: str, options: SourceOptions) -> Mapping[str, str]:
-    """Read the texts of all rows, and log what was left out; see `Format.documents`."""
-    faults = Faults(source, options.bad_rows)
-    found = tables(source, (*_headers(options), *_TEXTS), options, faults)
-    if _are_documents(found, options):
-        faults.log()
-        return collect_texts(source, join_titles(_documents(found)), blank_allowed=True)
-    pairs = PairData.of_tables(source, found, options.columns, faults)
-    faults.log()
-    return pairs.retrieval().corpus
 
 
 def titled(source: str, options: SourceOptions, notes: list[str]) -> Iterator[tuple[object, str, str, str]]:

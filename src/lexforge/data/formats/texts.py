@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,12 +11,9 @@ from typing import NoReturn
 from lexforge.common.types import DataError
 from lexforge.data.faults import Faults
 from lexforge.data.lines import counted
-from lexforge.data.retrieval_data import collect_texts, join_titles
 from lexforge.data.splits import no_judgements
 from lexforge.data.text_files import ENDINGS, BlankFile, UnreadableFile, check_readers, read_file
 from lexforge.settings import SourceOptions
-
-logger = logging.getLogger(__name__)
 
 NAME = "documents (a folder of .txt, .md, .rst, .html and .pdf files, or one such file)"
 
@@ -40,30 +36,19 @@ def open(source: str, options: SourceOptions, splits: Sequence[str] | None, faul
     _refuse(source)
 
 
-def documents(source: str, options: SourceOptions) -> dict[str, str]:
-    """Read title and body of each file; what could not be read is logged. See `Format.documents`."""
-    notes: list[str] = []
-    blank: list[str] = []
-    texts = collect_texts(
-        source, join_titles(_with_text(titled(source, options, notes), blank)), blank_allowed=True
-    )
-    if blank:
-        notes.append(f"files without text, which were left out: {counted(blank)}")
-    for note in notes:
-        logger.warning("%s: %s", source, note)
-    return texts
-
-
-def _with_text(
-    records: Iterable[tuple[object, str, str, str]], blank: list[str]
+def with_text(
+    records: Iterable[tuple[object, str, str, str]], notes: list[str]
 ) -> Iterator[tuple[object, str, str, str]]:
-    """Yield the records that say something, and collect the ids of the others."""
+    """Yield the records of `titled` that say something, and note the ids of the others."""
+    blank: list[str] = []
     for record in records:
         _, key, title, body = record
         if title or body:
             yield record
         else:
             blank.append(key)
+    if blank:
+        notes.append(f"files without text, which were left out: {counted(blank)}")
 
 
 def titled(source: str, options: SourceOptions, notes: list[str]) -> Iterator[tuple[object, str, str, str]]:
