@@ -28,7 +28,8 @@ def measure(name: str, args: argparse.Namespace) -> None:
     texts = {key: text for key, text in judged.corpus.items() if text.strip()}
     queries = judged.split_queries(args.split)
     model = models.load_encoder(args.model, args.length)
-    bm25 = retrieval.BM25Index.of_corpus(texts).search(list(queries.values()), DEPTH).to_run(list(queries))
+    words = retrieval.BM25Index.build(list(texts.values()), list(texts))
+    bm25 = words.search(list(queries.values()), DEPTH).to_run(list(queries))
     documents = corpus.encode(model, list(texts.values()), "document", show_progress_bar=True)
     index = retrieval.build_exact(documents, list(texts), models.check_encoder(model))
     vectors = corpus.encode(model, list(queries.values()), "query")

@@ -41,15 +41,15 @@ def test_terms_sum_to_the_score(similarity: str, tiny_splade, tmp_path: Path) ->
         norms = [float(np.linalg.norm(list(terms.values()))) for terms in (query, document)]
         scale = norms[0] * norms[1] if similarity == "cosine" else 1
         # padding changes the encoder's sums
-        assert {term: value for term, value, _ in hit.terms} == pytest.approx(
+        assert {term.term: term.score for term in hit.terms} == pytest.approx(
             {t: v / scale for t, v in products.items()}, rel=1e-4, abs=1e-6
         )
-        values = [value for _, value, _ in hit.terms]
+        values = [term.score for term in hit.terms]
         assert values == sorted(values, reverse=True)
         assert sum(values) == pytest.approx(hit.score, rel=1e-4)
         assert hit.passage == PASSAGES[hit.id]
         own = set(tiny_splade.tokenizer.tokenize("search tree"))
-        assert {term for term, _, is_own in hit.terms if is_own} == own & set(products)
+        assert {term.term for term in hit.terms if term.own} == own & set(products)
         assert own & set(products) != set(products)  # some of the terms are expansion
     assert [hit.score for hit in first] == sorted((hit.score for hit in first), reverse=True)
 
@@ -91,8 +91,8 @@ def test_a_searcher_opens_with_its_model(tiny_splade, tmp_path: Path) -> None:
     assert len(searcher) == 9
     query = dict(tiny_splade.decode(tiny_splade.encode_query("search tree")))
     found = searcher.answer(["search tree"], 3)[0].terms
-    assert {term: score for term, score, _ in found} == pytest.approx(query, rel=1e-4)
-    assert {term for term, _, own in found if own} == {"search", "tree"}
+    assert {term.term: term.score for term in found} == pytest.approx(query, rel=1e-4)
+    assert {term.term for term in found if term.own} == {"search", "tree"}
     assert not (tmp_path / "moved" / "index.vectors").exists()
 
 
@@ -102,7 +102,7 @@ def test_ranks_of_bm25_are_fused(tiny_splade, tmp_path: Path) -> None:
     index_passages(tiny_splade, PASSAGES, tmp_path / "index", name=str(tmp_path / "model"))
     [plain] = open_searcher(tmp_path / "index").search(["list of vector"], 9)
     [fused] = open_searcher(tmp_path / "index", hybrid=True).search(["list of vector"], 9)
-    bm25 = BM25Index.of_corpus(CORPUS).search(["list of vector"], 9).ids[0]
+    bm25 = BM25Index.build(list(CORPUS.values()), list(CORPUS)).search(["list of vector"], 9).ids[0]
     expected: dict[str, float] = {}
     for ranking in ([hit.id for hit in plain], bm25):
         for rank, key in enumerate(ranking):

@@ -92,7 +92,7 @@ def test_two_ranks_mine_what_one_does(
 def test_rankings_do_not_depend_on_the_blocks() -> None:
     """A split of millions of queries is searched in blocks, each of which ranks its own queries."""
     data = retrieval_data()
-    search = BM25Index.of_corpus(data.corpus).search
+    search = BM25Index.build(list(data.corpus.values()), list(data.corpus)).search
     (whole,) = rankings(search, data.queries, 5)
     blocks = list(rankings(search, data.queries, 5, block_queries=5))
     assert [len(block) for block in blocks] == [5, 5, 2]

@@ -54,7 +54,7 @@ def test_bm25_is_a_ranking_like_any_other() -> None:
     """The margin is that to the positive of the row, so one query may have rows with other negatives."""
     corpus = {"a": "red apple", "b": "red pear tree", "c": "red stones", "d": "blue sky"}
     data = RetrievalData("fruit", corpus, {"q": "red apple"}, {"train": {"q": {"a": 1, "b": 1}}})
-    run = next(rankings(BM25Index.of_corpus(corpus).search, data.queries, 10))
+    run = next(rankings(BM25Index.build(list(corpus.values()), list(corpus)).search, data.queries, 10))
     assert list(run["q"]) == ["a", "c", "b"]
     rule = NegativeRule(margin=0.05, choice="top", shortage="drop")
     assert run["q"]["c"] <= 0.95 * run["q"]["a"]

@@ -61,8 +61,8 @@ def test_an_answer_is_what_the_index_finds(
         assert hit["title"] == passage.title
         assert hit["snippet"].strip("…") in passage.text
         assert hit["terms"] == [
-            {"term": term, "score": pytest.approx(score, rel=1e-5), "own": own}
-            for term, score, own in expected.terms
+            {"term": term.term, "score": pytest.approx(term.score, rel=1e-5), "own": term.own}
+            for term in expected.terms
         ]
 
 

@@ -73,7 +73,7 @@ def test_searches_that_wait_are_done_together(search: BatchedSearch, searcher: S
     for number, other in enumerate(others):
         result = other.result(WAIT_S)
         assert [hit.id for hit in result.hits] == [f"q{number}-{n}" for n in range(1 + number % 5)]
-        assert result.query_terms == [(f"q{number}", 1.0, True)]
+        assert result.query_terms == [MatchedTerm(f"q{number}", 1.0, True)]
     assert [(len(queries), k) for queries, k in searcher.batches] == [(1, 1), (32, 5), (8, 5)]
     assert searcher.batches[1][0] == [f"q{number}" for number in range(32)], "in the order of their coming"
 

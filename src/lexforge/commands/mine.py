@@ -51,7 +51,7 @@ def searcher(cfg: Config, name: str, loaded: data.RetrievalData) -> Search:
     """Return the function that ranks the corpus for query texts, by BM25 or by an encoder."""
     ids, texts = list(loaded.corpus), list(loaded.corpus.values())
     if name == "bm25":
-        return retrieval.BM25Index.build(texts, ids).search
+        return retrieval.BM25Index.build(texts, ids, show_progress_bar=True).search
     model = models.load_encoder(name, cfg.max_seq_length)
     similarity = models.check_encoder(model)
     encoder = corpus.CorpusEncoder(texts, cfg.batch_size, cfg.cache_dir)

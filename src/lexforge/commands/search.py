@@ -64,7 +64,7 @@ def show(hits: list[corpus.Found], cfg: Config) -> None:
         print(printable(f"{rank:3}. {hit.score:9.4f}  {hit.id}  {text}".rstrip()))
         if hit.terms:
             terms = " ".join(
-                f"{'' if own else '+'}{term}:{value:.2f}" for term, value, own in hit.terms[: cfg.terms]
+                f"{'' if term.own else '+'}{term.term}:{term.score:.2f}" for term in hit.terms[: cfg.terms]
             )
             rest = f" and {len(hit.terms) - cfg.terms} more" if len(hit.terms) > cfg.terms else ""
             print(printable(f"{'':16}{terms}{rest}"))

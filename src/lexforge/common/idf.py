@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
-from tqdm.auto import tqdm
 
-from lexforge.common.progress import bars_are_seen
+from lexforge.common.progress import Progress
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -55,16 +54,17 @@ def document_frequency(
             f"vocabulary_size must be at least {len(tokenizer)}, as the tokenizer; received {size}"
         )
     frequency = np.zeros(size, dtype=np.int64)  # [V]
-    batches = range(0, len(texts), _BATCH_TEXTS)
-    for start in tqdm(batches, desc="document frequencies", unit="batch", disable=not bars_are_seen()):
-        batch = list(texts[start : start + _BATCH_TEXTS])
-        for position, text in enumerate(batch, start=start):
-            if not isinstance(text, str):
-                raise ValueError(f"text {position} is not a string: {text!r}")
-        encoded = tokenizer(batch, add_special_tokens=False, return_attention_mask=False, verbose=False)
-        for ids in encoded["input_ids"]:
-            # Indexed addition adds 1 to an entry however often its id is repeated.
-            frequency[np.asarray(ids[:room], dtype=np.int64)] += 1
+    with Progress(len(texts), "document frequencies", "texts") as progress:
+        for start in range(0, len(texts), _BATCH_TEXTS):
+            batch = list(texts[start : start + _BATCH_TEXTS])
+            for position, text in enumerate(batch, start=start):
+                if not isinstance(text, str):
+                    raise ValueError(f"text {position} is not a string: {text!r}")
+            encoded = tokenizer(batch, add_special_tokens=False, return_attention_mask=False, verbose=False)
+            for ids in encoded["input_ids"]:
+                # Indexed addition adds 1 to an entry however often its id is repeated.
+                frequency[np.asarray(ids[:room], dtype=np.int64)] += 1
+            progress.update(len(batch))
     return frequency
 
 

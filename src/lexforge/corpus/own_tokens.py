@@ -61,13 +61,9 @@ def count_tokens(model: BaseModel, texts: Sequence[str]) -> list[int]:
     Returns:
         N numbers.
     """
-    counts: list[int] = []
     # Not verbose: the tokenizer would warn of texts that are longer than the model reads.
     options = {"truncation": False, "return_attention_mask": False, "verbose": False}
-    for start in range(0, len(texts), _BATCH_TEXTS):
-        batch = list(texts[start : start + _BATCH_TEXTS])
-        counts.extend(map(len, model.tokenizer(batch, **options)["input_ids"]))
-    return counts
+    return list(map(len, model.tokenizer(list(texts), **options)["input_ids"]))
 
 
 def unknown_share(model: BaseModel, texts: Sequence[str]) -> float:

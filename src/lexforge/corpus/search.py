@@ -29,13 +29,14 @@ from lexforge.settings import IndexName
 FUSED_DEPTH = 100  # hits of each ranking that are fused
 
 
-class MatchedTerm(NamedTuple):
+@dataclass(frozen=True)
+class MatchedTerm:
     """A term of a query, or one that a query shares with a document.
 
-    Attributes:
-        term: The name of the term.
+    Args:
+        term: The name of the term, as the tokenizer spells it.
         score: Its weight in the query, or what it adds to the score of the document.
-        own: Whether it is a token of the query itself; otherwise it is part of the expansion.
+        own: Whether it is a token of the query itself; otherwise the model has added it.
     """
 
     term: str
@@ -215,7 +216,7 @@ def open_searcher(
             raise ValueError(
                 f"BM25 needs the texts, and {directory} keeps none; make it again with --documents"
             )
-        bm25 = BM25Index.of_corpus({key: passage.joined for key, passage in passages.items()})
+        bm25 = BM25Index.build([passage.joined for passage in passages.values()], list(passages))
     name = model or model_of(Path(directory), source)
     return Searcher(index, load_encoder(name, source.max_seq_length), source, passages, bm25)
 

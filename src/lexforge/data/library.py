@@ -11,7 +11,7 @@ from pathlib import Path
 from lexforge.common.progress import Progress
 from lexforge.common.types import DataError, Passage
 from lexforge.data.formats import detect
-from lexforge.data.lines import counted, stripped
+from lexforge.data.lines import check_new_id, counted, stripped
 from lexforge.data.passages import CountTokens, Cutter, Part
 from lexforge.data.text_files import title_of_name
 from lexforge.settings import SourceOptions
@@ -178,10 +178,7 @@ def _checked(
 ) -> Iterator[tuple[str, str, str]]:
     """Yield id, title and text of each record, and add the id to those that are known."""
     for where, key, title, text in records:
-        if not key:
-            raise DataError(f"{where}: the id is empty")
-        if key in known:
-            raise DataError(f"{where}: the id {key!r} occurs a second time")
+        check_new_id(where, key, known)
         known.add(key)
         yield key, stripped(title), stripped(text)
 

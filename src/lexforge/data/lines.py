@@ -12,7 +12,7 @@ import math
 import re
 import reprlib
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager
 from numbers import Integral
 from pathlib import Path
@@ -211,6 +211,23 @@ def require_texts(where: object, **values: object) -> None:
             value.encode("utf-8")
         except UnicodeEncodeError as error:
             raise DataError(f"{where}: {field!r} holds half of a surrogate pair: {error}") from error
+
+
+def check_new_id(where: object, key: str, known: Container[str]) -> None:
+    """Check that an id is not empty and not known yet.
+
+    Args:
+        where: Where the record stands, for error messages.
+        key: The id.
+        known: The ids before it.
+
+    Raises:
+        DataError: If it is.
+    """
+    if not key:
+        raise DataError(f"{where}: the id is empty")
+    if key in known:
+        raise DataError(f"{where}: the id {key!r} occurs a second time")
 
 
 def is_finite(value: object) -> bool:

@@ -257,12 +257,12 @@ def _rows_or_fault(record: Mapping[str, Any], roles: Roles, width: int, *, score
     A fault of the weight alone marks the first row of the record, so that it is counted once.
     """
     try:
-        made = _rows_of("", record, roles, width)
+        made = _rows_of(record, roles, width)
     except DataError:
         empty: list[Any] = [""] * (2 + width) + [[]] * scored + [0.0] * (roles.weight is not None)
         return [[*empty, 1 + _FAULTS.index(_fault_of(record, roles)), 0]]
     try:
-        weight, fault = _weight_of("", record, roles), 0
+        weight, fault = _weight_of(record, roles), 0
     except DataError:
         weight, fault = [0.0], _ONLY_WEIGHT
     identities = [text_identity("\0".join(row[: 2 + width])) for row in made]
@@ -292,14 +292,14 @@ def _same(one: Any, other: Any) -> bool:
 def _message(record: Mapping[str, Any], roles: Roles, width: int) -> str:
     """Return why `_rows_of` or `_weight_of` refuses a record."""
     try:
-        _rows_of("", record, roles, width)
-        _weight_of("", record, roles)
+        _rows_of(record, roles, width)
+        _weight_of(record, roles)
     except DataError as error:
         return str(error).removeprefix(": ")
     raise AssertionError("the record is good")
 
 
-def _rows_of(where: object, record: Mapping[str, Any], roles: Roles, width: int) -> list[list[Any]]:
+def _rows_of(record: Mapping[str, Any], roles: Roles, width: int) -> list[list[Any]]:
     """Make the rows of one record: the cells of `anchor`, `positive`, the negatives and `label`."""
     anchor, positives = record[roles.anchor], _positives(record, roles)
     cells = [record[name] for name in roles.negatives]
@@ -310,32 +310,32 @@ def _rows_of(where: object, record: Mapping[str, Any], roles: Roles, width: int)
     negatives = own_negatives[:width]
     named = [(roles.anchor, anchor), *((roles.positive, text) for text in positives)]
     for name, text in named:
-        require_texts(where, **{name: text})
+        require_texts("", **{name: text})
     for place, text in enumerate(negatives):
-        require_texts(where, **{roles.negatives[0 if listed else place]: text})
+        require_texts("", **{roles.negatives[0 if listed else place]: text})
     if not positives or not all(stripped(text) for _, text in named):
-        raise DataError(f"{where}: the {roles.anchor} or {roles.positive} is blank")
+        raise DataError(f"the {roles.anchor} or {roles.positive} is blank")
     if any(_same(anchor, positive) for positive in positives):
         same = f"the {roles.anchor} and the {roles.positive} are the same text"
-        raise DataError(f"{where}: {same}; received {excerpt(anchor)}")
+        raise DataError(f"{same}; received {excerpt(anchor)}")
     if len(negatives) < width:
-        raise DataError(f"{where}: some lists of {roles.negatives[0]!r} are empty, others hold texts")
+        raise DataError(f"some lists of {roles.negatives[0]!r} are empty, others hold texts")
     made = []
     for place, positive in enumerate(positives):
         row = [anchor.strip(), positive.strip(), *(negative.strip() for negative in negatives)]
         if roles.split_scores:
             texts = {_POSITIVE_SCORES: positives, _NEGATIVE_SCORES: own_negatives}
-            own, given = (_list_of_scores(where, name, record[name], len(texts[name])) for name in texts)
-            row.append(_numbers(where, [own[place], *given[:width]], width))
+            own, given = (_list_of_scores(name, record[name], len(texts[name])) for name in texts)
+            row.append(_numbers([own[place], *given[:width]], width))
         elif roles.scores is not None:
             # Of several columns of negatives the user may have named one, and the list may score them all.
             numbers = [len(positives), len(own_negatives)] if listed or len(positives) > 1 else []
-            row.append(_scores(where, roles.scores, record[roles.scores], numbers, place, width))
+            row.append(_scores(roles.scores, record[roles.scores], numbers, place, width))
         made.append(row)
     return made
 
 
-def _weight_of(where: object, record: Mapping[str, Any], roles: Roles) -> list[float]:
+def _weight_of(record: Mapping[str, Any], roles: Roles) -> list[float]:
     """Return the weight of a record, a list without one if there is no such column."""
     if roles.weight is None:
         return []
@@ -345,24 +345,21 @@ def _weight_of(where: object, record: Mapping[str, Any], roles: Roles) -> list[f
     except (TypeError, ValueError):
         number = -1.0
     if not 0 <= number < math.inf:
-        raise DataError(f"{where}: {roles.weight!r} must hold a number >= 0; received {excerpt(value)}")
+        raise DataError(f"{roles.weight!r} must hold a number >= 0; received {excerpt(value)}")
     return [number]
 
 
-def _list_of_scores(where: object, name: str, value: Any, number: int) -> list[Any]:
+def _list_of_scores(name: str, value: Any, number: int) -> list[Any]:
     """Return a list that has one score for each of so many texts."""
     if not isinstance(value, list) or len(value) != number:
-        raise DataError(f"{where}: {name!r} must be a list of {number} scores; received {excerpt(value)}")
+        raise DataError(f"{name!r} must be a list of {number} scores; received {excerpt(value)}")
     return value
 
 
-def _scores(
-    where: object, name: str, value: Any, numbers: Sequence[int], place: int, width: int
-) -> list[float]:
+def _scores(name: str, value: Any, numbers: Sequence[int], place: int, width: int) -> list[float]:
     """Return a teacher's scores of one positive and of the negatives that are kept.
 
     Args:
-        where: The row, for messages.
         name: The column.
         value: Its cell: the scores of all positives of the record and then of all its negatives, or a margin.
         numbers: How many positives and negatives the record has, which are all scored; empty for a positive
@@ -374,24 +371,24 @@ def _scores(
         try:
             value = json.loads(value)
         except ValueError as error:
-            raise DataError(f"{where}: {name!r} must hold numbers; received {excerpt(value)}") from error
+            raise DataError(f"{name!r} must hold numbers; received {excerpt(value)}") from error
     if isinstance(value, list):
         if not numbers:
-            return _numbers(where, value[: width + 1], width)
-        found = _list_of_scores(where, name, value, sum(numbers))
-        return _numbers(where, [found[place], *found[numbers[0] : numbers[0] + width]], width)
+            return _numbers(value[: width + 1], width)
+        found = _list_of_scores(name, value, sum(numbers))
+        return _numbers([found[place], *found[numbers[0] : numbers[0] + width]], width)
     if width != 1:
         raise DataError(
-            f"{where}: one number in {name!r} is the margin over one negative; the row has {width} "
+            f"one number in {name!r} is the margin over one negative; the row has {width} "
             "negatives. Several need a list of scores, the positive's first"
         )
-    return _numbers(where, [value, 0.0], width)
+    return _numbers([value, 0.0], width)
 
 
-def _numbers(where: object, values: list[Any], width: int) -> list[float]:
+def _numbers(values: list[Any], width: int) -> list[float]:
     if len(values) != width + 1 or not all(map(is_finite, values)):
         raise DataError(
-            f"{where}: expected {width + 1} finite scores (the positive, then each negative); "
+            f"expected {width + 1} finite scores (the positive, then each negative); "
             f"received {excerpt(values)}"
         )
     return [float(value) for value in values]

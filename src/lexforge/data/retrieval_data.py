@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from lexforge.common.text_identity import text_identity
 from lexforge.common.types import DataError, Qrels, joined
 from lexforge.data.faults import Faults
-from lexforge.data.lines import stripped
+from lexforge.data.lines import check_new_id, stripped
 from lexforge.data.splits import missing_split, with_held_out
 
 _MISSING = "judgements of documents that the corpus lacks"
@@ -180,10 +180,7 @@ def collect_texts(
     """
     texts: dict[str, str] = {}
     for where, record_id, text in records:
-        if not record_id:
-            raise DataError(f"{where}: the id is empty")
-        if record_id in texts:
-            raise DataError(f"{where}: the id {record_id!r} occurs a second time")
+        check_new_id(where, record_id, texts)
         texts[record_id] = stripped(text)
         if not blank_allowed and not texts[record_id]:
             raise DataError(f"{where}: {record_id!r} has no text")

@@ -11,7 +11,6 @@ from __future__ import annotations
 import csv
 import hashlib
 import json
-import logging
 import shutil
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,6 +26,7 @@ from lexforge.common.types import DataError
 from lexforge.data.faults import Faults
 from lexforge.data.lines import NotDecodable, excerpt, numbered_lines, open_bytes
 from lexforge.data.splits import split_name
+from lexforge.data.text_files import silent
 from lexforge.data.text_tables import (
     DELIMITERS,
     READERS,
@@ -37,7 +37,7 @@ from lexforge.data.text_tables import (
     ending,
     find_encoding,
     good_records,
-    is_json_object,
+    json_object,
     line_of,
     text_form,
     text_records,
@@ -120,7 +120,7 @@ def first_columns(path: Path, headers: Sequence[str], options: TableOptions) -> 
             line = next((line for _, line in numbered_lines(path) if line.strip()), None)
             if line is None:
                 raise DataError(f"{path} holds no row: it is empty")
-            return list(json.loads(line)) if is_json_object(line) else []
+            return list(json_object(line) or ())
     except NotDecodable:
         return []
     if reader == "json":
@@ -315,13 +315,9 @@ def _load(path: Path, reader: str, plain: Path, **options: Any) -> Dataset:
     """Open a file by `datasets`; `plain` is the file that is read, `path` the one that messages name."""
     import datasets
 
-    files, log = {"train": str(plain)}, logging.getLogger("datasets")
-    level = log.level
-    log.setLevel(logging.CRITICAL)  # it would also print the error that is raised
-    try:
+    files = {"train": str(plain)}
+    with silent("datasets"):  # it would also print the error that is raised
         loaded = load_by_datasets(str(path), datasets.load_dataset, reader, data_files=files, **options)
-    finally:
-        log.setLevel(level)
     if not len(loaded["train"]):
         raise DataError(f"{path} holds no row")
     return loaded["train"]
@@ -332,7 +328,7 @@ def _is_no_list_of_lines(path: Path) -> bool:
     if ending(path) != ".json":
         return False
     _, first = next(text_records(path, TextForm()), (1, ""))
-    return not is_json_object(str(first))
+    return json_object(str(first)) is None
 
 
 def _first_row_is_wide(path: Path, form: TextForm) -> bool:

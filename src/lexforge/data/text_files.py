@@ -352,7 +352,7 @@ def _pdf(path: Path) -> tuple[str, str, int]:
 
     pages: list[str] = []
     broken = 0
-    with _silent("pypdf"), path.open("rb") as stream:
+    with silent("pypdf"), path.open("rb") as stream:  # it warns of each oddity of a file
         try:
             reader = pypdf.PdfReader(stream)
             if reader.is_encrypted and not reader.decrypt(""):
@@ -384,8 +384,12 @@ def _sensible_title(reader: pypdf.PdfReader) -> str:
 
 
 @contextmanager
-def _silent(name: str) -> Iterator[None]:
-    """A block in which another package logs nothing below an error: pypdf warns of each oddity of a file."""
+def silent(name: str) -> Iterator[None]:
+    """A block in which another package logs nothing; what it cannot do is raised all the same.
+
+    Args:
+        name: The name of its logger.
+    """
     log = logging.getLogger(name)
     level = log.level
     log.setLevel(logging.CRITICAL)

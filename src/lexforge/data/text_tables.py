@@ -302,7 +302,7 @@ def _checked(
             near = near.replace("\\udc", "\\x")  # shows the byte as such
             return f"not {name}", f"not {name}: the byte 0x{number:02x}{hint if fitting else ''}", near
     if isinstance(record, str):
-        found = _json_object(record)
+        found = json_object(record)
         if found is None:
             return "no JSON object", f"expected a JSON object; received {excerpt(record.strip())}"
         return found
@@ -321,12 +321,8 @@ def _checked(
     return record + [""] * (width - len(record))
 
 
-def is_json_object(line: str) -> bool:
-    """Return whether a line holds one JSON object."""
-    return _json_object(line) is not None
-
-
-def _json_object(line: str) -> dict[str, Any] | None:
+def json_object(line: str) -> dict[str, Any] | None:
+    """Return the JSON object that a line holds; None if it holds something else."""
     try:
         found = json.loads(line)
     except (ValueError, RecursionError):
@@ -337,7 +333,7 @@ def _json_object(line: str) -> dict[str, Any] | None:
 def line_of(path: Path, form: TextForm, row: int) -> int | None:
     """Return the first line of a row of a text file, both from 1 and 0; None if lines are no records."""
     for place, (line, record) in enumerate(text_records(path, form)):
-        if isinstance(record, str) and not is_json_object(record):
+        if isinstance(record, str) and json_object(record) is None:
             return None  # an array, or objects over several lines
         if place == row + form.above:
             return line

@@ -6,7 +6,7 @@ import logging
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from types import ModuleType
 from typing import Literal, SupportsIndex
 
@@ -79,22 +79,6 @@ class BM25Index:
             shape=(len(texts), len(vocabulary)),
         )
         return cls(InvertedIndex.build(weights.tocsr(), ids), vocabulary, chosen)
-
-    @classmethod
-    def of_corpus(cls, corpus: Mapping[str, str], *, show_progress_bar: bool = False) -> BM25Index:
-        """Return an index of a corpus, as `build` makes it.
-
-        Args:
-            corpus: Document id -> text.
-            show_progress_bar: Whether to show how many documents have been cut into tokens.
-
-        Returns:
-            The index.
-
-        Raises:
-            ValueError: If no document holds a token, or an id is refused.
-        """
-        return cls.build(list(corpus.values()), list(corpus), show_progress_bar=show_progress_bar)
 
     def search(self, texts: list[str], k: SupportsIndex) -> Hits:
         """Find the k documents of highest score for each query text.

@@ -3,27 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lexforge.corpus import Found, MatchedTerm
 from lexforge.serve.batched_search import Result
 from lexforge.serve.snippets import Mark
-
-
-@dataclass(frozen=True)
-class Term:
-    """A term of the query, or one that it shares with a document.
-
-    Args:
-        term: The name of the term, as the tokenizer spells it.
-        score: Its weight in the query, or what it adds to the score of the document.
-        own: Whether the query itself holds it; otherwise the model has added it.
-    """
-
-    term: str
-    score: float
-    own: bool
 
 
 @dataclass(frozen=True)
@@ -49,7 +33,7 @@ class Hit:
     title: str
     snippet: str
     marks: list[Mark]
-    terms: list[Term]
+    terms: list[MatchedTerm]
 
 
 @dataclass(frozen=True)
@@ -66,7 +50,7 @@ class Answer:
     """
 
     query: str
-    query_terms: list[Term]
+    query_terms: list[MatchedTerm]
     hits: list[Hit]
     seconds: float
     documents: int
@@ -114,7 +98,7 @@ def make_answer(query: str, result: Result, began: float) -> Answer:
     hits = [_hit(rank, found, result) for rank, found in enumerate(result.hits, start=1)]
     return Answer(
         query=query,
-        query_terms=_terms(result.query_terms),
+        query_terms=result.query_terms,
         hits=hits,
         seconds=round(time.perf_counter() - began, 6),
         documents=len(result.opened.searcher),
@@ -123,13 +107,9 @@ def make_answer(query: str, result: Result, began: float) -> Answer:
 
 
 def _hit(rank: int, found: Found, result: Result) -> Hit:
-    terms, passage = _terms(found.terms), found.passage
+    terms, passage = found.terms, found.passage
     if passage is None:
         return Hit(rank, found.id, found.id, found.score, "", "", [], terms)
-    snippet = result.opened.snippets.cut(passage, found.terms)
+    snippet = result.opened.snippets.cut(passage, terms)
     title = passage.title.strip()
     return Hit(rank, found.id, passage.document, found.score, title, snippet.text, snippet.marks, terms)
-
-
-def _terms(terms: Sequence[MatchedTerm]) -> list[Term]:
-    return [Term(*term) for term in terms]

@@ -127,7 +127,8 @@ def load_rows(
         if len(evaluator.document_ids) == len(whole.corpus):
             bm25 = evaluator.bm25
         else:  # a sample is evaluated
-            bm25 = BM25Index.of_corpus(whole.corpus, show_progress_bar=True)
+            texts, ids = list(whole.corpus.values()), list(whole.corpus)
+            bm25 = BM25Index.build(texts, ids, show_progress_bar=True)
         runs = rankings(bm25.search, whole.split_queries(TRAIN), rule.last_rank)
 
     scores = None if teacher_scores is None else load_teacher_scores(teacher_scores, whole)

@@ -20,9 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from tqdm.auto import tqdm
-
-from lexforge.common.progress import bars_are_seen
+from lexforge.common.progress import Progress
 from lexforge.common.types import DataError, Qrels
 from lexforge.data.faults import Faults
 from lexforge.data.retrieval_data import RetrievalData, untitled
@@ -170,15 +168,17 @@ def extract_pairs(sources: list[tuple[str, Path]]) -> list[Pair]:
     """Parse all sources; of pairs with an equal name, query or document only the first is kept."""
     pairs: list[Pair] = []
     seen: set[str] = set()
-    for module, path in tqdm(sources, desc="reading docstrings", unit="file", disable=not bars_are_seen()):
-        for name, docstring in _docstrings(module, path.read_bytes()):
-            pair = _pair(module, name, docstring)
-            if pair is None or not _is_text(pair):
-                continue
-            keys = {f"name {name}", f"query {pair.query.lower()}", f"document {pair.document.lower()}"}
-            if seen.isdisjoint(keys):
-                seen |= keys
-                pairs.append(pair)
+    with Progress(len(sources), "reading docstrings", "files") as progress:
+        for module, path in sources:
+            for name, docstring in _docstrings(module, path.read_bytes()):
+                pair = _pair(module, name, docstring)
+                if pair is None or not _is_text(pair):
+                    continue
+                keys = {f"name {name}", f"query {pair.query.lower()}", f"document {pair.document.lower()}"}
+                if seen.isdisjoint(keys):
+                    seen |= keys
+                    pairs.append(pair)
+            progress.update(1)
     return pairs
 
 
