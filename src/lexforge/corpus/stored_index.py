@@ -121,8 +121,7 @@ def build_index(
                     progress.update(len(ids))
 
             if issubclass(backend.index, InvertedIndex):
-                settings = {**backend.settings, **options}
-                InvertedIndex.write(path, counted(), width, len(corpus), manifest.similarity, **settings)
+                InvertedIndex.write(path, counted(), width, len(corpus), manifest.similarity)
                 return None
             index = backend.index.create(width, manifest.similarity, **backend.settings, **options)
             for vectors, ids in counted():
@@ -241,7 +240,7 @@ def _open(
 ) -> tuple[Index, Source, StoredPassages | None]:
     """Load one generation."""
     backend = BACKENDS[source.index_name]
-    if "uri" in backend.options:
+    if backend.on_server:
         address = {"uri": uri, "token": tokens.get(source.index_name, "")}
         index = backend.index.load(folder / INDEX, verify, **address)
     elif uri is not None:

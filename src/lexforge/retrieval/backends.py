@@ -17,6 +17,8 @@ from lexforge.retrieval.servers.milvus import MilvusIndex
 from lexforge.retrieval.servers.qdrant import QdrantIndex
 from lexforge.settings import IndexName, VectorType
 
+SERVER_OPTIONS = ("uri", "collection", "token")
+
 
 @dataclass(frozen=True)
 class Backend:
@@ -26,15 +28,14 @@ class Backend:
         index: The class, which follows the protocol `Index`.
         holds: The kinds of vectors that it can hold.
         settings: Arguments of its `build` and `create` that belong to the name, such as the layout.
-        options: Names of further arguments that a caller may give.
-        required: Those of `options` that a caller must give.
+        on_server: Whether a server keeps the vectors. A caller may then give `SERVER_OPTIONS`, and must give
+            the `uri`.
     """
 
     index: type[Index]
     holds: tuple[VectorType, ...]
     settings: Mapping[str, Any] = field(default_factory=dict)
-    options: tuple[str, ...] = ()
-    required: tuple[str, ...] = ()
+    on_server: bool = False
 
 
 BACKENDS: dict[IndexName, Backend] = {
@@ -42,18 +43,8 @@ BACKENDS: dict[IndexName, Backend] = {
     "faiss-flat": Backend(FaissIndex, ("dense",), {"layout": Flat()}),
     "faiss-hnsw": Backend(FaissIndex, ("dense",), {"layout": HNSW()}),
     "faiss-ivf": Backend(FaissIndex, ("dense",), {"layout": IVF()}),
-    "milvus": Backend(
-        MilvusIndex,
-        ("sparse", "dense"),
-        options=("uri", "collection", "token"),
-        required=("uri",),
-    ),
-    "qdrant": Backend(
-        QdrantIndex,
-        ("sparse",),
-        options=("uri", "collection", "token"),
-        required=("uri",),
-    ),
+    "milvus": Backend(MilvusIndex, ("sparse", "dense"), on_server=True),
+    "qdrant": Backend(QdrantIndex, ("sparse",), on_server=True),
 }
 
 
@@ -82,12 +73,12 @@ def find_backend(name: str | None, vectors: VectorType, options: Mapping[str, An
         raise ValueError(
             f"the index {name!r} does not hold {vectors} vectors; indexes that do are {', '.join(allowed)}"
         )
-    if missing := [name for name in backend.required if name not in options]:
-        flags = ", ".join(f"{name} (--{name})" for name in missing)
+    if backend.on_server and "uri" not in options:
         given = ", ".join(options) or "no option"
-        raise ValueError(f"the index {name!r} needs the option {flags}; received {given}")
-    if unknown := [name for name in options if name not in backend.options]:
-        takes = ", ".join(backend.options) or "no options"
+        raise ValueError(f"the index {name!r} needs the option uri (--uri); received {given}")
+    allowed_options = SERVER_OPTIONS if backend.on_server else ()
+    if unknown := [name for name in options if name not in allowed_options]:
+        takes = ", ".join(allowed_options) or "no options"
         raise ValueError(f"the index {name!r} takes {takes}; received {', '.join(unknown)}")
     backend.index.check_available(**backend.settings, **options)
     return backend

@@ -56,10 +56,14 @@ class Leftover(NamedTuple):
     Args:
         name: The name that it would have got.
         rank: The rank of the process that wrote it.
+        process: The id of that process.
+        processes: Where that id counts, as `_processes` tells.
     """
 
     name: str
     rank: int
+    process: int
+    processes: str
 
 
 def write_file(path: Path, content: bytes | Callable[[Path], object], rank: int = 0) -> None:
@@ -255,7 +259,7 @@ def sync(path: Path) -> None:
 def leftover(name: str) -> Leftover | None:
     """Return what the name of a half-written file or folder says, or None for any other name."""
     match = _PARTIAL.fullmatch(name)
-    return None if match is None else Leftover(match[1], int(match[4]))
+    return None if match is None else Leftover(match[1], int(match[4]), int(match[2]), match[3])
 
 
 def remove_leftovers(
@@ -279,7 +283,7 @@ def remove_leftovers(
         # Another process removes it or has just finished it, or it belongs to another user.
         with suppress(FileNotFoundError, PermissionError):
             young = older_than_s and time.time() - _changed(path) <= older_than_s
-            if young and not _writer_is_dead(path.name):
+            if young and not _writer_is_dead(found):
                 continue
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)
@@ -305,13 +309,12 @@ def _processes() -> str:
         return secrets.token_hex(4)
 
 
-def _writer_is_dead(name: str) -> bool:
+def _writer_is_dead(found: Leftover) -> bool:
     """Return whether the process that began a half-written file or folder is known to have ended."""
-    match = _PARTIAL.fullmatch(name)
-    if match is None or match[3] != _processes() or int(match[2]) == os.getpid():
+    if found.processes != _processes() or found.process == os.getpid():
         return False
     try:
-        os.kill(int(match[2]), 0)  # sends nothing, and fails where there is no such process
+        os.kill(found.process, 0)  # sends nothing, and fails where there is no such process
     except OSError as error:
         return error.errno == errno.ESRCH
     return False

@@ -9,12 +9,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from lexforge.retrieval.servers.milvus_format import (
-    collection_rows,
-    is_transient,
-    lite_file,
-    message,
-)
+from lexforge.retrieval.servers.milvus import MilvusIndex, collection_rows, is_transient, message
 
 GRPC = Enum("GRPC", ["UNAVAILABLE", "DEADLINE_EXCEEDED", "PERMISSION_DENIED"])
 
@@ -66,4 +61,4 @@ def test_a_failure_says_one_line() -> None:
 
 def test_addresses_of_servers_are_no_files() -> None:
     for uri in ("http://localhost:19530", "https://h", "tcp://h:1", "unix:/s"):
-        assert lite_file(uri) is None
+        assert MilvusIndex._local_path(uri) is None

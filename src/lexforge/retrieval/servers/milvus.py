@@ -3,37 +3,38 @@
 from __future__ import annotations
 
 import json
+import re
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
 
 from lexforge.common.extras import missing_extra
 from lexforge.retrieval.base import RankedPositions
-from lexforge.retrieval.servers.milvus_format import (
-    CONNECT_FAILED,
-    collection_rows,
-    dictionaries,
-    is_transient,
-    lite_file,
-    message,
-    type_and_width,
-)
 from lexforge.retrieval.servers.server import (
     ATTEMPTS,
     PROPERTY,
     TIMEOUT_S,
     ServerIndex,
+    check_address,
+    local_store,
     send_repeatedly,
 )
+from lexforge.retrieval.vectors import dense_width, sparse_width
 from lexforge.settings import VectorType
 
 FORMAT = "lexforge-milvus-index"
 MAX_HITS = 16384  # Milvus's own limit on the hits per query and on the rows per answer
+CONNECT_FAILED = 2  # pymilvus's own code of an address at which no server answers
+RATE_LIMIT = 8  # pymilvus's own code of an error for too many requests
+TRANSIENT = {"UNAVAILABLE", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED", "ABORTED", "INTERNAL", "UNKNOWN"}
+_SERVER = re.compile(r"(https?|tcp|unix)://?[^/]")
 
 _open_files: Counter[str | None] = Counter()  # the number of indexes of this process per Milvus Lite file
 
@@ -64,11 +65,28 @@ class MilvusIndex(ServerIndex):
     most_hits = MAX_HITS
 
     def _connect(self, token: str) -> tuple[Any, Callable[[], object]]:
-        return _connect(self, self.uri, token)
+        file = self._local_path(self.uri)
+        try:
+            from pymilvus import MilvusClient
+            from pymilvus.exceptions import MilvusException
+
+            if file is not None:
+                import milvus_lite  # noqa: F401 - the client would report its absence as a bad address
+        except ImportError as error:
+            raise missing_extra("MilvusIndex", "milvus", error) from None
+        try:
+            client = MilvusClient(file or self.uri, token=token, timeout=TIMEOUT_S)
+        except MilvusException as error:
+            raise self._no_server(error) from error
+        _open_files[file] += 1
+        return client, weakref.finalize(self, _disconnect, client, file)
 
     @staticmethod
     def _local_path(uri: str) -> str | None:
-        return lite_file(uri)
+        if _SERVER.match(uri):
+            check_address(uri, "Milvus", "http://host:19530")
+            return None
+        return local_store(uri, ".db", "a file name that ends in .db (Milvus Lite)")
 
     def _exists(self) -> bool:
         exists = bool(self._call("has_collection"))
@@ -93,7 +111,9 @@ class MilvusIndex(ServerIndex):
             yield from sorted((row["position"], row["document"], row["weights"]) for row in answer)
 
     def _type_and_width(self, matrix: Any, what: str) -> tuple[VectorType, int]:
-        return type_and_width(matrix, what)
+        vector_type: VectorType = "sparse" if sparse.issparse(matrix) else "dense"
+        width = sparse_width if vector_type == "sparse" else dense_width
+        return vector_type, width(matrix, what)
 
     def _create(self, vector_type: VectorType, width: int) -> None:
         from pymilvus import DataType, MilvusClient
@@ -151,7 +171,7 @@ class MilvusIndex(ServerIndex):
         def check(error: Exception) -> None:
             if getattr(error, "code", None) == CONNECT_FAILED:
                 # Some clients connect at their first request only.
-                raise _no_server(self.uri, error) from error
+                raise self._no_server(error) from error
             if not is_transient(error):
                 raise RuntimeError(f"Milvus at {self.uri} refused {method}: {message(error)}") from error
 
@@ -163,35 +183,10 @@ class MilvusIndex(ServerIndex):
                 f"Milvus at {self.uri} did not answer {method} in {ATTEMPTS} attempts: {message(error)}"
             ) from error
 
-
-def _no_server(uri: str, error: Exception) -> ConnectionError:
-    """Return the error for an address at which no server answers, or a file that cannot be opened."""
-    hint = "is another process using the file?" if lite_file(uri) else "is the server there?"
-    return ConnectionError(f"no Milvus at {uri}; {hint} {message(error)}")
-
-
-def _connect(index: MilvusIndex, uri: str, token: str) -> tuple[Any, Callable[[], object]]:
-    """Return a client and the function that closes it, which is called at the latest with the index's end.
-
-    Raises:
-        ConnectionError: If no server answers, or the file cannot be opened.
-        ImportError: If the extra `milvus` is not installed.
-    """
-    file = lite_file(uri)
-    try:
-        from pymilvus import MilvusClient
-        from pymilvus.exceptions import MilvusException
-
-        if file is not None:
-            import milvus_lite  # noqa: F401 - the client would report its absence as a bad address
-    except ImportError as error:
-        raise missing_extra("MilvusIndex", "milvus", error) from None
-    try:
-        client = MilvusClient(file or uri, token=token, timeout=TIMEOUT_S)
-    except MilvusException as error:
-        raise _no_server(uri, error) from error
-    _open_files[file] += 1
-    return client, weakref.finalize(index, _disconnect, client, file)
+    def _no_server(self, error: Exception) -> ConnectionError:
+        """Return the error for an address at which no server answers, or a file that cannot be opened."""
+        hint = "is another process using the file?" if self._local_path(self.uri) else "is the server there?"
+        return ConnectionError(f"no Milvus at {self.uri}; {hint} {message(error)}")
 
 
 def _disconnect(client: Any, file: str | None) -> None:
@@ -202,3 +197,58 @@ def _disconnect(client: Any, file: str | None) -> None:
         from milvus_lite.server_manager import server_manager_instance
 
         server_manager_instance.release_server(file)
+
+
+def collection_rows(
+    vectors: sparse.csr_array | NDArray[np.float32], ids: list[str], position: int
+) -> list[dict[str, Any]]:
+    """Return documents as rows of a collection.
+
+    A sparse row without a weight gets one in a column that no query has, because servers before 2.4.12 refuse
+    an empty vector.
+
+    Args:
+        vectors: `[N, width]`, as `ServerIndex` checks them.
+        ids: The N ids of the documents.
+        position: The position of the first document.
+
+    Returns:
+        One dictionary per document with its `position`, its id `document`, the `vector` and the number of
+        stored numbers in it, `weights`.
+    """
+    if isinstance(vectors, np.ndarray):
+        values: list[Any] = list(vectors)
+        counts = [vectors.shape[1]] * len(vectors)
+    else:
+        values = [terms or {vectors.shape[1]: 1.0} for terms in dictionaries(vectors)]
+        counts = np.diff(vectors.indptr).tolist()
+    return [
+        {"position": position + i, "document": name, "weights": count, "vector": value}
+        for i, (name, count, value) in enumerate(zip(ids, counts, values, strict=True))
+    ]
+
+
+def dictionaries(vectors: sparse.csr_array) -> list[dict[int, float]]:
+    """Return the rows of a CSR matrix as `{column: weight}`."""
+    columns, weights, bounds = vectors.indices.tolist(), vectors.data.tolist(), vectors.indptr.tolist()
+    return [dict(zip(columns[start:end], weights[start:end], strict=True)) for start, end in pairwise(bounds)]
+
+
+def is_transient(error: Exception) -> bool:
+    """Return whether the same request may succeed later, because no answer came or the server is overloaded.
+
+    Args:
+        error: A `MilvusException`, whose attribute `code` is a number or a status of gRPC, or an error of
+            gRPC, whose method `code()` returns the status.
+    """
+    code = getattr(error, "code", None)
+    status = code() if callable(code) else code
+    named = getattr(status, "name", None) in TRANSIENT
+    return named or status == RATE_LIMIT or bool(getattr(error, "retriable", False))
+
+
+def message(error: Exception | None) -> str:
+    """Return the message of a failure on one line."""
+    details = getattr(error, "details", None)
+    text = getattr(error, "message", None) or (details() if callable(details) else None) or str(error)
+    return " ".join(str(text).split())

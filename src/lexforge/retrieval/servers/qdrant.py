@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,6 +20,7 @@ from lexforge.retrieval.servers.server import (
     TIMEOUT_S,
     ServerIndex,
     check_address,
+    local_store,
     send_repeatedly,
 )
 from lexforge.retrieval.vectors import sparse_width
@@ -59,11 +58,31 @@ class QdrantIndex(ServerIndex):
     engine, format, local_field, local_name = "Qdrant", FORMAT, "local", "folder"
 
     def _connect(self, token: str) -> tuple[Any, Callable[[], object]]:
-        return _connect(self, self.uri, token)
+        folder = self._local_path(self.uri)
+        try:
+            from qdrant_client import QdrantClient
+        except ImportError as error:
+            raise missing_extra("QdrantIndex", "qdrant", error) from None
+        if folder is None:
+            options = {"api_key": token or None, "timeout": TIMEOUT_S, "check_compatibility": False}
+            client = QdrantClient(url=self.uri, **options)
+        elif folder in _open_folders:
+            client = _open_folders[folder][0]
+        else:
+            try:
+                client = QdrantClient(path=folder)
+            except RuntimeError as error:
+                raise ConnectionError(f"the folder {self.uri} cannot be opened: {error}") from error
+        if folder is not None:
+            _open_folders[folder] = (client, _open_folders.get(folder, (client, 0))[1] + 1)
+        return client, weakref.finalize(self, _disconnect, client, folder)
 
     @staticmethod
     def _local_path(uri: str) -> str | None:
-        return local_folder(uri)
+        if uri.startswith(("http://", "https://")):
+            check_address(uri, "Qdrant", "http://host:6333")
+            return None
+        return local_store(uri, ".qdrant", "a folder name that ends in .qdrant")
 
     def _exists(self) -> bool:
         return bool(self._call("collection_exists"))
@@ -74,7 +93,7 @@ class QdrantIndex(ServerIndex):
 
     @property
     def _drop(self) -> str:
-        argument = "url" if local_folder(self.uri) is None else "path"
+        argument = "url" if self._local_path(self.uri) is None else "path"
         return f"QdrantClient({argument}={self.uri!r}).delete_collection({self.collection!r})"
 
     def _documents(self) -> Iterator[tuple[int, str, int]]:
@@ -157,25 +176,6 @@ class QdrantIndex(ServerIndex):
             ) from error
 
 
-def local_folder(uri: str) -> str | None:
-    """Return the absolute path of a folder of vectors, or None for the address of a server.
-
-    Raises:
-        FileNotFoundError: If the parent of the folder does not exist.
-        ValueError: If `uri` is neither, or an address that contains credentials.
-    """
-    if uri.startswith(("http://", "https://")):
-        check_address(uri, "Qdrant", "http://host:6333")
-        return None
-    if not uri.endswith(".qdrant"):
-        raise ValueError(
-            f"uri must be http://host:port, or a folder name that ends in .qdrant; received {uri!r}"
-        )
-    if not Path(uri).resolve().parent.is_dir():
-        raise FileNotFoundError(f"the folder of {uri} does not exist")
-    return os.path.abspath(uri)
-
-
 def _vectors(matrix: sparse.csr_array) -> list[Any]:
     """Return the rows of a CSR matrix as Qdrant's sparse vectors."""
     from qdrant_client.models import SparseVector
@@ -184,32 +184,6 @@ def _vectors(matrix: sparse.csr_array) -> list[Any]:
     return [
         SparseVector(indices=columns[start:end], values=weights[start:end]) for start, end in pairwise(bounds)
     ]
-
-
-def _connect(index: QdrantIndex, uri: str, token: str) -> tuple[Any, Callable[[], object]]:
-    """Return a client and the function that closes it, which is called at the latest with the index's end.
-
-    Raises:
-        ConnectionError: If another process uses the folder.
-        ImportError: If the extra `qdrant` is not installed.
-    """
-    folder = local_folder(uri)
-    try:
-        from qdrant_client import QdrantClient
-    except ImportError as error:
-        raise missing_extra("QdrantIndex", "qdrant", error) from None
-    if folder is None:
-        client = QdrantClient(url=uri, api_key=token or None, timeout=TIMEOUT_S, check_compatibility=False)
-    elif folder in _open_folders:
-        client = _open_folders[folder][0]
-    else:
-        try:
-            client = QdrantClient(path=folder)
-        except RuntimeError as error:
-            raise ConnectionError(f"the folder {uri} cannot be opened: {error}") from error
-    if folder is not None:
-        _open_folders[folder] = (client, _open_folders.get(folder, (client, 0))[1] + 1)
-    return client, weakref.finalize(index, _disconnect, client, folder)
 
 
 def _disconnect(client: Any, folder: str | None) -> None:

@@ -301,7 +301,12 @@ class ServerIndex(ABC):
     @staticmethod
     @abstractmethod
     def _local_path(uri: str) -> str | None:
-        """Return the absolute path of a local store, or None for the address of a server."""
+        """Return the absolute path of a local store, or None for the address of a server.
+
+        Raises:
+            FileNotFoundError: If the folder in which the store lies does not exist.
+            ValueError: If `uri` is neither, or an address that contains credentials.
+        """
 
     @abstractmethod
     def _exists(self) -> bool:
@@ -453,6 +458,25 @@ def check_address(uri: str, engine: str, example: str) -> None:
             f"the uri of {engine} must not contain credentials, because it is saved with the index; pass "
             f"them as `token`, and the uri as {example}"
         )
+
+
+def local_store(uri: str, ending: str, expected: str) -> str:
+    """Return the absolute path of a local store.
+
+    Args:
+        uri: What the caller names, which is no address of a server.
+        ending: The ending that its name must have.
+        expected: Such a name in words, for the message.
+
+    Raises:
+        FileNotFoundError: If the folder in which it lies does not exist.
+        ValueError: If the name has another ending.
+    """
+    if not uri.endswith(ending):
+        raise ValueError(f"uri must be http://host:port, or {expected}; received {uri!r}")
+    if not Path(uri).resolve().parent.is_dir():
+        raise FileNotFoundError(f"the folder of {uri} does not exist")
+    return os.path.abspath(uri)
 
 
 def send_repeatedly(
