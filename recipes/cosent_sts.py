@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from lexforge import data, losses, models, runs, training
 from lexforge.common.command_line import run_recipe
-from lexforge.settings import NO_PREFIX, RecipeSettings, StsOptions, TrainingSettings
+from lexforge.settings import LEXICAL, NO_PREFIX, RecipeSettings, StsOptions, TrainingSettings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -71,7 +71,8 @@ class Config(RecipeSettings):
 
 def resolve(cfg: Config) -> Config:
     """Fill in what follows from the model: steps, learning rate, and the tokens per text."""
-    return cfg.follow_model(SCRATCH, PRETRAINED, lambda: models.default_tokens(cfg.model))
+    train = SCRATCH if cfg.model == LEXICAL else PRETRAINED
+    return cfg.follow_model(train, lambda: models.default_tokens(cfg.model))
 
 
 def load_pairs(cfg: Config, measured_splits: Sequence[str], notes: list[str]) -> dict[str, Dataset]:

@@ -23,14 +23,14 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
 from lexforge import data, evaluation, losses, models, report, runs, training
 from lexforge.common.command_line import run_recipe
 from lexforge.negatives import NEGATIVE_RULE
-from lexforge.settings import NO_PREFIX, RecipeSettings, SourceOptions, TrainingSettings
+from lexforge.settings import LEXICAL, NO_PREFIX, RecipeSettings, SourceOptions, TrainingSettings
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -105,7 +105,8 @@ class Config(RecipeSettings):
 
 def resolve(cfg: Config) -> Config:
     """Fill in what follows from the model: steps, learning rate, and the tokens per text."""
-    return cfg.follow_model(SCRATCH, PRETRAINED, lambda: models.default_tokens(cfg.model))
+    train = SCRATCH if cfg.model == LEXICAL else PRETRAINED
+    return cfg.follow_model(train, lambda: models.default_tokens(cfg.model))
 
 
 def check(cfg: Config) -> None:
@@ -118,17 +119,14 @@ def check(cfg: Config) -> None:
         )
 
 
-def build_loss(settings: LossOptions, model: SentenceTransformer, gather: bool) -> losses.EmbeddingLoss:
-    """Build the loss; `gather` says whether the batches of all processes count as one batch."""
-    if settings.name == "moco":  # all processes share its queue in any case
-        return losses.MoCoLoss(model, settings.queue_size, settings.momentum, settings.temperature)
+def build_loss(settings: LossOptions, model: SentenceTransformer, **shared: Any) -> losses.EmbeddingLoss:
+    """Build the loss; `shared` are the arguments that all three take."""
+    if settings.name == "moco":
+        return losses.MoCoLoss(model, settings.queue_size, settings.momentum, settings.temperature, **shared)
+    shared["gather_across_devices"] = True  # as for MoCo, whose queue holds the keys of all processes
     if settings.name == "hcl":
-        return losses.HCLLoss(
-            model, settings.temperature, settings.tau_plus, settings.beta, gather_across_devices=gather
-        )
-    return losses.InfoNCELoss(
-        model, settings.temperature, symmetric=settings.symmetric, gather_across_devices=gather
-    )
+        return losses.HCLLoss(model, settings.temperature, settings.tau_plus, settings.beta, **shared)
+    return losses.InfoNCELoss(model, settings.temperature, symmetric=settings.symmetric, **shared)
 
 
 def main(cfg: Config) -> None:
@@ -172,8 +170,7 @@ def main(cfg: Config) -> None:
             print(line)
 
     # Loss. With several processes, their batches count as one batch.
-    loss = build_loss(cfg.loss, model, gather=process.num_processes > 1)
-    loss.mini_batch_size = cfg.train.mini_batch_size
+    loss = build_loss(cfg.loss, model, mini_batch_size=cfg.train.mini_batch_size)
 
     # Evaluation before training, with BM25 on the same queries. A plan measures BM25 alone.
     record = report.RunRecord(cfg.output_dir)

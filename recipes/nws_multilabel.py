@@ -35,6 +35,7 @@ import tyro
 from lexforge import corpus, data, evaluation, losses, models, report, runs, training
 from lexforge.common.command_line import run_recipe
 from lexforge.settings import (
+    LEXICAL,
     NO_PREFIX,
     EvaluationSettings,
     MultiLabelOptions,
@@ -45,6 +46,8 @@ from lexforge.settings import (
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
     from torch import Tensor
+
+    from lexforge.losses.gradient_cache import MiniBatchSize
 
 # Training takes a few minutes on two cores with these settings. The prototypes of the labels start from
 # nothing, whatever the encoder knows.
@@ -122,16 +125,20 @@ class Config(RecipeSettings):
 
 def resolve(cfg: Config) -> Config:
     """Fill in what follows from the model: steps, learning rate, and the tokens per text."""
-    return cfg.follow_model(SCRATCH, PRETRAINED, lambda: models.default_tokens(cfg.model))
+    train = SCRATCH if cfg.model == LEXICAL else PRETRAINED
+    return cfg.follow_model(train, lambda: models.default_tokens(cfg.model))
 
 
-def binary_cross_entropy(model: SentenceTransformer, labels: np.ndarray) -> losses.EmbeddingLoss:
+def binary_cross_entropy(
+    model: SentenceTransformer, labels: np.ndarray, mini_batch_size: MiniBatchSize
+) -> losses.EmbeddingLoss:
     """Build a loss with a linear head on the embedding that decides for each label by itself.
 
     Args:
         model: The encoder to train.
         labels: `[N, L]` of 0 and 1, the labels of the training texts. Their frequencies are the first
             predictions of the head.
+        mini_batch_size: Rows that are encoded at once.
 
     Returns:
         The loss. Its class is defined here, because --help need not wait for torch.
@@ -143,7 +150,7 @@ def binary_cross_entropy(model: SentenceTransformer, labels: np.ndarray) -> loss
         """The mean of the cross-entropy over texts and labels."""
 
         def __init__(self) -> None:
-            super().__init__(model)
+            super().__init__(model, mini_batch_size)
             width = model.get_embedding_dimension()
             assert width is not None  # that of its pooling
             self.head = nn.Linear(width, labels.shape[1])
@@ -162,10 +169,12 @@ def binary_cross_entropy(model: SentenceTransformer, labels: np.ndarray) -> loss
     return BinaryCrossEntropyLoss()
 
 
-def build_loss(settings: LossOptions, model: SentenceTransformer, labels: np.ndarray) -> losses.EmbeddingLoss:
+def build_loss(
+    settings: LossOptions, model: SentenceTransformer, labels: np.ndarray, mini_batch_size: MiniBatchSize
+) -> losses.EmbeddingLoss:
     """Build the loss from the labels of the training texts, `[N, L]` of 0 and 1."""
     if settings.name == "bce":
-        return binary_cross_entropy(model, labels)
+        return binary_cross_entropy(model, labels, mini_batch_size)
     label_similarity: np.ndarray  # [L, L]
     if settings.label_similarity == "none":
         label_similarity = np.zeros((labels.shape[1], labels.shape[1]))
@@ -182,6 +191,7 @@ def build_loss(settings: LossOptions, model: SentenceTransformer, labels: np.nda
         temperature=settings.temperature,
         queue_size=settings.queue_size,
         momentum=settings.momentum,
+        mini_batch_size=mini_batch_size,
     )
 
 
@@ -192,12 +202,6 @@ def classifier_of(loss: losses.EmbeddingLoss) -> tuple[np.ndarray, np.ndarray | 
         return loss.prototypes.numpy(force=True), None
     head: Any = loss.head
     return head.weight.numpy(force=True), head.bias.numpy(force=True)
-
-
-def encode_texts(model: SentenceTransformer, columns: dict[str, list]) -> evaluation.LabelledVectors:
-    """Encode the texts of one split; the result holds their vectors and their labels."""
-    vectors = corpus.encode(model, columns["text"], "document")
-    return evaluation.LabelledVectors(vectors, np.array(columns["label"]))
 
 
 def main(cfg: Config) -> None:
@@ -239,14 +243,15 @@ def main(cfg: Config) -> None:
     )
 
     # Loss. It takes the similarity of the labels, or their frequency, from all training texts.
-    loss = build_loss(cfg.loss, model, np.array(train_columns["label"]))
-    loss.mini_batch_size = cfg.train.mini_batch_size
+    loss = build_loss(cfg.loss, model, np.array(train_columns["label"]), cfg.train.mini_batch_size)
 
     # Evaluation before training, and on dev during training.
     metrics = {}
     if process.is_main_process and cfg.evaluation.initial_evaluation:
         stages.begin("measure the model before training")
-        train, dev, test = (encode_texts(model, columns) for columns in measured_columns)
+        train, dev, test = (
+            evaluation.LabelledVectors.encoded(model, columns) for columns in measured_columns
+        )
         metrics["initial"] = evaluation.evaluate_multilabel(train, dev, test)
     evaluator = None
     if cfg.evaluation.eval_steps is not None:
@@ -284,7 +289,7 @@ def main(cfg: Config) -> None:
 
     stages.begin("measure the model after training")
     # Evaluation after training, of the vectors and of the classifier that the loss has learned.
-    train, dev, test = (encode_texts(model, columns) for columns in measured_columns)
+    train, dev, test = (evaluation.LabelledVectors.encoded(model, columns) for columns in measured_columns)
     trained = evaluation.evaluate_multilabel(train, dev, test)
     weights, bias = classifier_of(loss)
     dev_scores, test_scores = (corpus.label_scores(split.vectors, weights, bias) for split in (dev, test))

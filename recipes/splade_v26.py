@@ -190,19 +190,12 @@ def defaults(model: str = LEXICAL, preset: PresetName | None = None) -> Config:
 def resolve(cfg: Config) -> Config:
     """Fill in what follows from the model: steps, learning rate, and the tokens per text."""
     train = PRESETS[cfg.preset].training_of(cfg.model, lambda: models.own_width(cfg.model))
-    tokens, training_tokens = cfg.max_seq_length, cfg.training_seq_length
-    if cfg.model == LEXICAL:
-        tokens = tokens or 384
-        # It searches whole texts from its first step, and learns from their beginnings in much less time.
-        training_tokens = training_tokens or min(tokens, max(96, tokens // 4))
-    elif cfg.model is not None:  # as in `--help` for a model that is not there
-        tokens = tokens or models.default_tokens(cfg.model)
-    return replace(
-        cfg,
-        train=cfg.train.with_defaults(train),
-        max_seq_length=tokens,
-        training_seq_length=training_tokens,
-    )
+    cfg = cfg.follow_model(train, lambda: models.default_tokens(cfg.model), scratch_tokens=384)
+    if cfg.model != LEXICAL or cfg.training_seq_length is not None:
+        return cfg
+    # It searches whole texts from its first step, and learns from their beginnings in much less time.
+    assert cfg.max_seq_length is not None
+    return replace(cfg, training_seq_length=min(cfg.max_seq_length, max(96, cfg.max_seq_length // 4)))
 
 
 def check(cfg: Config) -> None:
@@ -343,7 +336,8 @@ def prepare_terms(
         frequency = data.document_frequency(
             documents, model.tokenizer, model.max_seq_length, vocabulary_size=models.vocabulary_size(model)
         )
-        models.restrict_output_vocabulary(model, [*terms.special_ids, *models.unseen_term_ids(frequency)])
+        unseen = (frequency == 0).nonzero()[0].tolist()
+        models.restrict_output_vocabulary(model, [*terms.special_ids, *unseen])
     if cfg.inference_free:
         model = models.build_inference_free(model, terms.idf)
     return model, terms

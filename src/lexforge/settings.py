@@ -915,12 +915,12 @@ class SourceOptions(SplitOptions):
 
     Args:
         query_column: Column of the queries in rows of texts; None recognises anchor, query and question.
-        positive_column: Column of the positives, texts or lists; None recognises positive, pos, document,
-            passage and answer.
+        positive_column: Column of the positives, texts or lists; None recognises positive, positives, pos,
+            document, passage and answer.
         negative_column: Column of the negatives, texts or lists; None recognises negative, neg and
             hard_negative, with numbers or without.
         score_column: Column of a teacher's scores: a list, the positives' first, or the margin over one
-            negative; None recognises label, score, scores and margin.
+            negative; None recognises label, labels, score, scores and margin.
         weight_column: Column of numbers >= 0, such as counts of clicks, in proportion to which rows of texts
             are drawn in training; None draws all alike.
     """
@@ -1032,21 +1032,20 @@ class RecipeSettings:
     train: Annotated[TrainingSettings, NO_PREFIX] = TrainingSettings()
 
     def follow_model(
-        self, scratch: TrainingSettings, pretrained: TrainingSettings, default_tokens: Callable[[], int]
+        self, train: TrainingSettings, default_tokens: Callable[[], int], scratch_tokens: int = 128
     ) -> Self:
         """Return the settings with what follows from the model where the user gave nothing.
 
         Args:
-            scratch: The training of the lexical backbone, which reads 128 tokens per text.
-            pretrained: The training of any other model.
-            default_tokens: Returns the tokens per text of any other model. It is called for such a model
-                only, because it loads torch; and not where `--help` knows no model.
+            train: The training of this model.
+            default_tokens: Returns the tokens per text of a model that is not the lexical backbone. It is
+                called for such a model only, because it loads torch; and not where `--help` knows no model.
+            scratch_tokens: Tokens per text of the lexical backbone.
         """
-        from_scratch, tokens = self.model == LEXICAL, self.max_seq_length
+        tokens = self.max_seq_length
         if tokens is None and self.model is not None:
-            tokens = 128 if from_scratch else default_tokens()
-        train = self.train.with_defaults(scratch if from_scratch else pretrained)
-        return replace(self, train=train, max_seq_length=tokens)
+            tokens = scratch_tokens if self.model == LEXICAL else default_tokens()
+        return replace(self, train=self.train.with_defaults(train), max_seq_length=tokens)
 
 
 def check_negatives(negatives: NegativesName | Path, teacher_scores: Path | None) -> None:

@@ -1,4 +1,4 @@
-"""The restriction of the output vocabulary: exact, saved, kept by training; and its selections."""
+"""The restriction of the output vocabulary: exact, saved, kept by training."""
 
 from __future__ import annotations
 
@@ -9,12 +9,7 @@ import pytest
 from sentence_transformers import SparseEncoder
 from transformers import AutoTokenizer, ModernBertConfig, ModernBertForMaskedLM, PreTrainedTokenizerBase
 
-from lexforge.models import (
-    build_splade,
-    restrict_output_vocabulary,
-    special_token_ids,
-    unseen_term_ids,
-)
+from lexforge.models import build_splade, restrict_output_vocabulary, special_token_ids
 from lexforge.models.decoder_bias import BANNED_BIAS
 
 TEXTS = ["sort a list of words", "한국 서울 검색", "the index", "query"]
@@ -111,16 +106,3 @@ def test_a_decoder_without_bias(tiny_checkpoint: Path, tmp_path: Path) -> None:
 def test_special_tokens(tokenizer: PreTrainedTokenizerBase) -> None:
     """The tiny vocabulary starts with its five special tokens."""
     assert special_token_ids(tokenizer) == [0, 1, 2, 3, 4]
-
-
-def test_unseen_terms() -> None:
-    """Counted by hand."""
-    assert unseen_term_ids([3, 0, 1, 0]) == [1, 3]
-    assert unseen_term_ids(np.ones(4)) == []
-
-
-@pytest.mark.parametrize("wrong", [[[1, 2]], [1.0, float("nan")], [1, -1]])
-def test_document_frequencies_that_cannot_be(wrong: list) -> None:
-    """idf in the place of frequency, or a count gone wrong, would ban other terms than meant."""
-    with pytest.raises(ValueError, match=r"document_frequency must be \[V\]"):
-        unseen_term_ids(wrong)

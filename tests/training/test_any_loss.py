@@ -426,6 +426,17 @@ def test_what_cannot_be_done_is_said_at_once(
         SpladeTrainer(tiny_splade, args=sparse(tmp_path), **given)
 
 
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_loss_of_another_model_is_refused(tiny_dense, rows: Dataset, tmp_path: Path, wrapped: bool) -> None:
+    """The trainer would save, log and evaluate a model that no step changes."""
+    loss: nn.Module = InfoNCELoss(copy.deepcopy(tiny_dense))
+    if wrapped:
+        loss = MatryoshkaLoss(tiny_dense, loss, [8, 4])
+    args = SentenceTransformerTrainingArguments(str(tmp_path), report_to=[])
+    with pytest.raises(ValueError, match=r"Loss was built with another SentenceTransformer than the one"):
+        DenseTrainer(tiny_dense, loss, args=args, train_dataset=rows)
+
+
 def test_several_ranks_refuse_losses_that_would_wait_for_each_other(
     tiny_dense: SentenceTransformer, tmp_path: Path, rows: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from sentence_transformers.base.model import BaseModel
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import f1_score
 
+from lexforge.corpus import encode
 from lexforge.evaluation.metrics import evaluate_run
 from lexforge.retrieval import FaissIndex
 
@@ -47,6 +51,16 @@ class LabelledVectors:
         if not np.isin(labels, (0, 1)).all():
             raise ValueError(f"labels must hold only 0 and 1; received {np.unique(labels)[:10].tolist()}")
         object.__setattr__(self, "labels", labels.astype(np.int64))
+
+    @classmethod
+    def encoded(cls, model: BaseModel, columns: Mapping[str, Sequence[Any]]) -> LabelledVectors:
+        """Encode the texts of a split.
+
+        Args:
+            model: A `SentenceTransformer`.
+            columns: `text`, and `label` with a list of 0 and 1 for each text.
+        """
+        return cls(encode(model, list(columns["text"]), "document"), np.array(columns["label"]))
 
     @property
     def unit_vectors(self) -> NDArray[np.float32]:

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 from sentence_transformers.base.evaluation.evaluator import BaseEvaluator
 from sentence_transformers.base.model import BaseModel
 
-from lexforge.corpus import encode
 from lexforge.evaluation.multilabel import LabelledVectors, evaluate_multilabel
 
 
@@ -45,10 +43,7 @@ class MultiLabelEvaluator(BaseEvaluator):
         Returns:
             The measures with the evaluator's name before each key.
         """
-        train, measured = (
-            LabelledVectors(encode(model, list(columns["text"]), "document"), np.array(columns["label"]))
-            for columns in (self.train, self.measured)
-        )
+        train, measured = (LabelledVectors.encoded(model, columns) for columns in (self.train, self.measured))
         values = evaluate_multilabel(train, measured, measured)
         prefixed: dict[str, float] = self.prefix_name_to_metrics(values, self.name)
         self.store_metrics_in_model_card_data(model, prefixed, epoch, steps)

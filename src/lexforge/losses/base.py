@@ -189,6 +189,15 @@ class EmbeddingLoss(nn.Module):
             return self.compute_loss([at_least_float32(rows) for rows in embeddings], features, labels)
 
 
+def losses_of(loss: Any) -> list[Any]:
+    """List the losses of a trainer.
+
+    Args:
+        loss: What a trainer takes: a loss, losses by the name of their data set, or None.
+    """
+    return list(loss.values()) if isinstance(loss, Mapping) else [loss]
+
+
 def embedding_losses(loss: nn.Module) -> list[EmbeddingLoss]:
     """Return the losses of this package in a loss: itself, or those that it wraps at any depth.
 
@@ -199,6 +208,19 @@ def embedding_losses(loss: nn.Module) -> list[EmbeddingLoss]:
         Each loss once.
     """
     return [module for _, module in _outside_models(loss) if isinstance(module, EmbeddingLoss)]
+
+
+def loss_models(loss: nn.Module) -> list[BaseModel]:
+    """Return the models that a loss, and those that it wraps at any depth, were built with.
+
+    Args:
+        loss: Any loss of sentence-transformers or ours.
+
+    Returns:
+        The model of each; a guide is none of them.
+    """
+    models = [getattr(module, "model", None) for _, module in _outside_models(loss)]
+    return [model for model in models if isinstance(model, BaseModel)]
 
 
 def loss_tensors(loss: nn.Module) -> dict[str, Tensor]:

@@ -26,13 +26,9 @@ if TYPE_CHECKING:
     from lexforge.models.own_settings import default_tokens, own_width
     from lexforge.models.prompts import column_prompts, encode_kind, saved_prompt
     from lexforge.models.splade import build_splade
-    from lexforge.models.structure import vocabulary_size
+    from lexforge.models.structure import special_token_ids, vocabulary_size
     from lexforge.models.token_weights import TokenWeights, dense_encoder, save_flag_embedding
     from lexforge.models.training_forward import fuse_encoder
-    from lexforge.models.vocabulary import (
-        special_token_ids,
-        unseen_term_ids,
-    )
     from lexforge.settings import LEXICAL
 
 __all__ = [
@@ -70,7 +66,6 @@ __all__ = [
     "shift_bias_by_idf",
     "special_token_ids",
     "unfuse_splade_head",
-    "unseen_term_ids",
     "vocabulary_size",
 ]
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
+from sentence_transformers.util import batch_to_device
+from torch import nn
+
+from lexforge.common.evaluation_mode import evaluation_mode
 
 
 def embedding_dimension(model: nn.Module) -> int:
@@ -28,13 +31,5 @@ def embedding_dimension(model: nn.Module) -> int:
             f"{type(model).__name__}"
         )
     device = next(model.parameters()).device
-    features = {
-        name: value.to(device) if isinstance(value, Tensor) else value
-        for name, value in preprocess(["a"]).items()
-    }
-    modes = [(module, module.training) for module in model.modules()]
-    with torch.no_grad():
-        width = model.eval()(features)["sentence_embedding"].shape[-1]
-    for module, training in modes:
-        module.training = training
-    return int(width)
+    with evaluation_mode(model), torch.no_grad():
+        return int(model(batch_to_device(preprocess(["a"]), device))["sentence_embedding"].shape[-1])

@@ -24,6 +24,7 @@ from sentence_transformers.base.modules import Dense, Transformer
 from sentence_transformers.sparse_encoder.modules import SpladePooling
 from torch import Tensor, nn
 
+from lexforge.common.evaluation_mode import evaluation_mode
 from lexforge.kernels import splade_head
 from lexforge.models.structure import module_sequences, token_decoder
 from lexforge.models.token_weights import TokenWeights
@@ -221,14 +222,10 @@ def _logits_are_output_of(transformer: Transformer, decoder: nn.Linear) -> bool:
     """Return whether the tensor that the pooling would receive is the very tensor that `decoder` returned."""
     outputs: list[Tensor] = []
     hook = decoder.register_forward_hook(lambda module, args, output: outputs.append(output))
-    was_training = [module for module in transformer.modules() if module.training]
-    transformer.eval()  # without dropout the check leaves the random state as it is
     ids = torch.zeros(1, 2, dtype=torch.long, device=decoder.weight.device)
     try:
-        with torch.no_grad():
+        with evaluation_mode(transformer), torch.no_grad():
             features = transformer({"input_ids": ids, "attention_mask": torch.ones_like(ids)})
     finally:
         hook.remove()
-        for module in was_training:
-            module.training = True
     return len(outputs) == 1 and features["token_embeddings"] is outputs[0]

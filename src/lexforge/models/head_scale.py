@@ -8,8 +8,10 @@ from typing import Any
 import torch
 from sentence_transformers import SparseEncoder
 from sentence_transformers.base.modules import Dense
+from sentence_transformers.util import batch_to_device
 from torch import Tensor, nn
 
+from lexforge.common.evaluation_mode import evaluation_mode
 from lexforge.common.samples import evenly_spaced
 from lexforge.models.decoder_bias import BANNED_BIAS, decoder_biases, set_bias
 from lexforge.models.fused import fuse_splade_head, is_fused, unfuse_splade_head
@@ -116,9 +118,8 @@ def head_is_trained(model: SparseEncoder, texts: Sequence[str], *, sample: int =
     chosen = _some(texts, sample)
     if not chosen:
         return True
-    training = model.training
-    vectors = encode_kind(model, chosen, "document", show_progress_bar=False)  # sparse [N, V]
-    model.train(training)
+    with evaluation_mode(model):
+        vectors = encode_kind(model, chosen, "document", show_progress_bar=False)  # sparse [N, V]
     return bool(vectors._nnz() <= UNTRAINED * vectors.numel())
 
 
@@ -204,24 +205,20 @@ def _scaled_parameters(model: SparseEncoder, text: str) -> list[Tensor]:
 
 def _largest_logits(model: SparseEncoder, texts: list[str]) -> Tensor:
     """Return the largest logit of each term over the tokens of each text, `[N, V]` float64."""
-    fused, training = is_fused(model), model.training
-    unfuse_splade_head(model).eval()
+    fused = is_fused(model)
+    unfuse_splade_head(model)
     (transformer,) = splade_transformers(model)
     head = next(modules for modules in module_sequences(model) if transformer in modules)
     rows = []
     try:
-        with torch.no_grad():
+        with evaluation_mode(model), torch.no_grad():
             for text in texts:
                 features: Any = transformer.preprocess([text], prompt=saved_prompt(model, "document"))
-                features = {
-                    key: value.to(model.device) if isinstance(value, Tensor) else value
-                    for key, value in features.items()
-                }
+                features = batch_to_device(features, model.device)
                 for module in head[head.index(transformer) : -1]:  # all but the pooling
                     features = module(features)
                 rows.append(features["token_embeddings"][0].amax(dim=0).double())  # [L, V] -> [V]
     finally:
-        model.train(training)
         if fused:
             fuse_splade_head(model)
     return torch.stack(rows)

@@ -17,6 +17,7 @@ from sentence_transformers.sparse_encoder.modules import SpladePooling, Transfor
 from torch import Tensor, nn
 from transformers import AutoModel, AutoModelForCausalLM, PreTrainedConfig
 
+from lexforge.common.evaluation_mode import evaluation_mode
 from lexforge.models.prompts import own_prompts
 
 logger = logging.getLogger(__name__)
@@ -169,9 +170,6 @@ def _looks_ahead(transformer: Transformer) -> bool:
     model = transformer.model
     ids = torch.zeros(2, 3, dtype=torch.long, device=model.device)
     ids[1, 2] = 1  # two texts that differ in their last token
-    training = model.training
-    model.eval()  # without dropout the check leaves the random state as it is
-    with torch.no_grad():
+    with evaluation_mode(model), torch.no_grad():
         states = model(input_ids=ids, attention_mask=torch.ones_like(ids))[0]  # [2, 3, D]
-    model.train(training)
     return not torch.equal(states[0, 0], states[1, 0])

@@ -17,7 +17,7 @@ from typing import Any
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import BertTokenizer, PreTrainedTokenizerFast
 
-from lexforge.common.scripts import mostly_cjk
+from lexforge.common.cjk import mostly_cjk
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 _ALPHABET = 4000  # the number of characters that are kept; rarer ones (rare Han, emoji) become [UNK]

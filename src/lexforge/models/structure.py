@@ -230,3 +230,15 @@ def checkpoint_layers(model: nn.Module) -> None:
             # transformers 5.23 has another name for it, and warns of the old one.
             names = ("activation_checkpointing_enable", "gradient_checkpointing_enable")
             next(getattr(module.model, name) for name in names if hasattr(module.model, name))()
+
+
+def special_token_ids(tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """Return the ids of [CLS], [SEP] and the like, which stand in every text and so are useless to a search.
+
+    Args:
+        tokenizer: The model's tokenizer.
+
+    Returns:
+        Sorted ids.
+    """
+    return sorted(tokenizer.all_special_ids)

@@ -13,6 +13,7 @@ from torch.nn.utils import get_total_norm
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from lexforge.common.ranks import of_all_ranks, over_ranks, world_size
+from lexforge.losses.base import losses_of
 from lexforge.losses.queue import NonFiniteKeysError
 from lexforge.runs.checkpoints import last_checkpoint
 from lexforge.runs.resumable import save_now
@@ -124,8 +125,7 @@ class FiniteTraining(BaseTrainer):
     def _named_parameters(self) -> list[tuple[str, Tensor]]:
         """The trained parameters of the model and of the loss, each once."""
         found: dict[Tensor, str] = {}
-        losses = self.loss.values() if isinstance(self.loss, dict) else [self.loss]
-        for owner in (self.model, *losses):
+        for owner in (self.model, *losses_of(self.loss)):
             for name, parameter in owner.named_parameters():
                 if parameter.requires_grad:
                     found.setdefault(parameter, name)

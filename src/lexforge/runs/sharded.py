@@ -11,13 +11,13 @@ import torch
 from accelerate.utils import save_fsdp_optimizer
 from sentence_transformers.base.model import BaseModel
 from sentence_transformers.base.trainer import BaseTrainer
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributed.fsdp import CPUOffloadPolicy
 from torch.distributed.fsdp.wrap import size_based_auto_wrap_policy
 from torch.distributed.tensor import DTensor
 from transformers.trainer import OPTIMIZER_NAME, OPTIMIZER_NAME_BIN, SCHEDULER_NAME
 
-from lexforge.losses.base import loss_tensors
+from lexforge.losses.base import loss_tensors, losses_of
 
 
 class ShardedCopy:
@@ -122,12 +122,8 @@ class ShardedCopy:
     def _use(self, model: BaseModel) -> None:
         trainer = self.trainer
         trainer.model = trainer.model_wrapped = trainer.callback_handler.model = model
-        for loss in self._losses():
+        for loss in losses_of(trainer.loss):
             trainer.override_model_in_loss(loss, model)
-
-    def _losses(self) -> list[nn.Module]:
-        loss = self.trainer.loss
-        return list(loss.values()) if isinstance(loss, dict) else [loss]
 
     def refuse_other_shards(self) -> None:
         """Refuse the ways of sharding, or of using several GPUs, that are not supported."""
@@ -150,7 +146,10 @@ class ShardedCopy:
         args, plugin = self.trainer.args, self.trainer.accelerator.state.fsdp_plugin
         policy = getattr(plugin.auto_wrap_policy, "func", plugin.auto_wrap_policy)
         # The tensors of each loss that are neither the model's nor buffers: parameters and momentum encoders.
-        own = [loss_tensors(loss).keys() - dict(loss.named_buffers()).keys() for loss in self._losses()]
+        own = [
+            loss_tensors(loss).keys() - dict(loss.named_buffers()).keys()
+            for loss in losses_of(self.trainer.loss)
+        ]
         found = {
             "fsdp_state_dict_type other than FULL_STATE_DICT": "FULL" not in str(plugin.state_dict_type),
             "fsdp_auto_wrap_policy: SIZE_BASED_WRAP": policy is size_based_auto_wrap_policy,

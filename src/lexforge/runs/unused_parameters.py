@@ -7,8 +7,10 @@ from collections.abc import Iterable
 import torch
 from sentence_transformers.base.model import BaseModel
 from sentence_transformers.base.training_args import BaseTrainingArguments
+from sentence_transformers.util import batch_to_device
 from torch import Tensor
 
+from lexforge.common.evaluation_mode import evaluation_mode
 from lexforge.common.ranks import world_size
 
 
@@ -41,20 +43,11 @@ def unused_parameters(model: BaseModel, tasks: Iterable[str] = ()) -> list[str]:
         tasks: The tasks of a model with a `Router`, such as "query" and "document"; a parameter that any of
             them uses is not unused.
     """
-    training = model.training
-    model.eval()  # no dropout: the random numbers of training stay as they are
     reached: set[Tensor] = set()
-    try:
-        with torch.enable_grad():
-            for task in sorted(set(tasks)) or [""]:  # a model without routes has no task
-                inputs = model.preprocess(["a"], **({"task": task} if task else {}))
-                on_device = {
-                    name: value.to(model.device) if isinstance(value, Tensor) else value
-                    for name, value in inputs.items()
-                }
-                reached |= _leaves(model(on_device)["sentence_embedding"])
-    finally:
-        model.train(training)
+    with evaluation_mode(model), torch.enable_grad():
+        for task in sorted(set(tasks)) or [""]:  # a model without routes has no task
+            inputs = model.preprocess(["a"], **({"task": task} if task else {}))
+            reached |= _leaves(model(batch_to_device(inputs, model.device))["sentence_embedding"])
     return [
         name
         for name, parameter in model.named_parameters()

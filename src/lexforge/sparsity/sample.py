@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 from sentence_transformers import SparseEncoder
 
+from lexforge.common.evaluation_mode import evaluation_mode
 from lexforge.common.types import TextKind
 from lexforge.corpus import encode
 from lexforge.models.structure import vocabulary_size
@@ -78,15 +79,12 @@ def mean_active_terms(
     Returns:
         The mean number of active terms per text, by the kind of text.
     """
-    training = model.training
-    # A stored entry of a SPLADE vector is above 0.
-    means = {
-        kind: sum(encode(model, part, kind, batch_size=batch_size).nnz for part in in_blocks(model, some))
-        / len(some)
-        for kind, some in texts.items()
-    }
-    model.train(training)
-    return means
+    with evaluation_mode(model):  # a stored entry of a SPLADE vector is above 0
+        return {
+            kind: sum(encode(model, part, kind, batch_size=batch_size).nnz for part in in_blocks(model, some))
+            / len(some)
+            for kind, some in texts.items()
+        }
 
 
 def in_blocks(model: SparseEncoder, texts: Sequence[str]) -> Iterator[list[str]]:

@@ -16,7 +16,7 @@ from transformers import TrainingArguments
 
 from lexforge.common.ranks import world_size
 from lexforge.data.columns import column_names
-from lexforge.losses.base import LOSS_KEYS, embedding_losses, loss_tensors
+from lexforge.losses.base import LOSS_KEYS, embedding_losses, loss_models, loss_tensors, losses_of
 from lexforge.models.structure import checkpoint_layers, set_dropout
 from lexforge.models.training_forward import training_forwards
 from lexforge.runs.unused_parameters import decide_find_unused
@@ -54,7 +54,8 @@ class AnyLossTraining(BaseTrainer):
 
     Raises:
         TypeError: If the loss is none of the above, such as a function that builds one.
-        ValueError: If a loss of ours with a state is given with `model_init`, if several ranks would compute
+        ValueError: If a loss was built with another model, if one of ours with a state is given with
+            `model_init`, if several ranks would compute
             different losses of ours in one step, or if `train` finds that no step can be taken.
     """
 
@@ -74,7 +75,7 @@ class AnyLossTraining(BaseTrainer):
         # Kind of batch -> name -> [sum over the batches since the last line of the log, number of them].
         self._metrics: dict[str, dict[str, list[Any]]] = {"train": {}, "eval": {}}
         for one in losses_of(loss):
-            _check_loss_argument(one, new_models=kwargs.get("model_init") is not None)
+            _check_loss_argument(one, model, new_models=kwargs.get("model_init") is not None)
         for name in ("train_dataset", "eval_dataset"):
             kwargs[name] = without_extra_columns(kwargs.get(name), self._label_columns, name)
             self._check_each_dataset(kwargs[name], loss)
@@ -254,17 +255,18 @@ class AnyLossTraining(BaseTrainer):
             )
 
 
-def losses_of(loss: Losses) -> list[Any]:
-    """List what was given as the loss: one, or one for each data set."""
-    return list(loss.values()) if isinstance(loss, Mapping) else [loss]
-
-
-def _check_loss_argument(loss: Any, *, new_models: bool) -> None:
+def _check_loss_argument(loss: Any, model: BaseModel | None, *, new_models: bool) -> None:
     if loss is not None and not isinstance(loss, nn.Module):
         hint = ": pass the arguments of training as args=..." if isinstance(loss, TrainingArguments) else ""
         raise TypeError(
             "loss must be a loss that was built with its model, or a dictionary of such losses by the name "
             f"of the data set; received {type(loss).__name__}{hint}"
+        )
+    others = [] if loss is None or model is None else [one for one in loss_models(loss) if one is not model]
+    if others:
+        raise ValueError(
+            f"{type(loss).__name__} was built with another {type(others[0]).__name__} than the one that the "
+            "trainer gets, which would stay as it is: build the loss with the model that is trained"
         )
     if new_models and loss is not None and embedding_losses(loss) and loss_tensors(loss):
         raise ValueError(

@@ -80,7 +80,7 @@ def check_optimizer(name: str) -> None:
         ValueError: If there is none of that name, or it needs a device or a setting that the recipes lack.
         ImportError: If its package is missing.
     """
-    from transformers import Trainer, TrainingArguments
+    from transformers import Trainer
     from transformers.training_args import OptimizerNames
 
     known = [one.value for one in OptimizerNames]

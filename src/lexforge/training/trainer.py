@@ -20,6 +20,7 @@ from transformers.trainer_utils import EvalLoopOutput, TrainOutput
 from lexforge.common.ranks import from_first_rank
 from lexforge.common.types import Embeddings, TextKind
 from lexforge.losses import NeuralSparseLoss
+from lexforge.losses.base import losses_of
 from lexforge.models import decoder_biases, fuse_splade_head, vocabulary_size
 from lexforge.models.structure import freeze_positions
 from lexforge.runs.checkpoints import step_of
@@ -32,7 +33,7 @@ from lexforge.sparsity import ActiveTermsController, Finishing, check_terms_of_m
 from lexforge.sparsity.constants import COUNTED_TEXTS, QUERY_TOLERANCE, SAMPLE
 from lexforge.sparsity.sample import mean_active_terms, sample_texts
 from lexforge.teachers import BM25Teacher
-from lexforge.training.any_loss import AnyLossTraining, Losses, losses_of
+from lexforge.training.any_loss import AnyLossTraining, Losses
 from lexforge.training.collapse import CollapseCallback
 from lexforge.training.collator import SpladeCollator
 from lexforge.training.columns import check_training_rows, texts_of_rows

@@ -46,9 +46,6 @@ def write_onnx(
     """
     try:  # the exporter of torch imports both
         import onnx  # noqa: F401
-    except ImportError as error:
-        raise missing_extra("an ONNX file", "export", error) from error
-    try:
         import onnxscript  # noqa: F401
     except ImportError as error:
         raise missing_extra("an ONNX file", "export", error) from error

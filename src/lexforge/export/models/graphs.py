@@ -44,7 +44,7 @@ class TermWeights(nn.Module):
 
 
 class Pooled(nn.Module):
-    """TokenLogits of an encoder, activated and pooled over the tokens of a text."""
+    """The logits of an encoder, activated and pooled over the tokens of a text."""
 
     def __init__(self, side: EncoderSide) -> None:
         super().__init__()
