@@ -12,7 +12,7 @@ from sentence_transformers import SentenceTransformer, SparseEncoder
 
 from lexforge.data import RetrievalData, validate_columns
 from lexforge.models import build_splade
-from lexforge.negatives import NegativeRule, mine_once, rankings, training_rows
+from lexforge.negatives import NegativeRule, mine_once, mining, rankings, training_rows
 from lexforge.retrieval import BM25Index
 
 WORDS = "list array search index query document vector sparse token model train file graph tree".split()
@@ -89,11 +89,12 @@ def test_two_ranks_mine_what_one_does(
     assert ranks[0]["rows"] == ranks[1]["rows"] == alone
 
 
-def test_rankings_do_not_depend_on_the_blocks() -> None:
+def test_rankings_do_not_depend_on_the_blocks(monkeypatch) -> None:
     """A split of millions of queries is searched in blocks, each of which ranks its own queries."""
     data = retrieval_data()
     search = BM25Index.build(list(data.corpus.values()), list(data.corpus)).search
     (whole,) = rankings(search, data.queries, 5)
-    blocks = list(rankings(search, data.queries, 5, block_queries=5))
+    monkeypatch.setattr(mining, "QUERIES", 5)
+    blocks = list(rankings(search, data.queries, 5))
     assert [len(block) for block in blocks] == [5, 5, 2]
     assert {query: found for block in blocks for query, found in block.items()} == whole

@@ -128,11 +128,6 @@ class Start(NamedTuple):
     finish: FinishSettings
     terms: dict[str, Any]  # the wanted numbers of an untrained head
 
-    @property
-    def adapts_itself(self) -> bool:
-        """Whether the retriever is the encoder that is adapted."""
-        return self.retriever is self.model
-
 
 class QuerySets(NamedTuple):
     """The queries of adaptation, and those that were held out for the gate."""
@@ -195,7 +190,7 @@ def main(cfg: Config) -> None:
 
     # Queries. Some pseudo-queries are held out for the gate, and real queries join the others.
     stages.begin("take queries from the documents")
-    asked = take_queries(cfg, model, passages, texts, seed)
+    asked = take_queries(cfg, model, passages, texts)
     training.check_full_batch(len(asked.queries), cfg.train, 1)  # a query gives one row
 
     # Before: what the start finds on the queries that were held out.
@@ -204,7 +199,7 @@ def main(cfg: Config) -> None:
     terms = start.terms
     if cfg.document_terms is not None:
         terms = {"document_terms": cfg.document_terms}
-    elif start.adapts_itself and not scratch:
+    elif start.retriever is model and not scratch:
         terms = {"document_terms": round(KEPT_TERMS * before["held_out"].sparsity["document_active_dims"])}
 
     # Rows. Teachers score the same candidates, and a row compares some of them over the range of the scores.
@@ -352,14 +347,10 @@ def prepare_start(
 
 
 def take_queries(
-    cfg: Config,
-    model: SparseEncoder,
-    passages: Mapping[str, Passage],
-    texts: Mapping[str, str],
-    seed: int,
+    cfg: Config, model: SparseEncoder, passages: Mapping[str, Passage], texts: Mapping[str, str]
 ) -> QuerySets:
     """Take queries from the passages, hold some out for the gate, and read the real and the judged ones."""
-    taken = adapt.pseudo_queries(passages, cfg.pseudo_queries + HELD_OUT, seed=seed)
+    taken = adapt.pseudo_queries(passages, cfg.pseudo_queries + HELD_OUT, seed=cfg.train.seed)
     if len(taken) < FEWEST:
         raise DataError(
             f"{cfg.documents} gives {len(taken)} queries, taken from titles, sentences and keywords; at "

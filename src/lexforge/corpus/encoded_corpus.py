@@ -19,10 +19,11 @@ from sentence_transformers.base.model import BaseModel
 
 from lexforge.common.progress import Progress
 from lexforge.common.similarity import Similarity
+from lexforge.common.text_identity import text_digest
 from lexforge.corpus.encoding import Vectors, check_precision, encode, join_vectors, vector_type
 from lexforge.corpus.own_tokens import token_limit
 from lexforge.corpus.vector_file import read_vectors, write_vectors
-from lexforge.models.fingerprint import fingerprint, text_digest
+from lexforge.models.fingerprint import fingerprint
 from lexforge.models.load import check_encoder
 from lexforge.retrieval import VectorType
 from lexforge.retrieval.base import check_ids

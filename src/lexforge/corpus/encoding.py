@@ -19,10 +19,11 @@ from sentence_transformers.base.model import BaseModel
 
 from lexforge.common.progress import Progress
 from lexforge.common.samples import evenly_spaced
+from lexforge.common.text_identity import text_digest
 from lexforge.common.types import TextKind
 from lexforge.corpus.token_batches import encode_by_tokens
 from lexforge.corpus.vector_file import read_vectors, write_vectors
-from lexforge.models.fingerprint import fingerprint, text_digest
+from lexforge.models.fingerprint import fingerprint
 from lexforge.models.prompts import encode_kind
 from lexforge.models.training_forward import multiplies_bfloat16
 from lexforge.retrieval import VectorType

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from lexforge.common.progress import Progress
+from lexforge.common.text_identity import text_digest
 from lexforge.common.types import Passage
 from lexforge.corpus.encoded_corpus import EncodedCorpus
 from lexforge.corpus.passage_file import StoredPassages, write_passages
-from lexforge.models.fingerprint import text_digest
 from lexforge.retrieval import Index, IndexName
 from lexforge.retrieval.backends import BACKENDS, exact_name, find_backend
 from lexforge.retrieval.inverted import InvertedIndex

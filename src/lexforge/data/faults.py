@@ -76,7 +76,7 @@ class Faults:
         self._count(self._bad, fault, where, detail)
 
     @contextmanager
-    def counted(self, where: object) -> Iterator[None]:
+    def reading(self, where: object) -> Iterator[None]:
         """A block that reads one row: what it refuses is counted as a bad row, and the block ends.
 
         Args:

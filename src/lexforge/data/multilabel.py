@@ -202,7 +202,7 @@ def load_texts(
             column = column or find_column(
                 where, list(record), "text", TEXT_NAMES, text_column, "--text-column"
             )
-            with faults.counted(where):
+            with faults.reading(where):
                 cell: Any = record.get(column)
                 key = record.get("id")
                 require_texts("", **{column: cell})
@@ -240,7 +240,7 @@ def _records(
         key = str(key) if isinstance(key, (int, float)) else key
         counts[split] += 1
         found = None
-        with faults.counted(where):
+        with faults.reading(where):
             found = {"id": key, "text": record.get(text), "labels": read_labels(record), "split": split}
         if found is not None:
             yield where, found
@@ -335,7 +335,7 @@ def _gather(source: str, name: str, records: Iterable[tuple[object, Any]], fault
     splits: dict[str, list[LabelledText]] = {}
     ids: set[str] = set()
     for where, record in records:
-        with faults.counted(where):
+        with faults.reading(where):
             require_texts("", id=record["id"], text=record["text"], split=record["split"])
             labels = _checked_labels(record["labels"])
             key, text = record["id"], stripped(record["text"])

@@ -133,7 +133,7 @@ def _scored_pairs(source: str, options: StsOptions, faults: Faults) -> dict[str,
         if any(isinstance(text, str) and not stripped(text) for text in (first, second)):
             faults.bad(BLANK, where, "a sentence is blank")
             continue
-        with faults.counted(where):
+        with faults.reading(where):
             splits.setdefault(split, []).append(_pair(first, second, score))
     if not any(splits.values()):
         faults.finish()

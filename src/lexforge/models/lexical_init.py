@@ -52,8 +52,8 @@ import torch
 from transformers import BertConfig, BertForMaskedLM, PreTrainedTokenizerBase
 from transformers.models.bert.modeling_bert import BertLayer
 
-from lexforge.common.idf import corpus_idf
 from lexforge.common.cjk import mostly_cjk
+from lexforge.common.idf import corpus_idf
 from lexforge.models.decoder_bias import BANNED_BIAS
 from lexforge.models.lexical_tokenizer import SPECIAL_TOKENS, train_tokenizer
 from lexforge.models.similar_words import similar_words

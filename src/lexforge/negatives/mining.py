@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 Search: TypeAlias = Callable[[Any, int], Hits]
 """Finds the k best documents of each query, such as `BM25Index.search`."""
-QUERIES = 4096
+QUERIES = 4096  # that are searched at a time
 
 
 def rankings(
@@ -34,16 +34,14 @@ def rankings(
     queries: Mapping[str, Any],
     depth: int,
     *,
-    block_queries: int = QUERIES,
     show_progress_bar: bool = False,
 ) -> Iterator[Run]:
-    """Search queries in blocks, which bounds the memory of the rankings.
+    """Search queries in blocks of `QUERIES`, which bounds the memory of the rankings.
 
     Args:
         search: What ranks the documents.
         queries: Query id -> what `search` takes of a query: its text or its vector.
         depth: The number of documents of each ranking.
-        block_queries: The number of queries that are searched at a time.
         show_progress_bar: Whether to show how many queries have been searched.
 
     Yields:
@@ -51,8 +49,8 @@ def rankings(
     """
     names = list(queries)
     with Progress(len(names), "Search", "queries", show=show_progress_bar) as progress:
-        for start in range(0, len(names), block_queries):
-            block = names[start : start + block_queries]
+        for start in range(0, len(names), QUERIES):
+            block = names[start : start + QUERIES]
             yield search([queries[name] for name in block], depth).to_run(block)
             progress.update(len(block))
 

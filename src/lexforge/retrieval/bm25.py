@@ -13,8 +13,8 @@ from typing import Literal, SupportsIndex
 import numpy as np
 from scipy import sparse
 
+from lexforge.common.cjk import mostly_cjk
 from lexforge.common.progress import Progress
-from lexforge.common.scripts import mostly_cjk
 from lexforge.retrieval.base import Hits, check_ids, check_k
 from lexforge.retrieval.inverted import InvertedIndex
 

@@ -143,7 +143,7 @@ def read_records(
             faults.rows += 1
             where = f"{path}:{number}"
             split = record.get(SPLIT)
-            with faults.counted(where):
+            with faults.reading(where):
                 require_texts("", split="" if split is None else split)
                 yield where, split_of_row(split), record
         return
