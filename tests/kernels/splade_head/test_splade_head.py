@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import itertools
 import math
 import sys
@@ -17,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from lexforge.kernels import splade_head
 from lexforge.kernels.splade_head import tiled as tiled_head
+from lexforge.kernels.splade_head import triton_is_installed
 from lexforge.kernels.splade_head.choice import BACKENDS
 
 IMPLEMENTATIONS = ("reference", "tiled")
@@ -464,3 +466,15 @@ def test_an_explicit_request_never_falls_back(monkeypatch: pytest.MonkeyPatch) -
         splade_head(hidden, weight, bias, mask, impl="triton")
     automatic = splade_head(hidden, weight, bias, mask)
     assert torch.equal(automatic, splade_head(hidden, weight, bias, mask, impl="tiled"))
+
+
+def test_a_gpu_without_triton_is_told_once(monkeypatch, caplog) -> None:
+    """The head is several times slower there, and nobody looks for a missing package in a slow run."""
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    triton_is_installed.cache_clear()
+    assert not triton_is_installed()
+    assert not triton_is_installed()
+    triton_is_installed.cache_clear()
+    assert [record.getMessage() for record in caplog.records] == [
+        "the SPLADE head takes its slow way on this GPU: Triton is missing (pip install triton)"
+    ]

@@ -16,6 +16,8 @@ Within `torch.compile`, `tiled` and `triton` are called between two graphs, as t
 from __future__ import annotations
 
 import importlib.util
+import logging
+from functools import cache
 from typing import Literal
 
 import torch
@@ -24,6 +26,7 @@ from torch import Tensor
 from lexforge.kernels.splade_head.reference import splade_head_reference
 from lexforge.kernels.splade_head.tiled import splade_head_tiled
 
+logger = logging.getLogger(__name__)
 Implementation = Literal["auto", "reference", "tiled", "triton"]
 
 
@@ -50,7 +53,8 @@ def splade_head(
         attention_mask: `[B, L]` bool, integer or float; 0 marks a token to leave out. Holes and empty rows
             are allowed.
         impl: "auto" takes "triton" for CUDA tensors of at most 32 bits where Triton can be imported, and
-            "tiled" otherwise; a named implementation is never replaced by another.
+            "tiled" otherwise, with one warning where Triton is missing; a named implementation is never
+            replaced by another.
         double_log1p: Apply log1p twice.
 
     Returns:
@@ -64,7 +68,7 @@ def splade_head(
     device = hidden.device.type
     if impl == "auto":
         narrow = hidden.dtype != torch.float64
-        impl = "triton" if hidden.is_cuda and narrow and importlib.util.find_spec("triton") else "tiled"
+        impl = "triton" if hidden.is_cuda and narrow and triton_is_installed() else "tiled"
     # Autocast sets the dtype of the products alone. The fast implementations cast for themselves, so that
     # neither the gradients are rounded nor a cast copy of the weight is kept for the backward pass.
     dtype = hidden.dtype
@@ -84,6 +88,17 @@ def splade_head(
         triton = torch.compiler.disable(splade_head_triton) if compiling else splade_head_triton
         return triton(hidden, weight, bias, attention_mask, double_log1p=double_log1p)
     raise ValueError(f"impl must be 'auto', 'reference', 'tiled' or 'triton', got {impl!r}")
+
+
+@cache
+def triton_is_installed() -> bool:
+    """Return whether Triton can be imported; a GPU without it is told once what it loses."""
+    found = importlib.util.find_spec("triton") is not None
+    if not found:
+        logger.warning(
+            "the SPLADE head takes its slow way on this GPU: Triton is missing (pip install triton)"
+        )
+    return found
 
 
 def _check(hidden: Tensor, weight: Tensor, bias: Tensor | None, attention_mask: Tensor) -> None:
