@@ -262,20 +262,20 @@ class StartSettings:
             from the documents. A model without a head gets it with every preset.
         idf_bias: Shift of a term's logit per unit of its idf, in a pretrained encoder; the lexical backbone
             has idf in its weights already. 0 shifts nothing.
-        document_terms: Wanted number of active terms per document where the head was not trained and the user
-            wants no number of documents or queries; None leaves it to the loss.
-        query_terms: The same per query.
-        own_activation_weight: Weight of own activation where the head was not trained and the user wants none
-            by number.
+        untrained_document_terms: Wanted number of active terms per document where the head was not trained
+            and the user wants no number of documents or queries; None leaves it to the loss.
+        untrained_query_terms: The same per query.
+        untrained_own_activation: Weight of own activation where the head was not trained and the user wants
+            none by number.
 
     Source: docs/losses.md, sections 18 and 20.
     """
 
     scale_head: Annotated[bool, NoFlag] = False
     idf_bias: float = 0.0
-    document_terms: Annotated[int | None, NoFlag] = None
-    query_terms: Annotated[int | None, NoFlag] = None
-    own_activation_weight: Annotated[float, NoFlag] = 0.0
+    untrained_document_terms: Annotated[int | None, NoFlag] = None
+    untrained_query_terms: Annotated[int | None, NoFlag] = None
+    untrained_own_activation: Annotated[float, NoFlag] = 0.0
 
     def of_untrained_head(
         self, loss: LossSettings, finish: FinishSettings, vocabulary_size: int
@@ -296,9 +296,9 @@ class StartSettings:
             weigh nothing has no wanted number, because training reaches one by way of that weight.
         """
         if loss.own_activation_weight is None:
-            loss = replace(loss, own_activation_weight=self.own_activation_weight)
+            loss = replace(loss, own_activation_weight=self.untrained_own_activation)
         weights, few = loss.term_weights(), max(1, vocabulary_size // 20)
-        wanted = {"document": self.document_terms, "query": self.query_terms}
+        wanted = {"document": self.untrained_document_terms, "query": self.untrained_query_terms}
         terms = {
             f"{kind}_terms": min(number, few)
             for kind, number in wanted.items()
@@ -688,7 +688,11 @@ LEXFORGE = replace(
     ),
     train=replace(PLAIN.train, learning_rate=3e-4, lr_scheduler_type="constant_with_warmup"),
     start=StartSettings(
-        scale_head=True, idf_bias=0.35, document_terms=128, query_terms=40, own_activation_weight=5.0
+        scale_head=True,
+        idf_bias=0.35,
+        untrained_document_terms=128,
+        untrained_query_terms=40,
+        untrained_own_activation=5.0,
     ),
     finish=FinishSettings(start_share=0.35, prune_threshold=0.3, average_horizon=1 / 6),
     data=DataSettings(negatives="mined", negatives_per_row=3, teacher="bm25"),

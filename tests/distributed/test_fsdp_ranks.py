@@ -67,7 +67,7 @@ def train_lexforge(checkpoint: str, folder: Path, *, resumed_from: int | None = 
     as the teacher, own activation, wanted numbers of terms, and at the end an average of the weights. A share
     of the start is kept too, as of a head that was."""
     preset = PRESETS["lexforge"]
-    own = preset.start.own_activation_weight
+    own = preset.start.untrained_own_activation
     preset = replace(preset, loss=replace(preset.loss, own_activation_weight=own))
     model = make_model(checkpoint, preset, torch.float64)
     texts = dict.fromkeys(row["positive"] for row in ROWS)

@@ -608,7 +608,7 @@ def test_a_share_is_kept_of_a_retriever_only(
             recipe.main(config(beir, negatives="none", output_dir=tmp_path / f"run-{said}", **settings))
         assert ("is no retriever yet" in capsys.readouterr().out) == said
     assert shares == [0.0, PRESETS["lexforge"].finish.start_share]
-    assert own == [PRESETS["lexforge"].start.own_activation_weight, 0.0]
+    assert own == [PRESETS["lexforge"].start.untrained_own_activation, 0.0]
     assert own[0] > 0
 
 

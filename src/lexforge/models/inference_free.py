@@ -13,9 +13,9 @@ from sentence_transformers.base.modules.module import Module
 from sentence_transformers.sparse_encoder.modules import SparseStaticEmbedding
 from transformers import PreTrainedTokenizerBase
 
+from lexforge.models.card import RetrieverCard
 from lexforge.models.prompts import saved_prompt
 from lexforge.models.structure import splade_transformers, vocabulary_size
-from lexforge.models.usage_example import RetrieverCard
 
 
 def build_inference_free(

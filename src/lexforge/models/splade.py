@@ -14,6 +14,7 @@ from transformers import AutoConfig, AutoModelForMaskedLM
 from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
 from lexforge.common.similarity import Similarity, check_similarity
+from lexforge.models.card import RetrieverCard
 from lexforge.models.fused import fuse_splade_head
 from lexforge.models.head_scale import scale_head
 from lexforge.models.headless import (
@@ -26,7 +27,6 @@ from lexforge.models.headless import (
 from lexforge.models.names import check_saved_class, check_saved_similarity, checked_name
 from lexforge.models.structure import positions_of, set_max_seq_length, splade_transformers
 from lexforge.models.token_weights import build_token_weights, has_token_weights, load_sparse_encoder
-from lexforge.models.usage_example import RetrieverCard
 
 logger = logging.getLogger(__name__)
 

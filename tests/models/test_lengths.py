@@ -16,7 +16,7 @@ from transformers import (
 )
 
 from lexforge.models import build_dense, build_splade
-from lexforge.models.own_settings import own_length, own_width
+from lexforge.models.lengths import own_length, own_width
 
 
 def test_a_checkpoint_has_its_positions(tiny_checkpoint: Path, tmp_path: Path) -> None:
