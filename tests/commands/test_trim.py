@@ -15,6 +15,8 @@ from sentence_transformers import SparseEncoder
 
 from lexforge import cli, data
 from lexforge.commands import trim
+from lexforge.commands.index import read_library
+from lexforge.corpus import encode
 from lexforge.models import decoder_biases, load_encoder
 
 WORDS = "list array search index query document vector sparse token model train file graph tree".split()
@@ -159,11 +161,37 @@ def test_a_large_corpus_is_sampled(model: Path, folder: Path, tmp_path: Path, mo
         assert "counted on 6 of 14 documents" in capsys.readouterr().out
     one, two = (json.loads((tmp_path / name / "trim.json").read_text()) for name in ("one", "two"))
     assert one["level"] == two["level"]
-    sample, total = trim.drawn_documents(config(model, folder, tmp_path / "out"))
+    cfg = config(model, folder, tmp_path / "out")
+    sample, total = trim.drawn_documents(cfg, load_encoder(str(model)))
     places = [list(CORPUS.values()).index(text) for text in sample]
     assert places == sorted(places)
     assert total == 14
     assert places != list(range(6))  # not the first ones
+
+
+def test_passages_of_long_documents_are_counted_and_searched(
+    model: Path, folder: Path, tmp_path: Path, capsys
+) -> None:
+    """An index holds passages; the beginnings of long documents have more terms than these on average."""
+    texts = list(CORPUS.values())
+    long = {key: f".\n\n{key} ".join(texts[place:][:5]) for place, key in enumerate(CORPUS)}
+    lines = [json.dumps({"_id": key, "text": text}) + "\n" for key, text in long.items()]
+    (folder / "corpus.jsonl").write_text("".join(lines))
+    cfg = config(
+        model, folder, tmp_path / "out", passages=True, max_seq_length=24, data=str(folder), curve=(4,)
+    )
+    trim.main(cfg)
+    encoder = load_encoder(str(tmp_path / "out"))
+    passages = read_library(str(folder), cfg.source, encoder).texts
+    assert len(passages) > len(long)
+    vectors = encode(encoder, list(passages.values()), "document")
+    assert vectors.nnz / len(passages) == pytest.approx(9, abs=0.1)
+    out = capsys.readouterr().out
+    assert f"of {len(passages)} passages" in out
+    found = json.loads((tmp_path / "out" / "trim.json").read_text())
+    (level,) = [p for p in found["curve"] if p["setting"] == "level" and p["wanted"] == 9]
+    assert level["measures"]["document_active_dims"] == pytest.approx(9, abs=0.1)
+    assert found["curve"][0]["measures"]["R@100"] == 1, "documents are found by their passages"
 
 
 def test_the_curve_ends_where_the_model_does(tiny_splade: SparseEncoder, tmp_path: Path) -> None:

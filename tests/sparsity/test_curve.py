@@ -9,6 +9,7 @@ import pytest
 from sentence_transformers import SparseEncoder
 from sentence_transformers.sparse_encoder.modules import SpladePooling, Transformer
 
+from lexforge.common.types import Passage
 from lexforge.evaluation import RetrievalEvaluator
 from lexforge.models import build_inference_free
 from lexforge.sparsity import document_levels, trim_documents, trimming_curve
@@ -20,6 +21,7 @@ CORPUS = {
 }
 QUERIES = {f"q{n}": f"{a} {b}" for n, (a, b) in enumerate(zip(WORDS, WORDS[3:], strict=False))}
 QRELS = {f"q{n}": {f"d{n}": 2, f"d{(n + 5) % len(CORPUS)}": 1} for n in range(len(QUERIES))}
+TASK = RetrievalEvaluator(QUERIES, CORPUS, QRELS, metrics=["nDCG@10", "R@100"])
 NUMBERS = [4, 30, 100]
 
 
@@ -40,7 +42,7 @@ def test_a_point_is_what_an_evaluation_of_such_a_model_gives(tiny_checkpoint: Pa
     model = encoder(tiny_checkpoint)
     model.similarity_fn_name = similarity
     levels = document_levels(model, list(CORPUS.values()), NUMBERS)
-    points = trimming_curve(model, QUERIES, CORPUS, QRELS, levels)
+    points = trimming_curve(model, TASK, levels)
     own = points[0].measures["document_active_dims"]
     assert [(point.setting, point.wanted) for point in points] == [("as it is", None)] + [
         (setting, number)
@@ -74,7 +76,21 @@ def test_the_queries_of_an_inference_free_model_stay(tiny_splade: SparseEncoder)
     """Only the documents are trimmed; a limit of terms cuts the queries too."""
     model = build_inference_free(tiny_splade, np.linspace(0.1, 2, len(tiny_splade.tokenizer)))
     levels = document_levels(model, list(CORPUS.values()), [1, 9])
-    points = trimming_curve(model, QUERIES, CORPUS, QRELS, levels)
+    points = trimming_curve(model, TASK, levels)
     queries = {(p.setting, p.wanted): p.measures["query_active_dims"] for p in points}
     assert queries["level", 1] == queries["level", 9] == queries["threshold", 1] == queries["as it is", None]
     assert queries["max_active_dims", 1] == 1 < queries["as it is", None]
+
+
+def test_a_document_is_as_good_as_its_best_passage(tiny_splade: SparseEncoder) -> None:
+    """An index holds passages, whose terms are counted; judgements name documents."""
+    passages = {key: Passage("", text, f"d{int(key[1:]) // 2}") for key, text in CORPUS.items()}
+    qrels = {query: {f"d{int(query[1:]) // 2}": 1} for query in QUERIES}
+    task = RetrievalEvaluator(QUERIES, passages, qrels, metrics=["nDCG@10", "R@100"], latency_queries=0)
+    whole, *others = trimming_curve(
+        tiny_splade, task, document_levels(tiny_splade, list(CORPUS.values()), [9])
+    )
+    result = task.evaluate(tiny_splade)
+    assert whole.measures["nDCG@10"] == pytest.approx(result.metrics["nDCG@10"])
+    assert whole.measures["document_active_dims"] == pytest.approx(result.sparsity["document_active_dims"])
+    assert {point.measures["R@100"] for point in others} == {1.0}, "there are fewer documents"

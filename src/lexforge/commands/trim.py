@@ -8,6 +8,9 @@ are drawn at random, with the same seed each time, and one level that gives them
 subtracted from all logits. What is left of them is multiplied by a number that follows from the level.
 Sentence-transformers loads TRIMMED as any other model. Queries get shorter too, unless they are looked up.
 
+A text beyond the tokens that the model reads counts by its beginning. `lexforge index` and `lexforge adapt`
+divide long documents into passages, the last of which are short: `--passages` counts and searches these.
+
 `--idf-bias` is for a model that was trained on other documents: it makes terms that many of these documents
 activate harder to activate, and rare ones easier, before the level is found.
 
@@ -22,6 +25,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -29,7 +33,9 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import tyro
 
 from lexforge import corpus, data, evaluation, export, models, report, runs, sparsity
+from lexforge.commands.index import read_library
 from lexforge.common.command_line import printable
+from lexforge.data.formats import detect
 from lexforge.settings import NO_PREFIX, SourceOptions
 from lexforge.sparsity.constants import SAMPLE
 from lexforge.storage.files import check_new, new_directory, write_file
@@ -39,6 +45,7 @@ if TYPE_CHECKING:
 
 SEED = 0  # draws the documents that tell the mean
 JSON, DRAWING = "trim.json", "trim.svg"
+MEASURES = ("nDCG@10", "R@100")
 
 
 @dataclass(frozen=True)
@@ -50,6 +57,7 @@ class Config:
     documents: str  # whose documents are counted: a folder in BEIR layout or another name that recipes take
     output: Path  # a new or empty folder
     idf_bias: float = 0.0  # shift of a term's logit per unit of its idf in the documents
+    passages: bool = False  # count and search passages of long documents, as `lexforge index` divides them
     data: str | None = None  # judged queries for the curve: a name as for --documents; None measures nothing
     split: str = "dev"  # of --data: whose queries are searched
     curve: tuple[int, ...] | None = None  # numbers of document terms; None is 16 to 128, as far as possible
@@ -70,16 +78,18 @@ def main(cfg: Config) -> None:
             raise ValueError(f"--document-terms and --curve must be at least 1; received {number}")
     if not 0 <= cfg.idf_bias < math.inf:
         raise ValueError(f"--idf-bias must be finite and 0 or above; received {cfg.idf_bias}")
+    detect(cfg.documents)
     name = models.checked_name(cfg.model)
     if models.model_type(name) != "sparse":
         raise ValueError(
             f"only a SPLADE encoder can be trimmed; {cfg.model} is neither a saved SparseEncoder nor a "
             "masked language model with its head"
         )
-    judged = None if cfg.data is None else data.load_retrieval_data(cfg.data, [cfg.split], cfg.source)
-    sample, total = drawn_documents(cfg)
+    loaded = None if cfg.data is None else data.load_retrieval_data(cfg.data, [cfg.split], cfg.source)
 
     model = cast("SparseEncoder", models.load_encoder(name, cfg.max_seq_length))  # by its files, see above
+    sample, total = drawn_documents(cfg, model)
+    judged = None if loaded is None else judged_queries(cfg, model, loaded)
     numbers = [cfg.document_terms, *(numbers_of_curve(cfg, model) if judged else ())]
     for number in numbers:
         sparsity.check_trimming(model, number)
@@ -95,24 +105,25 @@ def main(cfg: Config) -> None:
     terms = {"document": {"before": levels.before if before is None else before}}
     if judged is not None:
         points += measured_points(cfg, model, judged, levels)
-        queries = list(judged.split_queries(cfg.split).values())
         terms["query"] = {"before": points[0].measures["query_active_dims"]}
     terms["document"]["after"] = sparsity.lower_to_level(
         model, sample, levels, cfg.document_terms, batch_size=cfg.batch_size
     )
     if judged is not None:
-        after = sparsity.mean_active_terms(model, {"query": queries}, cfg.batch_size)
+        after = sparsity.mean_active_terms(model, {"query": judged.query_texts}, cfg.batch_size)
         terms["query"]["after"] = after["query"]
     counted = {"documents": len(sample), "of": total}
     _write(cfg, model, levels, terms, counted, points, started)
     if points:
-        print(f"{printable(str(cfg.data))}, {cfg.split}: {len(queries)} queries")
+        assert judged is not None
+        print(f"{printable(str(cfg.data))}, {cfg.split}: {len(judged.query_ids)} queries")
         print(evaluation.metrics_table({_label(point): _renamed(point.measures) for point in points}))
     for kind, means in terms.items():
         print(f"terms per {kind}: {means['before']:.1f} before, {means['after']:.1f} after")
     if terms["document"]["after"] > terms["document"]["before"]:
         print("the model had fewer terms: weaker ones were added, which its training had suppressed")
-    print(f"counted on {len(sample):,} of {total:,} documents; {time.perf_counter() - started:.0f} seconds")
+    what = "passages" if cfg.passages else "documents"
+    print(f"counted on {len(sample):,} of {total:,} {what}; {time.perf_counter() - started:.0f} seconds")
     print(f"{cfg.output} holds the trimmed model")
 
 
@@ -126,15 +137,29 @@ def shift_by_idf(cfg: Config, model: SparseEncoder, documents: list[str]) -> flo
     return float(vectors.nnz / len(documents))
 
 
+def judged_queries(
+    cfg: Config, model: SparseEncoder, loaded: data.RetrievalData
+) -> evaluation.RetrievalEvaluator:
+    """Return the judged queries, with the documents or their passages."""
+    divided = read_library(str(cfg.data), cfg.source, model, keep_all=True) if cfg.passages else None
+    return evaluation.RetrievalEvaluator(
+        loaded.queries,
+        loaded.corpus if divided is None else divided.passages,
+        loaded.split(cfg.split),
+        metrics=MEASURES,
+    )
+
+
 def measured_points(
-    cfg: Config, model: SparseEncoder, judged: data.RetrievalData, levels: sparsity.DocumentLevels | None
+    cfg: Config,
+    model: SparseEncoder,
+    judged: evaluation.RetrievalEvaluator,
+    levels: sparsity.DocumentLevels | None,
 ) -> list[sparsity.CurvePoint]:
     """Measure the model on the judged queries: as it is, or shifted where asked to and at each level."""
     return sparsity.trimming_curve(
         model,
-        judged.queries,
-        judged.corpus,
-        judged.split(cfg.split),
+        judged,
         levels,
         whole="shifted by idf" if cfg.idf_bias and levels else "as it is",
         batch_size=cfg.batch_size,
@@ -142,11 +167,15 @@ def measured_points(
     )
 
 
-def drawn_documents(cfg: Config) -> tuple[list[str], int]:
-    """The documents that are counted, and the number of all."""
+def drawn_documents(cfg: Config, model: SparseEncoder) -> tuple[list[str], int]:
+    """The documents or passages that are counted, and the number of all."""
     import numpy as np  # here, because --help need not wait for it
 
-    documents = data.load_documents(cfg.documents, cfg.source)
+    documents: Mapping[str, str]
+    if cfg.passages:
+        documents = read_library(cfg.documents, cfg.source, model).texts
+    else:
+        documents = data.load_documents(cfg.documents, cfg.source)
     ids = sparsity.some_texts(list(documents), SAMPLE, np.random.default_rng(SEED))
     return [documents[id] for id in ids], len(documents)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Literal
@@ -12,8 +11,7 @@ import numpy as np
 from sentence_transformers import SparseEncoder
 
 from lexforge.common.similarity import Similarity
-from lexforge.common.types import Qrels
-from lexforge.evaluation import measure_sparsity, score_run
+from lexforge.evaluation import RetrievalEvaluator, measure_sparsity, score_run
 from lexforge.models.load import check_encoder
 from lexforge.retrieval import InvertedIndex
 from lexforge.retrieval.vectors import SparseMatrix
@@ -25,8 +23,6 @@ CURVE = (16, 24, 32, 48, 64, 96, 128)
 """The numbers of document terms that a curve has by default."""
 
 Setting = Literal["as it is", "shifted by idf", "level", "max_active_dims", "threshold"]
-MEASURES = ("nDCG@10", "R@100")
-DEPTH = 100  # documents that are retrieved per query, for R@100
 REPEAT_SECONDS = 0.1  # the search of all queries is repeated so long, and the median of its times counts
 
 
@@ -40,7 +36,7 @@ class CurvePoint:
             the activations above one number.
         wanted: Number of document terms that it is for; None for a model that is not trimmed.
         value: The level, the largest number of terms, or the threshold; None for a model that is not trimmed.
-        measures: nDCG@10, R@100, `document_active_dims`, `query_active_dims`, `flops` and
+        measures: Those of the evaluator, `document_active_dims`, `query_active_dims`, `flops` and
             `search_queries_per_s`.
     """
 
@@ -52,9 +48,7 @@ class CurvePoint:
 
 def trimming_curve(
     model: SparseEncoder,
-    queries: Mapping[str, str],
-    corpus: Mapping[str, str],
-    qrels: Qrels,
+    evaluator: RetrievalEvaluator,
     levels: DocumentLevels | None,
     *,
     whole: Setting = "as it is",
@@ -69,9 +63,7 @@ def trimming_curve(
 
     Args:
         model: The SPLADE encoder that the levels were found with. It is the same afterwards.
-        queries: Id -> text; only those that are judged are searched.
-        corpus: Id -> text of the documents that are searched.
-        qrels: The judgements, at least one query.
+        evaluator: The queries, what is searched for them, and the measures.
         levels: What `document_levels` found for whole numbers of terms; None measures the model alone.
         whole: What the model is called before it is trimmed.
         batch_size: Number of texts per forward pass.
@@ -86,10 +78,10 @@ def trimming_curve(
     similarity = check_encoder(model)
     levels = levels or DocumentLevels(0.0, {}, {}, {})
     loosest = min(levels.levels.values(), default=0.0)
-    asked = StoredVectors(model, [queries[query] for query in qrels], "query", loosest, batch_size=batch_size)
+    asked = StoredVectors(model, evaluator.query_texts, "query", loosest, batch_size=batch_size)
     searched = StoredVectors(
         model,
-        list(corpus.values()),
+        evaluator.document_texts,
         "document",
         loosest,
         batch_size=batch_size,
@@ -99,7 +91,7 @@ def trimming_curve(
     def point(
         setting: Setting, wanted: int | None, value: float | None, left: SparseMatrix, right: SparseMatrix
     ) -> CurvePoint:
-        return CurvePoint(setting, wanted, value, _measured(left, right, list(corpus), qrels, similarity))
+        return CurvePoint(setting, wanted, value, _measured(left, right, evaluator, similarity))
 
     untrimmed = asked.at_level(), searched.at_level()
     points = [point(whole, None, None, *untrimmed)]
@@ -117,16 +109,16 @@ def trimming_curve(
 
 
 def _measured(
-    queries: SparseMatrix, documents: SparseMatrix, ids: list[str], qrels: Qrels, similarity: Similarity
+    queries: SparseMatrix, documents: SparseMatrix, evaluator: RetrievalEvaluator, similarity: Similarity
 ) -> dict[str, float]:
     """Search, and return the measures of `CurvePoint`."""
-    index = InvertedIndex.build(documents, ids, similarity)
-    hits = index.search(queries, DEPTH)  # also what compiles and arranges, before anything is timed
+    index = InvertedIndex.build(documents, evaluator.document_ids, similarity)
+    run = evaluator.search(index, queries)  # also what compiles and arranges, before anything is timed
     seconds: list[float] = []
     while sum(seconds) < REPEAT_SECONDS:
         started = time.perf_counter()
-        index.search(queries, DEPTH)
+        index.search(queries, evaluator.k)
         seconds.append(time.perf_counter() - started)
-    measures = score_run(hits.to_run(list(qrels)), qrels, MEASURES).mean
-    speed = {"search_queries_per_s": len(qrels) / median(seconds)}
+    measures = score_run(run, evaluator.qrels, evaluator.metrics).mean
+    speed = {"search_queries_per_s": len(evaluator.query_ids) / median(seconds)}
     return measures | asdict(measure_sparsity(queries, documents)) | speed
