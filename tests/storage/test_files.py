@@ -345,6 +345,13 @@ def test_the_cache_follows_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_
     assert files.cache_folder("tables") == tmp_path / "home" / ".cache" / "lexforge" / "tables"
 
 
+def test_a_place_where_nothing_can_be_written_is_refused_before_any_work() -> None:
+    """A read-only disk shows after hours otherwise; /proc takes no file, not even from root."""
+    for check in (files.check_output_file, check_new):
+        with pytest.raises(OSError, match=r"no file can be written: .*'/proc'"):
+            check(Path("/proc/out.json"))
+
+
 def test_a_cache_that_cannot_be_written_is_moved_by_the_variable_that_the_error_names(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -18,6 +18,7 @@ import re
 import secrets
 import shutil
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -192,12 +193,14 @@ def check_new(directory: str | Path) -> None:
     Raises:
         FileExistsError: If it is a file, a folder that holds anything, or the mount point of a file system,
             which cannot be renamed.
+        OSError: If nothing can be written there.
     """
     path = Path(directory)
     if os.path.ismount(path):  # `Path.is_mount` of Python 3.11 does not work on Windows
         raise FileExistsError(f"{path} is a mount point; choose a new directory inside it")
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise FileExistsError(f"{path} exists and is not an empty directory; choose a new one")
+    _check_writable(next(folder for folder in path.resolve().parents if folder.exists()))
 
 
 def check_output_file(path: Path, flag: str = "--output") -> None:
@@ -210,11 +213,24 @@ def check_output_file(path: Path, flag: str = "--output") -> None:
     Raises:
         FileNotFoundError: If its folder does not exist.
         IsADirectoryError: If it is a folder.
+        OSError: If nothing can be written there.
     """
     if not path.resolve().parent.is_dir():
         raise FileNotFoundError(f"the folder of {path} does not exist")
     if path.is_dir():
         raise IsADirectoryError(f"{flag} must name a file; {path} is a folder")
+    _check_writable(path.resolve().parent)
+
+
+def _check_writable(folder: Path) -> None:
+    """Refuse a folder in which no file can be made; what its permissions say does not tell (root, NFS)."""
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise OSError(
+            error.errno, f"no file can be written: {os.strerror(error.errno or 0)}", folder
+        ) from error
 
 
 def publish(beside: Path, place: Path, *, durable: bool = False) -> None:
