@@ -23,7 +23,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "retrieval": {"common", "settings", "storage", "kernels"},
     "data": {"common", "settings", "storage", "models"},
     "corpus": {"common", "settings", "storage", "models", "retrieval"},
-    "teachers": {"common", "settings", "storage", "models", "retrieval", "data"},
+    "teachers": {"common", "settings", "storage", "models", "retrieval", "data", "corpus"},
     "negatives": {"common", "settings", "models", "retrieval", "data", "corpus"},
     "evaluation": {"common", "storage", "models", "retrieval", "data", "corpus"},
     "adapt": {"common", "models", "retrieval", "data", "corpus", "evaluation"},

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
         evaluator_of_split,
         evaluators_by_split,
     )
-    from lexforge.evaluation.search_cost import Sparsity, measure_sparsity
+    from lexforge.evaluation.search_cost import measure_sparsity
     from lexforge.evaluation.tables import (
         MEASURE_NAMES,
         SYSTEM_NAMES,
@@ -55,7 +55,6 @@ __all__ = [
     "RetrievalEvaluator",
     "RetrievalResult",
     "RunScores",
-    "Sparsity",
     "best_threshold",
     "check_metrics",
     "check_run_ids",

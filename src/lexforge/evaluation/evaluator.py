@@ -6,7 +6,7 @@ import csv
 import logging
 import time
 from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
@@ -199,7 +199,7 @@ class RetrievalEvaluator(BaseEvaluator):
         scores = score_run(run, self.qrels, self.metrics)
         sparsity: dict[str, float] = {}
         if is_sparse:
-            sparsity |= asdict(measure_sparsity(queries, documents))
+            sparsity |= measure_sparsity(queries, documents)
         sparsity["index_bytes"] = index.nbytes
         return RetrievalResult(scores.mean, run, scores.per_query, sparsity, timing)
 
@@ -230,7 +230,7 @@ class RetrievalEvaluator(BaseEvaluator):
             "query_expansion": expansion_share(own_queries, queries),
             "document_expansion": expansion_share(own_documents, documents),
         }
-        return scores.mean | asdict(measure_sparsity(own_queries, own_documents)) | shares
+        return scores.mean | measure_sparsity(own_queries, own_documents) | shares
 
     def vectors(self, model: BaseModel) -> tuple[Vectors, Vectors]:
         """Return the vectors that `evaluate` searches, for a closer look at a model that it has evaluated.

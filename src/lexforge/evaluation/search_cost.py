@@ -2,35 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
 from lexforge.retrieval.vectors import SparseMatrix
 
 
-@dataclass(frozen=True)
-class Sparsity:
-    """Sparsity of queries and documents.
-
-    Args:
-        query_active_dims: Mean number of non-zero weights per query.
-        document_active_dims: Mean number of non-zero weights per document.
-        flops: Expected number of multiplications for one query and one document, `sum_j p_q(j) p_d(j)`, where
-            p(j) is the share of vectors in which dimension j is active.
-
-    Source:
-        Formal et al., "SPLADE", 2021, section 4; Paria et al., "Minimizing FLOPs to learn efficient sparse
-        representations", 2020.
-    """
-
-    query_active_dims: float
-    document_active_dims: float
-    flops: float
-
-
-def measure_sparsity(queries: SparseMatrix, documents: SparseMatrix) -> Sparsity:
+def measure_sparsity(queries: SparseMatrix, documents: SparseMatrix) -> dict[str, float]:
     """Count the active dimensions of queries and documents.
 
     Args:
@@ -38,10 +16,16 @@ def measure_sparsity(queries: SparseMatrix, documents: SparseMatrix) -> Sparsity
         documents: CSR `[N, V]`, N >= 1.
 
     Returns:
-        The means per vector, and the expected number of multiplications.
+        `query_active_dims` and `document_active_dims`, the mean numbers of weights that are not 0 per vector;
+        and `flops`, the expected number of multiplications for one query and one document,
+        `sum_j p_q(j) p_d(j)`, where p(j) is the share of vectors in which dimension j is active.
 
     Raises:
         ValueError: If the widths differ, or there is no query or no document.
+
+    Source:
+        Formal et al., "SPLADE", 2021, section 4; Paria et al., "Minimizing FLOPs to learn efficient sparse
+        representations", 2020.
     """
     if queries.shape[1] != documents.shape[1]:
         raise ValueError(
@@ -54,9 +38,11 @@ def measure_sparsity(queries: SparseMatrix, documents: SparseMatrix) -> Sparsity
             f"{queries.shape[0]} queries and {documents.shape[0]} documents"
         )
     query_shares, document_shares = _active_shares(queries), _active_shares(documents)
-    return Sparsity(
-        float(query_shares.sum()), float(document_shares.sum()), float(query_shares @ document_shares)
-    )
+    return {
+        "query_active_dims": float(query_shares.sum()),
+        "document_active_dims": float(document_shares.sum()),
+        "flops": float(query_shares @ document_shares),
+    }
 
 
 def _active_shares(vectors: SparseMatrix) -> NDArray[np.float64]:

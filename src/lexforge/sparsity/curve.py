@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from statistics import median
 from typing import Literal
 
@@ -121,4 +121,4 @@ def _measured(
         seconds.append(time.perf_counter() - started)
     measures = score_run(run, evaluator.qrels, evaluator.metrics).mean
     speed = {"search_queries_per_s": len(evaluator.query_ids) / median(seconds)}
-    return measures | asdict(measure_sparsity(queries, documents)) | speed
+    return measures | measure_sparsity(queries, documents) | speed

@@ -135,26 +135,12 @@ class EncoderScorer(ApartScorer):
 
     def _encode(self, texts: list[str], kind: TextKind) -> sp.csr_matrix:
         """Encode texts of one kind as `[N, D]`; dense vectors become full rows of the sparse format."""
-        import torch
+        from sklearn.preprocessing import normalize
 
-        from lexforge.models.prompts import encode_kind
+        from lexforge.corpus import encode
 
-        options = {"batch_size": self._batch_size, "convert_to_tensor": True, "show_progress_bar": False}
-        vectors = encode_kind(self._model, texts, kind, **options)
-        if not isinstance(vectors, torch.Tensor):
-            raise DataError(f"the teacher must return a tensor; received {type(vectors).__name__}")
-        vectors = vectors.detach().cpu()
-        if vectors.is_sparse:
-            vectors = vectors.coalesce().float()
-            rows, columns = vectors.indices().numpy()
-            shape = (vectors.shape[0], vectors.shape[1])
-            matrix = sp.csr_matrix((vectors.values().numpy(), (rows, columns)), shape=shape)
-        else:
-            matrix = sp.csr_matrix(vectors.float().numpy())
-        if self._similarity == "cosine":
-            norms = np.sqrt(np.asarray(matrix.multiply(matrix).sum(axis=1))).ravel()  # [N]
-            matrix = sp.csr_matrix(sp.diags(1 / np.maximum(norms, 1e-12)) @ matrix)
-        return matrix
+        vectors = sp.csr_matrix(encode(self._model, texts, kind, batch_size=self._batch_size))
+        return normalize(vectors) if self._similarity == "cosine" else vectors
 
 
 class MultiVectorScorer(ApartScorer):
