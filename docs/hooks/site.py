@@ -83,7 +83,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 
 
 def public_names() -> set[str]:
-    """Every name in the `__all__` of a room or of `lexforge.losses.functional`, with its module."""
+    """Every name in the `__all__` of a subpackage or of `lexforge.losses.functional`, with its module."""
     names = set()
     for path in [*PACKAGE.glob("*/__init__.py"), *PACKAGE.glob("*/functional.py")]:
         module = ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")

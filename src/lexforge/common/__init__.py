@@ -1,1 +1,1 @@
-"""What every room shares: the similarity, shared types, ranks, files and progress."""
+"""What every subpackage shares: the similarity, shared types, ranks, files and progress."""

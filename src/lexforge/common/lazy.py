@@ -9,23 +9,23 @@ from importlib import import_module
 from typing import Any
 
 
-def load_when_used(room: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Make the module functions `__getattr__` and `__dir__` of a room (PEP 562).
+def load_when_used(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Make the module functions `__getattr__` and `__dir__` of a subpackage (PEP 562).
 
-    The room writes its imports below `if TYPE_CHECKING:`, where type checkers and readers find them and
+    The subpackage writes its imports below `if TYPE_CHECKING:`, where type checkers and readers find them and
     Python does not run them. This function reads them there, so each name is written once. An export must not
-    have the name of a module of the room: once imported, the module would stand in its place.
+    have the name of a module of the subpackage: once imported, the module would stand in its place.
 
     Args:
-        room: The name of the package whose `__init__` calls this function.
+        package: The name of the package whose `__init__` calls this function.
 
     Returns:
-        `__getattr__`, which imports the home of a name and keeps the name in the room, and `__dir__`, which
-        lists all names.
+        `__getattr__`, which imports the home of a name and keeps the name in the subpackage, and `__dir__`,
+        which lists all names.
     """
-    spec = sys.modules[room].__spec__
+    spec = sys.modules[package].__spec__
     assert spec is not None
-    source = spec.loader.get_source(room)  # type: ignore[union-attr]  # every loader of source files has it
+    source = spec.loader.get_source(package)  # type: ignore[union-attr]  # every loader of source files has it
     homes: dict[str, str] = {}  # name -> the module that defines it
     for block in ast.parse(source).body:
         if (
@@ -36,19 +36,21 @@ def load_when_used(room: str) -> tuple[Callable[[str], Any], Callable[[], list[s
             for line in block.body:
                 if isinstance(line, ast.ImportFrom) and line.module:
                     if line.module.split(".")[0] != "lexforge":
-                        raise ImportError(f"{room} may export names of lexforge alone, not of {line.module}")
+                        raise ImportError(
+                            f"{package} may export names of lexforge alone, not of {line.module}"
+                        )
                     homes |= {alias.name: line.module for alias in line.names}
 
     def load(name: str) -> Any:
         if name not in homes:
-            raise AttributeError(f"module {room!r} has no attribute {name!r}")
-        if homes[name] == room:  # a module of the room itself
-            return import_module(f"{room}.{name}")
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        if homes[name] == package:  # a module of the subpackage itself
+            return import_module(f"{package}.{name}")
         value = getattr(import_module(homes[name]), name)
-        setattr(sys.modules[room], name, value)  # the next use finds it without this function
+        setattr(sys.modules[package], name, value)  # the next use finds it without this function
         return value
 
     def names() -> list[str]:
-        return sorted({*vars(sys.modules[room]), *homes})
+        return sorted({*vars(sys.modules[package]), *homes})
 
     return load, names
