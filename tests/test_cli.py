@@ -170,8 +170,9 @@ def test_train_is_silent_about_devices_where_a_launcher_started_it(
 
 def test_train_refuses_what_is_no_recipe(toy: Path) -> None:
     """A configuration for accelerate is printed by `lexforge recipe`, and trains nothing."""
-    assert str(ended("train", "nope")).startswith("error: there is no recipe 'nope'")
-    assert "is a configuration for accelerate" in str(ended("train", "accelerate/fsdp.yaml"))
+    names = "splade_v26, toy (--debug"
+    for wrong in ("nope", "accelerate/fsdp.yaml"):
+        assert f"error: there is no recipe {wrong!r}; the names are {names}" in str(ended("train", wrong))
     with pytest.raises(ValueError, match="there is no recipe 'nope'"):
         cli.main(["train", "nope", "--debug"])
 

@@ -156,6 +156,8 @@ def test_cutoffs_are_within_the_documents_that_are_retrieved() -> None:
     check_metrics(["nDCG@10", "RR(rel=2)@7", "AP"], 10)
     with pytest.raises(ValueError, match=r"'RR\(rel=2\)@7' must be at most k; received k = 6"):
         check_metrics(["AP", "RR(rel=2)@7"], 6)
+    with pytest.raises(TypeError, match=r"a list of names; received the text 'nDCG@10'"):
+        check_metrics("nDCG@10", 10)
 
 
 def test_the_paired_test_by_its_formula() -> None:

@@ -53,11 +53,12 @@ def recipe_files() -> dict[str, Path]:
     return files | {f"accelerate/{path.name}": path for path in sorted(folder.glob("accelerate/*.yaml"))}
 
 
-def find_recipe(name: str) -> Path:
+def find_recipe(name: str, *, trains: bool = False) -> Path:
     """Find a recipe, or a configuration, by its name.
 
     Args:
         name: A name of `recipe_files`.
+        trains: Whether only recipes are allowed.
 
     Returns:
         The file.
@@ -65,7 +66,7 @@ def find_recipe(name: str) -> Path:
     Raises:
         ValueError: If there is none of that name; the message lists those there are.
     """
-    files = recipe_files()
+    files = {key: path for key, path in recipe_files().items() if path.suffix == ".py" or not trains}
     if name not in files:
         raise ValueError(f"there is no recipe {name!r}; the names are {', '.join(files)}")
     return files[name]

@@ -31,9 +31,7 @@ def run_recipe_file(words: Sequence[str]) -> None:
     named = bool(words) and not words[0].startswith("-")
     name, options = (words[0], list(words[1:])) if named else (RECIPE, list(words))
     with one_line_errors(debug="--debug" in options):
-        file = find_recipe(name)
-        if file.suffix != ".py":
-            raise ValueError(f"{name!r} is a configuration for accelerate and no recipe that trains")
+        file = find_recipe(name, trains=True)
     command = f"lexforge train {name}" if named else "lexforge train"
     asks_for_help = bool({"-h", "--help"} & set(options))
     if asks_for_help:

@@ -256,8 +256,11 @@ def check_metrics(metrics: Sequence[str], k: int) -> None:
 
     Raises:
         ValueError: If there is none, one is unknown or counts ranks beyond `k`, or `k` is below 1.
+        TypeError: If the names are one text.
     """
     wanted = check_k(k)
+    if isinstance(metrics, str):
+        raise TypeError(f"metrics must be a list of names; received the text {metrics!r}")
     if not metrics:
         raise ValueError("metrics must name at least one measure; received none")
     for name in metrics:
