@@ -49,13 +49,31 @@ def mined(folder: Path, rule: NegativeRule | None = None, **options: Any) -> lis
 def test_every_kind_of_model_ranks(
     system: str, folder: Path, tmp_path: Path, tiny_checkpoint, tiny_dense, capsys
 ) -> None:
-    """BM25, a masked language model as SPLADE, a dense encoder; the same command writes the same file."""
-    model = {"bm25": "bm25", "bare": str(tiny_checkpoint), "dense": str(tmp_path / "dense")}[system]
-    if system == "dense":
-        tiny_dense.save_pretrained(model)
-    rows = mined(folder, model=model)
-    assert "3 rows of 1 negative; " in capsys.readouterr().out
-    assert rows == mined(folder, model=model)
+    """BM25, a masked language model as SPLADE, a dense encoder: the best document of each that is not the
+    positive, by the products of sentence-transformers, and for BM25 the only other one with a word of the
+    query.
+    """
+    with (folder / "corpus.jsonl").open("a") as corpus:
+        for number, text in enumerate(("sort a vector", "close file", "tree search"), start=7):
+            corpus.write(json.dumps({"_id": f"d{number}", "title": "", "text": text}) + "\n")
+    texts = [json.loads(line)["text"] for line in (folder / "corpus.jsonl").read_text().splitlines()]
+    name = {"bm25": "bm25", "bare": str(tiny_checkpoint), "dense": str(tmp_path / "dense")}[system]
+    expected = ["sort a vector", "close file", "tree search"]
+    if system != "bm25":
+        tiny_dense.save_pretrained(str(tmp_path / "dense"))
+        model = tiny_dense if system == "dense" else SparseEncoder(name, device="cpu")
+        form = {} if system == "dense" else {"convert_to_sparse_tensor": False}
+        for place, (query, text) in enumerate(QUERIES.items()):
+            others = [one for one in texts if one not in ("", TEXTS[query])]
+            vectors = model.encode_query([text], **form), model.encode_document(others, **form)
+            scores = model.similarity(*vectors)[0]
+            expected[place] = others[int(scores.argmax())]
+    rule = NegativeRule(choice="top", shortage="drop")
+    rows = mined(folder, rule, model=name)
+    assert "3 rows of 1 negative; 0 filled up at random, 0 dropped" in capsys.readouterr().out
+    assert [row["negative_1"] for row in rows] == expected
+    # Drawn at random, too, the same command writes the same file.
+    assert mined(folder, model=name) == mined(folder, model=name)
 
 
 def test_a_run_made_elsewhere_is_mined(folder: Path, tmp_path: Path, capsys) -> None:

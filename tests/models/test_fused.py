@@ -407,6 +407,7 @@ def tokens(model: SparseEncoder, texts: list[str]) -> tuple[Tensor, Tensor]:
     return features["input_ids"], features["attention_mask"]
 
 
+@pytest.mark.slow  # tests/kernels/splade_head/test_compiled.py has the head alone, bit for bit
 # torch 2.11 warns of a cached function of sentence-transformers, which it traces as if it were not cached.
 @pytest.mark.filterwarnings("ignore:Dynamo detected a call to a `functools.lru_cache`:UserWarning")
 @pytest.mark.filterwarnings(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import importlib.util
 import json
 import re
@@ -14,6 +15,7 @@ import pytest
 from huggingface_hub import HfApi
 from huggingface_hub.repocard import metadata_load
 
+from lexforge.report import run_verdict, write_page  # the one of the recipe is replaced here
 from lexforge.settings import CardOptions
 from lexforge.training import TrainingSettings
 
@@ -73,7 +75,7 @@ RECIPES: dict[str, tuple[Any, dict[str, Any], list[str]]] = {
 def test_a_dense_recipe_uploads_its_model_with_a_card_that_a_stranger_can_use(
     name: str, tmp_path: Path, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The card has results, licence and training, and no text of the data; its code is run."""
+    """The card has results, licence, training, no text of the data, and code that runs. There is a page."""
     write, options, words = RECIPES[name]
     spec = importlib.util.spec_from_file_location(name, ROOT / "recipes" / f"{name}.py")
     assert spec is not None
@@ -112,6 +114,9 @@ def test_a_dense_recipe_uploads_its_model_with_a_card_that_a_stranger_can_use(
     ):
         assert word in content
     assert not any(text in content for text in TEXTS)
+    page = html.unescape(write_page(out).read_text(encoding="utf-8"))
+    assert run_verdict(out) in page
+    assert '<section id="training"' in page
     (code,) = re.findall(r"```python\n(.*?)```", content, flags=re.DOTALL)
     assert 'SentenceTransformer("organisation/name")' in code
     exec(code.replace("organisation/name", str(out / "model")), {})

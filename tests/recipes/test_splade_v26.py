@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import ast
+import html
 import importlib.util
 import json
 import logging
 import os
 import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -129,27 +130,15 @@ def test_wrong_rows_are_told_before_bm25_indexes_the_documents(
     assert not (beir.parent / "run").exists()
 
 
-def test_the_command_of_the_readme_trains_evaluates_and_leaves_its_records(
+def test_a_run_trains_evaluates_and_leaves_its_records(
     warm: WarmProcesses, beir: Path, tiny_checkpoint: Path
 ) -> None:
-    """`accelerate launch` with flags, in a process of its own; the model loads where lexforge is not
-    installed.
-    """
+    """With flags, in a process of its own; the model loads where lexforge is not installed."""
     run = beir.parent / "run"
-    launch = [
-        sys.executable,
-        "-m",
-        "accelerate.commands.launch",
-        "--num_processes",
-        "1",
-        "--num_machines",
-        "1",
-    ]
-    launch += ["--mixed_precision", "no", "--dynamo_backend", "no", "--cpu", str(RECIPE), "--preset", "v26"]
-    launch += ["--data", str(beir), "--model", str(tiny_checkpoint), "--output-dir", str(run), "--steps", "3"]
-    launch += ["--batch-size", "4", "--max-seq-length", "16", "--teacher-cache", str(beir.parent / "teacher")]
-    launch += ["--teacher", "lsa-char"]
-    done = subprocess.run(launch, capture_output=True, text=True, cwd=beir.parent, check=False)
+    arguments = ["--preset", "v26", "--data", beir, "--model", tiny_checkpoint, "--output-dir", run]
+    arguments += ["--steps", "3", "--batch-size", "4", "--max-seq-length", "16", "--teacher", "lsa-char"]
+    arguments += ["--teacher-cache", beir.parent / "teacher"]
+    done = warm.completed(RECIPE, *arguments, folder=beir.parent)
     assert done.returncode == 0, done.stderr[-3000:]
     metrics = json.loads((run / "metrics.json").read_text())
     for system in ("bm25", "initial", "trained"):
@@ -159,6 +148,9 @@ def test_the_command_of_the_readme_trains_evaluates_and_leaves_its_records(
     )
     assert json.loads((run / "config.json").read_text())["loss"]["flops_weight"] == 0.01
     assert (run / "report.html").stat().st_size < 5_000_000
+    page = html.unescape((run / "report.html").read_text(encoding="utf-8"))
+    assert run_verdict(run) in page
+    assert all(f'<section id="{part}"' in page for part in ("explorer", "training", "sparsity"))
     assert "report.html shows the run in a browser" in done.stdout
     assert f"\n{run_verdict(run)}\n" in done.stdout
     log = done.stdout + done.stderr
@@ -259,22 +251,33 @@ def test_every_option_of_the_recipe_runs(beir: Path, tiny_checkpoint: Path, othe
     documents = model.encode_document(["the list of a graph"], convert_to_sparse_tensor=False)
     if "output_vocabulary" in others:
         assert not documents[0, model.tokenizer.all_special_ids].any()
+    if "document_terms" in others:
+        texts = [json.loads(line) for line in (beir / "corpus.jsonl").read_text().splitlines()]
+        vectors = model.encode_document(
+            [f"{text['title']} {text['text']}" for text in texts], convert_to_sparse_tensor=False
+        )
+        assert float((vectors > 0).sum() / len(texts)) == pytest.approx(others["document_terms"], rel=0.01)
     if "inference_free" in others:
         terms = model.decode(model.encode_query("sort list"))
         assert {str(term) for term, _ in terms} <= {"sort", "list"}
 
 
-def test_precomputed_scores_take_the_place_of_a_teacher(beir: Path, tiny_checkpoint: Path) -> None:
+def test_precomputed_scores_take_the_place_of_a_teacher(
+    beir: Path, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Scores of a cross-encoder arrive as a file in qrels format."""
     scores = beir.parent / "scores.tsv"
     pairs = [f"q{i}\td{i}\t0.9\nq{i}\td{(i + 5) % 12}\t0.1\n" for i in range(8)]
     scores.write_text("query-id\tcorpus-id\tscore\n" + "".join(pairs))
     others = {**of_preset("v26"), "negatives": "judged", "teacher_scores": scores}
-    recipe.main(config(beir, model=str(tiny_checkpoint), **others))
-    assert not (beir.parent / "teacher").exists()
+    monkeypatch.setattr(recipe.teachers, "load_teacher", lambda *_: pytest.fail("a teacher was loaded"))
+    rows = rows_of_run(config(beir, model=str(tiny_checkpoint), **others), trains=True)
+    assert [row["label"] for row in rows] == [[0.9, 0.1]] * 8
 
 
-def test_rows_with_scores_need_no_teacher(beir: Path, tiny_checkpoint: Path) -> None:
+def test_rows_with_scores_need_no_teacher(
+    beir: Path, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A cross-encoder's scores in the file of rows; a route by column must not take them for texts."""
     rows = [
         {"anchor": word, "positive": f"the {word}", "negative_1": f"no {word}", "label": [0.9, 0.1]}
@@ -283,10 +286,10 @@ def test_rows_with_scores_need_no_teacher(beir: Path, tiny_checkpoint: Path) -> 
     write_lines(beir.parent / "mined.jsonl", rows)
     others = {**of_preset("v26"), "negatives": beir.parent / "mined.jsonl"}
     others |= {"model": str(tiny_checkpoint), "inference_free": True, "teacher_cache": None}
+    monkeypatch.setattr(recipe.teachers, "load_teacher", lambda *_: pytest.fail("a teacher was loaded"))
     recipe.main(config(beir, **others))
     state = json.loads((beir.parent / "run" / "checkpoint-4" / "trainer_state.json").read_text())
     assert state["log_history"][-1]["loss/distillation"] > 0
-    assert not (beir.parent / "teacher").exists()
 
 
 def test_a_teacher_that_the_run_would_ignore_is_refused(beir: Path) -> None:
@@ -341,27 +344,30 @@ def test_a_query_without_a_candidate_is_trained_on(
         beir / "queries.jsonl", [line | ({"text": "zebra"} if line["_id"] == "q3" else {}) for line in lines]
     )
     others = {**of_preset("v22"), "negatives": negatives, "model": str(tiny_checkpoint)}
-    recipe.main(config(beir, train=TWO_ROWS, **others))
+    rows = rows_of_run(config(beir, train=TWO_ROWS, **others))
+    assert [bool(row["negative_1"]) for row in rows] == [True] * 8
     line = "data, split 'train': 8 rows of 1 negative; 1 filled up at random, 0 dropped"
     assert [record.getMessage() for record in caplog.records if record.name == "lexforge.negatives.rows"] == [
         line
     ]
 
 
-def rows_of_run(cfg: Any) -> list[dict[str, Any]]:
-    """The rows that reach the trainer, which is not started."""
+def rows_of_run(cfg: Any, *, trains: bool = False) -> list[dict[str, Any]]:
+    """The rows that reach the trainer, which is started only where the run trains."""
     found: list[dict[str, Any]] = []
 
     class Seen(Exception):
         pass
 
-    def record(*args: Any, train_dataset: Any, **others: Any) -> None:
+    def record(*args: Any, train_dataset: Any, **others: Any) -> SpladeTrainer:
         found.extend(train_dataset)
-        raise Seen
+        if not trains:
+            raise Seen
+        return SpladeTrainer(*args, train_dataset=train_dataset, **others)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(recipe.training, "SpladeTrainer", record)
-        with pytest.raises(Seen):
+        with nullcontext() if trains else pytest.raises(Seen):
             recipe.main(cfg)
     return found
 
@@ -592,20 +598,23 @@ def test_a_share_is_kept_of_a_retriever_only(
     does not show the words of a text by itself."""
     trained = scale_head(build_splade(tiny_checkpoint, device="cpu"), WORDS, active_terms=1)
     trained.save_pretrained(str(tmp_path / "splade"))
-    started = SpladeTrainer.__init__
     shares = []
     own = []
+
+    class Noted(Exception):
+        pass
 
     def noted(self: SpladeTrainer, *args: Any, **others: Any) -> None:
         shares.append(others["start_share"])
         own.append(args[1].weights["own_activation"])
-        started(self, *args, **others)
+        raise Noted
 
     for model, said in ((tiny_checkpoint, True), (tmp_path / "splade", False)):
         settings = {"model": str(model), **of_preset("lexforge")}
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(SpladeTrainer, "__init__", noted)
-            recipe.main(config(beir, negatives="none", output_dir=tmp_path / f"run-{said}", **settings))
+            with pytest.raises(Noted):
+                recipe.main(config(beir, negatives="none", output_dir=tmp_path / f"run-{said}", **settings))
         assert ("is no retriever yet" in capsys.readouterr().out) == said
     assert shares == [0.0, PRESETS["lexforge"].finish.start_share]
     assert own == [PRESETS["lexforge"].start.untrained_own_activation, 0.0]
@@ -643,11 +652,16 @@ def test_numbers_beyond_the_model_are_refused_when_it_is_loaded(
         recipe.main(config(beir, model=str(tiny_checkpoint), **of_preset("lexforge"), **others))
 
 
-@pytest.mark.parametrize("name", PRESETS)
-def test_the_lexical_backbone_is_trained_as_its_preset_says(name: PresetName) -> None:
-    """`lexforge` keeps its rate, where the preset of the default lets it fall as a cosine."""
-    expected = PRESETS[name].training_from_scratch().left_open()
-    assert recipe.defaults("lexical", name).train == expected
+SCHEDULES = dict.fromkeys(PRESETS, "cosine") | {"lexforge": "constant_with_warmup"}
+
+
+@pytest.mark.parametrize(("name", "schedule"), SCHEDULES.items())
+def test_the_lexical_backbone_is_trained_as_its_preset_says(name: PresetName, schedule: str) -> None:
+    """`lexforge` keeps its rate, where the preset of the default lets it fall as a cosine; all take 300 steps
+    of 64 rows.
+    """
+    train = recipe.resolve(recipe.defaults("lexical", name)).train
+    assert (train.lr_scheduler_type, train.steps, train.batch_size) == (schedule, 300, 64)
 
 
 def test_mined_negatives_take_the_route_of_documents(beir: Path, tiny_checkpoint: Path) -> None:
@@ -718,15 +732,13 @@ def test_a_cross_encoder_as_teacher_scores_the_documents_of_each_row(
     """The oracle is the cross-encoder's own logits of the rows that were trained on."""
     settings = {"model": str(tiny_checkpoint), "train": TWO_ROWS, **of_preset("lexforge")}
     cfg = config(beir, negatives=negatives, teacher=str(tiny_cross), **settings)
-    rows = rows_of_run(cfg)
+    rows = rows_of_run(cfg, trains=True)
     assert len(rows) == 8
     cross = CrossEncoder(str(tiny_cross), device="cpu")
     for row in rows:
         pairs = [(row["anchor"], row[column]) for column in ("positive", "negative_1")]
         expected = cross.predict(pairs, activation_fn=torch.nn.Identity()).tolist()
         assert row["label"] == pytest.approx(expected, abs=1e-5)  # padding changes float32 sums
-    shutil.rmtree(cfg.output_dir)
-    recipe.main(cfg)
     state = json.loads((cfg.output_dir / "checkpoint-2" / "trainer_state.json").read_text())
     assert state["log_history"][0]["loss/distillation"] > 0
     assert "| teacher | cross |" in (cfg.output_dir / "model" / "README.md").read_text()

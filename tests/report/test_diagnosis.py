@@ -198,19 +198,20 @@ LARGE = replace(OPEN, bias=3.0)
 FEW = Setting(learning_rate=5e-3, steps=60, rows=16, eval_steps=10)
 HOT = Setting(learning_rate=0.1)
 COLD = Setting(replace(SCRATCH, temperature=0.02))
-# symptom, the wrong setting, the part of the advice that names knob and direction, the advice followed
+# symptom, the wrong setting, the part of the advice that names knob and direction, the advice followed; of a
+# symptom the case comes first whose trainings others share
 CASES = [
-    (
-        "stop_words",
-        GREEDY,
-        "set --loss.idf-alpha 4, --loss.stopword-penalty 15 and --loss.flops-weight 0.01",
-        changed(GREEDY, idf_alpha=4.0, stopword_penalty=15.0, flops_weight=0.01),
-    ),
     (
         "stop_words",
         GREEDY,
         "--loss.positive-activation-weight (now 10) is above 2, lower it",
         changed(GREEDY, positive_activation_weight=0.0),
+    ),
+    (
+        "stop_words",
+        GREEDY,
+        "set --loss.idf-alpha 4, --loss.stopword-penalty 15 and --loss.flops-weight 0.01",
+        changed(GREEDY, idf_alpha=4.0, stopword_penalty=15.0, flops_weight=0.01),
     ),
     (
         "stop_words",
@@ -225,17 +226,17 @@ CASES = [
         changed(GREEDY, positive_activation_weight=0.0),
     ),
     ("everywhere", OPEN, "raise --loss.flops-weight (now 1e-05)", changed(OPEN, flops_weight=1.0)),
-    ("rare_weight", FLAT, "raise --loss.idf-alpha (now 0)", changed(FLAT, idf_alpha=8.0)),
     ("rare_weight", FLAT, "lower --loss.flops-weight (now 0.2)", changed(FLAT, flops_weight=0.01)),
+    ("rare_weight", FLAT, "raise --loss.idf-alpha (now 0)", changed(FLAT, idf_alpha=8.0)),
+    ("own_recall", FLAT, "lower --loss.flops-weight (now 0.2)", changed(FLAT, flops_weight=0.01)),
     (
         "own_recall",
         FLAT,
         "raise --loss.own-activation-weight",
         changed(FLAT, own_activation_weight=5.0),
     ),
-    ("own_recall", FLAT, "lower --loss.flops-weight (now 0.2)", changed(FLAT, flops_weight=0.01)),
-    ("expansion", STRICT, "lower --loss.flops-weight (now 3)", changed(STRICT, flops_weight=0.05)),
     ("expansion", replace(HEALTHY, start_share=0.95), "--finish.start-share (now 0.95)", HEALTHY),
+    ("expansion", STRICT, "lower --loss.flops-weight (now 3)", changed(STRICT, flops_weight=0.05)),
     ("empty", SILENT, "lower --loss.flops-weight (now 20)", changed(SILENT, flops_weight=0.001)),
     ("empty", SILENT, "lengthen --loss.ramp-fraction (now 0)", changed(SILENT, ramp_fraction=1.0)),
     (

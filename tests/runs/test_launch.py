@@ -7,11 +7,14 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import make_dataclass
 from pathlib import Path
 
 import pytest
 from warm_processes import WarmProcesses
 
+from lexforge.report import write_page
+from lexforge.runs import claim_run_directory
 from lexforge.runs.launcher import launch_command, program_words
 
 SCRIPT = """
@@ -131,6 +134,22 @@ def test_a_secret_in_the_command_is_not_kept(
     """`env.json`, the page and the command that resumes the run are shown to others."""
     monkeypatch.setattr(sys, "orig_argv", ["python", "recipe.py", *words])
     assert launch_command() == [sys.executable, "recipe.py", *kept]
+
+
+def test_no_file_of_a_run_keeps_a_secret_of_its_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What claims the folder and what draws the page both read the command."""
+    words = ["recipe.py", "--hub-token", "hf_x", "--steps", "3", "--export=WANDB_API_KEY=hf_x"]
+    monkeypatch.setattr(sys, "orig_argv", ["python", *words])
+    settings = make_dataclass("Settings", ["steps", "resume"])(3, False)
+    claim_run_directory(tmp_path, settings, resume=False, data={})
+    page = write_page(tmp_path)
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert {"env.json", "config.json", page.name} <= {path.name for path in files}
+    assert not [path.name for path in files if b"hf_x" in path.read_bytes()]
+    for file in (page, tmp_path / "env.json"):
+        assert "--hub-token" in file.read_text(), "the rest of the command is kept"
 
 
 @pytest.mark.parametrize(
