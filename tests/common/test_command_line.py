@@ -46,6 +46,38 @@ def test_a_setting_out_of_range_is_one_line_too() -> None:
     assert "number must be at most 9; received 10" in str(ended.value.code)
 
 
+@dataclass(frozen=True)
+class Group:
+    numbers: tuple[int, ...] | None = None
+    one: int = 0
+
+
+@dataclass(frozen=True)
+class Lists:
+    names: tuple[str, ...] = ()
+    group: Group = Group()
+
+
+@pytest.mark.parametrize(
+    ("words", "flag"),
+    [
+        (["--names", "a", "--names", "b"], "--names"),
+        (["--group.numbers", "1", "--names", "a", "--group.numbers=2"], "--group.numbers"),
+    ],
+)
+def test_an_option_of_several_values_is_given_once(words: list[str], flag: str) -> None:
+    """`lexforge index --delete a --delete b` would have deleted b alone."""
+    with pytest.raises(SystemExit) as ended:
+        run_command(lambda settings: None, Lists, "List.", arguments=words)
+    assert f"error: {flag} is given 2 times; give all its values at once: {flag} A B" in str(ended.value.code)
+
+
+def test_an_option_of_one_value_may_be_given_again(capsys: pytest.CaptureFixture[str]) -> None:
+    """The last one counts, as everywhere: a script may add to a command that it was given."""
+    run_command(print, Lists, "List.", arguments=["--group.one", "1", "--names", "a", "--group.one", "2"])
+    assert "one=2" in capsys.readouterr().out
+
+
 def test_a_reader_that_has_seen_enough_is_no_mistake() -> None:
     """`lexforge search INDEX words | head -1` ends without a word about pipes."""
     code = (
@@ -96,6 +128,7 @@ def test_help_shows_an_example_first_and_loads_nothing_slow(path: Path) -> None:
     assert done.returncode == 0, done.stderr[-2000:]
     text, _, loaded = done.stdout.rpartition("loaded:")
     assert loaded.split() == []
+    assert text.startswith(f"usage: {path.name} [-h]")  # a copy of a recipe is no command of `lexforge`
     example = text.index(f"{path.parent.name}/{path.name}", text.index("\n"))
     assert example < text.index("options ─")
     assert "--debug" in text

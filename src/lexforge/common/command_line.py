@@ -8,12 +8,13 @@ import logging
 import os
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import make_dataclass, replace
+from dataclasses import is_dataclass, make_dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
 from lexforge.common.types import DataError
 
@@ -59,6 +60,7 @@ def run_command(
     options_class = make_dataclass("Options", fields, frozen=True)
     words = sys.argv[1:] if arguments is None else arguments
     with one_line_errors(debug="--debug" in words):
+        _refuse_repeated_lists(words, config_class)
         # The settings check their own range while they are read.
         help_text = _help_text(description)
         program = program or program_name()
@@ -169,6 +171,24 @@ def printable(text: str) -> str:
         category Cc.
     """
     return text.translate(_CONTROL)
+
+
+def _refuse_repeated_lists(words: Sequence[str], config_class: type) -> None:
+    """Refuse an option of several values that is given twice: its last values alone would count."""
+    flags = Counter(word.partition("=")[0].replace("_", "-") for word in words if word.startswith("--"))
+    for name in _list_names(config_class):
+        for flag, count in flags.items():
+            if count > 1 and flag.removeprefix("--").rpartition(".")[2] == name.replace("_", "-"):
+                raise ValueError(f"{flag} is given {count} times; give all its values at once: {flag} A B")
+
+
+def _list_names(config_class: type) -> Iterator[str]:
+    """Yield the names of the settings that take several values, also of those in groups."""
+    for name, hint in get_type_hints(config_class).items():
+        if is_dataclass(hint):
+            yield from _list_names(hint)  # type: ignore[arg-type]
+        elif tuple in (get_origin(hint), *map(get_origin, get_args(hint))):
+            yield name
 
 
 @contextmanager
