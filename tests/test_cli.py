@@ -204,15 +204,6 @@ def test_train_calls_itself_by_its_command(words: list[str], capsys: pytest.Capt
         assert f"\n{command}: error: argument --preset" in capsys.readouterr().err
 
 
-def test_a_recipe_that_is_started_as_a_file_calls_itself_by_its_file() -> None:
-    """A copy of a recipe is no command of `lexforge`."""
-    file = ROOT / "recipes" / "splade_v26.py"
-    done = subprocess.run([sys.executable, str(file), "--help"], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("usage: splade_v26.py [-h]")
-    assert "\n    accelerate launch recipes/splade_v26.py\n" in done.stdout
-
-
 @pytest.mark.parametrize(
     ("words", "preset"),
     [([], "lexforge-scratch"), (["--model", "some/model"], "lexforge"), (["--preset=v22"], "v22")],

@@ -5,8 +5,10 @@ from __future__ import annotations
 import io
 import json
 import os
+import signal
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,9 +17,10 @@ from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
+from warm_processes import WarmProcesses
 
 from lexforge.commands import encode, evaluate, index, search
-from lexforge.corpus import read_source
+from lexforge.corpus import encoded_corpus, indexing, open_index, read_source
 from lexforge.storage.manifest import write_manifest
 
 
@@ -266,3 +269,64 @@ def test_an_index_without_texts_finds_ids(vectors: Path, tmp_path: Path, capsys)
             index.main(index.Config(tmp_path / "second", **wrong))
     with pytest.raises(ValueError, match="leave out --model and --max-seq-length"):
         index.main(index.Config(tmp_path / "second", vectors=vectors, model="x"))
+
+
+DIES_AFTER_A_BLOCK = """
+import os, signal, sys
+from functools import partial
+from lexforge import cli
+from lexforge.corpus import encoded_corpus, indexing
+
+def dies(*arguments, **others):
+    write(*arguments, **others)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+write, encoded_corpus.write_block = encoded_corpus.write_block, dies
+indexing.encode_corpus = partial(indexing.encode_corpus, block_rows=3)
+cli.main(sys.argv[1:])
+"""
+
+
+def test_a_killed_index_of_documents_goes_on_where_it_was(
+    warm: WarmProcesses,
+    corpus_folder: Path,
+    tiny_checkpoint: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Vectors that were computed before a kill are not computed again, and the index is the same."""
+    cfg = index.Config(tmp_path / "index", documents=str(corpus_folder), model=str(tiny_checkpoint))
+    index.main(replace(cfg, output=tmp_path / "whole"))
+    words = [
+        "index",
+        "--documents",
+        corpus_folder,
+        "--model",
+        tiny_checkpoint,
+        "--output",
+        tmp_path / "index",
+    ]
+    ended = warm.run("-c", [DIES_AFTER_A_BLOCK, *words])
+    assert ended == [-signal.SIGKILL], warm.log.read_text()
+    assert [path.name for path in (tmp_path / "index.vectors").glob("block-*")] == [
+        "block-000000.safetensors"
+    ]
+
+    whole, _, passages = open_index(tmp_path / "whole")
+    real, seen = encoded_corpus.encode, []
+    monkeypatch.setattr(
+        encoded_corpus,
+        "encode",
+        lambda model, texts, *rest, **more: seen.extend(texts) or real(model, texts, *rest, **more),
+    )
+    monkeypatch.setattr(indexing, "encode_corpus", partial(indexing.encode_corpus, block_rows=3))
+    index.main(cfg)
+    assert seen == [passage.joined for passage in passages.values()][3:]
+    assert not (tmp_path / "index.vectors").exists()
+    found = open_index(tmp_path / "index")[0]
+    assert found.ids == whole.ids
+    # Other batches have other padding, which changes float32 sums.
+    for one, other in zip(
+        found.vectors(found.ids).toarray(), whole.vectors(whole.ids).toarray(), strict=True
+    ):
+        assert one == pytest.approx(other, rel=1e-4, abs=1e-5)

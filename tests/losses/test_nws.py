@@ -9,7 +9,6 @@ import sys
 import pytest
 import torch
 from small_runs import without_dropout
-from transformers import TrainerCallback
 
 from lexforge.losses import NWSLoss, loss_tensors
 from lexforge.losses.functional import compute_label_pair_similarity, nws
@@ -639,60 +638,6 @@ def test_trains_a_sparse_encoder(tiny_splade, topics) -> None:
     loss = NWSLoss(tiny_splade, torch.zeros(9, 9), aggregate="mean", queue_size=32, momentum=0.9)
     topics.train(tiny_splade, loss, rows, "sparse trainer", steps=30)
     assert topics.separation(tiny_splade) > before + 0.1
-
-
-def test_a_resumed_run_continues_with_the_same_state(tiny_checkpoint, topics) -> None:
-    """Prototypes, queue, average and encoder of a run stopped at step 3 of 6 end as if it had not."""
-    from datasets import Dataset
-    from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer
-    from sentence_transformers import SentenceTransformerTrainingArguments as Arguments
-    from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
-
-    from lexforge.runs import RunStateCallback
-
-    dataset = Dataset.from_list(label_rows(topics))
-
-    def run(folder: str, steps: int, resume: bool) -> dict[str, torch.Tensor]:
-        torch.manual_seed(0)  # the checkpoint lacks a pooler, which nothing reads
-        transformer = Transformer(str(tiny_checkpoint), max_seq_length=32)
-        pooling = Pooling(transformer.get_embedding_dimension())
-        model = SentenceTransformer(modules=[transformer, pooling], device="cpu")
-        torch.manual_seed(7 if resume else 0)  # prototypes that start otherwise must be overwritten
-        loss = NWSLoss(model, torch.eye(9), aggregate="max", queue_size=40, momentum=0.9)
-        arguments = Arguments(
-            output_dir=folder,
-            max_steps=6,
-            per_device_train_batch_size=8,
-            learning_rate=1e-3,
-            save_steps=3,
-            use_cpu=True,
-            dataloader_pin_memory=False,
-            report_to="none",
-            disable_tqdm=True,
-        )
-        trainer = SentenceTransformerTrainer(
-            model=model, args=arguments, train_dataset=dataset, loss=loss, callbacks=[RunStateCallback(loss)]
-        )
-        if steps < 6:
-            trainer.add_callback(StopAt(steps))
-        trainer.train(resume_from_checkpoint=f"{folder}/checkpoint-3" if resume else None)
-        return {**loss_tensors(loss), **model.state_dict()}
-
-    whole = run("whole", 6, resume=False)
-    run("stopped", 3, resume=False)
-    resumed = run("stopped", 6, resume=True)
-    assert int(resumed["queue.enqueued"]) == 48
-    assert whole.keys() == resumed.keys()
-    for name, tensor in whole.items():
-        assert torch.equal(tensor, resumed[name]), name
-
-
-class StopAt(TrainerCallback):
-    def __init__(self, step: int) -> None:
-        self.step = step
-
-    def on_step_end(self, args, state, control, **kwargs) -> None:
-        control.should_training_stop = state.global_step >= self.step
 
 
 @pytest.mark.parametrize(

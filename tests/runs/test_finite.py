@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -121,6 +121,18 @@ def test_a_bad_parameter_is_named_and_never_saved(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-2", "log.jsonl"]
 
 
+def test_parameters_that_were_bad_before_the_step_are_not_saved(
+    tiny_splade: SparseEncoder, tmp_path: Path, make_trainer: MakeTrainer
+) -> None:
+    """The loss is the first to show it; the last good state is then that of an earlier checkpoint."""
+    trainer = make_trainer(tiny_splade, tmp_path)
+    poison = partial(next(tiny_splade.parameters()).data.fill_, float("nan"))
+    trainer.add_callback(BeforeStep(3, poison))
+    with pytest.raises(NonFiniteError, match=r"positive_activation.*step after 3.*checkpoint-2\."):
+        trainer.train()
+    assert last_checkpoint(tmp_path) == str(tmp_path / "checkpoint-2")
+
+
 def test_finite_entries_with_an_infinite_norm_are_no_reason_to_go_on(
     tiny_splade: SparseEncoder, tmp_path: Path, make_trainer: MakeTrainer
 ) -> None:
@@ -133,20 +145,30 @@ def test_finite_entries_with_an_infinite_norm_are_no_reason_to_go_on(
         trainer.train()
 
 
+@pytest.mark.parametrize(("scale", "stops_after"), [(65536.0, None), (1.0, 1), (0.5, 0)])
 def test_half_precision_overflow_is_the_scalers_business(
-    tiny_splade: SparseEncoder, tmp_path: Path, make_trainer: MakeTrainer
+    scale: float,
+    stops_after: int | None,
+    tiny_splade: SparseEncoder,
+    tmp_path: Path,
+    make_trainer: MakeTrainer,
 ) -> None:
     """Under fp16 a step with an infinite gradient is skipped and the scale halved; with the scale below 1
     that explanation is used up.
     """
-    trainer = make_trainer(tiny_splade, tmp_path)
-    scale = 65536.0
-    trainer.accelerator.scaler = SimpleNamespace(get_scale=lambda: scale)
-    assert trainer.scaler_will_skip()
-    scale = 0.5
-    assert not trainer.scaler_will_skip()
-    trainer.accelerator.scaler = None
-    assert not trainer.scaler_will_skip()
+    trainer = make_trainer(tiny_splade, tmp_path, arguments={"max_steps": 2})
+    trainer.accelerator.scaler = torch.amp.GradScaler("cpu", init_scale=scale)
+    before = head_bias(tiny_splade).detach().clone()
+    head_bias(tiny_splade).register_hook(lambda gradient: gradient * float("inf"))
+    if stops_after is None:
+        trainer.train()
+        assert trainer.accelerator.scaler.get_scale() == scale / 4
+        assert torch.equal(head_bias(tiny_splade), before)
+    else:
+        with pytest.raises(
+            NonFiniteError, match=rf"the gradient of 0\.model\.cls.*in the step after {stops_after}"
+        ):
+            trainer.train()
 
 
 def test_a_loss_with_parameters_and_one_number_in_any_trainer(tiny_dense: Any, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from sentence_transformers.sentence_transformer.modules import Pooling, Transfor
 from torch import nn
 from transformers import TrainerControl, TrainerState
 
-from lexforge.losses import CoSENTLoss, MoCoLoss, NeuralSparseLoss, loss_tensors
+from lexforge.losses import CoSENTLoss, MoCoLoss, NeuralSparseLoss, NWSLoss, loss_tensors
 from lexforge.losses.base import EmbeddingLoss
 from lexforge.models import is_training
 from lexforge.runs import RunStateCallback
@@ -51,7 +51,11 @@ def moco(model: nn.Module) -> MoCoLoss:
     return MoCoLoss(model, queue_size=10, momentum=0.7, temperature=0.1)
 
 
-LOSSES = {"moco": moco, "prototypes": Prototypes, "softmax": lambda m: SoftmaxLoss(m, 32, 3)}
+def nws(model: nn.Module) -> NWSLoss:
+    return NWSLoss(model, torch.eye(3), aggregate="max", queue_size=10, momentum=0.7)
+
+
+LOSSES = {"moco": moco, "nws": nws, "prototypes": Prototypes, "softmax": lambda m: SoftmaxLoss(m, 32, 3)}
 
 
 def dense(checkpoint: Path) -> SentenceTransformer:
@@ -63,10 +67,12 @@ def dense(checkpoint: Path) -> SentenceTransformer:
 
 def rows(loss_name: str) -> Dataset:
     data: dict[str, list] = {"anchor": [f"{a} {b}" for a, b in pairwise(WORDS)] * 3}
-    if loss_name != "prototypes":
+    if loss_name not in ("nws", "prototypes"):
         data["positive"] = [f"the {text} of it" for text in data["anchor"]]
     if loss_name != "moco":
         data["label"] = [row % 3 for row in range(len(data["anchor"]))]
+    if loss_name == "nws":  # one label or two of each text
+        data["label"] = [[int(place in (row, row // 2 % 3)) for place in range(3)] for row in data["label"]]
     return Dataset.from_dict(data)
 
 
@@ -155,6 +161,14 @@ def test_a_checkpoint_that_lies_elsewhere_is_named(tiny_checkpoint: Path, tmp_pa
     assert trainer.loss.batches == 6
 
 
+@pytest.fixture(scope="module")
+def with_queue(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint of MoCo after two steps."""
+    folder = tmp_path_factory.mktemp("with-queue")
+    make_trainer(tiny_checkpoint, folder, "moco", max_steps=2).train()
+    return folder / "checkpoint-2"
+
+
 def saved_again(file: Path, **changed: Any) -> None:
     """Write a state anew, with other fields or tensors and a good checksum."""
     fields, tensors = read_tensors(file, FORMAT)
@@ -198,11 +212,15 @@ def saved_again(file: Path, **changed: Any) -> None:
     ids=["missing", "another step", "another loss", "a bit", "of version 0.1", "without the part"],
 )
 def test_a_state_that_is_not_there_stops_the_run(
-    damage: Any, error: type[Exception], message: str, tiny_checkpoint: Path, tmp_path: Path
+    damage: Any,
+    error: type[Exception],
+    message: str,
+    with_queue: Path,
+    tiny_checkpoint: Path,
+    tmp_path: Path,
 ) -> None:
     """A fresh queue must never pass for a resumed one."""
-    make_trainer(tiny_checkpoint, tmp_path, "moco", max_steps=2).train()
-    checkpoint = tmp_path / "checkpoint-2"
+    checkpoint = Path(shutil.copytree(with_queue, tmp_path / "checkpoint-2"))
     damage(checkpoint / STATE_FILE)
     with pytest.raises(error, match=message):
         make_trainer(tiny_checkpoint, tmp_path, "moco").train(resume_from_checkpoint=str(checkpoint))

@@ -94,12 +94,13 @@ def test_training_leaves_the_average_of_its_steps_and_of_the_start(
 def test_a_resumed_run_has_the_same_average_to_the_bit(
     fresh: Callable[[], SparseEncoder], tmp_path: Path, make_trainer: Callable[..., SpladeTrainer]
 ) -> None:
-    """From the middle, and from a run that has ended."""
-    whole = make_trainer(fresh(), tmp_path / "whole", average_horizon=0.5)
+    """From the middle, and from a run that has ended; with a share of the start."""
+    options = {"average_horizon": 0.5, "start_share": 0.25}
+    whole = make_trainer(fresh(), tmp_path / "whole", **options)
     whole.train()
     expected = weights(whole.model)
     for step in (2, 6):
-        resumed = make_trainer(fresh(), tmp_path / "whole", average_horizon=0.5)
+        resumed = make_trainer(fresh(), tmp_path / "whole", **options)
         resumed.train(resume_from_checkpoint=str(tmp_path / "whole" / f"checkpoint-{step}"))
         found = weights(resumed.model)
         assert all(torch.equal(tensor, found[name]) for name, tensor in expected.items())

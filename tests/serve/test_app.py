@@ -203,7 +203,7 @@ def test_the_page_is_one_file_that_runs_its_own_script_alone(client: Any) -> Non
 
 def test_each_of_many_clients_gets_its_own_answer(address: str) -> None:
     """Their searches are done together, with different k."""
-    queries = [f"{a} {b}" for a in WORDS for b in WORDS if a < b][:64]
+    queries = [f"{a} {b}" for a in WORDS for b in WORDS if a < b][:16]
     alone = {query: answer_of(address, query, 7) for query in queries}
     wanted = [(query, 1 + number % 7) for number, query in enumerate(queries)] * 2
     with ThreadPoolExecutor(32) as pool:

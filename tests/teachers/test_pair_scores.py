@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,6 +14,7 @@ import sentence_transformers
 import torch
 from sentence_transformers import CrossEncoder, SentenceTransformer, SparseEncoder
 from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification, BertModel
+from warm_processes import WarmProcesses
 
 from lexforge.data import DataError, RetrievalData, load_teacher_scores, write_teacher_scores
 from lexforge.teachers import label_rows, listed_pairs, load_scorer, row_pairs, score_pairs
@@ -209,17 +209,19 @@ score_pairs(Slow(), eval(sys.argv[1]), sys.argv[2], block_pairs=1)
 """
 
 
-def test_a_killed_run_goes_on_where_it_stopped(tmp_path: Path) -> None:
+def test_a_killed_run_goes_on_where_it_stopped(warm: WarmProcesses, tmp_path: Path) -> None:
     """SIGKILL leaves no time to clean up; whole blocks stay, and the result is that of an unbroken run."""
     cache = tmp_path / "cache"
-    process = subprocess.Popen([sys.executable, "-c", SLOW_RUN, repr(PAIRS), str(cache)])
+    (process,) = warm.start("-c", [SLOW_RUN, repr(PAIRS), cache])
     deadline = time.monotonic() + 120
-    while len(list(cache.glob("block-*[0-9a-f]"))) < 3:
-        assert process.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    process.send_signal(signal.SIGKILL)
-    assert process.wait() == -signal.SIGKILL
+    try:
+        while len(list(cache.glob("block-*[0-9a-f]"))) < 3:
+            assert time.monotonic() < deadline, warm.log.read_text()
+            time.sleep(0.01)
+    finally:
+        os.kill(process, signal.SIGKILL)
+        ended = warm.end()
+    assert ended == [-signal.SIGKILL], warm.log.read_text()
     whole = len([path for path in cache.iterdir() if "partial" not in path.name])
     scorer = CountingScorer()
     scores = score_pairs(scorer, PAIRS, cache, block_pairs=1)

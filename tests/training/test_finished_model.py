@@ -12,33 +12,11 @@ from sentence_transformers import SparseEncoder
 from sentence_transformers.base.evaluation import BaseEvaluator
 from torch import nn
 
-from lexforge.runs import last_checkpoint
 from lexforge.training import SpladeTrainer
 
 
 def weights(model: nn.Module) -> dict[str, torch.Tensor]:
     return {name: tensor.detach().clone() for name, tensor in model.named_parameters()}
-
-
-def test_training_leaves_the_average_and_checkpoints_the_trained_weights(
-    fresh: Callable[[], SparseEncoder], tmp_path: Path, make_trainer: Callable[..., SpladeTrainer]
-) -> None:
-    """The oracle is the same training without the option, averaged by hand."""
-    start = weights(fresh())
-    alone = make_trainer(fresh(), tmp_path / "alone")
-    alone.train()
-    trained = weights(alone.model)
-
-    averaged = make_trainer(fresh(), tmp_path / "averaged", start_share=0.25)
-    averaged.train()
-    for name, tensor in weights(averaged.model).items():
-        torch.testing.assert_close(tensor, 0.75 * trained[name] + 0.25 * start[name])
-
-    # The checkpoint of the last step holds the trained weights, and resuming it gives the average again.
-    again = make_trainer(fresh(), tmp_path / "averaged", start_share=0.25)
-    again.train(resume_from_checkpoint=last_checkpoint(str(tmp_path / "averaged")))
-    expected = weights(averaged.model)
-    assert all(torch.equal(tensor, expected[name]) for name, tensor in weights(again.model).items())
 
 
 def test_an_evaluation_measures_the_average_and_training_goes_on_from_its_own_weights(

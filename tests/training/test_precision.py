@@ -16,6 +16,8 @@ from lexforge.models.training_forward import encoder_name, seconds_of_formats, t
 from lexforge.storage import timings
 from lexforge.training import precision
 
+ONE_STEP = {"max_steps": 1, "save_strategy": "no"}
+
 
 @pytest.fixture
 def timed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., list[int]]:
@@ -54,7 +56,7 @@ def test_the_faster_format_is_taken(
     """A gain of less than a tenth is not worth the rounding; no instructions, no choice."""
     calls = timed(float32, bfloat16)
     model = fresh()
-    trainer = make_trainer(model, tmp_path, fastest_precision=True)
+    trainer = make_trainer(model, tmp_path, fastest_precision=True, arguments=ONE_STEP)
     trainer.train()
     assert calls == [1]
     assert {forward.dtype for forward in training_forwards(model)} == {chosen}
@@ -80,9 +82,10 @@ def test_a_run_that_is_repeated_computes_the_same(
     """A machine that is asked twice may answer differently; another encoder is another question."""
     calls = timed(1.0, 0.89)
     for folder in ("first", "second"):
-        make_trainer(fresh(), tmp_path / folder, fastest_precision=True).train()
+        make_trainer(fresh(), tmp_path / folder, fastest_precision=True, arguments=ONE_STEP).train()
     assert calls == [1]
-    make_trainer(fresh(), tmp_path / "third", fastest_precision=True, dropout=0.0).train()
+    other = {"fastest_precision": True, "dropout": 0.0, "arguments": ONE_STEP}
+    make_trainer(fresh(), tmp_path / "third", **other).train()
     assert calls == [1, 1]
 
 

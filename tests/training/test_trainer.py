@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import json
+import copy
+import io
 import math
 from collections.abc import Callable
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -15,25 +17,33 @@ from sentence_transformers import SparseEncoder
 from transformers import PrinterCallback, TrainerState
 
 from lexforge.losses import NeuralSparseLoss
-from lexforge.runs import NonFiniteError, last_checkpoint
 from lexforge.runs.log_file import LogLines
 from lexforge.settings import V26
 from lexforge.training import Phase, SpladeTrainer, TrainingSettings
 from lexforge.training.curriculum import CurriculumCallback
 
 STEPS = 6
+ONE_STEP = {"max_steps": 1, "save_strategy": "no"}
 
 
-def weights(model: SparseEncoder) -> dict[str, torch.Tensor]:
-    return {name: value.clone() for name, value in model.state_dict().items()}
+@pytest.fixture(scope="module")
+def trained(
+    loaded_splade: SparseEncoder,
+    make_trainer: Callable[..., SpladeTrainer],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> tuple[SpladeTrainer, str]:
+    """The trainer after six steps, and what it printed, without a bar."""
+    trainer = make_trainer(copy.deepcopy(loaded_splade), tmp_path_factory.mktemp("trained"))
+    with redirect_stdout(io.StringIO()) as printed:
+        trainer.train()
+    return trainer, printed.getvalue()
 
 
 def test_the_log_holds_every_part_its_share_the_active_dimensions_and_the_phase(
-    tiny_splade: SparseEncoder, tmp_path: Path, make_trainer: Callable[..., SpladeTrainer]
+    trained: tuple[SpladeTrainer, str],
 ) -> None:
     """A term that takes over the loss, or a model that grows dense, must be seen while it happens."""
-    trainer = make_trainer(tiny_splade, tmp_path)
-    trainer.train()
+    trainer, _ = trained
     parts = [name for name, weight in trainer.curriculum.loss.weights.items() if weight]
     lines = [line for line in trainer.state.log_history if "loss" in line]
     assert len(lines) == STEPS
@@ -47,15 +57,9 @@ def test_the_log_holds_every_part_its_share_the_active_dimensions_and_the_phase(
     assert [line["phase"] for line in lines] == [1, 1, 2, 2, 2, 3]  # ends at .32 and .68 of six steps
 
 
-def test_without_a_bar_a_line_of_the_log_begins_with_its_step(
-    tiny_splade: SparseEncoder,
-    tmp_path: Path,
-    make_trainer: Callable[..., SpladeTrainer],
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_without_a_bar_a_line_of_the_log_begins_with_its_step(trained: tuple[SpladeTrainer, str]) -> None:
     """In a job's log no bar shows how far training is, and the Trainer's own lines do not say it."""
-    make_trainer(tiny_splade, tmp_path).train()  # with `disable_tqdm`
-    lines = [line for line in capsys.readouterr().out.splitlines() if "loss" in line]
+    lines = [line for line in trained[1].splitlines() if "loss" in line]
     assert [line.split(": ")[0] for line in lines] == [
         *(f"step {step} of {STEPS}" for step in range(1, STEPS + 1)),
         f"step {STEPS} of {STEPS}",  # the summary of the training
@@ -110,12 +114,9 @@ def test_a_printer_of_the_user_stays(
     assert [type(one) for one in printers] == [Own, LogLines]
 
 
-def test_the_learning_rate_follows_schedule_times_phase(
-    tiny_splade: SparseEncoder, tmp_path: Path, make_trainer: Callable[..., SpladeTrainer]
-) -> None:
+def test_the_learning_rate_follows_schedule_times_phase(trained: tuple[SpladeTrainer, str]) -> None:
     """The factor of a phase multiplies the cosine schedule at the same step, worked out by hand here."""
-    trainer = make_trainer(tiny_splade, tmp_path)
-    trainer.train()
+    trainer, _ = trained
     found = [line["learning_rate"] for line in trainer.state.log_history if "loss" in line]
     factors = [1, 1, 0.5, 0.5, 0.5, 0.25]
     warm_up = 1  # ceil(0.1 * 6)
@@ -125,79 +126,11 @@ def test_the_learning_rate_follows_schedule_times_phase(
         assert rate == pytest.approx(1e-3 * cosine * factor, abs=1e-12), step
 
 
-def test_a_resumed_run_ends_with_the_weights_of_one_never_stopped(
-    tiny_checkpoint: Path, tmp_path: Path, make_trainer: Callable[..., SpladeTrainer]
-) -> None:
-    """Weights, optimizer, schedule, sampler, dropout and phases all continue: bit for bit on one CPU rank."""
-    from sentence_transformers.sparse_encoder.modules import SpladePooling, Transformer
-
-    def fresh() -> SparseEncoder:
-        transformer = Transformer(str(tiny_checkpoint), transformer_task="fill-mask", max_seq_length=32)
-        return SparseEncoder(modules=[transformer, SpladePooling("max")], device="cpu")
-
-    whole = make_trainer(fresh(), tmp_path / "whole")
-    whole.train()
-
-    class Stop(Exception):
-        pass
-
-    stopped = make_trainer(fresh(), tmp_path / "stopped")
-    step = stopped.training_step
-
-    def stop_after_five(*args: Any, **kwargs: Any) -> torch.Tensor:
-        if stopped.state.global_step == 5:  # a step past the checkpoint, which resume must do again
-            raise Stop
-        return step(*args, **kwargs)
-
-    stopped.training_step = stop_after_five  # type: ignore[method-assign]
-    with pytest.raises(Stop):
-        stopped.train()
-    resumed = make_trainer(fresh(), tmp_path / "stopped")
-    checkpoint = last_checkpoint(tmp_path / "stopped")
-    assert checkpoint is not None
-    assert checkpoint.endswith("checkpoint-4")
-    resumed.train(resume_from_checkpoint=checkpoint)
-    for name, value in weights(whole.model).items():
-        torch.testing.assert_close(weights(resumed.model)[name], value, rtol=0, atol=0, msg=name)
-    assert resumed.state.log_history[-2]["phase"] == 3
-
-
-@pytest.mark.parametrize("poisoned", [False, True], ids=["bad loss", "bad parameters"])
-def test_a_part_that_is_not_finite_stops_the_run_after_saving(
-    tiny_splade: SparseEncoder, tmp_path: Path, make_trainer: Callable[..., SpladeTrainer], poisoned: bool
-) -> None:
-    """An hour of training on NaN is an hour lost; the good state before it is kept, and told apart from a bad
-    one.
-    """
-    trainer = make_trainer(tiny_splade, tmp_path)
-    original = trainer.curriculum.on_step_begin
-
-    def break_at_three(args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        original(args, state, control, **kwargs)
-        if state.global_step == 3 and poisoned:
-            next(trainer.model.parameters()).data.fill_(float("nan"))
-        elif state.global_step == 3:
-            trainer.curriculum.loss.weights["positive_activation"] = float("inf")
-
-    trainer.curriculum.on_step_begin = break_at_three  # type: ignore[method-assign]
-    with pytest.raises(NonFiniteError, match=r"positive_activation.*step after 3.*checkpoint-[23]\."):
-        trainer.train()
-    if poisoned:
-        assert last_checkpoint(tmp_path) == str(tmp_path / "checkpoint-2")
-    else:
-        assert last_checkpoint(tmp_path) == str(tmp_path / "checkpoint-3")
-        state = json.loads((tmp_path / "checkpoint-3" / "trainer_state.json").read_text())
-        assert state["global_step"] == 3
-
-
-def test_the_saved_model_is_a_stock_model(
-    tiny_splade: SparseEncoder, tmp_path: Path, make_trainer: Callable[..., SpladeTrainer]
-) -> None:
+def test_the_saved_model_is_a_stock_model(trained: tuple[SpladeTrainer, str], tmp_path: Path) -> None:
     """A checkpoint loads with plain sentence-transformers to the same embeddings, with the similarity it was
     trained by.
     """
-    trainer = make_trainer(tiny_splade, tmp_path)
-    trainer.train()
+    trainer, _ = trained
     trainer.save_model(str(tmp_path / "model"))
     assert "lexforge" not in (tmp_path / "model" / "modules.json").read_text()
     plain = SparseEncoder(str(tmp_path / "model"), device="cpu")
@@ -360,6 +293,6 @@ def test_dropout_is_that_of_the_training(
 ) -> None:
     """The model trains with the wanted share, and its saved configuration keeps its own."""
     model = fresh()
-    make_trainer(model, tmp_path, dropout=wanted).train()
+    make_trainer(model, tmp_path, dropout=wanted, arguments=ONE_STEP).train()
     assert {module.p for module in model.modules() if isinstance(module, torch.nn.Dropout)} == {share}
     assert model[0].model.config.hidden_dropout_prob == 0.1

@@ -23,19 +23,17 @@ WORDS = "list array search index query document vector sparse token model train 
 
 
 def test_a_resumed_run_has_the_factors_of_one_never_stopped(
-    tiny_checkpoint: Path, tmp_path: Path, make_trainer: Callable[..., SpladeTrainer]
+    fresh: Callable[[], SparseEncoder], tmp_path: Path, make_trainer: Callable[..., SpladeTrainer]
 ) -> None:
-    """Weights to the bit, so the state of the controller is in the checkpoint: with ramp and curriculum,
-    micro-batches, and an average of the weights, which the counts read.
+    """Weights to the bit, so the state of the controller is in the checkpoint, with optimizer, schedule,
+    sampler and dropout: with ramp and curriculum, micro-batches, and an average of the weights, which the
+    counts read.
     """
-    from sentence_transformers.sparse_encoder.modules import SpladePooling, Transformer
 
     def make(folder: str) -> SpladeTrainer:
-        transformer = Transformer(str(tiny_checkpoint), transformer_task="fill-mask", max_seq_length=32)
-        model = SparseEncoder(modules=[transformer, SpladePooling("max")], device="cpu")
         wanted = {"query_terms": 20, "document_terms": 50}
         return make_trainer(
-            model,
+            fresh(),
             tmp_path / folder,
             ramp_fraction=0.5,
             gradient_accumulation_steps=2,
@@ -59,7 +57,7 @@ def test_a_resumed_run_has_the_factors_of_one_never_stopped(
     step = stopped.training_step
 
     def stop_after_five(*args: Any, **kwargs: Any) -> torch.Tensor:
-        if stopped.state.global_step == 5:
+        if stopped.state.global_step == 5:  # a step past the checkpoint, which resume must do again
             raise Stop
         return step(*args, **kwargs)
 
@@ -67,7 +65,10 @@ def test_a_resumed_run_has_the_factors_of_one_never_stopped(
     with pytest.raises(Stop):
         stopped.train()
     resumed = make("stopped")
-    resumed.train(resume_from_checkpoint=last_checkpoint(tmp_path / "stopped"))
+    checkpoint = last_checkpoint(tmp_path / "stopped")
+    assert checkpoint == str(tmp_path / "stopped" / "checkpoint-4")
+    resumed.train(resume_from_checkpoint=checkpoint)
+    assert [line["phase"] for line in resumed.state.log_history if "loss" in line][-1] == 3
     for name, value in whole.model.state_dict().items():
         torch.testing.assert_close(resumed.model.state_dict()[name], value, rtol=0, atol=0, msg=name)
     again = make("stopped")

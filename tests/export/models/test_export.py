@@ -256,7 +256,7 @@ def headless(save_encoder, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    "target", ["onnx", "elasticsearch", *(pytest.param(name, marks=pytest.mark.slow) for name in REST)]
+    "target", ["elasticsearch", *(pytest.param(name, marks=pytest.mark.slow) for name in ("onnx", *REST))]
 )
 def test_an_encoder_that_was_made_of_a_dense_one_is_exported(
     target: Any, headless: Path, tmp_path: Path
