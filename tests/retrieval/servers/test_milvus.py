@@ -7,14 +7,15 @@ import os
 import re
 import signal
 import socket
-import subprocess
 import sys
+import time
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy import sparse
+from warm_processes import WarmProcesses
 
 pytest.importorskip("pymilvus", reason="the extra `milvus` is not installed")
 pytest.importorskip("milvus_lite", reason="the extra `milvus` is not installed")
@@ -143,15 +144,19 @@ with MilvusIndex(sys.argv[1]) as index:
 """
 
 
-def test_a_killed_build_is_dropped_and_made_again(file: str) -> None:
+def test_a_killed_build_is_dropped_and_made_again(file: str, warm: WarmProcesses, tmp_path: Path) -> None:
     """After SIGKILL between or inside batches, a build is refused, and the error has the call that helps."""
     code = WRITER.replace("test_milvus", Path(__file__).stem)
-    with subprocess.Popen(
-        [sys.executable, "-c", code, file, str(Path(__file__).parent)], stdout=subprocess.PIPE, text=True
-    ) as writer:
-        acknowledged = [int(writer.stdout.readline()) for _ in range(3)][-1]
-        os.kill(writer.pid, signal.SIGKILL)
-    assert acknowledged == 60
+    (writer,) = warm.start("-c", [code, file, Path(__file__).parent], errors=tmp_path / "errors")
+    deadline = time.monotonic() + 120
+    try:
+        while warm.log.read_text().split()[:3] != ["20", "40", "60"]:
+            assert time.monotonic() < deadline, (tmp_path / "errors").read_text()
+            time.sleep(0.001)
+    finally:
+        os.kill(writer, signal.SIGKILL)
+        ended = warm.end()
+    assert ended == [-signal.SIGKILL], (tmp_path / "errors").read_text()
     documents = sparse_rows(400)
     for call in (MilvusIndex.check_available, partial(MilvusIndex.create, WIDTH, "dot")):
         with pytest.raises(ValueError, match="interrupted"):
