@@ -419,8 +419,7 @@ def leave_behind(
     report.record_symptoms(
         cfg.output_dir,
         model,
-        evaluator.query_texts,
-        evaluator.document_texts,
+        evaluator,
         idf=terms.idf,
         stopword_ids=terms.stopword_ids,
     )

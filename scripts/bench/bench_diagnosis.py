@@ -16,7 +16,7 @@ from typing import Any
 
 from common import append_rows
 
-from lexforge import data, models, report
+from lexforge import data, evaluation, models, report
 from lexforge.report.diagnosis import findings_of
 from lexforge.report.run_files import read_run_files
 
@@ -30,8 +30,7 @@ def row(run: Path, language: str | None) -> dict[str, Any]:
     documents = list(measured.corpus.values())
     sample = report.measure_symptoms(
         model,
-        list(measured.split_queries("test").values()),
-        documents,
+        evaluation.RetrievalEvaluator(measured.queries, measured.corpus, measured.split("test")),
         idf=data.corpus_idf(
             documents,
             model.tokenizer,

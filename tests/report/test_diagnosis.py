@@ -17,10 +17,11 @@ import pytest
 import torch
 from datasets import Dataset
 from scipy import sparse
-from sentence_transformers import SparseEncoder
+from sentence_transformers import SentenceTransformer, SparseEncoder
 
 from lexforge import data, models, report, runs, training
 from lexforge.commands import report as command
+from lexforge.evaluation import RetrievalEvaluator
 from lexforge.losses import NeuralSparseLoss, penalty_weights, word_weights
 from lexforge.models.structure import splade_decoders
 from lexforge.report import Finding, findings_text
@@ -156,8 +157,7 @@ def train(
         report.record_symptoms(
             place,
             model,
-            [query for query, _ in pairs[256:]],
-            documents,
+            evaluator_of([query for query, _ in pairs[256:]], documents),
             idf=idf,
             stopword_ids=stopword_ids,
         )
@@ -166,6 +166,15 @@ def train(
         return place
 
     return run
+
+
+def evaluator_of(queries: list[str], documents: list[str]) -> RetrievalEvaluator:
+    """An evaluator of these texts, whatever answers what."""
+    named = [
+        {f"{kind}{place}": text for place, text in enumerate(texts)}
+        for kind, texts in (("q", queries), ("d", documents))
+    ]
+    return RetrievalEvaluator(*named, {query: {"d0": 1} for query in named[0]}, latency_queries=0)
 
 
 def rows(pairs: list[tuple[str, str]]) -> Dataset:
@@ -482,12 +491,15 @@ def test_a_dense_run_is_diagnosed_by_its_log(tmp_path: Path) -> None:
     assert list(diagnosed(tmp_path, CONFIG | {"loss": loss}, [])) == ["oscillation", "overfitting"]
 
 
-def test_a_sample_without_texts_or_idf_is_refused(tiny_splade: SparseEncoder) -> None:
-    """An empty split must end in one line, not in a mean of nothing."""
-    with pytest.raises(ValueError, match="at least one query and one document; received 0 queries"):
-        report.measure_symptoms(tiny_splade, [], ["a"], idf=np.ones(3), stopword_ids=[])
+def test_a_sample_of_another_vocabulary_or_model_is_refused(
+    tiny_splade: SparseEncoder, tiny_dense: SentenceTransformer
+) -> None:
+    """It must end in one line, not in a mean over the wrong terms."""
+    evaluator = evaluator_of(["a"], ["a"])
     with pytest.raises(ValueError, match="idf must be"):
-        report.measure_symptoms(tiny_splade, ["a"], ["a"], idf=np.ones(3), stopword_ids=[])
+        report.measure_symptoms(tiny_splade, evaluator, idf=np.ones(3), stopword_ids=[])
+    with pytest.raises(TypeError, match="only a sparse model has terms; received SentenceTransformer"):
+        report.measure_symptoms(tiny_dense, evaluator, idf=np.ones(3), stopword_ids=[])  # type: ignore[arg-type]
 
 
 def test_the_text_of_findings_puts_the_sick_ones_first() -> None:

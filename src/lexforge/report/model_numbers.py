@@ -12,15 +12,14 @@ from scipy import sparse
 from sentence_transformers import SparseEncoder
 
 from lexforge.common.samples import evenly_spaced
-from lexforge.common.types import TextKind
-from lexforge.corpus.encoding import encode
+from lexforge.corpus import vector_type
 from lexforge.corpus.own_tokens import own_token_ids
+from lexforge.evaluation import RetrievalEvaluator
 from lexforge.models import TokenWeights, special_token_ids
-from lexforge.models.load import check_encoder
 from lexforge.runs.run_directory import write_json
 
 DIAGNOSIS_FILE = "diagnosis.json"
-DOCUMENTS, QUERIES = 500, 200  # texts of the sample: a few seconds of encoding on one core
+DOCUMENTS, QUERIES = 500, 200  # texts of the sample
 TOP = 10  # the strongest terms of a text, among which stop words are counted
 EVERYWHERE = 0.9  # a term that this share of the documents activates tells no documents apart
 
@@ -28,8 +27,7 @@ EVERYWHERE = 0.9  # a term that this share of the documents activates tells no d
 def record_symptoms(
     run: str | Path,
     model: SparseEncoder,
-    queries: Sequence[str],
-    documents: Sequence[str],
+    evaluator: RetrievalEvaluator,
     *,
     idf: NDArray[np.floating],
     stopword_ids: Sequence[int],
@@ -39,22 +37,20 @@ def record_symptoms(
     Args:
         run: The run directory.
         model: See `measure_symptoms`, also for the other arguments.
-        queries: Texts of queries.
-        documents: Texts of documents.
+        evaluator: The queries and the collection.
         idf: Inverse document frequencies.
         stopword_ids: Ids of stop words.
 
     Raises:
         ValueError: If `measure_symptoms` refuses the arguments.
     """
-    numbers = measure_symptoms(model, queries, documents, idf=idf, stopword_ids=stopword_ids)
+    numbers = measure_symptoms(model, evaluator, idf=idf, stopword_ids=stopword_ids)
     write_json(Path(run) / DIAGNOSIS_FILE, numbers)
 
 
 def measure_symptoms(
     model: SparseEncoder,
-    queries: Sequence[str],
-    documents: Sequence[str],
+    evaluator: RetrievalEvaluator,
     *,
     idf: NDArray[np.floating],
     stopword_ids: Sequence[int],
@@ -63,8 +59,8 @@ def measure_symptoms(
 
     Args:
         model: A SPLADE encoder.
-        queries: Texts of the queries of a test or dev split; at least one.
-        documents: The collection that they search; at least one text.
+        evaluator: The queries of a test or dev split, and the collection that they search. What it encoded
+            to evaluate this model is taken; otherwise it encodes all of them.
         idf: `[V]` float, inverse document frequencies of the collection (`lexforge.data.corpus_idf`).
         stopword_ids: Ids of the stop words of the texts' language (`lexforge.data.stopword_ids`).
 
@@ -74,31 +70,29 @@ def measure_symptoms(
         head of BGE-M3 has no number of expansion.
 
     Raises:
-        ValueError: If there is no query or no document, or idf is not `[V]`.
+        TypeError: If the model is not sparse.
+        ValueError: If idf is not `[V]`.
 
     Source: docs/diagnosis.md defines each number.
     """
-    if not queries or not documents:
-        raise ValueError(
-            "a diagnosis needs at least one query and one document; received "
-            f"{len(queries)} queries and {len(documents)} documents"
-        )
-    check_encoder(model)
-    sample: dict[TextKind, list[str]] = {
-        "query": [queries[place] for place in evenly_spaced(len(queries), QUERIES)],
-        "document": [documents[place] for place in evenly_spaced(len(documents), DOCUMENTS)],
-    }
-    vectors = {kind: encode(model, texts, kind) for kind, texts in sample.items()}  # CSR [n, V]
-    size = vectors["document"].shape[1]
+    if vector_type(model) != "sparse":
+        raise TypeError(f"only a sparse model has terms; received {type(model).__name__}")
+    queries, documents = evaluator.vectors(model)  # CSR [Q, V] and [N, V]
+    size = documents.shape[1]
     if idf.shape != (size,):
         raise ValueError(f"idf must be [V] with V = {size}; received shape {list(idf.shape)}")
     special = np.asarray(special_token_ids(model.tokenizer), dtype=np.int64)
     stop = np.zeros(size, dtype=bool)
     stop[np.asarray(stopword_ids, dtype=np.int64)] = True
     numbers = {}
-    for kind, texts in sample.items():
-        own = [np.setdiff1d(np.asarray(row, np.int64), special) for row in own_token_ids(model, texts)]
-        numbers[kind] = numbers_of_texts(vectors[kind], own, idf, stop)
+    for kind, vectors, texts, most in (
+        ("query", queries, evaluator.query_texts, QUERIES),
+        ("document", documents, evaluator.document_texts, DOCUMENTS),
+    ):
+        places = evenly_spaced(len(texts), most)
+        tokens = own_token_ids(model, [texts[place] for place in places])
+        own = [np.setdiff1d(np.asarray(row, np.int64), special) for row in tokens]
+        numbers[kind] = numbers_of_texts(sparse.csr_array(vectors)[places], own, idf, stop)
         if any(isinstance(module, TokenWeights) for module in model.modules()):
             numbers[kind]["expansion"] = None  # by its nature, and not for a want of training
     return {
