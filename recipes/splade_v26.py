@@ -511,7 +511,7 @@ def main(cfg: Config) -> None:
         cfg.loss,
         gather_across_devices=process.num_processes > 1,
         mini_batch_size=cfg.train.mini_batch_size,
-        teacher_similarity="dot" if isinstance(embeddings, teachers.BM25Teacher) else "cosine",
+        teacher_similarity="cosine" if embeddings is None else embeddings.similarity,
     )
 
     # Training. An inference-free model must be told which columns hold queries and which hold documents.

@@ -42,6 +42,8 @@ CONTRASTIVE = {
 class RandomTeacher:
     """A fixed random unit vector for each text."""
 
+    similarity = "cosine"
+
     def lookup(self, texts: list[str], kind: str) -> np.ndarray:
         rows = [np.random.default_rng(sum(text.encode())).normal(size=8) for text in texts]
         return np.stack([row / np.linalg.norm(row) for row in rows])

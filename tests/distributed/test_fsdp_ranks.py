@@ -148,7 +148,7 @@ def trainer_of(
             special_token_ids=special,
             word_weights=word_weights(idf, special, [7, 8, 9]),
             gather_across_devices=True,
-            teacher_similarity="dot" if isinstance(teacher, BM25Teacher) else "cosine",
+            teacher_similarity="cosine" if teacher is None else teacher.similarity,
             **numbers.arguments(),
         ),
         args=arguments,

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from lexforge.common.similarity import Similarity
 from lexforge.data import DataError
 from lexforge.teachers import TeacherCache
 from lexforge.teachers import cache as module
@@ -24,6 +25,8 @@ TEXTS = [f"text {number}" for number in range(10)]
 
 class CountingTeacher:
     """Vectors that follow from the text alone, and a list of what was asked."""
+
+    similarity: Similarity = "cosine"
 
     def __init__(self, name: str = "counting", dimension: int = 4) -> None:
         self.name, self.dimension = name, dimension

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from lexforge.common.similarity import Similarity
 from lexforge.retrieval import BM25Index
 from lexforge.teachers import average_in_spreads, candidate_scorer, load_teacher
 
@@ -26,6 +27,7 @@ def test_embeddings_score_by_their_dot_product_and_are_computed_once(tmp_path: P
 
     class Vectors:
         name = "vectors"
+        similarity: Similarity = "cosine"
 
         def __init__(self) -> None:
             self.asked: list[str] = []

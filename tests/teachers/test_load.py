@@ -14,6 +14,7 @@ from lexforge.teachers import (
     LsaTeacher,
     SentenceTransformerTeacher,
     TeacherCache,
+    candidate_scorer,
     load,
     load_teacher,
     teach_rows,
@@ -127,6 +128,27 @@ def test_a_sentence_transformer_teaches_normalised_vectors(dense_folder: Path, t
     np.testing.assert_allclose(
         embeddings, plain / np.linalg.norm(plain, axis=1, keepdims=True), atol=1e-6
     )  # float32
+
+
+def test_a_model_that_was_trained_by_dot_products_teaches_by_them(tiny_dense, tmp_path: Path) -> None:
+    """TAS-B and others: by cosine they rank other documents first than those that they were trained to."""
+    tiny_dense.save(str(tmp_path / "cosine"))
+    tiny_dense.similarity_fn_name = "dot"
+    tiny_dense.save(str(tmp_path / "dot"))
+    by_cosine, by_dot = (
+        SentenceTransformerTeacher(str(tmp_path / kind), device="cpu") for kind in ("cosine", "dot")
+    )
+    assert (by_cosine.similarity, by_dot.similarity) == ("cosine", "dot")
+    texts = ["sort a list", "open the file", "train"]
+    np.testing.assert_allclose(by_dot.encode(texts, "document"), tiny_dense.encode(texts), atol=1e-6)
+    queries, documents = {"q": "sort"}, dict(zip("abc", texts, strict=True))
+    scores = candidate_scorer(by_dot, queries, documents, tmp_path / "cache")({"q": list(documents)})
+    expected = tiny_dense.similarity(tiny_dense.encode(["sort"]), tiny_dense.encode(texts))[0]
+    np.testing.assert_allclose(list(scores["q"].values()), expected, rtol=2e-3)  # half precision
+    rows = [{"anchor": "sort", "positive": text} for text in texts]
+    assert teach_rows(by_dot, rows, tmp_path / "cache")[1].similarity == "dot"
+    with pytest.raises(DataError, match=r"-dot\b"):  # the vectors of one are not those of the other
+        TeacherCache.build(by_cosine, [], texts, tmp_path / "cache")
 
 
 def test_the_name_of_a_sentence_transformer_follows_its_weights(

@@ -258,6 +258,8 @@ def test_a_teacher_is_asked_by_position(tiny_splade: SparseEncoder, tmp_path: Pa
     asked: set[tuple[str, str]] = set()
 
     class Teacher:
+        similarity = "cosine"
+
         def lookup(self, texts: list[str], kind: str) -> Any:
             asked.update((text, kind) for text in texts)
             return torch.tensor([[len(text), ord(text[0]), ord(text[-1])] for text in texts]).float().numpy()
@@ -297,25 +299,13 @@ def test_what_a_loss_measures_is_a_mean_over_its_own_batches(
     assert line["terms/document"] == pytest.approx(sum(seen) / len(seen), rel=1e-3)
 
 
-@pytest.fixture
-def models(tiny_checkpoint: Path) -> Callable[[], SparseEncoder]:
-    """Makes the same plain SPLADE model anew at each call."""
-    from sentence_transformers.sparse_encoder.modules import SpladePooling, Transformer
-
-    def make() -> SparseEncoder:
-        transformer = Transformer(str(tiny_checkpoint), transformer_task="fill-mask", max_seq_length=32)
-        return SparseEncoder(modules=[transformer, SpladePooling("max")], device="cpu")
-
-    return make
-
-
 def moco(model: nn.Module) -> MoCoLoss:
     model.similarity_fn_name = "cosine"
     return MoCoLoss(model, queue_size=16, momentum=0.5)
 
 
 def test_a_hyperparameter_search_tries_its_settings(
-    models: Callable[[], SparseEncoder], tmp_path: Path, rows: Dataset, monkeypatch: pytest.MonkeyPatch
+    fresh: Callable[[], SparseEncoder], tmp_path: Path, rows: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two trials of a search, by a backend that does what the one for optuna does."""
     rates = [1e-5, 1e-2]
@@ -336,8 +326,8 @@ def test_a_hyperparameter_search_tries_its_settings(
     monkeypatch.setitem(hf_trainer.ALL_HYPERPARAMETER_SEARCH_BACKENDS, HPSearchBackend.OPTUNA, Backend)
     monkeypatch.setattr("transformers.integrations.hp_params", lambda trial: trial.params)
     trainer = SpladeTrainer(
-        loss=plain_loss(models()),
-        model_init=lambda trial: models(),
+        loss=plain_loss(fresh()),
+        model_init=lambda trial: fresh(),
         args=sparse(tmp_path),
         train_dataset=rows,
         eval_dataset=rows,
@@ -349,8 +339,8 @@ def test_a_hyperparameter_search_tries_its_settings(
     assert len(set(best.hyperparameters["all"])) == 2
     for rate, measured in zip(rates, best.hyperparameters["all"], strict=True):
         alone = SpladeTrainer(
-            loss=plain_loss(models()),
-            model_init=models,
+            loss=plain_loss(fresh()),
+            model_init=fresh,
             args=sparse(tmp_path, learning_rate=rate),
             train_dataset=rows,
             eval_dataset=rows,

@@ -40,7 +40,7 @@ def test_it_teaches_by_dot_product(
             teacher=teacher,
         )
 
-    with pytest.raises(ValueError, match="needs teacher_similarity='dot'; received 'cosine'"):
+    with pytest.raises(ValueError, match="its loss needs teacher_similarity='dot'; received 'cosine'"):
         trainer()
     taught = trainer(teacher_similarity="dot")
     batch = next(iter(taught.get_train_dataloader()))

@@ -34,6 +34,8 @@ IDENTITIES = {"anchor_text_identity", "positive_text_identity"}
 class Teacher:
     """The first letters' codes, in half precision as the cache keeps them; remembers what it was asked."""
 
+    similarity = "cosine"
+
     def __init__(self) -> None:
         self.asked: list[tuple[str, list[str]]] = []
 

@@ -9,6 +9,8 @@ from typing import Literal, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from lexforge.common.similarity import Similarity
+
 Run: TypeAlias = dict[str, dict[str, float]]
 """What a search found: query id -> document id -> score."""
 
@@ -21,7 +23,12 @@ TextKind: TypeAlias = Literal["query", "document"]
 
 
 class Embeddings(Protocol):
-    """Embeddings that are looked up by text and kind, such as a `lexforge.teachers.TeacherCache`."""
+    """Embeddings that are looked up by text and kind, such as a `lexforge.teachers.TeacherCache`.
+
+    `similarity` says how they are compared.
+    """
+
+    similarity: Similarity
 
     def lookup(self, texts: Sequence[str], kind: TextKind) -> NDArray[np.floating]:
         """Return the embeddings of texts: `[N, D]` float, in the order of `texts`."""

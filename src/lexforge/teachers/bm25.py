@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from lexforge.common.similarity import Similarity
 from lexforge.common.types import TextKind
 from lexforge.retrieval.bm25 import K1, B, Tokenization, tokenization_of, tokens
 
@@ -34,6 +35,8 @@ class BM25Teacher:
     Source: Kamphuis et al. 2020, "Which BM25 do you mean?", Lucene's variant; Weinberger et al. 2009 (arXiv
     0902.2206) for the hashed columns.
     """
+
+    similarity: Similarity = "dot"
 
     def __init__(self, idf: dict[str, float], mean_tokens: float, tokenize: Tokenization) -> None:
         self._idf = idf

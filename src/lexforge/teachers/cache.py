@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lexforge.common.progress import Progress
+from lexforge.common.similarity import Similarity
 from lexforge.common.types import DataError, TextKind
 from lexforge.data.columns import text_columns, text_kind
 from lexforge.storage.blocks import BlockCache, Keys, hash_keys
@@ -22,12 +23,14 @@ _KINDS: tuple[TextKind, TextKind] = ("query", "document")
 
 
 class EmbeddingTeacher(Protocol):
-    """Anything that turns queries and documents into vectors of length 1.
+    """Anything that turns queries and documents into vectors.
 
-    `name` is a fingerprint: two teachers whose vectors or prompts differ have different names.
+    `name` is a fingerprint: two teachers whose vectors or prompts differ have different names. `similarity`
+    says how its vectors are compared.
     """
 
     name: str
+    similarity: Similarity
 
     def encode(self, texts: Sequence[str], kind: TextKind) -> NDArray[np.float32]:
         """Embed N texts of one kind.
@@ -37,7 +40,8 @@ class EmbeddingTeacher(Protocol):
             kind: "query" or "document", by which the teacher chooses its prompt.
 
         Returns:
-            `[N, D]` float32, rows of L2 norm 1; a text without any known word may give a row of zeros.
+            `[N, D]` float32, rows of L2 norm 1 for the cosine; a text without any known word may give a row
+            of zeros.
         """
         ...
 
@@ -52,6 +56,7 @@ class TeacherCache:
 
     Args:
         folder: A cache that `build` has filled.
+        similarity: How the vectors of its teacher are compared.
 
     Raises:
         FileNotFoundError: If the folder holds no block.
@@ -59,8 +64,9 @@ class TeacherCache:
             to delete.
     """
 
-    def __init__(self, folder: str | Path) -> None:
+    def __init__(self, folder: str | Path, similarity: Similarity = "cosine") -> None:
         self.folder = Path(folder)
+        self.similarity = similarity
         self._blocks = BlockCache(self.folder, FORMAT, np.float16)
         if self._blocks.teacher is None or self._blocks.dimension is None:
             raise FileNotFoundError(f"{self.folder} holds no teacher cache; make one with TeacherCache.build")
@@ -164,7 +170,7 @@ class TeacherCache:
                 raise ValueError("the teacher cache needs at least one text; received none")
             for kind in _KINDS:
                 encode(kind, 1)
-        return cls(place)
+        return cls(place, teacher.similarity)
 
     def lookup(self, texts: Sequence[str], kind: TextKind) -> NDArray[np.float16]:
         """Return the embeddings of texts.

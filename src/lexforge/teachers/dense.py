@@ -14,18 +14,22 @@ from lexforge.common.types import DataError, TextKind
 class SentenceTransformerTeacher:
     """A dense `SentenceTransformer` as the teacher; queries and documents get the prompts saved with it.
 
+    Its texts are compared by its own similarity, as it was trained: the order by cosine of a model that was
+    trained by dot products is another one.
+
     Args:
         model_name_or_path: A name on the hub or a folder, as `SentenceTransformer` takes it.
         device: Where the model is put; None leaves the choice to sentence-transformers.
 
     Raises:
-        DataError: If the model cannot be loaded, or if it is no dense encoder; the message says what can be
-            used instead.
+        DataError: If the model cannot be loaded, if it is no dense encoder, or if its similarity is neither
+            cosine nor dot product; the message says what can be used instead.
     """
 
     def __init__(self, model_name_or_path: str = "BAAI/bge-m3", *, device: str | None = None) -> None:
         from sentence_transformers import SentenceTransformer
 
+        from lexforge.common.similarity import similarity_of
         from lexforge.models.fingerprint import fingerprint
         from lexforge.models.names import checked_name, model_type
 
@@ -35,6 +39,7 @@ class SentenceTransformerTeacher:
             found = model_type(name)
             if found == "dense":
                 self._encoder = SentenceTransformer(name, device=device)
+                self.similarity = similarity_of(self._encoder)
         except (OSError, ValueError) as error:
             raise DataError(
                 f"the teacher {model_name_or_path!r} cannot be loaded; pass a folder or a model name that "
@@ -51,12 +56,13 @@ class SentenceTransformerTeacher:
                 "here; `load_teacher` loads it"
             )
         # The fingerprint covers weights, tokenizer and prompts, so no cache can mix two teachers.
-        self.name = f"{Path(model_name_or_path).name}-{fingerprint(self._encoder)}"
+        kind = "-dot" if self.similarity == "dot" else ""
+        self.name = f"{Path(model_name_or_path).name}-{fingerprint(self._encoder)}{kind}"
 
     def encode(self, texts: Sequence[str], kind: TextKind) -> NDArray[np.float32]:
-        """Embed N texts of one kind: `[N, D]` float32, rows of L2 norm 1."""
+        """Embed N texts of one kind: `[N, D]` float32, of L2 norm 1 if they are compared by cosine."""
         from lexforge.models.prompts import encode_kind
 
-        options = {"normalize_embeddings": True, "show_progress_bar": False}
+        options = {"normalize_embeddings": self.similarity == "cosine", "show_progress_bar": False}
         embeddings = encode_kind(self._encoder, texts, kind, **options)
         return np.asarray(embeddings, dtype=np.float32)

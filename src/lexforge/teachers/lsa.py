@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from lexforge.common.similarity import Similarity
 from lexforge.common.types import TextKind
 
 SEED = 0  # of the randomised decomposition
@@ -22,6 +23,8 @@ class LsaTeacher:
 
     Source: Deerwester et al. 1990, "Indexing by Latent Semantic Analysis".
     """
+
+    similarity: Similarity = "cosine"
 
     def __init__(self, pipeline: Any, name: str) -> None:
         self._pipeline = pipeline

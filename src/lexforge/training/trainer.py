@@ -32,7 +32,6 @@ from lexforge.settings import Phase
 from lexforge.sparsity import ActiveTermsController, Finishing, check_terms_of_model, trim_documents
 from lexforge.sparsity.constants import COUNTED_TEXTS, QUERY_TOLERANCE, SAMPLE
 from lexforge.sparsity.sample import mean_active_terms, sample_texts
-from lexforge.teachers import BM25Teacher
 from lexforge.training.any_loss import AnyLossTraining, Losses
 from lexforge.training.collapse import CollapseCallback
 from lexforge.training.collator import SpladeCollator
@@ -174,11 +173,13 @@ class SpladeTrainer(ResumableTraining, FiniteTraining, AnyLossTraining, SparseEn
                 f"embeddings; received {', '.join(names)}. Leave the teacher out, or give its scores in a "
                 "label column to a loss that reads them, such as SparseMarginMSELoss"
             )
-        if isinstance(self.teacher, BM25Teacher) and any(one.teacher_similarity != "dot" for one in losses):
-            raise ValueError(
-                "the scores of BM25 are dot products: a loss with a BM25Teacher needs "
-                "teacher_similarity='dot'; received 'cosine', which is the default"
-            )
+        if self.teacher is not None:
+            wanted = self.teacher.similarity
+            for found in (one.teacher_similarity for one in losses if one.teacher_similarity != wanted):
+                raise ValueError(
+                    f"this {type(self.teacher).__name__} compares texts by {wanted!r}: its loss needs "
+                    f"teacher_similarity={wanted!r}; received {found!r}"
+                )
         if len(losses) == 1 and isinstance(losses[0], NeuralSparseLoss):
             return CurriculumCallback(losses[0], self.phases, self.ramp_fraction)
         if self.phases or self.ramp_fraction:
