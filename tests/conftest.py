@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -323,6 +324,31 @@ def make_trainer(training_rows: list[dict[str, str]]) -> Callable[..., Any]:
 def fresh(loaded_splade) -> Callable[[], Any]:
     """Makes the same encoder again and again."""
     return partial(copy.deepcopy, loaded_splade)
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What the client would send is written below this folder; a call with other arguments fails."""
+    from huggingface_hub import HfApi
+
+    folder = tmp_path / "hub"
+
+    def create_repo(
+        self: Any, repo_id: str, *, token: Any, private: bool | None, exist_ok: bool
+    ) -> SimpleNamespace:
+        (folder / repo_id).mkdir(parents=True, exist_ok=exist_ok)
+        (folder / f"{repo_id}.visibility").write_text(f"private={private}")
+        return SimpleNamespace(repo_id=repo_id)
+
+    def upload_folder(
+        self: Any, *, repo_id: str, folder_path: str, commit_message: str, token: Any, revision: Any
+    ) -> str:
+        shutil.copytree(folder_path, folder / repo_id, dirs_exist_ok=True)
+        return f"https://hub/{repo_id}"
+
+    monkeypatch.setattr(HfApi, "create_repo", create_repo)
+    monkeypatch.setattr(HfApi, "upload_folder", upload_folder)
+    return folder
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from beir_folders import write_beir
 from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer, SparseEncoder
 
@@ -96,14 +97,9 @@ def test_a_worse_model_is_rejected_and_the_start_is_kept(cfg, capsys) -> None:
 def test_judged_and_real_queries_take_part(cfg, tmp_path: Path, documents: Path) -> None:
     """A search log joins the pseudo-queries or replaces them; judged queries decide."""
     judged = tmp_path / "judged"
-    (judged / "qrels").mkdir(parents=True)
     texts = {path.name: path.read_text() for path in documents.iterdir()}
-    lines = [json.dumps({"_id": key, "title": "", "text": text}) for key, text in texts.items()]
-    (judged / "corpus.jsonl").write_text("\n".join(lines) + "\n")
-    queries = [json.dumps({"_id": f"q{n}", "text": word}) for n, word in enumerate(WORDS[:6])]
-    (judged / "queries.jsonl").write_text("\n".join(queries) + "\n")
-    qrels = [f"q{n}\t{n}.md\t1" for n in range(6)]
-    (judged / "qrels" / "dev.tsv").write_text("query-id\tcorpus-id\tscore\n" + "\n".join(qrels) + "\n")
+    qrels = {"dev": {f"q{n}": {f"{n}.md": 1} for n in range(6)}}
+    write_beir(judged, texts, {f"q{n}": word for n, word in enumerate(WORDS[:6])}, qrels)
     log = tmp_path / "log.txt"
     log.write_text("\n".join(f"{one} {other}" for one in WORDS for other in WORDS if one != other))
     run(replace(cfg, judged=str(judged), queries=log, pseudo_queries=0, teacher=("bm25",)))

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from beir_folders import write_beir
 
 from lexforge.commands import evaluate
 from lexforge.data import SourceOptions, load_training_data
@@ -22,16 +23,7 @@ ENCODED = "a vector must be finite; the model gives NaN or infinity"
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    data = tmp_path / "data"
-    (data / "qrels").mkdir(parents=True)
-    for name, texts in (("corpus", TEXTS), ("queries", QUERIES)):
-        lines = [json.dumps({"_id": key, "title": "", "text": text}) + "\n" for key, text in texts.items()]
-        (data / f"{name}.jsonl").write_text("".join(lines))
-    rows = [
-        f"{query}\t{document}\t{grade}\n" for query, row in QRELS.items() for document, grade in row.items()
-    ]
-    (data / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\n" + "".join(rows))
-    return data
+    return write_beir(tmp_path / "data", TEXTS, QUERIES, {"test": QRELS})
 
 
 @pytest.fixture

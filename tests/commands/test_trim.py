@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from beir_folders import write_beir
 from huggingface_hub import ModelCard
 from sentence_transformers import SparseEncoder
 
@@ -29,15 +30,9 @@ QUERIES = {f"q{n}": f"{a} {b}" for n, (a, b) in enumerate(zip(WORDS, WORDS[3:], 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    made = tmp_path / "data"
-    (made / "qrels").mkdir(parents=True)
-    for name, texts in (("corpus", CORPUS), ("queries", QUERIES)):
-        lines = [json.dumps({"_id": key, "title": "", "text": text}) + "\n" for key, text in texts.items()]
-        (made / f"{name}.jsonl").write_text("".join(lines))
-    for split, numbers in (("dev", range(8)), ("test", range(8, 11))):
-        rows = "".join(f"q{n}\td{n}\t1\n" for n in numbers)
-        (made / "qrels" / f"{split}.tsv").write_text(f"query-id\tcorpus-id\tscore\n{rows}")
-    return made
+    splits = {"dev": range(8), "test": range(8, 11)}
+    qrels = {split: {f"q{n}": {f"d{n}": 1} for n in numbers} for split, numbers in splits.items()}
+    return write_beir(tmp_path / "data", CORPUS, QUERIES, qrels)
 
 
 @pytest.fixture

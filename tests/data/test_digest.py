@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from beir_folders import write_beir
 from datasets import Dataset
 
 from lexforge.data import (
@@ -28,13 +29,9 @@ def lines(*records: dict[str, Any]) -> str:
 
 
 def beir(folder: Path, word: str) -> str:
-    (folder / "qrels").mkdir(parents=True, exist_ok=True)
-    texts = {"d1": f"an {word} of lists", "d2": "a tree"}
-    (folder / "corpus.jsonl").write_text(lines(*({"_id": key, "text": t} for key, t in texts.items())))
-    (folder / "queries.jsonl").write_text(lines({"_id": "q1", "text": "list"}, {"_id": "q2", "text": "tree"}))
-    (folder / "qrels" / "train.tsv").write_text(f"{QRELS}q1\td1\t1\n")
-    (folder / "qrels" / "test.tsv").write_text(f"{QRELS}q2\td2\t1\n")
-    return str(folder)
+    corpus, queries = {"d1": f"an {word} of lists", "d2": "a tree"}, {"q1": "list", "q2": "tree"}
+    qrels = {"train": {"q1": {"d1": 1}}, "test": {"q2": {"d2": 1}}}
+    return str(write_beir(folder, corpus, queries, qrels))
 
 
 def msmarco(folder: Path, word: str) -> str:

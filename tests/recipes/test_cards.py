@@ -3,42 +3,33 @@
 from __future__ import annotations
 
 import html
-import importlib.util
-import json
 import re
-import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from huggingface_hub import HfApi
+from beir_folders import write_beir, write_lines
 from huggingface_hub.repocard import metadata_load
+from loaded_recipes import load_recipe
 
 from lexforge.report import run_verdict, write_page  # the one of the recipe is replaced here
 from lexforge.settings import CardOptions
 from lexforge.training import TrainingSettings
 
-ROOT = Path(__file__).resolve().parents[2]
 TEXTS = [f"{one} a {two}" for one in ("sort", "read", "parse", "close") for two in ("list", "tree", "file")]
-
-
-def write_lines(path: Path, rows: list[dict[str, Any]]) -> str:
-    path.parent.mkdir(exist_ok=True)
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return str(path)
 
 
 def write_queries(folder: Path) -> str:
     """Each text is a document, and its first word with another one the query for it."""
-    corpus = [{"_id": f"d{i}", "title": "", "text": text} for i, text in enumerate(TEXTS)]
-    write_lines(folder / "corpus.jsonl", corpus)
-    queries = [{"_id": f"q{i}", "text": f"{text} please"} for i, text in enumerate(TEXTS)]
-    write_lines(folder / "queries.jsonl", queries)
-    for split, places in (("train", range(8)), ("test", range(8, 12))):
-        (folder / "qrels").mkdir(exist_ok=True)
-        rows = "".join(f"q{i}\td{i}\t1\n" for i in places)
-        (folder / "qrels" / f"{split}.tsv").write_text("query-id\tcorpus-id\tscore\n" + rows)
+    write_beir(
+        folder,
+        {f"d{i}": text for i, text in enumerate(TEXTS)},
+        {f"q{i}": f"{text} please" for i, text in enumerate(TEXTS)},
+        {
+            split: {f"q{i}": {f"d{i}": 1} for i in places}
+            for split, places in (("train", range(8)), ("test", range(8, 12)))
+        },
+    )
     return str(folder)
 
 
@@ -48,7 +39,7 @@ def write_pairs(folder: Path) -> str:
         {"sentence1": a, "sentence2": b, "score": i % 5, "split": "test" if i > 7 else "train"}
         for i, (a, b) in enumerate(pairs)
     ]
-    return write_lines(folder / "pairs.jsonl", rows)
+    return str(write_lines(folder / "pairs.jsonl", rows))
 
 
 def write_labels(folder: Path) -> str:
@@ -57,7 +48,7 @@ def write_labels(folder: Path) -> str:
         {"id": str(i), "text": text, "labels": text.split(" a "), "split": splits[i]}
         for i, text in enumerate(TEXTS * 2)
     ]
-    return write_lines(folder / "labels.jsonl", rows)
+    return str(write_lines(folder / "labels.jsonl", rows))
 
 
 RECIPES: dict[str, tuple[Any, dict[str, Any], list[str]]] = {
@@ -73,23 +64,11 @@ RECIPES: dict[str, tuple[Any, dict[str, Any], list[str]]] = {
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_dense_recipe_uploads_its_model_with_a_card_that_a_stranger_can_use(
-    name: str, tmp_path: Path, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, hub: Path, tmp_path: Path, tiny_checkpoint: Path
 ) -> None:
     """The card has results, licence, training, no text of the data, and code that runs. There is a page."""
     write, options, words = RECIPES[name]
-    spec = importlib.util.spec_from_file_location(name, ROOT / "recipes" / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    recipe = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, name, recipe)  # dataclasses look their module up
-    spec.loader.exec_module(recipe)
-    uploads: list[tuple[str, Path]] = []
-    monkeypatch.setattr(HfApi, "create_repo", lambda self, repo_id, **_: SimpleNamespace(repo_id=repo_id))
-    monkeypatch.setattr(
-        HfApi,
-        "upload_folder",
-        lambda self, repo_id, folder_path, **_: uploads.append((repo_id, Path(folder_path))),
-    )
+    recipe = load_recipe(name)
     train = TrainingSettings(
         steps=1, batch_size=4, gradient_accumulation_steps=1, learning_rate=1e-3, precision="fp32"
     )
@@ -98,7 +77,11 @@ def test_a_dense_recipe_uploads_its_model_with_a_card_that_a_stranger_can_use(
     settings = {"model": str(tiny_checkpoint), "output_dir": out, "max_seq_length": 16, "train": train}
     recipe.main(recipe.Config(data=write(tmp_path / "data"), card=card, **settings, **options))
 
-    assert uploads == [("organisation/name", out / "model")]
+    files, sent = (
+        sorted(path.relative_to(folder) for path in folder.rglob("*"))
+        for folder in (out / "model", hub / "organisation" / "name")
+    )
+    assert files == sent
     content = (out / "model" / "README.md").read_text(encoding="utf-8")
     head = metadata_load(out / "model" / "README.md")
     assert head is not None

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from beir_folders import write_beir
 from warm_processes import WarmProcesses
 
 from lexforge.report import run_verdict
@@ -23,17 +24,16 @@ WORDS = "ship wave tide wheat barn plough star comet orbit violin flute drum".sp
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Queries that share a word with their document, and more documents than a batch."""
-    root = tmp_path / "data"
-    (root / "qrels").mkdir(parents=True)
     documents = [f"{word} {other} and more" for word in WORDS for other in WORDS if word != other]
-    corpus = [{"_id": f"d{i}", "title": "", "text": text} for i, text in enumerate(documents)]
-    queries = [{"_id": f"q{i}", "text": f"about {text.split(' and')[0]}"} for i, text in enumerate(documents)]
-    for name, rows in (("corpus", corpus), ("queries", queries)):
-        (root / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    for split, chosen in (("train", range(0, 100)), ("test", range(100, 132))):
-        lines = "".join(f"q{i}\td{i}\t1\n" for i in chosen)
-        (root / "qrels" / f"{split}.tsv").write_text("query-id\tcorpus-id\tscore\n" + lines, encoding="utf-8")
-    return root
+    return write_beir(
+        tmp_path / "data",
+        {f"d{i}": text for i, text in enumerate(documents)},
+        {f"q{i}": f"about {text.split(' and')[0]}" for i, text in enumerate(documents)},
+        {
+            split: {f"q{i}": {f"d{i}": 1} for i in chosen}
+            for split, chosen in (("train", range(100)), ("test", range(100, 132)))
+        },
+    )
 
 
 @pytest.fixture

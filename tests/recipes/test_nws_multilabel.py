@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -12,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from loaded_recipes import load_recipe
 from safetensors import safe_open
 from sentence_transformers import SentenceTransformer
 from warm_processes import WarmProcesses
@@ -31,17 +31,7 @@ TOPICS = {
 }
 
 
-def load_recipe() -> Any:
-    spec = importlib.util.spec_from_file_location("nws_multilabel", RECIPE)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["nws_multilabel"] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
-
-
-recipe = load_recipe()
+recipe = load_recipe("nws_multilabel")
 
 
 @pytest.fixture

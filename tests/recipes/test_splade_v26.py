@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import ast
 import html
-import importlib.util
 import json
 import logging
 import os
 import re
 import shutil
-import sys
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
@@ -20,7 +18,8 @@ from typing import Any
 
 import pytest
 import torch
-from huggingface_hub import HfApi
+from beir_folders import write_beir, write_lines
+from loaded_recipes import load_recipe
 from sentence_transformers import CrossEncoder, SparseEncoder
 from transformers import AutoModelForMaskedLM, AutoTokenizer, BertConfig, BertForSequenceClassification
 from warm_processes import WarmProcesses
@@ -50,40 +49,22 @@ WORDS = "list array search index query document vector sparse token model train 
 TWO_ROWS = TrainingSettings(steps=2, batch_size=2, gradient_accumulation_steps=1, precision="fp32")
 
 
-def load_recipe() -> Any:
-    spec = importlib.util.spec_from_file_location("splade_v26", RECIPE)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["splade_v26"] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
-
-
-recipe = load_recipe()
+recipe = load_recipe("splade_v26")
 
 
 @pytest.fixture
 def beir(tmp_path: Path) -> Path:
     """Twelve documents and as many queries; eight train, four test; one judged not relevant each."""
-    folder = tmp_path / "data"
-    (folder / "qrels").mkdir(parents=True)
     pairs = list(zip(WORDS, WORDS[1:], WORDS[2:], strict=False))
-    write_lines(
-        folder / "corpus.jsonl",
-        [{"_id": f"d{i}", "title": a, "text": f"the {b} of a {c}"} for i, (a, b, c) in enumerate(pairs)],
+    return write_beir(
+        tmp_path / "data",
+        {f"d{i}": (a, f"the {b} of a {c}") for i, (a, b, c) in enumerate(pairs)},
+        {f"q{i}": f"{a} {b}" for i, (a, b, _) in enumerate(pairs)},
+        {
+            split: {f"q{i}": {f"d{i}": 1, f"d{(i + 5) % 12}": 0} for i in numbers}
+            for split, numbers in (("train", range(8)), ("test", range(8, 12)))
+        },
     )
-    write_lines(
-        folder / "queries.jsonl", [{"_id": f"q{i}", "text": f"{a} {b}"} for i, (a, b, _) in enumerate(pairs)]
-    )
-    for split, numbers in (("train", range(8)), ("test", range(8, 12))):
-        rows = [f"q{i}\td{i}\t1\nq{i}\td{(i + 5) % 12}\t0\n" for i in numbers]
-        (folder / "qrels" / f"{split}.tsv").write_text("query-id\tcorpus-id\tscore\n" + "".join(rows))
-    return folder
-
-
-def write_lines(path: Path, rows: list[dict[str, str]]) -> None:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
 
 def of_preset(name: PresetName, **numbers: Any) -> dict[str, Any]:
@@ -91,6 +72,11 @@ def of_preset(name: PresetName, **numbers: Any) -> dict[str, Any]:
     chosen = PRESETS[name]
     loss = replace(chosen.loss, **numbers)
     return {"preset": name, "loss": loss, "start": chosen.start, "finish": chosen.finish}
+
+
+def names_of(folder: Path) -> list[Path]:
+    """The files below a folder."""
+    return sorted(path.relative_to(folder) for path in folder.rglob("*"))
 
 
 def config(beir: Path, **others: Any) -> Any:
@@ -200,21 +186,14 @@ def test_two_ranks_are_one_run(warm: WarmProcesses, beir: Path, tiny_checkpoint:
 
 
 def test_from_scratch_by_the_default_preset(
-    beir: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    beir: Path, hub: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The default backbone is made from the corpus and starts with knowledge of it; it is uploaded with its
     card, which names no place of the machine.
     """
-    uploads: list[tuple[str, Path]] = []
-    monkeypatch.setattr(HfApi, "create_repo", lambda self, repo_id, **_: SimpleNamespace(repo_id=repo_id))
-    monkeypatch.setattr(
-        HfApi,
-        "upload_folder",
-        lambda self, repo_id, folder_path, **_: uploads.append((repo_id, Path(folder_path))),
-    )
     recipe.main(config(beir, card=CardOptions(license="mit", push_to_hub="organisation/name")))
-    assert uploads == [("organisation/name", beir.parent / "run" / "model")]
-    card = (uploads[0][1] / "README.md").read_text(encoding="utf-8")
+    assert names_of(hub / "organisation" / "name") == names_of(beir.parent / "run" / "model")
+    card = (hub / "organisation" / "name" / "README.md").read_text(encoding="utf-8")
     assert str(beir.parent) not in card
     assert all(
         word in card

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from beir_folders import write_beir
 from warm_processes import WarmProcesses
 
 from lexforge.runs.checkpoints import by_step, check_seal, last_checkpoint
@@ -31,19 +32,18 @@ COMPARED = ("model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth"
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Twelve queries, each with a document and one judged not relevant; eight train, four test."""
-    folder = tmp_path_factory.mktemp("faults") / "data"
-    (folder / "qrels").mkdir(parents=True)
     triples = list(enumerate(zip(WORDS, WORDS[1:], WORDS[2:], strict=False)))
-    documents = [{"_id": f"d{i}", "title": a, "text": f"the {b} of a {c}"} for i, (a, b, c) in triples]
-    documents += [{"_id": f"n{i}", "title": c, "text": f"no {a} has a {b}"} for i, (a, b, c) in triples]
-    queries = [{"_id": f"q{i}", "text": f"{a} {b}"} for i, (a, b, _) in triples]
-    for name, rows in (("corpus", documents), ("queries", queries)):
-        lines = [json.dumps(row) + "\n" for row in rows]
-        (folder / f"{name}.jsonl").write_text("".join(lines), encoding="utf-8")
-    for split, numbers in (("train", range(8)), ("test", range(8, 12))):
-        lines = [f"q{i}\td{i}\t1\nq{i}\tn{i}\t0\n" for i in numbers]
-        (folder / "qrels" / f"{split}.tsv").write_text("query-id\tcorpus-id\tscore\n" + "".join(lines))
-    return folder
+    documents = {f"d{i}": (a, f"the {b} of a {c}") for i, (a, b, c) in triples}
+    documents |= {f"n{i}": (c, f"no {a} has a {b}") for i, (a, b, c) in triples}
+    return write_beir(
+        tmp_path_factory.mktemp("faults") / "data",
+        documents,
+        {f"q{i}": f"{a} {b}" for i, (a, b, _) in triples},
+        {
+            split: {f"q{i}": {f"d{i}": 1, f"n{i}": 0} for i in numbers}
+            for split, numbers in (("train", range(8)), ("test", range(8, 12)))
+        },
+    )
 
 
 @pytest.fixture(scope="module")

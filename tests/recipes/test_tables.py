@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import csv
 import gzip
-import importlib.util
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow
 import pytest
+from loaded_recipes import load_recipe
 from pyarrow import parquet
 from scipy.stats import spearmanr
 from sentence_transformers import SentenceTransformer
@@ -22,9 +21,8 @@ from lexforge.common.command_line import run_command
 from lexforge.corpus import load_label_classifier
 from lexforge.data import MultiLabelOptions, StsOptions, load_label_sets, load_sts
 
-RECIPES = Path(__file__).resolve().parents[2] / "recipes"
 FORMATS = ["csv", "jsonl.gz", "parquet"]
-SPLITS = ["train"] * 8 + ["validation"] * 3 + ["test"] * 3
+SPLITS = ["train"] * 8 + ["validation"] * 3 + ["test"] * 4
 LABELLED = [
     {
         "Betreff": f"the {('ship', 'plough')[number % 2]} number {number}",
@@ -66,12 +64,7 @@ def write(rows: list[dict[str, Any]], form: str, folder: Path) -> Path:
 
 def recipe(name: str, file: Path, model: Path, *flags: str) -> None:
     """Run a recipe as its command does, in this process: two steps on tiny texts."""
-    specification = importlib.util.spec_from_file_location(name, RECIPES / f"{name}.py")
-    assert specification is not None
-    assert specification.loader is not None
-    module = importlib.util.module_from_spec(specification)
-    sys.modules[name] = module  # dataclasses and tyro resolve annotations there
-    specification.loader.exec_module(module)
+    module = load_recipe(name)
     words = ["--data", str(file), "--model", str(model), "--output-dir", str(file.parent / "run")]
     words += ["--steps", "2", "--batch-size", "4", "--max-seq-length", "12", *EXTRA[name], *flags]
     run_command(module.main, module.Config, None, arguments=words)

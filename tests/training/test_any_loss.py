@@ -340,7 +340,7 @@ def test_a_hyperparameter_search_tries_its_settings(
     for rate, measured in zip(rates, best.hyperparameters["all"], strict=True):
         alone = SpladeTrainer(
             loss=plain_loss(fresh()),
-            model_init=fresh,
+            model_init=lambda: fresh(),
             args=sparse(tmp_path, learning_rate=rate),
             train_dataset=rows,
             eval_dataset=rows,

@@ -2,41 +2,14 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-import pytest
 from datasets import Dataset
-from huggingface_hub import HfApi
 
 from lexforge.losses import NeuralSparseLoss
 from lexforge.training import SpladeTrainer, TrainingSettings
 from lexforge.training.hub import hub_arguments, push_model
-
-
-@pytest.fixture
-def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """What the client would send is written below this folder; a call with other arguments fails."""
-    folder = tmp_path / "hub"
-
-    def create_repo(
-        self: HfApi, repo_id: str, *, token: Any, private: bool | None, exist_ok: bool
-    ) -> SimpleNamespace:
-        (folder / repo_id).mkdir(parents=True, exist_ok=exist_ok)
-        (folder / f"{repo_id}.visibility").write_text(f"private={private}")
-        return SimpleNamespace(repo_id=repo_id)
-
-    def upload_folder(
-        self: HfApi, *, repo_id: str, folder_path: str, commit_message: str, token: Any, revision: Any
-    ) -> str:
-        shutil.copytree(folder_path, folder / repo_id, dirs_exist_ok=True)
-        return f"https://hub/{repo_id}"
-
-    monkeypatch.setattr(HfApi, "create_repo", create_repo)
-    monkeypatch.setattr(HfApi, "upload_folder", upload_folder)
-    return folder
 
 
 def trainer(model: Any, output: Path, **arguments: Any) -> SpladeTrainer:
