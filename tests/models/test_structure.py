@@ -1,4 +1,4 @@
-"""Dropout is set in every family of encoders, wherever it keeps its share; and how many positions one has."""
+"""Dropout in every family of encoders, how many positions one has, and what its columns are called."""
 
 from __future__ import annotations
 
@@ -7,7 +7,11 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from sentence_transformers import SentenceTransformer, SparseEncoder
+from sentence_transformers.sparse_encoder.modules import SparseAutoEncoder
 
+from lexforge.corpus import encode, named_terms
+from lexforge.models import term_names
 from lexforge.models.structure import positions_of, set_dropout
 
 SMALL = {
@@ -47,3 +51,25 @@ def test_a_model_without_a_limit_has_no_number_of_positions() -> None:
     with torch.device("meta"):
         model = transformers.XLNetModel(transformers.XLNetConfig(d_model=16, n_layer=1, n_head=2, d_inner=16))
     assert positions_of(model) is None
+
+
+def test_the_columns_of_a_csr_model_stand_for_no_tokens(tiny_dense: SentenceTransformer) -> None:
+    """Named by the tokenizer they would explain each hit by words that neither text has."""
+    width = tiny_dense.get_embedding_dimension()
+    assert width is not None
+    head = SparseAutoEncoder(input_dim=width, hidden_dim=2 * width, k=4)
+    model = SparseEncoder(modules=[*tiny_dense, head], device="cpu")
+    assert term_names(model, [0, 7]) == ["[0]", "[7]"]
+    (terms,) = named_terms(model, encode(model, ["sort a list"], "document"))
+    assert [term[0] + term[-1] for term, _ in terms] == ["[]"] * 4
+    weights = [weight for _, weight in terms]
+    assert weights == sorted(weights, reverse=True)
+
+
+def test_a_column_beyond_the_tokenizer_is_named_by_its_number(tiny_splade: SparseEncoder) -> None:
+    """Decoders are padded to round numbers."""
+    known = len(tiny_splade.tokenizer)
+    assert term_names(tiny_splade, [5, known]) == [
+        *tiny_splade.tokenizer.convert_ids_to_tokens([5]),
+        f"[{known}]",
+    ]

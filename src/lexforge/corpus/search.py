@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple, cast
 
 import numpy as np
-import torch
 from scipy import sparse
 from sentence_transformers import SparseEncoder
 from sentence_transformers.base.model import BaseModel
@@ -19,6 +19,7 @@ from lexforge.corpus.own_tokens import own_tokens
 from lexforge.corpus.stored_index import Source, open_index
 from lexforge.models.fingerprint import fingerprint
 from lexforge.models.load import check_encoder, load_encoder
+from lexforge.models.structure import term_names
 from lexforge.retrieval.base import Index
 from lexforge.retrieval.bm25 import BM25Index
 from lexforge.retrieval.fusion import reciprocal_rank_fusion
@@ -273,12 +274,11 @@ def named_terms(model: SparseEncoder, vectors: Vectors) -> list[list[tuple[str, 
     Returns:
         One list of (term, weight) per row, the largest weight first.
     """
-    table = vectors.tocoo()  # [n, V]
-    table.eliminate_zeros()
-    # `SparseEncoder.decode` returns the terms of each row by name, the largest weight first. It takes a
-    # tensor of torch.
-    indices = torch.from_numpy(np.stack(table.coords).astype(np.int64))
-    tensor = torch.sparse_coo_tensor(
-        indices, torch.from_numpy(table.data), table.shape, check_invariants=True
-    )
-    return cast("list[list[tuple[str, float]]]", model.decode(tensor))
+    rows = sparse.csr_array(vectors)  # [n, V]
+    found = []
+    for start, end in pairwise(rows.indptr.tolist()):
+        weights, columns = rows.data[start:end], rows.indices[start:end]
+        order = np.argsort(-weights, kind="stable")[: np.count_nonzero(weights)]
+        names = term_names(model, columns[order].tolist())
+        found.append(list(zip(names, weights[order].tolist(), strict=True)))
+    return found

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from lexforge.models.normalized import normalize_vectors
     from lexforge.models.prompts import column_prompts, encode_kind, saved_prompt
     from lexforge.models.splade import build_splade
-    from lexforge.models.structure import special_token_ids, vocabulary_size
+    from lexforge.models.structure import special_token_ids, term_names, vocabulary_size
     from lexforge.models.token_weights import TokenWeights, dense_encoder, save_flag_embedding
     from lexforge.models.training_forward import fuse_encoder
     from lexforge.settings import LEXICAL
@@ -65,6 +65,7 @@ __all__ = [
     "scale_head",
     "shift_bias_by_idf",
     "special_token_ids",
+    "term_names",
     "unfuse_splade_head",
     "vocabulary_size",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, cast
 
@@ -9,7 +10,7 @@ import torch
 from sentence_transformers import SparseEncoder
 from sentence_transformers.base.model import BaseModel
 from sentence_transformers.base.modules import Dense, Router, Transformer
-from sentence_transformers.sparse_encoder.modules import SpladePooling
+from sentence_transformers.sparse_encoder.modules import SparseStaticEmbedding, SpladePooling
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
@@ -121,6 +122,25 @@ def vocabulary_size(model: SparseEncoder) -> int:
         if isinstance(module, TokenWeights):
             return module.embedding_dimension
     return int(splade_decoders(model)[0].weight.shape[0])
+
+
+def term_names(model: BaseModel, columns: Sequence[int]) -> list[str]:
+    """Return the names of columns of an encoder's sparse vectors.
+
+    Args:
+        model: The encoder.
+        columns: Places from 0 to V - 1.
+
+    Returns:
+        The token for which each column stands, as the tokenizer spells it. A column without one is named by
+        its number in brackets: a decoder may be wider than its tokenizer, and the columns of other heads,
+        such as the `SparseAutoEncoder` of CSR models, stand for no tokens.
+    """
+    heads = (SpladePooling, SparseStaticEmbedding, TokenWeights)
+    names: list[str | None] = [None] * len(columns)
+    if any(isinstance(module, heads) for module in model.modules()):
+        names = model.tokenizer.convert_ids_to_tokens(list(columns))
+    return [f"[{column}]" if name is None else name for column, name in zip(columns, names, strict=True)]
 
 
 def positions_of(model: Any) -> int | None:

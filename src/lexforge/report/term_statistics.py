@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from sentence_transformers import SparseEncoder
 
 from lexforge.corpus import Vectors
+from lexforge.models import term_names
 
 SHOWN = 50  # terms that are listed
 BINS = 40  # bars of a histogram, at most
@@ -73,7 +74,7 @@ def _statistics_of(
 
     stops = stop_words or frozenset()
     frequent, strong = listed(frequency), listed(weight)
-    names = dict(zip([*frequent, *strong], _names(model, [*frequent, *strong]), strict=True))
+    names = dict(zip([*frequent, *strong], term_names(model, [*frequent, *strong]), strict=True))
     return {
         "texts": int(texts),
         "mean_active": round(float(active.mean()), 2),
@@ -93,12 +94,6 @@ def _statistics_of(
         ],
         "strong": [[names[term], round(float(weight[term]) / texts, 4), term in stops] for term in strong],
     }
-
-
-def _names(model: SparseEncoder, terms: list[int]) -> list[str]:
-    # A padded decoder has more outputs than the tokenizer has terms.
-    names = model.tokenizer.convert_ids_to_tokens(terms)
-    return [f"[{term}]" if name is None else name for term, name in zip(terms, names, strict=True)]
 
 
 def _histogram(active: NDArray) -> dict[str, list[int]]:

@@ -19,6 +19,7 @@ import numpy as np
 from scipy import sparse
 from sentence_transformers import SentenceTransformer, SparseEncoder
 
+from lexforge import models
 from lexforge.common.progress import Progress
 from lexforge.corpus.encoded_corpus import EncodedCorpus
 from lexforge.export.vectors.anserini import Anserini
@@ -119,11 +120,7 @@ def term_names(model: SparseEncoder | SentenceTransformer, corpus: EncodedCorpus
             f"{manifest.max_seq_length} tokens; received a model (at {model.max_seq_length} tokens) with "
             "other weights or settings"
         )
-    width = next(corpus.blocks())[0].shape[1]
-    tokenizer = model.tokenizer
-    names = tokenizer.convert_ids_to_tokens(range(min(width, len(tokenizer))))
-    names += [None] * (width - len(names))  # a decoder can be wider than the tokenizer
-    return [f"[{column}]" if name is None else name for column, name in enumerate(names)]
+    return models.term_names(model, range(next(corpus.blocks())[0].shape[1]))
 
 
 def export_vectors(
