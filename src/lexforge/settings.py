@@ -1036,14 +1036,15 @@ class RecipeSettings:
     train: Annotated[TrainingSettings, NO_PREFIX] = TrainingSettings()
 
     def follow_model(
-        self, train: TrainingSettings, default_tokens: Callable[[], int], scratch_tokens: int = 128
+        self, train: TrainingSettings, default_tokens: Callable[[], int | None], scratch_tokens: int = 128
     ) -> Self:
         """Return the settings with what follows from the model where the user gave nothing.
 
         Args:
             train: The training of this model.
-            default_tokens: Returns the tokens per text of a model that is not the lexical backbone. It is
-                called for such a model only, because it loads torch; and not where `--help` knows no model.
+            default_tokens: Returns the tokens per text of a model that is not the lexical backbone, or None
+                for a model without a limit. It is called for such a model only, because it loads torch; and
+                not where `--help` knows no model.
             scratch_tokens: Tokens per text of the lexical backbone.
         """
         tokens = self.max_seq_length

@@ -10,7 +10,11 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+import torch
 from beir_folders import write_beir
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import StaticEmbedding
+from transformers import AutoTokenizer
 from warm_processes import WarmProcesses
 
 from lexforge.report import run_verdict
@@ -65,6 +69,24 @@ def test_each_loss_trains_and_leaves_the_files_of_a_run(
     has_state = (out / "checkpoint-4" / "run_state.safetensors").is_file()
     kept = read_state(out / "checkpoint-4", 4)[0] if has_state else {}
     assert ("loss" in kept) == (loss == "moco")
+
+
+def test_static_embeddings_train_without_a_limit_of_tokens(
+    run: Run, folder: Path, tmp_path: Path, tiny_checkpoint: Path
+) -> None:
+    """They have no transformer that could cut a text; the run asks for no number that none of them takes."""
+    tokenizer = AutoTokenizer.from_pretrained(tiny_checkpoint)
+    model = SentenceTransformer(modules=[StaticEmbedding(tokenizer, embedding_dim=16)], device="cpu")
+    model.save_pretrained(str(tmp_path / "static"), create_model_card=False)
+    out = tmp_path / "out"
+    result = run(
+        *("--data", folder, "--model", tmp_path / "static", "--steps", 4, "--batch-size", 8),
+        *("--learning-rate", 1e-2, "--output-dir", out),
+    )
+    assert result.returncode == 0, result.stderr
+    assert json.loads((out / "config.json").read_text())["max_seq_length"] is None
+    trained = SentenceTransformer(str(out / "model"), device="cpu")[0].embedding.weight
+    assert not torch.equal(trained, model[0].embedding.weight)
 
 
 @pytest.mark.slow

@@ -42,18 +42,22 @@ def own_length(name: str) -> int | None:
     return min(known, default=None)
 
 
-def default_tokens(name: str) -> int:
+def default_tokens(name: str) -> int | None:
     """Return the tokens per text of a pretrained model where the user gives no number.
 
     Args:
         name: A folder or a hub name, as for `own_length`.
 
     Returns:
-        What the model was saved with, because it knows no longer texts, and at most `LONGEST_TOKENS`.
+        What the model was saved with, because it knows no longer texts, and at most `LONGEST_TOKENS`; None
+        for static embeddings, which read texts of any length.
 
     Raises:
         FileNotFoundError: If there is no such folder, and no such model on the hub.
     """
+    modules = model_settings(checked_name(name), "modules.json")
+    if modules and str(modules[0]["type"]).endswith("StaticEmbedding"):
+        return None
     return min(own_length(name) or SHORT_TOKENS, LONGEST_TOKENS)
 
 

@@ -137,7 +137,7 @@ def build_lexical_backbone(
 
 
 def resolve_backbone(
-    name: str, texts: Sequence[str], folder: str | Path, *, max_seq_length: int, seed: int
+    name: str, texts: Sequence[str], folder: str | Path, *, max_seq_length: int | None, seed: int
 ) -> str | Path:
     """Return the checkpoint to load an encoder from, and build it first if it is the lexical backbone.
 
@@ -148,7 +148,8 @@ def resolve_backbone(
         name: `lexical`, or the folder or hub name of a checkpoint, which is returned as it is.
         texts: The documents that give the lexical backbone its vocabulary and its weights.
         folder: Where the lexical backbone is saved.
-        max_seq_length: Longest text of the lexical backbone in tokens, special tokens included.
+        max_seq_length: Longest text of the lexical backbone in tokens, special tokens included; no other
+            checkpoint reads it.
         seed: Seed of the random vectors of the lexical backbone.
 
     Returns:
@@ -160,6 +161,7 @@ def resolve_backbone(
     if name != LEXICAL:
         return name
     if not Path(folder).is_dir():
+        assert max_seq_length is not None  # settings that are resolved have one for it
         build_lexical_backbone(texts, folder, max_seq_length=max_seq_length, seed=seed)
     return folder
 

@@ -164,7 +164,6 @@ def load_start(
     Raises:
         ValueError: If all of its weights are frozen.
     """
-    assert cfg.max_seq_length is not None  # the settings are resolved
     stages.begin("load the encoder" if cfg.model != LEXICAL else "build the encoder")
     with process.main_process_first():
         checkpoint = models.resolve_backbone(
