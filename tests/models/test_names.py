@@ -147,6 +147,16 @@ def test_a_model_of_another_class_is_no_splade_encoder(
     assert "SparseAutoEncoder" not in str(caught.value)
 
 
+def test_a_bare_classifier_is_no_splade_encoder(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    """Most cross-encoders are saved so; their transformer was never trained to encode a text alone."""
+    config = BertConfig.from_pretrained(tiny_checkpoint, num_labels=1)
+    BertForSequenceClassification(config).save_pretrained(tmp_path)
+    with pytest.raises(
+        ValueError, match=r"a CrossEncoder \(a sequence classifier\), which is no SPLADE encoder"
+    ):
+        build_splade(tmp_path)
+
+
 def test_a_model_with_many_vectors_per_text_is_no_encoder(tiny_checkpoint: Path, tmp_path: Path) -> None:
     """No index here holds them, and their mean was not trained."""
     folder = saved_as("MultiVectorEncoder", tiny_checkpoint, tmp_path)

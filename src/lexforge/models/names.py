@@ -149,6 +149,8 @@ def check_saved_class(name: str, wanted: Literal["SparseEncoder", "SentenceTrans
             passed.
     """
     saved = saved_class(name)
+    if saved is None and wanted == "SparseEncoder" and model_type(name) == "cross-encoder":
+        saved = "CrossEncoder (a sequence classifier)"
     if saved in (None, wanted):
         return saved
     if saved == "SentenceTransformer":
