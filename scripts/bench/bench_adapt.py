@@ -3,6 +3,8 @@
     python scripts/bench/bench_adapt.py --data ../shared/data --model ../shared/models/splade-tiny \
         --runs runs/adapt --sets scifact medquad --teachers "start bm25" "start bm25 MINILM" --seeds 1 2 3
     python scripts/bench/bench_adapt.py --table
+    python scripts/bench/bench_adapt.py --paired --data ../shared/data --model ../shared/models/splade-tiny \
+        --runs runs/adapt --sets scifact medquad --seeds 1 2 3 --split test
 
 Call it from the root of the checkout. Each run adapts the model to the documents of one collection, whose
 judged queries it does not see, and then measures start and result on those of `--split`, in a search of
@@ -10,7 +12,8 @@ passages as the index of `lexforge adapt` does it: a document is as good as its 
 results/adapt.csv, with the gate's verdict, so that its verdicts can be held against the truth. Two runs go
 side by side, each on one thread. A run whose folder is complete is not repeated; delete that of an
 interrupted one. `--flags` go to each run and into its row. `--table` prints the newest row of each seed as
-markdown, seeds averaged.
+markdown, seeds averaged. `--paired` tests the nDCG@10 of finished runs, averaged over the seeds, against that
+of the start, query by query.
 """
 
 from __future__ import annotations
@@ -27,6 +30,9 @@ from typing import Any
 
 from common import ONE_THREAD, RESULTS, append_rows, run_command
 
+from lexforge.data import load_retrieval_data
+from lexforge.evaluation import RunScores, compare_runs, read_run, score_run
+
 MEASURES = ("nDCG@10", "R@100", "document_active_dims", "query_active_dims", "flops")
 NOT_BETTER = 3  # the exit status of `lexforge adapt` where the start is kept
 
@@ -42,21 +48,71 @@ def lexforge(*words: str, log: Path, statuses: tuple[int, ...] = (0,)) -> tuple[
 
 
 def measure(model: str, data: Path, split: str, length: int, file: Path) -> dict[str, float]:
-    """Measure an encoder on judged queries by the passages of their documents, once for each file."""
-    if not file.is_file():
+    """Measure an encoder on judged queries by the passages of their documents, once for each file.
+
+    The documents that it found stand beside the file (`.trec`).
+    """
+    run = file.with_suffix(".trec")
+    if not (file.is_file() and run.is_file()):
         words = ["--model", model, "--data", str(data), "--split", split, "--max-seq-length", str(length)]
-        lexforge("evaluate", *words, "--passages", "--json", str(file), log=file.with_suffix(".log"))
+        words += ["--passages", "--json", str(file), "--run", str(run)]
+        lexforge("evaluate", *words, log=file.with_suffix(".log"))
     found = json.loads(file.read_text(encoding="utf-8"))
     return {name: (found["metrics"] | found["sparsity"])[name] for name in MEASURES}
 
 
+def names_of(teachers: str) -> str:
+    """Return the names of teachers, without the folders in which models stand."""
+    return " ".join(Path(teacher).name for teacher in teachers.split()) or "default"
+
+
+def start_file(args: argparse.Namespace, name: str) -> Path:
+    """Return the file that holds what the start measured on a collection."""
+    return Path(args.runs) / f"start-{name}-{args.split}-{Path(args.model).name}-{args.length}.json"
+
+
+def run_folder(args: argparse.Namespace, name: str, teachers: str, seed: int) -> Path:
+    """Return the folder of a run."""
+    settings = "".join(character if character.isalnum() else "-" for character in args.flags)
+    start, label = f"{Path(args.model).name}-{args.length}", names_of(teachers).replace(" ", "+")
+    return Path(args.runs) / f"{name}-{start}-{label}{settings}-{seed}"
+
+
+def measure_both(
+    args: argparse.Namespace, name: str, teachers: str, seed: int
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Measure the start and the adapted weights, also where the gate kept the start, to judge its verdict."""
+    data, folder = Path(args.data) / name, run_folder(args, name, teachers, seed)
+    verdict = json.loads((folder / "adapt.json").read_text(encoding="utf-8"))["verdict"]
+    adapted = folder / ("model" if verdict["better"] else "rejected")
+    before = measure(args.model, data, args.split, args.length, start_file(args, name))
+    return before, measure(str(adapted), data, args.split, args.length, folder / f"{args.split}.json")
+
+
+def paired(args: argparse.Namespace, name: str, teachers: str) -> str:
+    """Test finished runs against their start, query by query, and return the row of a table in markdown."""
+    qrels = load_retrieval_data(str(Path(args.data) / name), [args.split]).split(args.split)
+    files = [run_folder(args, name, teachers, seed) / f"{args.split}.trec" for seed in args.seeds]
+    for seed in args.seeds:
+        measure_both(args, name, teachers, seed)
+
+    def scores(files: list[Path]) -> RunScores:
+        """The nDCG@10 of each query, averaged over the runs."""
+        found = [score_run(read_run(file), qrels, ["nDCG@10"]).per_query["nDCG@10"] for file in files]
+        mean = {query: statistics.mean(each[query] for each in found) for query in found[0]}
+        return RunScores({"nDCG@10": statistics.mean(mean.values())}, {"nDCG@10": mean})
+
+    start = scores([start_file(args, name).with_suffix(".trec")])
+    found = compare_runs(start, scores(files))["nDCG@10"]
+    low, high = found.interval
+    cells = [name, args.split, names_of(teachers), str(len(files)), str(len(qrels)), f"{found.first:.4f}"]
+    cells += [f"{found.second:.4f}", f"{found.difference:+.4f} ({low:+.4f} to {high:+.4f})"]
+    return f"| {' | '.join(cells)} | {found.p_value:.2g} |"
+
+
 def run(args: argparse.Namespace, name: str, teachers: str, seed: int) -> dict[str, Any]:
     """Adapt to one collection and measure; return the row."""
-    data = Path(args.data) / name
-    label = " ".join(Path(teacher).name for teacher in teachers.split()) or "default"
-    settings = "".join(character if character.isalnum() else "-" for character in args.flags)
-    start = f"{Path(args.model).name}-{args.length}"
-    folder = Path(args.runs) / f"{name}-{start}-{label.replace(' ', '+')}{settings}-{seed}"
+    data, folder = Path(args.data) / name, run_folder(args, name, teachers, seed)
     words = ["adapt", "--documents", str(data), "--model", args.model, "--output", str(folder)]
     words += ["--max-seq-length", str(args.length), "--seed", str(seed), *shlex.split(args.flags)]
     words += ["--teacher", *teachers.split()] if teachers else []
@@ -67,16 +123,12 @@ def run(args: argparse.Namespace, name: str, teachers: str, seed: int) -> dict[s
         (folder / "bench.json").write_text(json.dumps(measured), encoding="utf-8")
     cost = json.loads((folder / "bench.json").read_text(encoding="utf-8"))
     verdict = json.loads((folder / "adapt.json").read_text(encoding="utf-8"))["verdict"]
-    starts = Path(args.runs) / f"start-{name}-{args.split}-{start}.json"
-    before = measure(args.model, data, args.split, args.length, starts)
-    # The adapted weights are measured also where the gate kept the start, so that its verdict can be judged.
-    adapted = folder / ("model" if verdict["better"] else "rejected")
-    after = measure(str(adapted), data, args.split, args.length, folder / f"{args.split}.json")
+    before, after = measure_both(args, name, teachers, seed)
     return {
         "set": name,
         "split": args.split,
         "model": Path(args.model).name,
-        "teachers": label,
+        "teachers": names_of(teachers),
         "seed": seed,
         "flags": args.flags,
         **{f"start_{key}": round(value, 4) for key, value in before.items()},
@@ -137,7 +189,8 @@ def main() -> None:
     parser.add_argument("--length", type=int, default=128, help="tokens per text")
     parser.add_argument("--flags", default="", help="further flags of `lexforge adapt`")
     parser.add_argument("--lanes", type=int, default=2, help="runs side by side")
-    parser.add_argument("--table", action="store_true")
+    parser.add_argument("--table", action="store_true", help="print the rows")
+    parser.add_argument("--paired", action="store_true", help="test finished runs against their start")
     args = parser.parse_args()
     if args.table:
         with (RESULTS / "adapt.csv").open(encoding="utf-8", newline="") as stream:
@@ -145,6 +198,13 @@ def main() -> None:
         return
     if not (args.data and args.model and args.runs and args.sets):
         parser.error("--data, --model, --runs and --sets are needed")
+    if args.paired:
+        print("| set | split | teachers | seeds | queries | start | adapted | difference (95 %) | p |")
+        print("|---" * 9 + "|")
+        for name in args.sets:
+            for teachers in args.teachers:
+                print(paired(args, name, teachers))
+        return
     jobs = [(name, teachers, seed) for seed in args.seeds for teachers in args.teachers for name in args.sets]
     with ThreadPoolExecutor(args.lanes) as lanes:
         for row in lanes.map(lambda job: run(args, *job), jobs):
