@@ -47,10 +47,10 @@ def lexforge(*words: str, log: Path, statuses: tuple[int, ...] = (0,)) -> tuple[
     return seconds, cpu_seconds
 
 
-def measure(model: str, data: Path, split: str, length: int, file: Path) -> dict[str, float]:
+def measure(model: str, data: Path, split: str, length: int, file: Path) -> dict[str, float | None]:
     """Measure an encoder on judged queries by the passages of their documents, once for each file.
 
-    The documents that it found stand beside the file (`.trec`).
+    The documents that it found stand beside the file (`.trec`). A dense start has no terms.
     """
     run = file.with_suffix(".trec")
     if not (file.is_file() and run.is_file()):
@@ -58,7 +58,8 @@ def measure(model: str, data: Path, split: str, length: int, file: Path) -> dict
         words += ["--passages", "--json", str(file), "--run", str(run)]
         lexforge("evaluate", *words, log=file.with_suffix(".log"))
     found = json.loads(file.read_text(encoding="utf-8"))
-    return {name: (found["metrics"] | found["sparsity"])[name] for name in MEASURES}
+    numbers = found["metrics"] | found["sparsity"]
+    return {name: round(numbers[name], 4) if name in numbers else None for name in MEASURES}
 
 
 def names_of(teachers: str) -> str:
@@ -80,7 +81,7 @@ def run_folder(args: argparse.Namespace, name: str, teachers: str, seed: int) ->
 
 def measure_both(
     args: argparse.Namespace, name: str, teachers: str, seed: int
-) -> tuple[dict[str, float], dict[str, float]]:
+) -> tuple[dict[str, float | None], dict[str, float | None]]:
     """Measure the start and the adapted weights, also where the gate kept the start, to judge its verdict."""
     data, folder = Path(args.data) / name, run_folder(args, name, teachers, seed)
     verdict = json.loads((folder / "adapt.json").read_text(encoding="utf-8"))["verdict"]
@@ -131,8 +132,8 @@ def run(args: argparse.Namespace, name: str, teachers: str, seed: int) -> dict[s
         "teachers": names_of(teachers),
         "seed": seed,
         "flags": args.flags,
-        **{f"start_{key}": round(value, 4) for key, value in before.items()},
-        **{key: round(value, 4) for key, value in after.items()},
+        **{f"start_{key}": value for key, value in before.items()},
+        **after,
         "gate_better": verdict["better"],
         "gate_difference": round(verdict["comparison"]["difference"], 4),
         **{key: round(value, 1) for key, value in cost.items()},
@@ -155,9 +156,11 @@ def table(rows: list[dict[str, str]]) -> str:
     for (name, split, model, teachers, flags), found in sorted(groups.items()):
 
         def pair(key: str, found: list[dict[str, str]] = found) -> str:
-            both = (statistics.mean(float(row[each]) for row in found) for each in (f"start_{key}", key))
-            digits = 4 if "@" in key else 2
-            return " -> ".join(f"{value:.{digits}f}" for value in both)
+            digits, both = 4 if "@" in key else 2, []
+            for each in (f"start_{key}", key):
+                values = [float(row[each]) for row in found if row[each]]  # a dense start has no terms
+                both.append(f"{statistics.mean(values):.{digits}f}" if values else "none")
+            return " -> ".join(both)
 
         right = sum(
             (row["gate_better"] == "True") == (float(row["nDCG@10"]) > float(row["start_nDCG@10"]))
