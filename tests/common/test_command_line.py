@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lexforge.common.command_line import run_command
+from lexforge.common.command_line import one_line_errors, run_command
 
 ROOT = Path(__file__).resolve().parents[2]
 RECIPES = sorted((ROOT / "recipes").glob("*.py"))
@@ -94,6 +94,13 @@ def test_a_reader_that_has_seen_enough_is_no_mistake() -> None:
         process.stdout.close()
         assert process.stderr.read() == b""
     assert process.returncode == 141  # as if the signal had stopped it
+
+
+def test_a_pipe_of_something_else_that_broke_is_told() -> None:
+    """A server that hangs up ends no command without a word."""
+    with pytest.raises(SystemExit) as ended, one_line_errors(debug=False):
+        raise BrokenPipeError(32, "Broken pipe")
+    assert str(ended.value.code).startswith("error: [Errno 32] Broken pipe")
 
 
 def test_an_error_of_the_program_keeps_its_traceback() -> None:

@@ -7,6 +7,7 @@ import inspect
 import logging
 import os
 import re
+import select
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -21,6 +22,7 @@ from lexforge.common.types import DataError
 Config = TypeVar("Config")
 # What a user can mend: wrong data or options, a file that is missing or cannot be written, a missing package.
 MISTAKES = (ValueError, OSError, ImportError)
+_OUTPUT = 1  # the file descriptor of the standard output
 _RUN_BY: ContextVar[str | None] = ContextVar("_RUN_BY", default=None)
 _CONTROL = {number: f"\\x{number:02x}" for number in (*range(0x20), *range(0x7F, 0xA0))}
 
@@ -147,10 +149,9 @@ def one_line_errors(*, debug: bool) -> Iterator[None]:
     try:
         yield
         sys.stdout.flush()  # here, because Python prints a warning where it fails at the end
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left to print goes nowhere
-        sys.exit(141)  # as if the signal SIGPIPE had stopped it
     except MISTAKES as error:
+        if isinstance(error, BrokenPipeError) and _nobody_reads_the_output():
+            sys.exit(141)  # as if the signal SIGPIPE had stopped it
         if debug:
             raise
         # Errors of data list what is wrong, one line each; those of libraries are cut into lines anyhow.
@@ -158,6 +159,18 @@ def one_line_errors(*, debug: bool) -> Iterator[None]:
         shown = [printable(line) for line in [*lines, *getattr(error, "__notes__", ())]]
         message = "\n".join(shown) or type(error).__name__
         sys.exit(f"error: {message} (--debug shows the traceback)")
+
+
+def _nobody_reads_the_output() -> bool:
+    """Return whether the standard output is a broken pipe, and then let what is left to print go nowhere."""
+    if not hasattr(select, "poll"):  # Windows, where a broken pipe of the output is another error
+        return False
+    poll = select.poll()
+    poll.register(_OUTPUT, select.POLLERR)
+    broken = any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
+    if broken:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), _OUTPUT)
+    return broken
 
 
 def printable(text: str) -> str:
@@ -185,8 +198,8 @@ def _refuse_repeated_lists(words: Sequence[str], config_class: type) -> None:
 def _list_names(config_class: type) -> Iterator[str]:
     """Yield the names of the settings that take several values, also of those in groups."""
     for name, hint in get_type_hints(config_class).items():
-        if is_dataclass(hint):
-            yield from _list_names(hint)  # type: ignore[arg-type]
+        if isinstance(hint, type) and is_dataclass(hint):
+            yield from _list_names(hint)
         elif tuple in (get_origin(hint), *map(get_origin, get_args(hint))):
             yield name
 

@@ -8,7 +8,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple, cast
 
-import numpy as np
 from scipy import sparse
 from sentence_transformers import SparseEncoder
 from sentence_transformers.base.model import BaseModel
@@ -275,10 +274,8 @@ def named_terms(model: SparseEncoder, vectors: Vectors) -> list[list[tuple[str, 
         One list of (term, weight) per row, the largest weight first.
     """
     rows = sparse.csr_array(vectors)  # [n, V]
-    found = []
-    for start, end in pairwise(rows.indptr.tolist()):
-        weights, columns = rows.data[start:end], rows.indices[start:end]
-        order = np.argsort(-weights, kind="stable")[: np.count_nonzero(weights)]
-        names = term_names(model, columns[order].tolist())
-        found.append(list(zip(names, weights[order].tolist(), strict=True)))
-    return found
+    pairs = list(zip(term_names(model, rows.indices.tolist()), rows.data.tolist(), strict=True))
+    return [
+        sorted((pair for pair in pairs[start:end] if pair[1]), key=lambda pair: -pair[1])
+        for start, end in pairwise(rows.indptr.tolist())
+    ]
