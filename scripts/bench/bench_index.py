@@ -2,13 +2,16 @@
 
     pip install sparse_dot_topn pyseismic-lsr pyterrier-pisa bmp
     python scripts/bench/bench_index.py --vectors FILE --model MODEL --data FOLDER FOLDER ...
+    python scripts/bench/bench_index.py --vectors FILE --sizes 8841823 --searches sparse_dot_topn pisa
 
 With `--model` the vectors are recorded first: MODEL encodes the corpora and queries of the BEIR folders into
 FILE. Without it FILE is read. A size of `--sizes` up to the number of recorded documents takes the first of
-them, shuffled; a larger one takes simulated documents (`simulated.py`). An exact search must find the k best
-documents before it is timed. For an approximate one the recall is recorded: the share of the k best that it
-finds, where any document of equal score counts. A search whose package is not installed is named and left
-out. `--searches` and `--sizes` select a part of the work; lexforge is timed in every part.
+them, shuffled; a larger one takes simulated documents (`simulated.py`), which are kept in a file and mapped
+into memory. An exact search must find the k best documents before it is timed. For an approximate one the
+recall is recorded: the share of the k best that it finds, where any document of equal score counts. A search
+whose package is not installed is named and left out. `--searches` and `--sizes` select a part of the work;
+lexforge is timed in every part. Above two million documents it writes its index to the disk, as
+`bench_index_memory.py` measures it.
 
 FAISS is not compared, because it has no sparse vectors: as dense rows of vocabulary width, the smaller corpus
 alone would take 5 GB.
@@ -19,8 +22,10 @@ from __future__ import annotations
 import functools
 import importlib.util
 import itertools
+import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -38,11 +43,14 @@ from sentence_transformers.util import dot_score, semantic_search
 from simulated import Simulation
 
 from lexforge.corpus import encode
+from lexforge.corpus.stored_index import ROWS
 from lexforge.data import load_retrieval_data
 from lexforge.models import build_splade
 from lexforge.retrieval import InvertedIndex
 
 SLOW_QUERIES = 64  # queries for semantic_search, which would take minutes for all of them
+IN_MEMORY = 2_000_000  # documents of an index of lexforge that is built in memory
+TOLERANCE = 1e-5  # between sums of float32 in two orders
 CHUNK = 64  # queries per product of scipy; the scores of all queries at once would not fit into memory
 SEARCHES = ("scipy", "semantic_search", "sparse_dot_topn", "pisa", "seismic", "bmp")
 FIELDS = ("data", "indices", "indptr", "shape")
@@ -60,7 +68,7 @@ class Config:
     queries: int = 1000  # queries that are recorded and searched
     sizes: tuple[int, ...] = (43_113, 262_144, 1_048_576)
     searches: tuple[str, ...] = SEARCHES
-    k: int = 10
+    ks: tuple[int, ...] = (10, 100, 1000)
     max_seq_length: int = 128
     repeats: int = 3
     seed: int = 0
@@ -74,7 +82,7 @@ class Search:
         name: Value of the column `search`.
         setting: Parameters of the search, for the column `setting`.
         queries: Number of queries that are searched.
-        call: The function that is timed.
+        call: The function that is timed; its argument is the number of hits wanted per query.
         positions: Converts what `call` returns to the positions of each query's hits, best first.
         build_s: Seconds that building the index took.
         nbytes: Bytes of the index; an empty string if they are not known.
@@ -84,7 +92,7 @@ class Search:
     name: str
     setting: str
     queries: int
-    call: Callable[[], Any]
+    call: Callable[[int], Any]
     positions: Callable[[Any], list[list[int]]]
     build_s: float
     nbytes: int | str
@@ -122,11 +130,24 @@ def read(path: Path, name: str) -> sparse.csr_array:
     return matrix
 
 
-def documents_of_size(vectors: sparse.csr_array, rows: int, seed: int) -> sparse.csr_array:
-    """Return some of the real documents, or as many simulated ones as there are not of these."""
+def documents_of_size(vectors: sparse.csr_array, rows: int, seed: int, folder: Path) -> sparse.csr_array:
+    """Return some of the real documents, or as many simulated ones as there are not of these.
+
+    Simulated ones are mapped from files of the folder, so that memory holds no more of them than is read.
+    """
     if rows <= vectors.shape[0]:
         return vectors[np.random.default_rng(seed).permutation(vectors.shape[0])[:rows]]
-    return sparse.csr_array(sparse.vstack(list(Simulation(vectors).blocks(rows, seed)), format="csr"))
+    types, ends = {"data": np.float32, "indices": np.int32}, [0]
+    with ExitStack() as stack:
+        files = {name: stack.enter_context((folder / name).open("wb")) for name in types}
+        for block in Simulation(vectors).blocks(rows, seed):
+            for name, file in files.items():
+                getattr(block, name).astype(types[name]).tofile(file)
+            ends.extend(ends[-1] + block.indptr[1:].astype(np.int64))
+    if ends[-1] > np.iinfo(np.int32).max:  # scipy would copy all positions into 64 bits
+        raise ValueError(f"{rows:,} documents have {ends[-1]:,} weights, above 32 bits")
+    data, indices = (np.asarray(np.memmap(folder / name, types[name], "r")) for name in types)
+    return sparse.csr_array((data, indices, np.array(ends, np.int32)), shape=(rows, vectors.shape[1]))
 
 
 def timed(call: Callable[[], Any]) -> tuple[Any, float]:
@@ -136,21 +157,37 @@ def timed(call: Callable[[], Any]) -> tuple[Any, float]:
     return result, round(time.perf_counter() - start, 2)
 
 
-def of_index(index: InvertedIndex, queries: Any, k: int, build_s: float) -> Search:
+def index_search(queries: Any, documents: Any, folder: Path) -> Search:
     """Return a search by the index of the package, whose document ids are positions."""
-    rows, size = queries.shape[0], index.nbytes
+    rows = documents.shape[0]
+    ids = [str(row) for row in range(rows)]
+
+    def build() -> InvertedIndex:
+        if rows <= IN_MEMORY:
+            return InvertedIndex.build(documents, ids)
+        parts = (
+            (documents[first : first + ROWS], ids[first : first + ROWS]) for first in range(0, rows, ROWS)
+        )
+        InvertedIndex.write(folder, parts, documents.shape[1], rows)
+        return InvertedIndex.load(folder)
+
+    InvertedIndex.build(documents[:64], ids[:64])  # compiles the construction before it is timed
+    index, build_s = timed(build)
 
     def positions(hits: Any) -> list[list[int]]:
         return [[int(name) for name in row] for row in hits.ids]
 
-    return Search("lexforge", "", rows, lambda: index.search(queries, k), positions, build_s, size, True)
+    def call(k: int) -> Any:
+        return index.search(queries, k)
+
+    return Search("lexforge", "", queries.shape[0], call, positions, build_s, index.nbytes, True)
 
 
-def scipy_search(queries: sparse.csr_array, documents: sparse.csr_array, k: int) -> Search:
+def scipy_search(queries: sparse.csr_array, documents: sparse.csr_array) -> Search:
     """Return a search by sparse products of scipy and a partial sort of their rows."""
     by_term, build_s = timed(lambda: sparse.csr_array(documents.T.tocsr()))
 
-    def call() -> np.ndarray:
+    def call(k: int) -> np.ndarray:
         best = []
         for start in range(0, queries.shape[0], CHUNK):
             scores = (queries[start : start + CHUNK] @ by_term).toarray()
@@ -163,7 +200,7 @@ def scipy_search(queries: sparse.csr_array, documents: sparse.csr_array, k: int)
     return Search("scipy", "", queries.shape[0], call, lambda found: found.tolist(), build_s, size, True)
 
 
-def semantic_searches(queries: sparse.csr_array, documents: sparse.csr_array, k: int) -> Search:
+def semantic_searches(queries: sparse.csr_array, documents: sparse.csr_array) -> Search:
     """Return the search of sentence-transformers over the tensors that its encoder returns."""
 
     def tensor(matrix: sparse.csr_array) -> torch.Tensor:
@@ -176,20 +213,20 @@ def semantic_searches(queries: sparse.csr_array, documents: sparse.csr_array, k:
     def positions(found: Any) -> list[list[int]]:
         return [[hit["corpus_id"] for hit in row] for row in found]
 
-    def call() -> Any:
+    def call(k: int) -> Any:
         return semantic_search(few, corpus, top_k=k, score_function=dot_score)
 
     return Search("semantic_search", "", few.shape[0], call, positions, 0.0, "", True)
 
 
-def topn_search(queries: sparse.csr_array, documents: sparse.csr_array, k: int) -> Search:
+def topn_search(queries: sparse.csr_array, documents: sparse.csr_array) -> Search:
     """Return a search by sparse_dot_topn on all threads."""
     from sparse_dot_topn import sp_matmul_topn
 
     right, build_s = timed(lambda: sparse.csr_matrix(documents.T.tocsr()))
     left, threads = sparse.csr_matrix(queries), numba.get_num_threads()
 
-    def call() -> Any:
+    def call(k: int) -> Any:
         return sp_matmul_topn(left, right, top_n=k, sort=True, n_threads=threads)
 
     def positions(found: Any) -> list[list[int]]:
@@ -198,7 +235,7 @@ def topn_search(queries: sparse.csr_array, documents: sparse.csr_array, k: int) 
     return Search("sparse_dot_topn", "", queries.shape[0], call, positions, build_s, "", True)
 
 
-def seismic_searches(queries: sparse.csr_array, documents: sparse.csr_array, k: int) -> Iterator[Search]:
+def seismic_searches(queries: sparse.csr_array, documents: sparse.csr_array) -> Iterator[Search]:
     """Yield searches of one Seismic index that are more and more exact."""
     rows = queries.shape[0]
     index, build_s = timed(lambda: SeismicSearch(documents, numba.get_num_threads()))
@@ -208,14 +245,12 @@ def seismic_searches(queries: sparse.csr_array, documents: sparse.csr_array, k: 
         return SeismicSearch.positions(found, rows)
 
     for terms, factor in SEISMIC:
-        call = functools.partial(index.search, asked, k, terms, factor)
+        call = functools.partial(index.search, asked, query_terms=terms, heap_factor=factor)
         setting = f"query_terms={terms} heap_factor={factor}"
         yield Search("seismic", setting, rows, call, positions, build_s, size, False)
 
 
-def pisa_searches(
-    queries: sparse.csr_array, documents: sparse.csr_array, k: int, folder: Path
-) -> Iterator[Search]:
+def pisa_searches(queries: sparse.csr_array, documents: sparse.csr_array, folder: Path) -> Iterator[Search]:
     """Yield searches of PISA over weights of 8 bits, which it finds the best of exactly."""
     import pandas as pd
 
@@ -223,7 +258,7 @@ def pisa_searches(
 
     def build() -> Any:
         by_term = sparse.csr_array(documents.T.tocsr())
-        levels = np.maximum(np.rint(by_term.data / scale), 1).astype(np.int64)
+        levels = np.maximum(np.rint(by_term.data / scale), 1).astype(np.uint8)
         spans = {str(term): pair for term, pair in enumerate(itertools.pairwise(by_term.indptr))}
         postings = {
             term: (by_term.indices[first:last], levels[first:last])
@@ -232,7 +267,7 @@ def pisa_searches(
         }
         lengths = np.bincount(by_term.indices, weights=levels, minlength=documents.shape[0]).astype(np.int64)
         index = pisa_index(folder, postings, dict(zip(map(str, range(len(lengths))), lengths, strict=True)))
-        index.quantized(num_results=k, threads=threads)(frame[:1])  # compresses, and computes the bounds
+        index.quantized(num_results=1, threads=threads)(frame[:1])  # compresses, and computes the bounds
         return index
 
     rows = [
@@ -250,13 +285,14 @@ def pisa_searches(
         return hits
 
     for algorithm in PISA:
-        call = functools.partial(
-            index.quantized(num_results=k, threads=threads, query_algorithm=algorithm), frame
-        )
+
+        def call(k: int, algorithm: str = algorithm) -> Any:
+            return index.quantized(num_results=k, threads=threads, query_algorithm=algorithm)(frame)
+
         yield Search("pisa", f"8-bit {algorithm}", len(rows), call, positions, build_s, size, False)
 
 
-def bmp_search(queries: sparse.csr_array, documents: sparse.csr_array, k: int, folder: Path) -> Search:
+def bmp_search(queries: sparse.csr_array, documents: sparse.csr_array, folder: Path) -> Search:
     """Return a search by BMP over weights of 8 bits, on one thread, because a call takes a single query."""
     from bmp import Indexer, Searcher
 
@@ -280,62 +316,57 @@ def bmp_search(queries: sparse.csr_array, documents: sparse.csr_array, k: int, f
     def positions(found: Any) -> list[list[int]]:
         return [[int(name) for name in names] for names, _ in found]
 
-    def call() -> Any:
+    def call(k: int) -> Any:
         return [searcher.search(query, k, 1.0, 1.0) for query in asked]
 
     return Search("bmp", "8-bit", len(asked), call, positions, build_s, file.stat().st_size, False)
 
 
-def searches(queries: Any, documents: Any, cfg: Config, folder: Path) -> Iterator[Search]:
+def searches(queries: Any, documents: Any, wanted: tuple[str, ...], folder: Path) -> Iterator[Search]:
     """Yield lexforge and then the other searches that are wanted; each is built when its turn comes."""
-    ids = [str(row) for row in range(documents.shape[0])]
-    InvertedIndex.build(documents[:64], ids[:64])  # compiles the construction before it is timed
-    index, build_s = timed(lambda: InvertedIndex.build(documents, ids))
-    yield of_index(index, queries, cfg.k, build_s)
-    del index
+    index = folder / "index"
+    yield index_search(queries, documents, index)
+    shutil.rmtree(index, ignore_errors=True)  # the disk must hold the next one beside the documents
     makers: dict[str, tuple[str, Callable[[], Iterable[Search]]]] = {
-        "scipy": ("scipy", lambda: [scipy_search(queries, documents, cfg.k)]),
-        "semantic_search": ("torch", lambda: [semantic_searches(queries, documents, cfg.k)]),
-        "sparse_dot_topn": ("sparse_dot_topn", lambda: [topn_search(queries, documents, cfg.k)]),
-        "pisa": ("pyterrier_pisa", lambda: pisa_searches(queries, documents, cfg.k, folder)),
-        "seismic": ("seismic", lambda: seismic_searches(queries, documents, cfg.k)),
-        "bmp": ("bmp", lambda: [bmp_search(queries, documents, cfg.k, folder)]),
+        "scipy": ("scipy", lambda: [scipy_search(queries, documents)]),
+        "semantic_search": ("torch", lambda: [semantic_searches(queries, documents)]),
+        "sparse_dot_topn": ("sparse_dot_topn", lambda: [topn_search(queries, documents)]),
+        "pisa": ("pyterrier_pisa", lambda: pisa_searches(queries, documents, folder)),
+        "seismic": ("seismic", lambda: seismic_searches(queries, documents)),
+        "bmp": ("bmp", lambda: [bmp_search(queries, documents, folder)]),
     }
     for name, (package, make) in makers.items():
-        if name in cfg.searches and importlib.util.find_spec(package) is None:
+        if name in wanted and importlib.util.find_spec(package) is None:
             print(f"{name} is left out: {package} is not installed")
-        elif name in cfg.searches:
+        elif name in wanted:
             yield from make()
 
 
-def recall(found: list[list[int]], queries: Any, documents: Any, kth: np.ndarray) -> int:
-    """Count the hits whose score reaches the exact k-th score, so that any document of equal score counts.
-
-    Args:
-        found: Positions of each query's hits.
-        queries: CSR, one row per list in `found`.
-        documents: CSR of all documents.
-        kth: The exact k-th score of each query.
-    """
-    reached = 0
-    for row, positions in enumerate(found):
-        scores = (documents[positions] @ queries[[row]].T).toarray().ravel()
-        reached += np.count_nonzero(scores >= kth[row] * (1 - 1e-5))  # sums of float32 depend on their order
-    return reached
+def scores_of(found: list[list[int]], queries: Any, documents: Any) -> list[np.ndarray]:
+    """Return the exact scores of each query's hits, which are positions of documents."""
+    return [
+        (documents[positions] @ queries[[row]].T).toarray().ravel() for row, positions in enumerate(found)
+    ]
 
 
-def bench(queries: Any, documents: Any, cfg: Config) -> None:
+def bench(queries: Any, documents: Any, cfg: Config, folder: Path) -> None:
     """Append the rows of one corpus to the results; an exact search must find the k best first."""
-    kth: np.ndarray | None = None
-    with TemporaryDirectory() as folder:
-        for search in searches(queries, documents, cfg, Path(folder)):
-            result = search.call()
-            if kth is None:
-                kth = np.array([scores[-1] for scores in result.scores])  # each query has k hits here
-            share = recall(search.positions(result), queries, documents, kth) / (search.queries * cfg.k)
-            if search.exact and share != 1:
-                raise AssertionError(f"{search.name} finds {share:.4f} of the {cfg.k} best")
-            time_and_peak = common.measure(search.call, cfg.repeats)
+    last: dict[int, np.ndarray] = {}  # k -> the exact score of each query's last hit
+    for search in searches(queries, documents, cfg.searches, folder):
+        for k in cfg.ks:
+            scores = scores_of(search.positions(search.call(k)), queries, documents)
+            last.setdefault(k, np.array([found.min() for found in scores]))  # lexforge comes first
+            reach = last[k] * (1 - TOLERANCE)
+            reached = sum(
+                np.count_nonzero(found >= least) for found, least in zip(scores, reach, strict=False)
+            )
+            share = reached / (search.queries * k)
+            if search.exact and (
+                share != 1
+                or not np.allclose([found.min() for found in scores], last[k][: len(scores)], TOLERANCE)
+            ):
+                raise AssertionError(f"{search.name} finds {share:.4f} of the {k} best of lexforge")
+            time_and_peak = common.measure(functools.partial(search.call, k), cfg.repeats)
             common.append_rows(
                 "index",
                 [
@@ -346,7 +377,7 @@ def bench(queries: Any, documents: Any, cfg: Config) -> None:
                         "active": round(documents.nnz / documents.shape[0], 1),
                         "queries": search.queries,
                         "query_active": round(queries.nnz / queries.shape[0], 1),
-                        "k": cfg.k,
+                        "k": k,
                         "threads": 1 if search.name == "bmp" else numba.get_num_threads(),
                         **time_and_peak,
                         "queries_per_s": round(search.queries / time_and_peak["median_s"], 1),
@@ -366,7 +397,8 @@ def main(cfg: Config) -> None:
     rng = np.random.default_rng(cfg.seed)
     queries = queries[np.sort(rng.permutation(queries.shape[0])[: cfg.queries])]
     for size in cfg.sizes:
-        bench(queries, documents_of_size(documents, size, cfg.seed), cfg)
+        with TemporaryDirectory() as folder:
+            bench(queries, documents_of_size(documents, size, cfg.seed, Path(folder)), cfg, Path(folder))
 
 
 if __name__ == "__main__":

@@ -256,7 +256,7 @@ def pisa_index(folder: Path, postings: dict[str, tuple[Any, Any]], lengths: dict
     for name, sequences in parts.items():
         with (folder / f"inv.{name}").open("wb") as stream:
             for part in sequences:
-                np.array([len(part), *part], "<u4").tofile(stream)
+                np.concatenate([[len(part)], part]).astype("<u4").tofile(stream)
     for name, lexicon, lines in (("terms", "termlex", postings), ("documents", "doclex", lengths)):
         (folder / f"fwd.{name}").write_text("".join(f"{line}\n" for line in lines))
         _pisathon.build_binlex(str(folder / f"fwd.{name}"), str(folder / f"fwd.{lexicon}"))
