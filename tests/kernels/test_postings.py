@@ -232,11 +232,12 @@ def test_no_document_no_query_no_hit(impl: str) -> None:
 def test_the_faster_search_is_chosen() -> None:
     """To arrange all documents for one call pays for many hits of many queries only; a single query never
     waits for it. Where they stay arranged, many hits are enough."""
-    measured = {(875, 1000, 43_688, 1): True, (875, 10, 43_688, 1): False, (1, 1000, 43_688, 1): False}
-    measured |= {(875, 1000, 349_504, 4): True, (875, 100, 349_504, 4): False, (1, 1000, 349_504, 4): False}
-    measured |= {(32, 1000, 43_688, 1): False, (875, 100, 43_688, 1): False, (32, 1000, 349_504, 4): False}
+    measured = {(832, 1000, 131_072, 1): True, (832, 30, 131_072, 1): False, (32, 1000, 131_072, 1): False}
+    measured |= {(832, 100, 262_144, 2): True, (208, 1000, 262_144, 2): True, (208, 100, 262_144, 2): False}
+    measured |= {(832, 100, 262_144, 4): True, (832, 10, 262_144, 4): False, (32, 300, 262_144, 4): False}
+    measured |= {(1, 1000, 131_072, 1): False, (1, 1000, 262_144, 2): False, (208, 1000, 1_048_576, 2): False}
     assert {point: exhaustive_pays(*point, kept=False) for point in measured} == measured
-    measured = {(32, 1000, 43_688, 1): True, (1, 1000, 43_688, 1): True, (128, 100, 43_688, 1): False}
+    measured = {(32, 1000, 43_113, 1): True, (1, 1000, 43_113, 1): True, (208, 100, 43_113, 1): False}
     assert {point: exhaustive_pays(*point, kept=True) for point in measured} == measured
 
 

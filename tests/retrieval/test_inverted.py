@@ -45,12 +45,12 @@ def pairs(hits: Hits) -> list[list[tuple[str, float]]]:
 
 def test_additions_keep_the_block_size_of_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """The default depends on the number of documents, and parts with unlike blocks cannot be joined."""
-    monkeypatch.setattr(postings, "LARGE_CORPUS", 8)
+    monkeypatch.setattr(postings, "BLOCK_SIZES", {8: 1, 32: 2})
     rng = np.random.default_rng(0)
     documents, queries = rng.integers(0, 3, (40, 6)), rng.integers(0, 3, (9, 6))
     ids = [f"d{i}" for i in range(40)]
     expected = ranked(queries @ documents.T, ids, 5)
-    for cut, block_size in ((5, postings.SMALL_BLOCK), (30, postings.LARGE_BLOCK)):
+    for cut, block_size in ((5, 1), (30, 2), (36, postings.LARGE_BLOCK)):
         index = InvertedIndex(6)
         index.add(csr(documents[:cut]), ids[:cut])
         index.add(csr(documents[cut:]), ids[cut:])
@@ -142,8 +142,8 @@ def test_a_loaded_index_is_memory_mapped(tmp_path: Path) -> None:
     assert index.search(csr([[1, 0, 0]]), 1).ids == [["f"]]
 
 
-@pytest.mark.parametrize("documents", [90, 200_000])
-def test_an_index_is_written_block_by_block(documents: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("documents", "block_size"), [(90, 1), (200_000, 2), (3_000_000, 4)])
+def test_an_index_is_written_block_by_block(documents: int, block_size: int, tmp_path: Path) -> None:
     """Memory holds one block; the index answers as one of the same blocks that were added in memory."""
     dense = np.random.default_rng(0).integers(0, 4, (90, 30)).astype(np.float32)
     names = [f"d{number}" for number in range(90)]
@@ -153,7 +153,7 @@ def test_an_index_is_written_block_by_block(documents: int, tmp_path: Path) -> N
     written, added = InvertedIndex.load(tmp_path / "index"), InvertedIndex(30, "cosine")
     for vectors, ids in blocks:
         added.add(vectors, ids)
-    assert written.postings().block_size == (4 if documents > 131_072 else 1)
+    assert written.postings().block_size == block_size
     queries = csr(dense[::7])
     assert pairs(written.search(queries, 20)) == pairs(added.search(queries, 20))
     assert written.ids == names

@@ -51,26 +51,29 @@ from lexforge.kernels.postings_search import search, unpack
 
 Impl = Literal["auto", "pruned", "exhaustive", "reference"]
 
-# Documents per block. Larger blocks mean fewer bounds, but looser ones. In a large corpus neighbours are more
-# similar (measured at 43,688 and at 349,504 documents, of which most are jittered copies). With one document
-# per block k = 100 and k = 1,000 take half the time of two at 43,688, and k = 10 takes a twentieth more.
-SMALL_BLOCK, LARGE_BLOCK, LARGE_CORPUS = 1, 4, 131_072
+# Documents per block, up to a number of documents. Larger blocks mean fewer bounds, but looser ones, and in a
+# large corpus neighbours are more similar. Milliseconds per query at k 10, 100 and 1,000, of 208 queries over
+# simulated documents on two threads of an AMD EPYC (family 25, model 17):
+#     documents   one per block      two                four
+#     262,144     .36, .45, .96      .26, .47, 1.47     .36, 1.06, 3.44
+#     1,048,576   1.45, 1.54, 2.25   1.00, 1.21, 2.73   .85, 1.83, 5.97
+#     4,194,304                      3.72, 4.20, 6.85   2.46, 3.93, 10.8
+BLOCK_SIZES = {131_072: 1, 2_097_152: 2}
+LARGE_BLOCK = 4  # beyond these
 MOST_BLOCKS = 65536  # per segment: the number of a block within it is stored in 16 bits
 # A large corpus gets shorter segments: the k-th score of the first ones prunes those after them, and bounds
-# of a short one stay in the cache. A million documents in 32 segments answered 908, 450 and 137 queries a
-# second at k 10, 100 and 1,000, and in 4 segments 832, 378 and 118. With blocks of one document a single
-# segment is faster.
-SHORT_SEGMENT = 8192
+# of a short one stay in the cache. With blocks of one document a single segment is faster.
+SHORT_SEGMENT = 32_768  # documents
 STRETCHES = 4  # of a segment's blocks, which the threads share while the bounds are filled
 LEVELS = 255  # the number of levels of a bound
 DENSE = 8  # a term in more than an eighth of a segment's blocks has a row, which is added faster than a list
 CHUNKS_PER_THREAD = 8  # chunks of queries per thread, so that no thread waits long for the others
-# The exhaustive search is faster once HIT_COST * block_size^2 * k > N * (1 + TURN_COST / Q). Measured on two
-# threads, per query: the pruned search took .7 ns per document and .16 us per hit for blocks of one document,
-# .4 us for two and 1.2 us for four; the exhaustive one took 1.4 to 2.3 ns per document, and 270 to 290 ns / Q
-# to arrange its postings. Where they are kept (one query of 1000 hits .10 ms for .28 ms, 32 queries 2.2 for
-# 5.4), only the call that arranges them takes longer, by 13 ms for 43,688 documents.
-HIT_COST, TURN_COST = 70, 215
+# The exhaustive search is faster for many hits. Measured like the blocks: both searches take about 1 ns per
+# document and query; the pruned one takes another .2 to .8 us per hit for blocks of one document, 1.2 to 3 us
+# for two and 3 to 11 us for four, and the exhaustive one .1 us, and 500 ns per document and call to arrange
+# the postings. Kept ones are read from memory, and take 1.5 ns per document: there it wins from 250 hits of
+# 43,113 documents on.
+KEPT_HIT_COST = 150
 TILE = 4096  # documents that the exhaustive search scores at a time; their scores take 16 KiB
 MOST_KEPT = 2**23  # postings that may be kept arranged by term, in about 50 MB
 
@@ -84,9 +87,9 @@ def segments_of(
 
     Args:
         documents: CSR `[N, V] float32`, canonical (sorted, without duplicates), every stored weight > 0.
-        block_size: Documents per block, at least 1. None is 1, or 4 beyond 131,072 documents.
+        block_size: Documents per block, at least 1. None is `block_size_for` the documents.
         segment_blocks: Blocks per segment, from 1 to 65,536. None is 65,536 with one document per block, and
-            8,192 with more.
+            those of 32,768 documents with more.
 
     Yields:
         The postings of each segment; one without documents if the matrix has none.
@@ -99,7 +102,7 @@ def segments_of(
     if block_size < 1:
         raise ValueError(f"block_size must be at least 1; received {block_size}")
     if segment_blocks is None:
-        segment_blocks = MOST_BLOCKS if block_size == SMALL_BLOCK else SHORT_SEGMENT
+        segment_blocks = MOST_BLOCKS if block_size == 1 else max(1, SHORT_SEGMENT // block_size)
     if not 1 <= segment_blocks <= MOST_BLOCKS:
         raise ValueError(f"segment_blocks must be from 1 to {MOST_BLOCKS}; received {segment_blocks}")
     matrix, size = sparse.csr_array(documents), block_size * segment_blocks
@@ -109,7 +112,7 @@ def segments_of(
 
 def block_size_for(documents: int) -> int:
     """Return the documents per block that suit a number of documents."""
-    return LARGE_BLOCK if documents > LARGE_CORPUS else SMALL_BLOCK
+    return next((size for most, size in BLOCK_SIZES.items() if documents <= most), LARGE_BLOCK)
 
 
 def _rows(matrix: sparse.csr_array, first: int, size: int) -> sparse.csr_array:
@@ -269,7 +272,7 @@ def exhaustive_pays(rows: int, k: int, documents: int, block_size: int, *, kept:
         block_size: Documents per block.
         kept: Whether the postings are arranged once for all calls.
     """
-    return HIT_COST * block_size**2 * k > documents * (1 if kept else 1 + TURN_COST / rows)
+    return block_size**2 * k * (KEPT_HIT_COST if kept else rows) > documents
 
 
 def _search_reference(
